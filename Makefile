@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PYTHON_VENV := $(VENV)/bin/python
+# Kernel tests, benchmarks and the demo load BPF programs: root, here or by sudo.
+ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
+# As root: leave no files that the user cannot delete.
+AS_ROOT := $(ROOT) env PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(PYTHON_VENV)
+
+C_SOURCES = $(shell git ls-files --cached --others --exclude-standard "*.c" "*.h" "*.cpp")
+NO_ROOT_TESTS = $(wildcard tests/unit tests/golden tests/contract)
+ROOT_TESTS = $(wildcard tests/kernel tests/backends tests/gpu)
+
+# $(call step,what): progress, one line a step.
+step = @printf '\n== %s\n' '$(1)'
+# $(call pytest,command,folders,options): a folder without tests yet (exit 5) is no failure.
+pytest = $(if $(2),$(1) -m pytest $(2) $(3) $(PYTEST_ARGS) || [ $$? -eq 5 ],echo 'none yet')
+
+.PHONY: help
+help: ## List the targets
+	@printf 'usage: make TARGET\n\n'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
+
+.PHONY: setup
+setup: ## Install what is missing (system packages, .venv) and build; quick the second time
+	$(call step,setup)
+	@tools/setup.sh
+
+$(PYTHON_VENV):
+	@tools/setup.sh
+
+.PHONY: bpf
+bpf: $(PYTHON_VENV) ## Compile the BPF programs that changed
+	@$(PYTHON_VENV) hatch_build.py
+
+.PHONY: fakes
+fakes: ## Compile the stand-in vendor libraries (tests/fakes)
+	$(call step,stand-in libraries)
+	@if [ -e tests/fakes/Makefile ]; then $(MAKE) -C tests/fakes; else echo 'none yet'; fi
+
+.PHONY: lint
+lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format
+	$(call step,ruff)
+	@$(PYTHON_VENV) -m ruff check .
+	@$(PYTHON_VENV) -m ruff format --check .
+	$(call step,mypy --strict)
+	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py tools tests/rig examples/demo.py
+	$(call step,clang-format)
+	@$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
+	@echo '$(words $(C_SOURCES)) files are formatted'
+
+.PHONY: format
+format: $(PYTHON_VENV) ## Rewrite Python and C in the project's format
+	@$(PYTHON_VENV) -m ruff check --fix-only --quiet .
+	@$(PYTHON_VENV) -m ruff format .
+	@$(VENV)/bin/clang-format -i $(C_SOURCES)
+
+.PHONY: check
+# The objects are rebuilt where there is a compiler; these tests need none.
+check: lint $(if $(shell command -v clang),bpf) ## Lint and the tests that need no root (two minutes)
+	$(call step,unit + golden + contract tests)
+	@$(call pytest,$(PYTHON_VENV),$(NO_ROOT_TESTS),-n auto)
+
+.PHONY: test
+test: check test-kernel ## All tests (root, or sudo, for the kernel's part)
+
+.PHONY: test-kernel
+test-kernel: bpf fakes ## The tests on the running kernel (root, or sudo) and on a GPU where there is one
+	$(call step,kernel and GPU tests on $(shell uname -r))
+	@$(call pytest,$(AS_ROOT),$(ROOT_TESTS),-p no:cacheprovider)
+
+.PHONY: bench
+bench: setup fakes ## Benchmarks: a table and JSON of ratios against baselines (OTELGPU_BENCH_QUICK=1: short)
+	$(call step,benchmarks)
+	@if [ -e tests/bench/__main__.py ]; then $(AS_ROOT) -m tests.bench; else echo 'none yet'; fi
+
+.PHONY: demo
+demo: setup fakes ## An LLM server, 20 streamed requests, their traces
+	$(call step,demo)
+	@$(AS_ROOT) -m examples.demo
+
+.PHONY: package
+package: $(PYTHON_VENV) ## Build sdist and wheel into dist/ and try the wheel in a fresh environment
+	$(call step,package)
+	@$(PYTHON_VENV) tools/check_package.py
+
+.PHONY: constraints
+constraints: $(PYTHON_VENV) ## Write the versions now in .venv to requirements/constraints.txt
+	@$(PYTHON_VENV) tools/pin_versions.py
+
+.PHONY: clean
+clean: ## Delete what was built (not .venv)
+	@rm -rf build dist otelgpu/_bpf .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	@find otelgpu tests tools examples -name __pycache__ -prune -exec rm -rf {} +
+	@if [ -e tests/fakes/Makefile ]; then $(MAKE) -s -C tests/fakes clean; fi

@@ -1,0 +1,220 @@
+"""Compile ``bpf/<family>/<family>.bpf.c`` to ``otelgpu/_bpf/<family>.bpf.o``.
+
+Comes in: the C sources and headers under ``bpf/`` and the system's clang and libbpf headers. Goes out: one
+BPF object per source, stripped of DWARF (its BTF stays: user space takes every offset from it). The same
+inputs give the same bytes, wherever the tree lies.
+
+It is hatchling's build hook (``pip install .``, ``pip install -e .``) and a plain script
+(``python hatch_build.py`` is ``make bpf``), so it imports nothing outside the standard library but the hook's
+base class. It must never need a network, root, or the kernel that it is run on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run as a script by a Python without hatchling
+    BuildHookInterface = object  # type: ignore[assignment,misc]
+
+OBJECTS = Path("otelgpu/_bpf")
+STAMPS = Path("build/bpf")
+
+# bpf_tracing.h reads registers by these names, so an object belongs to one architecture.
+TARGET_ARCH = {"x86_64": "x86", "aarch64": "arm64"}
+
+FLAGS = [
+    *("-target", "bpf", "-mcpu=v3", "-std=gnu11", "-O2", "-g", "-fno-ident", "-fdebug-compilation-dir=."),
+    *("-Wall", "-Wextra", "-Wpadded", "-Werror", "-Ibpf/lib"),
+]
+
+INSTALL = """\
+  Debian, Ubuntu:  apt-get install clang llvm libbpf-dev
+  Fedora, RHEL:    dnf install clang llvm libbpf-devel
+  In a clone, `make setup` does it. None of them is needed at run time."""
+
+
+class BuildError(Exception):
+    """The objects cannot be built; the message says what to do."""
+
+
+class BpfObject(NamedTuple):
+    """One object to build. Paths are relative to the root of the tree."""
+
+    name: str
+    source: Path
+
+    @property
+    def path(self) -> Path:
+        """Where the object goes."""
+        return OBJECTS / f"{self.name}.bpf.o"
+
+    @property
+    def stamp(self) -> Path:
+        """What it was last built from: command, compiler, digest of each input and of the object."""
+        return STAMPS / f"{self.name}.json"
+
+
+def objects(root: Path) -> list[BpfObject]:
+    """The objects that the tree at ``root`` should have, by name; BuildError if there are none."""
+    sources = sorted(path.relative_to(root) for path in root.glob("bpf/*/*.bpf.c"))
+    found = {source.name.removesuffix(".bpf.c"): source for source in sources}
+    if len(found) != len(sources):
+        raise BuildError(f"two BPF sources share a file name: {', '.join(map(str, sources))}")
+    if not found:
+        raise BuildError(f"no bpf/*/*.bpf.c under {root}: the source tree is incomplete")
+    return [BpfObject(name, source) for name, source in sorted(found.items())]
+
+
+def command() -> list[str]:
+    """The compiler's flags on this machine, without file names."""
+    machine = platform.machine()
+    if machine not in TARGET_ARCH:
+        raise BuildError(f"no BPF build for {machine!r}; supported: {', '.join(TARGET_ARCH)}")
+    # <asm/*.h> lies in a per-architecture folder on Debian, which the bpf target does not search.
+    multiarch = f"/usr/include/{machine}-linux-gnu"
+    extra = ["-idirafter", multiarch] if Path(multiarch).is_dir() else []
+    return [*FLAGS, f"-D__TARGET_ARCH_{TARGET_ARCH[machine]}", *extra]
+
+
+def build(root: Path, *, force: bool = False) -> list[Path]:
+    """Bring every object up to date and delete those that have no source; return their paths.
+
+    Only what changed is compiled, judged by content: the command, the compiler's version, and each file
+    that the compiler read (its own dependency list, so headers count, libbpf's too).
+    """
+    root = root.resolve()
+    flags = command()
+    compiler = _compiler()
+    wanted = objects(root)
+    stale = [each for each in wanted if force or not _is_current(root, each, flags, compiler)]
+    if stale:
+        _require(compiler, flags)
+        (root / OBJECTS).mkdir(parents=True, exist_ok=True)
+        (root / STAMPS).mkdir(parents=True, exist_ok=True)
+    for each in stale:
+        print(f"  BPF      {each.path}", flush=True)
+        _compile(root, each, flags, compiler)
+    for path in (root / OBJECTS).glob("*.bpf.o"):
+        if path.relative_to(root) not in [each.path for each in wanted]:
+            print(f"  REMOVE   {path.relative_to(root)}", flush=True)
+            path.unlink()
+    return [each.path for each in wanted]
+
+
+def _compiler() -> dict[str, str]:
+    """The tools in PATH and the compiler's version; empty when there is no clang."""
+    clang = shutil.which("clang")
+    if clang is None:
+        return {}
+    version = subprocess.run([clang, "--version"], capture_output=True, text=True, check=False)
+    strip = shutil.which("llvm-strip")
+    return {"clang": clang, "version": version.stdout.partition("\n")[0], "strip": strip or ""}
+
+
+def _require(compiler: dict[str, str], flags: list[str]) -> None:
+    if not compiler:
+        raise BuildError(f"clang was not found in PATH; it compiles the BPF programs.\n{INSTALL}")
+    probe = "#if !__has_include(<bpf/bpf_helpers.h>)\n#error missing\n#endif\n"
+    seen = subprocess.run(
+        [compiler["clang"], *flags, "-E", "-o", os.devnull, "-x", "c", "-"],
+        input=probe, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if seen.returncode and "missing" in seen.stderr:
+        raise BuildError(f"libbpf's headers (<bpf/bpf_helpers.h>) were not found.\n{INSTALL}")
+    if seen.returncode:
+        raise BuildError(f"{compiler['clang']} cannot compile for BPF:\n{seen.stderr}\n{INSTALL}")
+
+
+def _is_current(root: Path, each: BpfObject, flags: list[str], compiler: dict[str, str]) -> bool:
+    try:
+        stamp = json.loads((root / each.stamp).read_text())
+        # Without a compiler, an object that its sources still match is as good as any.
+        same_tools = not compiler or (stamp["flags"], stamp["compiler"]) == (flags, compiler)
+        return same_tools and all(
+            _digest(root / path) == digest
+            for path, digest in {**stamp["inputs"], str(each.path): stamp["object"]}.items()
+        )
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _compile(root: Path, each: BpfObject, flags: list[str], compiler: dict[str, str]) -> None:
+    # A folder of its own, then one rename: two builds at once, or one that is cut short, leave whole objects.
+    with tempfile.TemporaryDirectory(dir=root / STAMPS) as scratch:
+        output, listing = Path(scratch, "object.o"), Path(scratch, "inputs.d")
+        _call(
+            [compiler["clang"], *flags, "-MD", "-MF", listing, "-MT", "x", "-c", each.source, "-o", output],
+            root, f"clang rejected {each.source}",
+        )  # fmt: skip
+        if compiler["strip"]:  # -g drops DWARF and keeps .BTF and .BTF.ext
+            _call([compiler["strip"], "-g", output], root, f"llvm-strip failed on {each.path}")
+        inputs = _listed(listing.read_text())
+        stamp = {
+            "flags": flags,
+            "compiler": compiler,
+            "inputs": {path: _digest(root / path) for path in inputs},
+            "object": _digest(output),
+        }
+        output.chmod(0o644)
+        output.replace(root / each.path)
+        written = Path(scratch, "stamp")
+        written.write_text(json.dumps(stamp, indent=1))
+        written.replace(root / each.stamp)
+
+
+def _listed(rule: str) -> list[str]:
+    """The files of a make rule (continued by backslashes): ``x: a.c b.h`` gives ``["a.c", "b.h"]``."""
+    words = rule.partition(":")[2].replace("\\\n", " ").replace("\\ ", "\0").split()
+    return sorted({word.replace("\0", " ") for word in words})
+
+
+def _call(words: list[Any], root: Path, failure: str) -> None:
+    done = subprocess.run(
+        [str(word) for word in words], cwd=root, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BuildError(f"{failure}:\n{done.stderr or done.stdout}")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class BpfBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Builds the objects in place, and puts them in the wheel although git ignores them."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called by hatchling before it packs (``version`` is "standard" or "editable")."""
+        try:
+            paths = build(Path(self.root))
+        except BuildError as error:
+            self.app.abort(f"otelgpu: {error}")
+            raise  # abort() does not return
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-linux_{platform.machine()}"
+        build_data["artifacts"].extend(f"/{path}" for path in paths)
+
+
+def main(arguments: list[str]) -> int:
+    """``hatch_build.py [--force]``: build in place."""
+    try:
+        build(Path(__file__).parent, force="--force" in arguments)
+    except BuildError as error:
+        print(f"otelgpu: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""Everything that can enter the pipeline: batches of records, and facts from outside the rings.
+
+Live operation and replay feed the same sequence of these, so they give the same spans. A capture is
+this sequence on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.model.resource import Resource
+
+Records = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Records of one kind of one family, in ring order.
+
+    ``records`` has the dtype that the BPF object's BTF gives for the C struct named ``kind``
+    (``cuda_launch``, ``http_data_256``, …); its ``head`` field is ``struct record_head``.
+    """
+
+    family: str
+    kind: str
+    records: Records
+
+    @property
+    def heads(self) -> Records:
+        """The records' ``struct record_head``, which is their first member or that of their first member."""
+        column: Records = self.records
+        while "head" not in (column.dtype.names or ()):
+            column = column[(column.dtype.names or ())[0]]
+        return column["head"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockAnchor:
+    """``unix_ns = monotonic_ns + (anchor.unix_ns - anchor.monotonic_ns)``, from here on."""
+
+    monotonic_ns: int
+    unix_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSeen:
+    """A process came into scope, or changed its program image; ``resource`` describes it from here on."""
+
+    tgid: int
+    time_ns: int
+    resource: Resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessGone:
+    """A process ended; nothing of it arrives after this."""
+
+    tgid: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionNamed:
+    """An answer from the symbol tables: what ``address`` in process ``tgid`` is called.
+
+    ``name`` is the demangled full form. Unknown symbols carry ``module+0xoffset`` and ``known`` False.
+    """
+
+    tgid: int
+    address: int
+    name: str
+    known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCounted:
+    """Something was dropped, skipped or could not be read: ``count`` more since the last report."""
+
+    family: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Every record that was submitted before ``time_ns`` (CLOCK_MONOTONIC) has been fed."""
+
+    time_ns: int
+
+
+Input = Batch | ClockAnchor | ProcessSeen | ProcessGone | FunctionNamed | LossCounted | Tick

@@ -1,0 +1,27 @@
+"""Who emitted something: an OpenTelemetry resource, hashable so that it can key a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+AttributeValue = str | bool | int | float | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """An immutable attribute set.
+
+    ``attributes`` is sorted by key, so that equal sets compare and hash equal.
+    Build it with :func:`resource`.
+    """
+
+    attributes: tuple[tuple[str, AttributeValue], ...]
+
+    def get(self, key: str) -> AttributeValue | None:
+        """The value of ``key``, or None."""
+        return next((value for name, value in self.attributes if name == key), None)
+
+
+def resource(attributes: dict[str, AttributeValue]) -> Resource:
+    """Build a :class:`Resource` from a mapping; the order of the mapping does not matter."""
+    return Resource(tuple(sorted(attributes.items())))

@@ -1,0 +1,91 @@
+"""Spans in columns: what ``signals`` makes and ``export`` encodes.
+
+A batch holds n spans of one resource, one scope and one span kind. Every per-span value is a column of
+length n; text is dictionary-coded, so that a name repeated a million times is stored once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.model.resource import Resource
+
+Bytes = npt.NDArray[np.uint8]
+U64 = npt.NDArray[np.uint64]
+Codes = npt.NDArray[np.intp]
+
+
+class SpanKind(IntEnum):
+    """opentelemetry.proto.trace.v1.Span.SpanKind."""
+
+    INTERNAL = 1
+    SERVER = 2
+    CLIENT = 3
+    PRODUCER = 4
+    CONSUMER = 5
+
+
+class StatusCode(IntEnum):
+    """opentelemetry.proto.trace.v1.Status.StatusCode."""
+
+    UNSET = 0
+    OK = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A dictionary-coded column: row i is ``table[codes[i]]``.
+
+    ``codes``: shape (n,), dtype intp, each in ``range(len(table))``. An entry of ``table`` may be a tuple
+    of strings, which becomes an OTLP array value (attributes only).
+    """
+
+    codes: Codes
+    table: tuple[str | tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribute:
+    """One attribute of every span in a batch.
+
+    ``values``: int64/uint64 (an OTLP int), float64 (double), bool, or :class:`Text`; length n.
+    ``present``: bool (n,), or None when every span carries it.
+    """
+
+    key: str
+    values: (
+        npt.NDArray[np.int64]
+        | npt.NDArray[np.uint64]
+        | npt.NDArray[np.float64]
+        | npt.NDArray[np.bool_]
+        | Text
+    )
+    present: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanColumns:
+    """n spans that share resource, scope and kind."""
+
+    resource: Resource
+    scope: str
+    kind: SpanKind
+    trace_id: Bytes  # (n, 16)
+    span_id: Bytes  # (n, 8)
+    parent_span_id: Bytes  # (n, 8); all zero: a root span
+    trace_state: Text | None  # None: empty for all
+    flags: npt.NDArray[np.uint32]  # (n,) W3C trace flags in the low byte
+    start_unix_ns: U64  # (n,)
+    end_unix_ns: U64  # (n,)
+    name: Text
+    status: npt.NDArray[np.uint8]  # (n,) StatusCode
+    status_message: Text | None  # an empty string is left out
+    attributes: tuple[Attribute, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_unix_ns)

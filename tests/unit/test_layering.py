@@ -1,0 +1,214 @@
+"""DESIGN.md section 3 as a test: data flows one way, and I/O stays in the rooms that own it.
+
+A *room* is a package or module directly under otelgpu/. This file lists every one of them; a new room is a
+design decision, taken here and in DESIGN.md together.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "otelgpu"
+
+# Top to bottom: a room may import from the rows above its own, and from itself.
+ROWS = (
+    ("__init__", "model", "errors", "typing"),
+    ("layout",),
+    ("symbols", "kernel", "sensors", "bridge"),
+    ("discover",),
+    ("families",),
+    ("correlate",),
+    ("signals",),
+    ("pipeline",),
+    ("analyze", "export", "capture", "live"),
+    ("config",),
+    ("agent",),
+    ("cli",),
+    ("__main__",),
+)
+ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
+
+# Rooms that run on a capture file without root, clang or a GPU: no I/O, no clock, no thread, and no import
+# of a room that has them.
+PURE = {
+    *("model", "errors", "typing", "layout", "symbols", "families", "correlate", "signals", "pipeline"),
+    "analyze",
+}
+PEERS_WITH_IO = {"kernel", "sensors", "discover", "bridge", "export", "capture", "live"}
+
+BANNED_IN_PURE = {
+    *("asyncio", "concurrent", "fcntl", "glob", "http.client", "http.server", "mmap", "multiprocessing"),
+    *("os", "random", "secrets", "select", "selectors", "shutil", "signal", "socket", "socketserver", "ssl"),
+    *("subprocess", "tempfile", "threading", "time", "urllib.request", "uuid"),
+    *("grpc", "requests", "opentelemetry.sdk", "opentelemetry.exporter"),
+}
+ALLOWED_IN_PURE = {
+    *("os.path", "os.PathLike", "os.fspath", "os.fsdecode", "os.fsencode"),  # they work on text
+    *("socket.AF_INET", "socket.AF_INET6", "socket.AF_UNIX"),  # numbers
+}
+READERS = {"read_bytes", "read_text", "write_bytes", "write_text"}
+CLOCKS = {"now", "utcnow", "today"}
+
+LONGEST_MODULE = 600
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A source file, named by its dotted path below otelgpu: ``families.cuda.decode``."""
+
+    name: str
+    source: str
+    is_package: bool = False
+
+    @property
+    def room(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def read_modules() -> list[Module]:
+    modules = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        is_package = parts[-1] == "__init__" and len(parts) > 1
+        name = ".".join(parts[:-1] if is_package else parts)
+        modules.append(Module(name, path.read_text(encoding="utf-8"), is_package))
+    return modules
+
+
+def imports(module: Module) -> Iterator[str]:
+    """Every name that the module imports, absolute: ``from .a import b`` in room x gives ``otelgpu.x.a.b``.
+
+    Those under ``if TYPE_CHECKING`` count: a type is a dependency.
+    """
+    package = ["otelgpu", *module.name.split(".")]
+    if not module.is_package:
+        package.pop()
+    for node in ast.walk(ast.parse(module.source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base += node.module.split(".") if node.module else []
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def is_within(name: str, banned: str) -> bool:
+    return name == banned or name.startswith(f"{banned}.")
+
+
+def calls_with_io(module: Module) -> Iterator[str]:
+    """Calls that need no telling import: ``open(…)``, ``path.read_text()``, ``datetime.now()``."""
+    for node in ast.walk(ast.parse(module.source)):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Name(id="open" | "input" | "print" as name):
+                yield f"{name}()"
+            case ast.Attribute(attr=name) if name in READERS:
+                yield f".{name}()"
+            case ast.Attribute(value=ast.Name(id="datetime" | "date"), attr=name) if name in CLOCKS:
+                yield f"datetime.{name}()"
+
+
+def violations(module: Module) -> list[str]:
+    """Each rule that the module breaks, as a line that says what to do."""
+    room, found = module.room, []
+    if room not in ROW:
+        return [f"{module.name}: unknown room {room!r}; place it in ROWS here and in DESIGN.md section 3"]
+
+    if module.name.rpartition(".")[2] in VAGUE_NAMES:
+        found.append(f"{module.name}: name the noun that it holds")
+    lines = module.source.count("\n")
+    if lines > LONGEST_MODULE:
+        found.append(f"{module.name}: {lines} lines; split it below {LONGEST_MODULE}")
+
+    for name in imports(module):
+        where = f"{module.name}: imports {name}"
+        if is_within(name, "ctypes") and room != "kernel":
+            found.append(f"{where}, but the only ctypes is in kernel")
+        if room in PURE and name not in ALLOWED_IN_PURE and not name.startswith("os.path."):
+            found += [f"{where}, but {room} is pure" for banned in BANNED_IN_PURE if is_within(name, banned)]
+        if not is_within(name, "otelgpu"):
+            continue
+        _, _, below = name.partition(".")
+        target = below.partition(".")[0] or "__init__"
+        if target.startswith("__") and target.endswith("__"):
+            target = "__init__"  # from otelgpu import __version__
+        if target == room:
+            found += other_family(module, below, where)
+        elif target not in ROW:
+            found.append(f"{where}, an unknown room")
+        elif ROW[target] >= ROW[room]:
+            found.append(f"{where}, which is not above {room}")
+        elif room in PURE and target in PEERS_WITH_IO:
+            found.append(f"{where}, which does I/O, but {room} is pure")
+    if room in PURE:
+        found += [f"{module.name}: calls {call}, but {room} is pure" for call in calls_with_io(module)]
+    return found
+
+
+def other_family(module: Module, below: str, where: str) -> list[str]:
+    """Families share families.base and the model, never each other: adding one edits no other."""
+    if module.room != "families":
+        return []
+    own = module.name.split(".")[1:2]
+    theirs = below.split(".")[1:2]
+    families = [path.name for path in (PACKAGE / "families").iterdir() if path.is_dir()]
+    if own != theirs and theirs and theirs[0] in families:
+        return [f"{where}, another family"]
+    return []
+
+
+@pytest.mark.parametrize("module", read_modules(), ids=lambda module: module.name)
+def test_module_keeps_to_its_room(module: Module) -> None:
+    assert violations(module) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "complaint"),
+    [
+        ("correlate.join", "from otelgpu.signals import names", "not above correlate"),
+        ("model.ids", "import otelgpu.layout.btf", "not above model"),
+        ("kernel.ring", "from otelgpu.sensors import nvml", "not above kernel"),
+        ("export.otlp", "from ..agent import Agent", "not above export"),
+        ("signals.spans", "if TYPE_CHECKING:\n    from otelgpu.cli import main", "not above signals"),
+        ("families.cuda.decode", "from otelgpu.kernel.ring import Ring", "does I/O"),
+        ("families.cuda.decode", "from otelgpu.families.http import decode", "another family"),
+        ("families.cuda.decode", "from ..http.decode import feed", "another family"),
+        ("symbols.elf", "import socket", "symbols is pure"),
+        ("layout.btf", "from os import open", "layout is pure"),
+        ("correlate.join", "from time import monotonic_ns", "correlate is pure"),
+        ("analyze.report", "import urllib.request", "analyze is pure"),
+        ("signals.names", "table = open('names.csv')", "calls open()"),
+        ("layout.btf", "from pathlib import Path\nPath('x').read_bytes()", "calls .read_bytes()"),
+        ("model.spans", "from datetime import datetime\ndatetime.now()", "calls datetime.now()"),
+        ("export.batch", "from ctypes import CDLL", "only ctypes is in kernel"),
+        ("gadgets.thing", "", "unknown room 'gadgets'"),
+        ("model.ids", "from otelgpu import gadgets", "unknown room"),
+        ("export.utils", "", "name the noun"),
+        ("cli.main", "\n" * (LONGEST_MODULE + 1), "split it"),
+    ],
+)
+def test_a_breach_is_reported(name: str, source: str, complaint: str) -> None:
+    assert any(complaint in line for line in violations(Module(name, source)))
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("families.cuda.decode", "from otelgpu.families.base import Family\nfrom os.path import basename"),
+        ("discover.files", "import os\nfrom otelgpu.symbols.elf import read\nfrom otelgpu.layout import btf"),
+        ("kernel.libbpf", "import ctypes\nfrom otelgpu.errors import OtelgpuError"),
+        ("cli.main", "from otelgpu import __version__\nfrom otelgpu.agent import Agent"),
+        ("signals.spans", "from otelgpu.model import spans\nfrom . import names"),
+        ("families.http.decode", "from socket import AF_INET, AF_INET6"),
+    ],
+)
+def test_what_the_design_allows_passes(name: str, source: str) -> None:
+    assert violations(Module(name, source)) == []
