@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Records of family http: what crossed a server socket, bounded. */
+#ifndef OTELGPU_HTTP_H
+#define OTELGPU_HTTP_H
+
+#include "../lib/record.h"
+
+enum http_kind {
+	HTTP_OPEN = 1,
+	HTTP_DATA_256 = 2,
+	HTTP_DATA_4K = 3,
+	HTTP_DATA_16K = 4,
+	HTTP_CLOSE = 5,
+};
+
+enum http_direction {
+	HTTP_DIRECTION_READ = 0,  /* from the client */
+	HTTP_DIRECTION_WRITE = 1, /* to the client */
+};
+
+/* A connection was accepted, or, with `late`, was found open at attach. */
+struct http_open {
+	struct record_head head; /* time_ns: the accept returned */
+	__u64 connection;	 /* unique in a session */
+	__s32 fd;
+	__u16 address_family; /* AF_INET, AF_INET6, AF_UNIX, or 0 when unreadable */
+	__u16 local_port;     /* host byte order */
+	__u16 peer_port;
+	__u8 late;
+	__u8 reserved[5];
+	__u8 local_address[16]; /* network byte order; IPv4 in the first four bytes */
+	__u8 peer_address[16];
+};
+
+/*
+ * A piece of what one system call moved. Pieces of a connection are numbered
+ * from 0 in `sequence`, across both directions; `stream_offset` counts the
+ * bytes that this direction moved before the piece, captured or not. So
+ * stream_offset jumps where bytes were not captured, and sequence jumps where
+ * a record was lost. A call that returned 0 bytes (end of file) or an error is
+ * a piece with captured 0 and its result in `result`.
+ */
+struct http_data_head {
+	struct record_head head; /* time_ns: the call began; duration: until it returned */
+	__u64 connection;
+	__u64 stream_offset;
+	__s64 result; /* what the system call returned: bytes moved, 0 or -errno */
+	__u32 sequence;
+	__s32 fd;
+	__u16 captured; /* valid bytes of data[] */
+	__u8 direction; /* enum http_direction */
+	__u8 reserved[5];
+};
+
+struct http_data_256 {
+	struct http_data_head piece;
+	__u8 data[256];
+};
+
+struct http_data_4k {
+	struct http_data_head piece;
+	__u8 data[4096];
+};
+
+struct http_data_16k {
+	struct http_data_head piece;
+	__u8 data[16384];
+};
+
+/* The descriptor was closed by the server, or the connection is not followed any further. */
+struct http_close {
+	struct record_head head;
+	__u64 connection;
+	__s32 fd;
+	__u32 sequence; /* pieces that were numbered on this connection */
+};
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Every branch that drops, skips or fails to read adds to one of these. */
+#ifndef OTELGPU_COUNTERS_H
+#define OTELGPU_COUNTERS_H
+
+#include "record.h"
+#include <bpf/bpf_helpers.h>
+
+enum counter {
+	COUNTER_SUBMITTED = 0,		   /* records given to the ring: not a loss */
+	COUNTER_RING_FULL = 1,		   /* no room: the record is lost */
+	COUNTER_ARGUMENT_UNREADABLE = 2,   /* user memory fault: the field is zero */
+	COUNTER_CALLS_NESTED_TOO_DEEP = 3, /* the call is not recorded */
+	COUNTER_CALL_ABANDONED = 4,	   /* entered, never returned (longjmp, exception) */
+	COUNTER_RETURN_WITHOUT_ENTRY = 5,  /* probed while the call was under way */
+	COUNTER_THREAD_STATE_FAILED = 6,   /* no memory for the thread's state */
+	COUNTER_CONNECTION_TABLE_FULL = 7, /* the connection is not followed */
+	COUNTER_CONNECTION_NOT_HTTP = 8,   /* first byte starts no HTTP/1 request; not followed */
+	COUNTER_CONNECTION_TLS = 9,	   /* a TLS handshake; not followed */
+	COUNTER_BYTES_NOT_CAPTURED = 10,   /* body bytes beyond the bound */
+	COUNTER_VECTORS_NOT_CAPTURED = 11, /* iovecs beyond the bound */
+	COUNTER_SOCKET_UNREADABLE = 12,	   /* addresses of a socket could not be read */
+	COUNTER_FILE_UNREADABLE = 13,	   /* a mapped file could not be identified */
+	COUNTER_SCOPE_TABLE_FULL = 14,	   /* a child process could not be followed */
+	COUNTER_COUNT = 15,
+};
+ENUM(counter);
+
+/* counter -> count, per CPU; read and summed by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTER_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+static __always_inline void count_many(enum counter which, __u64 amount)
+{
+	__u32 key = which;
+	__u64 *value = bpf_map_lookup_elem(&counters, &key);
+
+	if (value)
+		*value += amount;
+}
+
+static __always_inline void count(enum counter which)
+{
+	count_many(which, 1);
+}
+
+#endif

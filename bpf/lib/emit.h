@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The one way into a ring: reserve, zero, head, (caller fills), submit, count. */
+#ifndef OTELGPU_EMIT_H
+#define OTELGPU_EMIT_H
+
+#include "scope.h"
+
+/*
+ * User space drains on a timer; a wake-up is worth its cost only when the ring
+ * fills faster than that. 0: wake at every record.
+ */
+const volatile __u32 ring_wake_bytes = 0;
+
+/* The family's records; user space sets the size before loading. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} ring SEC(".maps");
+
+static __always_inline void fill_head(struct record_head *head, __u16 kind, struct identity who,
+				      __u64 start_ns, __u64 end_ns)
+{
+	__builtin_memset(head, 0, sizeof(*head));
+	head->time_ns = start_ns;
+	head->duration_ns = end_ns - start_ns;
+	head->tgid = who.tgid;
+	head->tid = who.tid;
+	head->cgroup_id = bpf_get_current_cgroup_id();
+	head->kind = kind;
+	head->cpu = (__u16)bpf_get_smp_processor_id();
+}
+
+static __always_inline void submit(void *record)
+{
+	__u64 flags = 0;
+
+	if (ring_wake_bytes)
+		flags = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= ring_wake_bytes
+				? BPF_RB_FORCE_WAKEUP
+				: BPF_RB_NO_WAKEUP;
+	count(COUNTER_SUBMITTED);
+	bpf_ringbuf_submit(record, flags);
+}
+
+/* A zeroed record of `type` with its head filled, or NULL with the loss counted. */
+#define EMIT_BEGIN(type, kind, who, start_ns, end_ns)                                          \
+	({                                                                                     \
+		struct type *_record = bpf_ringbuf_reserve(&ring, sizeof(*_record), 0);        \
+		if (_record) {                                                                 \
+			__builtin_memset(_record, 0, sizeof(*_record));                        \
+			fill_head((struct record_head *)_record, kind, who, start_ns, end_ns); \
+		} else {                                                                       \
+			count(COUNTER_RING_FULL);                                              \
+		}                                                                              \
+		_record;                                                                       \
+	})
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The kernel types this project touches, and no more. Field offsets come from
+ * the running kernel's BTF at load (CO-RE), so a struct here names only the
+ * fields that are read, in any order.
+ */
+#ifndef OTELGPU_TYPES_H
+#define OTELGPU_TYPES_H
+
+#ifndef __TARGET_ARCH_x86
+#error "argument registers are known for x86-64 only; add the architecture's accessors in lib/arguments.h"
+#endif
+
+typedef unsigned char __u8;
+typedef signed char __s8;
+typedef unsigned short __u16;
+typedef short __s16;
+typedef unsigned int __u32;
+typedef int __s32;
+typedef unsigned long long __u64;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+
+/* include/uapi/linux/bpf.h */
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_CGROUP_ARRAY = 8,
+	BPF_MAP_TYPE_RINGBUF = 27,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+};
+enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+enum { BPF_F_NO_PREALLOC = 1 };
+enum { BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
+enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2 };
+enum { BPF_RB_AVAIL_DATA = 0 };
+
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpadded"
+
+/* What a uprobe gets: arch/x86/include/asm/ptrace.h, fixed by the user ABI. */
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx;
+	unsigned long r11, r10, r9, r8, ax, cx, dx, si, di;
+	unsigned long orig_ax, ip, cs, flags, sp, ss;
+};
+
+/* Syscall tracepoints: /sys/kernel/tracing/events/syscalls/<name>/format. */
+struct syscall_enter {
+	__u64 common;
+	__s64 number;
+	__u64 args[6];
+};
+struct syscall_exit {
+	__u64 common;
+	__s64 number;
+	__s64 ret;
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+struct pid_namespace {
+	struct ns_common ns;
+};
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+typedef struct {
+	int counter;
+} atomic_t;
+struct signal_struct {
+	atomic_t live;
+};
+struct qstr {
+	const unsigned char *name;
+};
+struct super_block {
+	__u32 s_dev;
+};
+struct inode {
+	unsigned long i_ino;
+	struct super_block *i_sb;
+	unsigned short i_mode;
+};
+struct dentry {
+	struct qstr d_name;
+};
+struct path {
+	struct dentry *dentry;
+};
+struct file {
+	struct path f_path;
+	struct inode *f_inode;
+	void *private_data;
+};
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+struct files_struct {
+	struct fdtable *fdt;
+};
+struct task_struct {
+	int pid;
+	int tgid;
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	struct signal_struct *signal;
+	struct files_struct *files;
+};
+struct in6_addr {
+	__u8 bytes[16];
+};
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+struct sock {
+	struct sock_common __sk_common;
+};
+struct socket {
+	struct sock *sk;
+};
+
+#pragma clang attribute pop
+#pragma clang diagnostic pop
+
+#endif

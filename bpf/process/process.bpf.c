@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Family process: exec, fork, exit and executable mappings, so that a library
+ * loaded at any time is known at once, without polling.
+ */
+#include "process.h"
+#include "../lib/emit.h"
+#include "../lib/files.h"
+#include <bpf/bpf_tracing.h>
+
+RECORD(process_exec);
+RECORD(process_fork);
+RECORD(process_exit);
+RECORD(process_mapping);
+ENUM(process_kind);
+
+#define SIGSTOP	      19
+#define PROT_EXEC     4
+#define MAP_ANONYMOUS 0x20
+#define PAGE_MASK     4095ULL
+
+/*
+ * Stop a process that maps a file user space has not looked at, before the
+ * file's code can run; user space continues it once the probes are in place.
+ */
+const volatile bool hold_on_load = false;
+
+/* When user space last said it is alive, CLOCK_MONOTONIC ns: a dead agent holds nobody. */
+__u64 hold_heartbeat_ns = 0;
+#define HOLD_HEARTBEAT_LIMIT_NS 2000000000ULL
+
+/* Files that user space has examined; bounded, and reset by user space when full. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct file_identity);
+	__type(value, __u8);
+} known_files SEC(".maps");
+
+/* An mmap call under way. The kernel frees it with the thread. */
+struct mapping_call {
+	__u64 start_ns;
+	__u64 bytes;
+	__u64 offset;
+	__s32 fd; /* -1: none */
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct mapping_call);
+} mapping_calls SEC(".maps");
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(on_exec, struct task_struct *task)
+{
+	struct identity who = identify(task);
+	struct process_exec *record;
+	__u64 now;
+
+	(void)ctx;
+	/* Not filtered: a program that was out of scope may match by its new name. */
+	if (!who.tgid || who.tgid == scope_agent)
+		return 0;
+	now = bpf_ktime_get_ns();
+	record = EMIT_BEGIN(process_exec, PROCESS_EXEC, who, now, now);
+	if (!record)
+		return 0;
+	record->in_scope = in_scope(&who);
+	submit(record);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	struct identity from, who;
+	struct process_fork *record;
+	__u8 one = 1;
+	__u64 now;
+
+	(void)ctx;
+	if (BPF_CORE_READ(parent, tgid) == BPF_CORE_READ(child, tgid))
+		return 0; /* a thread */
+	if (!in_scope(&from))
+		return 0;
+	who = identify(child);
+	if (!who.tgid)
+		return 0;
+	if (scope_follow && is_listed(from.tgid) &&
+	    bpf_map_update_elem(&scope_processes, &who.tgid, &one, BPF_ANY))
+		count(COUNTER_SCOPE_TABLE_FULL);
+	now = bpf_ktime_get_ns();
+	record = EMIT_BEGIN(process_fork, PROCESS_FORK, who, now, now);
+	if (!record)
+		return 0;
+	record->parent = from.tgid;
+	submit(record);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	struct process_exit *record;
+	struct identity who;
+	__u64 now;
+
+	(void)ctx;
+	if (BPF_CORE_READ(task, signal, live.counter) != 0)
+		return 0; /* other threads live on */
+	if (!in_scope(&who))
+		return 0;
+	now = bpf_ktime_get_ns();
+	record = EMIT_BEGIN(process_exit, PROCESS_EXIT, who, now, now);
+	if (record)
+		submit(record);
+	bpf_map_delete_elem(&scope_processes, &who.tgid);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_enter_mmap")
+int on_mmap_enter(struct syscall_enter *call)
+{
+	struct mapping_call *mapping;
+	struct identity who;
+
+	if (!(call->args[2] & PROT_EXEC) || call->args[3] & MAP_ANONYMOUS)
+		return 0;
+	if (!in_scope(&who))
+		return 0;
+	mapping = bpf_task_storage_get(&mapping_calls, bpf_get_current_task_btf(), NULL,
+				       BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!mapping) {
+		count(COUNTER_THREAD_STATE_FAILED);
+		return 0;
+	}
+	mapping->start_ns = bpf_ktime_get_ns();
+	mapping->bytes = (call->args[1] + PAGE_MASK) & ~PAGE_MASK;
+	mapping->fd = (__s32)call->args[4];
+	mapping->offset = call->args[5];
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_mmap")
+int on_mmap_exit(struct syscall_exit *call)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct file_identity identity = {};
+	struct process_mapping *record;
+	struct mapping_call *mapping;
+	const unsigned char *name;
+	struct identity who;
+	struct file *file;
+	__u64 start_ns;
+	bool hold;
+	__s32 fd;
+
+	mapping = bpf_task_storage_get(&mapping_calls, bpf_get_current_task_btf(), NULL, 0);
+	if (!mapping || !mapping->start_ns)
+		return 0;
+	start_ns = mapping->start_ns;
+	fd = mapping->fd;
+	mapping->start_ns = 0;
+	if (call->ret < 0 && call->ret > -4096)
+		return 0;
+	who = current_identity();
+	file = file_of(fd);
+	if (!file) {
+		count(COUNTER_FILE_UNREADABLE);
+		return 0;
+	}
+	identity.inode = BPF_CORE_READ(file, f_inode, i_ino);
+	identity.device = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
+	hold = hold_on_load && now - hold_heartbeat_ns < HOLD_HEARTBEAT_LIMIT_NS &&
+	       !bpf_map_lookup_elem(&known_files, &identity);
+	record = EMIT_BEGIN(process_mapping, PROCESS_MAPPING, who, start_ns, now);
+	if (!record)
+		return 0; /* not held either: nobody would let it go */
+	record->address = (__u64)call->ret;
+	record->bytes = mapping->bytes;
+	record->offset = mapping->offset;
+	record->inode = identity.inode;
+	record->device = identity.device;
+	name = BPF_CORE_READ(file, f_path.dentry, d_name.name);
+	if (bpf_probe_read_kernel_str(record->name, sizeof(record->name), name) < 0)
+		count(COUNTER_FILE_UNREADABLE);
+	if (hold)
+		record->held = bpf_send_signal(SIGSTOP) == 0;
+	submit(record);
+	return 0;
+}
+
+/* Does nothing: attached as a return probe to a throwaway child, to learn whether this
+ * kernel's return probes survive a seccomp filter. */
+SEC("uretprobe/trial")
+int on_trial(void *regs __attribute__((unused)))
+{
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
