@@ -1,0 +1,215 @@
+"""What this kernel and this process's privileges allow, found by looking and by trying.
+
+Each answer is a :class:`Feature` with what follows from its absence, for ``otelgpu check``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otelgpu.kernel.libbpf import BpfError, load_libbpf
+from otelgpu.kernel.loader import load_family, read_image
+
+_FLOOR: Final = (5, 15)
+TRACEFS: Final = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+_VMLINUX_BTF: Final = Path("/sys/kernel/btf/vmlinux")
+_INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+
+# include/uapi/linux/capability.h
+CAPABILITIES: Final = {
+    "CAP_BPF": 39,
+    "CAP_PERFMON": 38,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_DAC_READ_SEARCH": 2,
+    "CAP_CHECKPOINT_RESTORE": 40,
+}
+_CAP_SYS_ADMIN: Final = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One thing the program needs or likes. ``required``: without it nothing can be observed."""
+
+    name: str
+    present: bool
+    required: bool
+    detail: str
+    consequence: str = ""
+    remedy: str = ""
+
+
+def kernel_version() -> tuple[int, int]:
+    """(major, minor) of the running kernel."""
+    numbers = platform.release().split("-")[0].split(".")
+    return int(numbers[0]), int("".join(c for c in numbers[1] if c.isdigit()))
+
+
+def pid_namespace() -> int:
+    """Inode number of this process's PID namespace, or 0 when it is the initial one."""
+    inode = os.stat("/proc/self/ns/pid").st_ino
+    return 0 if inode == _INITIAL_PID_NAMESPACE else inode
+
+
+def effective_capabilities() -> int:
+    """The bit set of ``CapEff``."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def has_capability(number: int) -> bool:
+    """Whether a capability is effective; CAP_SYS_ADMIN stands for those split from it."""
+    effective = effective_capabilities()
+    split_from_admin = number in (CAPABILITIES["CAP_BPF"], CAPABILITIES["CAP_PERFMON"], 40)
+    return bool(effective >> number & 1 or (split_from_admin and effective >> _CAP_SYS_ADMIN & 1))
+
+
+def mount_tracefs() -> bool:
+    """Mount tracefs where it belongs if nothing is there; whether syscall tracepoints can be named now."""
+    if any(Path(root, "events/syscalls").is_dir() for root in TRACEFS):
+        return True
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tracefs", TRACEFS[0].encode(), b"tracefs", 0, None):
+        return False
+    return Path(TRACEFS[0], "events/syscalls").is_dir()
+
+
+def survey() -> list[Feature]:
+    """Everything that can be told without loading a program."""
+    version = kernel_version()
+    capabilities = [name for name, number in CAPABILITIES.items() if not has_capability(number)]
+    needed = [name for name in capabilities if name in ("CAP_BPF", "CAP_PERFMON")]
+    try:
+        libbpf = Feature(name="libbpf", present=True, required=True, detail=load_libbpf().version)
+    except BpfError as error:
+        libbpf = Feature(name="libbpf", present=False, required=True, detail=error.message, remedy=error.hint)
+    traced = mount_tracefs()
+    return [
+        Feature(
+            name="kernel",
+            present=version >= _FLOOR,
+            required=False,
+            detail=platform.release(),
+            consequence="untested; per-thread state and attach cookies may be missing",
+            remedy=f"use Linux {_FLOOR[0]}.{_FLOOR[1]} or later",
+        ),
+        Feature(
+            name="architecture",
+            present=platform.machine() == "x86_64",
+            required=True,
+            detail=platform.machine(),
+            consequence="arguments are read from registers that only x86-64 has",
+            remedy="run on x86-64",
+        ),
+        Feature(
+            name="BTF",
+            present=_VMLINUX_BTF.exists(),
+            required=True,
+            detail=str(_VMLINUX_BTF),
+            consequence="kernel structures cannot be found",
+            remedy="use a kernel built with CONFIG_DEBUG_INFO_BTF=y",
+        ),
+        libbpf,
+        Feature(
+            name="capabilities",
+            present=not needed,
+            required=True,
+            detail="missing: " + ", ".join(capabilities) if capabilities else "all",
+            consequence="programs cannot be loaded or attached" if needed else "some processes stay hidden",
+            remedy="run as root, or grant " + ", ".join(capabilities),
+        ),
+        Feature(
+            name="tracefs",
+            present=traced,
+            required=False,
+            detail=TRACEFS[0],
+            consequence="no syscall tracepoints: family http sees nothing and late libraries are missed",
+            remedy=f"mount -t tracefs tracefs {TRACEFS[0]} (and the kernel needs CONFIG_FTRACE_SYSCALLS=y)",
+        ),
+        Feature(
+            name="bpffs",
+            present=_is_mounted("bpf"),
+            required=False,
+            detail="/sys/fs/bpf",
+            consequence="contexts cannot be shared with other eBPF tools; nothing else needs it",
+            remedy="mount -t bpf bpf /sys/fs/bpf",
+        ),
+    ]
+
+
+def _is_mounted(kind: str) -> bool:
+    try:
+        return any(line.split()[2] == kind for line in Path("/proc/mounts").read_text().splitlines())
+    except OSError:
+        return False
+
+
+def return_probes_are_safe() -> bool:
+    """Whether a process under a seccomp filter survives a return probe on this kernel.
+
+    From 6.11 a uretprobe returns through a system call of its own, which a filter that does not know it
+    answers with a kill; later kernels let it pass. Tried on a throwaway child: it filters every unknown
+    call, then calls a probed function. Raises :class:`BpfError` when the trial itself cannot be made.
+    """
+    family = load_family(read_image("process"), knobs={}, ring_bytes=4096, programs=("on_trial",))
+    ready_read, ready_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(ready_write)
+            os.read(ready_read, 1)
+            _call_getpid_under_filter()
+        finally:
+            os._exit(1)
+    os.close(ready_read)
+    try:
+        path, offset = _function_file_offset("getpid")
+        family.links.append(
+            family.object.programs["on_trial"].attach_uprobe(path, offset, is_return=True, tgid=child)
+        )
+    finally:
+        os.close(ready_write)
+        _, status = os.waitpid(child, 0)
+        family.close()
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS:
+        return False
+    if status != 0:
+        raise BpfError(f"the trial of return probes ended with status {status}, which tells nothing")
+    return True
+
+
+def _call_getpid_under_filter() -> None:
+    """In the child: kill on the uretprobe system call (335), allow every other; then call libc's getpid."""
+    libc = ctypes.CDLL(None)
+    instructions = struct.pack(
+        "<HBBIHBBIHBBIHBBI",
+        *(0x20, 0, 0, 0),  # load the call's number
+        *(0x15, 0, 1, 335),  # __NR_uretprobe, arch/x86/entry/syscalls/syscall_64.tbl
+        *(0x06, 0, 0, 0x80000000),  # SECCOMP_RET_KILL_PROCESS
+        *(0x06, 0, 0, 0x7FFF0000),  # SECCOMP_RET_ALLOW
+    )
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    program = struct.pack("<HxxxxxxQ", 4, ctypes.addressof(code))
+    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    if libc.prctl(22, 2, program, 0, 0) == 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+        libc.getpid()
+        os._exit(0)
+
+
+def _function_file_offset(name: str) -> tuple[str, int]:
+    """The file and the file offset of a libc function, as this process has it mapped."""
+    address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, offset, _, _, *path = line.split(maxsplit=5)
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end and path:
+            return path[0], address - start + int(offset, 16)
+    raise BpfError(f"cannot find {name} in this process's mappings")

@@ -1,0 +1,347 @@
+"""The only binding to ``libbpf.so.1`` (1.1 and later).
+
+Raw functions become methods that raise :class:`BpfError` with errno and libbpf's own words.
+Header: ``/usr/include/bpf/libbpf.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable
+from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, Final
+
+from otelgpu.errors import OtelgpuError
+
+_NEEDED: Final = "libbpf.so.1"
+_PrintFunction = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
+
+
+class BpfError(OtelgpuError):
+    """libbpf or the kernel refused. ``errno`` is the cause; ``log`` holds the verifier's telling lines."""
+
+    def __init__(self, message: str, *, errno: int = 0, hint: str = "", log: str = "") -> None:
+        super().__init__(message + (f":\n{log}" if log else ""), hint)
+        self.errno = errno
+        self.log = log
+
+
+class _UprobeOptions(ctypes.Structure):
+    """struct bpf_uprobe_opts of libbpf 1.1; later versions accept the shorter ``size``."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("ref_ctr_offset", c_size_t),
+        ("bpf_cookie", c_uint64),
+        ("retprobe", c_bool),
+        ("func_name", c_char_p),
+    ]
+
+
+_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "libbpf_version_string": (c_char_p, ()),
+    "libbpf_set_print": (c_void_p, (_PrintFunction,)),
+    "libbpf_num_possible_cpus": (c_int, ()),
+    "bpf_object__open_mem": (c_void_p, (c_char_p, c_size_t, c_void_p)),
+    "bpf_object__load": (c_int, (c_void_p,)),
+    "bpf_object__close": (None, (c_void_p,)),
+    "bpf_object__next_map": (c_void_p, (c_void_p, c_void_p)),
+    "bpf_object__next_program": (c_void_p, (c_void_p, c_void_p)),
+    "bpf_map__name": (c_char_p, (c_void_p,)),
+    "bpf_map__fd": (c_int, (c_void_p,)),
+    "bpf_map__key_size": (c_uint32, (c_void_p,)),
+    "bpf_map__value_size": (c_uint32, (c_void_p,)),
+    "bpf_map__max_entries": (c_uint32, (c_void_p,)),
+    "bpf_map__set_max_entries": (c_int, (c_void_p, c_uint32)),
+    "bpf_map__reuse_fd": (c_int, (c_void_p, c_int)),
+    "bpf_map__initial_value": (c_void_p, (c_void_p, POINTER(c_size_t))),
+    "bpf_program__name": (c_char_p, (c_void_p,)),
+    "bpf_program__section_name": (c_char_p, (c_void_p,)),
+    "bpf_program__set_autoload": (c_int, (c_void_p, c_bool)),
+    "bpf_program__attach": (c_void_p, (c_void_p,)),
+    "bpf_program__attach_tracepoint": (c_void_p, (c_void_p, c_char_p, c_char_p)),
+    "bpf_program__attach_uprobe_opts": (c_void_p, (c_void_p, c_int, c_char_p, c_size_t, c_void_p)),
+    "bpf_link__destroy": (c_int, (c_void_p,)),
+    "bpf_map_lookup_elem": (c_int, (c_int, c_char_p, c_char_p)),
+    "bpf_map_update_elem": (c_int, (c_int, c_char_p, c_char_p, c_uint64)),
+    "bpf_map_delete_elem": (c_int, (c_int, c_char_p)),
+    "bpf_map_get_next_key": (c_int, (c_int, c_char_p, c_char_p)),
+}
+
+
+class Libbpf:
+    """The loaded library; one per process, from :func:`load_libbpf`."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL(_NEEDED, use_errno=True)
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(self._library, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            raise BpfError(
+                f"cannot use {_NEEDED}: {error}",
+                hint="install libbpf 1.1 or later (Debian: apt-get install libbpf1; Fedora: dnf install libbpf)",
+            ) from error
+        self._said: list[str] = []
+        self._format = ctypes.CDLL(None).vsnprintf
+        self._format.argtypes = (c_char_p, c_size_t, c_char_p, c_void_p)
+        self._print = _PrintFunction(self._on_print)  # kept: libbpf calls it for as long as we live
+        self._library.libbpf_set_print(self._print)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in _SIGNATURES:
+            raise AttributeError(name)
+        return getattr(self._library, name)  # type: ignore[no-any-return]
+
+    @property
+    def version(self) -> str:
+        """Such as ``v1.1``."""
+        return str(self._library.libbpf_version_string().decode())
+
+    def _on_print(self, level: int, pattern: bytes, arguments: int) -> int:
+        if level >= 2:  # LIBBPF_DEBUG
+            return 0
+        buffer = ctypes.create_string_buffer(1 << 20)
+        self._format(buffer, len(buffer), pattern, arguments)
+        self._said.append(buffer.value.decode(errors="replace"))
+        return 0
+
+    def error(self, what: str, code: int = 0) -> BpfError:
+        """A :class:`BpfError` from errno (or ``code``) and from what libbpf printed since the last one."""
+        number = abs(code) or ctypes.get_errno()
+        said, self._said = "".join(self._said), []
+        hint = ""
+        if number in (errno.EPERM, errno.EACCES):
+            hint = "run as root, or with CAP_BPF and CAP_PERFMON (otelgpu check tells what is missing)"
+        elif number == errno.ENOMEM:
+            hint = "raise the memory limit (ulimit -l, or the container's) or lower ring_bytes"
+        return BpfError(f"{what}: {os.strerror(number)}", errno=number, hint=hint, log=telling_lines(said))
+
+
+def telling_lines(said: str, limit: int = 12) -> str:
+    """What a reader of libbpf's output needs: the verifier's last instructions and its verdict."""
+    lines = [line.removeprefix("libbpf: ").rstrip() for line in said.splitlines()]
+    if any("BEGIN PROG LOAD LOG" in line for line in lines):
+        start = next(i for i, line in enumerate(lines) if "BEGIN PROG LOAD LOG" in line) + 1
+        stop = next((i for i, line in enumerate(lines) if "END PROG LOAD LOG" in line), len(lines))
+        program = re.search(r"prog '([^']+)'", lines[start - 1])
+        log = [
+            line
+            for line in lines[start:stop]
+            if line and not re.match(r"(processed \d+ insns|max_states)", line)
+        ]
+        head = [f"program {program.group(1)}:"] if program else []
+        return "\n".join(head + log[-limit:])
+    return "\n".join(line for line in lines if line)[-2000:]
+
+
+_loaded: Libbpf | None = None
+
+
+def load_libbpf() -> Libbpf:
+    """The library, loaded once. Raises :class:`BpfError` when it is missing or too old."""
+    global _loaded
+    if _loaded is None:
+        _loaded = Libbpf()
+    return _loaded
+
+
+class Map:
+    """One map of a loaded object, with ``bytes`` keys and values."""
+
+    def __init__(self, library: Libbpf, handle: int) -> None:
+        self._library = library
+        self.handle = handle
+        self.name: str = library.bpf_map__name(handle).decode()
+
+    @property
+    def fd(self) -> int:
+        """The file descriptor; owned by the object."""
+        return int(self._library.bpf_map__fd(self.handle))
+
+    @property
+    def key_bytes(self) -> int:
+        """Size of a key."""
+        return int(self._library.bpf_map__key_size(self.handle))
+
+    @property
+    def value_bytes(self) -> int:
+        """Size of a value; of one CPU's in a per-CPU map."""
+        return int(self._library.bpf_map__value_size(self.handle))
+
+    @property
+    def max_entries(self) -> int:
+        """Capacity."""
+        return int(self._library.bpf_map__max_entries(self.handle))
+
+    def set_max_entries(self, entries: int) -> None:
+        """Before load only."""
+        code = self._library.bpf_map__set_max_entries(self.handle, entries)
+        if code:
+            raise self._library.error(f"cannot size map {self.name} to {entries}", code)
+
+    def reuse(self, fd: int) -> None:
+        """Stand for an existing map (of another object) instead of creating one. Before load only."""
+        code = self._library.bpf_map__reuse_fd(self.handle, fd)
+        if code:
+            raise self._library.error(f"cannot share map {self.name}", code)
+
+    def memory(self) -> memoryview:
+        """The value of a global-variable map (.rodata before load, .bss at any time), writable in place."""
+        size = c_size_t()
+        address = self._library.bpf_map__initial_value(self.handle, byref(size))
+        if not address:
+            raise self._library.error(f"map {self.name} has no initial value")
+        return memoryview((ctypes.c_uint8 * size.value).from_address(address)).cast("B")
+
+    def get(self, key: bytes, value_bytes: int | None = None) -> bytes | None:
+        """The value, or None. ``value_bytes`` is needed for per-CPU maps (all CPUs' values, 8-aligned)."""
+        value = ctypes.create_string_buffer(value_bytes or self.value_bytes)
+        if self._library.bpf_map_lookup_elem(self.fd, key, value):
+            return None
+        return value.raw
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Insert or replace; raises :class:`BpfError` when the map is full."""
+        code = self._library.bpf_map_update_elem(self.fd, key, value, 0)
+        if code:
+            raise self._library.error(f"cannot write to map {self.name}", code)
+
+    def delete(self, key: bytes) -> bool:
+        """Whether the key was there."""
+        return not self._library.bpf_map_delete_elem(self.fd, key)
+
+    def list_keys(self) -> list[bytes]:
+        """A snapshot of the keys; entries that come and go meanwhile may be missed."""
+        found: list[bytes] = []
+        key: bytes | None = None
+        following = ctypes.create_string_buffer(self.key_bytes)
+        while (
+            not self._library.bpf_map_get_next_key(self.fd, key, following) and len(found) <= self.max_entries
+        ):
+            key = following.raw
+            found.append(key)
+        return found
+
+
+class Link:
+    """An attached program; :meth:`detach` takes it off. The kernel does so too when this process dies."""
+
+    def __init__(self, library: Libbpf, handle: int) -> None:
+        self._library = library
+        self._handle: int | None = handle
+
+    def detach(self) -> None:
+        """Idempotent."""
+        if self._handle is not None:
+            self._library.bpf_link__destroy(self._handle)
+            self._handle = None
+
+
+def detach_all(links: Iterable[Link]) -> None:
+    """Take many off without waiting for the kernel, which needs tens of milliseconds for each (RCU).
+
+    A throwaway process holds the links while ours are closed, and drops them as it ends: what is being
+    observed and whoever waits for this program are not held up. Until then the probes fire into the void.
+    """
+    held = list(links)
+    if not held:
+        return
+    done_read, done_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # A second generation, so that nobody has to wait for it.
+        if os.fork() == 0:
+            os.closerange(0, 3)
+            os.close(done_write)
+            os.read(done_read, 1)
+        os._exit(0)
+    os.close(done_read)
+    os.waitpid(child, 0)
+    for link in held:
+        link.detach()
+    os.close(done_write)
+
+
+class Program:
+    """One program of an object; ``section`` is its ``SEC()``."""
+
+    def __init__(self, library: Libbpf, handle: int) -> None:
+        self._library = library
+        self._handle = handle
+        self.name: str = library.bpf_program__name(handle).decode()
+        self.section: str = library.bpf_program__section_name(handle).decode()
+
+    def set_autoload(self, load: bool) -> None:
+        """Whether :meth:`Object.load` loads it. Before load only."""
+        self._library.bpf_program__set_autoload(self._handle, load)
+
+    def attach_tracepoint(self, category: str, name: str) -> Link:
+        """Attach to one tracepoint of tracefs; a program may be attached to several."""
+        link = self._library.bpf_program__attach_tracepoint(self._handle, category.encode(), name.encode())
+        if not link:
+            raise self._library.error(f"cannot attach {self.name} to tracepoint {category}/{name}")
+        return Link(self._library, link)
+
+    def attach(self) -> Link:
+        """Attach to what ``section`` names (``tp_btf/…``)."""
+        link = self._library.bpf_program__attach(self._handle)
+        if not link:
+            raise self._library.error(f"cannot attach {self.name} ({self.section})")
+        return Link(self._library, link)
+
+    def attach_uprobe(self, path: str, offset: int, *, is_return: bool, tgid: int = -1) -> Link:
+        """Attach to the file at ``path``, at a file ``offset``, in process ``tgid`` (-1: in every one)."""
+        options = _UprobeOptions(size=ctypes.sizeof(_UprobeOptions), retprobe=is_return)
+        link = self._library.bpf_program__attach_uprobe_opts(
+            self._handle, tgid, path.encode(), offset, byref(options)
+        )
+        if not link:
+            raise self._library.error(f"cannot attach {self.name} to {path}+{offset:#x}")
+        return Link(self._library, link)
+
+
+class Object:
+    """A BPF object: opened, configured, loaded, closed. Close detaches nothing: links do that."""
+
+    def __init__(self, image: bytes, name: str) -> None:
+        self._library = load_libbpf()
+        self.name = name
+        # libbpf keeps pointers into the ELF image for as long as the object is open.
+        self._image = image
+        self._handle = self._library.bpf_object__open_mem(image, len(image), None)
+        if not self._handle:
+            raise self._library.error(f"cannot open BPF object {name}")
+        self.maps = {m.name: m for m in self._iterate(self._library.bpf_object__next_map, Map)}
+        self.programs = {p.name: p for p in self._iterate(self._library.bpf_object__next_program, Program)}
+
+    def _iterate(self, step: Callable[..., Any], kind: Callable[[Libbpf, int], Any]) -> list[Any]:
+        found, previous = [], None
+        while following := step(self._handle, previous):
+            found.append(kind(self._library, following))
+            previous = following
+        return found
+
+    def load(self) -> None:
+        """Create the maps and pass the verifier. Raises :class:`BpfError` with the verifier's telling lines."""
+        code = self._library.bpf_object__load(self._handle)
+        if code:
+            raise self._library.error(f"the kernel refused BPF object {self.name}", code)
+
+    def close(self) -> None:
+        """Idempotent; frees maps and programs that nothing else holds."""
+        if self._handle:
+            self._library.bpf_object__close(self._handle)
+            self._handle = None
+
+
+def possible_cpus() -> int:
+    """How many values a per-CPU map holds per key."""
+    count = int(load_libbpf().libbpf_num_possible_cpus())
+    if count < 1:
+        raise load_libbpf().error("cannot count CPUs", count)
+    return count

@@ -1,0 +1,176 @@
+"""From a family's ``.bpf.o`` to a running object: knobs set, maps shared, ring sized, counters readable.
+
+The order is open → configure → load → attach; attaching probes is ``kernel/attach.py``.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from typing import Final
+
+import numpy as np
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from otelgpu.kernel.libbpf import BpfError, Link, Map, Object, detach_all, possible_cpus
+from otelgpu.kernel.ring import Ring
+from otelgpu.layout.btf import Btf
+from otelgpu.model.inputs import Batch
+
+_FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
+SHARED_MAPS: Final = ("scope_processes", "scope_cgroups")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A family's BPF object file, read but not opened: types and global variables, no kernel needed."""
+
+    family: str
+    data: bytes
+
+    @cached_property
+    def _elf(self) -> ELFFile:
+        return ELFFile(io.BytesIO(self.data))
+
+    @cached_property
+    def btf_section(self) -> bytes:
+        """The raw ``.BTF`` section, as a capture stores it."""
+        section = self._elf.get_section_by_name(".BTF")
+        if section is None:
+            raise BpfError(f"the BPF object of family {self.family} has no BTF: it was built without -g")
+        return bytes(section.data())
+
+    @cached_property
+    def btf(self) -> Btf:
+        """The object's types."""
+        return Btf(self.btf_section)
+
+    def variables(self, section: str) -> dict[str, tuple[int, int]]:
+        """Global variables of ``.rodata`` or ``.bss``: name → (offset, size in bytes)."""
+        index = self._elf.get_section_index(section)
+        table = self._elf.get_section_by_name(".symtab")
+        assert isinstance(table, SymbolTableSection), "clang always writes one"
+        return {
+            s.name: (int(s["st_value"]), int(s["st_size"]))
+            for s in table.iter_symbols()
+            if index is not None and s["st_shndx"] == index and s["st_info"]["type"] == "STT_OBJECT"
+        }
+
+
+def read_image(family: str) -> Image:
+    """The object that the build made. Raises :class:`BpfError` when this install carries none."""
+    file = resources.files("otelgpu") / "_bpf" / f"{family}.bpf.o"
+    try:
+        return Image(family, file.read_bytes())
+    except OSError as error:
+        raise BpfError(
+            f"the BPF object of family {family} is missing from this installation: {error}",
+            hint="build it with 'make bpf' (needs clang and libbpf-dev), or reinstall",
+        ) from error
+
+
+@dataclass
+class LoadedFamily:
+    """A loaded object with its ring and counters."""
+
+    image: Image
+    object: Object
+    ring: Ring
+    links: list[Link] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        btf, family = self.image.btf, self.image.family
+        self._kinds = {
+            value: (name.lower(), btf.dtype(name.lower()))
+            for name, value in btf.enumerators(f"{family}_kind").items()
+        }
+        self._head = btf.dtype("record_head")
+        names = btf.enumerators("counter")
+        self._counters = {
+            v: n.removeprefix("COUNTER_").lower() for n, v in names.items() if n != "COUNTER_COUNT"
+        }
+        self._cpus = possible_cpus()
+
+    @property
+    def family(self) -> str:
+        """The family's name."""
+        return self.image.family
+
+    def map(self, name: str) -> Map:
+        """A map by its C name."""
+        found: Map = self.object.maps[name]
+        return found
+
+    def drain(self) -> list[Batch]:
+        """All records that were submitted before the call, split by kind, in ring order per kind."""
+        batches = []
+        for run in self.ring.drain():
+            kinds = run[:, : self._head.itemsize].view(self._head)[:, 0]["kind"]
+            distinct = [kinds[0]] if len(kinds) == 1 or (kinds == kinds[0]).all() else np.unique(kinds)
+            for kind in distinct:
+                name, dtype = self._kinds[int(kind)]
+                rows = run if len(distinct) == 1 else run[kinds == kind]
+                batches.append(Batch(family=self.family, kind=name, records=rows.view(dtype)[:, 0]))
+        return batches
+
+    def counters(self) -> dict[str, int]:
+        """Counter name → total over all CPUs since load."""
+        totals = {}
+        for number, name in self._counters.items():
+            raw = self.map("counters").get(struct.pack("<I", number), value_bytes=8 * self._cpus)
+            totals[name] = int(np.frombuffer(raw or b"", dtype="<u8").sum())
+        return totals
+
+    def set_variable(self, name: str, value: int) -> None:
+        """Write a writable global (``.bss``) while the programs run."""
+        offset, size = self.image.variables(".bss")[name]
+        memory = next(m for n, m in self.object.maps.items() if n.endswith(".bss")).memory()
+        struct.pack_into("<" + _FORMATS[size], memory, offset, value)
+
+    def close(self) -> None:
+        """Detach and free; idempotent."""
+        detach_all(self.links)
+        self.links.clear()
+        self.ring.close()
+        self.object.close()
+
+
+def load_family(
+    image: Image,
+    *,
+    knobs: dict[str, int],
+    ring_bytes: int,
+    shared: LoadedFamily | None = None,
+    programs: tuple[str, ...] | None = None,
+) -> LoadedFamily:
+    """Load one family.
+
+    ``knobs`` are ``const volatile`` globals by name; ``ring_bytes`` a power of two of at least a page;
+    ``shared`` the family whose scope maps this one uses; ``programs`` those to load (None: all).
+    Raises :class:`BpfError`.
+    """
+    opened = Object(image.data, image.family)
+    try:
+        known = image.variables(".rodata")
+        memory = next(m for n, m in opened.maps.items() if n.endswith(".rodata")).memory()
+        for name, value in knobs.items():
+            if name not in known:
+                continue
+            offset, size = known[name]
+            struct.pack_into("<" + _FORMATS[size], memory, offset, value)
+        opened.maps["ring"].set_max_entries(ring_bytes)
+        if shared is not None:
+            for name in SHARED_MAPS:
+                opened.maps[name].reuse(shared.map(name).fd)
+        if programs is not None:
+            for program in opened.programs.values():
+                program.set_autoload(program.name in programs)
+        opened.load()
+        return LoadedFamily(image, opened, Ring(opened.maps["ring"].fd, ring_bytes))
+    except BaseException:
+        opened.close()
+        raise
