@@ -1,0 +1,45 @@
+"""Connections that a server accepted before anyone was watching, from /proc.
+
+A connection is a server's when its local port is one that the same network namespace listens on.
+Format: proc(5), /proc/PID/net/tcp and tcp6.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_ESTABLISHED: Final = "01"
+_LISTEN: Final = "0A"
+_SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
+
+
+def accepted_connections(tgid: int) -> list[int]:
+    """The file descriptors of a process that are established connections to a listening port."""
+    rows = list(_sockets(tgid))
+    listening = {port for port, state, _ in rows if state == _LISTEN}
+    inodes = {inode for port, state, inode in rows if state == _ESTABLISHED and port in listening}
+    found = []
+    try:
+        for entry in os.scandir(f"/proc/{tgid}/fd"):
+            match = _SOCKET.fullmatch(os.readlink(entry.path))
+            if match and int(match.group(1)) in inodes:
+                found.append(int(entry.name))
+    except OSError:
+        return found  # it ended, or closed a descriptor, meanwhile
+    return sorted(found)
+
+
+def _sockets(tgid: int) -> Iterator[tuple[int, str, int]]:
+    """(local port, state, inode) of every TCP socket in the process's network namespace."""
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{tgid}/net/{table}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            yield int(fields[1].rpartition(":")[2], 16), fields[3], int(fields[9])

@@ -1,0 +1,202 @@
+"""Which files get probes: every wanted library, once per inode, whoever maps it and whenever.
+
+In: processes, executable mappings as they are made, files that a program will load. Out: probes attached,
+and a :class:`Placement` for each file that was looked at and wanted. An inode probe serves every process
+that maps the file, so a file is never attached to twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otelgpu.discover.libraries import library_stem
+from otelgpu.discover.maps import executable_mappings
+from otelgpu.kernel.attach import Hook, attach_hooks
+from otelgpu.kernel.clock import monotonic_ns
+from otelgpu.kernel.libbpf import Link, detach_all
+from otelgpu.layout.elf import ElfError, ElfImage
+
+_log = logging.getLogger("otelgpu.discover")
+
+EXAMINED_FILES: Final = 65_536
+_OVERLAYFS_MAGIC: Final = 0x794C7630  # include/uapi/linux/magic.h
+
+
+@dataclass(slots=True, kw_only=True)
+class Placement:
+    """One file with probes on it. Times are CLOCK_MONOTONIC ns."""
+
+    path: str
+    stem: str
+    symbols: tuple[str, ...]
+    refused: tuple[str, ...]  # what the kernel said about probes it did not take
+    ready_ns: int
+    links: list[Link] = field(repr=False)
+    blind_ns: int = 0  # longest time that a process had the file mapped before the probes were there
+
+
+class ProbePlacer:
+    """Examines files and attaches what belongs to them."""
+
+    def __init__(self, hooks: Iterable[Hook], *, with_returns: bool) -> None:
+        self._hooks: dict[str, list[Hook]] = {}
+        for hook in hooks:
+            self._hooks.setdefault(hook.stem, []).append(hook)
+        self._with_returns = with_returns
+        self._examined: dict[tuple[object, ...], Placement | None] = {}
+        self.counters: Counter[str] = Counter()
+
+    @property
+    def stems(self) -> frozenset[str]:
+        """The library stems that some probe is for."""
+        return frozenset(self._hooks)
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Files that have probes, in the order they were found."""
+        return [placement for placement in self._examined.values() if placement is not None]
+
+    def examine_process(self, tgid: int) -> None:
+        """Everything that a running process has mapped: its program and its libraries."""
+        for mapping in executable_mappings(tgid):
+            if library_stem(mapping.path) in self._hooks:
+                self.examine_mapping(tgid, mapping.start, mapping.end, mapping.path, 0)
+        self.examine_program(tgid)
+
+    def examine_program(self, tgid: int) -> None:
+        """The program of a process, which may have a library linked into it."""
+        try:
+            path = os.readlink(f"/proc/{tgid}/exe")
+        except OSError:
+            self.counters["process_vanished"] += 1
+            return
+        self._examine(f"/proc/{tgid}/exe", path, library_stem(path), mapped_ns=0)
+
+    def examine_mapping(self, tgid: int, start: int, end: int, path: str, mapped_ns: int) -> Placement | None:
+        """An executable mapping; ``mapped_ns`` is when it was made, 0 when long ago.
+
+        Opened through ``/proc/PID/map_files``, which reaches into containers and to deleted files; where
+        that is forbidden or the mapping has changed, through ``/proc/PID/root``.
+        """
+        stem = library_stem(path)
+        if stem not in self._hooks:
+            return None
+        candidates = [f"/proc/{tgid}/map_files/{start:x}-{end:x}"]
+        candidates += (
+            [
+                part
+                for mapping in executable_mappings(tgid)
+                if mapping.path == path or os.path.basename(mapping.path) == path
+                for part in (
+                    f"/proc/{tgid}/map_files/{mapping.start:x}-{mapping.end:x}",
+                    f"/proc/{tgid}/root{mapping.path}",
+                )
+            ]
+            if not os.access(candidates[0], os.F_OK)
+            else []
+        )
+        for candidate in candidates:
+            if os.access(candidate, os.R_OK):
+                return self._examine(candidate, path, stem, mapped_ns=mapped_ns)
+        self.counters["mapping_vanished"] += 1
+        return None
+
+    def examine_file(self, path: Path) -> Placement | None:
+        """A file that a program is about to load."""
+        return self._examine(str(path), str(path), library_stem(str(path)), mapped_ns=0)
+
+    def detach(self) -> None:
+        """Take every probe off."""
+        detach_all(link for placement in self.placements for link in placement.links)
+        for placement in self.placements:
+            placement.links.clear()
+
+    def _examine(self, open_path: str, path: str, stem: str | None, *, mapped_ns: int) -> Placement | None:
+        try:
+            descriptor = os.open(open_path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self.counters["file_unreadable"] += 1
+            _log.debug("cannot open %s (%s): %s", open_path, path, error)
+            return None
+        try:
+            identity = _identity(descriptor)
+            if identity not in self._examined:
+                if len(self._examined) >= EXAMINED_FILES:
+                    self._forget_plain_files()
+                self._examined[identity] = self._place(descriptor, path, stem)
+            placement = self._examined[identity]
+        except OSError as error:
+            self.counters["file_unreadable"] += 1
+            _log.debug("cannot read %s (%s): %s", open_path, path, error)
+            return None
+        finally:
+            os.close(descriptor)
+        if placement is not None and mapped_ns and mapped_ns < placement.ready_ns:
+            placement.blind_ns = max(placement.blind_ns, placement.ready_ns - mapped_ns)
+        return placement
+
+    def _forget_plain_files(self) -> None:
+        for identity in [identity for identity, found in self._examined.items() if found is None]:
+            del self._examined[identity]
+
+    def _place(self, descriptor: int, path: str, stem: str | None) -> Placement | None:
+        """Attach what the file has symbols for; None when it has none."""
+        # A program may have any library linked into it; a library is what its name says.
+        wanted = self._hooks.get(stem or "") or [hook for listed in self._hooks.values() for hook in listed]
+        symbols = {hook.symbol for hook in wanted}
+        try:
+            with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as contents:
+                offsets = ElfImage(memoryview(contents)).function_offsets(symbols)
+        except (ElfError, ValueError) as error:
+            self.counters["file_not_elf"] += 1
+            _log.debug("not an ELF file that can be probed: %s: %s", path, error)
+            return None
+        if not offsets:
+            return None
+        # The descriptor's own path: right in every mount namespace, and for deleted files.
+        links, refused = attach_hooks(
+            wanted, f"/proc/self/fd/{descriptor}", offsets, with_returns=self._with_returns
+        )
+        self.counters["probes_refused"] += len(refused)
+        for refusal in refused:
+            _log.warning("%s: %s", path, refusal)
+        return Placement(
+            path=path,
+            stem=stem or "",
+            symbols=tuple(sorted(offsets)),
+            refused=tuple(refusal.message for refusal in refused),
+            ready_ns=monotonic_ns(),
+            links=links,
+        )
+
+
+def _identity(descriptor: int) -> tuple[object, ...]:
+    """What makes two open files the same inode to a uprobe.
+
+    On overlayfs the device differs from container to container while the probe goes to the one file below:
+    there the inode number with size and time of change stands for it.
+    """
+    status = os.fstat(descriptor)
+    device: object = "overlay" if _filesystem(descriptor) == _OVERLAYFS_MAGIC else status.st_dev
+    return (device, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _filesystem(descriptor: int) -> int:
+    """The magic number of the file system, or 0 when /proc/self/mountinfo does not tell."""
+    device = os.fstat(descriptor).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            fields = line.split()
+            if fields[2] == wanted:
+                return _OVERLAYFS_MAGIC if fields[fields.index("-") + 1] == "overlay" else 0
+    except (OSError, IndexError, ValueError):
+        return 0
+    return 0

@@ -1,0 +1,250 @@
+"""Addresses in running processes → function names.
+
+In: (process, address). Out: (name, known). Reads ``/proc/PID/maps`` and the mapped ELF files; the look-up
+itself is in :mod:`otelgpu.symbols` and :mod:`otelgpu.layout.elf`. Never raises for what a process or its
+files do: an address without a name gets a substitute and its reason is counted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otelgpu.discover.elf_files import ElfFile, Identity, open_mapping
+from otelgpu.discover.maps import Mapping, find, read_maps
+from otelgpu.layout.elf import ElfError
+from otelgpu.symbols.functions import FunctionTable, unknown_name
+
+MAX_FILES: Final = 64
+MAX_PROCESSES: Final = 256
+MAX_NAMES_BYTES: Final = 16 << 20
+_MAX_MISSES: Final = 4096  # addresses per process that are known to be mapped nowhere
+_ENTRY_BYTES: Final = 300  # of a cached name beside its text: key, tuple, table slot; measured
+
+REASONS: Final = (
+    "process_gone",
+    "process_denied",
+    "address_unmapped",
+    "mapping_anonymous",
+    "file_unreadable",
+    "file_not_elf",
+    "file_changed",
+    "symbol_missing",
+)
+"""Why an address got no name: the keys of :attr:`AddressResolver.counters`.
+
+``process_denied`` and ``file_unreadable`` want more capabilities; ``symbol_missing`` is a stripped file.
+"""
+
+
+@dataclass(slots=True)
+class _Process:
+    """A snapshot of a process' executable mappings, and what is known of them."""
+
+    mappings: list[Mapping]
+    files: dict[int, Identity | None] = field(
+        default_factory=dict
+    )  # by mapping start; None: counted, useless
+    reasons: dict[int, str] = field(default_factory=dict)
+    misses: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_MISSES))
+
+
+@dataclass(slots=True)
+class _Module:
+    file: ElfFile
+    table: FunctionTable
+
+
+class AddressResolver:
+    """Names for addresses, with bounded caches: files, process snapshots, and names by (file, offset).
+
+    A snapshot of a process' mappings is taken at the first question about it and again when an address is
+    in none of them. One that was unmapped and mapped anew with another file in between would go unnoticed:
+    call :meth:`remember` when a process execs or maps code, :meth:`forget` when it exits.
+
+    Worked example: the kernel launch of ``_Z4axpyfPfS_`` passes 0x55d0c0001189; the process maps
+    ``/app/axpy`` at 0x55d0c0001000 from file offset 0x1000 on; its symbol table has ``_Z4axpyfPfS_`` at file
+    offset 0x1169 with 0x61 bytes, so the answer is ``("axpy(float, float*, float*)", True)``.
+    """
+
+    def __init__(
+        self,
+        *,
+        proc: Path = Path("/proc"),
+        max_files: int = MAX_FILES,
+        max_processes: int = MAX_PROCESSES,
+        max_names_bytes: int = MAX_NAMES_BYTES,
+    ) -> None:
+        self.counters: dict[str, int] = dict.fromkeys(REASONS, 0)
+        self._proc = proc
+        self._max_files = max_files
+        self._max_processes = max_processes
+        self._max_names_bytes = max_names_bytes
+        self._processes: OrderedDict[int, _Process] = OrderedDict()
+        self._modules: OrderedDict[Identity, _Module] = OrderedDict()
+        self._names: OrderedDict[tuple[Identity, int], tuple[str, bool]] = OrderedDict()
+        self._names_bytes = 0
+
+    def resolve(self, tgid: int, address: int) -> tuple[str, bool]:
+        """The demangled name of the function at ``address`` of process ``tgid``, and whether it is known.
+
+        Unknown ones are ``module+0xoffset`` (the offset in the file), ``[anonymous]+0xoffset`` for code
+        that was made at run time, ``[unknown]+0xaddress`` where nothing is mapped or the process is gone.
+        """
+        process = self._processes.get(tgid)
+        if process is None:
+            mapping = None
+        else:
+            self._processes.move_to_end(tgid)
+            mapping = find(process.mappings, address)
+        if mapping is None:
+            if process is not None and address in process.misses:
+                return self._unknown("address_unmapped", "[unknown]", address)
+            try:
+                process = self._snapshot(tgid)
+            except PermissionError:
+                return self._unknown("process_denied", "[unknown]", address)
+            except OSError:
+                return self._unknown("process_gone", "[unknown]", address)
+            mapping = find(process.mappings, address)
+            if mapping is None:
+                process.misses.append(address)
+                return self._unknown("address_unmapped", "[unknown]", address)
+        assert process is not None
+        offset = mapping.file_offset(address)
+        if not mapping.is_file:
+            return self._unknown("mapping_anonymous", mapping.path or "[anonymous]", address - mapping.start)
+        return self._resolve_in_file(tgid, process, mapping, offset)
+
+    def remember(self, tgid: int) -> None:
+        """Take a new snapshot now, and open the program: the process exec'd or mapped something.
+
+        It may have ended by the time that it is asked about.
+        """
+        try:
+            process = self._snapshot(tgid)
+        except OSError:
+            self.counters["process_gone"] += 1
+            return
+        program = next((mapping for mapping in process.mappings if mapping.is_file), None)
+        if program is not None:
+            self._module_of(tgid, process, program, _label(program.path))
+
+    def forget(self, tgid: int) -> None:
+        """Drop the snapshot of a process that ended."""
+        self._processes.pop(tgid, None)
+
+    def close(self) -> None:
+        """Let all files go."""
+        self._processes.clear()
+        self._names.clear()
+        self._names_bytes = 0
+        while self._modules:
+            self._drop_module(next(iter(self._modules)))
+
+    # -- Processes -------------------------------------------------------------------------------------
+
+    def _snapshot(self, tgid: int) -> _Process:
+        mappings = read_maps(tgid, proc=self._proc, executable_only=True)
+        if not mappings:  # exiting: what was known of it is worth more
+            raise ProcessLookupError(tgid)
+        previous = self._processes.pop(tgid, None)
+        process = _Process(mappings)
+        if previous is not None:
+            process.misses = previous.misses
+            kept = set(previous.mappings)
+            for mapping in mappings:
+                if mapping in kept and mapping.start in previous.files:
+                    process.files[mapping.start] = previous.files[mapping.start]
+                    process.reasons[mapping.start] = previous.reasons.get(mapping.start, "")
+        self._processes[tgid] = process
+        if len(self._processes) > self._max_processes:
+            self._processes.popitem(last=False)
+        return process
+
+    def _unknown(self, reason: str, module: str, offset: int) -> tuple[str, bool]:
+        self.counters[reason] += 1
+        return unknown_name(module, offset), False
+
+    # -- Files -----------------------------------------------------------------------------------------
+
+    def _resolve_in_file(
+        self, tgid: int, process: _Process, mapping: Mapping, offset: int
+    ) -> tuple[str, bool]:
+        label = _label(mapping.path)
+        module = self._module_of(tgid, process, mapping, label)
+        if module is None:
+            return self._unknown(process.reasons[mapping.start], label, offset)
+        key = (module.file.identity, offset)
+        answer = self._names.get(key)
+        if answer is None:
+            if not module.file.unchanged():
+                self._drop_module(module.file.identity)
+                process.files.pop(mapping.start, None)
+                return self._unknown("file_changed", label, offset)
+            try:
+                answer = module.table.name_at(offset)
+            except ElfError:
+                return self._unknown("file_not_elf", label, offset)
+            self._remember(key, answer)
+        else:
+            self._names.move_to_end(key)
+        if not answer[1]:
+            # Under its own label: two processes may know the file by different names.
+            return self._unknown("symbol_missing", label, offset)
+        return answer
+
+    def _module_of(self, tgid: int, process: _Process, mapping: Mapping, label: str) -> _Module | None:
+        if mapping.start in process.files:
+            identity = process.files[mapping.start]
+            if identity is None:
+                return None
+            module = self._modules.get(identity)
+            if module is not None:
+                self._modules.move_to_end(identity)
+                return module
+        try:
+            file = open_mapping(tgid, mapping, proc=self._proc)
+        except (OSError, ElfError) as error:
+            reason = "file_not_elf" if isinstance(error, ElfError) else "file_unreadable"
+            process.files[mapping.start] = None
+            process.reasons[mapping.start] = reason
+            return None
+        process.files[mapping.start] = file.identity
+        module = self._modules.get(file.identity)
+        if module is not None and module.file.unchanged():
+            file.close()
+            self._modules.move_to_end(file.identity)
+            return module
+        if module is not None:
+            self._drop_module(file.identity)
+        module = self._modules[file.identity] = _Module(file, FunctionTable(file.image, label))
+        while len(self._modules) > self._max_files:
+            self._drop_module(next(iter(self._modules)))
+        return module
+
+    def _drop_module(self, identity: Identity) -> None:
+        """Close a file and forget its names: once it is closed, its identity may become another file's."""
+        self._modules.pop(identity).file.close()
+        for key in [key for key in self._names if key[0] == identity]:
+            self._names_bytes -= _cost(self._names.pop(key))
+
+    def _remember(self, key: tuple[Identity, int], answer: tuple[str, bool]) -> None:
+        self._names[key] = answer
+        self._names_bytes += _cost(answer)
+        while self._names_bytes > self._max_names_bytes:
+            self._names_bytes -= _cost(self._names.popitem(last=False)[1])
+
+
+def _cost(answer: tuple[str, bool]) -> int:
+    return len(answer[0]) + _ENTRY_BYTES
+
+
+def _label(path: str) -> str:
+    """The base name of a mapped file as text that can be shown and exported."""
+    name = path.rpartition("/")[2].encode("utf-8", "backslashreplace").decode()[:255]
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name
+    )
