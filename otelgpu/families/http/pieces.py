@@ -1,0 +1,52 @@
+"""Records of ``struct http_data_*`` become one Python tuple each, at a constant price per record.
+
+In: a structured array. Out: plain tuples. Offsets come from the dtype, which is the BTF's; a numpy field
+access costs a microsecond or so per batch and field, and traffic of mixed sizes comes in batches of one or two.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from otelgpu.model.inputs import Records
+
+PieceRow = tuple[int, int, int, int, int, int, int, int, int, int, int, bytes]
+
+_HEAD_FIELDS = ("time_ns", "duration_ns", "tgid", "tid", "cgroup_id")
+_PIECE_FIELDS = ("connection", "stream_offset", "result", "sequence", "captured", "direction")
+_CODES = {"u8": "Q", "i8": "q", "u4": "I", "i4": "i", "u2": "H", "i2": "h", "u1": "B", "i1": "b"}
+
+
+class PieceLayout:
+    """How to unpack one record class. Raises KeyError when the dtype lacks a field that is needed."""
+
+    def __init__(self, dtype: np.dtype[np.void]) -> None:
+        places = [_place(dtype, ("piece", "head", name)) for name in _HEAD_FIELDS]
+        places += [_place(dtype, ("piece", name)) for name in _PIECE_FIELDS]
+        data_offset, data = _place(dtype, ("data",))
+        fields = [(offset, _CODES[field.str[1:]]) for offset, field in places]
+        fields.append((data_offset, f"{data.itemsize}s"))
+        form = "<"
+        position = 0
+        for offset, code in sorted(fields):
+            form += f"{offset - position}x{code}"
+            position = offset + struct.calcsize("<" + code)
+        self._rows = struct.Struct(f"{form}{dtype.itemsize - position}x")
+        if sorted(fields) != fields:
+            raise KeyError("fields of http_data in another order than known")
+
+    def rows(self, records: Records) -> Iterator[PieceRow]:
+        """Yield (``_HEAD_FIELDS``…, ``_PIECE_FIELDS``…, data) of each record."""
+        return self._rows.iter_unpack(records.tobytes())
+
+
+def _place(dtype: np.dtype[np.void], path: tuple[str, ...]) -> tuple[int, np.dtype[np.void]]:
+    start = 0
+    for name in path:
+        assert dtype.fields is not None
+        dtype, offset = dtype.fields[name][:2]
+        start += offset
+    return start, dtype
