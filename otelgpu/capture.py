@@ -1,0 +1,205 @@
+"""A capture: the sequence of inputs on disk, with the BTF that describes the records.
+
+Format: the magic line, then frames of a little-endian u32 length and that many bytes of MessagePack. The
+first frame is :class:`Header`; the rest are inputs in order of arrival, record batches as raw bytes. A
+capture that was cut off replays up to its last whole frame, which is counted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+import numpy as np
+
+from otelgpu.errors import OtelgpuError
+from otelgpu.layout.btf import Btf, BtfError
+from otelgpu.model.inputs import (
+    Batch,
+    ClockAnchor,
+    FunctionNamed,
+    Input,
+    LossCounted,
+    ProcessGone,
+    ProcessSeen,
+    Tick,
+)
+from otelgpu.model.resource import AttributeValue, resource
+
+MAGIC: Final = b"otelgpu capture\n"
+_LENGTH: Final = struct.Struct("<I")
+_FRAME_LIMIT: Final = 256 << 20
+
+
+class CaptureError(OtelgpuError):
+    """The file is not a capture, or not one that this version can read."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay needs before the first input."""
+
+    version: str  # of otelgpu; informational
+    seed: int
+    start_unix_ns: int
+    own: dict[str, AttributeValue]  # resource of the program itself
+    btf: dict[str, bytes]  # family → .BTF section
+
+
+class _Records(msgspec.Struct, frozen=True, tag="records", array_like=True):
+    family: str
+    kind: str
+    data: bytes
+
+
+class _Clock(msgspec.Struct, frozen=True, tag="clock", array_like=True):
+    monotonic_ns: int
+    unix_ns: int
+
+
+class _Seen(msgspec.Struct, frozen=True, tag="process", array_like=True):
+    tgid: int
+    time_ns: int
+    attributes: dict[str, AttributeValue]
+
+
+class _Gone(msgspec.Struct, frozen=True, tag="gone", array_like=True):
+    tgid: int
+    time_ns: int
+
+
+class _Named(msgspec.Struct, frozen=True, tag="function", array_like=True):
+    tgid: int
+    address: int
+    name: str
+    known: bool
+
+
+class _Loss(msgspec.Struct, frozen=True, tag="loss", array_like=True):
+    family: str
+    reason: str
+    count: int
+
+
+class _Tick(msgspec.Struct, frozen=True, tag="tick", array_like=True):
+    time_ns: int
+
+
+_Frame = _Records | _Clock | _Seen | _Gone | _Named | _Loss | _Tick
+
+
+class CaptureWriter:
+    """Writes inputs as they come. Raises :class:`CaptureError` when the disk does not take them."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self._path = path
+        self._encode = msgspec.msgpack.Encoder().encode
+        try:
+            self._file: BinaryIO = path.open("wb")
+        except OSError as error:
+            raise CaptureError(f"cannot write capture {path}: {error.strerror}") from error
+        self._file.write(MAGIC)
+        self._write(header)
+
+    def write(self, item: Input) -> None:
+        """Append one input."""
+        self._write(_frame(item))
+
+    def _write(self, frame: Header | _Frame) -> None:
+        data = self._encode(frame)
+        try:
+            self._file.write(_LENGTH.pack(len(data)))
+            self._file.write(data)
+        except OSError as error:
+            raise CaptureError(f"cannot write capture {self._path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._file.close()
+
+
+class CaptureReader:
+    """Reads a capture; iterating gives the inputs in order. ``truncated`` tells if the end was cut off."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.truncated = False
+        try:
+            self._file: BinaryIO = path.open("rb")
+        except OSError as error:
+            raise CaptureError(f"cannot read capture {path}: {error.strerror}") from error
+        if self._file.read(len(MAGIC)) != MAGIC:
+            raise CaptureError(f"{path} is not an otelgpu capture")
+        first = self._frame()
+        try:
+            self.header = msgspec.msgpack.decode(first or b"", type=Header)
+            self.btf = {family: Btf(section) for family, section in self.header.btf.items()}
+        except (msgspec.MsgspecError, BtfError) as error:
+            raise CaptureError(f"capture {path} has an unreadable header: {error}") from error
+        self._decode = msgspec.msgpack.Decoder(_Frame).decode
+
+    def __iter__(self) -> Iterator[Input]:
+        while (data := self._frame()) is not None:
+            try:
+                yield self._input(self._decode(data))
+            except (msgspec.MsgspecError, BtfError, ValueError) as error:
+                raise CaptureError(f"capture {self._path} is damaged: {error}") from error
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._file.close()
+
+    def _frame(self) -> bytes | None:
+        prefix = self._file.read(_LENGTH.size)
+        if len(prefix) == 0:
+            return None
+        if len(prefix) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(prefix)
+            if length > _FRAME_LIMIT:
+                raise CaptureError(f"capture {self._path} is damaged: a frame of {length} bytes")
+            data = self._file.read(length)
+            if len(data) == length:
+                return data
+        self.truncated = True
+        return None
+
+    def _input(self, frame: _Frame) -> Input:
+        match frame:
+            case _Records(family, kind, data):
+                if family not in self.btf:
+                    raise CaptureError(f"capture {self._path} describes no family {family}")
+                return Batch(
+                    family=family, kind=kind, records=np.frombuffer(data, dtype=self.btf[family].dtype(kind))
+                )
+            case _Clock(monotonic_ns, unix_ns):
+                return ClockAnchor(monotonic_ns=monotonic_ns, unix_ns=unix_ns)
+            case _Seen(tgid, time_ns, attributes):
+                return ProcessSeen(tgid=tgid, time_ns=time_ns, resource=resource(attributes))
+            case _Gone(tgid, time_ns):
+                return ProcessGone(tgid=tgid, time_ns=time_ns)
+            case _Named(tgid, address, name, known):
+                return FunctionNamed(tgid=tgid, address=address, name=name, known=known)
+            case _Loss(family, reason, count):
+                return LossCounted(family=family, reason=reason, count=count)
+            case _Tick(time_ns):
+                return Tick(time_ns=time_ns)
+
+
+def _frame(item: Input) -> _Frame:
+    match item:
+        case Batch():
+            return _Records(item.family, item.kind, item.records.tobytes())
+        case ClockAnchor():
+            return _Clock(item.monotonic_ns, item.unix_ns)
+        case ProcessSeen():
+            return _Seen(item.tgid, item.time_ns, dict(item.resource.attributes))
+        case ProcessGone():
+            return _Gone(item.tgid, item.time_ns)
+        case FunctionNamed():
+            return _Named(item.tgid, item.address, item.name, item.known)
+        case LossCounted():
+            return _Loss(item.family, item.reason, item.count)
+        case Tick():
+            return _Tick(item.time_ns)

@@ -1,0 +1,1 @@
+"""Who did this work: as-of joins, folding, requests and their operations. Pure."""

@@ -1,0 +1,162 @@
+"""Cumulative counters and explicit-bucket histograms, fed in columns, read out as OTLP.
+
+The SDK's instruments take one measurement at a time (microseconds each) and read the clock; here a batch
+of a hundred thousand operations is a few numpy calls, and time is an argument, so that a replay gives the
+same numbers. Message shapes: opentelemetry/proto/metrics/v1/metrics.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.families.base import Instrument, Metric
+from otelgpu.model.resource import AttributeValue, Resource
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+SERIES_PER_METRIC: Final = 2000
+"""Distinct attribute sets of one metric and resource; what comes beyond joins one series of
+``otel.metric.overflow`` (OpenTelemetry metrics SDK specification, cardinality limits)."""
+
+Labels = tuple[tuple[str, str | int], ...]
+_OVERFLOW: Final[Labels] = (("otel.metric.overflow", "true"),)
+
+
+@dataclass(slots=True)
+class _Series:
+    count: int = 0
+    total: float = 0.0
+    minimum: float = float("inf")
+    maximum: float = float("-inf")
+    buckets: npt.NDArray[np.int64] | None = None
+
+
+@dataclass(slots=True)
+class _Table:
+    metric: Metric
+    scope: str
+    series: dict[Labels, _Series] = field(default_factory=dict)
+
+
+class Metrics:
+    """All series of a session. ``start_unix_ns`` is where the cumulative sums begin."""
+
+    def __init__(self, start_unix_ns: int) -> None:
+        self._start = start_unix_ns
+        self._tables: dict[tuple[Resource, str], _Table] = {}
+
+    def add(
+        self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int], values: Any
+    ) -> None:
+        """Add measurements of one attribute set: a number, or a column of them."""
+        table = self._tables.setdefault((resource, metric.name), _Table(metric, scope))
+        key: Labels = tuple(sorted(labels.items()))
+        if key not in table.series and len(table.series) >= SERIES_PER_METRIC:
+            key = _OVERFLOW
+        series = table.series.setdefault(key, _Series())
+        column = np.atleast_1d(np.asarray(values))
+        if not len(column):
+            return
+        series.count += len(column)
+        if metric.instrument is Instrument.COUNTER:
+            series.total += int(column.sum())
+            return
+        series.total += float(column.sum())
+        series.minimum = min(series.minimum, float(column.min()))
+        series.maximum = max(series.maximum, float(column.max()))
+        # A bound belongs to the bucket below it: (previous, bound].
+        index = np.searchsorted(metric.buckets, column, side="left")
+        added = np.bincount(index, minlength=len(metric.buckets) + 1)
+        series.buckets = added if series.buckets is None else series.buckets + added
+
+    def value(self, name: str, resource: Resource | None = None, **labels: str | int) -> float:
+        """The sum of a counter, or of a histogram's measurements, over the matching series."""
+        wanted = set(labels.items())
+        return sum(
+            series.total
+            for (owner, metric), table in self._tables.items()
+            if metric == name and (resource is None or owner == resource)
+            for key, series in table.series.items()
+            if wanted <= set(key)
+        )
+
+    def forget(self, resource: Resource) -> None:
+        """Drop the series of a resource that is gone, after its last export."""
+        for key in [key for key in self._tables if key[0] == resource]:
+            del self._tables[key]
+
+    def read(self, time_unix_ns: int) -> tuple[MetricsData, int]:
+        """Everything as one MetricsData, and how many data points it holds."""
+        from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+        from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+        from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
+
+        data, points = pb.MetricsData(), 0
+        owners: dict[Resource, pb.ResourceMetrics] = {}
+        scopes: dict[tuple[Resource, str], pb.ScopeMetrics] = {}
+        for (resource, name), table in self._tables.items():
+            if resource not in owners:
+                message = ResourceMessage(attributes=[key_value(k, v) for k, v in resource.attributes])
+                owners[resource] = data.resource_metrics.add(resource=message)
+            if (resource, table.scope) not in scopes:
+                scopes[resource, table.scope] = owners[resource].scope_metrics.add(
+                    scope=InstrumentationScope(name=table.scope)
+                )
+            metric = scopes[resource, table.scope].metrics.add(
+                name=name, unit=table.metric.unit, description=table.metric.description
+            )
+            for labels, series in table.series.items():
+                self._point(metric, table.metric, labels, series, time_unix_ns)
+                points += 1
+        return data, points
+
+    def _point(
+        self, message: Any, metric: Metric, labels: Labels, series: _Series, time_unix_ns: int
+    ) -> None:
+        from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+        common: dict[str, Any] = {
+            "attributes": [key_value(key, value) for key, value in labels],
+            "start_time_unix_nano": self._start,
+            "time_unix_nano": time_unix_ns,
+        }
+        if metric.instrument is Instrument.COUNTER:
+            message.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+            message.sum.is_monotonic = True
+            message.sum.data_points.add(as_int=int(series.total), **common)
+            return
+        message.histogram.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+        buckets = (
+            series.buckets if series.buckets is not None else np.zeros(len(metric.buckets) + 1, np.int64)
+        )
+        message.histogram.data_points.add(
+            count=series.count,
+            sum=series.total,
+            min=series.minimum,
+            max=series.maximum,
+            bucket_counts=buckets.tolist(),
+            explicit_bounds=metric.buckets,
+            **common,
+        )
+
+
+def key_value(key: str, value: AttributeValue) -> Any:
+    """An OTLP KeyValue."""
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+
+    if isinstance(value, bool):
+        return KeyValue(key=key, value=AnyValue(bool_value=value))
+    if isinstance(value, int):
+        return KeyValue(key=key, value=AnyValue(int_value=value))
+    if isinstance(value, float):
+        return KeyValue(key=key, value=AnyValue(double_value=value))
+    if isinstance(value, tuple):
+        items = [AnyValue(string_value=item) for item in value]
+        return KeyValue(key=key, value=AnyValue(array_value=ArrayValue(values=items)))
+    return KeyValue(key=key, value=AnyValue(string_value=value))

@@ -1,0 +1,135 @@
+"""Work without a request: one trace per process and window of time, so that it stays visible.
+
+Operations join the window in which they ended. Memory is bounded: a window that grows is folded on the
+way, which keeps every sum exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.correlate.fold import Folded, concatenate, fold, unfolded
+from otelgpu.model.ids import span_ids, trace_ids
+from otelgpu.model.operations import Operations
+from otelgpu.model.resource import Resource
+from otelgpu.model.spans import SpanColumns, SpanKind
+from otelgpu.signals import names
+from otelgpu.signals.columns import attributes_of_rows, constant_text
+from otelgpu.signals.operation_spans import Parents
+from otelgpu.signals.totals import Totals
+
+WINDOW_NS: Final = 5_000_000_000
+GRACE_NS: Final = 1_000_000_000
+"""How long after its end a window still takes what ended in it."""
+
+SPAN_NAME: Final = "unlinked gpu work"
+_SCOPE: Final = "otelgpu"
+_SALT: Final = 0x756E
+_FOLD_ABOVE: Final = 8192
+
+Key = tuple[int, int, bool]  # tgid, window, ambiguous
+
+
+@dataclass(slots=True)
+class _Window:
+    totals: npt.NDArray[np.int64]
+    parts: list[Folded] = field(default_factory=list)
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedWindows:
+    """m finished windows: their root spans, and their operations grouped by position in ``parents``."""
+
+    roots: list[SpanColumns]
+    parents: Parents
+    work: Folded
+
+
+class UnlinkedWindows:
+    """Collects until a window is over. ``limit``: spans kept apart per window; ``runs``: fold equal calls."""
+
+    def __init__(self, totals: Totals, *, limit: int, runs: bool) -> None:
+        self._totals = totals
+        self._limit = limit
+        self._runs = runs
+        self._open: dict[Key, _Window] = {}
+        self._closed_until = 0  # first window that may still be opened
+
+    def add(self, rows: Operations, ambiguous: npt.NDArray[np.bool_]) -> None:
+        """Take operations that no request caused, or (``ambiguous``) one of several did."""
+        window = (rows["start_ns"] + rows["duration_ns"]) // WINDOW_NS
+        window = np.maximum(window, np.uint64(self._closed_until)).astype(np.int64)
+        keys = np.stack([rows["tgid"].astype(np.int64), window, ambiguous.astype(np.int64)], axis=1)
+        distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+        sums = self._totals.by_group(rows, inverse.reshape(-1), len(distinct))
+        for position, (tgid, index, unclear) in enumerate(distinct.tolist()):
+            mine = rows[inverse.reshape(-1) == position]
+            held = self._open.setdefault(
+                (tgid, index, bool(unclear)), _Window(np.zeros(len(self._totals), dtype=np.int64))
+            )
+            held.totals += sums[position]
+            held.parts.append(unfolded(mine, np.zeros(len(mine), dtype=np.int64)))
+            held.rows += len(mine)
+            if held.rows > _FOLD_ABOVE:
+                self._fold(held)
+
+    def _fold(self, held: _Window) -> None:
+        held.parts = [fold(concatenate(held.parts), limit=self._limit, runs=self._runs)]
+        held.rows = len(held.parts[0])
+
+    def close(
+        self, now_ns: int, resource_of: Callable[[int], Resource], *, seed: int, offset_ns: int, final: bool
+    ) -> ClosedWindows | None:
+        """Windows that are over by ``now_ns``, or all when ``final``; None when there are none."""
+        over = max((now_ns - GRACE_NS) // WINDOW_NS, 0)
+        self._closed_until = max(self._closed_until, over)
+        keys = sorted(key for key in self._open if final or key[1] < over)
+        if not keys:
+            return None
+        held = [self._open.pop(key) for key in keys]
+        for window in held:
+            self._fold(window)
+        words = np.array(keys, dtype=np.uint64)
+        parents = Parents(
+            trace_id=trace_ids(seed ^ _SALT, words[:, 0], words[:, 1], words[:, 2]),
+            span_id=span_ids(seed ^ _SALT, words[:, 0], words[:, 1], words[:, 2]),
+            flags=np.ones(len(keys), dtype=np.uint32),
+        )
+        for position, window in enumerate(held):
+            window.parts[0].group[:] = position
+        roots = [
+            self._root(key, window, position, parents, resource_of(key[0]), offset_ns)
+            for position, (key, window) in enumerate(zip(keys, held, strict=True))
+        ]
+        return ClosedWindows(
+            roots=roots, parents=parents, work=concatenate([window.parts[0] for window in held])
+        )
+
+    def _root(
+        self, key: Key, window: _Window, position: int, parents: Parents, owner: Resource, offset_ns: int
+    ) -> SpanColumns:
+        work = window.parts[0]
+        start, end = int(work.operations["start_ns"].min()), int(work.end_ns.max())
+        attributes = {names.UNLINKED_REASON: "ambiguous" if key[2] else "no_request"}
+        return SpanColumns(
+            resource=owner,
+            scope=_SCOPE,
+            kind=SpanKind.INTERNAL,
+            trace_id=parents.trace_id[position : position + 1],
+            span_id=parents.span_id[position : position + 1],
+            parent_span_id=np.zeros((1, 8), dtype=np.uint8),
+            trace_state=None,
+            flags=parents.flags[position : position + 1],
+            start_unix_ns=np.array([start + offset_ns], dtype=np.uint64),
+            end_unix_ns=np.array([end + offset_ns], dtype=np.uint64),
+            name=constant_text(SPAN_NAME, 1),
+            status=np.zeros(1, dtype=np.uint8),
+            status_message=None,
+            attributes=attributes_of_rows([attributes | self._totals.attributes(window.totals)]),
+        )
