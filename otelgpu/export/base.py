@@ -1,0 +1,97 @@
+"""What every exporter and transport agrees on: payloads, outcomes, and the two protocols.
+
+Spans and metrics come in; an :class:`Exporter` owns them from then on and accounts for each one. Nothing
+here does I/O or starts threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from otelgpu.errors import OtelgpuError
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+    from otelgpu.model.spans import SpanColumns
+
+
+class ExportError(OtelgpuError):
+    """A destination cannot be used as it was configured; raised at start-up only."""
+
+
+class Signal(StrEnum):
+    """An OTLP signal. The value is the word that URLs and variable names use."""
+
+    TRACES = "traces"
+    METRICS = "metrics"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """One serialized ``Export{Trace,Metrics}ServiceRequest``, sent and accounted for as a whole."""
+
+    signal: Signal
+    body: bytes
+    items: int  # spans, or metric data points
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The server took the payload, less ``rejected`` items (OTLP partial success); never sent again."""
+
+    rejected: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A transient failure. ``after_s``: how long the server asked to be left alone; None if it did not."""
+
+    after_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A permanent failure: sending the same payload again cannot help."""
+
+    reason: str
+
+
+Outcome = Accepted | Retry | Refused
+
+
+class Transport(Protocol):
+    """One connection to one OTLP endpoint. Used by one thread at a time, except ``close``."""
+
+    def send(self, payload: Payload, timeout_s: float) -> Outcome:
+        """Deliver once, within about ``timeout_s`` seconds. Raises nothing for network or server faults."""
+
+    def close(self) -> None:
+        """Give the connection up; safe from any thread, cuts short a ``send`` under way, may be repeated."""
+
+
+class Exporter(Protocol):
+    """Where finished spans and metrics go. A destination's faults raise nothing: losses are counted."""
+
+    def export_spans(self, batches: Sequence[SpanColumns]) -> None:
+        """Take over the spans; returns without waiting for a network."""
+
+    def export_metrics(self, data: MetricsData, items: int) -> None:
+        """Take over the metrics. ``items``: how many data points ``data`` holds."""
+
+    def flush(self, deadline_s: float) -> bool:
+        """Wait up to ``deadline_s`` seconds until nothing is queued; whether that was reached."""
+
+    def close(self, deadline_s: float) -> None:
+        """Flush for up to ``deadline_s`` seconds, count what is left as lost, and let go of everything."""
+
+    def stats(self) -> Mapping[str, int]:
+        """Exact counts so far, per signal: ``{spans,points}_{given,accepted,queued,lost_<reason>}``.
+
+        Always given = accepted + queued + the sum of all lost.
+        """

@@ -1,0 +1,138 @@
+"""The OTLP exporter: spans and metrics to an endpoint each, encoded here and delivered by senders."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from otelgpu.export.base import Payload, Signal, Transport
+from otelgpu.export.protobuf import delimited
+from otelgpu.export.sender import DEFAULT_QUEUE_BYTES, Counts, RetryPolicy, Sender
+from otelgpu.export.settings import OtlpSettings, Protocol
+from otelgpu.export.wire import DEFAULT_MAX_BYTES, encode_spans
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData, ResourceMetrics
+
+    from otelgpu.model.spans import SpanColumns
+
+ITEMS = {Signal.TRACES: "spans", Signal.METRICS: "points"}
+
+_METRICS_QUEUE_BYTES = 8 * 1024 * 1024
+
+_log = logging.getLogger("otelgpu.export")
+
+
+def open_transport(settings: OtlpSettings) -> Transport:
+    """The transport that the settings ask for; only its libraries are imported."""
+    if settings.protocol is Protocol.GRPC:
+        from otelgpu.export.otlp_grpc import GrpcTransport
+
+        return GrpcTransport(settings)
+    from otelgpu.export.otlp_http import HttpTransport
+
+    return HttpTransport(settings)
+
+
+class OtlpExporter:
+    """An :class:`~otelgpu.export.base.Exporter` to an OTLP server, with a queue and a thread per signal."""
+
+    def __init__(
+        self,
+        traces: OtlpSettings,
+        metrics: OtlpSettings,
+        *,
+        queue_bytes: int = DEFAULT_QUEUE_BYTES,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """Starts the threads; connects when there is something to send."""
+        self._senders = {
+            settings.signal: Sender(
+                open_transport(settings),
+                name=f"OTLP {settings.signal} to {settings.shown}",
+                timeout_s=settings.timeout_s,
+                queue_bytes=queue_bytes if settings.signal is Signal.TRACES else _METRICS_QUEUE_BYTES,
+                retry=retry,
+            )
+            for settings in (traces, metrics)
+        }
+        self._unencodable = dict.fromkeys(Signal, 0)
+
+    def export_spans(self, batches: Sequence[SpanColumns]) -> None:
+        """See :class:`~otelgpu.export.base.Exporter`. Encodes in the caller's thread, sends in another."""
+        try:
+            payloads = encode_spans(batches)
+        except ValueError:
+            if not self._unencodable[Signal.TRACES]:
+                _log.exception("spans that break their contract are dropped")
+            self._unencodable[Signal.TRACES] += sum(len(columns) for columns in batches)
+            return
+        for payload in payloads:
+            self._senders[Signal.TRACES].offer(payload)
+
+    def export_metrics(self, data: MetricsData, items: int) -> None:
+        """See :class:`~otelgpu.export.base.Exporter`."""
+        for payload in encode_metrics(data, items):
+            self._senders[Signal.METRICS].offer(payload)
+
+    def flush(self, deadline_s: float) -> bool:
+        """See :class:`~otelgpu.export.base.Exporter`."""
+        until = time.monotonic() + deadline_s
+        return all(sender.flush(max(0.0, until - time.monotonic())) for sender in self._senders.values())
+
+    def close(self, deadline_s: float) -> None:
+        """See :class:`~otelgpu.export.base.Exporter`."""
+        until = time.monotonic() + deadline_s
+        for sender in self._senders.values():
+            sender.begin_close(deadline_s)
+        for sender in self._senders.values():
+            sender.close(max(0.0, until - time.monotonic()))
+
+    def stats(self) -> Mapping[str, int]:
+        """See :class:`~otelgpu.export.base.Exporter`."""
+        stats: dict[str, int] = {}
+        for signal, sender in self._senders.items():
+            stats |= flat(ITEMS[signal], sender.counts(), self._unencodable[signal])
+        return stats
+
+
+def flat(items: str, counts: Counts, unencodable: int) -> dict[str, int]:
+    """One sender's counts under the keys of ``Exporter.stats``."""
+    return {
+        f"{items}_given": counts.given + unencodable,
+        f"{items}_accepted": counts.accepted,
+        f"{items}_queued": counts.queued,
+        f"{items}_lost_unencodable": unencodable,
+        **{f"{items}_lost_{reason}": count for reason, count in counts.lost.items()},
+    }
+
+
+def encode_metrics(data: MetricsData, items: int, *, max_bytes: int = DEFAULT_MAX_BYTES) -> list[Payload]:
+    """``data`` as ``ExportMetricsServiceRequest`` bodies, split between resources where it is too large.
+
+    Both messages hold nothing but ``repeated ResourceMetrics = 1``, so their bytes are the same.
+    ``items`` must be the number of data points in ``data``.
+    """
+    if not data.resource_metrics:
+        return []
+    if data.ByteSize() <= max_bytes:
+        return [Payload(signal=Signal.METRICS, body=data.SerializeToString(), items=items)]
+    payloads: list[Payload] = []
+    body, points = b"", 0
+    for part in data.resource_metrics:
+        field = delimited(b"\x0a", part.SerializeToString())
+        if body and len(body) + len(field) > max_bytes:
+            payloads.append(Payload(signal=Signal.METRICS, body=body, items=points))
+            body, points = b"", 0
+        body += field
+        points += count_points(part)
+    return [*payloads, Payload(signal=Signal.METRICS, body=body, items=points)]
+
+
+def count_points(part: ResourceMetrics) -> int:
+    """How many data points of any type ``part`` holds."""
+    metrics = (metric for scope in part.scope_metrics for metric in scope.metrics)
+    kinds = ((metric, metric.WhichOneof("data")) for metric in metrics)
+    return sum(len(getattr(metric, kind).data_points) for metric, kind in kinds if kind)

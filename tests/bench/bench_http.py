@@ -1,0 +1,133 @@
+"""How fast pieces of HTTP connections become exchanges, on one core.
+
+Run: ``.venv/bin/python -m tests.bench.bench_http [--json] [--pieces N]``. Prints rates of one run and their
+ratio to the baseline, which is httptools alone reading the same response bytes (no pairing, no events, no
+JSON); asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+
+import httptools
+
+from otelgpu.model.inputs import Batch
+from tests.unit.http.traffic import LAST_CHUNK, Connection, chunk, joined, new_state, request, response
+
+EVENT = (
+    b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1790000000,'
+    b'"model":"meta-llama/Llama-3.1-8B","choices":[{"index":0,"delta":{"content":" token"},'
+    b'"logprobs":null,"finish_reason":null}]}\n\n'
+)
+CONNECTIONS = 100
+GIGABYTE = 1 << 30
+
+
+def stream(pieces: int) -> tuple[list[Batch], list[bytes]]:
+    """Streams of many connections, token by token in turn, as the ring drains them."""
+    connections = [Connection(identity=i + 1, tid=200 + i) for i in range(CONNECTIONS)]
+    batches: list[Batch] = []
+    sent: list[bytes] = []
+    for connection in connections:
+        batches.append(connection.open())
+        body = b'{"model":"meta-llama/Llama-3.1-8B","stream":true,"messages":[]}'
+        batches += connection.read(request("POST", "/v1/chat/completions", body))
+    head = response(200, None, content_type="text/event-stream", transfer_encoding="chunked")
+    turns = [head, *[chunk(EVENT)] * (pieces // CONNECTIONS - 2), chunk(b"data: [DONE]\n\n") + LAST_CHUNK]
+    for data in turns:
+        for connection in connections:
+            batches += connection.write(data)
+            sent.append(data)
+    return joined(batches), sent
+
+
+def small_requests(pieces: int) -> list[Batch]:
+    """Keep-alive requests of two pieces each."""
+    connection = Connection()
+    batches = [connection.open()]
+    for _ in range(pieces // 2):
+        batches += connection.read(request("GET", "/health?x=1", host="127.0.0.1:8000", user_agent="curl/8"))
+        batches += connection.write(response(200, b'{"status":"ok"}', content_type="application/json"))
+    return joined(batches)
+
+
+def large_upload(size: int) -> list[Batch]:
+    """A body of which the kernel captured the first 16 KiB and nothing else, then the response."""
+    connection = Connection()
+    head = f"POST /upload HTTP/1.1\r\ncontent-length: {size}\r\n\r\n".encode()
+    batches = [connection.open(), *connection.read(head + bytes(16384))]
+    connection.skip("read", size - 16384 - 100)
+    return [*batches, *connection.read(bytes(100)), *connection.write(response(200, b"ok"))]
+
+
+class Nothing:
+    """The cheapest protocol object that httptools takes."""
+
+    def on_body(self, data: bytes) -> None:
+        pass
+
+
+def best_seconds(work: Callable[[], object], rounds: int = 3) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def feed_all(batches: list[Batch]) -> int:
+    state = new_state()
+    return sum(len(state.feed(batch).exchanges) for batch in batches)
+
+
+def parse_all(sent: list[bytes]) -> None:
+    parsers = [httptools.HttpResponseParser(Nothing()) for _ in range(CONNECTIONS)]
+    for i, data in enumerate(sent):
+        parsers[i % CONNECTIONS].feed_data(data)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--json", action="store_true")
+    arguments.add_argument("--pieces", type=int, default=100_000)
+    options = arguments.parse_args()
+
+    pieces = options.pieces
+    batches, sent = stream(pieces)
+    seconds = best_seconds(lambda: feed_all(batches))
+    baseline = best_seconds(lambda: parse_all(sent))
+    # The ring gives runs of one record where sizes alternate; here each batch is one record.
+    single = [
+        Batch(family=b.family, kind=b.kind, records=b.records[i : i + 1])
+        for b in batches
+        for i in range(len(b.records))
+    ]
+    single_seconds = best_seconds(lambda: feed_all(single))
+    requests = small_requests(pieces // 4)
+    request_seconds = best_seconds(lambda: feed_all(requests))
+    upload = large_upload(GIGABYTE)
+    upload_seconds = best_seconds(lambda: feed_all(upload))
+
+    result = {
+        "stream_pieces_per_s": round(pieces / seconds),
+        "stream_pieces_per_s_batches_of_one": round(pieces / single_seconds),
+        "httptools_alone_pieces_per_s": round(len(sent) / baseline),
+        "stream_cost_over_httptools_alone": round(seconds / baseline, 1),
+        "keep_alive_requests_per_s": round(pieces / 8 / request_seconds),
+        "gigabyte_upload_ms": round(upload_seconds * 1000, 2),
+        "machine": f"{platform.machine()} {platform.release()} Python {platform.python_version()}",
+    }
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:36} {value:>14,}" if not isinstance(value, str) else f"{name:36} {value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""--export texts, and what opening a destination needs and costs."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otelgpu.errors import OtelgpuError
+from otelgpu.export import open_exporter, parse_destination
+from otelgpu.export.console import ConsoleExporter
+from otelgpu.export.destination import ConsoleDestination, FileDestination, OtlpDestination
+from otelgpu.export.file import FileExporter
+from otelgpu.export.otlp import OtlpExporter
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("console", ConsoleDestination()),
+        ("file:out.jsonl", FileDestination("out.jsonl")),
+        ("file:/a:b", FileDestination("/a:b")),
+        ("otlp", OtlpDestination(None)),
+        ("otlp:http://collector:4318", OtlpDestination("http://collector:4318")),
+        ("otlp:collector:4317", OtlpDestination("collector:4317")),
+    ],
+)
+def test_destinations_are_parsed(text: str, expected: object) -> None:
+    assert parse_destination(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "file", "file:", "otlp:", "console:x", "jaeger", "stdout"])
+def test_an_unknown_destination_says_what_can_be_written(text: str) -> None:
+    with pytest.raises(OtelgpuError) as caught:
+        parse_destination(text)
+    assert "console, file:PATH, otlp or otlp:URL" in str(caught.value)
+
+
+def test_a_bare_url_is_told_what_to_write() -> None:
+    with pytest.raises(OtelgpuError, match="otlp:http://collector:4318"):
+        parse_destination("http://collector:4318")
+
+
+def test_each_destination_opens_its_exporter(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    console = open_exporter(ConsoleDestination(), {}, stream=stream)
+    file = open_exporter(FileDestination(str(tmp_path / "out.jsonl")), {})
+    otlp = open_exporter(OtlpDestination("http://localhost:1"), {})
+    assert [type(e) for e in (console, file, otlp)] == [ConsoleExporter, FileExporter, OtlpExporter]
+    for exporter in (console, file, otlp):
+        exporter.close(1)
+
+
+def test_a_bad_variable_is_an_error_at_start_up() -> None:
+    with pytest.raises(OtelgpuError, match="OTEL_EXPORTER_OTLP_PROTOCOL"):
+        open_exporter(OtlpDestination(None), {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
+
+
+def test_an_otlp_http_exporter_imports_no_grpc_requests_rich_or_sdk() -> None:
+    code = """
+import sys
+from otelgpu.export import open_exporter, parse_destination
+open_exporter(parse_destination("otlp:http://localhost:1"), {}).close(0)
+print([name for name in ("grpc", "requests", "rich", "opentelemetry.sdk") if name in sys.modules])
+"""
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,213 @@
+"""The columnar span encoder, read back with opentelemetry-proto's own classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
+
+from otelgpu.export.base import Payload, Signal
+from otelgpu.export.protobuf import varint, varint_width, varint_words
+from otelgpu.export.wire import dense, encode_spans, layouts
+from otelgpu.model.resource import resource
+from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, Text
+from tests.unit.export.builders import by_identity, resource_spans, some, span_batches, spans, text
+
+
+def read(payloads: list[Payload]) -> TracesData:
+    data = TracesData()
+    for payload in payloads:
+        request = ExportTraceServiceRequest.FromString(payload.body)
+        data.resource_spans.extend(request.resource_spans)
+    return data
+
+
+def read_spans(columns: SpanColumns) -> list[Span]:
+    return [
+        s
+        for part in read(encode_spans([columns])).resource_spans
+        for scope in part.scope_spans
+        for s in scope.spans
+    ]
+
+
+def only(attribute: Attribute, rows: int) -> list[dict[str, object]]:
+    """Each span's attributes, values by the name of the field that was set."""
+    found = read_spans(spans(rows, attributes=(attribute,)))
+    return [
+        {a.key: getattr(a.value, a.value.WhichOneof("value") or "") for a in span.attributes}
+        for span in found
+    ]
+
+
+@given(st.lists(span_batches(), max_size=4), st.sampled_from([1, 300, 2000, 2**21]))
+@settings(max_examples=150, deadline=None)
+def test_any_columns_read_back_as_protobuf_objects_made_the_plain_way(
+    batches: list[SpanColumns], max_bytes: int
+) -> None:
+    payloads = encode_spans(batches, max_bytes=max_bytes)
+    expected = TracesData(resource_spans=[resource_spans(columns) for columns in batches])
+    assert by_identity(read(payloads)) == by_identity(expected)
+    assert sum(payload.items for payload in payloads) == sum(map(len, batches))
+    assert all(len(payload.body) <= max_bytes or payload.items == 1 for payload in payloads)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1))
+def test_over_long_varints_hold_any_64_bits(values: list[int]) -> None:
+    column = np.array(values, dtype=np.uint64)
+    width = varint_width(column)
+    words = varint_words(column, width)
+    rows = np.concatenate([w.view(np.uint8).reshape(len(values), -1) for w in words], axis=1)
+    assert rows.shape[1] == width
+    assert [decode(row.tobytes()) for row in rows] == values
+
+
+def decode(data: bytes) -> int:
+    assert all(byte & 0x80 for byte in data[:-1]) and not data[-1] & 0x80
+    return sum((byte & 0x7F) << (7 * i) for i, byte in enumerate(data))
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_shortest_varints_decode(value: int) -> None:
+    data = varint(value)
+    assert decode(data) == value
+    assert len(data) == 1 or data[-1] != 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0, 1, 127],
+        [128, 16383],
+        [2**14, 2**28 - 1],
+        [2**28, 2**56 - 1],
+        [2**56, 2**63 - 1],
+        [-1, 0],
+        [-(2**63), 5],
+    ],
+)
+def test_integers_of_every_width_keep_their_value(values: list[int]) -> None:
+    found = only(Attribute(key="n", values=np.array(values, dtype=np.int64)), len(values))
+    assert found == [{"n": value} for value in values]
+
+
+def test_an_unsigned_value_beyond_int64_wraps_to_the_same_bits() -> None:
+    found = only(Attribute(key="handle", values=np.array([2**64 - 1, 2**63], dtype=np.uint64)), 2)
+    assert found == [{"handle": -1}, {"handle": -(2**63)}]
+
+
+def test_narrow_integer_columns_are_widened() -> None:
+    assert only(Attribute(key="n", values=np.array([-3, 4], dtype=np.int16)), 2) == [{"n": -3}, {"n": 4}]  # type: ignore[arg-type]
+    assert only(Attribute(key="n", values=np.array([3, 4], dtype=np.uint32)), 2) == [{"n": 3}, {"n": 4}]  # type: ignore[arg-type]
+
+
+def test_absent_attributes_are_left_out() -> None:
+    values, present = some([5, None, 7], np.int64)
+    assert only(Attribute(key="n", values=values, present=present), 3) == [{"n": 5}, {}, {"n": 7}]
+
+
+def test_a_text_attribute_with_an_empty_table_can_be_absent_everywhere() -> None:
+    nothing = Text(codes=np.zeros(2, dtype=np.intp), table=())
+    assert only(Attribute(key="t", values=nothing, present=np.zeros(2, dtype=np.bool_)), 2) == [{}, {}]
+
+
+def test_a_tuple_becomes_an_array_value() -> None:
+    (found,) = only(Attribute(key="t", values=text([("stop", "length")])), 1)
+    assert [v.string_value for v in found["t"].values] == ["stop", "length"]  # type: ignore[attr-defined]
+
+
+def test_a_root_span_has_no_parent_field() -> None:
+    parents = np.array([[0] * 8, [1] * 8], dtype=np.uint8)
+    assert [s.parent_span_id for s in read_spans(spans(2, parent_span_id=parents))] == [b"", b"\x01" * 8]
+
+
+def test_spans_keep_their_order() -> None:
+    names = text([f"kernel {i % 7}" for i in range(1000)])
+    assert [s.name for s in read_spans(spans(1000, name=names))] == [f"kernel {i % 7}" for i in range(1000)]
+
+
+def test_columns_that_are_views_of_a_larger_array_encode_their_own_rows() -> None:
+    ids = np.arange(64, dtype=np.uint8).reshape(4, 16)[::2]
+    assert [s.trace_id for s in read_spans(spans(2, trace_id=ids))] == [
+        bytes(range(16)),
+        bytes(range(32, 48)),
+    ]
+
+
+def test_one_resource_and_scope_appear_once_for_many_batches() -> None:
+    (payload,) = encode_spans([spans(2), spans(3, kind=SpanKind.SERVER), spans(1, scope="otelgpu.http")])
+    (part,) = ExportTraceServiceRequest.FromString(payload.body).resource_spans
+    assert [(s.scope.name, len(s.spans)) for s in part.scope_spans] == [
+        ("otelgpu.cuda", 5),
+        ("otelgpu.http", 1),
+    ]
+
+
+def test_resources_that_differ_only_by_type_stay_apart() -> None:
+    batches = [spans(1, resource=resource({"n": value})) for value in (1, True, 1.0)]
+    assert len(read(encode_spans(batches)).resource_spans) == 3
+
+
+def test_nothing_makes_no_payload() -> None:
+    assert encode_spans([]) == []
+    assert encode_spans([spans(0)]) == []
+
+
+def test_payloads_are_filled_before_a_new_one_begins() -> None:
+    payloads = encode_spans([spans(10_000)], max_bytes=50_000)
+    assert sum(p.items for p in payloads) == 10_000
+    assert all(len(p.body) <= 50_000 for p in payloads)
+    assert all(len(p.body) > 49_800 for p in payloads[:-1])
+    assert {p.signal for p in payloads} == {Signal.TRACES}
+
+
+def test_a_span_larger_than_a_payload_goes_alone() -> None:
+    payloads = encode_spans([spans(3, name=text(["a", "b" * 5000, "c"]))], max_bytes=1000)
+    assert [p.items for p in payloads] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"name": Text(codes=np.array([0, 2]), table=("a", "b"))}, "name"),
+        ({"name": Text(codes=np.array([0, -1]), table=("a", "b"))}, "name"),
+        ({"name": Text(codes=np.array([0]), table=("a",))}, "name"),
+        ({"flags": np.zeros(3, dtype=np.uint32)}, "flags"),
+        ({"attributes": (Attribute(key="k", values=np.zeros(1, dtype=np.int64)),)}, "k"),
+        (
+            {
+                "attributes": (
+                    Attribute(key="k", values=np.zeros(2, dtype=np.int64), present=np.ones(3, np.bool_)),
+                )
+            },
+            "k",
+        ),
+    ],
+)
+def test_columns_that_break_their_contract_are_named(columns: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        encode_spans([spans(2, **columns)])
+
+
+def test_every_span_may_have_its_own_layout() -> None:
+    names = text([f"unique {i}" for i in range(3000)])
+    assert len({s.name for s in read_spans(spans(3000, name=names))}) == 3000
+
+
+@given(st.lists(st.lists(st.integers(0, 9999), min_size=20, max_size=20), min_size=1, max_size=8))
+def test_layouts_tell_combinations_apart_however_large_their_product(columns: list[list[int]]) -> None:
+    coded = [(np.array(column, dtype=np.intp), 10_000) for column in columns]
+    layout, count = layouts(coded, 20)
+    pairs = {(tuple(row), int(code)) for row, code in zip(zip(*columns, strict=True), layout, strict=True)}
+    assert len(pairs) == len({row for row, _ in pairs}) == len({code for _, code in pairs}) == count
+    assert set(layout.tolist()) == set(range(count))
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1), st.sampled_from([10**6 + 1, 2**40]))
+def test_dense_keeps_order(codes: list[int], size: int) -> None:
+    renumbered, count = dense(np.array(codes, dtype=np.intp), size)
+    assert renumbered.tolist() == [sorted(set(codes)).index(code) for code in codes]
+    assert count == len(set(codes))
