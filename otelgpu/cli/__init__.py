@@ -1,0 +1,1 @@
+"""The command line: a contract (DESIGN.md section 11)."""

@@ -1,0 +1,67 @@
+"""The entry point: commands, and errors as one line without a traceback."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import click
+
+from otelgpu import __version__
+from otelgpu.errors import OtelgpuError
+
+
+class _Lazy(click.Group):
+    """Imports a command's module when the command is used: starting up stays quick."""
+
+    _MODULES = {  # noqa: RUF012
+        "run": "observe",
+        "attach": "observe",
+        "agent": "observe",
+        "record": "observe",
+        "replay": "observe",
+        "check": "check",
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from importlib import import_module
+
+        if cmd_name not in self._MODULES:
+            return None
+        module = import_module(f"otelgpu.cli.{self._MODULES[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="otelgpu")
+def cli() -> None:
+    r"""OpenTelemetry traces and metrics of GPU services, with no change to them.
+
+    HTTP requests (with time to first token and time per output token) and the CUDA calls that served them
+    become spans and metrics in any OTLP backend.
+
+    \b
+    Start here:
+      otelgpu check                      what can be seen on this machine
+      otelgpu run -- python serve.py     start a service and observe it
+      otelgpu attach -p PID              observe a running one
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line. Exit codes: 0; 1 for an error told on standard error; 2 for wrong usage."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except OtelgpuError as error:
+        click.echo(f"otelgpu: {error}", err=True)
+        sys.exit(1)
+    sys.exit(0)

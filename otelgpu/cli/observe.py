@@ -1,0 +1,238 @@
+"""``run``, ``attach``, ``agent``, ``record`` and ``replay``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from otelgpu import agent as wiring
+from otelgpu.cli.options import (
+    agent_scope,
+    configure,
+    destinations,
+    live_options,
+    live_settings,
+    output_options,
+    plan,
+)
+from otelgpu.cli.report import print_outcome
+from otelgpu.config import Config
+from otelgpu.discover.libraries import resolve_program
+from otelgpu.discover.processes import descendants
+from otelgpu.errors import OtelgpuError
+from otelgpu.families import registry
+from otelgpu.live import LiveSource, Scope
+
+_USAGE = 2
+
+
+def _say(text: str) -> None:
+    click.echo(f"otelgpu: {text}", err=True)
+
+
+def _source(config: Config, scope: Scope) -> LiveSource:
+    return LiveSource(registry.select(config.families), scope, live_settings(config))
+
+
+def _finish(session: wiring.Agent, quiet: bool) -> None:
+    outcome = session.finish()
+    if not quiet:
+        print_outcome(outcome, Console(stderr=True))
+
+
+def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | None, quiet: bool) -> int:
+    """Start a program, observe it and its children, and return its exit code."""
+    child = wiring.Child(argv)
+    try:
+        source = _source(config, Scope(processes=(child.pid,)))
+        source.observe(child.pid)
+        program = resolve_program(argv, dict(os.environ), Path.cwd(), source.stems)
+        for path in program.files:
+            source.prepare_file(path)
+        session = wiring.Agent(source, plan(config, capture=capture))
+    except BaseException:
+        child.abandon()
+        raise
+    # A terminal's Ctrl-C reaches the program by itself; a signal sent to us alone is passed on.
+    forward = (lambda number: None) if sys.stdin.isatty() else child.signal
+    with wiring.Interrupts(forward) as interrupts:
+        try:
+            child.start()
+        except OtelgpuError:
+            source.close()
+            raise
+        session.work(interrupts, also=child.pidfd)
+        if interrupts.requested:
+            # The program was told to end as well; what it still does belongs to the picture.
+            session.work(interrupts, also=child.pidfd)
+        code = child.wait()
+        _finish(session, quiet)
+    return code
+
+
+def observe_processes(
+    config: Config, tgids: tuple[int, ...], *, duration: float | None, capture: Path | None, quiet: bool
+) -> int:
+    """Observe running processes and the children they have or get."""
+    for tgid in tgids:
+        if not Path(f"/proc/{tgid}").exists():
+            raise OtelgpuError(f"there is no process {tgid}")
+    source = _source(config, Scope(processes=tgids))
+    for tgid in tgids:
+        for member in (tgid, *descendants(tgid)):
+            source.observe(member)
+    return _observe_until(config, source, f"observing {len(tgids)} process(es)", duration, capture, quiet)
+
+
+def observe_everything(config: Config, *, duration: float | None, capture: Path | None, quiet: bool) -> int:
+    """Observe every process that the configuration admits."""
+    source = _source(config, agent_scope(config))
+    source.observe_running()
+    return _observe_until(config, source, "observing every matching process", duration, capture, quiet)
+
+
+def _observe_until(
+    config: Config, source: LiveSource, what: str, duration: float | None, capture: Path | None, quiet: bool
+) -> int:
+    session = wiring.Agent(source, plan(config, capture=capture))
+    until = time.monotonic() + duration if duration is not None else None
+    with wiring.Interrupts() as interrupts:
+        _say(f"{what}; " + (f"for {duration:g} s" if duration is not None else "Ctrl-C ends it"))
+        session.work(interrupts, until=until)
+        _finish(session, quiet)
+        return 128 + signal.SIGTERM if interrupts.requested == signal.SIGTERM and duration is not None else 0
+
+
+def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for value in values for part in value.split(","))
+    except ValueError as error:
+        raise click.BadParameter("give process ids, separated by commas") from error
+
+
+_pid_option = click.option(
+    "-p", "--pid", "pids", multiple=True, callback=_pids, metavar="PID[,PID…]", help="Running processes."
+)
+_duration_option = click.option(
+    "--duration", "-d", type=click.FloatRange(min=0), metavar="S", help="Stop after S seconds."
+)
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@live_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
+    r"""Start a program and observe it and its children.
+
+    The exit code is the program's own. Probes are in place before its first instruction.
+
+    \b
+    Examples:
+      otelgpu run -- python serve.py
+      otelgpu run --export console -- ./train --epochs 1
+      OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 otelgpu run -- vllm serve m
+    """
+    sys.exit(observe_program(configure(options), command, capture=None, quiet=quiet))
+
+
+@click.command()
+@live_options
+@_pid_option
+@_duration_option
+def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options: Any) -> None:
+    r"""Observe running processes and their children, until Ctrl-C or --duration.
+
+    \b
+    Examples:
+      otelgpu attach -p 4242
+      otelgpu attach -p $(pgrep -d, gunicorn) --duration 30 --export file:trace.jsonl
+    """
+    if not pids:
+        raise click.UsageError("give at least one process: -p PID")
+    sys.exit(observe_processes(configure(options), pids, duration=duration, capture=None, quiet=quiet))
+
+
+@click.command()
+@live_options
+@_duration_option
+def agent(duration: float | None, quiet: bool, **options: Any) -> None:
+    r"""Observe every matching process of this host or pod: the sidecar's and the DaemonSet's mode.
+
+    \b
+    Examples:
+      otelgpu agent --export otlp:http://localhost:4317
+      otelgpu agent --config /etc/otelgpu.yaml
+    """
+    sys.exit(observe_everything(configure(options), duration=duration, capture=None, quiet=quiet))
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@live_options
+@_pid_option
+@_duration_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The capture file.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def record(
+    command: tuple[str, ...],
+    pids: tuple[int, ...],
+    duration: float | None,
+    output: Path,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    r"""Write what the probes see to a capture, to be replayed anywhere.
+
+    \b
+    Examples:
+      otelgpu record -o slow.capture -p 4242 --duration 10
+      otelgpu record -o slow.capture -- python serve.py
+      otelgpu replay slow.capture --export console
+    """
+    config = configure(options)
+    if not config.export:
+        config = type(config)(**{**_fields(config), "export": ("file:/dev/null",)})
+    if command and pids:
+        raise click.UsageError("give processes or a program, not both")
+    if command:
+        sys.exit(observe_program(config, command, capture=output, quiet=quiet))
+    if pids:
+        sys.exit(observe_processes(config, pids, duration=duration, capture=output, quiet=quiet))
+    sys.exit(observe_everything(config, duration=duration, capture=output, quiet=quiet))
+
+
+def _fields(config: Config) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in config.__struct_fields__}
+
+
+@click.command()
+@output_options
+@click.option("--quiet", is_flag=True, help="No summary at the end.")
+@click.option("-o", "--output", metavar="PATH", help="Short for --export file:PATH.")
+@click.argument("capture", type=click.Path(path_type=Path))
+def replay(capture: Path, output: str | None, quiet: bool, **options: Any) -> None:
+    r"""Turn a capture into anything a live session exports. Needs no root.
+
+    \b
+    Examples:
+      otelgpu replay slow.capture --export console
+      otelgpu replay slow.capture -o trace.jsonl
+      otelgpu replay slow.capture --export otlp:http://localhost:4318
+    """
+    if output is not None:
+        options["export"] = (*options["export"], f"file:{output}")
+    config = configure(options)
+    outcome = wiring.replay(
+        capture,
+        registry.select(config.families),
+        destinations(config, os.environ)(),
+        detail=config.detail,
+    )
+    if not quiet:
+        print_outcome(outcome, Console(stderr=True))

@@ -1,0 +1,141 @@
+"""The options that several commands share, and what they make of them."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from otelgpu.agent import Plan
+from otelgpu.config import Config, load_config, otlp_defaults
+from otelgpu.export.base import Exporter
+from otelgpu.export.destination import open_exporter, parse_destination
+from otelgpu.families import registry
+from otelgpu.live import LiveSettings, Scope
+from otelgpu.model.resource import AttributeValue
+
+DEFAULT_FILE: Final = "file:otelgpu.jsonl"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def output_options(command: _Command) -> _Command:
+    """``--export --detail --config``: what to make of the records."""
+    for option in (
+        click.option(
+            "--config",
+            "config_file",
+            type=click.Path(path_type=Path),
+            envvar="OTELGPU_CONFIG",
+            help="YAML file; see docs/configuration.md.",
+        ),
+        click.option(
+            "--detail",
+            type=click.Choice(["phases", "ops", "all"]),
+            help="Spans under a request: phases only; operations, equal runs folded (default); every call.",
+        ),
+        click.option(
+            "--export",
+            multiple=True,
+            metavar="DEST",
+            help="console, file:PATH or otlp[:URL]; repeatable. Default: otlp if OTEL_EXPORTER_OTLP_ENDPOINT "
+            "is set, else file:otelgpu.jsonl.",
+        ),
+        click.option("--families", metavar="LIST", help="Comma-separated; default: all (cuda,http)."),
+    ):
+        command = option(command)
+    return command
+
+
+def live_options(command: _Command) -> _Command:
+    """Options of the commands that observe a running system."""
+    for option in (
+        click.option(
+            "--hold-on-load/--no-hold-on-load",
+            default=None,
+            help="Stop a process for the moment in which a newly loaded library gets its probes.",
+        ),
+        click.option("--ring-bytes", type=int, help="Size of each ring, a power of two (default 8 MiB)."),
+        click.option("--quiet", is_flag=True, help="No summary at the end."),
+    ):
+        command = option(command)
+    return output_options(command)
+
+
+def configure(options: dict[str, Any]) -> Config:
+    """Merge flags, environment and file. ``options`` are the commands' parameters of the same names."""
+    names = ("detail", "export", "families", "hold_on_load", "ring_bytes")
+    flags = {name: options[name] for name in names if options.get(name) not in (None, ())}
+    if "families" in flags:
+        flags["families"] = tuple(part.strip() for part in flags["families"].split(",") if part.strip())
+    config = load_config(options.get("config_file"), os.environ, flags)
+    logging.basicConfig(level=config.log_level.upper(), format="otelgpu: %(levelname)s: %(message)s")
+    return config
+
+
+def destinations(config: Config, environ: Mapping[str, str]) -> Callable[[], Sequence[Exporter]]:
+    """A function that opens the exporters; what is misspelt is found at once."""
+    endpoint = config.otlp.get("endpoint") or any(environ.get(name) for name in _ENDPOINTS)
+    wanted = config.export or (("otlp",) if endpoint else (DEFAULT_FILE,))
+    parsed = [parse_destination(text) for text in wanted]
+    return lambda: [open_exporter(d, environ, defaults=otlp_defaults(config)) for d in parsed]
+
+
+def plan(config: Config, *, capture: Path | None = None) -> Plan:
+    """How the session works."""
+    return Plan(
+        families=registry.select(config.families),
+        detail=config.detail,
+        open_exporters=destinations(config, os.environ),
+        capture=capture,
+        attributes=base_attributes(config, os.environ),
+        interval_s=config.interval_ms / 1e3,
+        metric_interval_s=config.metric_interval_ms / 1e3,
+    )
+
+
+def base_attributes(config: Config, environ: Mapping[str, str]) -> dict[str, AttributeValue]:
+    """Attributes of every resource: OTEL_RESOURCE_ATTRIBUTES and the configuration, over host.name."""
+    from opentelemetry.sdk.resources import OTELResourceDetector
+
+    detected = OTELResourceDetector().detect().attributes
+    found: dict[str, AttributeValue] = {"host.name": os.uname().nodename}
+    found |= {key: str(value) for key, value in detected.items() if key != "service.name"}
+    found |= config.resource_attributes
+    return found
+
+
+def live_settings(config: Config) -> LiveSettings:
+    """How the live source is set up."""
+    return LiveSettings(
+        ring_bytes={},
+        default_ring_bytes=config.ring_bytes,
+        hold_on_load=config.hold_on_load,
+        return_probes={"auto": None, "on": True, "off": False}[config.return_probes],
+        base_attributes=base_attributes(config, os.environ),
+    )
+
+
+def agent_scope(config: Config) -> Scope:
+    """Every process, or those that the configuration picks."""
+    if not config.executables and not config.cgroups:
+        return Scope(everything=True)
+    return Scope(
+        everything=not config.cgroups,
+        cgroups=tuple(Path(directory) for directory in config.cgroups),
+        matches=lambda tgid: matches(tgid, config.executables),
+    )
+
+
+def matches(tgid: int, patterns: Sequence[str]) -> bool:
+    """Whether the file name of a process's executable fits one of the patterns (or there are none)."""
+    try:
+        name = os.path.basename(os.readlink(f"/proc/{tgid}/exe"))
+    except OSError:
+        return False
+    return not patterns or any(fnmatch.fnmatch(name, pattern) for pattern in patterns)

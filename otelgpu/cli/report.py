@@ -1,0 +1,143 @@
+"""The table that ends a session: what was seen, how long it took, and what was lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from otelgpu.agent import Outcome
+from otelgpu.signals.summary import Latencies, Summary
+
+_TOP_KERNELS: Final = 10
+_EXPECTED: Final = frozenset({"connection_not_http", "connection_tls", "bytes_not_captured"})
+"""Reasons that are a bound or a filter at work: told, but no cause for alarm."""
+
+
+def print_outcome(outcome: Outcome, console: Console) -> None:
+    """Print everything worth knowing, section by section; an empty section is left out."""
+    if outcome.summary is not None:
+        for part in _sections(outcome.summary):
+            console.print(part)
+    for path, symbols, blind_ns in outcome.libraries:
+        blind = f", blind for {blind_ns / 1e6:.1f} ms after it was loaded" if blind_ns else ""
+        console.print(f"probed   {path} ({symbols} functions{blind})", highlight=False, soft_wrap=True)
+    console.print(_exported(outcome), highlight=False, soft_wrap=True)
+    console.print(_losses(outcome), highlight=False, soft_wrap=True)
+
+
+def _sections(summary: Summary) -> Iterable[RenderableType]:
+    if summary.requests:
+        yield _requests(summary)
+    if summary.kernels:
+        yield _kernels(summary)
+    if summary.calls:
+        yield _calls(summary)
+    if summary.errors:
+        table = _table("Errors", "call: result", "count")
+        for name, count in summary.errors.most_common(_TOP_KERNELS):
+            table.add_row(name, f"{count}")
+        yield table
+
+
+def _table(title: str, first: str, *rest: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", min_width=60)
+    table.add_column(first, overflow="fold")
+    for name in rest:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _requests(summary: Summary) -> Table:
+    table = _table(
+        f"Requests: {summary.requests} ({summary.request_errors} failed)", "", "p50", "p95", "p99", "n"
+    )
+    for name, latencies in (
+        ("time to first token (TTFT)", summary.time_to_first_token),
+        ("time per output token (TPOT)", summary.time_per_output_token),
+        ("request duration", summary.duration),
+    ):
+        if latencies.count:
+            table.add_row(name, *_percentiles(latencies), f"{latencies.count}")
+    if summary.output_tokens:
+        table.caption = f"{summary.output_tokens} output tokens"
+    return table
+
+
+def _percentiles(latencies: Latencies) -> list[str]:
+    return [seconds(value) for value in latencies.percentiles(50, 95, 99)]
+
+
+def _kernels(summary: Summary) -> Table:
+    title = f"Kernels by launches (top {min(_TOP_KERNELS, len(summary.kernels))} of {len(summary.kernels)})"
+    table = _table(title, "kernel", "launches", "host time per launch")
+    for name, count in summary.kernels.most_common(_TOP_KERNELS):
+        table.add_row(name, f"{count}", seconds(summary.kernel_host_ns[name] / count * 1e-9))
+    return table
+
+
+def _calls(summary: Summary) -> Table:
+    total = summary.linked + summary.unlinked + summary.ambiguous
+    table = _table(f"CUDA calls: {total}", "", "calls", "")
+    for direction, count in summary.copies.most_common():
+        table.add_row(
+            f"copies {direction.replace('_', ' ')}", f"{count}", size(summary.copy_bytes[direction])
+        )
+    if summary.waits:
+        table.add_row(
+            "synchronisation waits", f"{summary.waits}", f"{seconds(summary.wait_ns * 1e-9)} waited"
+        )
+    table.add_row("linked to a request", f"{summary.linked}", f"{100 * summary.linked / total:.1f} %")
+    if summary.unlinked:
+        table.add_row("without a request", f"{summary.unlinked}", "")
+    if summary.ambiguous:
+        table.add_row("on a thread with several requests", f"{summary.ambiguous}", "not linked")
+    return table
+
+
+def _exported(outcome: Outcome) -> str:
+    stats = outcome.exported
+    lost = {key: count for key, count in stats.items() if "_lost_" in key and count}
+    text = f"exported {stats.get('spans_accepted', 0)} spans, {stats.get('points_accepted', 0)} data points"
+    if stats.get("spans_queued", 0):
+        text += f", {stats['spans_queued']} spans not yet sent"
+    if lost:
+        text += "; lost: " + ", ".join(f"{key} {count}" for key, count in sorted(lost.items()))
+    return text
+
+
+def _losses(outcome: Outcome) -> str:
+    seen = ", ".join(f"{count} {name}" for name, count in sorted(outcome.submitted.items()) if count)
+    summary = outcome.summary
+    losses = summary.losses if summary is not None else {}
+    real = {key: count for key, count in losses.items() if key[1] not in _EXPECTED}
+    told = ", ".join(f"{family}.{reason} {count}" for (family, reason), count in sorted(real.items()))
+    bounded = ", ".join(
+        f"{family}.{reason} {count}"
+        for (family, reason), count in sorted(losses.items())
+        if (family, reason) not in real
+    )
+    text = f"records  {seen or 'none'} in {outcome.seconds:.1f} s; lost or skipped: {told or 'none'}"
+    return text + (f"\nbounded  {bounded}" if bounded else "")
+
+
+def seconds(value: float) -> str:
+    """A duration with a unit that keeps three digits: ``1.23 ms``."""
+    if math.isnan(value):
+        return "-"
+    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
+        if value < limit:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value:.3g} s"
+
+
+def size(value: float) -> str:
+    """Bytes with a binary unit: ``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} TiB"

@@ -1,0 +1,158 @@
+"""Settings: command-line flags over environment variables over a YAML file over the defaults.
+
+One table, :class:`Config`, defines every setting once: its YAML key is the field's name, its environment
+variable is ``OTELGPU_`` and the name in capitals. ``OTEL_EXPORTER_OTLP_*``, ``OTEL_SERVICE_NAME``,
+``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_METRIC_EXPORT_INTERVAL`` are read where the specification says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
+
+import msgspec
+import yaml
+
+from otelgpu.errors import OtelgpuError
+
+_PREFIX: Final = "OTELGPU_"
+Detail = Literal["phases", "ops", "all"]
+_RingBytes = Annotated[int, msgspec.Meta(ge=65_536, le=1 << 30)]
+
+
+class ConfigError(OtelgpuError):
+    """A setting is wrong; the message names where it was given."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every setting and its default. See docs/configuration.md."""
+
+    families: tuple[str, ...] = ()
+    """What to observe; empty: every family."""
+    export: tuple[str, ...] = ()
+    """Destinations: console, file:PATH, otlp[:URL]. Empty: otlp when an endpoint is set, else a file."""
+    detail: Detail = "ops"
+    """phases: no operation spans; ops: runs of equal calls folded; all: a span for each call."""
+    hold_on_load: bool = False
+    """Stop a process while a library it has just mapped gets its probes."""
+    return_probes: Literal["auto", "on", "off"] = "auto"
+    """off: entry probes only, so neither durations nor results; auto: on where the kernel is safe."""
+    ring_bytes: _RingBytes = 8 << 20
+    """Size of each family's ring; a power of two."""
+    interval_ms: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
+    """How often the rings are drained."""
+    metric_interval_ms: Annotated[int, msgspec.Meta(ge=100)] = 60_000
+    """How often metrics are exported; OTEL_METRIC_EXPORT_INTERVAL sets it too."""
+    executables: tuple[str, ...] = ()
+    """agent: only processes whose executable's file name matches one of these patterns (fnmatch)."""
+    cgroups: tuple[str, ...] = ()
+    """agent: only processes in these cgroup v2 directories."""
+    resource_attributes: dict[str, str] = {}
+    """Added to every resource."""
+    otlp: dict[str, str] = {}
+    """OTEL_EXPORTER_OTLP_* by their names in small letters without the prefix (endpoint, headers, …)."""
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    """Of this program's own log, on standard error."""
+
+
+def load_config(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
+    """Merge the sources. ``flags`` holds only what was given. Raises :class:`ConfigError`."""
+    merged: dict[str, Any] = {}
+    if path is not None:
+        merged |= _from_file(path)
+    merged |= _from_environment(environ)
+    merged |= flags
+    try:
+        config = msgspec.convert(merged, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_located(error, environ, flags)) from error
+    if config.ring_bytes & (config.ring_bytes - 1):
+        raise ConfigError(f"ring_bytes is {config.ring_bytes}, which is not a power of two")
+    return config
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+        content = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path} is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"configuration file {path} must hold a mapping of settings")
+    try:
+        msgspec.convert(content, Config)
+    except msgspec.ValidationError as error:
+        line = _line_of(text, str(error))
+        raise ConfigError(f"{path}:{line}: {error}" if line else f"{path}: {error}") from error
+    return content
+
+
+def _line_of(text: str, message: str) -> int | None:
+    """The line of the key that a validation message is about: its ``$.path``, or its quoted field."""
+    place = re.search(r"\$\.(\w+)", message) or re.search(r"field `(\w+)`", message)
+    root = yaml.compose(text)
+    if place is None or not isinstance(root, yaml.MappingNode):
+        return None
+    for key, _ in root.value:
+        if key.value == place.group(1):
+            return int(key.start_mark.line) + 1
+    return None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    interval = environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
+    if interval:
+        found["metric_interval_ms"] = interval
+    for name, annotation in get_type_hints(Config).items():
+        value = environ.get(_PREFIX + name.upper(), "")
+        if not value:
+            continue
+        if annotation is bool:
+            found[name] = _boolean(_PREFIX + name.upper(), value)
+        elif str in get_args(annotation) and "tuple" in str(annotation):
+            found[name] = tuple(part.strip() for part in value.split(",") if part.strip())
+        elif "dict" in str(annotation):
+            found[name] = _pairs(_PREFIX + name.upper(), value)
+        else:
+            found[name] = value
+    return found
+
+
+def _boolean(variable: str, value: str) -> bool:
+    """OpenTelemetry's rule (true or false in any case), with 1 and 0 besides."""
+    answers = {"true": True, "1": True, "false": False, "0": False}
+    if value.lower() not in answers:
+        raise ConfigError(f"{variable} is {value!r}; write true or false")
+    return answers[value.lower()]
+
+
+def _pairs(variable: str, value: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+    if not all(equals for _, equals, _ in pairs):
+        raise ConfigError(f"{variable} is {value!r}; write key=value,key=value")
+    return {key.strip(): text.strip() for key, _, text in pairs}
+
+
+def _located(error: msgspec.ValidationError, environ: Mapping[str, str], flags: Mapping[str, Any]) -> str:
+    place = re.search(r"\$\.(\w+)", str(error))
+    name = place.group(1) if place else ""
+    if name in flags:
+        return f"--{name.replace('_', '-')}: {error}"
+    variable = _PREFIX + name.upper()
+    if environ.get(variable):
+        return f"{variable}={environ[variable]}: {error}"
+    if name == "metric_interval_ms":
+        return f"OTEL_METRIC_EXPORT_INTERVAL: {error}"
+    return str(error)
+
+
+def otlp_defaults(config: Config) -> dict[str, str]:
+    """The file's ``otlp`` section under the names of the standard variables."""
+    return {f"OTEL_EXPORTER_OTLP_{key.upper()}": value for key, value in config.otlp.items()}

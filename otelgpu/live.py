@@ -1,0 +1,401 @@
+"""The live source: rings, processes and mappings of the running system become pipeline inputs.
+
+Process events are handled as soon as they arrive, because every microsecond a library goes unprobed is a
+blind one; everything else is collected on a timer. The order of a collection is what makes joins exact: the
+clock is read first, then the rings of API calls are drained, then those of conversations.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import struct
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from otelgpu.discover.connections import accepted_connections
+from otelgpu.discover.probes import Placement, ProbePlacer
+from otelgpu.discover.processes import describe, list_processes, process_resource
+from otelgpu.discover.symbols import AddressResolver
+from otelgpu.errors import OtelgpuError
+from otelgpu.families.base import Family
+from otelgpu.kernel import clock, features
+from otelgpu.kernel.attach import attach_tracepoints, hooks
+from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
+from otelgpu.layout.btf import Btf
+from otelgpu.model.inputs import (
+    Batch,
+    FunctionNamed,
+    Input,
+    LossCounted,
+    ProcessGone,
+    ProcessSeen,
+    Tick,
+)
+from otelgpu.model.resource import AttributeValue
+
+_log = logging.getLogger("otelgpu.live")
+
+_PROCESS: Final = "process"
+_PROCESS_RING_BYTES: Final = 1 << 20
+_ANCHOR_EVERY_NS: Final = 10_000_000_000
+_COUNTERS_EVERY_NS: Final = 1_000_000_000
+_LATE_CONNECTION: Final = 1 << 62  # http.bpf.c: numbers from here on are user space's
+_LAUNCH: Final = "cuda_launch"
+_KERNEL: Final = "cuda_kernel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Whose events are wanted."""
+
+    everything: bool = False
+    processes: tuple[int, ...] = ()
+    follow_children: bool = True
+    cgroups: tuple[Path, ...] = ()  # directories of cgroup v2
+    matches: Callable[[int], bool] = field(default=lambda tgid: True)  # of a process in scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSettings:
+    """Sizes in bytes, times in seconds."""
+
+    ring_bytes: Mapping[str, int]
+    default_ring_bytes: int = 8 << 20
+    hold_on_load: bool = False
+    return_probes: bool | None = None  # None: find out whether they are safe
+    base_attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+
+class LiveSource:
+    """Observes until closed. Construction loads and attaches; it raises :class:`BpfError` when it cannot."""
+
+    def __init__(self, families: Mapping[str, Family], scope: Scope, settings: LiveSettings) -> None:
+        self._scope = scope
+        self._settings = settings
+        self.counters: Counter[str] = Counter()
+        features.mount_tracefs()
+        self.with_returns = (
+            features.return_probes_are_safe() if settings.return_probes is None else settings.return_probes
+        )
+        self._loaded: dict[str, LoadedFamily] = {}
+        self._events = select.epoll()
+        try:
+            self._load(families)
+        except BaseException:
+            self.close()
+            raise
+        self._gone: deque[ProcessGone] = deque()
+        self._ready: list[Input] = []
+        self._seen: set[int] = set()
+        self._served: set[int] = set()  # processes with connections in the kernel's table
+        self._named: dict[int, set[int]] = {}
+        self._stubs: dict[int, dict[int, int]] = {}  # tgid → kernel handle → stub address
+        self._resolver = AddressResolver()
+        self._reported: Counter[tuple[str, str]] = Counter()
+        self._anchored_ns = 0
+        self._counted_ns = 0
+        self._late_connections = 0
+
+    @property
+    def btf(self) -> dict[str, Btf]:
+        """Record descriptions by family."""
+        return {name: loaded.image.btf for name, loaded in self._loaded.items()}
+
+    @property
+    def btf_sections(self) -> dict[str, bytes]:
+        """The same, raw, for a capture."""
+        return {name: loaded.image.btf_section for name, loaded in self._loaded.items()}
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Libraries and programs that carry probes."""
+        return self._placer.placements
+
+    @property
+    def stems(self) -> frozenset[str]:
+        """Library names that probes are for."""
+        return self._placer.stems
+
+    def _load(self, families: Mapping[str, Family]) -> None:
+        knobs = {
+            "scope_all": int(self._scope.everything),
+            "scope_agent": os.getpid(),
+            "scope_cgroup_count": len(self._scope.cgroups),
+            "scope_pid_namespace": features.pid_namespace(),
+            "scope_follow": int(self._scope.follow_children),
+            "hold_on_load": int(self._settings.hold_on_load),
+            "entry_only": int(not self.with_returns),
+        }
+        process = load_family(read_image(_PROCESS), knobs=knobs, ring_bytes=_PROCESS_RING_BYTES)
+        self._loaded[_PROCESS] = process
+        for slot, directory in enumerate(self._scope.cgroups):
+            _put_cgroup(process, slot, directory)
+        for name in families:
+            size = self._settings.ring_bytes.get(name, self._settings.default_ring_bytes)
+            own = knobs | {"ring_wake_bytes": size // 4}
+            self._loaded[name] = load_family(read_image(name), knobs=own, ring_bytes=size, shared=process)
+        for loaded in self._loaded.values():
+            self._events.register(loaded.ring.fd, select.EPOLLIN)
+        wanted = [hook for loaded in self._loaded.values() for hook in hooks(loaded.object.programs.values())]
+        self._placer = ProbePlacer([hook for hook in wanted if hook.stem], with_returns=self.with_returns)
+        for loaded in self._loaded.values():
+            attach_tracepoints(loaded)
+
+    # -- scope ------------------------------------------------------------------------------------
+
+    def observe(self, tgid: int) -> None:
+        """Bring a process into scope and look at what it has mapped."""
+        self._loaded[_PROCESS].map("scope_processes").put(struct.pack("<I", tgid), b"\1")
+        self._look_at(tgid)
+        self._adopt_connections(tgid)
+
+    def observe_running(self) -> None:
+        """Look at every process that is in scope already (``everything`` and container scopes)."""
+        for tgid in list_processes():
+            if tgid != os.getpid() and self._scope.matches(tgid):
+                self._look_at(tgid)
+                self._adopt_connections(tgid)
+
+    def prepare_file(self, path: Path) -> None:
+        """Put probes on a file that a program is about to load."""
+        self._placer.examine_file(path)
+
+    def _look_at(self, tgid: int) -> None:
+        self._see(tgid, clock.monotonic_ns())
+        self._placer.examine_process(tgid)
+
+    def _see(self, tgid: int, time_ns: int) -> None:
+        facts = describe(tgid)
+        if facts is None:
+            self.counters["process_vanished"] += 1
+            return
+        self._seen.add(tgid)
+        self._named.pop(tgid, None)
+        described = process_resource(facts, dict(self._settings.base_attributes))
+        self._ready.append(ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described))
+
+    def _adopt_connections(self, tgid: int) -> None:
+        """Tell the http programs of connections that were accepted before they were there."""
+        loaded = self._loaded.get("http")
+        if loaded is None:
+            return
+        connections = loaded.map("connections")
+        value = np.zeros(1, dtype=loaded.image.btf.dtype("connection"))
+        for descriptor in accepted_connections(tgid):
+            key = struct.pack("<Ii", tgid, descriptor)
+            if connections.get(key) is None:
+                self._late_connections += 1
+                value["id"], value["late"] = _LATE_CONNECTION + self._late_connections, 1
+                connections.put(key, value.tobytes())
+                self._served.add(tgid)
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
+        """Handle process events until the time is over, a ring fills or one of ``others`` is readable."""
+        deadline = time.monotonic() + timeout_s
+        for descriptor in others:
+            self._events.register(descriptor, select.EPOLLIN)
+        process_fd = self._loaded[_PROCESS].ring.fd
+        try:
+            while True:
+                left = max(deadline - time.monotonic(), 0)
+                if self._settings.hold_on_load:
+                    left = min(left, 0.5)
+                    self._loaded[_PROCESS].set_variable("hold_heartbeat_ns", clock.monotonic_ns())
+                ready = {descriptor for descriptor, _ in self._events.poll(left)}
+                if process_fd in ready:
+                    self._handle_process_events()
+                if ready - {process_fd} or time.monotonic() >= deadline:
+                    return ready - {process_fd}
+        finally:
+            for descriptor in others:
+                self._events.unregister(descriptor)
+
+    def _handle_process_events(self) -> None:
+        for batch in self._loaded[_PROCESS].drain():
+            for record in batch.records:
+                self._process_event(batch.kind, record)
+
+    def _process_event(self, kind: str, record: np.void) -> None:
+        tgid, time_ns = int(record["head"]["tgid"]), int(record["head"]["time_ns"])
+        if kind == "process_exit":
+            self._gone.append(ProcessGone(tgid=tgid, time_ns=time_ns))
+        elif kind == "process_mapping":
+            self._mapping_event(tgid, record)
+        elif kind == "process_fork" and self._scope.matches(tgid):
+            self._see(tgid, time_ns)
+        elif kind == "process_exec" and record["in_scope"] and self._scope.matches(tgid):
+            self._see(tgid, time_ns)
+            self._placer.examine_program(tgid)
+
+    def _mapping_event(self, tgid: int, record: np.void) -> None:
+        try:
+            if self._scope.matches(tgid):
+                start = int(record["address"])
+                end = start + int(record["bytes"])
+                name = bytes(record["name"]).decode(errors="surrogateescape")
+                mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
+                placement = self._placer.examine_mapping(tgid, start, end, name, mapped_ns)
+                if placement is not None:
+                    if record["held"]:
+                        placement.blind_ns = 0
+                    self._resolver.remember(tgid)
+        finally:
+            if self._settings.hold_on_load:
+                self._let_go(tgid, record)
+
+    def _let_go(self, tgid: int, record: np.void) -> None:
+        key = struct.pack("<QIxxxx", int(record["inode"]), int(record["device"]))
+        try:
+            self._loaded[_PROCESS].map("known_files").put(key, b"\1")
+        except BpfError:
+            self.counters["known_files_full"] += 1
+        if record["held"]:
+            try:
+                os.kill(tgid, signal.SIGCONT)
+            except ProcessLookupError:
+                self.counters["process_vanished"] += 1
+
+    # -- collection -------------------------------------------------------------------------------
+
+    def collect(self) -> list[Input]:
+        """Everything up to now, ended by a :class:`Tick`."""
+        now_ns = clock.monotonic_ns()
+        self._handle_process_events()
+        found: list[Input] = []
+        if now_ns - self._anchored_ns >= _ANCHOR_EVERY_NS:
+            found.append(clock.anchor())
+            self._anchored_ns = now_ns
+        batches = [
+            batch
+            for name, loaded in sorted(self._loaded.items(), key=lambda item: item[0] == "http")
+            if name != _PROCESS
+            for batch in loaded.drain()
+        ]
+        found += self._ready
+        self._ready = []
+        for batch in batches:
+            if batch.kind == _KERNEL:
+                self._learn_handles(batch)
+        for batch in batches:
+            found += self._facts_for(batch)
+            found.append(batch)
+        while self._gone and self._gone[0].time_ns <= now_ns:
+            gone = self._gone.popleft()
+            self._forget(gone.tgid)
+            found.append(gone)
+        if now_ns - self._counted_ns >= _COUNTERS_EVERY_NS:
+            self._counted_ns = now_ns
+            found += self.losses()
+        found.append(Tick(time_ns=now_ns))
+        return found
+
+    def _facts_for(self, batch: Batch) -> list[Input]:
+        """What the pipeline cannot know of a batch: its processes, and the names of the functions in it."""
+        facts: list[Input] = []
+        tgids: list[int] = np.unique(batch.heads["tgid"]).tolist()
+        for tgid in tgids:
+            if tgid not in self._seen:
+                self._seen.add(tgid)
+                self._see(tgid, clock.monotonic_ns())
+                facts += self._ready
+                self._ready = []
+        if batch.kind == "http_open":
+            self._served.update(tgids)
+        if batch.kind == _LAUNCH:
+            facts += self._names_for(batch)
+        return facts
+
+    def _learn_handles(self, batch: Batch) -> None:
+        """Launches may pass a handle for the stub's address: see ``struct cuda_kernel``."""
+        for record in batch.records[batch.records["status"] == 0]:
+            stubs = self._stubs.setdefault(int(record["head"]["tgid"]), {})
+            stubs[int(record["handle"])] = int(record["stub"])
+
+    def _names_for(self, batch: Batch) -> list[Input]:
+        pairs = np.unique(
+            np.stack([batch.heads["tgid"].astype(np.uint64), batch.records["function"]], axis=1),
+            axis=0,
+        )
+        facts: list[Input] = []
+        for tgid, address in pairs.tolist():
+            named = self._named.setdefault(tgid, set())
+            if address not in named:
+                named.add(address)
+                stub = self._stubs.get(tgid, {}).get(address, address)
+                name, known = self._resolver.resolve(tgid, stub)
+                facts.append(FunctionNamed(tgid=tgid, address=address, name=name, known=known))
+        return facts
+
+    def _forget(self, tgid: int) -> None:
+        self._seen.discard(tgid)
+        self._named.pop(tgid, None)
+        self._stubs.pop(tgid, None)
+        self._resolver.forget(tgid)
+        if tgid in self._served:
+            self._served.discard(tgid)
+            connections = self._loaded["http"].map("connections")
+            for key in connections.list_keys():
+                if struct.unpack_from("<I", key)[0] == tgid:
+                    connections.delete(key)
+
+    def totals(self) -> dict[tuple[str, str], int]:
+        """Every counter since the start: (family or room, reason) → count; ``submitted`` included."""
+        totals = {
+            (name, reason): count
+            for name, loaded in self._loaded.items()
+            for reason, count in loaded.counters().items()
+        }
+        for room, counters in (
+            ("live", self.counters),
+            ("probes", self._placer.counters),
+            ("symbols", self._resolver.counters),
+        ):
+            totals |= {(room, reason): count for reason, count in counters.items()}
+        return totals
+
+    def losses(self) -> list[Input]:
+        """What was lost since the last call."""
+        found: list[Input] = []
+        for (room, reason), total in self.totals().items():
+            grown = total - self._reported[room, reason]
+            if grown and reason != "submitted":
+                self._reported[room, reason] = total
+                found.append(LossCounted(family=room, reason=reason, count=grown))
+        return found
+
+    def close(self) -> None:
+        """Detach everything; idempotent."""
+        if hasattr(self, "_placer"):
+            self._placer.detach()
+        for loaded in self._loaded.values():
+            loaded.close()
+        self._loaded.clear()
+        self._events.close()
+
+
+def _put_cgroup(process: LoadedFamily, slot: int, directory: Path) -> None:
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise OtelgpuError(f"cannot open cgroup {directory}: {error.strerror}") from error
+    try:
+        process.map("scope_cgroups").put(struct.pack("<I", slot), struct.pack("<i", descriptor))
+    except BpfError as error:
+        raise OtelgpuError(
+            f"{directory} is not a cgroup v2 directory: {error.message}",
+            "give a directory of the unified hierarchy",
+        ) from error
+    finally:
+        os.close(descriptor)
