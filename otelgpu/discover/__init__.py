@@ -1,0 +1,1 @@
+"""What runs on this machine: processes, mappings, libraries, containers, connections; and where probes go."""
