@@ -126,6 +126,10 @@ class Interrupts:
             signal.signal(number, handler)  # type: ignore[arg-type]
         os.close(self.fd)
 
+    def acknowledge(self) -> None:
+        """Make ``fd`` unreadable again: the request is being seen to."""
+        os.eventfd_read(self.fd)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             os._exit(128 + number)

@@ -26,7 +26,7 @@ from otelgpu.discover.probes import Placement, ProbePlacer
 from otelgpu.discover.processes import describe, list_processes, process_resource
 from otelgpu.discover.symbols import AddressResolver
 from otelgpu.errors import OtelgpuError
-from otelgpu.families.base import Family
+from otelgpu.families.base import ExchangeSignals, Family
 from otelgpu.kernel import clock, features
 from otelgpu.kernel.attach import attach_tracepoints, hooks
 from otelgpu.kernel.libbpf import BpfError
@@ -50,8 +50,10 @@ _PROCESS_RING_BYTES: Final = 1 << 20
 _ANCHOR_EVERY_NS: Final = 10_000_000_000
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 _LATE_CONNECTION: Final = 1 << 62  # http.bpf.c: numbers from here on are user space's
-_LAUNCH: Final = "cuda_launch"
-_KERNEL: Final = "cuda_kernel"
+# What a family's BPF object may have, known by its field and map names: see bpf/cuda and bpf/http.
+_FUNCTION: Final = "function"  # field of a launch: an address or handle that wants a name
+_HANDLE_OF: Final = frozenset(("handle", "stub"))  # fields of a record that ties a handle to a stub
+_CONNECTIONS: Final = "connections"  # map: (process, descriptor) → struct connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,13 @@ class LiveSource:
             self._loaded[name] = load_family(read_image(name), knobs=own, ring_bytes=size, shared=process)
         for loaded in self._loaded.values():
             self._events.register(loaded.ring.fd, select.EPOLLIN)
+        self._followers = [found for found in self._loaded.values() if _CONNECTIONS in found.object.maps]
+        # Calls first, conversations last: then every request that a call was made for is known.
+        observed = [self._loaded[name] for name in families]
+        talks = [isinstance(families[name].signals, ExchangeSignals) for name in families]
+        self._draining = [
+            loaded for _, loaded in sorted(zip(talks, observed, strict=True), key=lambda p: p[0])
+        ]
         wanted = [hook for loaded in self._loaded.values() for hook in hooks(loaded.object.programs.values())]
         self._placer = ProbePlacer([hook for hook in wanted if hook.stem], with_returns=self.with_returns)
         for loaded in self._loaded.values():
@@ -177,27 +186,24 @@ class LiveSource:
     def _see(self, tgid: int, time_ns: int) -> None:
         facts = describe(tgid)
         if facts is None:
-            self.counters["process_vanished"] += 1
-            return
+            return  # a loss only if records of it turn up: see _facts_for
         self._seen.add(tgid)
         self._named.pop(tgid, None)
         described = process_resource(facts, dict(self._settings.base_attributes))
         self._ready.append(ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described))
 
     def _adopt_connections(self, tgid: int) -> None:
-        """Tell the http programs of connections that were accepted before they were there."""
-        loaded = self._loaded.get("http")
-        if loaded is None:
-            return
-        connections = loaded.map("connections")
-        value = np.zeros(1, dtype=loaded.image.btf.dtype("connection"))
-        for descriptor in accepted_connections(tgid):
-            key = struct.pack("<Ii", tgid, descriptor)
-            if connections.get(key) is None:
-                self._late_connections += 1
-                value["id"], value["late"] = _LATE_CONNECTION + self._late_connections, 1
-                connections.put(key, value.tobytes())
-                self._served.add(tgid)
+        """Tell the programs that follow connections of those accepted before they were there."""
+        for loaded in self._followers:
+            connections = loaded.map(_CONNECTIONS)
+            value = np.zeros(1, dtype=loaded.image.btf.dtype("connection"))
+            for descriptor in accepted_connections(tgid):
+                key = struct.pack("<Ii", tgid, descriptor)
+                if connections.get(key) is None:
+                    self._late_connections += 1
+                    value["id"], value["late"] = _LATE_CONNECTION + self._late_connections, 1
+                    connections.put(key, value.tobytes())
+                    self._served.add(tgid)
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -277,16 +283,11 @@ class LiveSource:
         if now_ns - self._anchored_ns >= _ANCHOR_EVERY_NS:
             found.append(clock.anchor())
             self._anchored_ns = now_ns
-        batches = [
-            batch
-            for name, loaded in sorted(self._loaded.items(), key=lambda item: item[0] == "http")
-            if name != _PROCESS
-            for batch in loaded.drain()
-        ]
+        batches = [batch for loaded in self._draining for batch in loaded.drain()]
         found += self._ready
         self._ready = []
         for batch in batches:
-            if batch.kind == _KERNEL:
+            if set(batch.records.dtype.names or ()) >= _HANDLE_OF:
                 self._learn_handles(batch)
         for batch in batches:
             found += self._facts_for(batch)
@@ -307,13 +308,15 @@ class LiveSource:
         tgids: list[int] = np.unique(batch.heads["tgid"]).tolist()
         for tgid in tgids:
             if tgid not in self._seen:
-                self._seen.add(tgid)
                 self._see(tgid, clock.monotonic_ns())
+                if tgid not in self._seen:
+                    self._seen.add(tgid)
+                    self.counters["process_not_described"] += 1
                 facts += self._ready
                 self._ready = []
-        if batch.kind == "http_open":
+        if any(loaded.family == batch.family for loaded in self._followers):
             self._served.update(tgids)
-        if batch.kind == _LAUNCH:
+        if _FUNCTION in (batch.records.dtype.names or ()):
             facts += self._names_for(batch)
         return facts
 
@@ -345,10 +348,10 @@ class LiveSource:
         self._resolver.forget(tgid)
         if tgid in self._served:
             self._served.discard(tgid)
-            connections = self._loaded["http"].map("connections")
-            for key in connections.list_keys():
-                if struct.unpack_from("<I", key)[0] == tgid:
-                    connections.delete(key)
+            for connections in (loaded.map(_CONNECTIONS) for loaded in self._followers):
+                for key in connections.list_keys():
+                    if struct.unpack_from("<I", key)[0] == tgid:
+                        connections.delete(key)
 
     def totals(self) -> dict[tuple[str, str], int]:
         """Every counter since the start: (family or room, reason) → count; ``submitted`` included."""

@@ -30,8 +30,6 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.families import registry
 from otelgpu.live import LiveSource, Scope
 
-_USAGE = 2
-
 
 def _say(text: str) -> None:
     click.echo(f"otelgpu: {text}", err=True)
@@ -60,8 +58,12 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
     except BaseException:
         child.abandon()
         raise
+
     # A terminal's Ctrl-C reaches the program by itself; a signal sent to us alone is passed on.
-    forward = (lambda number: None) if sys.stdin.isatty() else child.signal
+    def forward(number: int) -> None:
+        if number != signal.SIGINT or not sys.stdin.isatty():
+            child.signal(number)
+
     with wiring.Interrupts(forward) as interrupts:
         try:
             child.start()
@@ -71,6 +73,7 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
         session.work(interrupts, also=child.pidfd)
         if interrupts.requested:
             # The program was told to end as well; what it still does belongs to the picture.
+            interrupts.acknowledge()
             session.work(interrupts, also=child.pidfd)
         code = child.wait()
         _finish(session, quiet)
@@ -85,10 +88,11 @@ def observe_processes(
         if not Path(f"/proc/{tgid}").exists():
             raise OtelgpuError(f"there is no process {tgid}")
     source = _source(config, Scope(processes=tgids))
-    for tgid in tgids:
-        for member in (tgid, *descendants(tgid)):
-            source.observe(member)
-    return _observe_until(config, source, f"observing {len(tgids)} process(es)", duration, capture, quiet)
+    members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
+    for member in members:
+        source.observe(member)
+    what = "observing 1 process" if len(members) == 1 else f"observing {len(members)} processes"
+    return _observe_until(config, source, what, duration, capture, quiet)
 
 
 def observe_everything(config: Config, *, duration: float | None, capture: Path | None, quiet: bool) -> int:
@@ -107,7 +111,7 @@ def _observe_until(
         _say(f"{what}; " + (f"for {duration:g} s" if duration is not None else "Ctrl-C ends it"))
         session.work(interrupts, until=until)
         _finish(session, quiet)
-        return 128 + signal.SIGTERM if interrupts.requested == signal.SIGTERM and duration is not None else 0
+    return 0
 
 
 def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
@@ -196,8 +200,6 @@ def record(
       otelgpu replay slow.capture --export console
     """
     config = configure(options)
-    if not config.export:
-        config = type(config)(**{**_fields(config), "export": ("file:/dev/null",)})
     if command and pids:
         raise click.UsageError("give processes or a program, not both")
     if command:
@@ -205,10 +207,6 @@ def record(
     if pids:
         sys.exit(observe_processes(config, pids, duration=duration, capture=output, quiet=quiet))
     sys.exit(observe_everything(config, duration=duration, capture=output, quiet=quiet))
-
-
-def _fields(config: Config) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in config.__struct_fields__}
 
 
 @click.command()

@@ -78,10 +78,16 @@ def configure(options: dict[str, Any]) -> Config:
     return config
 
 
-def destinations(config: Config, environ: Mapping[str, str]) -> Callable[[], Sequence[Exporter]]:
-    """A function that opens the exporters; what is misspelt is found at once."""
+def destinations(
+    config: Config, environ: Mapping[str, str], *, needed: bool = True
+) -> Callable[[], Sequence[Exporter]]:
+    """A function that opens the exporters; what is misspelt is found at once.
+
+    ``needed``: without a destination in the settings there is a default one.
+    """
     endpoint = config.otlp.get("endpoint") or any(environ.get(name) for name in _ENDPOINTS)
-    wanted = config.export or (("otlp",) if endpoint else (DEFAULT_FILE,))
+    default = ("otlp",) if endpoint else (DEFAULT_FILE,)
+    wanted = config.export or (default if needed else ())
     parsed = [parse_destination(text) for text in wanted]
     return lambda: [open_exporter(d, environ, defaults=otlp_defaults(config)) for d in parsed]
 
@@ -91,7 +97,7 @@ def plan(config: Config, *, capture: Path | None = None) -> Plan:
     return Plan(
         families=registry.select(config.families),
         detail=config.detail,
-        open_exporters=destinations(config, os.environ),
+        open_exporters=destinations(config, os.environ, needed=capture is None),
         capture=capture,
         attributes=base_attributes(config, os.environ),
         interval_s=config.interval_ms / 1e3,

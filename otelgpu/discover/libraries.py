@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -182,10 +183,12 @@ class _Search:
     _deadline_ns: int = 0
 
     def add(self, path: Path) -> None:
-        """Take a file in, once per inode, under its real path."""
+        """Take a regular file in, once per inode, under its real path."""
         try:
             status = path.stat()
         except OSError:
+            return
+        if not stat.S_ISREG(status.st_mode):
             return
         self.files.setdefault((status.st_dev, status.st_ino), _real(path))
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from otelgpu.discover.elf_files import paths_of
 from otelgpu.discover.libraries import library_stem
 from otelgpu.discover.maps import executable_mappings
 from otelgpu.kernel.attach import Hook, attach_hooks
@@ -88,23 +89,18 @@ class ProbePlacer:
         stem = library_stem(path)
         if stem not in self._hooks:
             return None
-        candidates = [f"/proc/{tgid}/map_files/{start:x}-{end:x}"]
-        candidates += (
-            [
-                part
+        exact = f"/proc/{tgid}/map_files/{start:x}-{end:x}"
+        candidates = [exact]
+        if not os.access(exact, os.F_OK):
+            candidates = [
+                candidate
                 for mapping in executable_mappings(tgid)
                 if mapping.path == path or os.path.basename(mapping.path) == path
-                for part in (
-                    f"/proc/{tgid}/map_files/{mapping.start:x}-{mapping.end:x}",
-                    f"/proc/{tgid}/root{mapping.path}",
-                )
+                for candidate in map(str, paths_of(tgid, mapping))
             ]
-            if not os.access(candidates[0], os.F_OK)
-            else []
-        )
         for candidate in candidates:
             if os.access(candidate, os.R_OK):
-                return self._examine(candidate, path, stem, mapped_ns=mapped_ns)
+                return self._examine(candidate, _full_path(candidate, path), stem, mapped_ns=mapped_ns)
         self.counters["mapping_vanished"] += 1
         return None
 
@@ -175,6 +171,14 @@ class ProbePlacer:
             ready_ns=monotonic_ns(),
             links=links,
         )
+
+
+def _full_path(candidate: str, path: str) -> str:
+    """The whole path of a mapped file of which an event told only the last component."""
+    try:
+        return os.readlink(candidate).removesuffix(" (deleted)") if "/map_files/" in candidate else path
+    except OSError:
+        return path
 
 
 def _identity(descriptor: int) -> tuple[object, ...]:

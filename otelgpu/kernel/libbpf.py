@@ -191,7 +191,7 @@ class Map:
             raise self._library.error(f"cannot share map {self.name}", code)
 
     def memory(self) -> memoryview:
-        """The value of a global-variable map (.rodata before load, .bss at any time), writable in place."""
+        """The initial value of a global-variable map (.rodata, .bss), writable in place before load."""
         size = c_size_t()
         address = self._library.bpf_map__initial_value(self.handle, byref(size))
         if not address:

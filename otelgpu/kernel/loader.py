@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from typing import Final
 
@@ -22,6 +22,7 @@ from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
 
 _FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
+_FIRST: Final = struct.pack("<I", 0)
 SHARED_MAPS: Final = ("scope_processes", "scope_cgroups")
 
 
@@ -49,6 +50,7 @@ class Image:
         """The object's types."""
         return Btf(self.btf_section)
 
+    @cache  # noqa: B019 (an image lives as long as the program)
     def variables(self, section: str) -> dict[str, tuple[int, int]]:
         """Global variables of ``.rodata`` or ``.bss``: name → (offset, size in bytes)."""
         index = self._elf.get_section_index(section)
@@ -126,10 +128,12 @@ class LoadedFamily:
         return totals
 
     def set_variable(self, name: str, value: int) -> None:
-        """Write a writable global (``.bss``) while the programs run."""
+        """Write a global of ``.bss`` while the programs run; it must be one that only user space writes."""
         offset, size = self.image.variables(".bss")[name]
-        memory = next(m for n, m in self.object.maps.items() if n.endswith(".bss")).memory()
-        struct.pack_into("<" + _FORMATS[size], memory, offset, value)
+        section = next(found for found in self.object.maps.values() if found.name.endswith(".bss"))
+        content = bytearray(section.get(_FIRST) or b"")
+        struct.pack_into("<" + _FORMATS[size], content, offset, value)
+        section.put(_FIRST, bytes(content))
 
     def close(self) -> None:
         """Detach and free; idempotent."""

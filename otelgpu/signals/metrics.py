@@ -25,7 +25,7 @@ SERIES_PER_METRIC: Final = 2000
 ``otel.metric.overflow`` (OpenTelemetry metrics SDK specification, cardinality limits)."""
 
 Labels = tuple[tuple[str, str | int], ...]
-_OVERFLOW: Final[Labels] = (("otel.metric.overflow", "true"),)
+_OVERFLOW: Final[Labels] = (("otel.metric.overflow", True),)
 
 
 @dataclass(slots=True)
@@ -55,14 +55,14 @@ class Metrics:
         self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int], values: Any
     ) -> None:
         """Add measurements of one attribute set: a number, or a column of them."""
+        column = np.atleast_1d(np.asarray(values))
+        if not len(column):
+            return
         table = self._tables.setdefault((resource, metric.name), _Table(metric, scope))
         key: Labels = tuple(sorted(labels.items()))
         if key not in table.series and len(table.series) >= SERIES_PER_METRIC:
             key = _OVERFLOW
         series = table.series.setdefault(key, _Series())
-        column = np.atleast_1d(np.asarray(values))
-        if not len(column):
-            return
         series.count += len(column)
         if metric.instrument is Instrument.COUNTER:
             series.total += int(column.sum())
