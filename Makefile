@@ -82,6 +82,10 @@ demo: setup fakes ## An LLM server, 20 streamed requests, their traces
 	$(call step,demo)
 	@$(AS_ROOT) -m examples.demo
 
+.PHONY: docs
+docs: $(PYTHON_VENV) ## Rewrite the tables in docs/ that are made from the code
+	@$(PYTHON_VENV) -m tools.document
+
 .PHONY: package
 package: $(PYTHON_VENV) ## Build sdist and wheel into dist/ and try the wheel in a fresh environment
 	$(call step,package)

@@ -37,11 +37,11 @@ def own_resource(extra: Mapping[str, AttributeValue]) -> Resource:
     """The resource of this program: what its own metrics are about."""
     return resource(
         {
+            **extra,
             "service.name": "otelgpu",
             "service.version": __version__,
             "service.instance.id": f"{socket.gethostname()}-{os.getpid()}",
             "process.pid": os.getpid(),
-            **extra,
         }
     )
 

@@ -49,6 +49,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """agent: only processes whose executable's file name matches one of these patterns (fnmatch)."""
     cgroups: tuple[str, ...] = ()
     """agent: only processes in these cgroup v2 directories."""
+    containers: tuple[str, ...] = ()
+    """agent: only processes in these containers, by id or the beginning of one."""
     resource_attributes: dict[str, str] = {}
     """Added to every resource."""
     otlp: dict[str, str] = {}
@@ -69,7 +71,8 @@ def load_config(path: Path | None, environ: Mapping[str, str], flags: Mapping[st
     except msgspec.ValidationError as error:
         raise ConfigError(_located(error, environ, flags)) from error
     if config.ring_bytes & (config.ring_bytes - 1):
-        raise ConfigError(f"ring_bytes is {config.ring_bytes}, which is not a power of two")
+        place = _place("ring_bytes", path, environ, flags)
+        raise ConfigError(f"{place}: {config.ring_bytes} is not a power of two")
     return config
 
 
@@ -96,13 +99,24 @@ def _from_file(path: Path) -> dict[str, Any]:
 def _line_of(text: str, message: str) -> int | None:
     """The line of the key that a validation message is about: its ``$.path``, or its quoted field."""
     place = re.search(r"\$\.(\w+)", message) or re.search(r"field `(\w+)`", message)
+    return _line_of_key(text, place.group(1)) if place is not None else None
+
+
+def _line_of_key(text: str, name: str) -> int | None:
     root = yaml.compose(text)
-    if place is None or not isinstance(root, yaml.MappingNode):
+    if not isinstance(root, yaml.MappingNode):
         return None
-    for key, _ in root.value:
-        if key.value == place.group(1):
-            return int(key.start_mark.line) + 1
-    return None
+    return next((int(key.start_mark.line) + 1 for key, _ in root.value if key.value == name), None)
+
+
+def _place(name: str, path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> str:
+    """Where the value of a setting that is not the default was given."""
+    if name in flags:
+        return f"--{name.replace('_', '-')}"
+    variable = _PREFIX + name.upper()
+    if environ.get(variable) or path is None:
+        return variable
+    return f"{path}:{_line_of_key(path.read_text(), name)}: {name}"
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -135,8 +149,9 @@ def _boolean(variable: str, value: str) -> bool:
 
 def _pairs(variable: str, value: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in value.split(",") if part.strip()]
-    if not all(equals for _, equals, _ in pairs):
-        raise ConfigError(f"{variable} is {value!r}; write key=value,key=value")
+    for position, (_, equals, _) in enumerate(pairs, start=1):
+        if not equals:  # the value may hold a secret, so it is not shown
+            raise ConfigError(f"{variable}: part {position} has no '='; write key=value,key=value")
     return {key.strip(): text.strip() for key, _, text in pairs}
 
 

@@ -64,7 +64,7 @@ class Scope:
     processes: tuple[int, ...] = ()
     follow_children: bool = True
     cgroups: tuple[Path, ...] = ()  # directories of cgroup v2
-    matches: Callable[[int], bool] = field(default=lambda tgid: True)  # of a process in scope
+    admits: Callable[[int], bool] | None = None  # whether a process that starts is to be observed too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +99,7 @@ class LiveSource:
         self._gone: deque[ProcessGone] = deque()
         self._ready: list[Input] = []
         self._seen: set[int] = set()
+        self._mappers: set[int] = set()  # processes that have mapped a probed library
         self._served: set[int] = set()  # processes with connections in the kernel's table
         self._named: dict[int, set[int]] = {}
         self._stubs: dict[int, dict[int, int]] = {}  # tgid → kernel handle → stub address
@@ -165,23 +166,24 @@ class LiveSource:
     def observe(self, tgid: int) -> None:
         """Bring a process into scope and look at what it has mapped."""
         self._loaded[_PROCESS].map("scope_processes").put(struct.pack("<I", tgid), b"\1")
-        self._look_at(tgid)
+        self._see(tgid, clock.monotonic_ns())
+        self._placer.examine_process(tgid)
         self._adopt_connections(tgid)
 
     def observe_running(self) -> None:
-        """Look at every process that is in scope already (``everything`` and container scopes)."""
+        """Look at the processes that run already and are in scope, or are admitted to it."""
         for tgid in list_processes():
-            if tgid != os.getpid() and self._scope.matches(tgid):
-                self._look_at(tgid)
+            if tgid == os.getpid():
+                continue
+            if self._scope.admits is None:
+                self._placer.examine_process(tgid)
                 self._adopt_connections(tgid)
+            elif self._scope.admits(tgid):
+                self.observe(tgid)
 
     def prepare_file(self, path: Path) -> None:
         """Put probes on a file that a program is about to load."""
         self._placer.examine_file(path)
-
-    def _look_at(self, tgid: int) -> None:
-        self._see(tgid, clock.monotonic_ns())
-        self._placer.examine_process(tgid)
 
     def _see(self, tgid: int, time_ns: int) -> None:
         facts = describe(tgid)
@@ -239,24 +241,28 @@ class LiveSource:
             self._gone.append(ProcessGone(tgid=tgid, time_ns=time_ns))
         elif kind == "process_mapping":
             self._mapping_event(tgid, record)
-        elif kind == "process_fork" and self._scope.matches(tgid):
+        elif kind == "process_fork":
             self._see(tgid, time_ns)
-        elif kind == "process_exec" and record["in_scope"] and self._scope.matches(tgid):
+        elif kind == "process_exec" and record["in_scope"]:
             self._see(tgid, time_ns)
             self._placer.examine_program(tgid)
+        elif kind == "process_exec" and self._scope.admits is not None and self._scope.admits(tgid):
+            self.observe(tgid)
 
     def _mapping_event(self, tgid: int, record: np.void) -> None:
         try:
-            if self._scope.matches(tgid):
-                start = int(record["address"])
-                end = start + int(record["bytes"])
-                name = bytes(record["name"]).decode(errors="surrogateescape")
-                mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
-                placement = self._placer.examine_mapping(tgid, start, end, name, mapped_ns)
-                if placement is not None:
-                    if record["held"]:
-                        placement.blind_ns = 0
-                    self._resolver.remember(tgid)
+            start = int(record["address"])
+            end = start + int(record["bytes"])
+            name = bytes(record["name"]).decode(errors="surrogateescape")
+            mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
+            placement = self._placer.examine_mapping(tgid, start, end, name, mapped_ns)
+            if placement is not None:
+                if record["held"]:
+                    placement.blind_ns = 0
+                self._mappers.add(tgid)
+            if tgid in self._mappers:
+                # Its kernels' names are in what it maps, and it may have ended when they are wanted.
+                self._resolver.remember(tgid)
         finally:
             if self._settings.hold_on_load:
                 self._let_go(tgid, record)
@@ -345,6 +351,7 @@ class LiveSource:
         self._seen.discard(tgid)
         self._named.pop(tgid, None)
         self._stubs.pop(tgid, None)
+        self._mappers.discard(tgid)
         self._resolver.forget(tgid)
         if tgid in self._served:
             self._served.discard(tgid)

@@ -21,6 +21,7 @@ from otelgpu.cli.options import (
     live_settings,
     output_options,
     plan,
+    scope_options,
 )
 from otelgpu.cli.report import print_outcome
 from otelgpu.config import Config
@@ -165,6 +166,7 @@ def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options
 
 @click.command()
 @live_options
+@scope_options
 @_duration_option
 def agent(duration: float | None, quiet: bool, **options: Any) -> None:
     r"""Observe every matching process of this host or pod: the sidecar's and the DaemonSet's mode.
@@ -172,6 +174,7 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
     \b
     Examples:
       otelgpu agent --export otlp:http://localhost:4317
+      otelgpu agent --executable 'python3*' --executable vllm
       otelgpu agent --config /etc/otelgpu.yaml
     """
     sys.exit(observe_everything(configure(options), duration=duration, capture=None, quiet=quiet))

@@ -11,8 +11,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from otelgpu import __version__
 from otelgpu.agent import Plan
 from otelgpu.config import Config, load_config, otlp_defaults
+from otelgpu.discover.processes import describe, parse_resource_attributes
 from otelgpu.export.base import Exporter
 from otelgpu.export.destination import open_exporter, parse_destination
 from otelgpu.families import registry
@@ -67,9 +69,35 @@ def live_options(command: _Command) -> _Command:
     return output_options(command)
 
 
+def scope_options(command: _Command) -> _Command:
+    """``--executable --container --cgroup``: which processes the agent observes."""
+    for option in (
+        click.option(
+            "--cgroup", "cgroups", multiple=True, metavar="DIR", help="Only this cgroup v2 directory."
+        ),
+        click.option(
+            "--container",
+            "containers",
+            multiple=True,
+            metavar="ID",
+            help="Only this container (id or its start).",
+        ),
+        click.option(
+            "--executable",
+            "executables",
+            multiple=True,
+            metavar="PATTERN",
+            help="Only programs named like this.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def configure(options: dict[str, Any]) -> Config:
     """Merge flags, environment and file. ``options`` are the commands' parameters of the same names."""
-    names = ("detail", "export", "families", "hold_on_load", "ring_bytes")
+    common = ("detail", "export", "families", "hold_on_load", "ring_bytes")
+    names = (*common, "cgroups", "containers", "executables")
     flags = {name: options[name] for name in names if options.get(name) not in (None, ())}
     if "families" in flags:
         flags["families"] = tuple(part.strip() for part in flags["families"].split(",") if part.strip())
@@ -106,14 +134,20 @@ def plan(config: Config, *, capture: Path | None = None) -> Plan:
 
 
 def base_attributes(config: Config, environ: Mapping[str, str]) -> dict[str, AttributeValue]:
-    """Attributes of every resource: OTEL_RESOURCE_ATTRIBUTES and the configuration, over host.name."""
-    from opentelemetry.sdk.resources import OTELResourceDetector
+    """Attributes of every observed process, unless it says otherwise of itself.
 
-    detected = OTELResourceDetector().detect().attributes
-    found: dict[str, AttributeValue] = {"host.name": os.uname().nodename}
-    found |= {key: str(value) for key, value in detected.items() if key != "service.name"}
-    found |= config.resource_attributes
-    return found
+    From the host, OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME and the configuration, the later winning.
+    """
+    found: dict[str, AttributeValue] = {
+        "host.name": os.uname().nodename,
+        "telemetry.sdk.name": "otelgpu",
+        "telemetry.sdk.language": "python",
+        "telemetry.sdk.version": __version__,
+    }
+    found |= parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    if name := environ.get("OTEL_SERVICE_NAME"):
+        found["service.name"] = name
+    return found | config.resource_attributes
 
 
 def live_settings(config: Config) -> LiveSettings:
@@ -129,19 +163,20 @@ def live_settings(config: Config) -> LiveSettings:
 
 def agent_scope(config: Config) -> Scope:
     """Every process, or those that the configuration picks."""
-    if not config.executables and not config.cgroups:
-        return Scope(everything=True)
+    picks = bool(config.executables or config.containers)
     return Scope(
-        everything=not config.cgroups,
+        everything=not config.cgroups and not picks,
         cgroups=tuple(Path(directory) for directory in config.cgroups),
-        matches=lambda tgid: matches(tgid, config.executables),
+        admits=(lambda tgid: admits(tgid, config.executables, config.containers)) if picks else None,
     )
 
 
-def matches(tgid: int, patterns: Sequence[str]) -> bool:
-    """Whether the file name of a process's executable fits one of the patterns (or there are none)."""
-    try:
-        name = os.path.basename(os.readlink(f"/proc/{tgid}/exe"))
-    except OSError:
+def admits(tgid: int, executables: Sequence[str], containers: Sequence[str]) -> bool:
+    """Whether a process's executable fits one of the patterns and its container one of the ids (if any)."""
+    facts = describe(tgid)
+    if facts is None:
         return False
-    return not patterns or any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    name = os.path.basename(facts.executable)
+    return (not executables or any(fnmatch.fnmatch(name, pattern) for pattern in executables)) and (
+        not containers or any(facts.container_id.startswith(container) for container in containers)
+    )

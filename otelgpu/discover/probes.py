@@ -148,8 +148,9 @@ class ProbePlacer:
         wanted = self._hooks.get(stem or "") or [hook for listed in self._hooks.values() for hook in listed]
         symbols = {hook.symbol for hook in wanted}
         try:
-            with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as contents:
-                offsets = ElfImage(memoryview(contents)).function_offsets(symbols)
+            contents = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+            image = ElfImage(memoryview(contents))
+            offsets = image.function_offsets(symbols)
         except (ElfError, ValueError) as error:
             self.counters["file_not_elf"] += 1
             _log.debug("not an ELF file that can be probed: %s: %s", path, error)
@@ -157,8 +158,12 @@ class ProbePlacer:
         if not offsets:
             return None
         # The descriptor's own path: right in every mount namespace, and for deleted files.
+        # Go moves its stacks, return addresses included: a return probe would crash it.
         links, refused = attach_hooks(
-            wanted, f"/proc/self/fd/{descriptor}", offsets, with_returns=self._with_returns
+            wanted,
+            f"/proc/self/fd/{descriptor}",
+            offsets,
+            with_returns=self._with_returns and not image.is_go,
         )
         self.counters["probes_refused"] += len(refused)
         for refusal in refused:

@@ -129,9 +129,9 @@ def survey() -> list[Feature]:
         Feature(
             name="tracefs",
             present=traced,
-            required=False,
+            required=True,
             detail=TRACEFS[0],
-            consequence="no syscall tracepoints: family http sees nothing and late libraries are missed",
+            consequence="no syscall tracepoints: neither requests nor libraries that are loaded late are seen",
             remedy=f"mount -t tracefs tracefs {TRACEFS[0]} (and the kernel needs CONFIG_FTRACE_SYSCALLS=y)",
         ),
         Feature(

@@ -1,0 +1,379 @@
+"""``check``: what can be seen on this machine and in each process, what is blind and why, what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import click
+from elftools.elf.elffile import ELFFile
+from rich.console import Console
+
+from otelgpu.cli.listing import Finding, Listing, Report
+from otelgpu.cli.options import DEFAULT_FILE, configure
+from otelgpu.config import Config, otlp_defaults
+from otelgpu.discover.evidence import Examiner, TryProbe, process_of_thread
+from otelgpu.discover.processes import list_processes
+from otelgpu.discover.visibility import Machine, Verdict, gone, is_thread, judge
+from otelgpu.errors import OtelgpuError
+from otelgpu.export.base import Signal
+from otelgpu.export.destination import ConsoleDestination, FileDestination, parse_destination
+from otelgpu.export.settings import OtlpSettings, Protocol
+from otelgpu.families import registry
+from otelgpu.kernel import features
+from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
+
+CONNECT_SECONDS: Final = 1.0
+_PROCESS: Final = "process"  # the BPF object that follows processes and mappings; every session loads it
+_PROCESS_RING_BYTES: Final = 1 << 20
+
+
+# -- The machine -----------------------------------------------------------------------------------------
+
+
+def survey_machine(config: Config) -> list[Finding]:
+    """The kernel and this process's privileges."""
+    found = [
+        Finding(
+            name=feature.name,
+            present=feature.present,
+            required=feature.required,
+            detail=feature.detail,
+            consequence=feature.consequence,
+            remedy=feature.remedy,
+        )
+        for feature in features.survey()
+    ]
+    return [*found, _namespace(), _return_probes(config, able=not any(finding.stops for finding in found))]
+
+
+def _namespace() -> Finding:
+    own = features.pid_namespace()
+    return Finding(
+        name="PID namespace",
+        present=not own,
+        required=False,
+        detail=f"number {own}, of a container" if own else "the initial one: every process is there",
+        consequence="processes outside this container are not observed",
+        remedy="share the host's or the pod's namespace: docker --pid=host, hostPID, shareProcessNamespace",
+    )
+
+
+def _return_probes(config: Config, *, able: bool) -> Finding:
+    present: bool | None = None
+    detail = "not tried"
+    if config.return_probes != "auto":
+        present = config.return_probes == "on"
+        detail = f"return_probes: {config.return_probes}"
+    elif able:
+        try:
+            present = features.return_probes_are_safe()
+            detail = (
+                "tried on a child process" if present else "a process with a seccomp filter would be killed"
+            )
+        except (BpfError, OSError) as error:
+            detail = _one_line(str(error))
+    return Finding(
+        name="return probes",
+        present=present,
+        required=False,
+        detail=detail,
+        consequence="library calls are seen without duration and result",
+        remedy="update the kernel; or set return_probes: on where no observed process has a seccomp filter",
+    )
+
+
+def load_families(
+    config: Config, stack: ExitStack, *, able: bool
+) -> tuple[list[Finding], list[LoadedFamily]]:
+    """Load every selected family's object, for as long as ``stack`` is open."""
+    found, loaded = [], []
+    for name in (_PROCESS, *registry.select(config.families)):
+        try:
+            image = read_image(name)
+            if not able:
+                found.append(_family(name, None, "not tried: see above"))
+                continue
+            size = _PROCESS_RING_BYTES if name == _PROCESS else config.ring_bytes
+            family = load_family(image, knobs={}, ring_bytes=size)
+        except OtelgpuError as error:
+            found.append(_family(name, False, error.message, error.hint))
+            continue
+        stack.callback(family.close)
+        loaded.append(family)
+        found.append(_family(name, True, f"{len(family.object.programs)} programs load"))
+    return found, loaded
+
+
+def _family(name: str, present: bool | None, detail: str, remedy: str = "") -> Finding:
+    return Finding(
+        name=name,
+        present=present,
+        required=True,
+        detail=detail,
+        consequence="no session can start with this family",
+        remedy=remedy or "report it with the lines above and the kernel's version",
+    )
+
+
+def wanted_symbols(images: Iterable[Image]) -> dict[str, frozenset[str]]:
+    """Library stem → symbols, from the ``SEC()`` names of objects that need not be loaded."""
+    wanted: dict[str, set[str]] = {}
+    for image in images:
+        for section in ELFFile(io.BytesIO(image.data)).iter_sections():
+            kind, _, place = section.name.partition("/")
+            stem, colon, symbol = place.partition(":")
+            if kind in ("uprobe", "uretprobe") and colon:
+                wanted.setdefault(stem, set()).add(symbol)
+    return {stem: frozenset(symbols) for stem, symbols in wanted.items()}
+
+
+def _probe_trial(loaded: Sequence[LoadedFamily]) -> TryProbe | None:
+    """Attaches a probe to a file for this process only, which does not map it: nothing else feels it."""
+    programs = {
+        program.section.partition(":")[2]: program
+        for family in loaded
+        for program in family.object.programs.values()
+        if program.section.startswith("uprobe/")
+    }
+    if not programs:
+        return None
+
+    def attempt(symbol: str, path: str, offset: int) -> str:
+        try:
+            programs[symbol].attach_uprobe(path, offset, is_return=False, tgid=os.getpid()).detach()
+        except BpfError as error:
+            return os.strerror(error.errno) if error.errno else _one_line(error.message)
+        return ""
+
+    return attempt
+
+
+# -- Where the results go --------------------------------------------------------------------------------
+
+
+def try_destinations(config: Config, environ: Mapping[str, str]) -> list[Finding]:
+    """Each destination that a session started now would use."""
+    found: list[Finding] = []
+    for text in config.export or _standard_destination(config, environ):
+        try:
+            found += _try_destination(text, environ, otlp_defaults(config))
+        except OtelgpuError as error:
+            found.append(_destination(text, False, error.message, error.hint))
+    return found
+
+
+def _standard_destination(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
+    named = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    return ("otlp",) if config.otlp.get("endpoint") or any(map(environ.get, named)) else (DEFAULT_FILE,)
+
+
+def _try_destination(text: str, environ: Mapping[str, str], defaults: Mapping[str, str]) -> list[Finding]:
+    destination = parse_destination(text)
+    if isinstance(destination, ConsoleDestination):
+        return [_destination(text, True, "standard output")]
+    if isinstance(destination, FileDestination):
+        return [_try_file(text, Path(destination.path))]
+    signals = [
+        OtlpSettings.from_environment(environ, signal, endpoint=destination.endpoint, defaults=defaults)
+        for signal in (Signal.TRACES, Signal.METRICS)
+    ]
+    distinct = {(settings.protocol, _address(settings)): settings for settings in signals}
+    return [_try_endpoint(text, settings, address) for (_, address), settings in distinct.items()]
+
+
+def _try_file(text: str, path: Path) -> Finding:
+    detail = f"results go to {path.absolute()}"
+    if text == DEFAULT_FILE:
+        detail = f"no collector is configured (OTEL_EXPORTER_OTLP_ENDPOINT is not set): {detail}"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return _destination(
+            text, False, f"{path.absolute()} cannot be written", "name another: --export file:PATH"
+        )
+    return _destination(text, True, detail)
+
+
+def _try_endpoint(text: str, settings: OtlpSettings, address: tuple[str, int] | None) -> Finding:
+    if address is None:
+        return _destination(text, None, f"{settings.protocol.value} to {settings.shown}: not tried")
+    host, port = address
+    what = f"{settings.protocol.value} to {host} port {port}{' (TLS)' if settings.secure else ''}"
+    scheme = "https" if settings.secure else "http"
+    if getproxies().get(scheme) and not proxy_bypass(host):
+        return _destination(text, None, f"{what}: not tried, a proxy is set ({scheme}_proxy)")
+    error = _connect(host, port)
+    if not error:
+        return _destination(text, True, f"{what}: accepts connections")
+    remedy = (
+        "start the Collector or correct the endpoint; until then a session retries and counts what is lost"
+    )
+    return _destination(text, False, f"{what}: no connection: {error}", remedy, required=False)
+
+
+def _connect(host: str, port: int) -> str:
+    """What stops a TCP connection, or "". The name's look-up has no time limit of its own, so a thread has it."""
+    said: list[str] = []
+
+    def attempt() -> None:
+        try:
+            socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+            said.append("")
+        except (OSError, UnicodeError) as error:
+            said.append(getattr(error, "strerror", None) or str(error))
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(3 * CONNECT_SECONDS)
+    return said[0] if said else "the host's name or address does not answer in time"
+
+
+def _address(settings: OtlpSettings) -> tuple[str, int] | None:
+    """(host, port) to connect to; None for a gRPC target that names neither (``unix:…``, ``xds:…``)."""
+    grpc = settings.protocol is Protocol.GRPC
+    target = settings.endpoint
+    if grpc:
+        target = "//" + target.removeprefix("dns:///").removeprefix("dns:")
+    try:
+        url = urlsplit(target)
+        if not url.hostname or (grpc and (url.path or url.hostname in ("unix", "unix-abstract"))):
+            return None
+        return url.hostname, url.port or (443 if settings.secure or grpc else 80)
+    except ValueError:
+        return None
+
+
+def _destination(
+    text: str, present: bool | None, detail: str, remedy: str = "", *, required: bool = True
+) -> Finding:
+    return Finding(
+        name=_without_password(text),
+        present=present,
+        required=required,
+        detail=detail,
+        consequence="nothing can be exported there",
+        remedy=remedy,
+    )
+
+
+def _without_password(text: str) -> str:
+    kind, at, host = text.rpartition("@")
+    return f"{kind.partition(':')[0]}:{host}" if at else text
+
+
+def _one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+# -- The processes ---------------------------------------------------------------------------------------
+
+
+def judge_processes(pids: Sequence[int], examiner: Examiner, machine: Machine) -> list[Verdict]:
+    """A verdict for each of ``pids``, or for every process that looks worth it when there are none."""
+    if not pids:
+        chosen = [pid for pid in list_processes() if pid != os.getpid() and examiner.is_interesting(pid)]
+        return [verdict for pid in chosen if (verdict := _judge(pid, examiner, machine)).found]
+    return [_judge(pid, examiner, machine) for pid in dict.fromkeys(pids)]
+
+
+def _judge(pid: int, examiner: Examiner, machine: Machine) -> Verdict:
+    process = process_of_thread(pid)
+    if process is None:
+        return gone(pid)
+    if process != pid:
+        return is_thread(pid, process)
+    observed = examiner.observe(pid)
+    return judge(observed, machine) if observed is not None else gone(pid)
+
+
+def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str]) -> Report:
+    """Look at everything."""
+    machine = survey_machine(config)
+    able = not any(finding.stops for finding in machine)
+    present = {finding.name: finding.present for finding in machine}
+    selected = registry.select(config.families)
+    with ExitStack() as stack:
+        families, loaded = load_families(config, stack, able=able)
+        wanted = wanted_symbols(_images(selected))
+        verdicts = judge_processes(
+            pids,
+            Examiner(wanted, _probe_trial(loaded)),
+            Machine(
+                wanted=wanted,
+                http="http" in selected,
+                syscalls=present["tracefs"] is not False,
+                return_probes=present["return probes"],
+            ),
+        )
+    return Report(
+        features=machine,
+        families=families,
+        collector=try_destinations(config, environ),
+        processes=verdicts,
+        asked=bool(pids),
+    )
+
+
+def _images(families: Iterable[str]) -> list[Image]:
+    images = []
+    for name in families:
+        try:
+            images.append(read_image(name))
+        except BpfError:
+            continue  # told by load_families
+    return images
+
+
+# -- The command -----------------------------------------------------------------------------------------
+
+
+def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for value in values for part in value.split(",") if part.strip())
+    except ValueError as error:
+        raise click.BadParameter("give process ids, separated by commas") from error
+
+
+@click.command()
+@click.option(
+    "-p", "--pid", "pids", multiple=True, callback=_pids, metavar="PID[,PID…]", help="Only these processes."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document; see docs/cli.md.")
+@click.option(
+    "--export", multiple=True, metavar="DEST", help="Try this destination: as for the other commands."
+)
+@click.option("--families", metavar="LIST", help="Comma-separated; default: all (cuda,http).")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    envvar="OTELGPU_CONFIG",
+    help="YAML file; see docs/configuration.md.",
+)
+def check(pids: tuple[int, ...], as_json: bool, **options: Any) -> None:
+    r"""Tell what is visible, what is blind and why, and what to do about it.
+
+    Changes nothing. Exit code 0: observing is possible; 1: something required is missing.
+
+    \b
+    Examples:
+      otelgpu check
+      otelgpu check -p $(pgrep -d, gunicorn)
+      otelgpu check --json | jq '.processes[].blind'
+    """
+    report = make_report(configure(options), pids, os.environ)
+    if as_json:
+        click.echo(json.dumps(report.shown(), indent=2))
+    else:
+        Listing(Console(file=sys.stdout)).write(report)
+    sys.exit(0 if report.ok else 1)

@@ -1,0 +1,295 @@
+"""Gathers the facts that ``discover/visibility.py`` judges: what ``/proc`` and the mapped files show.
+
+In: a process id and the symbols that probes are for. Out: :class:`~otelgpu.discover.visibility.Observed`.
+Nothing of the process is changed and nothing of its memory is read; arguments are looked at but not kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from otelgpu.discover.connections import accepted_connections
+from otelgpu.discover.elf_files import ElfFile, open_elf, open_mapping
+from otelgpu.discover.libraries import library_stem
+from otelgpu.discover.maps import Mapping as Mapped
+from otelgpu.discover.maps import distinct_files, executable_mappings, read_maps
+from otelgpu.discover.processes import ProcessFacts, describe, guess_service_name
+from otelgpu.discover.visibility import EmbeddedRuntime, Library, Observed
+from otelgpu.errors import OtelgpuError
+from otelgpu.layout.elf import ElfError
+
+TryProbe = Callable[[str, str, int], str]
+"""(symbol, path, file offset) → what the kernel says against a probe there, or ""."""
+
+_DRIVER: Final = re.compile(r"libcuda\.so[.0-9]*")
+_DRIVER_USERS: Final = (
+    ("Triton", re.compile(r"/triton/_C/libtriton|/\.triton/|/triton/.*cuda_utils")),
+    ("Numba", re.compile(r"/numba_cuda/|/numba/cuda/")),
+    ("CuPy", re.compile(r"/cupy_backends/cuda/api/driver")),
+)
+_TLS: Final = re.compile(
+    r"lib(?:ssl|gnutls|boringssl|s2n|mbedtls|wolfssl)[-.].*|_ssl\..*\.so|_rustls\..*\.so"
+)
+_EVENT_LOOPS: Final = (
+    ("uvloop", re.compile(r"/uvloop/loop\.")),
+    ("asyncio", re.compile(r"/_asyncio\.[^/]*\.so$")),
+)
+_LOOP_PROGRAMS: Final = {"node": "Node.js", "bun": "Bun", "deno": "Deno"}
+_SERVERS: Final = re.compile(
+    r"vllm|sglang|uvicorn|hypercorn|gunicorn|daphne|ollama|llama[-_.]?(?:server|cpp)|koboldcpp|tritonserver|trtllm"
+    r"|tensorrt_llm|text[-_]generation|lmdeploy|ray|litellm|infinity_emb|torchserve|deepspeed|mii|tgi"
+)
+_PYTHON: Final = re.compile(r"(?:python|pypy)[0-9.]*(?:t|d|-dbg)?")
+_IO_URING: Final = "anon_inode:[io_uring]"
+_FATBIN_SECTIONS: Final = (".nv_fatbin", ".nvFatBinSegment")
+"""Where nvcc puts device code in a host object: any file with it needs a CUDA runtime from somewhere."""
+_REGISTER: Final = b"__cudaRegisterFatBinary\0"
+"""What code made by nvcc calls before main: in ``.dynstr`` when a shared runtime provides it."""
+_PER_THREAD: Final = b"_ptsz\0"
+_MAX_STRINGS_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """What one ELF file shows. ``offsets``: wanted symbol → file offset."""
+
+    offsets: Mapping[str, int]
+    stripped: bool = False
+    is_go: bool = False
+    own_runtime: bool = False  # has device code, and imports no runtime to launch it
+    per_thread: bool = False
+    error: str = ""
+
+
+class Examiner:
+    """Looks at processes; remembers files, because processes share them.
+
+    ``wanted``: library stem → symbols. ``try_probe`` is asked once for each readable library.
+    """
+
+    def __init__(self, wanted: Mapping[str, frozenset[str]], try_probe: TryProbe | None = None) -> None:
+        self._wanted = wanted
+        self._symbols = frozenset().union(*wanted.values())
+        self._try_probe = try_probe
+        self._files: dict[tuple[object, ...], _File] = {}
+        self._refusals: dict[tuple[object, ...], str] = {}
+
+    def observe(self, pid: int) -> Observed | None:
+        """The facts about a process; None when it is gone."""
+        facts = describe(pid)
+        if facts is None:
+            return None
+        try:
+            mapped = distinct_files(read_maps(pid, executable_only=True))
+        except PermissionError:
+            return _observed(facts, closed="denied")
+        except OSError:
+            return None
+        if not mapped:
+            return _observed(facts, closed="empty")
+        driver = next((m.path for m in mapped if _DRIVER.fullmatch(_base(m.path))), "")
+        libraries = [m for m in mapped if library_stem(m.path) in self._wanted]
+        program = self._program(pid)
+        rest = [m for m in mapped if m not in libraries and m.path != facts.executable]
+        others = {m.path: self._mapped_file(pid, m) for m in rest} if driver or libraries else {}
+        descriptors = _descriptors(pid)
+        return _observed(
+            facts,
+            is_go=program.is_go,
+            libraries=tuple(self._library(pid, m) for m in libraries),
+            embedded=_embedded(facts.executable, program, others),
+            driver=driver,
+            driver_users=_known(_DRIVER_USERS, mapped),
+            per_thread=tuple(
+                path for path, file in ((facts.executable, program), *others.items()) if file.per_thread
+            ),
+            tls=tuple(m.path for m in mapped if _TLS.fullmatch(_base(m.path))),
+            event_loops=_known(_EVENT_LOOPS, mapped) or _loop_program(facts),
+            io_uring=descriptors.count(_IO_URING),
+            connections=len(accepted_connections(pid)),
+            sockets=sum(target.startswith("socket:") for target in descriptors),
+        )
+
+    def is_interesting(self, pid: int) -> bool:
+        """Whether a process belongs in the list when none was asked for.
+
+        It has a wanted library or the CUDA driver mapped, runs Python with a socket open, or is called
+        like a known LLM server.
+        """
+        facts = describe(pid)
+        if facts is None or not facts.executable:
+            return False
+        mapped = executable_mappings(pid)
+        if any(library_stem(m.path) in self._wanted or _DRIVER.fullmatch(_base(m.path)) for m in mapped):
+            return True
+        if looks_like_server(facts):
+            return True
+        is_python = _PYTHON.fullmatch(_base(facts.executable)) is not None
+        return is_python and any(target.startswith("socket:") for target in _descriptors(pid))
+
+    def _library(self, pid: int, mapping: Mapped) -> Library:
+        file = self._mapped_file(pid, mapping)
+        wanted = self._wanted[library_stem(mapping.path) or ""]
+        return Library(
+            path=mapping.path,
+            stem=library_stem(mapping.path) or "",
+            inode=mapping.inode,
+            deleted=mapping.deleted,
+            symbols=tuple(sorted(wanted & file.offsets.keys())),
+            error=file.error,
+            refusal=self._refusal(pid, mapping, file),
+        )
+
+    def _refusal(self, pid: int, mapping: Mapped, file: _File) -> str:
+        if self._try_probe is None or not file.offsets:
+            return ""
+        key = (mapping.device, mapping.inode)
+        if key not in self._refusals:
+            symbol, offset = min(file.offsets.items())
+            try:
+                with open_mapping(pid, mapping) as opened:
+                    path = f"/proc/self/fd/{opened.descriptor}"
+                    self._refusals[key] = self._try_probe(symbol, path, offset)
+            except (OSError, ElfError):
+                return ""  # unmapped meanwhile
+        return self._refusals[key]
+
+    def _mapped_file(self, pid: int, mapping: Mapped) -> _File:
+        key = (mapping.device, mapping.inode)
+        if key not in self._files:
+            self._files[key] = self._examine(lambda: open_mapping(pid, mapping))
+        return self._files[key]
+
+    def _program(self, pid: int) -> _File:
+        path = f"/proc/{pid}/exe"
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
+        key = ("program", status.st_dev, status.st_ino)
+        if key not in self._files:
+            self._files[key] = self._examine(lambda: open_elf(path))
+        return self._files[key]
+
+    def _examine(self, opener: Callable[[], ElfFile]) -> _File:
+        try:
+            with opener() as file:
+                sections = _sections(file)
+                return _File(
+                    offsets=file.image.function_offsets(self._symbols),
+                    stripped=file.image.is_stripped,
+                    is_go=file.image.is_go,
+                    own_runtime=sections.own_runtime,
+                    per_thread=sections.per_thread,
+                )
+        except OSError as error:
+            return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
+        except OtelgpuError as error:
+            return _File(offsets={}, error=f"it cannot be understood: {error.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sections:
+    own_runtime: bool
+    per_thread: bool
+
+
+def _sections(file: ElfFile) -> _Sections:
+    """Whether the file holds device code without importing a runtime; whether it names ``…_ptsz`` functions."""
+    try:
+        with os.fdopen(os.dup(file.descriptor), "rb") as stream:
+            elf = ELFFile(stream)
+            names = {section.name: section for section in elf.iter_sections()}
+            dynamic = names.get(".dynstr")
+            imported = b""
+            if dynamic is not None and dynamic["sh_size"] <= _MAX_STRINGS_BYTES:
+                imported = bytes(dynamic.data())
+            return _Sections(
+                own_runtime=any(name in names for name in _FATBIN_SECTIONS) and _REGISTER not in imported,
+                per_thread=_PER_THREAD in imported,
+            )
+    except (ELFError, OSError, ValueError, KeyError, AttributeError, OverflowError, MemoryError):
+        return _Sections(False, False)  # pyelftools, on a file that is damaged or has no section headers
+
+
+def _embedded(executable: str, program: _File, others: Mapping[str, _File]) -> tuple[EmbeddedRuntime, ...]:
+    """Files with a CUDA runtime of their own: named by symbols, or shown by device code without an import."""
+    found = []
+    if program.offsets or program.own_runtime:
+        found.append(
+            EmbeddedRuntime(
+                path=executable,
+                is_program=True,
+                symbols=tuple(sorted(program.offsets)),
+                stripped=program.stripped,
+            )
+        )
+    found += [
+        EmbeddedRuntime(path=path, is_program=False, symbols=tuple(sorted(f.offsets)), stripped=f.stripped)
+        for path, f in others.items()
+        if f.offsets or f.own_runtime
+    ]
+    return tuple(found)
+
+
+def _observed(facts: ProcessFacts, **found: object) -> Observed:
+    return Observed(
+        pid=facts.tgid,
+        name=guess_service_name(facts),
+        executable=facts.executable,
+        ns_pids=facts.ns_pids,
+        container_id=facts.container_id,
+        seccomp=facts.seccomp,
+        **found,  # type: ignore[arg-type]
+    )
+
+
+def looks_like_server(facts: ProcessFacts) -> bool:
+    """Whether its name or first arguments are those of a known LLM or Python server."""
+    words = [facts.comm, *facts.command[:4]]
+    return any(_SERVERS.match(_base(word)) for word in words if not word.startswith("-"))
+
+
+def _known(table: Sequence[tuple[str, re.Pattern[str]]], mapped: Sequence[Mapped]) -> tuple[str, ...]:
+    return tuple(name for name, pattern in table if any(pattern.search(m.path) for m in mapped))
+
+
+def _loop_program(facts: ProcessFacts) -> tuple[str, ...]:
+    name = _LOOP_PROGRAMS.get(_base(facts.executable))
+    return (name,) if name else ()
+
+
+def _descriptors(pid: int) -> list[str]:
+    """What the open file descriptors of a process point to; empty when that may not be seen."""
+    targets = []
+    try:
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            try:
+                targets.append(str(Path(entry.path).readlink()))
+            except FileNotFoundError:
+                continue  # closed meanwhile
+    except OSError:
+        return targets
+    return targets
+
+
+def process_of_thread(tid: int) -> int | None:
+    """The process that a thread id belongs to: itself for a process, None when there is no such thread."""
+    try:
+        text = Path(f"/proc/{tid}/status").read_text(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^Tgid:\s*(\d+)", text, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]

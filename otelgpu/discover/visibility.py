@@ -1,0 +1,311 @@
+"""What can be seen of a process, what is blind, why, and what to do: the verdicts of ``otelgpu check``.
+
+In: :class:`Machine` and :class:`Observed`, facts that others gathered. Out: a :class:`Verdict` for each
+process. Nothing is opened or asked here, so that every rule can be tried with facts made up in a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+SECCOMP_FILTER: Final = 2
+"""``Seccomp:`` of proc_pid_status(5): SECCOMP_MODE_FILTER."""
+
+_SHOWN_NAMES: Final = 6  # of a list of files in one sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the kernel, the privileges and the settings allow.
+
+    ``wanted``: library stem → symbols that some probe is for. ``http``: whether requests are wanted;
+    ``syscalls``: whether the tracepoints that show them exist. ``return_probes``: None when not tried.
+    """
+
+    wanted: Mapping[str, frozenset[str]]
+    http: bool = True
+    syscalls: bool = True
+    return_probes: bool | None = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """A mapped file that probes are for. ``symbols``: those of the wanted that it has.
+
+    ``error``: why it could not be read, or "". ``refusal``: what the kernel said to a probe on it, or "".
+    """
+
+    path: str
+    stem: str
+    inode: int
+    deleted: bool = False
+    symbols: tuple[str, ...] = ()
+    error: str = ""
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedRuntime:
+    """A mapped file with GPU code in it that does not use a shared CUDA runtime, so it brings its own.
+
+    ``symbols``: the wanted ones that a symbol table still names. ``stripped``: it has no ``.symtab``.
+    """
+
+    path: str
+    is_program: bool
+    symbols: tuple[str, ...] = ()
+    stripped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One process at one moment.
+
+    ``closed``: "denied" when its mappings may not be read, "empty" when it has none. ``driver``: path of
+    libcuda, "" when not mapped. ``driver_users``: loaded components known to launch through the driver
+    API. ``per_thread``: files that call the per-thread-stream variants (``…_ptsz``). ``tls``: what could
+    encrypt, by name. ``event_loops`` likewise. ``io_uring``: its rings. ``connections``: accepted and open
+    now; ``sockets``: all it has.
+    """
+
+    pid: int
+    name: str
+    executable: str
+    ns_pids: tuple[int, ...] = ()
+    container_id: str = ""
+    seccomp: int = 0
+    is_go: bool = False
+    closed: Literal["", "denied", "empty"] = ""
+    libraries: tuple[Library, ...] = ()
+    embedded: tuple[EmbeddedRuntime, ...] = ()
+    driver: str = ""
+    driver_users: tuple[str, ...] = ()
+    per_thread: tuple[str, ...] = ()
+    tls: tuple[str, ...] = ()
+    event_loops: tuple[str, ...] = ()
+    io_uring: int = 0
+    connections: int = 0
+    sockets: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blind:
+    """Something that happens unseen: ``what``, ``why`` that is so, and what the user can ``do``."""
+
+    what: str
+    why: str
+    do: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What ``otelgpu check`` says about one process. ``found`` is False when there is no such process."""
+
+    pid: int
+    found: bool = True
+    sees: tuple[str, ...] = ()
+    blind: tuple[Blind, ...] = ()
+    process: Observed | None = field(default=None, repr=False)
+
+
+def judge(process: Observed, machine: Machine) -> Verdict:
+    """Apply every rule to one process."""
+    if process.closed:
+        return Verdict(pid=process.pid, process=process, blind=(_closed(process),))
+    sees: list[str] = []
+    blind: list[Blind] = []
+    for part in (_runtime, _driver, _returns, _requests):
+        found, missed = part(process, machine)
+        sees += found
+        blind += missed
+    return Verdict(pid=process.pid, process=process, sees=tuple(sees), blind=tuple(blind))
+
+
+def gone(pid: int) -> Verdict:
+    """For a process that ended, or never was."""
+    missing = Blind(
+        what="everything", why=f"there is no process {pid} (any more)", do="list processes with: ps -e"
+    )
+    return Verdict(pid=pid, found=False, blind=(missing,))
+
+
+def is_thread(pid: int, tgid: int) -> Verdict:
+    """For a number that names a thread."""
+    why = f"{pid} is a thread of process {tgid}"
+    wrong = Blind(what="everything", why=why, do=f"give the process: -p {tgid}")
+    return Verdict(pid=pid, found=False, blind=(wrong,))
+
+
+def _closed(process: Observed) -> Blind:
+    if process.closed == "empty":
+        why = "it has no program mapped: it is a kernel thread, or it is ending"
+        return Blind(what="everything", why=why, do="nothing: there is nothing to see in it")
+    return Blind(
+        what="everything",
+        why="what it has mapped may not be read by this user",
+        do="run otelgpu as root, or grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
+    )
+
+
+_Found = tuple[list[str], list[Blind]]
+
+
+def _runtime(process: Observed, machine: Machine) -> _Found:
+    """Calls of the wanted libraries: shared copies first, then what is linked into other files."""
+    sees: list[str] = []
+    blind: list[Blind] = []
+    for library in process.libraries:
+        wanted = machine.wanted.get(library.stem, frozenset())
+        where = library.path + (" (deleted on disk, still mapped)" if library.deleted else "")
+        what = f"calls of {where}"
+        if library.error:
+            blind.append(
+                Blind(what=what, why=library.error, do="run as root; if the file is damaged, reinstall it")
+            )
+        elif library.refusal:
+            blind.append(
+                Blind(what=what, why=f"the kernel takes no probe on it: {library.refusal}", do=_MOVE)
+            )
+        elif not library.symbols:
+            why = f"it exports none of the {len(wanted)} functions that probes are for"
+            blind.append(Blind(what=what, why=why, do="use the vendor's own build of the library"))
+        else:
+            sees.append(f"{_of(library.symbols, wanted)} functions of {where}")
+    programs = [file for file in process.embedded if file.is_program]
+    for file in programs:
+        if file.symbols:
+            sees.append(f"{len(file.symbols)} functions linked statically into {file.path}")
+        else:
+            blind.append(_static_program(file))
+    if others := [file.path for file in process.embedded if not file.is_program]:
+        blind.append(_static_libraries(others))
+    if process.per_thread:
+        blind.append(
+            Blind(
+                what=f"calls with per-thread default streams by {_names(process.per_thread)}",
+                why="they go to functions named …_ptsz, which no probe is for yet",
+                do="compile without --default-stream per-thread where that is possible",
+            )
+        )
+    if machine.wanted and not (process.libraries or process.embedded or process.driver):
+        stems = " or ".join(sorted(machine.wanted))
+        sees.append(f"{stems}: not loaded; caught when the process maps it")
+    return sees, blind
+
+
+_MOVE: Final = "put the file on an ordinary disk file system (ext4, xfs, overlayfs, tmpfs)"
+
+
+def _static_program(file: EmbeddedRuntime) -> Blind:
+    state = "the program is stripped" if file.stripped else "its symbol table names none of the functions"
+    return Blind(
+        what=f"CUDA runtime calls of {file.path}",
+        why=f"the runtime is linked into the program statically, and {state}",
+        do="link it with -cudart shared, or keep its symbol table (no strip, no -s)",
+    )
+
+
+def _static_libraries(paths: Sequence[str]) -> Blind:
+    return Blind(
+        what=f"CUDA calls that {_names(paths)} make by themselves",
+        why="they bring a runtime of their own (libcudart_static); probes go to libcudart and the program",
+        do="build your own libraries with -cudart shared; for the vendor's (cuBLAS, cuDNN, NCCL) there is "
+        "no cover yet: their launches are missing, the waits for them are seen",
+    )
+
+
+def _driver(process: Observed, machine: Machine) -> _Found:
+    """Work that goes past the runtime, straight to libcuda."""
+    if "libcudart" not in machine.wanted:
+        return [], []
+    if process.driver and not process.libraries and not process.embedded:
+        only = Blind(
+            what="all CUDA calls",
+            why=f"the process uses the driver API directly ({process.driver}), which is not covered yet",
+            do="nothing for now; requests are still seen",
+        )
+        return [], [only]
+    if process.driver_users:
+        past = Blind(
+            what=f"kernels that {_names(process.driver_users)} launches",
+            why="it launches through the driver API, which is not covered yet",
+            do="nothing for now; copies and waits through the runtime are seen",
+        )
+        return [], [past]
+    return [], []
+
+
+def _returns(process: Observed, machine: Machine) -> _Found:
+    """Durations and results need return probes, which harm on some kernels."""
+    probed = any(lib.symbols for lib in process.libraries) or any(e.symbols for e in process.embedded)
+    if machine.return_probes is not False or not probed:
+        return [], []
+    why = "on this kernel a return probe gets a process with a seccomp filter killed, so none is used"
+    if process.seccomp == SECCOMP_FILTER:
+        why += "; this process has such a filter"
+        do = "update the kernel; do not set return_probes: on while this process runs"
+    else:
+        do = "update the kernel; or set return_probes: on if no process with a filter maps these libraries"
+    return [], [Blind(what="durations and results of library calls", why=why, do=do)]
+
+
+def _requests(process: Observed, machine: Machine) -> _Found:
+    """HTTP on server sockets."""
+    if not machine.http:
+        return [], []
+    if not machine.syscalls:
+        missing = Blind(
+            what="HTTP requests",
+            why="the kernel's syscall tracepoints are not there",
+            do="mount tracefs; see the machine's part above",
+        )
+        return [], [missing]
+    open_now = f"{process.connections} open now" if process.connections else "none open now"
+    sees = [f"HTTP/1.1 requests on its server connections ({open_now})"]
+    blind = []
+    if process.io_uring:
+        blind.append(
+            Blind(
+                what="requests that go through io_uring",
+                why=f"it has {process.io_uring} io_uring(s), whose reads and writes make no system call",
+                do="turn io_uring off in the server (Node.js and libuv: UV_USE_IO_URING=0)",
+            )
+        )
+    if process.sockets:
+        if process.tls:
+            blind.append(
+                Blind(
+                    what="encrypted requests, if it serves any",
+                    why=f"TLS is loaded ({_names(process.tls)}), and what it encrypts is not read yet",
+                    do="let a proxy in front of the service end TLS",
+                )
+            )
+        if one := _shared_threads(process):
+            blind.append(one)
+    return sees, blind
+
+
+def _shared_threads(process: Observed) -> Blind | None:
+    """Servers in which a thread works for several requests at a time."""
+    loops = ("goroutines",) if process.is_go else process.event_loops
+    if not loops:
+        return None
+    return Blind(
+        what="which request a CUDA call belongs to, while requests overlap",
+        why=f"with {_names(loops)} a thread serves several requests at once, and a call names only its thread",
+        do="nothing is lost: requests have their spans, and the calls are under 'unlinked gpu work'; "
+        "a server with a thread per request gets the links",
+    )
+
+
+def _of(found: Sequence[str], wanted: frozenset[str]) -> str:
+    return f"all {len(wanted)}" if len(found) == len(wanted) else f"{len(found)} of {len(wanted)}"
+
+
+def _names(paths: Sequence[str]) -> str:
+    """File names in a sentence, the first few of them."""
+    shown = list(dict.fromkeys(path.rpartition("/")[2] or path for path in paths))
+    more = len(shown) - _SHOWN_NAMES
+    return ", ".join(shown[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,482 @@
+"""``otelgpu check``: verdicts from facts made up here, facts from a process made here, and the command."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from otelgpu.cli import check as check_module
+from otelgpu.cli.check import Examiner, _address, check, try_destinations, wanted_symbols
+from otelgpu.cli.listing import Finding, Listing, Report
+from otelgpu.config import Config
+from otelgpu.discover.evidence import looks_like_server, process_of_thread
+from otelgpu.discover.processes import describe
+from otelgpu.discover.visibility import (
+    SECCOMP_FILTER,
+    EmbeddedRuntime,
+    Library,
+    Machine,
+    Observed,
+    Verdict,
+    gone,
+    is_thread,
+    judge,
+)
+from otelgpu.export.base import Signal
+from otelgpu.export.settings import OtlpSettings
+from otelgpu.kernel.loader import Image
+
+WANTED = {"libcudart": frozenset({"cudaMalloc", "cudaFree", "cudaLaunchKernel"})}
+MACHINE = Machine(wanted=WANTED)
+
+
+def library(**changes: Any) -> Library:
+    whole = Library(
+        path="/venv/libcudart.so.12", stem="libcudart", inode=7, symbols=tuple(sorted(WANTED["libcudart"]))
+    )
+    return replace(whole, **changes)
+
+
+def process(**changes: Any) -> Observed:
+    return replace(Observed(pid=42, name="serve", executable="/usr/bin/python3"), **changes)
+
+
+def blind_spots(observed: Observed, machine: Machine = MACHINE) -> list[str]:
+    return [one.what for one in judge(observed, machine).blind]
+
+
+def test_a_whole_library_is_seen_and_nothing_is_blind() -> None:
+    verdict = judge(process(libraries=(library(),), driver="/usr/lib/libcuda.so.1"), MACHINE)
+    assert verdict.sees[0] == "all 3 functions of /venv/libcudart.so.12"
+    assert verdict.blind == ()
+
+
+def test_a_function_that_a_copy_does_not_have_is_no_blind_spot() -> None:
+    verdict = judge(process(libraries=(library(symbols=("cudaFree",)),)), MACHINE)
+    assert verdict.sees[0].startswith("1 of 3 functions")
+    assert verdict.blind == ()
+
+
+def test_each_copy_in_a_process_has_its_own_line() -> None:
+    copies = (library(), library(path="/other/libcudart-d0da41ae.so.11.0"))
+    sees = judge(process(libraries=copies), MACHINE).sees
+    assert sum("libcudart" in line for line in sees) == 2
+
+
+def test_a_deleted_file_is_seen_and_said_to_be_deleted() -> None:
+    assert "deleted" in judge(process(libraries=(library(deleted=True),)), MACHINE).sees[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"symbols": ()}, "exports none of the 3 functions"),
+        ({"symbols": (), "error": "it cannot be read: Permission denied"}, "Permission denied"),
+        ({"refusal": "Input/output error"}, "takes no probe on it: Input/output error"),
+    ],
+)
+def test_a_library_without_probes_is_blind_and_says_why(changes: dict[str, Any], why: str) -> None:
+    verdict = judge(process(libraries=(library(**changes),)), MACHINE)
+    assert why in verdict.blind[0].why
+    assert verdict.blind[0].do
+
+
+def test_a_static_runtime_with_symbols_is_seen() -> None:
+    program = EmbeddedRuntime(path="/app/train", is_program=True, symbols=("cudaMalloc",))
+    verdict = judge(process(embedded=(program,), driver="/usr/lib/libcuda.so.1"), MACHINE)
+    assert "linked statically into /app/train" in verdict.sees[0]
+    assert verdict.blind == ()
+
+
+def test_a_static_runtime_in_a_stripped_program_is_blind() -> None:
+    program = EmbeddedRuntime(path="/app/train", is_program=True, stripped=True)
+    blind = judge(process(embedded=(program,)), MACHINE).blind[0]
+    assert "stripped" in blind.why
+    assert "-cudart shared" in blind.do
+
+
+def test_static_runtimes_in_libraries_are_one_blind_spot_that_names_them() -> None:
+    inside = tuple(
+        EmbeddedRuntime(path=f"/lib/{name}", is_program=False) for name in ("libcublasLt.so", "libnccl.so")
+    )
+    spots = blind_spots(process(libraries=(library(),), embedded=inside))
+    assert spots == ["CUDA calls that libcublasLt.so, libnccl.so make by themselves"]
+
+
+def test_the_driver_alone_means_that_all_cuda_calls_are_blind() -> None:
+    verdict = judge(process(driver="/usr/lib/libcuda.so.1"), MACHINE)
+    assert verdict.blind[0].what == "all CUDA calls"
+    assert "not covered yet" in verdict.blind[0].why
+
+
+def test_users_of_the_driver_beside_the_runtime_are_named() -> None:
+    spots = blind_spots(process(libraries=(library(),), driver="x", driver_users=("Triton",)))
+    assert spots == ["kernels that Triton launches"]
+
+
+def test_per_thread_stream_variants_are_blind() -> None:
+    assert "per-thread" in blind_spots(process(libraries=(library(),), per_thread=("/app/a.so",)))[0]
+
+
+def test_without_a_library_the_process_is_told_that_a_later_one_is_caught() -> None:
+    assert "not loaded; caught when" in judge(process(), MACHINE).sees[0]
+
+
+@pytest.mark.parametrize(
+    ("seccomp", "said"), [(0, "or set return_probes: on"), (SECCOMP_FILTER, "do not set")]
+)
+def test_harmful_return_probes_cost_durations_and_results(seccomp: int, said: str) -> None:
+    machine = replace(MACHINE, return_probes=False)
+    blind = judge(process(libraries=(library(),), seccomp=seccomp), machine).blind
+    assert blind[0].what == "durations and results of library calls"
+    assert said in blind[0].do
+
+
+def test_return_probes_do_not_matter_where_nothing_is_probed() -> None:
+    assert blind_spots(process(), replace(MACHINE, return_probes=False)) == []
+
+
+def test_open_connections_are_counted() -> None:
+    assert "(3 open now)" in judge(process(connections=3), MACHINE).sees[-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "spot"),
+    [
+        ({"io_uring": 2}, "requests that go through io_uring"),
+        ({"sockets": 1, "tls": ("/lib/libssl.so.3",)}, "encrypted requests, if it serves any"),
+        (
+            {"sockets": 1, "event_loops": ("uvloop",)},
+            "which request a CUDA call belongs to, while requests overlap",
+        ),
+        ({"sockets": 1, "is_go": True}, "which request a CUDA call belongs to, while requests overlap"),
+    ],
+)
+def test_what_hides_requests_is_blind(changes: dict[str, Any], spot: str) -> None:
+    assert blind_spots(process(**changes)) == [spot]
+
+
+def test_tls_and_event_loops_say_nothing_of_a_process_without_sockets() -> None:
+    assert blind_spots(process(tls=("libssl.so.3",), event_loops=("asyncio",))) == []
+
+
+def test_requests_are_blind_without_syscall_tracepoints() -> None:
+    assert blind_spots(process(), replace(MACHINE, syscalls=False)) == ["HTTP requests"]
+
+
+def test_unwanted_families_are_not_judged() -> None:
+    verdict = judge(process(driver="libcuda.so.1", io_uring=1), Machine(wanted={}, http=False))
+    assert (verdict.sees, verdict.blind) == ((), ())
+
+
+@pytest.mark.parametrize(("closed", "do"), [("denied", "root"), ("empty", "nothing")])
+def test_a_closed_process_is_wholly_blind(closed: Any, do: str) -> None:
+    blind = judge(process(closed=closed), MACHINE).blind
+    assert [one.what for one in blind] == ["everything"]
+    assert do in blind[0].do
+
+
+def test_every_blind_spot_has_a_cause_and_something_to_do() -> None:
+    worst = process(
+        libraries=(library(error="x"), library(refusal="y"), library(symbols=())),
+        embedded=(EmbeddedRuntime(path="/a", is_program=True), EmbeddedRuntime(path="/b", is_program=False)),
+        driver_users=("Triton",),
+        per_thread=("/a",),
+        tls=("libssl.so",),
+        event_loops=("asyncio",),
+        io_uring=1,
+        sockets=1,
+    )
+    verdicts = (judge(worst, replace(MACHINE, return_probes=False)), gone(1), is_thread(2, 1))
+    assert all(one.what and one.why and one.do for verdict in verdicts for one in verdict.blind)
+
+
+# -- Facts -----------------------------------------------------------------------------------------------
+
+PROGRAM = r"""
+#include <stdio.h>
+__attribute__((noinline)) int cudaMalloc(void) { return 2; }
+__attribute__((section(".nv_fatbin"))) int device_code = 1;
+int main(void) { puts("ready"); fflush(stdout); getchar(); return cudaMalloc(); }
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed: no program with a static runtime can be made")
+    source, binary = tmp_path / "main.c", tmp_path / "serve"
+    source.write_text(PROGRAM)
+    subprocess.run(["gcc", "-O1", "-o", binary, source], check=True)
+    return binary
+
+
+def examined(binary: Path, examiner: Examiner) -> Observed:
+    with subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        observed = examiner.observe(child.pid)
+        child.communicate(b"\n")
+    assert observed is not None
+    return observed
+
+
+def test_a_runtime_in_the_program_is_found_by_its_symbols(program: Path) -> None:
+    observed = examined(program, Examiner(WANTED))
+    assert observed.embedded == (
+        EmbeddedRuntime(path=str(program), is_program=True, symbols=("cudaMalloc",), stripped=False),
+    )
+
+
+def test_a_stripped_program_with_device_code_is_found_by_its_section(program: Path) -> None:
+    subprocess.run(["strip", program], check=True)
+    observed = examined(program, Examiner(WANTED))
+    assert observed.embedded == (EmbeddedRuntime(path=str(program), is_program=True, stripped=True),)
+
+
+def test_a_deleted_library_is_read_and_its_probes_are_tried(program: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "libcudart.so.12"
+    source = tmp_path / "runtime.c"
+    source.write_text("int cudaMalloc(void) { return 0; } int cudaFree(void) { return 0; }")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", shared, source], check=True)
+    tried: list[str] = []
+
+    def refuse(symbol: str, path: str, offset: int) -> str:
+        tried.append(symbol)
+        return "Input/output error" if offset else ""
+
+    loader = f"import ctypes; ctypes.CDLL({str(shared)!r}); print('ready', flush=True); input()"
+    examiner = Examiner(WANTED, refuse)
+    with subprocess.Popen(
+        [sys.executable, "-c", loader], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        whole = examiner.observe(child.pid)
+        shared.unlink()
+        deleted = examiner.observe(child.pid)
+        interesting = examiner.is_interesting(child.pid)
+        child.communicate(b"\n")
+    assert whole is not None
+    assert whole.libraries[0].symbols == ("cudaFree", "cudaMalloc")
+    assert whole.libraries[0].refusal == "Input/output error"
+    assert tried == ["cudaFree"]  # once for the file, whoever maps it and however often it is looked at
+    assert deleted is not None
+    assert deleted.libraries[0].deleted
+    assert interesting
+
+
+def test_what_is_not_an_elf_file_is_told_and_not_raised(tmp_path: Path) -> None:
+    script = tmp_path / "map.py"
+    fake = tmp_path / "libcudart.so.12"
+    fake.write_bytes(b"no ELF" * 1000)
+    script.write_text(
+        f"import mmap\nfile = open({str(fake)!r}, 'rb')\n"
+        "mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE)\n"
+        "print('ready', flush=True)\ninput()\n"
+    )
+    with subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        observed = Examiner(WANTED).observe(child.pid)
+        child.communicate(b"\n")
+    assert observed is not None
+    assert "cannot be understood" in observed.libraries[0].error
+
+
+def test_sockets_of_this_process_are_counted() -> None:
+    examiner = Examiner({})
+    before = examiner.observe(os.getpid())
+    with socket.socket(), socket.socket():
+        after = examiner.observe(os.getpid())
+    assert before is not None
+    assert after is not None
+    assert after.sockets - before.sockets == 2
+
+
+def test_a_vanished_process_has_no_facts() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert Examiner(WANTED).observe(child.pid) is None
+    assert process_of_thread(child.pid) is None
+
+
+def test_a_thread_is_led_back_to_its_process() -> None:
+    started, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (started.set(), done.wait()))
+    thread.start()
+    started.wait()
+    try:
+        assert process_of_thread(thread.native_id or 0) == os.getpid()
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("/usr/bin/python3", "/usr/local/bin/gunicorn", "app:app"), True),
+        (("/usr/bin/python3", "-m", "vllm.entrypoints.openai.api_server"), True),
+        (("ollama", "serve"), True),
+        (("/usr/bin/python3", "/usr/bin/backup.py"), False),
+        (("bash", "-c", "sleep 1"), False),
+    ],
+)
+def test_known_servers_are_told_by_their_command(command: tuple[str, ...], expected: bool) -> None:
+    own = describe(os.getpid())
+    assert own is not None
+    assert looks_like_server(replace(own, comm="x", command=command)) is expected
+
+
+def test_wanted_symbols_come_from_section_names() -> None:
+    objects = Path(check_module.__file__).parents[1] / "_bpf"
+    if not (objects / "cuda.bpf.o").exists():
+        pytest.skip("otelgpu/_bpf/cuda.bpf.o is not built: make bpf")
+    wanted = wanted_symbols([Image("cuda", (objects / "cuda.bpf.o").read_bytes())])
+    assert "cudaLaunchKernel" in wanted["libcudart"]
+
+
+# -- Destinations ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_collector_that_listens_is_reached_once_for_both_signals(listener: int) -> None:
+    findings = try_destinations(Config(), {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{listener}"})
+    assert [finding.present for finding in findings] == [True]
+
+
+def test_a_collector_that_is_down_does_not_stop_observing(listener: int) -> None:
+    free = socket.create_server(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+    free.close()
+    finding = try_destinations(Config(export=(f"otlp:http://127.0.0.1:{port}",)), {})[0]
+    assert (finding.present, finding.stops) == (False, False)
+    assert "Collector" in finding.remedy
+
+
+def test_without_an_endpoint_results_go_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    finding = try_destinations(Config(), {})[0]
+    assert f"results go to {tmp_path}/otelgpu.jsonl" in finding.detail
+
+
+@pytest.mark.parametrize("text", ["nowhere", "otlp:ftp://host", "file:/no/such/folder/x.jsonl"])
+def test_a_destination_that_cannot_work_stops_a_session(text: str) -> None:
+    assert try_destinations(Config(export=(text,)), {})[0].stops
+
+
+def test_a_password_in_an_endpoint_is_not_shown() -> None:
+    for finding in try_destinations(Config(export=("otlp:http://user:secret@127.0.0.1:1",)), {}):
+        assert "secret" not in json.dumps(finding.shown())
+
+
+@pytest.mark.parametrize(
+    ("environ", "address"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector/path"}, ("collector", 443)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:4317"}, ("::1", 4317)),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ("localhost", 4317)),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "unix:/run/x"}, None),
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "dns:///host:4317"},
+            ("host", 4317),
+        ),
+    ],
+)
+def test_where_an_endpoint_is(environ: dict[str, str], address: tuple[str, int] | None) -> None:
+    assert _address(OtlpSettings.from_environment(environ, Signal.TRACES)) == address
+
+
+# -- The command -----------------------------------------------------------------------------------------
+
+OK = Finding(name="BTF", present=True, required=True, detail="there")
+MISSING = Finding(
+    name="BTF", present=False, required=True, detail="absent", consequence="nothing works", remedy="get it"
+)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """A machine of the test's making: nothing is loaded into the kernel."""
+    found = [
+        OK,
+        replace(OK, name="tracefs", required=False),
+        replace(OK, name="return probes", required=False),
+    ]
+    monkeypatch.setattr(check_module, "survey_machine", lambda config: found)
+    monkeypatch.setattr(check_module, "load_families", lambda config, stack, able: ([], []))
+    monkeypatch.setattr(check_module, "_images", lambda families: [])
+    return found
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(check, [*arguments, "--export", "console"])
+
+
+def test_exit_code_0_when_observing_is_possible(machine: list[Finding]) -> None:
+    result = invoke("-p", str(os.getpid()))
+    assert result.exit_code == 0, result.output
+    assert "Observing is possible." in result.output
+
+
+def test_exit_code_1_when_something_required_is_missing(machine: list[Finding]) -> None:
+    machine[0] = MISSING
+    result = invoke("-p", str(os.getpid()))
+    assert result.exit_code == 1
+    assert "      so: nothing works\n      do: get it\n" in result.output
+
+
+def test_a_vanished_process_is_said_and_fails(machine: list[Finding]) -> None:
+    result = invoke("-p", f"{os.getpid()},2147483647")
+    assert result.exit_code == 1
+    assert "there is no process 2147483647" in result.output
+
+
+def test_what_is_no_number_is_wrong_usage(machine: list[Finding]) -> None:
+    assert invoke("-p", "gunicorn").exit_code == 2
+
+
+def test_json_has_the_documented_members(machine: list[Finding]) -> None:
+    document = json.loads(invoke("-p", str(os.getpid()), "--json").output)
+    assert set(document) == {"ok", "features", "families", "collector", "processes"}
+    members = {"name", "present", "required", "detail", "consequence", "remedy"}
+    assert all(set(finding) == members for finding in document["features"] + document["collector"])
+    assert set(document["processes"][0]) == {
+        *("pid", "found", "name", "executable", "container_id", "namespace_pids", "seccomp"),
+        *("libraries", "sees", "blind"),
+    }
+
+
+def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = Verdict(pid=1, process=process(name="\x1b[2Jx\ny", executable="/tmp/\udcff"))
+    report = Report(features=(), families=(), collector=(), processes=(evil,), asked=True)
+    Listing(Console(file=sys.stdout)).write(report)
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_marks_fall_back_where_the_encoding_lacks_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Console, "encoding", "ascii")
+    console = Console(record=True, file=io.StringIO())
+    report = Report(features=(MISSING,), families=(), collector=(), processes=(), asked=False)
+    Listing(console).write(report)
+    assert "x missing BTF" in console.export_text()

@@ -1,0 +1,177 @@
+"""The manual is complete: whatever a user can set, read or call is in docs/, as the code has it now."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+import yaml
+
+from otelgpu.config import Config, load_config
+from otelgpu.discover.processes import ProcessFacts, process_resource
+from otelgpu.layout.btf import Btf
+from otelgpu.signals import names
+from tools import document
+
+DOCS = document.DOCS
+OBJECTS = document.ROOT / "otelgpu" / "_bpf"
+EXPORT_SETTINGS = document.ROOT / "otelgpu" / "export" / "settings.py"
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def section(text: str, title: str) -> str:
+    """From a heading to the next one of its level."""
+    found = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_generated_regions_are_up_to_date(path: Path) -> None:
+    text = path.read_text()
+    assert document.renewed(text) == text, "run: .venv/bin/python -m tools.document"
+
+
+def test_every_region_is_used() -> None:
+    used = set(re.findall(r"<!-- generated: ([\w ]+) -->", "".join(p.read_text() for p in DOCS.glob("*.md"))))
+    assert used == set(document.REGIONS)
+
+
+def test_a_stale_region_is_noticed() -> None:
+    stale = "before\n<!-- generated: buckets -->\nold\n<!-- end -->\nafter\n"
+    renewed = document.renewed(stale)
+    assert "old" not in renewed
+    assert (renewed.startswith("before\n"), renewed.endswith("<!-- end -->\nafter\n")) == (True, True)
+
+
+@pytest.mark.parametrize("field", [field.name for field in msgspec.structs.fields(Config)])
+def test_every_setting_is_documented(field: str) -> None:
+    row = next(line for line in read("configuration.md").splitlines() if line.startswith(f"| `{field}`"))
+    assert f"`OTELGPU_{field.upper()}`" in row
+
+
+def test_the_example_file_is_valid_and_complete(tmp_path: Path) -> None:
+    example = re.search(r"```yaml\n(.*?)```", read("configuration.md"), re.DOTALL)
+    assert example is not None
+    file = tmp_path / "otelgpu.yaml"
+    file.write_text(example[1])
+    load_config(file, {}, {})
+    assert set(yaml.safe_load(example[1])) == {field.name for field in msgspec.structs.fields(Config)}
+
+
+def test_every_standard_variable_that_is_read_is_documented() -> None:
+    options = set(
+        re.findall(r'(?:find|file|_choice|_boolean)\((?:look, )?"([A-Z_]+)"', EXPORT_SETTINGS.read_text())
+    )
+    assert {"ENDPOINT", "HEADERS", "CERTIFICATE", "INSECURE"} <= options  # the pattern still finds them
+    text = read("configuration.md")
+    assert [option for option in options if f"`OTEL_EXPORTER_OTLP_{option}`" not in text] == []
+
+
+@pytest.mark.parametrize("name", list(document.commands()))
+def test_every_command_has_a_section_with_its_options(name: str) -> None:
+    text = section(read("cli.md"), f"otelgpu {name}")
+    assert "**Exit code:**" in text
+    assert f"    otelgpu {name}" in text
+    for option in document.options(document.commands()[name]):
+        for flag in (*option.opts, *option.secondary_opts):
+            assert re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", text), f"{name} {flag}"
+
+
+@pytest.mark.parametrize("name", list(document.commands()))
+def test_every_option_says_what_it_does(name: str) -> None:
+    silent = [option.name for option in document.options(document.commands()[name]) if not option.help]
+    assert silent == []
+
+
+def test_the_documented_commands_parse() -> None:
+    lines = re.findall(r"^(?:\w+=\S+ )?otelgpu (\w+)(.*)$", "".join(_blocks(read("cli.md"))), re.MULTILINE)
+    assert len(lines) > 10
+    for name, rest in lines:
+        command = document.commands()[name]
+        words = re.sub(r"\$\([^)]*\)", "1", rest.partition("|")[0]).split()
+        if "[options]" not in words:
+            command.make_context(name, words, resilient_parsing=False).close()
+
+
+def _blocks(text: str) -> list[str]:
+    return re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_every_metric_is_documented() -> None:
+    found = {spec.metric.name for spec, _ in document.operation_metrics()} | {document.losses_metric().name}
+    for signals in document.exchange_signals().values():
+        found |= {metric.name for metric, _, _ in signals.metrics(document.full_exchange())}
+    assert sorted(name for name in found if f"| `{name}` |" not in read("signals.md")) == []
+
+
+def test_every_attribute_of_the_families_is_documented() -> None:
+    keys = set(document.summary_keys())
+    for signals in document.operation_signals().values():
+        keys.add(signals.kernel_name)
+        for by_kind in (signals.attributes, signals.labels):
+            keys |= {key for columns in by_kind.values() for key, *_ in columns}
+        keys |= {spec.attribute[0] for spec in signals.metrics if spec.attribute}
+    for exchange in document.exchange_signals().values():
+        keys |= exchange.attributes(document.full_exchange()).keys()
+    assert sorted(key for key in keys if f"`{key}`" not in read("signals.md")) == []
+
+
+def test_every_shared_name_is_documented() -> None:
+    shared = [value for name, value in vars(names).items() if name.isupper() and name != "SCHEMA_URL"]
+    assert [name for name in shared if f"`{name}`" not in read("signals.md")] == []
+
+
+def test_every_resource_attribute_is_documented() -> None:
+    text = {field.name: "x" for field in fields(ProcessFacts)}
+    facts = ProcessFacts(
+        **text
+        | {"tgid": 1, "ns_pids": (1,), "ppid": 0, "start_time_ns": 1, "uid": 0, "seccomp": 0}
+        | {"command": ("python3", "serve.py"), "executable": "/usr/bin/python3", "resource_attributes": ""}  # type: ignore[arg-type]
+    )
+    keys = [key for key, _ in process_resource(facts, {"host.name": "h"}).attributes]
+    assert [key for key in keys if f"`{key}`" not in section(read("signals.md"), "Resource")] == []
+
+
+@pytest.mark.parametrize("family", ["cuda", "http", "process"])
+def test_every_bpf_counter_is_documented(family: str) -> None:
+    path = OBJECTS / f"{family}.bpf.o"
+    if not path.exists():
+        pytest.skip(f"{path} is not built: make bpf")
+    from otelgpu.kernel.loader import Image
+
+    enumerators = Btf(Image(family, path.read_bytes()).btf_section).enumerators("counter")
+    reasons = {name.removeprefix("COUNTER_").lower() for name in enumerators} - {"count"}
+    losses = section(read("signals.md"), "Losses")
+    assert sorted(reason for reason in reasons if f"`{reason}`" not in losses) == []
+    assert reasons == set(document.bpf_counters())  # the comments are those of this object
+
+
+def test_every_reason_that_python_counts_is_documented() -> None:
+    losses = section(read("signals.md"), "Losses")
+    missing = [pair for pair in document.loss_reasons() if f"| `{pair[1]}` |" not in losses]
+    assert missing == []
+    assert ("probes", "probes_refused") in document.counted_in_source()  # the pattern still finds them
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for path in DOCS.glob("*.md"):
+        for target, anchor in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", path.read_text()):
+            page = DOCS / target if target else path
+            assert page.exists(), f"{path.name}: {target}"
+            headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+            anchors = {
+                re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+            }
+            assert not anchor or anchor in anchors, f"{path.name}: #{anchor}"
+
+
+def test_the_command_table_is_walked() -> None:
+    assert all(isinstance(command, click.Command) for command in document.commands().values())
+    assert {"run", "attach", "agent", "record", "replay", "check"} <= document.commands().keys()

@@ -1,0 +1,442 @@
+"""Write what the code knows into the marked regions of ``docs/``: ``python -m tools.document``.
+
+A region begins with ``<!-- generated: NAME -->`` and ends with ``<!-- end -->``. What stands between is
+replaced by the function that :data:`REGIONS` has for NAME. With ``--check`` nothing is written and the
+exit code tells whether something is stale; tests/unit/test_docs.py does the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_args
+
+import click
+import msgspec
+
+from otelgpu import config, pipeline
+from otelgpu.cli.main import cli
+from otelgpu.export.sender import LOSS_REASONS
+from otelgpu.families.base import ExchangeSignals, Metric, OperationMetric, OperationSignals
+from otelgpu.families.registry import families
+from otelgpu.model.exchange import Endpoint, Exchange, Generation
+from otelgpu.signals import names
+from tools.meanings import ATTRIBUTES, LOSSES
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+DOCS: Final = ROOT / "docs"
+_REGION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_COUNTER: Final = re.compile(r"COUNTER_(\w+) = \d+,\s*/\* (.*?) \*/")
+
+Rows = Iterable[Sequence[str]]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def table(header: Sequence[str], rows: Rows) -> str:
+    """A Markdown table; ``|`` in a cell is escaped."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "|".join(" --- " for _ in header) + "|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def code(text: str) -> str:
+    """``text`` as inline code, or nothing."""
+    return f"`{text}`" if text else ""
+
+
+# -- Settings and commands -------------------------------------------------------------------------------
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by name."""
+    context = click.Context(cli, info_name="otelgpu")
+    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def options(command: click.Command) -> list[click.Option]:
+    """The options of a command, in the order that --help has them."""
+    return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+
+
+def spelling(option: click.Option) -> str:
+    """``-o, --output PATH``."""
+    flags = ", ".join(sorted((*option.opts, *option.secondary_opts), key=len))
+    if option.is_flag:
+        return flags
+    return f"{flags} {option.make_metavar(click.Context(cli))}"
+
+
+def options_of(name: str) -> str:
+    """The table of a command's options."""
+    rows = [(code(spelling(option)), option.help or "") for option in options(commands()[name])]
+    return table(("Option", "Meaning"), [*rows, (code("-h, --help"), "Show the synopsis and the options.")])
+
+
+def field_docs() -> dict[str, str]:
+    """Setting → the docstring under its field in ``Config``."""
+    tree = ast.parse(inspect.getsource(config.Config)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    docs, current = {}, ""
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            current = node.target.id
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and current:
+            docs[current] = inspect.cleandoc(str(node.value.value))
+    return docs
+
+
+def settings() -> str:
+    """The table of every setting."""
+    flags: dict[str, str] = {}
+    for command in commands().values():
+        for option in options(command):
+            flags.setdefault(option.name or "", max(option.opts, key=len))
+    docs = field_docs()
+    rows = []
+    for field in msgspec.structs.fields(config.Config):
+        default = field.default if field.default is not msgspec.NODEFAULT else None
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        rows.append(
+            (
+                code(field.name),
+                code(f"OTELGPU_{field.name.upper()}"),
+                code(flags.get(field.name, "")) or "–",
+                _type_name(field.type),
+                code(_yaml(default)),
+                docs[field.name],
+            )
+        )
+    return table(("YAML key", "Environment", "Flag", "Type", "Default", "Meaning"), rows)
+
+
+def _type_name(annotation: Any) -> str:
+    text = str(annotation)
+    if "Literal" in text:
+        return ", ".join(code(str(choice)) for choice in get_args(annotation))
+    if "Annotated" in text:
+        meta = get_args(annotation)[1]
+        bounds = [
+            f"{word} {bound}" for word, bound in (("from", meta.ge), ("to", meta.le)) if bound is not None
+        ]
+        return " ".join(["integer", *bounds])
+    if "dict" in text:
+        return "mapping"
+    if "tuple" in text:
+        return "list"
+    return {"bool": "true or false", "int": "integer"}.get(getattr(annotation, "__name__", ""), "text")
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))
+    return str(value)
+
+
+# -- Signals ---------------------------------------------------------------------------------------------
+
+
+def full_exchange() -> Exchange:
+    """An exchange with every part that an attribute can come from."""
+    generation = Generation(
+        operation="chat",
+        request_model="m",
+        response_model="m",
+        response_id="id",
+        stream=True,
+        input_tokens=3,
+        output_tokens=5,
+        usage_reported=False,
+        finish_reasons=("stop",),
+        first_content_ns=2_000,
+        last_content_ns=3_000,
+        content_deltas=5,
+    )
+    return Exchange(
+        key=1,
+        connection=1,
+        ordinal=0,
+        tgid=1,
+        tid=2,
+        cgroup_id=0,
+        start_ns=1_000,
+        request_end_ns=1_100,
+        first_byte_ns=1_500,
+        end_ns=4_000,
+        method="POST",
+        path="/v1/chat/completions",
+        query_present=False,
+        protocol_version="1.1",
+        status_code=500,
+        request_bytes=10,
+        response_bytes=20,
+        server=Endpoint(address="127.0.0.1", port=8000),
+        client=Endpoint(address="127.0.0.1", port=50000),
+        user_agent="curl",
+        parent=None,
+        error="connection_closed",
+        generation=generation,
+    )
+
+
+def operation_signals() -> dict[str, OperationSignals]:
+    """The families that yield operations."""
+    return {
+        name: family.signals
+        for name, family in families().items()
+        if isinstance(family.signals, OperationSignals)
+    }
+
+
+def exchange_signals() -> dict[str, ExchangeSignals]:
+    """The families that yield exchanges."""
+    return {
+        name: family.signals
+        for name, family in families().items()
+        if isinstance(family.signals, ExchangeSignals)
+    }
+
+
+def _attribute_row(key: str, kind: str, requirement: str) -> tuple[str, ...]:
+    meaning, example = _meaning(ATTRIBUTES, key)
+    return code(key), kind, meaning, code(example), requirement
+
+
+_ATTRIBUTE_HEADER: Final = ("Attribute", "Type", "Description", "Example", "Present")
+
+
+def request_attributes() -> str:
+    """Attributes of the SERVER span."""
+    rows = []
+    for signals in exchange_signals().values():
+        rich = full_exchange()
+        assert rich.generation is not None
+        bare = replace(
+            rich,
+            generation=None,
+            error="",
+            status_code=0,
+            user_agent="",
+            first_byte_ns=0,
+            server=Endpoint(address="", port=0),
+            client=Endpoint(address="", port=0),
+        )
+        always, sometimes = signals.attributes(bare), signals.attributes(rich)
+        for key, value in sometimes.items():
+            rare = "generations" if "gen_ai." in key else "when known"
+            rows.append(_attribute_row(key, _value_type(value), "always" if key in always else rare))
+    rows.append(_attribute_row(names.DROPPED, "int", "when any"))
+    rows += [(code(key), "int", *_summary_meaning(key), "when not 0") for key in summary_keys()]
+    return table(_ATTRIBUTE_HEADER, rows)
+
+
+def summary_keys() -> list[str]:
+    """Keys of the totals that requests, phases and windows carry."""
+    return [key for signals in operation_signals().values() for key, _, _ in signals.summaries]
+
+
+def _summary_meaning(key: str) -> tuple[str, str]:
+    meaning, example = _meaning(ATTRIBUTES, key)
+    return meaning, code(example)
+
+
+def _value_type(value: object) -> str:
+    kinds = {bool: "boolean", int: "int", float: "double", str: "string", tuple: "string[]"}
+    return kinds[type(value)]
+
+
+def operation_attributes() -> str:
+    """Attributes of the spans of calls."""
+    rows: dict[str, tuple[str, ...]] = {
+        names.THREAD_ID: _attribute_row(names.THREAD_ID, "int", "always"),
+        names.CONTEXT_SOURCE: _attribute_row(names.CONTEXT_SOURCE, "string", "always"),
+        names.COUNT: _attribute_row(names.COUNT, "int", "folded runs"),
+        names.HOST_TIME: _attribute_row(names.HOST_TIME, "int", "folded runs"),
+        names.MERGED: _attribute_row(names.MERGED, "boolean", "beyond the bound"),
+        names.ERROR_TYPE: _attribute_row(names.ERROR_TYPE, "string", "failed calls"),
+    }
+    for signals in operation_signals().values():
+        rows[signals.kernel_name] = _attribute_row(signals.kernel_name, "string", "launch")
+        for table_, kind_name in ((signals.attributes, "int"), (signals.labels, "string")):
+            for kind, columns in table_.items():
+                for key, *_ in columns:
+                    word = kind.name.lower().replace("_", " ")
+                    known = rows.get(key)
+                    where = f"{known[-1]}, {word}" if known else word
+                    rows[key] = _attribute_row(key, kind_name, where)
+    return table(_ATTRIBUTE_HEADER, rows.values())
+
+
+def operation_metrics() -> list[tuple[OperationMetric, str]]:
+    """Every metric of operations with its scope."""
+    return [(spec, signals.scope) for signals in operation_signals().values() for spec in signals.metrics]
+
+
+def metrics() -> str:
+    """Every metric."""
+    rows = []
+    for _, signals in exchange_signals().items():
+        keys: dict[str, tuple[Metric, dict[str, None]]] = {}
+        rich = full_exchange()
+        for exchange in (rich, replace(rich, status_code=200, error="")):
+            for metric, _, labels in signals.metrics(exchange):
+                _, known = keys.setdefault(metric.name, (metric, {}))
+                known.update(dict.fromkeys(labels))
+        rows += [_metric_row(metric, list(labels), signals.scope) for metric, labels in keys.values()]
+    for spec, scope in operation_metrics():
+        rows.append(_metric_row(spec.metric, [spec.attribute[0]] if spec.attribute else [], scope))
+    rows.append(_metric_row(losses_metric(), [names.LOSS_FAMILY, names.LOSS_REASON], "otelgpu"))
+    return table(("Metric", "Instrument", "Unit", "Description", "Attributes", "Scope"), rows)
+
+
+def losses_metric() -> Metric:
+    """The program's own metric."""
+    found = [value for value in vars(pipeline).values() if isinstance(value, Metric)]
+    return next(metric for metric in found if metric.name == names.LOSSES)
+
+
+def _metric_row(metric: Metric, keys: Sequence[str], scope: str) -> tuple[str, ...]:
+    return (
+        code(metric.name),
+        metric.instrument.value,
+        code(metric.unit) or "–",
+        metric.description,
+        ", ".join(map(code, keys)) or "–",
+        code(scope),
+    )
+
+
+def buckets() -> str:
+    """The explicit bounds of every histogram."""
+    found = [spec.metric for spec, _ in operation_metrics()]
+    for signals in exchange_signals().values():
+        ended = replace(full_exchange(), status_code=200, error="")
+        found += [metric for metric, _, _ in signals.metrics(ended)]
+    rows = [
+        (code(metric.name), code(metric.unit), ", ".join(f"{bound:.10g}" for bound in metric.buckets))
+        for metric in found
+        if metric.buckets
+    ]
+    return table(("Histogram", "Unit", "Bounds"), sorted(rows))
+
+
+# -- Losses ----------------------------------------------------------------------------------------------
+
+
+def bpf_counters() -> dict[str, str]:
+    """Counter of ``enum counter`` → its comment in bpf/lib/counters.h."""
+    text = (ROOT / "bpf" / "lib" / "counters.h").read_text()
+    return {name.lower(): meaning for name, meaning in _COUNTER.findall(text)}
+
+
+def counted_in_source() -> set[tuple[str, str]]:
+    """(room, reason) of every counter that Python code names as a literal."""
+    rooms = {"live.py": "live", "discover/probes.py": "probes"}
+    found = set()
+    for path, room in rooms.items():
+        text = (ROOT / "otelgpu" / path).read_text()
+        found |= {(room, reason) for reason in re.findall(r'counters\["(\w+)"\] \+=', text)}
+    text = (ROOT / "otelgpu" / "pipeline.py").read_text()
+    return found | set(re.findall(r'self\._loss\("(\w+)", "(\w+)"', text))
+
+
+class Undescribed(LookupError):
+    """A name of the code's that tools/meanings.py has no words for."""
+
+
+def _meaning(table_: Mapping[_Key, _Value], key: _Key) -> _Value:
+    if key not in table_:
+        raise Undescribed(f"say in tools/meanings.py what {key!r} means")
+    return table_[key]
+
+
+def loss_reasons() -> dict[tuple[str, str], str]:
+    """(``otelgpu.family``, ``otelgpu.reason``) → what one count means. ``*``: each family with probes."""
+    from otelgpu.discover.symbols import REASONS
+    from otelgpu.families.http.session import COUNTERS
+
+    found = {("*", name): text for name, text in bpf_counters().items() if name != "submitted"}
+    found |= {("http", name): text for name, text in COUNTERS.items()}
+    found |= {("symbols", name): _meaning(LOSSES, ("symbols", name)) for name in REASONS}
+    found |= {pair: _meaning(LOSSES, pair) for pair in sorted(counted_in_source())}
+    return found
+
+
+def losses() -> str:
+    """The table of reasons."""
+    rows = [
+        (code(room) if room != "*" else "`cuda`, `http`, `process`", code(reason), text)
+        for (room, reason), text in loss_reasons().items()
+    ]
+    return table(("`otelgpu.family`", "`otelgpu.reason`", "One count means"), rows)
+
+
+def export_losses() -> str:
+    """What an exporter can lose."""
+    reasons = (*LOSS_REASONS, "unencodable", "write_failed")
+    return table(
+        ("Reason", "Meaning"), [(code(name), _meaning(LOSSES, ("export", name))) for name in reasons]
+    )
+
+
+def call_names() -> str:
+    """The functions whose calls become spans, by kind."""
+    rows = [(name, ", ".join(map(code, sorted(apis)))) for name, apis in sorted(_probed().items())]
+    return table(("Library", "Functions"), rows)
+
+
+def _probed() -> Mapping[str, frozenset[str]]:
+    """Library stem → symbols, from the sources' ``SEC()`` names: the objects need not be built."""
+    found: dict[str, set[str]] = {}
+    for source in sorted((ROOT / "bpf").glob("*/*.bpf.c")):
+        for stem, symbol in re.findall(r'SEC\("uprobe/(\w+):(\w+)"\)', source.read_text()):
+            found.setdefault(stem, set()).add(symbol)
+    return {stem: frozenset(symbols) for stem, symbols in found.items()}
+
+
+# -- Regions ---------------------------------------------------------------------------------------------
+
+REGIONS: Final[Mapping[str, Callable[[], str]]] = {
+    "settings": settings,
+    "request attributes": request_attributes,
+    "operation attributes": operation_attributes,
+    "metrics": metrics,
+    "buckets": buckets,
+    "losses": losses,
+    "export losses": export_losses,
+    "probed functions": call_names,
+    **{f"options {name}": partial(options_of, name) for name in commands()},
+}
+
+
+def renewed(text: str) -> str:
+    """A document with its regions written anew. Raises KeyError for a region that nobody makes."""
+    return _REGION.sub(lambda found: f"{found[1]}\n{REGIONS[found[2]]()}\n{found[3]}", text)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write, or with --check only tell; 1 when something was stale."""
+    stale = 0
+    for path in sorted(DOCS.glob("*.md")):
+        old = path.read_text()
+        new = renewed(old)
+        if new != old:
+            stale += 1
+            print(f"  {'STALE' if '--check' in arguments else 'WROTE':8} {path.relative_to(ROOT)}")
+            if "--check" not in arguments:
+                path.write_text(new)
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
