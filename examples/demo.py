@@ -35,7 +35,7 @@ def main() -> int:
     """Run the demonstration; 0 when everything agreed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=20)
-    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--concurrency", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=16)
     parser.add_argument("--output", type=Path, default=Path("demo/otelgpu.jsonl"))
     options = parser.parse_args()

@@ -98,9 +98,9 @@ class CaptureWriter:
         self._encode = msgspec.msgpack.Encoder().encode
         try:
             self._file: BinaryIO = path.open("wb")
+            self._file.write(MAGIC)
         except OSError as error:
             raise CaptureError(f"cannot write capture {path}: {error.strerror}") from error
-        self._file.write(MAGIC)
         self._write(header)
 
     def write(self, item: Input) -> None:
@@ -116,8 +116,11 @@ class CaptureWriter:
             raise CaptureError(f"cannot write capture {self._path}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Idempotent."""
-        self._file.close()
+        """Write what is still buffered; idempotent. Raises :class:`CaptureError` when the disk is full."""
+        try:
+            self._file.close()
+        except OSError as error:
+            raise CaptureError(f"cannot write capture {self._path}: {error.strerror}") from error
 
 
 class CaptureReader:
@@ -130,15 +133,22 @@ class CaptureReader:
             self._file: BinaryIO = path.open("rb")
         except OSError as error:
             raise CaptureError(f"cannot read capture {path}: {error.strerror}") from error
+        try:
+            self.header, self.btf = self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+        self._decode = msgspec.msgpack.Decoder(_Frame).decode
+
+    def _read_header(self) -> tuple[Header, dict[str, Btf]]:
         if self._file.read(len(MAGIC)) != MAGIC:
-            raise CaptureError(f"{path} is not an otelgpu capture")
+            raise CaptureError(f"{self._path} is not an otelgpu capture")
         first = self._frame()
         try:
-            self.header = msgspec.msgpack.decode(first or b"", type=Header)
-            self.btf = {family: Btf(section) for family, section in self.header.btf.items()}
-        except (msgspec.MsgspecError, BtfError) as error:
-            raise CaptureError(f"capture {path} has an unreadable header: {error}") from error
-        self._decode = msgspec.msgpack.Decoder(_Frame).decode
+            header = msgspec.msgpack.decode(first or b"", type=Header)
+            return header, {family: Btf(section) for family, section in header.btf.items()}
+        except (msgspec.MsgspecError, BtfError, ValueError) as error:  # ValueError: text that is not UTF-8
+            raise CaptureError(f"capture {self._path} has an unreadable header: {error}") from error
 
     def __iter__(self) -> Iterator[Input]:
         while (data := self._frame()) is not None:
@@ -194,12 +204,23 @@ def _frame(item: Input) -> _Frame:
         case ClockAnchor():
             return _Clock(item.monotonic_ns, item.unix_ns)
         case ProcessSeen():
-            return _Seen(item.tgid, item.time_ns, dict(item.resource.attributes))
+            return _Seen(item.tgid, item.time_ns, {_text(k): _value(v) for k, v in item.resource.attributes})
         case ProcessGone():
             return _Gone(item.tgid, item.time_ns)
         case FunctionNamed():
-            return _Named(item.tgid, item.address, item.name, item.known)
+            return _Named(item.tgid, item.address, _text(item.name), item.known)
         case LossCounted():
             return _Loss(item.family, item.reason, item.count)
         case Tick():
             return _Tick(item.time_ns)
+
+
+def _text(text: str) -> str:
+    """Text from file names may hold lone surrogates (os.fsdecode): "?" in their place, as exporters do."""
+    return text.encode(errors="replace").decode()
+
+
+def _value(value: AttributeValue) -> AttributeValue:
+    if isinstance(value, str):
+        return _text(value)
+    return tuple(map(_text, value)) if isinstance(value, tuple) else value

@@ -167,8 +167,7 @@ class LiveSource:
         """Bring a process into scope and look at what it has mapped."""
         self._loaded[_PROCESS].map("scope_processes").put(struct.pack("<I", tgid), b"\1")
         self._see(tgid, clock.monotonic_ns())
-        self._placer.examine_process(tgid)
-        self._adopt_connections(tgid)
+        self._look_at(tgid)
 
     def observe_running(self) -> None:
         """Look at the processes that run already and are in scope, or are admitted to it."""
@@ -176,10 +175,14 @@ class LiveSource:
             if tgid == os.getpid():
                 continue
             if self._scope.admits is None:
-                self._placer.examine_process(tgid)
-                self._adopt_connections(tgid)
+                self._look_at(tgid)
             elif self._scope.admits(tgid):
                 self.observe(tgid)
+
+    def _look_at(self, tgid: int) -> None:
+        if self._placer.examine_process(tgid):
+            self._note_mapper(tgid)
+        self._adopt_connections(tgid)
 
     def prepare_file(self, path: Path) -> None:
         """Put probes on a file that a program is about to load."""
@@ -243,9 +246,13 @@ class LiveSource:
             self._mapping_event(tgid, record)
         elif kind == "process_fork":
             self._see(tgid, time_ns)
+            if int(record["parent"]) in self._mappers:
+                self._note_mapper(tgid)
         elif kind == "process_exec" and record["in_scope"]:
             self._see(tgid, time_ns)
-            self._placer.examine_program(tgid)
+            self._mappers.discard(tgid)
+            if self._placer.examine_program(tgid) is not None:
+                self._note_mapper(tgid)
         elif kind == "process_exec" and self._scope.admits is not None and self._scope.admits(tgid):
             self.observe(tgid)
 
@@ -261,11 +268,15 @@ class LiveSource:
                     placement.blind_ns = 0
                 self._mappers.add(tgid)
             if tgid in self._mappers:
-                # Its kernels' names are in what it maps, and it may have ended when they are wanted.
-                self._resolver.remember(tgid)
+                self._note_mapper(tgid)
         finally:
             if self._settings.hold_on_load:
                 self._let_go(tgid, record)
+
+    def _note_mapper(self, tgid: int) -> None:
+        """Its kernels' names are in what it maps, and it may have ended when they are wanted."""
+        self._mappers.add(tgid)
+        self._resolver.remember(tgid)
 
     def _let_go(self, tgid: int, record: np.void) -> None:
         key = struct.pack("<QIxxxx", int(record["inode"]), int(record["device"]))

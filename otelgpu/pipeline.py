@@ -6,6 +6,7 @@ exchange that ended by T is therefore complete, and so are the operations that i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -57,11 +58,17 @@ Detail = Literal["phases", "ops", "all"]
 HISTORY_NS: Final = 120_000_000_000
 """How far back an operation may have begun and still find the request its thread held then."""
 
+LINGER_NS: Final = 15_000_000_000
+"""How long a process that ended is still known: its last window is told in this time."""
+
 SPANS_PER_PARENT: Final = 512
 """Operation spans under one phase, request or window; equal calls beyond it are merged and counted."""
 
 KERNEL_NAMES: Final = 65_536
 """Distinct kernel names remembered; later ones are called by the last entry, and counted."""
+
+_AMBIGUOUS: Final = names.UNLINKED_REASONS.index("ambiguous")
+_UNANSWERED: Final = names.UNLINKED_REASONS.index("unanswered")
 
 _LOSSES: Final = Metric(
     name=names.LOSSES,
@@ -122,6 +129,8 @@ class Pipeline:
         self.summary = Summary()
         self._resources: dict[int, Resource] = {}
         self._gone: list[ProcessGone] = []
+        self._leaving: deque[tuple[int, int, Resource]] = deque()  # until when, tgid, resource
+        self._departed: list[Resource] = []  # told in the next metrics, then forgotten
         self._offset_ns = 0
         self._timeline = ThreadTimeline()
         self._book: RequestBook[Parents] = RequestBook(len(self._totals))
@@ -129,6 +138,7 @@ class Pipeline:
         self._exchanges: list[Exchange] = []
         self._windows = UnlinkedWindows(self._totals, limit=SPANS_PER_PARENT, runs=detail != "all")
         self._now_ns = 0
+        self._next_sweep_ns = 0
         self._counted: dict[tuple[str, str], int] = {}
 
     # -- inputs -----------------------------------------------------------------------------------
@@ -158,8 +168,12 @@ class Pipeline:
         return self._tick(self._now_ns, final=True)
 
     def read_metrics(self) -> tuple[MetricsData, int]:
-        """All metrics as of the last tick, and how many data points."""
-        return self.metrics.read(self._now_ns + self._offset_ns)
+        """All metrics as of the last tick, and how many data points; processes that ended are in it once more."""
+        data = self.metrics.read(self._now_ns + self._offset_ns)
+        for gone in self._departed:
+            self.metrics.forget(gone)
+        self._departed.clear()
+        return data
 
     def is_named(self, tgid: int, address: int) -> bool:
         """Whether a function's name was fed already."""
@@ -199,14 +213,24 @@ class Pipeline:
         self._end_processes()
         spans += self._join()
         spans += self._answer(final=final)
+        self._give_up(final=final)
         spans += self._close_windows(final=final)
-        for gone in self._gone:
-            self._timeline.forget_process(gone.tgid)
-            self._functions.pop(gone.tgid, None)
-        self._gone.clear()
+        self._forget_processes()
         self._timeline.forget_before(self._now_ns - HISTORY_NS)
         self._count_conversations()
         return spans
+
+    def _forget_processes(self) -> None:
+        for gone in self._gone:
+            self._timeline.forget_process(gone.tgid)
+            self._functions.pop(gone.tgid, None)
+            self._leaving.append((gone.time_ns + LINGER_NS, gone.tgid, self._resource(gone.tgid)))
+        self._gone.clear()
+        while self._leaving and self._leaving[0][0] <= self._now_ns:
+            _, tgid, owner = self._leaving.popleft()
+            self._departed.append(owner)
+            if self._resources.get(tgid) == owner:  # else its number was given out again
+                del self._resources[tgid]
 
     def _end_processes(self) -> None:
         for conversation in self._conversations.values():
@@ -240,7 +264,8 @@ class Pipeline:
         waiting = (owners > 0) & ~answered
         self._book.add(rows[waiting], owners[waiting], self._totals.of(rows[waiting]))
         if (owners <= 0).any():
-            self._windows.add(rows[owners <= 0], owners[owners <= 0] == AMBIGUOUS)
+            ambiguous = owners[owners <= 0] == AMBIGUOUS
+            self._windows.add(rows[owners <= 0], ambiguous.astype(np.int64) * _AMBIGUOUS)
         return spans
 
     def _set_names(self, rows: Operations) -> None:
@@ -296,6 +321,21 @@ class Pipeline:
         )
         told = identities.sampled[served.request]
         return spans + self._spans(unfolded(served.operations[told], slots[told]), identities.parents)
+
+    def _give_up(self, *, final: bool) -> None:
+        """Requests that will not be answered any more: what they caused is told among the unlinked."""
+        if not final and self._now_ns < self._next_sweep_ns:
+            return
+        self._next_sweep_ns = self._now_ns + HISTORY_NS // 8
+        held = () if final else self._timeline.held()
+        before = self._now_ns + 1 if final else self._now_ns - HISTORY_NS
+        keys = self._book.stale(before, held)
+        served = self._book.take(keys)
+        self._loss("correlate", "unanswered_requests", len(keys))
+        self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
+        if len(served.operations):
+            served.operations["context_source"] = ContextSource.NONE
+            self._windows.add(served.operations, np.full(len(served.operations), _UNANSWERED))
 
     def _measure_exchange(self, exchange: Exchange) -> None:
         assert self._exchange_signals is not None

@@ -8,7 +8,7 @@ its request's totals and is counted as dropped, so that no sum is ever wrong.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -29,6 +29,7 @@ class _Held:
     parts: list[Operations] = field(default_factory=list)
     rows: int = 0
     dropped: int = 0
+    last_ns: int = 0  # start of the newest operation
     totals: npt.NDArray[np.int64] | None = None
 
 
@@ -66,6 +67,7 @@ class RequestBook(Generic[_Context]):
             held = self._held.setdefault(int(keys[begin]), _Held())
             added = totals[rows].sum(axis=0)
             held.totals = added if held.totals is None else held.totals + added
+            held.last_ns = max(held.last_ns, int(operations["start_ns"][rows].max()))
             room = min(OPERATIONS_PER_REQUEST - held.rows, OPERATIONS_HELD - self._rows)
             kept = rows[: max(room, 0)]
             if len(kept):
@@ -95,6 +97,10 @@ class RequestBook(Generic[_Context]):
             totals=totals,
             dropped=dropped,
         )
+
+    def stale(self, before_ns: int, held: Collection[int]) -> list[int]:
+        """Requests with operations, none since ``before_ns``, that are not among the ``held``."""
+        return [key for key, work in self._held.items() if work.last_ns < before_ns and key not in held]
 
     def remember(self, key: int, context: _Context | None) -> None:
         """An answered request: its late operations still find their parent (None: they are not told)."""

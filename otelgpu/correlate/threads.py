@@ -78,6 +78,10 @@ class ThreadTimeline:
             owners[rows] = states[positions]
         return owners
 
+    def held(self) -> set[int]:
+        """The exchanges that some thread holds now."""
+        return {exchange for thread in self._threads.values() for exchange in thread.held}
+
     def forget_before(self, time_ns: int) -> None:
         """Drop what can no longer be asked about; a thread's current state is kept."""
         for tid, thread in list(self._threads.items()):

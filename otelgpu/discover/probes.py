@@ -8,7 +8,6 @@ that maps the file, so a file is never attached to twice.
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -16,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otelgpu.discover.elf_files import paths_of
+from otelgpu.discover.elf_files import map_elf, paths_of
 from otelgpu.discover.libraries import library_stem
 from otelgpu.discover.maps import executable_mappings
 from otelgpu.kernel.attach import Hook, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.libbpf import Link, detach_all
-from otelgpu.layout.elf import ElfError, ElfImage
+from otelgpu.layout.elf import ElfError
 
 _log = logging.getLogger("otelgpu.discover")
 
@@ -64,21 +63,22 @@ class ProbePlacer:
         """Files that have probes, in the order they were found."""
         return [placement for placement in self._examined.values() if placement is not None]
 
-    def examine_process(self, tgid: int) -> None:
-        """Everything that a running process has mapped: its program and its libraries."""
+    def examine_process(self, tgid: int) -> bool:
+        """Everything that a running process has mapped, program and libraries; whether any carries probes."""
+        found = [self.examine_program(tgid)]
         for mapping in executable_mappings(tgid):
             if library_stem(mapping.path) in self._hooks:
-                self.examine_mapping(tgid, mapping.start, mapping.end, mapping.path, 0)
-        self.examine_program(tgid)
+                found.append(self.examine_mapping(tgid, mapping.start, mapping.end, mapping.path, 0))
+        return any(placement is not None for placement in found)
 
-    def examine_program(self, tgid: int) -> None:
+    def examine_program(self, tgid: int) -> Placement | None:
         """The program of a process, which may have a library linked into it."""
         try:
             path = os.readlink(f"/proc/{tgid}/exe")
         except OSError:
             self.counters["process_vanished"] += 1
-            return
-        self._examine(f"/proc/{tgid}/exe", path, library_stem(path), mapped_ns=0)
+            return None
+        return self._examine(f"/proc/{tgid}/exe", path, library_stem(path), mapped_ns=0)
 
     def examine_mapping(self, tgid: int, start: int, end: int, path: str, mapped_ns: int) -> Placement | None:
         """An executable mapping; ``mapped_ns`` is when it was made, 0 when long ago.
@@ -148,10 +148,9 @@ class ProbePlacer:
         wanted = self._hooks.get(stem or "") or [hook for listed in self._hooks.values() for hook in listed]
         symbols = {hook.symbol for hook in wanted}
         try:
-            contents = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-            image = ElfImage(memoryview(contents))
+            image = map_elf(descriptor)
             offsets = image.function_offsets(symbols)
-        except (ElfError, ValueError) as error:
+        except ElfError as error:
             self.counters["file_not_elf"] += 1
             _log.debug("not an ELF file that can be probed: %s: %s", path, error)
             return None

@@ -27,7 +27,10 @@ DROPPED: Final = "otelgpu.operations.dropped"
 """Operations of the request that were summed but not kept one by one, because there were too many."""
 
 UNLINKED_REASON: Final = "otelgpu.unlinked.reason"
-"""Why work has no request: ``no_request`` or ``ambiguous`` (its thread held several requests at once)."""
+"""Why work has no request: one of :data:`UNLINKED_REASONS`."""
+
+UNLINKED_REASONS: Final = ("no_request", "ambiguous", "unanswered")
+"""No request was known; the thread held several at once; the request was never seen to be answered."""
 
 THREAD_ID: Final = "thread.id"
 ERROR_TYPE: Final = "error.type"

@@ -32,7 +32,7 @@ _SCOPE: Final = "otelgpu"
 _SALT: Final = 0x756E
 _FOLD_ABOVE: Final = 8192
 
-Key = tuple[int, int, bool]  # tgid, window, ambiguous
+Key = tuple[int, int, int]  # tgid, window, position in names.UNLINKED_REASONS
 
 
 @dataclass(slots=True)
@@ -61,17 +61,17 @@ class UnlinkedWindows:
         self._open: dict[Key, _Window] = {}
         self._closed_until = 0  # first window that may still be opened
 
-    def add(self, rows: Operations, ambiguous: npt.NDArray[np.bool_]) -> None:
-        """Take operations that no request caused, or (``ambiguous``) one of several did."""
+    def add(self, rows: Operations, reason: npt.NDArray[np.int64]) -> None:
+        """Take operations without a request; ``reason`` indexes ``names.UNLINKED_REASONS``."""
         window = (rows["start_ns"] + rows["duration_ns"]) // WINDOW_NS
         window = np.maximum(window, np.uint64(self._closed_until)).astype(np.int64)
-        keys = np.stack([rows["tgid"].astype(np.int64), window, ambiguous.astype(np.int64)], axis=1)
+        keys = np.stack([rows["tgid"].astype(np.int64), window, reason], axis=1)
         distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
         sums = self._totals.by_group(rows, inverse.reshape(-1), len(distinct))
-        for position, (tgid, index, unclear) in enumerate(distinct.tolist()):
+        for position, (tgid, index, why) in enumerate(distinct.tolist()):
             mine = rows[inverse.reshape(-1) == position]
             held = self._open.setdefault(
-                (tgid, index, bool(unclear)), _Window(np.zeros(len(self._totals), dtype=np.int64))
+                (tgid, index, why), _Window(np.zeros(len(self._totals), dtype=np.int64))
             )
             held.totals += sums[position]
             held.parts.append(unfolded(mine, np.zeros(len(mine), dtype=np.int64)))
@@ -116,7 +116,7 @@ class UnlinkedWindows:
     ) -> SpanColumns:
         work = window.parts[0]
         start, end = int(work.operations["start_ns"].min()), int(work.end_ns.max())
-        attributes = {names.UNLINKED_REASON: "ambiguous" if key[2] else "no_request"}
+        attributes = {names.UNLINKED_REASON: names.UNLINKED_REASONS[key[2]]}
         return SpanColumns(
             resource=owner,
             scope=_SCOPE,

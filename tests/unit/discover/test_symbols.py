@@ -1,0 +1,200 @@
+"""Addresses of living, dead and odd processes → names."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otelgpu.discover import symbols
+from otelgpu.discover.symbols import AddressResolver
+from tests.unit.symbols.elf_builders import compile_c
+
+# Prints where its kernels' host stubs lie, then waits for its input to end.
+PROGRAM = r"""
+    #include <stdio.h>
+    __attribute__((noinline)) void axpy(float a, float *x, float *y) { *y += a * *x; }
+    static __attribute__((noinline)) void scale(float *x) { *x *= 2; }
+    int main(int argc, char **argv) {
+        float x = 1, y = 2; axpy(3, &x, &y); scale(&x);
+        printf("%p %p\n", (void *)axpy, (void *)scale); fflush(stdout);
+        getchar(); return 0;
+    }
+"""
+
+
+class Running:
+    """A started program and the addresses that it printed."""
+
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        self.pid = self.process.pid
+        self.axpy, self.scale = (int(word, 16) for word in self.process.stdout.readline().split())
+
+    def end(self) -> None:
+        self.process.communicate(timeout=10)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return compile_c(tmp_path, "app", PROGRAM, "-O0", with_compiler="g++")
+
+
+@pytest.fixture
+def running(program: Path) -> Iterator[Running]:
+    started = Running(program)
+    yield started
+    started.end()
+
+
+@pytest.fixture
+def resolver() -> Iterator[AddressResolver]:
+    made = AddressResolver()
+    yield made
+    made.close()
+
+
+def counted(resolver: AddressResolver) -> dict[str, int]:
+    return {reason: count for reason, count in resolver.counters.items() if count}
+
+
+def test_functions_of_another_process_are_named(running: Running, resolver: AddressResolver) -> None:
+    assert resolver.resolve(running.pid, running.axpy) == ("axpy(float, float*, float*)", True)
+    assert resolver.resolve(running.pid, running.scale + 3) == ("scale(float*)", True)
+    assert counted(resolver) == {}
+
+
+def test_functions_of_this_process_and_its_libraries_are_named(resolver: AddressResolver) -> None:
+    address = ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value
+    assert address is not None
+    assert resolver.resolve(os.getpid(), address) == ("qsort", True)
+
+
+def test_a_program_that_was_deleted_is_still_read(program: Path, resolver: AddressResolver) -> None:
+    running = Running(program)
+    try:
+        if not os.access(f"/proc/{running.pid}/map_files", os.R_OK):
+            pytest.skip("map_files wants CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE")
+        program.unlink()
+        assert resolver.resolve(running.pid, running.axpy)[1]
+    finally:
+        running.end()
+
+
+def test_a_process_that_ended_is_named_if_it_was_remembered(program: Path, resolver: AddressResolver) -> None:
+    running = Running(program)
+    resolver.remember(running.pid)
+    running.end()
+    program.unlink()
+    assert resolver.resolve(running.pid, running.axpy) == ("axpy(float, float*, float*)", True)
+
+
+def test_a_process_that_is_gone_is_counted(resolver: AddressResolver) -> None:
+    assert resolver.resolve(1 << 30, 0x1234) == ("[unknown]+0x1234", False)
+    resolver.remember(1 << 30)
+    assert counted(resolver) == {"process_gone": 2}
+
+
+def test_a_process_that_may_not_be_read_is_counted(
+    monkeypatch: pytest.MonkeyPatch, resolver: AddressResolver
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(symbols, "read_maps", denied)
+    assert resolver.resolve(1, 0x10) == ("[unknown]+0x10", False)
+    assert counted(resolver) == {"process_denied": 1}
+
+
+def test_a_stripped_program_gives_module_and_offset(tmp_path: Path, resolver: AddressResolver) -> None:
+    running = Running(compile_c(tmp_path, "app stripped", PROGRAM, "-s", with_compiler="g++"))
+    try:
+        name, known = resolver.resolve(running.pid, running.scale)
+        assert name.startswith("app stripped+0x") and not known
+        assert counted(resolver) == {"symbol_missing": 1}
+    finally:
+        running.end()
+
+
+def test_code_made_at_run_time_has_no_name(resolver: AddressResolver) -> None:
+    protection = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+    page = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection)
+    view = ctypes.c_char.from_buffer(page)
+    name, known = resolver.resolve(os.getpid(), ctypes.addressof(view) + 5)
+    assert not known and name.startswith("[anonymous]+0x")
+    assert counted(resolver) == {"mapping_anonymous": 1}
+    del view
+    page.close()
+
+
+def test_an_address_that_is_mapped_nowhere_is_looked_up_once(
+    monkeypatch: pytest.MonkeyPatch, resolver: AddressResolver
+) -> None:
+    reads = []
+    read = symbols.read_maps
+    monkeypatch.setattr(symbols, "read_maps", lambda *a, **k: reads.append(a) or read(*a, **k))  # type: ignore[func-returns-value]
+    for _ in range(5):
+        assert resolver.resolve(os.getpid(), 0x10) == ("[unknown]+0x10", False)
+    assert len(reads) == 1 and counted(resolver) == {"address_unmapped": 5}
+
+
+def test_code_that_is_mapped_later_is_found(tmp_path: Path, resolver: AddressResolver) -> None:
+    library = compile_c(tmp_path, "liblate.so", "int late_one(void) { return 1; }", "-shared", "-fPIC")
+    assert resolver.resolve(os.getpid(), 0x10)[1] is False
+    address = ctypes.cast(ctypes.CDLL(str(library)).late_one, ctypes.c_void_p).value
+    assert address is not None
+    assert resolver.resolve(os.getpid(), address) == ("late_one", True)
+
+
+def test_a_file_that_changed_in_place_is_not_read(program: Path, resolver: AddressResolver) -> None:
+    copy = program.with_name("libcopy.so")
+    source = compile_c(program.parent, "libold.so", "int one(void) { return 1; }", "-shared", "-fPIC")
+    copy.write_bytes(source.read_bytes())
+    address = ctypes.cast(ctypes.CDLL(str(copy)).one, ctypes.c_void_p).value
+    assert address is not None
+    assert resolver.resolve(os.getpid(), address)[1]
+    os.utime(copy, ns=(1, 1))
+    assert resolver.resolve(os.getpid(), address)[1]  # remembered from before
+    name, known = resolver.resolve(os.getpid(), address + 1)
+    assert not known and name.startswith("libcopy.so+0x")
+    assert counted(resolver) == {"file_changed": 1}
+
+
+def test_a_mapped_file_that_is_no_image_is_counted(tmp_path: Path, resolver: AddressResolver) -> None:
+    path = tmp_path / "data\x1b[31m.so"
+    path.write_bytes(b"x" * 4096)
+    with path.open("rb") as file:
+        page = mmap.mmap(file.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+    entry = next(m for m in symbols.read_maps(os.getpid()) if m.path == str(path) and m.executable)
+    name, known = resolver.resolve(os.getpid(), entry.start + 7)
+    assert (name, known) == ("data\N{REPLACEMENT CHARACTER}[31m.so+0x7", False)
+    assert counted(resolver) == {"file_not_elf": 1}
+    page.close()
+
+
+def test_the_caches_stay_within_their_bounds(tmp_path: Path, running: Running) -> None:
+    resolver = AddressResolver(max_files=2, max_processes=1, max_names_bytes=2000)
+    addresses = []
+    for number in range(4):
+        source = f"int function_{number}(void) {{ return {number}; }}"
+        library = ctypes.CDLL(str(compile_c(tmp_path, f"lib{number}.so", source, "-shared", "-fPIC")))
+        addresses.append(ctypes.cast(getattr(library, f"function_{number}"), ctypes.c_void_p).value or 0)
+    for _ in range(2):
+        for number, address in enumerate(addresses):
+            assert resolver.resolve(os.getpid(), address) == (f"function_{number}", True)
+        assert resolver.resolve(running.pid, running.axpy)[1]
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    assert len(resolver._modules) == 2 and len(resolver._processes) == 1
+    for offset in range(100):
+        resolver.resolve(running.pid, running.axpy + offset)
+    assert resolver._names_bytes <= 2000
+    assert resolver._names_bytes == sum(symbols._cost(answer) for answer in resolver._names.values())
+    resolver.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) < open_before
+    assert resolver._names_bytes == 0
