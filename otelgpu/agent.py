@@ -15,13 +15,13 @@ from types import FrameType, TracebackType
 from typing import Final, Self
 
 from otelgpu import __version__
-from otelgpu.capture import CaptureReader, CaptureWriter, Header
+from otelgpu.capture import CaptureError, CaptureReader, CaptureWriter, Header
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Exporter
 from otelgpu.families.base import Family
 from otelgpu.kernel import clock
 from otelgpu.live import LiveSource
-from otelgpu.model.inputs import Input
+from otelgpu.model.inputs import Input, LossCounted
 from otelgpu.model.resource import AttributeValue, Resource, resource
 from otelgpu.model.spans import SpanColumns
 from otelgpu.pipeline import Detail, Pipeline
@@ -205,8 +205,14 @@ class Agent:
 
     def _feed(self, inputs: list[Input]) -> None:
         if self._writer is not None:
-            for item in inputs:
-                self._writer.write(item)
+            try:
+                for item in inputs:
+                    self._writer.write(item)
+            except CaptureError as error:
+                _log.error("%s; the capture ends here, observing goes on", error)
+                self._writer.close()
+                self._writer = None
+                inputs = [*inputs, LossCounted(family="capture", reason="write_failed", count=1)]
         self._session.take(inputs)
 
     def finish(self) -> Outcome:
@@ -220,7 +226,10 @@ class Agent:
         exported = self._session.finish()
         self._source.close()
         if self._writer is not None:
-            self._writer.close()
+            try:
+                self._writer.close()
+            except CaptureError as error:
+                _log.error("%s", error)
         return Outcome(
             summary=self._session.summary,
             exported=exported,

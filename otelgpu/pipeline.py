@@ -67,6 +67,7 @@ SPANS_PER_PARENT: Final = 512
 KERNEL_NAMES: Final = 65_536
 """Distinct kernel names remembered; later ones are called by the last entry, and counted."""
 
+_FOREVER_NS: Final = 1 << 63
 _AMBIGUOUS: Final = names.UNLINKED_REASONS.index("ambiguous")
 _UNANSWERED: Final = names.UNLINKED_REASONS.index("unanswered")
 
@@ -328,8 +329,7 @@ class Pipeline:
             return
         self._next_sweep_ns = self._now_ns + HISTORY_NS // 8
         held = () if final else self._timeline.held()
-        before = self._now_ns + 1 if final else self._now_ns - HISTORY_NS
-        keys = self._book.stale(before, held)
+        keys = self._book.stale(_FOREVER_NS if final else self._now_ns - HISTORY_NS, held)
         served = self._book.take(keys)
         self._loss("correlate", "unanswered_requests", len(keys))
         self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import NoReturn
 
@@ -53,7 +54,10 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line. Exit codes: 0; 1 for an error told on standard error; 2 for wrong usage."""
+    """Run the command line.
+
+    Exit codes: 0; 1 for an error told on standard error; 2 for wrong usage; 70 for a fault of this program.
+    """
     try:
         cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -64,4 +68,8 @@ def main() -> NoReturn:
     except OtelgpuError as error:
         click.echo(f"otelgpu: {error}", err=True)
         sys.exit(1)
+    except Exception as error:
+        logging.getLogger("otelgpu.cli").debug("internal error", exc_info=True)
+        click.echo(f"otelgpu: internal error: {error!r} (OTELGPU_LOG_LEVEL=debug shows where)", err=True)
+        sys.exit(70)  # EX_SOFTWARE
     sys.exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -30,6 +31,8 @@ from otelgpu.discover.processes import descendants
 from otelgpu.errors import OtelgpuError
 from otelgpu.families import registry
 from otelgpu.live import LiveSource, Scope
+
+_log = logging.getLogger("otelgpu.cli")
 
 
 def _say(text: str) -> None:
@@ -71,13 +74,21 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
         except OtelgpuError:
             source.close()
             raise
-        session.work(interrupts, also=child.pidfd)
-        if interrupts.requested:
-            # The program was told to end as well; what it still does belongs to the picture.
-            interrupts.acknowledge()
+        code: int | None = None
+        try:
             session.work(interrupts, also=child.pidfd)
-        code = child.wait()
-        _finish(session, quiet)
+            if interrupts.requested:
+                # The program was told to end as well; what it still does belongs to the picture.
+                interrupts.acknowledge()
+                session.work(interrupts, also=child.pidfd)
+            code = child.wait()
+            _finish(session, quiet)
+        except Exception as error:
+            # A fault of ours must not become one of the program's: let it run to its own end.
+            _log.debug("observing failed", exc_info=True)
+            _say(f"internal error, observing ended: {error!r} (OTELGPU_LOG_LEVEL=debug shows where)")
+            source.close()
+            code = child.wait() if code is None else code
     return code
 
 

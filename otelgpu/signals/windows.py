@@ -29,7 +29,8 @@ GRACE_NS: Final = 1_000_000_000
 
 SPAN_NAME: Final = "unlinked gpu work"
 _SCOPE: Final = "otelgpu"
-_SALT: Final = 0x756E
+_TRACE_SALT: Final = 0x756E
+_ROOT_SALT: Final = 0x7572  # or a root's span id would be half of its trace id
 _FOLD_ABOVE: Final = 8192
 
 Key = tuple[int, int, int]  # tgid, window, position in names.UNLINKED_REASONS
@@ -97,8 +98,8 @@ class UnlinkedWindows:
             self._fold(window)
         words = np.array(keys, dtype=np.uint64)
         parents = Parents(
-            trace_id=trace_ids(seed ^ _SALT, words[:, 0], words[:, 1], words[:, 2]),
-            span_id=span_ids(seed ^ _SALT, words[:, 0], words[:, 1], words[:, 2]),
+            trace_id=trace_ids(seed ^ _TRACE_SALT, words[:, 0], words[:, 1], words[:, 2]),
+            span_id=span_ids(seed ^ _ROOT_SALT, words[:, 0], words[:, 1], words[:, 2]),
             flags=np.ones(len(keys), dtype=np.uint32),
         )
         for position, window in enumerate(held):
