@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +57,7 @@ class Session:
         self._pipeline = pipeline
         self._exporters = exporters
         self._interval = metric_interval_s
+        self._lost: Counter[str] = Counter()
         self._next_metrics = time.monotonic() + (metric_interval_s or 0)
 
     @property
@@ -71,7 +74,15 @@ class Session:
             self.export_metrics()
 
     def export_metrics(self) -> None:
-        """All metrics as of now."""
+        """All metrics as of now, the exporters' own losses among them."""
+        lost: Counter[str] = Counter()
+        for exporter in self._exporters:
+            for key, count in exporter.stats().items():
+                _, _, reason = key.partition("_lost_")
+                lost[reason] += count if reason else 0
+        for reason, count in (lost - self._lost).items():
+            self._pipeline.feed(LossCounted(family="export", reason=reason, count=count))
+        self._lost = lost
         data, points = self._pipeline.read_metrics()
         for exporter in self._exporters:
             exporter.export_metrics(data, points)
@@ -218,6 +229,7 @@ class Agent:
     def finish(self) -> Outcome:
         """Collect what is left, detach, flush."""
         self._feed(self._source.collect())
+        self._source.stop_holding()  # the flush may take seconds
         self._feed(self._source.losses())
         libraries = [(p.path, len(p.symbols), p.blind_ns) for p in self._source.placements]
         submitted = {
@@ -272,6 +284,15 @@ def replay(
     )
 
 
+class CannotStartError(OtelgpuError):
+    """The program to observe could not be started; ``exit_code`` is what a shell gives."""
+
+    def __init__(self, program: str, number: int) -> None:
+        super().__init__(f"cannot start {program}: {os.strerror(number)}")
+        self.errno = number
+        self.exit_code = 127 if number == errno.ENOENT else 126
+
+
 class Child:
     """A program that waits before exec until everything that watches it is in place."""
 
@@ -284,6 +305,8 @@ class Child:
                 os.close(self._go_write)
                 os.close(failed_read)
                 if os.read(self._go_read, 1):
+                    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and inherited across exec
+                        signal.signal(ignored, signal.SIG_DFL)
                     os.execvpe(argv[0], list(argv), dict(environ if environ is not None else os.environ))
             except OSError as error:
                 os.write(failed_write, str(error.errno).encode())
@@ -296,14 +319,14 @@ class Child:
         self._argv = argv
 
     def start(self) -> None:
-        """Let it exec. Raises :class:`OtelgpuError` when the program cannot be started."""
+        """Let it exec. Raises :class:`CannotStartError`."""
         os.write(self._go_write, b"!")
         os.close(self._go_write)
         with os.fdopen(self._failed_read, "rb") as pipe:
             failure = pipe.read()
         if failure:
             os.waitpid(self.pid, 0)
-            raise OtelgpuError(f"cannot start {self._argv[0]}: {os.strerror(int(failure))}")
+            raise CannotStartError(self._argv[0], int(failure))
 
     def abandon(self) -> None:
         """End it without having started the program."""

@@ -9,6 +9,9 @@ class OtelgpuError(Exception):
     ``message`` says what failed and on what; ``hint`` says what to do about it, or is empty.
     """
 
+    exit_code = 1
+    """What the command line ends with."""
+
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message

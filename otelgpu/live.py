@@ -46,6 +46,8 @@ from otelgpu.model.resource import AttributeValue
 _log = logging.getLogger("otelgpu.live")
 
 _PROCESS: Final = "process"
+_MAPPING: Final = "process_mapping"
+_IN_FLIGHT_S: Final = 0.005  # a BPF program that has begun has ended by then
 _PROCESS_RING_BYTES: Final = 1 << 20
 _ANCHOR_EVERY_NS: Final = 10_000_000_000
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
@@ -223,7 +225,7 @@ class LiveSource:
                 left = max(deadline - time.monotonic(), 0)
                 if self._settings.hold_on_load:
                     left = min(left, 0.5)
-                    self._loaded[_PROCESS].set_variable("hold_heartbeat_ns", clock.monotonic_ns())
+                    self.start_holding()
                 ready = {descriptor for descriptor, _ in self._events.poll(left)}
                 if process_fd in ready:
                     self._handle_process_events()
@@ -262,7 +264,8 @@ class LiveSource:
             end = start + int(record["bytes"])
             name = bytes(record["name"]).decode(errors="surrogateescape")
             mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
-            placement = self._placer.examine_mapping(tgid, start, end, name, mapped_ns)
+            inode = (int(record["device"]), int(record["inode"]))
+            placement = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
             if placement is not None:
                 if record["held"]:
                     placement.blind_ns = 0
@@ -285,10 +288,30 @@ class LiveSource:
         except BpfError:
             self.counters["known_files_full"] += 1
         if record["held"]:
-            try:
-                os.kill(tgid, signal.SIGCONT)
-            except ProcessLookupError:
-                self.counters["process_vanished"] += 1
+            self._continue(tgid)
+
+    def _continue(self, tgid: int) -> None:
+        try:
+            os.kill(tgid, signal.SIGCONT)
+        except ProcessLookupError:
+            self.counters["process_vanished"] += 1
+
+    def start_holding(self) -> None:
+        """Hold processes at what they map, for two seconds; :meth:`wait` prolongs it."""
+        if self._settings.hold_on_load:
+            self._loaded[_PROCESS].set_variable("hold_heartbeat_ns", clock.monotonic_ns())
+
+    def stop_holding(self) -> None:
+        """Hold nobody from here on, and let those go that are held now: before the source ends, or pauses."""
+        process = self._loaded.get(_PROCESS)
+        if process is None or not self._settings.hold_on_load:
+            return
+        process.set_variable("hold_heartbeat_ns", 0)
+        for _ in range(2):  # the second time for a program that had just looked at the heartbeat
+            for batch in process.drain():
+                for record in batch.records[batch.records["held"] == 1] if batch.kind == _MAPPING else ():
+                    self._continue(int(record["head"]["tgid"]))
+            time.sleep(_IN_FLIGHT_S)
 
     # -- collection -------------------------------------------------------------------------------
 
@@ -398,6 +421,7 @@ class LiveSource:
 
     def close(self) -> None:
         """Detach everything; idempotent."""
+        self.stop_holding()
         if hasattr(self, "_placer"):
             self._placer.detach()
         for loaded in self._loaded.values():

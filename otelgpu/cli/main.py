@@ -67,7 +67,7 @@ def main() -> NoReturn:
         sys.exit(130)
     except OtelgpuError as error:
         click.echo(f"otelgpu: {error}", err=True)
-        sys.exit(1)
+        sys.exit(error.exit_code)
     except Exception as error:
         logging.getLogger("otelgpu.cli").debug("internal error", exc_info=True)
         click.echo(f"otelgpu: internal error: {error!r} (OTELGPU_LOG_LEVEL=debug shows where)", err=True)

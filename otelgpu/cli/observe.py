@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +66,12 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
 
     # A terminal's Ctrl-C reaches the program by itself; a signal sent to us alone is passed on.
     def forward(number: int) -> None:
-        if number != signal.SIGINT or not sys.stdin.isatty():
+        if number != signal.SIGINT or not _is_foreground():
             child.signal(number)
 
-    with wiring.Interrupts(forward) as interrupts:
-        try:
-            child.start()
-        except OtelgpuError:
-            source.close()
-            raise
+    with wiring.Interrupts(forward) as interrupts, closing(source):
+        source.start_holding()
+        child.start()
         code: int | None = None
         try:
             session.work(interrupts, also=child.pidfd)
@@ -90,6 +88,20 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
             source.close()
             code = child.wait() if code is None else code
     return code
+
+
+def _is_foreground() -> bool:
+    """Whether what is typed at a terminal interrupts this process group, wherever standard input comes from."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False  # there is none
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def observe_processes(
@@ -119,7 +131,7 @@ def _observe_until(
 ) -> int:
     session = wiring.Agent(source, plan(config, capture=capture))
     until = time.monotonic() + duration if duration is not None else None
-    with wiring.Interrupts() as interrupts:
+    with wiring.Interrupts() as interrupts, closing(source):
         _say(f"{what}; " + (f"for {duration:g} s" if duration is not None else "Ctrl-C ends it"))
         session.work(interrupts, until=until)
         _finish(session, quiet)

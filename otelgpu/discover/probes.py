@@ -51,6 +51,7 @@ class ProbePlacer:
             self._hooks.setdefault(hook.stem, []).append(hook)
         self._with_returns = with_returns
         self._examined: dict[tuple[object, ...], Placement | None] = {}
+        self._by_inode: dict[tuple[int, int], Placement] = {}
         self.counters: Counter[str] = Counter()
 
     @property
@@ -80,15 +81,27 @@ class ProbePlacer:
             return None
         return self._examine(f"/proc/{tgid}/exe", path, library_stem(path), mapped_ns=0)
 
-    def examine_mapping(self, tgid: int, start: int, end: int, path: str, mapped_ns: int) -> Placement | None:
+    def examine_mapping(
+        self,
+        tgid: int,
+        start: int,
+        end: int,
+        path: str,
+        mapped_ns: int,
+        inode: tuple[int, int] | None = None,
+    ) -> Placement | None:
         """An executable mapping; ``mapped_ns`` is when it was made, 0 when long ago.
 
+        ``inode``: (device as the kernel writes it, number) if the kernel told it: a file that has its probes
+        is then known without being opened. Its probes hold it, so the number cannot pass to another file.
         Opened through ``/proc/PID/map_files``, which reaches into containers and to deleted files; where
         that is forbidden or the mapping has changed, through ``/proc/PID/root``.
         """
         stem = library_stem(path)
         if stem not in self._hooks:
             return None
+        if inode is not None and (placement := self._by_inode.get(inode)) is not None:
+            return _mapped(placement, mapped_ns)
         exact = f"/proc/{tgid}/map_files/{start:x}-{end:x}"
         candidates = [exact]
         if not os.access(exact, os.F_OK):
@@ -128,15 +141,15 @@ class ProbePlacer:
                     self._forget_plain_files()
                 self._examined[identity] = self._place(descriptor, path, stem)
             placement = self._examined[identity]
+            if placement is not None:
+                self._by_inode[_kernel_inode(descriptor)] = placement
         except OSError as error:
             self.counters["file_unreadable"] += 1
             _log.debug("cannot read %s (%s): %s", open_path, path, error)
             return None
         finally:
             os.close(descriptor)
-        if placement is not None and mapped_ns and mapped_ns < placement.ready_ns:
-            placement.blind_ns = max(placement.blind_ns, placement.ready_ns - mapped_ns)
-        return placement
+        return None if placement is None else _mapped(placement, mapped_ns)
 
     def _forget_plain_files(self) -> None:
         for identity in [identity for identity, found in self._examined.items() if found is None]:
@@ -177,12 +190,25 @@ class ProbePlacer:
         )
 
 
+def _mapped(placement: Placement, mapped_ns: int) -> Placement:
+    """Note how long a process had the file before its probes were there."""
+    if mapped_ns and mapped_ns < placement.ready_ns:
+        placement.blind_ns = max(placement.blind_ns, placement.ready_ns - mapped_ns)
+    return placement
+
+
 def _full_path(candidate: str, path: str) -> str:
     """The whole path of a mapped file of which an event told only the last component."""
     try:
         return os.readlink(candidate).removesuffix(" (deleted)") if "/map_files/" in candidate else path
     except OSError:
         return path
+
+
+def _kernel_inode(descriptor: int) -> tuple[int, int]:
+    """(device, inode) as process.bpf.c reads them: MKDEV of include/linux/kdev_t.h."""
+    status = os.fstat(descriptor)
+    return (os.major(status.st_dev) << 20 | os.minor(status.st_dev), status.st_ino)
 
 
 def _identity(descriptor: int) -> tuple[object, ...]:

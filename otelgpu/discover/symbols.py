@@ -126,8 +126,7 @@ class AddressResolver:
         try:
             process = self._snapshot(tgid)
         except OSError:
-            self.counters["process_gone"] += 1
-            return
+            return  # counted when, and if, a name is wanted
         program = next((mapping for mapping in process.mappings if mapping.is_file), None)
         if program is not None:
             self._module_of(tgid, process, program, _label(program.path))
