@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from otelgpu.agent import Outcome
+from otelgpu.export.quantities import duration, size
 from otelgpu.signals.summary import Latencies, Summary
 
 _TOP_KERNELS: Final = 10
@@ -68,14 +69,14 @@ def _requests(summary: Summary) -> Table:
 
 
 def _percentiles(latencies: Latencies) -> list[str]:
-    return [seconds(value) for value in latencies.percentiles(50, 95, 99)]
+    return [_seconds(value) for value in latencies.percentiles(50, 95, 99)]
 
 
 def _kernels(summary: Summary) -> Table:
     title = f"Kernels by launches (top {min(_TOP_KERNELS, len(summary.kernels))} of {len(summary.kernels)})"
     table = _table(title, "kernel", "launches", "host time per launch")
     for name, count in summary.kernels.most_common(_TOP_KERNELS):
-        table.add_row(name, f"{count}", seconds(summary.kernel_host_ns[name] / count * 1e-9))
+        table.add_row(name, f"{count}", _seconds(summary.kernel_host_ns[name] / count * 1e-9))
     return table
 
 
@@ -88,7 +89,7 @@ def _calls(summary: Summary) -> Table:
         )
     if summary.waits:
         table.add_row(
-            "synchronisation waits", f"{summary.waits}", f"{seconds(summary.wait_ns * 1e-9)} waited"
+            "synchronisation waits", f"{summary.waits}", f"{_seconds(summary.wait_ns * 1e-9)} waited"
         )
     table.add_row("linked to a request", f"{summary.linked}", f"{100 * summary.linked / total:.1f} %")
     if summary.unlinked:
@@ -124,20 +125,5 @@ def _losses(outcome: Outcome) -> str:
     return text + (f"\nbounded  {bounded}" if bounded else "")
 
 
-def seconds(value: float) -> str:
-    """A duration with a unit that keeps three digits: ``1.23 ms``."""
-    if math.isnan(value):
-        return "-"
-    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
-        if value < limit:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value:.3g} s"
-
-
-def size(value: float) -> str:
-    """Bytes with a binary unit: ``1.5 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} TiB"
+def _seconds(value: float) -> str:
+    return "-" if math.isnan(value) else duration(value * 1e9)

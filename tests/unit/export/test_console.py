@@ -7,7 +7,8 @@ import io
 import numpy as np
 from hypothesis import given, settings
 
-from otelgpu.export.console import MAX_WAITING, ConsoleExporter, duration, size
+from otelgpu.export.console import MAX_WAITING, ConsoleExporter
+from otelgpu.export.quantities import duration, size
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind
 from tests.unit.export.builders import span_batches, spans, text
 
