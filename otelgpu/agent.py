@@ -22,6 +22,7 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Exporter
 from otelgpu.families.base import Family
 from otelgpu.kernel import clock
+from otelgpu.kernel.libbpf import exit_at_once
 from otelgpu.live import LiveSource
 from otelgpu.model.inputs import Input, LossCounted
 from otelgpu.model.resource import AttributeValue, Resource, resource
@@ -143,7 +144,7 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            os._exit(128 + number)
+            exit_at_once(128 + number)
         self.requested = number
         if self._forward is not None:
             self._forward(number)

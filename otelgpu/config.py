@@ -34,7 +34,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     export: tuple[str, ...] = ()
     """Destinations: console, file:PATH, otlp[:URL]. Empty: otlp when an endpoint is set, else a file."""
     detail: Detail = "ops"
-    """phases: no operation spans; ops: runs of equal calls folded; all: a span for each call."""
+    """phases: no operation spans; ops: runs of equal calls folded; all: a span for each call (to 16,384 a parent)."""
     hold_on_load: bool = False
     """Stop a process while a library it has just mapped gets its probes."""
     return_probes: Literal["auto", "on", "off"] = "auto"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.correlate.fold import Folded, fold, unfolded
-from otelgpu.correlate.requests import RequestBook
+from otelgpu.correlate.requests import OPERATIONS_PER_REQUEST, RequestBook
 from otelgpu.correlate.threads import AMBIGUOUS, ThreadTimeline
 from otelgpu.families.base import (
     Activity,
@@ -61,8 +61,8 @@ HISTORY_NS: Final = 120_000_000_000
 LINGER_NS: Final = 15_000_000_000
 """How long a process that ended is still known: its last window is told in this time."""
 
-SPANS_PER_PARENT: Final = 512
-"""Operation spans under one phase, request or window; equal calls beyond it are merged and counted."""
+SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all": OPERATIONS_PER_REQUEST}
+"""Operation spans under one phase, request or window; calls beyond it are merged and counted."""
 
 KERNEL_NAMES: Final = 65_536
 """Distinct kernel names remembered; later ones are called by the last entry, and counted."""
@@ -137,7 +137,7 @@ class Pipeline:
         self._book: RequestBook[Parents] = RequestBook(len(self._totals))
         self._operations: list[Operations] = []
         self._exchanges: list[Exchange] = []
-        self._windows = UnlinkedWindows(self._totals, limit=SPANS_PER_PARENT, runs=detail != "all")
+        self._windows = UnlinkedWindows(self._totals, limit=SPANS_PER_PARENT[detail], runs=detail != "all")
         self._now_ns = 0
         self._next_sweep_ns = 0
         self._counted: dict[tuple[str, str], int] = {}
@@ -156,8 +156,7 @@ class Pipeline:
             case ClockAnchor():
                 self._offset_ns = item.unix_ns - item.monotonic_ns
             case ProcessSeen():
-                self._resources[item.tgid] = item.resource
-                self._functions.pop(item.tgid, None)
+                self._see(item)
             case ProcessGone():
                 self._gone.append(item)
             case LossCounted():
@@ -179,6 +178,13 @@ class Pipeline:
     def is_named(self, tgid: int, address: int) -> bool:
         """Whether a function's name was fed already."""
         return address in self._functions.get(tgid, ())
+
+    def _see(self, seen: ProcessSeen) -> None:
+        before = self._resources.get(seen.tgid)
+        if before is not None and before != seen.resource:  # it exec'd: what it was is told once more
+            self._leaving.append((seen.time_ns + LINGER_NS, seen.tgid, before))
+        self._resources[seen.tgid] = seen.resource
+        self._functions.pop(seen.tgid, None)
 
     def _batch(self, batch: Batch) -> None:
         if conversation := self._conversations.get(batch.family):
@@ -362,7 +368,7 @@ class Pipeline:
         """Operation spans, as far as the detail asked for has them."""
         if self._detail == "phases" or not len(work):
             return []
-        folded = fold(work, limit=SPANS_PER_PARENT, runs=self._detail == "ops")
+        folded = fold(work, limit=SPANS_PER_PARENT[self._detail], runs=self._detail == "ops")
         return operation_spans(
             folded,
             parents,

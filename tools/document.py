@@ -267,13 +267,12 @@ def operation_attributes() -> str:
     }
     for signals in operation_signals().values():
         rows[signals.kernel_name] = _attribute_row(signals.kernel_name, "string", "launch")
-        for table_, kind_name in ((signals.attributes, "int"), (signals.labels, "string")):
-            for kind, columns in table_.items():
-                for key, *_ in columns:
-                    word = kind.name.lower().replace("_", " ")
-                    known = rows.get(key)
-                    where = f"{known[-1]}, {word}" if known else word
-                    rows[key] = _attribute_row(key, kind_name, where)
+        integers = [(kind, spec.key, "int") for kind, specs in signals.attributes.items() for spec in specs]
+        labels = [(kind, key, "string") for kind, specs in signals.labels.items() for key, *_ in specs]
+        for kind, key, kind_name in integers + labels:
+            word = kind.name.lower().replace("_", " ")
+            known = rows.get(key)
+            rows[key] = _attribute_row(key, kind_name, f"{known[-1]}, {word}" if known else word)
     return table(_ATTRIBUTE_HEADER, rows.values())
 
 

@@ -109,8 +109,10 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
     ("correlate", "late_operations"): "a call that arrived after its request had been told; it is exported, "
     "but is missing from the request's totals",
     ("correlate", "operations_not_kept"): "a call summed into its request without a span of its own",
-    ("correlate", "unanswered_requests"): "a request whose answer was never seen; its calls are told among the "
-    "work without a request",
+    (
+        "correlate",
+        "unanswered_requests",
+    ): "a request whose answer was never seen; its calls are told among the work without a request",
     ("correlate", "unsampled_requests"): "a request whose `traceparent` says that it is not sampled; no span",
     ("export", "queue_full"): "the queue's memory bound was reached: the Collector is down or too slow",
     ("export", "rejected"): "the Collector took the batch but rejected these (OTLP partial success)",

@@ -1,8 +1,8 @@
 """Runs of equal calls become one row with a count, so that the volume of spans is bounded.
 
 In: operations and the group (a parent span) of each. Out: rows of :data:`FOLDED`. Two calls are equal when
-the columns of :data:`SAME` are; a run is equal calls of one thread that follow one another. Sums are
-exact: over the rows of a group, ``count`` adds up to the calls that went in.
+the columns of :data:`SAME` are, alike when those of :data:`ALIKE` are; a run is equal calls of one thread that
+follow one another. Sums are exact: over the rows of a group, ``count`` adds up to the calls that went in.
 """
 
 from __future__ import annotations
@@ -16,20 +16,8 @@ import numpy.typing as npt
 
 from otelgpu.model.operations import Operations
 
-SAME: Final = (
-    "tid",
-    "family",
-    "kind",
-    "api",
-    "name",
-    "status",
-    "direction",
-    "stream",
-    "shared_bytes",
-    "grid",
-    "block",
-    "context_source",
-)
+ALIKE: Final = ("tid", "family", "kind", "api", "name", "status", "direction", "context_source")
+SAME: Final = (*ALIKE, "stream", "shared_bytes", "grid", "block")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +51,14 @@ def unfolded(operations: Operations, group: npt.NDArray[np.int64]) -> Folded:
 def fold(work: Folded, *, limit: int, runs: bool = True) -> Folded:
     """Fold each group's calls into runs, at most ``limit`` a group; what was folded before may be folded on.
 
-    Runs beyond the limit are merged by equality within their group, whatever lies between them
+    Runs beyond the limit are merged with what is alike in their group, whatever lies between them
     (``merged``). With ``runs`` False every row stays a row of its own, within the limit.
     """
     if not len(work):
         return work
     rows = work.operations
     ordered = take(work, np.lexsort((rows["start_ns"], rows["tid"], work.group)))
-    folded = _sum(ordered, _changes(ordered)) if runs else ordered
+    folded = _sum(ordered, _changes(ordered, SAME)) if runs else ordered
     first_of_group = np.flatnonzero(np.r_[True, folded.group[1:] != folded.group[:-1]])
     lengths = np.diff(np.r_[first_of_group, len(folded)])
     # Rank by time within the group: the earliest runs keep their detail, whatever their thread.
@@ -105,12 +93,12 @@ def concatenate(parts: Sequence[Folded]) -> Folded:
     )
 
 
-def _changes(folded: Folded) -> npt.NDArray[np.bool_]:
-    """Where a row differs from the one before it, in group or in any column of :data:`SAME`."""
+def _changes(folded: Folded, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Where a row differs from the one before it, in group or in any of ``columns``."""
     rows = folded.operations
     change = np.ones(len(rows), dtype=np.bool_)
     change[1:] = folded.group[1:] != folded.group[:-1]
-    for column in SAME:
+    for column in columns:
         differs = rows[column][1:] != rows[column][:-1]
         change[1:] |= differs.any(axis=1) if differs.ndim == 2 else differs
     return change
@@ -133,10 +121,10 @@ def _sum(folded: Folded, change: npt.NDArray[np.bool_]) -> Folded:
 
 
 def _merge(folded: Folded) -> Folded:
-    """One row per (group, equal call), whatever lay between them."""
+    """One row for what is alike in a group, whatever lay between."""
     rows = folded.operations
-    keys = [part for column in SAME for part in np.atleast_2d(rows[column].T)]
+    keys = [rows[column] for column in ALIKE]
     ordered = take(folded, np.lexsort((rows["start_ns"], *keys, folded.group)))
-    merged = _sum(ordered, _changes(ordered))
+    merged = _sum(ordered, _changes(ordered, ALIKE))
     merged.merged[:] = True
     return merged

@@ -29,6 +29,7 @@ from otelgpu.export.base import ExportError
 from otelgpu.export.protobuf import plain, utf8
 from otelgpu.model.resource import AttributeValue, Resource
 from otelgpu.model.spans import Attribute, SpanColumns, Text
+from otelgpu.signals import names
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -165,7 +166,8 @@ def span_lines(columns: SpanColumns) -> Iterator[tuple[bytes, int]]:
     """Lines of OTLP/JSON and how many spans each holds, at most :data:`SPANS_PER_LINE`."""
     resource = _encode(json_resource(columns.resource)).decode()
     scope = _encode({"name": clean(columns.scope), "version": __version__}).decode()
-    head = f'{{"resourceSpans":[{{"resource":{resource},"scopeSpans":[{{"scope":{scope},"spans":['
+    schema = f'"schemaUrl":"{names.SCHEMA_URL}"'
+    head = f'{{"resourceSpans":[{{"resource":{resource},{schema},"scopeSpans":[{{"scope":{scope},{schema},"spans":['
     for first in range(0, len(columns), SPANS_PER_LINE):
         spans = json_spans(columns, slice(first, first + SPANS_PER_LINE))
         body = ",".join(spans)

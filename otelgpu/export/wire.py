@@ -51,6 +51,7 @@ from otelgpu.export.protobuf import (
 )
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Attribute, Bytes, Codes, SpanColumns, Text
+from otelgpu.signals.names import SCHEMA_URL
 
 DEFAULT_MAX_BYTES = 2 * 1024 * 1024
 """Half of the 4 MiB that OTLP servers take in one gRPC message by default."""
@@ -66,17 +67,25 @@ _SPAN_NAME, _SPAN_KIND, _SPAN_START, _SPAN_END = b"\x2a", b"\x30", b"\x39", b"\x
 _SPAN_ATTRIBUTE, _SPAN_STATUS, _SPAN_FLAGS = b"\x4a", b"\x7a", b"\x85\x01"
 _STATUS_MESSAGE, _STATUS_CODE = b"\x12", b"\x18"
 _STATUS_CODES = 256
+# Field 3 of ResourceSpans and of ScopeSpans alike.
+_SCHEMA_URL = delimited(b"\x1a", utf8(SCHEMA_URL))
 
 
 def _resource_field(resource: Resource) -> bytes:
-    """``ResourceSpans.resource``. Not cached: resources that Python calls equal (1, True) encode apart."""
+    """``ResourceSpans.resource`` and its schema.
+
+    Not cached: resources that Python calls equal (1, True) encode apart.
+    """
     attributes = (delimited(_RESOURCE_ATTRIBUTE, key_value(k, any_value(v))) for k, v in resource.attributes)
-    return delimited(_RESOURCE, b"".join(attributes))
+    return delimited(_RESOURCE, b"".join(attributes)) + _SCHEMA_URL
 
 
 @lru_cache(maxsize=64)
 def _scope_field(name: str) -> bytes:
-    return delimited(_SCOPE, delimited(b"\x0a", utf8(name)) + delimited(b"\x12", utf8(__version__)))
+    return (
+        delimited(_SCOPE, delimited(b"\x0a", utf8(name)) + delimited(b"\x12", utf8(__version__)))
+        + _SCHEMA_URL
+    )
 
 
 @lru_cache(maxsize=8192)

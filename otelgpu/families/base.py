@@ -53,13 +53,30 @@ class OperationMetric:
     failed: bool = False  # False: successful calls (or of unknown result); True: failed ones only
 
 
+class Holds(Enum):
+    """What a folded span may say of an attribute of its calls."""
+
+    EQUAL = "equal"  # equal in a run of equal calls; unknown where unequal calls were merged
+    SINGLE = "single"  # differs from call to call: told of single calls only
+    SUM = "sum"  # adds up
+
+
+@dataclass(frozen=True, slots=True)
+class CallAttribute:
+    """An integer attribute of calls: ``column`` gives its values."""
+
+    key: str
+    column: Column
+    holds: Holds = Holds.EQUAL
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSignals:
     """A family's names for operations: the only place where they are written."""
 
     scope: str
     result_name: Callable[[int], str]  # of a status code
-    attributes: Mapping[OperationKind, tuple[tuple[str, Column], ...]]  # integer attributes
+    attributes: Mapping[OperationKind, tuple[CallAttribute, ...]]
     labels: Mapping[OperationKind, tuple[tuple[str, Callable[[int], str], Column], ...]]  # text attributes
     kernel_name: str  # attribute key of a launch's full kernel name
     metrics: tuple[OperationMetric, ...]

@@ -11,8 +11,10 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NoReturn
 
 from otelgpu.errors import OtelgpuError
 
@@ -41,6 +43,30 @@ class _UprobeOptions(ctypes.Structure):
     ]
 
 
+class _UprobeMulti(ctypes.Structure):
+    """union bpf_attr, link_create with uprobe_multi: include/uapi/linux/bpf.h of Linux 6.6."""
+
+    _fields_ = [
+        ("prog_fd", c_uint32),
+        ("target_fd", c_uint32),
+        ("attach_type", c_uint32),
+        ("flags", c_uint32),
+        ("path", c_uint64),
+        ("offsets", c_uint64),
+        ("ref_ctr_offsets", c_uint64),
+        ("cookies", c_uint64),
+        ("cnt", c_uint32),
+        ("multi_flags", c_uint32),
+        ("pid", c_uint32),
+        ("padding", c_uint32),
+    ]
+
+
+_NR_BPF: Final = 321  # arch/x86/entry/syscalls/syscall_64.tbl
+_BPF_LINK_CREATE: Final = 28
+_BPF_TRACE_UPROBE_MULTI: Final = 48
+_BPF_F_UPROBE_MULTI_RETURN: Final = 1
+
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "libbpf_version_string": (c_char_p, ()),
     "libbpf_set_print": (c_void_p, (_PrintFunction,)),
@@ -61,6 +87,8 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_program__name": (c_char_p, (c_void_p,)),
     "bpf_program__section_name": (c_char_p, (c_void_p,)),
     "bpf_program__set_autoload": (c_int, (c_void_p, c_bool)),
+    "bpf_program__set_expected_attach_type": (c_int, (c_void_p, c_int)),
+    "bpf_program__fd": (c_int, (c_void_p,)),
     "bpf_program__attach": (c_void_p, (c_void_p,)),
     "bpf_program__attach_tracepoint": (c_void_p, (c_void_p, c_char_p, c_char_p)),
     "bpf_program__attach_uprobe_opts": (c_void_p, (c_void_p, c_int, c_char_p, c_size_t, c_void_p)),
@@ -87,7 +115,9 @@ class Libbpf:
                 hint="install libbpf 1.1 or later (Debian: apt-get install libbpf1; Fedora: dnf install libbpf)",
             ) from error
         self._said: list[str] = []
-        self._format = ctypes.CDLL(None).vsnprintf
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.syscall = libc.syscall
+        self._format = libc.vsnprintf
         self._format.argtypes = (c_char_p, c_size_t, c_char_p, c_void_p)
         self._print = _PrintFunction(self._on_print)  # kept: libbpf calls it for as long as we live
         self._library.libbpf_set_print(self._print)
@@ -242,6 +272,53 @@ class Link:
             self._handle = None
 
 
+class DescriptorLink(Link):
+    """A link that the kernel gave without libbpf, which knows the kind from version 1.3 on only."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    def detach(self) -> None:
+        """Idempotent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def has_uprobe_multi() -> bool:
+    """Whether uprobes can be attached as BPF links of their own (Linux 6.6), not through perf events.
+
+    The kernel takes perf's off one at a time, 0.1 s each, and lets nobody attach meanwhile; it takes any
+    number of links off at once.
+    """
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return found is not None and (int(found[1]), int(found[2])) >= (6, 6)
+
+
+_CLOSERS: Final = 64  # threads: each waits for the kernel, all of them for the same thing
+
+
+def _close_all(closers: Iterable[Callable[[], None]]) -> None:
+    with ThreadPoolExecutor(_CLOSERS) as pool:
+        for closer in closers:
+            pool.submit(closer)
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End this process now; a throwaway process inherits what it holds in the kernel and gives that back."""
+    ended_read, ended_write = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            os.closerange(0, 3)
+            os.close(ended_write)
+            os.read(ended_read, 1)
+            _close_all(partial(os.close, int(name)) for name in os.listdir("/proc/self/fd"))
+        finally:
+            os._exit(0)
+    os._exit(code)
+
+
 def detach_all(links: Iterable[Link]) -> None:
     """Take many off without waiting for the kernel, which needs tens of milliseconds for each (RCU).
 
@@ -256,9 +333,13 @@ def detach_all(links: Iterable[Link]) -> None:
     if child == 0:
         # A second generation, so that nobody has to wait for it.
         if os.fork() == 0:
-            os.closerange(0, 3)
-            os.close(done_write)
-            os.read(done_read, 1)
+            try:
+                os.closerange(0, 3)
+                os.close(done_write)
+                os.read(done_read, 1)
+                _close_all(link.detach for link in held)
+            finally:
+                os._exit(0)
         os._exit(0)
     os.close(done_read)
     os.waitpid(child, 0)
@@ -296,6 +377,8 @@ class Program:
 
     def attach_uprobe(self, path: str, offset: int, *, is_return: bool, tgid: int = -1) -> Link:
         """Attach to the file at ``path``, at a file ``offset``, in process ``tgid`` (-1: in every one)."""
+        if has_uprobe_multi():
+            return self._attach_uprobe_multi(path, offset, is_return=is_return, tgid=tgid)
         options = _UprobeOptions(size=ctypes.sizeof(_UprobeOptions), retprobe=is_return)
         link = self._library.bpf_program__attach_uprobe_opts(
             self._handle, tgid, path.encode(), offset, byref(options)
@@ -303,6 +386,28 @@ class Program:
         if not link:
             raise self._library.error(f"cannot attach {self.name} to {path}+{offset:#x}")
         return Link(self._library, link)
+
+    def _attach_uprobe_multi(self, path: str, offset: int, *, is_return: bool, tgid: int) -> Link:
+        name = ctypes.create_string_buffer(path.encode())
+        offsets = (c_uint64 * 1)(offset)
+        request = _UprobeMulti(
+            prog_fd=self._library.bpf_program__fd(self._handle),
+            attach_type=_BPF_TRACE_UPROBE_MULTI,
+            path=ctypes.addressof(name),
+            offsets=ctypes.addressof(offsets),
+            cnt=1,
+            multi_flags=_BPF_F_UPROBE_MULTI_RETURN if is_return else 0,
+            pid=max(tgid, 0),
+        )
+        descriptor = self._library.syscall(_NR_BPF, _BPF_LINK_CREATE, byref(request), ctypes.sizeof(request))
+        if descriptor < 0:
+            raise self._library.error(f"cannot attach {self.name} to {path}+{offset:#x}")
+        return DescriptorLink(descriptor)
+
+    def prepare(self) -> None:
+        """Tell the kernel how it will be attached. Before load only."""
+        if self.section.startswith(("uprobe/", "uretprobe/")) and has_uprobe_multi():
+            self._library.bpf_program__set_expected_attach_type(self._handle, _BPF_TRACE_UPROBE_MULTI)
 
 
 class Object:
@@ -328,6 +433,8 @@ class Object:
 
     def load(self) -> None:
         """Create the maps and pass the verifier. Raises :class:`BpfError` with the verifier's telling lines."""
+        for program in self.programs.values():
+            program.prepare()
         code = self._library.bpf_object__load(self._handle)
         if code:
             raise self._library.error(f"the kernel refused BPF object {self.name}", code)

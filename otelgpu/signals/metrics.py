@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from otelgpu.families.base import Instrument, Metric
 from otelgpu.model.resource import AttributeValue, Resource
+from otelgpu.signals import names
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -103,10 +104,10 @@ class Metrics:
         for (resource, name), table in self._tables.items():
             if resource not in owners:
                 message = ResourceMessage(attributes=[key_value(k, v) for k, v in resource.attributes])
-                owners[resource] = data.resource_metrics.add(resource=message)
+                owners[resource] = data.resource_metrics.add(resource=message, schema_url=names.SCHEMA_URL)
             if (resource, table.scope) not in scopes:
                 scopes[resource, table.scope] = owners[resource].scope_metrics.add(
-                    scope=InstrumentationScope(name=table.scope)
+                    scope=InstrumentationScope(name=table.scope), schema_url=names.SCHEMA_URL
                 )
             metric = scopes[resource, table.scope].metrics.add(
                 name=name, unit=table.metric.unit, description=table.metric.description

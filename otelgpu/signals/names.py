@@ -15,7 +15,7 @@ HOST_TIME: Final = "otelgpu.host_time_ns"
 """Sum of the host durations of the calls that a folded span stands for, in nanoseconds."""
 
 MERGED: Final = "otelgpu.merged"
-"""True: not a run but all further equal calls under the same parent, beyond the bound of spans."""
+"""True: not a run but further calls of the same function under the same parent, beyond the bound of spans."""
 
 CONTEXT_SOURCE: Final = "otelgpu.context.source"
 """How the operation was tied to its request: DESIGN.md section 5."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.correlate.fold import Folded
-from otelgpu.families.base import OperationDecoder, OperationSignals
+from otelgpu.families.base import Holds, OperationDecoder, OperationSignals
 from otelgpu.model.ids import span_ids
 from otelgpu.model.operations import ContextSource, OperationKind
 from otelgpu.model.resource import Resource
@@ -148,19 +148,21 @@ def _attributes(
     if kind is OperationKind.LAUNCH:
         kernels = text_of_codes(rows["name"], lambda code: vocabulary.kernels[code])
         attributes.append(Attribute(key=signals.kernel_name, values=kernels))
-    for key, column in signals.attributes[kind]:
-        attributes.append(Attribute(key=key, values=column(rows).astype(np.uint64)))
+    count, merged = folded.count[chosen], folded.merged[chosen]
+    told = {Holds.EQUAL: ~merged, Holds.SINGLE: count == 1, Holds.SUM: np.ones(len(rows), dtype=np.bool_)}
+    for spec in signals.attributes[kind]:
+        present = told[spec.holds]
+        values = spec.column(rows).astype(np.uint64)
+        attributes.append(Attribute(key=spec.key, values=values, present=None if present.all() else present))
     for key, label, column in signals.labels.get(kind, ()):
         attributes.append(Attribute(key=key, values=text_of_codes(column(rows), label)))
     sources = text_of_codes(rows["context_source"], lambda code: ContextSource(code).name.lower())
     attributes.append(Attribute(key=names.CONTEXT_SOURCE, values=sources))
-    count = folded.count[chosen]
     several = count > 1
     if several.any():
         attributes.append(Attribute(key=names.COUNT, values=count, present=several))
         host = rows["duration_ns"].astype(np.int64)
         attributes.append(Attribute(key=names.HOST_TIME, values=host, present=several))
-    merged = folded.merged[chosen]
     if merged.any():
         attributes.append(Attribute(key=names.MERGED, values=merged, present=merged))
     if failed.any():

@@ -99,6 +99,8 @@ class Summary:
         waits = rows[rows["kind"] == OperationKind.SYNCHRONIZATION]
         self.waits += len(waits)
         self.wait_ns += int(waits["duration_ns"].sum())
-        for row in rows[(rows["status"] != 0) & (rows["returned"] == 1)][["family", "api", "status"]]:
+        failed = rows[(rows["status"] != 0) & (rows["returned"] == 1)][["family", "api", "status"]]
+        for row, count in zip(*np.unique(failed, return_counts=True), strict=True):
             call = vocabulary.call_name(int(row["family"]), int(row["api"]))
-            self.errors[f"{call}: {vocabulary.result_name(int(row['family']), int(row['status']))}"] += 1
+            result = vocabulary.result_name(int(row["family"]), int(row["status"]))
+            self.errors[f"{call}: {result}"] += int(count)

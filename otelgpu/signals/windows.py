@@ -31,7 +31,8 @@ SPAN_NAME: Final = "unlinked gpu work"
 _SCOPE: Final = "otelgpu"
 _TRACE_SALT: Final = 0x756E
 _ROOT_SALT: Final = 0x7572  # or a root's span id would be half of its trace id
-_FOLD_ABOVE: Final = 8192
+
+_FOLD_AT_LEAST: Final = 8192
 
 Key = tuple[int, int, int]  # tgid, window, position in names.UNLINKED_REASONS
 
@@ -77,7 +78,7 @@ class UnlinkedWindows:
             held.totals += sums[position]
             held.parts.append(unfolded(mine, np.zeros(len(mine), dtype=np.int64)))
             held.rows += len(mine)
-            if held.rows > _FOLD_ABOVE:
+            if held.rows > _FOLD_AT_LEAST + 2 * self._limit:
                 self._fold(held)
 
     def _fold(self, held: _Window) -> None:

@@ -115,8 +115,8 @@ def test_every_attribute_of_the_families_is_documented() -> None:
     keys = set(document.summary_keys())
     for signals in document.operation_signals().values():
         keys.add(signals.kernel_name)
-        for by_kind in (signals.attributes, signals.labels):
-            keys |= {key for columns in by_kind.values() for key, *_ in columns}
+        keys |= {spec.key for specs in signals.attributes.values() for spec in specs}
+        keys |= {key for specs in signals.labels.values() for key, *_ in specs}
         keys |= {spec.attribute[0] for spec in signals.metrics if spec.attribute}
     for exchange in document.exchange_signals().values():
         keys |= exchange.attributes(document.full_exchange()).keys()

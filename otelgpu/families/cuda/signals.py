@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.families.base import Instrument, Metric, OperationMetric, OperationSignals
+from otelgpu.families.base import CallAttribute, Holds, Instrument, Metric, OperationMetric, OperationSignals
 from otelgpu.families.cuda.results import result_name
 from otelgpu.model.operations import CopyDirection, OperationKind, Operations
 
@@ -36,8 +36,8 @@ def _block_size(rows: Operations) -> np.ndarray:
     return np.asarray(rows["block"].astype(np.float64).prod(axis=1))
 
 
-_STREAM = ("cuda.stream", lambda rows: rows["stream"])
-_BYTES = ("cuda.size", lambda rows: rows["size_bytes"])
+_STREAM: Final = CallAttribute("cuda.stream", lambda rows: rows["stream"])
+_BYTES: Final = CallAttribute("cuda.size", lambda rows: rows["size_bytes"], Holds.SUM)
 
 _POWERS: Final = tuple(float(4**n) for n in range(14))
 _BYTE_BOUNDS: Final = tuple(float(1024 * 4**n) for n in range(-2, 12))
@@ -77,20 +77,25 @@ SIGNALS: Final = OperationSignals(
     kernel_name="cuda.kernel.name",
     attributes={
         OperationKind.LAUNCH: (
-            ("cuda.grid.x", lambda rows: rows["grid"][:, 0]),
-            ("cuda.grid.y", lambda rows: rows["grid"][:, 1]),
-            ("cuda.grid.z", lambda rows: rows["grid"][:, 2]),
-            ("cuda.block.x", lambda rows: rows["block"][:, 0]),
-            ("cuda.block.y", lambda rows: rows["block"][:, 1]),
-            ("cuda.block.z", lambda rows: rows["block"][:, 2]),
-            ("cuda.shared_memory.size", lambda rows: rows["shared_bytes"]),
+            CallAttribute("cuda.grid.x", lambda rows: rows["grid"][:, 0]),
+            CallAttribute("cuda.grid.y", lambda rows: rows["grid"][:, 1]),
+            CallAttribute("cuda.grid.z", lambda rows: rows["grid"][:, 2]),
+            CallAttribute("cuda.block.x", lambda rows: rows["block"][:, 0]),
+            CallAttribute("cuda.block.y", lambda rows: rows["block"][:, 1]),
+            CallAttribute("cuda.block.z", lambda rows: rows["block"][:, 2]),
+            CallAttribute("cuda.shared_memory.size", lambda rows: rows["shared_bytes"]),
             _STREAM,
         ),
-        OperationKind.GRAPH_LAUNCH: (_STREAM, ("cuda.graph", lambda rows: rows["handle"])),
+        OperationKind.GRAPH_LAUNCH: (
+            _STREAM,
+            CallAttribute("cuda.graph", lambda rows: rows["handle"], Holds.SINGLE),
+        ),
         OperationKind.COPY: (_BYTES, _STREAM),
         OperationKind.ALLOCATION: (_BYTES,),
         OperationKind.FREE: (),
-        OperationKind.SYNCHRONIZATION: (("cuda.synchronized", lambda rows: rows["handle"]),),
+        OperationKind.SYNCHRONIZATION: (
+            CallAttribute("cuda.synchronized", lambda rows: rows["handle"], Holds.SINGLE),
+        ),
     },
     labels={OperationKind.COPY: (("cuda.memcpy.kind", copy_name, lambda rows: rows["direction"]),)},
     metrics=(

@@ -23,6 +23,7 @@ from otelgpu.export.file import SPANS_PER_LINE, FileExporter, metrics_line, span
 from otelgpu.export.wire import encode_spans
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, Text
+from otelgpu.signals.names import SCHEMA_URL
 from tests.unit.export.builders import by_identity, span_batches, spans, text
 
 
@@ -75,9 +76,11 @@ def test_a_line_is_what_the_collectors_file_exporter_writes() -> None:
         "resourceSpans": [
             {
                 "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "llm"}}]},
+                "schemaUrl": SCHEMA_URL,
                 "scopeSpans": [
                     {
                         "scope": {"name": "otelgpu.cuda", "version": __version__},
+                        "schemaUrl": SCHEMA_URL,
                         "spans": [
                             {
                                 "traceId": "000102030405060708090a0b0c0d0e0f",

@@ -1,0 +1,73 @@
+"""Write ``llm_session.capture``: ``python -m tests.golden.make_capture``.
+
+Run it when a record changes. The bytes depend on the record layouts and on what is written here alone:
+no clock, no process, no kernel. What the session holds is in :func:`session`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from otelgpu.capture import CaptureWriter, Header
+from otelgpu.families import registry
+from otelgpu.kernel.loader import read_image
+from otelgpu.model.inputs import FunctionNamed, Input, LossCounted, Tick
+from tests.unit.families.records import MS, UNIX_OFFSET_NS, Host, completion, joined, plain_answer
+
+PATH = Path(__file__).parent / "llm_session.capture"
+OWN = {"service.name": "otelgpu", "service.version": "golden", "process.pid": 1}
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
+
+
+def session() -> list[Input]:
+    """A streamed and an unstreamed completion, a sampled and an unsampled caller, errors, unlinked work."""
+    host = Host()
+    for connection in (1, 2, 3):
+        host.accept(connection, tid=100 + connection)
+    host.serve(connection=1, tid=101, tokens=4, traceparent=f"{PARENT}-01", tracestate="vendor=a")
+    host.serve(connection=2, tid=102, tokens=2, traceparent=f"{PARENT}-00")
+    host.ask(connection=3, tid=103, stream=False)
+    host.cuda("cuda_allocation", "cudaMalloc", tid=103, bytes=1 << 34, status=2)
+    host.launch(0x3000, times=3, tid=103)
+    host.cuda("cuda_graph_launch", "cudaGraphLaunch", tid=103, graph=0x77, stream=0x55)
+    host.copy(1 << 20, tid=103, direction=2)
+    host.write(completion(prompt_tokens=11, completion_tokens=2), connection=3, tid=103)
+    host.read(b"GET /health HTTP/1.1\r\nuser-agent: probe/1\r\n\r\n", connection=3, tid=103)
+    host.write(plain_answer(503, b"busy"), connection=3, tid=103)
+    host.launch(0x2000, times=5, tid=200, took_ns=2 * MS)
+    host.cuda("cuda_free", "cudaFree", tid=200, pointer=0x1234)
+    host.close(1)
+    host.ask(connection=2, tid=102)
+    host.launch(0x1000, tid=102)
+    named = FunctionNamed(tgid=host.tgid, address=0x3000, name="libmodel.so+0x1a2b", known=False)
+    inputs: list[Input] = [*host.preamble(), named]
+    half = len(host.sent) // 2
+    inputs += [
+        *joined([s.batch for s in host.sent[:half]]),
+        Tick(time_ns=host.sent[half - 1].submitted_ns + 1),
+    ]
+    inputs += [
+        *joined([s.batch for s in host.sent[half:]]),
+        LossCounted(family="cuda", reason="ring_full", count=3),
+    ]
+    gone = host.gone()
+    return [*inputs, Tick(time_ns=gone.time_ns - 1), gone, Tick(time_ns=gone.time_ns + 10_000 * MS)]
+
+
+def write(path: Path = PATH) -> None:
+    header = Header(
+        version="golden",
+        seed=20_240_607,
+        start_unix_ns=UNIX_OFFSET_NS,
+        own=OWN,
+        btf={name: read_image(name).btf_section for name in registry.families()},
+    )
+    writer = CaptureWriter(path, header)
+    for item in session():
+        writer.write(item)
+    writer.close()
+
+
+if __name__ == "__main__":
+    write()
+    print(f"{PATH}: {PATH.stat().st_size} bytes")

@@ -1,0 +1,134 @@
+"""Stored captures and layouts: what the program makes of them must not change unnoticed.
+
+A difference that is meant is taken over with ``pytest tests/golden --update-golden`` and shows in the commit.
+The capture itself is made by ``python -m tests.golden.make_capture``; it carries its own record layouts, so it
+also proves that captures of earlier builds can still be read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from otelgpu import __version__
+from otelgpu.capture import CaptureReader
+from otelgpu.export.file import FileExporter
+from otelgpu.families import registry
+from otelgpu.kernel.loader import read_image
+from otelgpu.layout.btf import Btf
+from otelgpu.model.inputs import Input
+from otelgpu.model.resource import resource
+from otelgpu.pipeline import Detail, Pipeline
+from otelgpu.symbols.demangle import short_name
+from tests.golden import make_capture
+
+Check = Callable[[str, str], None]
+# Family → its enumerations that records hold.
+ENUMS = {
+    "cuda": ("cuda_kind", "cuda_api"),
+    "http": ("http_kind", "http_direction"),
+    "process": ("process_kind",),
+}
+
+
+def replayed(
+    inputs: list[Input], reader: CaptureReader, detail: Detail, folder: Path
+) -> list[dict[str, Any]]:
+    """The lines that the file exporter writes, spans then metrics."""
+    session = Pipeline(
+        registry.families(),
+        reader.btf,
+        seed=reader.header.seed,
+        own=resource(reader.header.own),
+        start_unix_ns=reader.header.start_unix_ns,
+        detail=detail,
+        shorten=short_name,
+    )
+    exporter = FileExporter(str(folder / "out.jsonl"))
+    for item in inputs:
+        exporter.export_spans(session.feed(item))
+    exporter.export_spans(session.finish())
+    exporter.export_metrics(*session.read_metrics())
+    exporter.close(0)
+    return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+
+
+def stable(node: Any) -> Any:
+    """Without this program's version, and attributes by key."""
+    if isinstance(node, dict):
+        if "attributes" in node:
+            node["attributes"].sort(key=lambda attribute: attribute["key"])
+        if node.get("version") == __version__:
+            del node["version"]
+        return {key: stable(value) for key, value in node.items()}
+    return [stable(entry) for entry in node] if isinstance(node, list) else node
+
+
+def spread(line: dict[str, Any]) -> str:
+    """A TracesData or MetricsData with its resource, scope, and each span or metric on a line of its own."""
+    found = []
+    for part in line.get("resourceSpans", line.get("resourceMetrics", [])):
+        for scope in part.get("scopeSpans", part.get("scopeMetrics", [])):
+            found += [{"resource": part["resource"]}, {"scope": scope["scope"]}]
+            found += scope.get("spans", scope.get("metrics", []))
+    return "".join(json.dumps(entry) + "\n" for entry in found)
+
+
+@pytest.mark.parametrize("detail", ["ops", "all", "phases"])
+def test_the_stored_capture_replays_to_the_stored_otlp(detail: Detail, golden: Check, tmp_path: Path) -> None:
+    reader = CaptureReader(make_capture.PATH)
+    lines = replayed(list(reader), reader, detail, tmp_path)
+    reader.close()
+    assert not reader.truncated
+    golden(f"llm_session.{detail}.jsonl", "".join(spread(stable(line)) for line in lines))
+
+
+def test_the_script_makes_the_stored_capture_as_far_as_layouts_are_the_same(tmp_path: Path) -> None:
+    """When only this fails after a change of a record: python -m tests.golden.make_capture."""
+    make_capture.write(tmp_path / "again")
+    stored, again = CaptureReader(make_capture.PATH), CaptureReader(tmp_path / "again")
+    assert [repr(item) for item in again] == [repr(item) for item in stored]
+    stored.close()
+    again.close()
+
+
+def test_the_stored_capture_is_small() -> None:
+    assert make_capture.PATH.stat().st_size < 100_000
+
+
+# -- layouts ----------------------------------------------------------------------------------------
+
+
+def listing(family: str) -> str:
+    """Every record of a family, field by field, and its enumerators."""
+    btf = Btf(read_image(family).btf_section)
+    kinds = btf.enumerators(f"{family}_kind")
+    lines = [
+        f"{enum} {name} = {value}" for enum in ENUMS[family] for name, value in btf.enumerators(enum).items()
+    ]
+    for name in ("record_head", *(kind.lower() for kind in kinds)):
+        dtype = btf.dtype(name)
+        lines += ["", f"struct {name}: {dtype.itemsize} bytes", *fields(dtype)]
+    return "\n".join(lines) + "\n"
+
+
+def fields(dtype: np.dtype, prefix: str = "", base: int = 0) -> list[str]:
+    lines = []
+    for name, (part, offset, *_) in (dtype.fields or {}).items():
+        if part.names and name != "head":
+            lines += fields(part, f"{prefix}{name}.", base + offset)
+            continue
+        spelled = "record_head" if name == "head" else np.lib.format.dtype_to_descr(part.base)
+        shape = "".join(f"[{n}]" for n in part.shape)
+        lines.append(f"{base + offset:6} {part.itemsize:6}  {prefix}{name}: {spelled}{shape}")
+    return lines
+
+
+@pytest.mark.parametrize("family", ENUMS)
+def test_record_layouts_are_those_stored(family: str, golden: Check) -> None:
+    golden(f"layout_{family}.txt", listing(family))

@@ -1,0 +1,109 @@
+"""What open requests have caused: handed over whole, bounded, and counted where not kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otelgpu.correlate import requests
+from otelgpu.correlate.requests import RequestBook
+from tests.unit.model.builders import calls
+
+
+def put(book: RequestBook[str], *owners: int) -> None:
+    """One call per owner; the totals count calls and a weight of ten times the owner."""
+    rows = calls(len(owners), size_bytes=np.array(owners, dtype=np.uint64))
+    totals = np.array([[1, 10 * owner] for owner in owners], dtype=np.int64).reshape(-1, 2)
+    book.add(rows, np.array(owners, dtype=np.int64), totals)
+
+
+@pytest.fixture
+def book() -> RequestBook[str]:
+    return RequestBook(2, remembered=3)
+
+
+def test_a_requests_calls_are_handed_over_once(book: RequestBook[str]) -> None:
+    put(book, 5, 6, 5)
+    served = book.take([5])
+    assert (served.operations["size_bytes"].tolist(), served.request.tolist()) == ([5, 5], [0, 0])
+    assert (served.totals.tolist(), served.dropped.tolist()) == ([[2, 100]], [0])
+    assert (len(book.take([5]).operations), book.held_rows) == (0, 1)
+
+
+def test_several_requests_are_told_apart(book: RequestBook[str]) -> None:
+    put(book, 5, 6, 5)
+    put(book, 6)
+    served = book.take([6, 4, 5])
+    assert served.operations["size_bytes"].tolist() == [6, 6, 5, 5]
+    assert served.request.tolist() == [0, 0, 2, 2]
+    assert served.totals[:, 0].tolist() == [2, 0, 2]
+
+
+def test_nothing_can_be_added_and_taken(book: RequestBook[str]) -> None:
+    put(book)
+    served = book.take([])
+    assert (len(served.operations), served.totals.shape, book.held_rows) == (0, (0, 2), 0)
+
+
+def test_beyond_its_bound_a_requests_calls_are_summed_and_counted(
+    book: RequestBook[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "OPERATIONS_PER_REQUEST", 3)
+    put(book, 7, 7)
+    put(book, 7, 7, 7, 8)
+    served = book.take([7, 8])
+    assert (served.request.tolist(), served.dropped.tolist()) == ([0, 0, 0, 1], [2, 0])
+    assert served.totals.tolist() == [[5, 350], [1, 80]]
+
+
+def test_the_bound_of_all_requests_together(book: RequestBook[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "OPERATIONS_HELD", 4)
+    put(book, 1, 1, 1, 2, 2, 2)
+    assert book.held_rows == 4
+    served = book.take([1, 2])
+    assert served.dropped.tolist() == [0, 2]
+    put(book, 3, 3)
+    assert book.take([3]).dropped.tolist() == [0]
+
+
+def test_finished_requests_are_remembered_and_the_oldest_forgotten(book: RequestBook[str]) -> None:
+    for key in (1, 2, 3, 4):
+        book.remember(key, f"parent {key}" if key != 3 else None)
+    assert book.is_finished(np.array([1, 2, 3, 4, 9, 2])).tolist() == [False, True, True, True, False, True]
+    assert (book.finished(2), book.finished(3), book.finished(1)) == ("parent 2", None, None)
+
+
+def test_no_key_is_finished_when_none_is_asked(book: RequestBook[str]) -> None:
+    assert book.is_finished(np.zeros(0, np.int64)).tolist() == []
+
+
+@given(
+    st.lists(
+        st.one_of(st.lists(st.integers(1, 4), max_size=8), st.sets(st.integers(1, 5)).map(frozenset)),
+        max_size=20,
+    )
+)
+def test_what_went_in_comes_out_or_is_counted(steps: list[list[int] | frozenset[int]]) -> None:
+    """Bounds of 5 and 8: kept + dropped, and every sum, are what was added since the last taking."""
+    book: RequestBook[str] = RequestBook(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "OPERATIONS_PER_REQUEST", 5)
+        patch.setattr(requests, "OPERATIONS_HELD", 8)
+        added = dict.fromkeys(range(1, 6), 0)
+        for step in steps:
+            if isinstance(step, list):
+                put(book, *step)
+                for owner in step:
+                    added[owner] += 1
+            else:
+                keys = sorted(step)
+                served = book.take(keys)
+                kept = np.bincount(served.request, minlength=len(keys))
+                for i, key in enumerate(keys):
+                    assert kept[i] <= 5
+                    assert kept[i] + served.dropped[i] == served.totals[i, 0] == added[key]
+                    assert served.totals[i, 1] == 10 * key * added[key]
+                    added[key] = 0
+            assert 0 <= book.held_rows <= 8

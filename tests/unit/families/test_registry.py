@@ -1,0 +1,93 @@
+"""Families: found, chosen, complete and without clashes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from otelgpu.errors import OtelgpuError
+from otelgpu.families import registry
+from otelgpu.families.base import Conversation, Family, Instrument, Metric, OperationDecoder, OperationSignals
+from otelgpu.families.http import signals as http
+from otelgpu.model.operations import OperationKind
+from otelgpu.signals import names
+from tests.unit.families.records import btf
+from tests.unit.model.builders import calls, exchange, generation
+
+
+def test_families_are_found_in_alphabetical_order() -> None:
+    assert list(registry.families()) == ["cuda", "http"]
+
+
+def test_a_choice_keeps_the_order_of_the_registry() -> None:
+    assert list(registry.select(("http", "cuda"))) == ["cuda", "http"]
+    assert list(registry.select(())) == ["cuda", "http"]
+    assert list(registry.select(("http",))) == ["http"]
+
+
+def test_a_family_that_there_is_not_says_which_there_are() -> None:
+    with pytest.raises(OtelgpuError, match=r"'hip'\nfamilies are: cuda, http"):
+        registry.select(("cuda", "hip"))
+
+
+def test_a_family_has_at_most_four_members() -> None:
+    assert len(dataclasses.fields(Family)) <= 4
+
+
+@pytest.mark.parametrize("name", registry.families())
+def test_a_family_opens_on_the_types_of_its_object(name: str) -> None:
+    family = registry.families()[name]
+    wanted = OperationDecoder if isinstance(family.signals, OperationSignals) else Conversation
+    assert isinstance(family.open(btf(name)), wanted)
+
+
+def cuda_signals() -> OperationSignals:
+    signals = registry.families()["cuda"].signals
+    assert isinstance(signals, OperationSignals)
+    return signals
+
+
+def test_every_kind_of_operation_has_its_attributes() -> None:
+    assert set(cuda_signals().attributes) == set(OperationKind)
+
+
+def test_columns_of_the_table_answer_one_value_per_row() -> None:
+    signals, rows = cuda_signals(), calls(3)
+    columns = [spec.column for table in signals.attributes.values() for spec in table]
+    columns += [column for table in signals.labels.values() for _, _, column in table]
+    columns += [spec.value for spec in signals.metrics if spec.value is not None]
+    columns += [column for _, _, column in signals.summaries if column is not None]
+    assert {np.shape(column(rows)) for column in columns} == {(3,)}
+
+
+def all_metrics() -> list[Metric]:
+    exchanged = http.SIGNALS.metrics(exchange(generation=generation()))
+    return [spec.metric for spec in cuda_signals().metrics] + [metric for metric, _, _ in exchanged]
+
+
+def test_no_two_families_share_a_metric() -> None:
+    found = [metric.name for metric in all_metrics()]
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("metric", all_metrics(), ids=lambda metric: metric.name)
+def test_only_histograms_have_bounds_and_they_ascend(metric: Metric) -> None:
+    assert bool(metric.buckets) == (metric.instrument is Instrument.HISTOGRAM)
+    assert list(metric.buckets) == sorted(set(metric.buckets))
+
+
+def test_the_functions_of_the_table_exist() -> None:
+    known = set(registry.families()["cuda"].open(btf("cuda")).apis.values())  # type: ignore[union-attr]
+    assert {api for spec in cuda_signals().metrics for api in spec.apis} <= known
+
+
+def test_a_familys_names_do_not_clash_with_the_shared_ones() -> None:
+    shared = {value for key, value in vars(names).items() if key.isupper()}
+    signals = cuda_signals()
+    own = {spec.key for table in signals.attributes.values() for spec in table} | {signals.kernel_name}
+    own |= {key for table in signals.labels.values() for key, _, _ in table} | {
+        s[0] for s in signals.summaries
+    }
+    assert own & shared == set()

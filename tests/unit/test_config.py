@@ -1,0 +1,178 @@
+"""Flags over environment over file over defaults, and errors that say where a setting was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import yaml
+
+from otelgpu.config import Config, ConfigError, load_config, otlp_defaults
+
+# Setting → (in the file, in the environment, what that is, as a flag): three values that are not the default.
+GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
+    "families": (["cuda"], "http, cuda", ("http", "cuda"), ("http",)),
+    "export": (["console"], "otlp,console", ("otlp", "console"), ("file:x",)),
+    "detail": ("phases", "all", "all", "phases"),
+    "hold_on_load": (True, "TRUE", True, True),
+    "return_probes": ("on", "off", "off", "on"),
+    "ring_bytes": (65536, "131072", 131072, 262144),
+    "interval_ms": (50, "60", 60, 70),
+    "metric_interval_ms": (500, "600", 600, 700),
+    "executables": (["a*"], "b*", ("b*",), ("c*",)),
+    "cgroups": (["/a"], "/b,/c", ("/b", "/c"), ("/d",)),
+    "containers": (["abc"], "def, 012", ("def", "012"), ("345",)),
+    "resource_attributes": ({"a": "1"}, "b=2, c=x=y", {"b": "2", "c": "x=y"}, {"d": "3"}),
+    "otlp": ({"endpoint": "http://a"}, "endpoint=http://b", {"endpoint": "http://b"}, {"endpoint": "c"}),
+    "log_level": ("debug", "info", "info", "error"),
+}
+NAMES = sorted(get_type_hints(Config))
+
+
+def written(path: Path, **settings: Any) -> Path:
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def as_config(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def test_every_setting_is_tried_here() -> None:
+    assert sorted(GIVEN) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flags_win_over_environment_over_file_over_default(name: str, tmp_path: Path) -> None:
+    in_file, variable, in_environment, flag = GIVEN[name]
+    file = written(tmp_path / "c.yaml", **{name: in_file})
+    environ, flags = {f"OTELGPU_{name.upper()}": variable}, {name: flag}
+    found = [
+        getattr(load_config(*sources), name)
+        for sources in ((None, {}, {}), (file, {}, {}), (file, environ, {}), (file, environ, flags))
+    ]
+    assert found == [getattr(Config(), name), as_config(in_file), in_environment, flag]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_other_settings_keep_what_they_had(name: str, tmp_path: Path) -> None:
+    others = {other: values[0] for other, values in GIVEN.items() if other != name}
+    config = load_config(written(tmp_path / "c.yaml", **others), {}, {name: GIVEN[name][3]})
+    assert {other: getattr(config, other) for other in others} == {k: as_config(v) for k, v in others.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_variable_is_as_if_unset(name: str) -> None:
+    assert load_config(None, {f"OTELGPU_{name.upper()}": ""}, {}) == Config()
+
+
+def test_an_empty_file_is_as_if_there_were_none(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("# nothing\n")
+    assert load_config(tmp_path / "c.yaml", {}, {}) == Config()
+
+
+def test_the_standard_variable_sets_the_metric_interval_and_ours_wins() -> None:
+    standard = {"OTEL_METRIC_EXPORT_INTERVAL": "700"}
+    assert load_config(None, standard, {}).metric_interval_ms == 700
+    assert load_config(None, standard | {"OTELGPU_METRIC_INTERVAL_MS": "800"}, {}).metric_interval_ms == 800
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("False", False), ("0", False)])
+def test_booleans_in_the_environment(text: str, value: bool) -> None:
+    assert load_config(None, {"OTELGPU_HOLD_ON_LOAD": text}, {}).hold_on_load is value
+
+
+def test_the_otlp_section_has_the_standard_names() -> None:
+    config = load_config(None, {"OTELGPU_OTLP": "endpoint=http://a,traces_headers=x=y"}, {})
+    assert otlp_defaults(config) == {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a",
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x=y",
+    }
+
+
+# -- errors -----------------------------------------------------------------------------------------
+
+BAD: dict[str, Any] = {
+    "detail": "everything",
+    "return_probes": "maybe",
+    "ring_bytes": 1000,
+    "interval_ms": 5,
+    "metric_interval_ms": 1,
+    "log_level": "loud",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_flag_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')}: "):
+        load_config(None, {f"OTELGPU_{name.upper()}": str(GIVEN[name][1])}, {name: BAD[name]})
+
+
+@pytest.mark.parametrize("name", [*BAD, "hold_on_load", "resource_attributes", "otlp"])
+def test_a_bad_variable_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^OTELGPU_{name.upper()}"):
+        load_config(None, {f"OTELGPU_{name.upper()}": str(BAD.get(name, "maybe"))}, {})
+
+
+def test_a_bad_standard_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^OTEL_METRIC_EXPORT_INTERVAL: "):
+        load_config(None, {"OTEL_METRIC_EXPORT_INTERVAL": "soon"}, {})
+
+
+@pytest.mark.parametrize("name", [*BAD, "ring_bytes_not_a_power", "unknown_setting"])
+def test_a_bad_setting_in_the_file_is_named_with_its_line(name: str, tmp_path: Path) -> None:
+    key, value = ("ring_bytes", 65537) if name == "ring_bytes_not_a_power" else (name, BAD.get(name, 1))
+    file = tmp_path / "c.yaml"
+    file.write_text(f"# first\nhold_on_load: false\n{key}: {value}\n")
+    with pytest.raises(ConfigError, match=rf"^{file}:3: .*{key}"):
+        load_config(file, {}, {})
+
+
+def test_a_nested_mistake_is_told_with_the_line_of_its_section(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("detail: ops\notlp:\n  timeout: 10\n")
+    with pytest.raises(ConfigError, match=rf"^{file}:2: Expected `str`, got `int`"):
+        load_config(file, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "place"),
+    [
+        ({"ring_bytes": 65537}, {}, "--ring-bytes"),
+        ({}, {"OTELGPU_RING_BYTES": "65537"}, "OTELGPU_RING_BYTES"),
+    ],
+)
+def test_a_ring_that_is_no_power_of_two(flags: dict[str, Any], environ: dict[str, str], place: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{place}: 65537 is not a power of two"):
+        load_config(None, environ, flags)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"- a list\n",
+        b"just text",
+        b"detail: [unclosed",
+        b"\xff\xfe\x00",
+        b"1: 2\n",
+        b"a: &x [*x]\n",
+        b"? [a]\n: b\n",
+    ],
+)
+def test_a_file_that_is_no_mapping_of_settings(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=str(tmp_path / "c.yaml")):
+        load_config(tmp_path / "c.yaml", {}, {})
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(ConfigError, match=f"cannot read configuration file {path}: "):
+            load_config(path, {}, {})
+
+
+def test_a_secret_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, {"OTELGPU_OTLP": "headers=authorization=Bearer s3cret,more"}, {})
+    assert "s3cret" not in str(caught.value)
