@@ -80,7 +80,7 @@ bench: setup fakes ## Benchmarks: a table and JSON of ratios against baselines (
 .PHONY: demo
 demo: setup fakes ## An LLM server, 20 streamed requests, their traces
 	$(call step,demo)
-	@$(AS_ROOT) -m examples.demo
+	@$(AS_ROOT) -m examples.demo $(DEMO_ARGS)
 
 .PHONY: docs
 docs: $(PYTHON_VENV) ## Rewrite the tables in docs/ that are made from the code
