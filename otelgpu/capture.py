@@ -7,6 +7,7 @@ capture that was cut off replays up to its last whole frame, which is counted.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +98,8 @@ class CaptureWriter:
         self._path = path
         self._encode = msgspec.msgpack.Encoder().encode
         try:
-            self._file: BinaryIO = path.open("wb")
+            # It holds what crossed the sockets, prompts and credentials included: for the owner's eyes only.
+            self._file: BinaryIO = open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
             self._file.write(MAGIC)
         except OSError as error:
             raise CaptureError(f"cannot write capture {path}: {error.strerror}") from error

@@ -38,7 +38,7 @@ from otelgpu.model.inputs import (
     ProcessSeen,
     Tick,
 )
-from otelgpu.model.operations import ContextSource, OperationKind, Operations
+from otelgpu.model.operations import ContextSource, OperationKind, Operations, concatenate
 from otelgpu.model.resource import Resource, resource
 from otelgpu.model.spans import SpanColumns
 from otelgpu.signals import names
@@ -259,7 +259,7 @@ class Pipeline:
         """Give each new operation its request, count it, and put it where it waits."""
         if not self._operations:
             return []
-        rows = np.concatenate(self._operations)
+        rows = concatenate(self._operations)
         self._operations.clear()
         self._set_names(rows)
         owners = self._timeline.owners(rows["tid"], rows["start_ns"])
@@ -267,12 +267,13 @@ class Pipeline:
         measure_operations(self.metrics, rows, self._operation_signals, self._resource)
         self.summary.add_operations(rows, owners, self.vocabulary)
         answered = self._book.is_finished(owners)
-        spans = self._late(rows[answered], owners[answered])
+        spans = self._late(rows.compress(answered), owners[answered])
         waiting = (owners > 0) & ~answered
-        self._book.add(rows[waiting], owners[waiting], self._totals.of(rows[waiting]))
+        held = rows.compress(waiting)
+        self._book.add(held, owners[waiting], self._totals.of(held))
         if (owners <= 0).any():
             ambiguous = owners[owners <= 0] == AMBIGUOUS
-            self._windows.add(rows[owners <= 0], ambiguous.astype(np.int64) * _AMBIGUOUS)
+            self._windows.add(rows.compress(owners <= 0), ambiguous.astype(np.int64) * _AMBIGUOUS)
         return spans
 
     def _set_names(self, rows: Operations) -> None:
@@ -292,7 +293,7 @@ class Pipeline:
         for key in np.unique(owners):
             parents = self._book.finished(int(key))
             if parents is not None:
-                mine = rows[owners == key]
+                mine = rows.compress(owners == key)
                 spans += self._spans(unfolded(mine, np.zeros(len(mine), dtype=np.int64)), parents)
         return spans
 
@@ -327,7 +328,7 @@ class Pipeline:
             unix_offset_ns=self._offset_ns,
         )
         told = identities.sampled[served.request]
-        return spans + self._spans(unfolded(served.operations[told], slots[told]), identities.parents)
+        return spans + self._spans(unfolded(served.operations.compress(told), slots[told]), identities.parents)
 
     def _give_up(self, *, final: bool) -> None:
         """Requests that will not be answered any more: what they caused is told among the unlinked."""

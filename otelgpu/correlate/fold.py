@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.model.operations import Operations
+from otelgpu.model.operations import concatenate as concatenate_operations
 
 ALIKE: Final = ("tid", "family", "kind", "api", "name", "status", "direction", "context_source")
 SAME: Final = (*ALIKE, "stream", "shared_bytes", "grid", "block")
@@ -74,7 +75,7 @@ def fold(work: Folded, *, limit: int, runs: bool = True) -> Folded:
 def take(folded: Folded, rows: npt.NDArray[np.intp]) -> Folded:
     """The given rows, in the given order."""
     return Folded(
-        operations=folded.operations[rows],
+        operations=folded.operations.take(rows),
         group=folded.group[rows],
         count=folded.count[rows],
         end_ns=folded.end_ns[rows],
@@ -85,7 +86,7 @@ def take(folded: Folded, rows: npt.NDArray[np.intp]) -> Folded:
 def concatenate(parts: Sequence[Folded]) -> Folded:
     """One after the other; at least one part."""
     return Folded(
-        operations=np.concatenate([part.operations for part in parts]),
+        operations=concatenate_operations([part.operations for part in parts]),
         group=np.concatenate([part.group for part in parts]),
         count=np.concatenate([part.count for part in parts]),
         end_ns=np.concatenate([part.end_ns for part in parts]),
@@ -108,7 +109,7 @@ def _sum(folded: Folded, change: npt.NDArray[np.bool_]) -> Folded:
     """One row for each stretch that begins where ``change`` is set."""
     starts = np.flatnonzero(change)
     rows = folded.operations
-    first = rows[starts].copy()
+    first = rows.take(starts)
     for column in ("size_bytes", "duration_ns"):
         first[column] = np.add.reduceat(rows[column], starts)
     return Folded(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.correlate.runs import runs
-from otelgpu.model.operations import OPERATION, Operations
+from otelgpu.model.operations import Operations, concatenate
 
 OPERATIONS_PER_REQUEST = 16_384
 OPERATIONS_HELD = 131_072  # about 20 MiB
@@ -60,25 +60,31 @@ class RequestBook(Generic[_Context]):
         self, operations: Operations, owners: npt.NDArray[np.int64], totals: npt.NDArray[np.int64]
     ) -> None:
         """Hold operations of open requests. ``owners`` > 0; ``totals`` has a row per operation."""
+        if not len(operations):
+            return
         order = np.argsort(owners, kind="stable")
-        keys = owners[order]
-        for begin, end in runs(keys):
-            rows = order[begin:end]
+        keys, ordered = owners[order], operations.take(order)
+        stretches = runs(keys)
+        begins = np.array([begin for begin, _ in stretches])
+        added = np.add.reduceat(totals[order], begins)
+        last_ns = np.maximum.reduceat(ordered["start_ns"], begins).tolist()
+        for position, (begin, end) in enumerate(stretches):
             held = self._held.setdefault(int(keys[begin]), _Held())
-            added = totals[rows].sum(axis=0)
-            held.totals = added if held.totals is None else held.totals + added
-            held.last_ns = max(held.last_ns, int(operations["start_ns"][rows].max()))
+            held.totals = added[position] if held.totals is None else held.totals + added[position]
+            held.last_ns = max(held.last_ns, last_ns[position])
             room = min(OPERATIONS_PER_REQUEST - held.rows, OPERATIONS_HELD - self._rows)
-            kept = rows[: max(room, 0)]
-            if len(kept):
-                held.parts.append(operations[kept])
-                held.rows += len(kept)
-                self._rows += len(kept)
-            held.dropped += len(rows) - len(kept)
+            kept = min(end - begin, max(room, 0))
+            if kept:
+                # A copy: a slice would keep the whole batch alive for as long as this request is open.
+                held.parts.append(ordered[begin : begin + kept].copy())
+                held.rows += kept
+                self._rows += kept
+            held.dropped += end - begin - kept
 
     def take(self, keys: Sequence[int]) -> Served:
         """Hand over what the requests ``keys`` caused, and forget it."""
-        parts, request = [np.zeros(0, dtype=OPERATION)], [np.zeros(0, dtype=np.int64)]
+        parts: list[Operations] = []
+        request = [np.zeros(0, dtype=np.int64)]
         totals = np.zeros((len(keys), self._total_columns), dtype=np.int64)
         dropped = np.zeros(len(keys), dtype=np.int64)
         for position, key in enumerate(keys):
@@ -92,7 +98,7 @@ class RequestBook(Generic[_Context]):
             if held.totals is not None:
                 totals[position] = held.totals
         return Served(
-            operations=np.concatenate(parts),
+            operations=concatenate(parts),
             request=np.concatenate(request),
             totals=totals,
             dropped=dropped,

@@ -6,6 +6,7 @@ written once and CUDA, HIP or Level Zero share them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -77,6 +78,19 @@ OPERATION = np.dtype(
 """Shape (n,). One row per call, in no particular order."""
 
 Operations = npt.NDArray[np.void]
+
+
+_ROW = np.dtype((np.void, OPERATION.itemsize))
+
+
+def concatenate(parts: Sequence[Operations]) -> Operations:
+    """One after the other.
+
+    numpy joins and indexes structured rows field by field, ten times slower than plain bytes: hence this, and
+    ``rows.take(…)`` or ``rows.compress(…)`` in place of ``rows[…]`` wherever many rows are copied.
+    """
+    joined: Operations = np.concatenate([np.zeros(0, dtype=_ROW), *(part.view(_ROW) for part in parts)])
+    return joined.view(OPERATION)
 
 
 def operations(rows: int) -> Operations:

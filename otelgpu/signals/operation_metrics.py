@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from otelgpu.families.base import OperationDecoder, OperationMetric, OperationSignals
-from otelgpu.model.operations import Operations
+from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.resource import Resource
 from otelgpu.signals.metrics import Metrics
 
@@ -24,9 +24,13 @@ def measure_operations(
         of_process = rows["tgid"] == tgid
         for index, (decoder, signals) in enumerate(families):
             mine = of_process & (rows["family"] == index)
+            chosen: dict[tuple[tuple[OperationKind, ...], bool], Operations] = {}
             for spec in signals.metrics:
-                chosen = rows[mine & np.isin(rows["kind"], spec.kinds) & (failed == spec.failed)]
-                _feed(metrics, spec, chosen, decoder, signals.scope, resource_of(int(tgid)))
+                rule = (spec.kinds, spec.failed)
+                if rule not in chosen:
+                    among = mine & np.isin(rows["kind"], spec.kinds) & (failed == spec.failed)
+                    chosen[rule] = rows.compress(among)
+                _feed(metrics, spec, chosen[rule], decoder, signals.scope, resource_of(int(tgid)))
 
 
 def _feed(
@@ -39,7 +43,7 @@ def _feed(
 ) -> None:
     if spec.apis:
         codes = [code for code, name in decoder.apis.items() if name in spec.apis]
-        rows = rows[np.isin(rows["api"], codes)]
+        rows = rows.compress(np.isin(rows["api"], codes))
     if not len(rows):
         return
     values = spec.value(rows) if spec.value is not None else np.ones(len(rows), dtype=np.int64)

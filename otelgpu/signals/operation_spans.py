@@ -11,7 +11,7 @@ import numpy.typing as npt
 from otelgpu.correlate.fold import Folded
 from otelgpu.families.base import Holds, OperationDecoder, OperationSignals
 from otelgpu.model.ids import span_ids
-from otelgpu.model.operations import ContextSource, OperationKind
+from otelgpu.model.operations import ContextSource, OperationKind, Operations
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Text
 from otelgpu.signals import names
@@ -95,7 +95,7 @@ def _batch(
     seed: int,
     unix_offset_ns: int,
 ) -> SpanColumns:
-    rows = folded.operations[chosen]
+    rows = folded.operations.take(chosen)
     group = folded.group[chosen]
     signals = vocabulary.families[family][1]
     failed = (rows["status"] != 0) & (rows["returned"] == 1)
@@ -118,7 +118,7 @@ def _batch(
             np.where(failed, rows["status"], 0),
             lambda code: vocabulary.result_name(family, code) if code else "",
         ),
-        attributes=_attributes(folded, chosen, vocabulary, family, kind, failed),
+        attributes=_attributes(rows, folded, chosen, vocabulary, family, kind, failed),
     )
 
 
@@ -135,6 +135,7 @@ def _names(rows: npt.NDArray[np.void], vocabulary: Vocabulary, family: int, kind
 
 
 def _attributes(
+    rows: Operations,
     folded: Folded,
     chosen: npt.NDArray[np.intp],
     vocabulary: Vocabulary,
@@ -142,7 +143,6 @@ def _attributes(
     kind: OperationKind,
     failed: npt.NDArray[np.bool_],
 ) -> tuple[Attribute, ...]:
-    rows = folded.operations[chosen]
     signals = vocabulary.families[family][1]
     attributes = [Attribute(key=names.THREAD_ID, values=rows["tid"].astype(np.int64))]
     if kind is OperationKind.LAUNCH:

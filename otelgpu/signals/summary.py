@@ -83,23 +83,25 @@ class Summary:
         calls = (rows["family"].astype(np.int64) << 16) | rows["api"]
         for code, count in zip(*np.unique(calls, return_counts=True), strict=True):
             self.calls[vocabulary.call_name(int(code) >> 16, int(code) & 0xFFFF)] += int(count)
-        launches = rows[rows["kind"] == OperationKind.LAUNCH]
-        distinct, inverse, counts = np.unique(launches["name"], return_inverse=True, return_counts=True)
-        spent = np.bincount(inverse, weights=launches["duration_ns"], minlength=len(distinct))
+        launched = rows["kind"] == OperationKind.LAUNCH
+        distinct, inverse, counts = np.unique(
+            rows["name"][launched], return_inverse=True, return_counts=True
+        )
+        spent = np.bincount(inverse, weights=rows["duration_ns"][launched], minlength=len(distinct))
         for code, count, host_ns in zip(distinct, counts, spent, strict=True):
             name = vocabulary.short_kernels[int(code)]
             self.kernels[name] += int(count)
             self.kernel_host_ns[name] += int(host_ns)
-        copies = rows[rows["kind"] == OperationKind.COPY]
+        copies = rows.compress(rows["kind"] == OperationKind.COPY)
         for direction in np.unique(copies["direction"]):
             name = CopyDirection(int(direction)).name.lower()
             chosen = copies["direction"] == direction
             self.copies[name] += int(chosen.sum())
             self.copy_bytes[name] += int(copies["size_bytes"][chosen].sum())
-        waits = rows[rows["kind"] == OperationKind.SYNCHRONIZATION]
+        waits = rows.compress(rows["kind"] == OperationKind.SYNCHRONIZATION)
         self.waits += len(waits)
         self.wait_ns += int(waits["duration_ns"].sum())
-        failed = rows[(rows["status"] != 0) & (rows["returned"] == 1)][["family", "api", "status"]]
+        failed = rows.compress((rows["status"] != 0) & (rows["returned"] == 1))[["family", "api", "status"]]
         for row, count in zip(*np.unique(failed, return_counts=True), strict=True):
             call = vocabulary.call_name(int(row["family"]), int(row["api"]))
             result = vocabulary.result_name(int(row["family"]), int(row["status"]))

@@ -71,7 +71,7 @@ class UnlinkedWindows:
         distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
         sums = self._totals.by_group(rows, inverse.reshape(-1), len(distinct))
         for position, (tgid, index, why) in enumerate(distinct.tolist()):
-            mine = rows[inverse.reshape(-1) == position]
+            mine = rows.compress(inverse.reshape(-1) == position)
             held = self._open.setdefault(
                 (tgid, index, why), _Window(np.zeros(len(self._totals), dtype=np.int64))
             )

@@ -135,6 +135,11 @@ def test_the_header_comes_back(tmp_path: Path) -> None:
     }
 
 
+def test_only_the_owner_may_read_what_crossed_the_sockets(tmp_path: Path) -> None:
+    path = write(tmp_path / "capture", [])
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_records_that_are_a_view_are_written_in_their_order(tmp_path: Path) -> None:
     batch = launches(6)
     view = Batch(family="cuda", kind="cuda_launch", records=batch.records[::-2])
