@@ -65,6 +65,7 @@ class Scope:
     everything: bool = False
     processes: tuple[int, ...] = ()
     follow_children: bool = True
+    newborn: bool = False  # they have not begun to run: no call of theirs is under way
     cgroups: tuple[Path, ...] = ()  # directories of cgroup v2
     admits: Callable[[int], bool] | None = None  # whether a process that starts is to be observed too
 
@@ -140,6 +141,7 @@ class LiveSource:
             "scope_follow": int(self._scope.follow_children),
             "hold_on_load": int(self._settings.hold_on_load),
             "entry_only": int(not self.with_returns),
+            "calls_before": int(not self._scope.newborn),
         }
         process = load_family(read_image(_PROCESS), knobs=knobs, ring_bytes=_PROCESS_RING_BYTES)
         self._loaded[_PROCESS] = process
@@ -167,6 +169,7 @@ class LiveSource:
 
     def observe(self, tgid: int) -> None:
         """Bring a process into scope and look at what it has mapped."""
+        self._adopt_connections(tgid)  # first: what a thread does with one then is known from its beginning
         self._loaded[_PROCESS].map("scope_processes").put(struct.pack("<I", tgid), b"\1")
         self._see(tgid, clock.monotonic_ns())
         self._look_at(tgid)
@@ -177,6 +180,7 @@ class LiveSource:
             if tgid == os.getpid():
                 continue
             if self._scope.admits is None:
+                self._adopt_connections(tgid)
                 self._look_at(tgid)
             elif self._scope.admits(tgid):
                 self.observe(tgid)
@@ -184,7 +188,6 @@ class LiveSource:
     def _look_at(self, tgid: int) -> None:
         if self._placer.examine_process(tgid):
             self._note_mapper(tgid)
-        self._adopt_connections(tgid)
 
     def prepare_file(self, path: Path) -> None:
         """Put probes on a file that a program is about to load."""
@@ -367,18 +370,16 @@ class LiveSource:
             stubs[int(record["handle"])] = int(record["stub"])
 
     def _names_for(self, batch: Batch) -> list[Input]:
-        pairs = np.unique(
-            np.stack([batch.heads["tgid"].astype(np.uint64), batch.records["function"]], axis=1),
-            axis=0,
-        )
         facts: list[Input] = []
-        for tgid, address in pairs.tolist():
+        tgids, functions = batch.heads["tgid"], batch.records["function"]
+        for tgid in np.unique(tgids).tolist():
             named = self._named.setdefault(tgid, set())
-            if address not in named:
-                named.add(address)
-                stub = self._stubs.get(tgid, {}).get(address, address)
-                name, known = self._resolver.resolve(tgid, stub)
-                facts.append(FunctionNamed(tgid=tgid, address=address, name=name, known=known))
+            for address in np.unique(functions[tgids == tgid]).tolist():
+                if address not in named:
+                    named.add(address)
+                    stub = self._stubs.get(tgid, {}).get(address, address)
+                    name, known = self._resolver.resolve(tgid, stub)
+                    facts.append(FunctionNamed(tgid=tgid, address=address, name=name, known=known))
         return facts
 
     def _forget(self, tgid: int) -> None:

@@ -328,7 +328,9 @@ class Pipeline:
             unix_offset_ns=self._offset_ns,
         )
         told = identities.sampled[served.request]
-        return spans + self._spans(unfolded(served.operations.compress(told), slots[told]), identities.parents)
+        return spans + self._spans(
+            unfolded(served.operations.compress(told), slots[told]), identities.parents
+        )
 
     def _give_up(self, *, final: bool) -> None:
         """Requests that will not be answered any more: what they caused is told among the unlinked."""

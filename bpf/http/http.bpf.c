@@ -25,6 +25,8 @@ ENUM(http_direction);
 #define LARGE_BYTES  16384
 #define VECTORS	     16 /* iovecs followed in one call */
 
+#define MSG_PEEK 2 /* leaves the bytes in the socket: the next call moves them */
+
 /*
  * Bytes captured per direction until the direction turns: a request's body,
  * a response's. Calls of up to MEDIUM_BYTES (a streamed token) have a bound
@@ -33,8 +35,16 @@ ENUM(http_direction);
 const volatile __u64 http_bulk_bytes = 1 << 20;
 const volatile __u64 http_stream_bytes = 64 << 20;
 
+/*
+ * Threads may have been inside a call since before the programs were there: an
+ * accept, or the read of a kept-alive connection. Then the call is known at its
+ * return only. Off where every observed process starts under observation.
+ */
+const volatile bool calls_before = false;
+
 /* Connection numbers count up from 1; user space numbers those it found from 1 << 62. */
 __u64 http_connections = 0;
+#define FIRST_FOUND (1ULL << 62)
 
 struct connection_key {
 	__u32 tgid;
@@ -330,8 +340,8 @@ static __always_inline void move(struct connection *connection, struct piece *pi
 	emit_piece(piece);
 }
 
-/* What the first byte read says: an HTTP method starts with a capital letter. */
-static __always_inline bool speaks_http(const struct socket_call *call)
+/* The first byte that a read gave, or -1. */
+static __always_inline int first_byte(const struct socket_call *call)
 {
 	__u64 at = call->buffer;
 	__u8 first = 0;
@@ -340,15 +350,135 @@ static __always_inline bool speaks_http(const struct socket_call *call)
 		struct iovec vector = {};
 
 		if (!read_user(&vector, sizeof(vector), (void *)call->buffer))
-			return false;
+			return -1;
 		at = vector.base;
 	}
 	if (!read_user(&first, sizeof(first), (void *)at))
-		return false;
+		return -1;
+	return first;
+}
+
+enum speech {
+	SPEECH_HTTP,	/* an HTTP method starts with a capital letter */
+	SPEECH_UNKNOWN, /* so far: a connection found open may be in the middle of a body */
+	SPEECH_OTHER,
+};
+
+static __always_inline enum speech speech_of(const struct connection *connection,
+					     const struct socket_call *call)
+{
+	int first = first_byte(call);
+	/* RFC 8446, 5.1: 20 to 23, of which a connection starts with 22 */
+	bool tls = first == 22 || (connection->id >= FIRST_FOUND && first >= 20 && first <= 23);
+
 	if (first >= 'A' && first <= 'Z')
-		return true;
-	count(first == 0x16 ? COUNTER_CONNECTION_TLS : COUNTER_CONNECTION_NOT_HTTP);
-	return false;
+		return SPEECH_HTTP;
+	if (connection->id >= FIRST_FOUND && !tls)
+		return SPEECH_UNKNOWN;
+	count(tls ? COUNTER_CONNECTION_TLS : COUNTER_CONNECTION_NOT_HTTP);
+	return SPEECH_OTHER;
+}
+
+/* arch/x86/entry/syscalls/syscall_64.tbl */
+enum {
+	NR_READ = 0,
+	NR_WRITE = 1,
+	NR_READV = 19,
+	NR_WRITEV = 20,
+	NR_SENDFILE = 40,
+	NR_ACCEPT = 43,
+	NR_SENDTO = 44,
+	NR_RECVFROM = 45,
+	NR_SENDMSG = 46,
+	NR_RECVMSG = 47,
+	NR_ACCEPT4 = 288,
+};
+
+/*
+ * The call that a thread is returning from, whose entry was not seen: from its
+ * registers, which keep the arguments. It counts as begun now; what it waited
+ * before is no part of a request. A thread comes here once, then it has a state.
+ */
+static __noinline int begun_before(struct syscall_exit *exit)
+{
+	struct connection_key key = {};
+	struct user_msghdr message = {};
+	struct socket_call *call;
+	struct pt_regs regs = {};
+	struct identity who;
+
+	if (!in_scope(&who))
+		return 0;
+	call = thread_call(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!call)
+		return 0;
+	if (bpf_probe_read_kernel(&regs, sizeof(regs),
+				  (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
+		return 0;
+	call->who = who;
+	call->fd = (__s32)regs.di;
+	call->buffer = regs.si;
+	call->vectors = 0;
+	call->start_ns = bpf_ktime_get_ns();
+	call->direction = HTTP_DIRECTION_READ;
+	switch (exit->number) {
+	case NR_ACCEPT:
+	case NR_ACCEPT4:
+		call->kind = CALL_ACCEPT;
+		return 0;
+	case NR_RECVFROM:
+		if (regs.r10 & MSG_PEEK)
+			return 0;
+		call->kind = CALL_BUFFER;
+		break;
+	case NR_WRITE:
+	case NR_SENDTO:
+		call->direction = HTTP_DIRECTION_WRITE;
+		call->kind = CALL_BUFFER;
+		break;
+	case NR_READ:
+		call->kind = CALL_BUFFER;
+		break;
+	case NR_WRITEV:
+		call->direction = HTTP_DIRECTION_WRITE;
+		call->vectors = regs.dx;
+		call->kind = CALL_VECTOR;
+		break;
+	case NR_READV:
+		call->vectors = regs.dx;
+		call->kind = CALL_VECTOR;
+		break;
+	case NR_SENDMSG:
+		call->direction = HTTP_DIRECTION_WRITE;
+		call->kind = CALL_MESSAGE;
+		break;
+	case NR_RECVMSG:
+		if (regs.dx & MSG_PEEK)
+			return 0;
+		call->kind = CALL_MESSAGE;
+		break;
+	case NR_SENDFILE:
+		call->direction = HTTP_DIRECTION_WRITE;
+		call->kind = CALL_FILE;
+		break;
+	default:
+		return 0;
+	}
+	key.tgid = who.tgid;
+	key.fd = call->fd;
+	if (!bpf_map_lookup_elem(&connections, &key)) {
+		call->kind = CALL_NONE;
+		return 0;
+	}
+	if (call->kind == CALL_MESSAGE) {
+		if (!read_user(&message, sizeof(message), (void *)regs.si)) {
+			call->kind = CALL_NONE;
+			return 0;
+		}
+		call->buffer = message.vectors;
+		call->vectors = message.vector_count;
+	}
+	return 0;
 }
 
 /* One program for every exit: user space attaches it to each name in the list. */
@@ -362,6 +492,10 @@ int exit_call(struct syscall_exit *exit)
 	struct piece piece = {};
 	__u64 left;
 
+	if (!call && calls_before) {
+		begun_before(exit);
+		call = thread_call(0);
+	}
 	if (!call || call->kind == CALL_NONE)
 		return 0;
 	piece.end_ns = bpf_ktime_get_ns();
@@ -387,7 +521,13 @@ int exit_call(struct syscall_exit *exit)
 	}
 	if (connection->state == CONNECTION_NEW && exit->ret > 0 &&
 	    call->direction == HTTP_DIRECTION_READ) {
-		if (!speaks_http(call)) {
+		enum speech speech = speech_of(connection, call);
+
+		if (speech == SPEECH_UNKNOWN) {
+			call->kind = CALL_NONE;
+			return 0;
+		}
+		if (speech == SPEECH_OTHER) {
 			call->kind = CALL_NONE;
 			emit_close(call->who, key.fd, connection);
 			bpf_map_delete_elem(&connections, &key);
@@ -448,8 +588,6 @@ ENTER(sendto, CALL_BUFFER, HTTP_DIRECTION_WRITE, 0)
 ENTER(readv, CALL_VECTOR, HTTP_DIRECTION_READ, call->args[2])
 ENTER(writev, CALL_VECTOR, HTTP_DIRECTION_WRITE, call->args[2])
 ENTER(sendfile64, CALL_FILE, HTTP_DIRECTION_WRITE, 0)
-
-#define MSG_PEEK 2 /* leaves the bytes in the socket: the next call moves them */
 
 SEC("tracepoint/syscalls/sys_enter_recvfrom")
 int enter_recvfrom(struct syscall_enter *call)

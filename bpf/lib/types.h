@@ -55,12 +55,14 @@ struct pt_regs {
 /* Syscall tracepoints: /sys/kernel/tracing/events/syscalls/<name>/format. */
 struct syscall_enter {
 	__u64 common;
-	__s64 number;
+	__s32 number;
+	__u32 reserved; /* not zeroed */
 	__u64 args[6];
 };
 struct syscall_exit {
 	__u64 common;
-	__s64 number;
+	__s32 number;
+	__u32 reserved; /* not zeroed */
 	__s64 ret;
 };
 

@@ -54,7 +54,7 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
     """Start a program, observe it and its children, and return its exit code."""
     child = wiring.Child(argv)
     try:
-        source = _source(config, Scope(processes=(child.pid,)))
+        source = _source(config, Scope(processes=(child.pid,), newborn=True))
         source.observe(child.pid)
         program = resolve_program(argv, dict(os.environ), Path.cwd(), source.stems)
         for path in program.files:

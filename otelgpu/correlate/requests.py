@@ -76,7 +76,7 @@ class RequestBook(Generic[_Context]):
             kept = min(end - begin, max(room, 0))
             if kept:
                 # A copy: a slice would keep the whole batch alive for as long as this request is open.
-                held.parts.append(ordered[begin : begin + kept].copy())
+                held.parts.append(concatenate([ordered[begin : begin + kept]]))
                 held.rows += kept
                 self._rows += kept
             held.dropped += end - begin - kept

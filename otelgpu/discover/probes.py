@@ -20,6 +20,7 @@ from otelgpu.discover.libraries import library_stem
 from otelgpu.discover.maps import executable_mappings
 from otelgpu.kernel.attach import Hook, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
+from otelgpu.kernel.features import filesystem_magic
 from otelgpu.kernel.libbpf import Link, detach_all
 from otelgpu.layout.elf import ElfError
 
@@ -27,6 +28,7 @@ _log = logging.getLogger("otelgpu.discover")
 
 EXAMINED_FILES: Final = 65_536
 _OVERLAYFS_MAGIC: Final = 0x794C7630  # include/uapi/linux/magic.h
+_OVERLAY: Final = "overlay"  # stands for every device of an overlayfs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +52,8 @@ class ProbePlacer:
         for hook in hooks:
             self._hooks.setdefault(hook.stem, []).append(hook)
         self._with_returns = with_returns
-        self._examined: dict[tuple[object, ...], Placement | None] = {}
+        # By inode number, size and time of change; then by device, which overlayfs stands aside of.
+        self._examined: dict[tuple[int, int, int], dict[int | str, Placement | None]] = {}
         self._by_inode: dict[tuple[int, int], Placement] = {}
         self.counters: Counter[str] = Counter()
 
@@ -62,7 +65,12 @@ class ProbePlacer:
     @property
     def placements(self) -> list[Placement]:
         """Files that have probes, in the order they were found."""
-        return [placement for placement in self._examined.values() if placement is not None]
+        return [
+            placement
+            for found in self._examined.values()
+            for placement in found.values()
+            if placement is not None
+        ]
 
     def examine_process(self, tgid: int) -> bool:
         """Everything that a running process has mapped, program and libraries; whether any carries probes."""
@@ -130,17 +138,24 @@ class ProbePlacer:
     def _examine(self, open_path: str, path: str, stem: str | None, *, mapped_ns: int) -> Placement | None:
         try:
             descriptor = os.open(open_path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            self.counters["process_vanished" if open_path.startswith("/proc/") else "file_unreadable"] += 1
+            _log.debug("cannot open %s (%s): %s", open_path, path, error)
+            return None
         except OSError as error:
             self.counters["file_unreadable"] += 1
             _log.debug("cannot open %s (%s): %s", open_path, path, error)
             return None
         try:
-            identity = _identity(descriptor)
-            if identity not in self._examined:
-                if len(self._examined) >= EXAMINED_FILES:
-                    self._forget_plain_files()
-                self._examined[identity] = self._place(descriptor, path, stem)
-            placement = self._examined[identity]
+            identity, device = _identity(descriptor)
+            if identity not in self._examined and len(self._examined) >= EXAMINED_FILES:
+                self._forget_plain_files()
+            found = self._examined.setdefault(identity, {})
+            known = {device, _OVERLAY} & found.keys() or (found.keys() if device == _OVERLAY else ())
+            if not known:
+                found[device] = self._place(descriptor, path, stem)
+                known = {device}
+            placement = found[next(iter(known))]
             if placement is not None:
                 self._by_inode[_kernel_inode(descriptor)] = placement
         except OSError as error:
@@ -152,7 +167,7 @@ class ProbePlacer:
         return None if placement is None else _mapped(placement, mapped_ns)
 
     def _forget_plain_files(self) -> None:
-        for identity in [identity for identity, found in self._examined.items() if found is None]:
+        for identity in [i for i, found in self._examined.items() if not any(found.values())]:
             del self._examined[identity]
 
     def _place(self, descriptor: int, path: str, stem: str | None) -> Placement | None:
@@ -211,26 +226,12 @@ def _kernel_inode(descriptor: int) -> tuple[int, int]:
     return (os.major(status.st_dev) << 20 | os.minor(status.st_dev), status.st_ino)
 
 
-def _identity(descriptor: int) -> tuple[object, ...]:
-    """What makes two open files the same inode to a uprobe.
+def _identity(descriptor: int) -> tuple[tuple[int, int, int], int | str]:
+    """What makes two open files the same inode to a uprobe: (inode number, size, time of change) and device.
 
-    On overlayfs the device differs from container to container while the probe goes to the one file below:
-    there the inode number with size and time of change stands for it.
+    On overlayfs the device differs from container to container, and from the file system below, while the
+    probe goes to the one file below: there the other three stand for it.
     """
     status = os.fstat(descriptor)
-    device: object = "overlay" if _filesystem(descriptor) == _OVERLAYFS_MAGIC else status.st_dev
-    return (device, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _filesystem(descriptor: int) -> int:
-    """The magic number of the file system, or 0 when /proc/self/mountinfo does not tell."""
-    device = os.fstat(descriptor).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-            fields = line.split()
-            if fields[2] == wanted:
-                return _OVERLAYFS_MAGIC if fields[fields.index("-") + 1] == "overlay" else 0
-    except (OSError, IndexError, ValueError):
-        return 0
-    return 0
+    device = _OVERLAY if filesystem_magic(descriptor) == _OVERLAYFS_MAGIC else status.st_dev
+    return (status.st_ino, status.st_size, status.st_mtime_ns), device

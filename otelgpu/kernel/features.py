@@ -82,6 +82,15 @@ def mount_tracefs() -> bool:
     return Path(TRACEFS[0], "events/syscalls").is_dir()
 
 
+def filesystem_magic(descriptor: int) -> int:
+    """The kind of file system an open file is on, in whichever mount namespace: statfs(2), linux/magic.h."""
+    result = ctypes.create_string_buffer(256)  # struct statfs: 120 bytes, f_type first
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fstatfs(descriptor, result):
+        return 0
+    return int(struct.unpack_from("<q", result)[0])
+
+
 def survey() -> list[Feature]:
     """Everything that can be told without loading a program."""
     version = kernel_version()

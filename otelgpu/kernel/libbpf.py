@@ -144,18 +144,23 @@ class Libbpf:
         """A :class:`BpfError` from errno (or ``code``) and from what libbpf printed since the last one."""
         number = abs(code) or ctypes.get_errno()
         said, self._said = "".join(self._said), []
-        hint = ""
-        if number in (errno.EPERM, errno.EACCES):
+        log, hint = telling_lines(said), ""
+        if number == errno.EPERM or (number == errno.EACCES and not _has_verifier_log(said)):
+            log = ""  # libbpf's guesses; the hint knows better
             hint = "run as root, or with CAP_BPF and CAP_PERFMON (otelgpu check tells what is missing)"
         elif number == errno.ENOMEM:
             hint = "raise the memory limit (ulimit -l, or the container's) or lower ring_bytes"
-        return BpfError(f"{what}: {os.strerror(number)}", errno=number, hint=hint, log=telling_lines(said))
+        return BpfError(f"{what}: {os.strerror(number)}", errno=number, hint=hint, log=log)
+
+
+def _has_verifier_log(said: str) -> bool:
+    return "BEGIN PROG LOAD LOG" in said
 
 
 def telling_lines(said: str, limit: int = 12) -> str:
     """What a reader of libbpf's output needs: the verifier's last instructions and its verdict."""
     lines = [line.removeprefix("libbpf: ").rstrip() for line in said.splitlines()]
-    if any("BEGIN PROG LOAD LOG" in line for line in lines):
+    if _has_verifier_log(said):
         start = next(i for i, line in enumerate(lines) if "BEGIN PROG LOAD LOG" in line) + 1
         stop = next((i for i, line in enumerate(lines) if "END PROG LOAD LOG" in line), len(lines))
         program = re.search(r"prog '([^']+)'", lines[start - 1])

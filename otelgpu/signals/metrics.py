@@ -7,6 +7,7 @@ same numbers. Message shapes: opentelemetry/proto/metrics/v1/metrics.proto.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -56,7 +57,8 @@ class Metrics:
         self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int], values: Any
     ) -> None:
         """Add measurements of one attribute set: a number, or a column of them."""
-        column = np.atleast_1d(np.asarray(values))
+        one = isinstance(values, int | float)  # requests and losses come one by one
+        column = np.atleast_1d(np.asarray(values)) if not one else np.zeros(1)
         if not len(column):
             return
         table = self._tables.setdefault((resource, metric.name), _Table(metric, scope))
@@ -64,6 +66,9 @@ class Metrics:
         if key not in table.series and len(table.series) >= SERIES_PER_METRIC:
             key = _OVERFLOW
         series = table.series.setdefault(key, _Series())
+        if one:
+            _add_one(metric, series, values)
+            return
         series.count += len(column)
         if metric.instrument is Instrument.COUNTER:
             series.total += int(column.sum())
@@ -145,6 +150,20 @@ class Metrics:
             explicit_bounds=metric.buckets,
             **common,
         )
+
+
+def _add_one(metric: Metric, series: _Series, value: float) -> None:
+    """The same for a single number, without numpy's overhead."""
+    series.count += 1
+    if metric.instrument is Instrument.COUNTER:
+        series.total += int(value)
+        return
+    series.total += value
+    series.minimum = min(series.minimum, value)
+    series.maximum = max(series.maximum, value)
+    if series.buckets is None:
+        series.buckets = np.zeros(len(metric.buckets) + 1, dtype=np.int64)
+    series.buckets[bisect_left(metric.buckets, value)] += 1
 
 
 def key_value(key: str, value: AttributeValue) -> Any:

@@ -84,9 +84,7 @@ class Summary:
         for code, count in zip(*np.unique(calls, return_counts=True), strict=True):
             self.calls[vocabulary.call_name(int(code) >> 16, int(code) & 0xFFFF)] += int(count)
         launched = rows["kind"] == OperationKind.LAUNCH
-        distinct, inverse, counts = np.unique(
-            rows["name"][launched], return_inverse=True, return_counts=True
-        )
+        distinct, inverse, counts = np.unique(rows["name"][launched], return_inverse=True, return_counts=True)
         spent = np.bincount(inverse, weights=rows["duration_ns"][launched], minlength=len(distinct))
         for code, count, host_ns in zip(distinct, counts, spent, strict=True):
             name = vocabulary.short_kernels[int(code)]

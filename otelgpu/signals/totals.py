@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.families.base import OperationDecoder, OperationSignals
-from otelgpu.model.operations import Operations
+from otelgpu.model.operations import OperationKind, Operations
 
 
 class Totals:
@@ -27,9 +27,13 @@ class Totals:
     def of(self, rows: Operations) -> npt.NDArray[np.int64]:
         """What each operation adds to each column: shape (n, len(self))."""
         totals = np.zeros((len(rows), len(self._columns)), dtype=np.int64)
+        families, kinds = np.ascontiguousarray(rows["family"]), np.ascontiguousarray(rows["kind"])
+        chosen: dict[tuple[int, OperationKind], npt.NDArray[np.intp]] = {}
         for position, (family, _, kind, column) in enumerate(self._columns):
-            chosen = (rows["family"] == family) & (rows["kind"] == kind)
-            totals[:, position] = chosen if column is None else np.where(chosen, column(rows), 0)
+            if (family, kind) not in chosen:
+                chosen[family, kind] = np.flatnonzero((families == family) & (kinds == kind))
+            mine = chosen[family, kind]
+            totals[mine, position] = 1 if column is None else column(rows)[mine]
         return totals
 
     def by_group(self, rows: Operations, group: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
@@ -40,4 +44,4 @@ class Totals:
 
     def attributes(self, sums: npt.NDArray[np.int64]) -> dict[str, int]:
         """One row of sums as span attributes; zeros are left out."""
-        return {key: int(v) for (_, key, _, _), v in zip(self._columns, sums, strict=True) if v}
+        return {key: v for (_, key, _, _), v in zip(self._columns, sums.tolist(), strict=True) if v}

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import httptools
 
 from otelgpu.model.inputs import Batch
+from tests.bench.rows import Row
 from tests.unit.http.traffic import LAST_CHUNK, Connection, chunk, joined, new_state, request, response
 
 EVENT = (
@@ -91,13 +92,7 @@ def parse_all(sent: list[bytes]) -> None:
         parsers[i % CONNECTIONS].feed_data(data)
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--json", action="store_true")
-    arguments.add_argument("--pieces", type=int, default=100_000)
-    options = arguments.parse_args()
-
-    pieces = options.pieces
+def measure(pieces: int) -> dict[str, float]:
     batches, sent = stream(pieces)
     seconds = best_seconds(lambda: feed_all(batches))
     baseline = best_seconds(lambda: parse_all(sent))
@@ -112,21 +107,59 @@ def main() -> None:
     request_seconds = best_seconds(lambda: feed_all(requests))
     upload = large_upload(GIGABYTE)
     upload_seconds = best_seconds(lambda: feed_all(upload))
-
-    result = {
+    return {
         "stream_pieces_per_s": round(pieces / seconds),
         "stream_pieces_per_s_batches_of_one": round(pieces / single_seconds),
         "httptools_alone_pieces_per_s": round(len(sent) / baseline),
         "stream_cost_over_httptools_alone": round(seconds / baseline, 1),
         "keep_alive_requests_per_s": round(pieces / 8 / request_seconds),
         "gigabyte_upload_ms": round(upload_seconds * 1000, 2),
-        "machine": f"{platform.machine()} {platform.release()} Python {platform.python_version()}",
     }
+
+
+def rows(quick: bool) -> list[Row]:
+    """Pieces of streamed responses (tokens), and whole small requests."""
+    result = measure(20_000 if quick else 100_000)
+    alone = result["httptools_alone_pieces_per_s"]
+    return [
+        Row(
+            bench="http",
+            name="streamed pieces to exchanges",
+            value=result["stream_pieces_per_s"],
+            unit="pieces/s",
+            baseline="httptools alone, same bytes",
+            baseline_value=alone,
+        ),
+        Row(
+            bench="http",
+            name="the same in batches of one",
+            value=result["stream_pieces_per_s_batches_of_one"],
+            unit="pieces/s",
+            baseline="httptools alone, same bytes",
+            baseline_value=alone,
+        ),
+        Row(
+            bench="http",
+            name="keep-alive requests to exchanges",
+            value=result["keep_alive_requests_per_s"],
+            unit="requests/s",
+        ),
+        Row(bench="http", name="an upload of 1 GB", value=result["gigabyte_upload_ms"], unit="ms"),
+    ]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--json", action="store_true")
+    arguments.add_argument("--pieces", type=int, default=100_000)
+    options = arguments.parse_args()
+    result = measure(options.pieces)
     if options.json:
-        print(json.dumps(result))
+        machine = f"{platform.machine()} {platform.release()} Python {platform.python_version()}"
+        print(json.dumps({**result, "machine": machine}))
         return
     for name, value in result.items():
-        print(f"{name:36} {value:>14,}" if not isinstance(value, str) else f"{name:36} {value}")
+        print(f"{name:36} {value:>14,}")
 
 
 if __name__ == "__main__":

@@ -147,10 +147,15 @@ class CudaClient:
 
 
 @contextlib.contextmanager
-def start_cuda_client(**options: Unpack[CudaClientOptions]) -> Iterator[CudaClient]:
-    """Start the client and leave it waiting before its first call; options as `CudaClientOptions` says."""
+def start_cuda_client(
+    *, prefix: Sequence[str] = (), **options: Unpack[CudaClientOptions]
+) -> Iterator[CudaClient]:
+    """Start the client and leave it waiting before its first call; options as `CudaClientOptions` says.
+
+    `prefix` is a command that runs it. `CudaClient.pid` is the client's own number, as it knows it.
+    """
     process = subprocess.Popen(
-        [*_command(options), "--wait"],
+        [*prefix, *_command(options), "--wait"],
         env=_environment(options),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

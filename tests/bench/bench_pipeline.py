@@ -1,0 +1,189 @@
+"""From ring bytes to OTLP bytes on one core: the live source's own collection, the pipeline, the encoder.
+
+Nothing is left out but the kernel's part and the network: the ring is drained and split by kind, processes and
+kernel names are looked after, calls are joined to 1 000 open requests, metrics and the summary are fed, spans
+are made and encoded. CPU time. The baseline is opentelemetry-sdk making and encoding the same spans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from otelgpu.agent import Session
+from otelgpu.export.wire import encode_spans
+from otelgpu.families import registry
+from otelgpu.kernel import clock
+from otelgpu.live import LiveSettings, LiveSource, Scope
+from otelgpu.model.inputs import Batch
+from otelgpu.model.resource import resource
+from otelgpu.model.spans import SpanColumns, Text
+from otelgpu.pipeline import Detail, Pipeline
+from otelgpu.symbols.demangle import short_name
+from tests.bench.bench_encode import by_sdk, rate
+from tests.bench.programs import Load, running_load
+from tests.bench.rows import Budget, Row, median, spread
+from tests.bench.synthetic import Activity, RingMemory, Told, Wave, told_family, wave
+
+NAME = "ring_to_otlp"
+CALLS_PER_WAVE = 120_000
+BASELINE_SPANS = 3_000
+DETAILS: Final[tuple[Detail, ...]] = ("all", "ops")
+
+
+@dataclass(slots=True)
+class Encoder:
+    """An exporter that encodes as the OTLP one does, and sends nothing."""
+
+    spans: int = 0
+    bytes: int = 0
+    kept: list[SpanColumns] = field(default_factory=list)
+    keep: bool = False
+
+    def export_spans(self, batches: Sequence[SpanColumns]) -> None:
+        for payload in encode_spans(batches):
+            self.spans += payload.items
+            self.bytes += len(payload.body)
+        if self.keep:
+            self.kept += batches
+
+    def export_metrics(self, data: object, items: int) -> None:
+        pass
+
+    def flush(self, deadline_s: float) -> bool:
+        return True
+
+    def close(self, deadline_s: float) -> None:
+        pass
+
+    def stats(self) -> Mapping[str, int]:
+        return {}
+
+
+class Bench:
+    """A live source over simulated ring memory, and all that comes after it."""
+
+    def __init__(self, load: Load, detail: Detail) -> None:
+        self.tgid = load.pid
+        self._functions = load.ask("kernels")
+        self._told = Told()
+        self.encoder = Encoder()
+        families = {"cuda": registry.families()["cuda"]}
+        self.source = LiveSource(families, Scope(processes=(load.pid,)), LiveSettings(ring_bytes={}))
+        self.source.observe(load.pid)
+        self._cuda = self.source._loaded["cuda"]
+        self._real_ring = self._cuda.ring
+        self._memory = RingMemory()
+        self._cuda.ring = self._memory.ring
+        pipeline = Pipeline(
+            {**families, "http": told_family(self._told)},
+            {**self.source.btf, "http": self._cuda.image.btf},
+            seed=1,
+            own=resource({"service.name": "otelgpu"}),
+            start_unix_ns=0,
+            detail=detail,
+            shorten=short_name,
+        )
+        self.session = Session(pipeline, [self.encoder], metric_interval_s=None)
+        self.session.take([clock.anchor()])
+        self._number = 0
+
+    def make(self, calls: int) -> Wave:
+        """A wave that has just ended."""
+        self._number += 1
+        begin = clock.monotonic_ns() - calls * 1000
+        return wave(self._cuda.image, self.tgid, self._functions, calls, begin, self._number)
+
+    def run(self, made: Wave) -> float:
+        """CPU seconds that a wave takes from the ring to bytes; filling the ring is not counted."""
+        spent = 0.0
+        room = self._memory.room(made.records.shape[1])
+        parts = [made.records[i : i + room] for i in range(0, len(made.records), room)]
+        for position, part in enumerate(parts):
+            self._memory.fill(part)
+            last = position == len(parts) - 1
+            claims = made.claims if position == 0 else ()
+            self._told.next = Activity(claims, made.exchanges if last else ())
+            began = time.process_time()
+            self.session.take([Batch(family="http", kind="told", records=np.zeros(0, dtype="V1"))])
+            self.session.take(self.source.collect())
+            spent += time.process_time() - began
+        return spent
+
+    def close(self) -> None:
+        self._cuda.ring = self._real_ring
+        self.source.close()
+
+
+@contextlib.contextmanager
+def opened(detail: Detail) -> Iterator[Bench]:
+    with running_load() as load:
+        bench = Bench(load, detail)
+        try:
+            yield bench
+        finally:
+            bench.close()
+
+
+def _rates(detail: Detail, rounds: int) -> tuple[list[float], list[float], list[SpanColumns]]:
+    """Records/s and spans/s of each round, and the spans of one."""
+    with opened(detail) as bench:
+        bench.run(bench.make(CALLS_PER_WAVE))  # names, caches, first-time imports
+        records, spans = [], []
+        for _ in range(rounds):
+            made = bench.make(CALLS_PER_WAVE)
+            before = bench.encoder.spans
+            spent = bench.run(made)
+            records.append(CALLS_PER_WAVE / spent)
+            spans.append((bench.encoder.spans - before) / spent)
+        bench.encoder.keep = True
+        bench.run(bench.make(20_000))
+        return records, spans, bench.encoder.kept
+
+
+def rows(quick: bool) -> list[Row]:
+    """``detail all`` makes a span of every call; ``ops`` (the default) folds runs of equal calls."""
+    found: list[Row] = []
+    rounds = 3 if quick else 11
+    sdk = 0.0
+    for detail in DETAILS:
+        records, spans, kept = _rates(detail, rounds)
+        if not sdk:
+            part = first_rows(max(kept, key=len), BASELINE_SPANS)
+            sdk = rate(partial(by_sdk, part), len(part), 5)
+        found += [
+            Row(
+                bench=NAME,
+                name=f"detail {detail}, spans",
+                value=median(spans),
+                unit="spans/s",
+                baseline="opentelemetry-sdk + encoder",
+                baseline_value=sdk,
+                budget=Budget(limit=2e6, kind="at least") if detail == "all" else None,
+                note=f"detail {detail}: {spread(spans)}; best {max(spans):,.0f}",
+            ),
+            Row(bench=NAME, name=f"detail {detail}, records", value=median(records), unit="records/s"),
+        ]
+    return found
+
+
+def first_rows(columns: SpanColumns, rows: int) -> SpanColumns:
+    """The first rows of a batch."""
+
+    def cut(values: Any) -> Any:
+        return replace(values, codes=values.codes[:rows]) if isinstance(values, Text) else values[:rows]
+
+    attributes = tuple(
+        replace(a, values=cut(a.values), present=None if a.present is None else a.present[:rows])
+        for a in columns.attributes
+    )
+    per_span = ("trace_id", "span_id", "parent_span_id", "flags", "start_unix_ns", "end_unix_ns", "name")
+    changed = {name: cut(getattr(columns, name)) for name in (*per_span, "status")}
+    message = None if columns.status_message is None else cut(columns.status_message)
+    return replace(columns, attributes=attributes, status_message=message, **changed)

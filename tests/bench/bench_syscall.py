@@ -1,0 +1,54 @@
+"""What everybody else pays: write() and read() of one byte on a pipe, in a process that is not observed.
+
+While a tracer is on a syscall tracepoint every process's system calls take the kernel's slow path: somebody
+else's tracer spoils a round. So each state's value is that of its quietest round, a median of several runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from tests.bench import tracers
+from tests.bench.programs import Load, attached, observer, otelgpu, running_load
+from tests.bench.rows import Row, median, spread
+
+NAME = "syscall_cost"
+
+
+def rows(quick: bool) -> list[Row]:
+    rounds, repeats, calls = (1, 3, 20_000) if quick else (5, 5, 50_000)
+    with running_load() as unrelated, running_load() as observed:
+        times: dict[str, list[float]] = {}
+        for _ in range(rounds):
+            for name, opened in _states(observed).items():
+                with opened():
+                    runs = [unrelated.ask(f"pipe {calls}") / (2 * calls) for _ in range(repeats)]
+                    times.setdefault(name, []).append(median(runs))
+    bare = min(times["bare"])
+    theirs = min(times["bpftrace"]) - bare
+    return [
+        Row(bench=NAME, name="bare read() or write()", value=bare, unit="ns/call"),
+        *(
+            Row(
+                bench=NAME,
+                name=f"otelgpu adds, {name}",
+                value=min(times[name]) - bare,
+                unit="ns/call",
+                baseline="bpftrace: read, write of another process",
+                baseline_value=theirs,
+                note=f"with otelgpu, {name}: {spread(times[name])}; bare: {spread(times['bare'])}",
+            )
+            for name in ("it observes another process", "it observes everything")
+        ),
+    ]
+
+
+def _states(observed: Load) -> dict[str, Callable[[], contextlib.AbstractContextManager[object]]]:
+    everything = otelgpu("agent", "--quiet", "--export", "file:/dev/null")
+    return {
+        "bare": contextlib.nullcontext,
+        "it observes another process": lambda: attached(observed.pid),
+        "it observes everything": lambda: observer(everything, "observing"),
+        "bpftrace": lambda: tracers.bpftrace(tracers.SYSCALLS, pid=observed.pid),
+    }

@@ -1,0 +1,342 @@
+"""otelgpu as these tests use it: a live source in this process, or the command line in one of its own.
+
+In: what to observe. Out: records as the kernel wrote them, or spans as a backend would get them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.discover.probes import Placement
+from otelgpu.families import registry
+from otelgpu.live import LiveSettings, LiveSource, Scope
+from otelgpu.model.inputs import Batch, FunctionNamed, Input
+from tests.rig import fake_cudart_path
+
+OTELGPU: Final = str(Path(sys.executable).with_name("otelgpu"))
+PUMP_S: Final = 0.02
+Result = TypeVar("Result")
+Span = dict[str, Any]
+
+
+class Watch:
+    """A live source that is drained while a test's work runs in a thread beside it.
+
+    The process that watches is never observed itself: its children are, by `observe`.
+    """
+
+    def __init__(
+        self,
+        *,
+        families: tuple[str, ...] = ("cuda",),
+        scope: Scope | None = None,
+        ring_bytes: int = 8 << 20,
+        return_probes: bool = True,
+        hold_on_load: bool = False,
+    ) -> None:
+        self.inputs: list[Input] = []
+        settings = LiveSettings(
+            ring_bytes={},
+            default_ring_bytes=ring_bytes,
+            return_probes=return_probes,
+            hold_on_load=hold_on_load,
+        )
+        self.source = LiveSource(registry.select(families), scope or Scope(), settings)
+        self._before: dict[tuple[str, str], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.source.close()
+
+    def start_anew(self) -> None:
+        """Forget what was collected and counted so far."""
+        self.source.collect()
+        self.inputs.clear()
+        self._before = self.source.totals()
+
+    def settle(self, folder: Path) -> None:
+        """Wait until attaching is quick: the kernel may still be busy with probes that others took off."""
+        for number in range(20):
+            copy = folder / f"settle{number}" / "libcudart.so.12"
+            copy.parent.mkdir()
+            shutil.copy(fake_cudart_path(), copy)
+            began = time.monotonic()
+            self.source.prepare_file(copy)
+            if time.monotonic() - began < 0.1:
+                return
+        raise AssertionError(
+            "attaching to a file stays slow: something else attaches and detaches all the time"
+        )
+
+    def observe(self, *tgids: int) -> None:
+        """Bring processes into scope."""
+        for tgid in tgids:
+            self.source.observe(tgid)
+
+    def pump(self, seconds: float) -> None:
+        """Handle events and collect for a while."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.source.wait(min(left, PUMP_S))
+            self.inputs += self.source.collect()
+
+    def during(self, work: Callable[[], Result], *, drain: bool = True, limit_s: float = 60) -> Result:
+        """Run `work` in a thread, handle events meanwhile, collect what is left; its result or its exception.
+
+        Without `drain` nothing is collected before the work is done.
+        """
+        outcome: list[Result] = []
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                outcome.append(work())
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        until = time.monotonic() + limit_s
+        while thread.is_alive():
+            if drain:
+                self.pump(PUMP_S)
+            else:
+                thread.join(PUMP_S)
+            assert time.monotonic() < until, f"the work was not done in {limit_s} s"
+        thread.join()
+        self.inputs += self.source.collect()
+        if failure:
+            raise failure[0]
+        return outcome[0]
+
+    def records(self, kind: str | None = None) -> list[np.void]:
+        """Records of one kind (or of all), in the order of collection."""
+        return [
+            record
+            for item in self.inputs
+            if isinstance(item, Batch) and kind in (None, item.kind)
+            for record in item.records
+        ]
+
+    def column(self, kind: str, field: str) -> npt.NDArray[Any]:
+        """One field of all records of a kind."""
+        found = [item.records[field] for item in self.inputs if isinstance(item, Batch) and item.kind == kind]
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.uint64)
+
+    def api_names(self) -> dict[int, str]:
+        """Numbers of `enum cuda_api` → functions."""
+        numbers = self.source.btf["cuda"].enumerators("cuda_api")
+        return {number: name.removeprefix("API_") for name, number in numbers.items()}
+
+    def calls(self, tgid: int | None = None) -> dict[str, int]:
+        """CUDA records by function, of one process or of all."""
+        names = self.api_names()
+        found: Counter[str] = Counter()
+        for item in self.inputs:
+            if isinstance(item, Batch) and item.family == "cuda":
+                mine = slice(None) if tgid is None else item.heads["tgid"] == tgid
+                found.update(names[int(api)] for api in item.records["api"][mine])
+        return dict(found)
+
+    def names(self) -> dict[int, FunctionNamed]:
+        """Answers of the symbol tables by address."""
+        return {item.address: item for item in self.inputs if isinstance(item, FunctionNamed)}
+
+    def total(self, room: str, reason: str) -> int:
+        """A counter since the start of the source or of the test."""
+        return self.source.totals().get((room, reason), 0) - self._before.get((room, reason), 0)
+
+    def losses(self) -> dict[tuple[str, str], int]:
+        """Every counter of something lost or skipped that grew since then."""
+        now = self.source.totals()
+        grown = {key: count - self._before.get(key, 0) for key, count in now.items()}
+        return {key: count for key, count in grown.items() if count and key[1] != "submitted"}
+
+    def placement(self, path: Path) -> Placement:
+        """The only placement that is known under this path, or by its last part."""
+        found = [p for p in self.source.placements if p.path in (str(path), path.name)]
+        assert len(found) == 1, (path, self.source.placements)
+        return found[0]
+
+
+PROBED: Final = (
+    "cudaLaunchKernel",
+    "cudaLaunchKernelExC",
+    "cudaGraphLaunch",
+    "cudaMalloc",
+    "cudaFree",
+    "cudaMemcpy",
+    "cudaMemcpyAsync",
+    "cudaStreamSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaEventSynchronize",
+)
+"""The functions that have probes, besides those that give kernels their handles."""
+
+
+def probed(calls: dict[str, int] | Counter[str]) -> dict[str, int]:
+    """Those of a program's own counts that otelgpu can see."""
+    return {name: count for name, count in calls.items() if name in PROBED}
+
+
+def read_spans(path: Path) -> list[Span]:
+    """The spans of an OTLP JSON lines file, attributes and the resource's attributes as plain mappings."""
+    return list(_spans_of(path.read_text()))
+
+
+def _spans_of(text: str) -> Iterator[Span]:
+    for line in text.splitlines():
+        for resource in json.loads(line).get("resourceSpans", ()):
+            described = _attributes(resource["resource"])
+            for scope in resource["scopeSpans"]:
+                for span in scope["spans"]:
+                    yield span | {
+                        "attributes": _attributes(span),
+                        "resource": described,
+                        "scope": scope["scope"]["name"],
+                        "start": int(span["startTimeUnixNano"]),
+                        "end": int(span["endTimeUnixNano"]),
+                    }
+
+
+def _attributes(holder: dict[str, Any]) -> dict[str, Any]:
+    return {item["key"]: _value(item["value"]) for item in holder.get("attributes", ())}
+
+
+def _value(value: dict[str, Any]) -> Any:
+    kind, content = next(iter(value.items()))
+    if kind == "arrayValue":
+        return tuple(_value(item) for item in content.get("values", ()))
+    return int(content) if kind == "intValue" else content
+
+
+def cuda_calls(spans: Sequence[Span]) -> dict[str, int]:
+    """CUDA calls by function; a folded span stands for several."""
+    calls: Counter[str] = Counter()
+    for span in spans:
+        name = span["name"].split()[0]
+        if name.startswith("cuda"):
+            calls[name] += span["attributes"].get("otelgpu.count", 1)
+    return dict(calls)
+
+
+def requests(spans: Sequence[Span]) -> list[Span]:
+    """The spans of HTTP requests."""
+    return [span for span in spans if span["kind"] == 2]
+
+
+def run_otelgpu(*arguments: str, timeout_s: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, its output captured."""
+    return subprocess.run(
+        [OTELGPU, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, **options
+    )
+
+
+class Session:
+    """A command that observes in a process of its own until the end of the block; its spans as they come."""
+
+    def __init__(self, *arguments: str, traces: Path) -> None:
+        self.traces = traces
+        command = [OTELGPU, *arguments, f"--export=file:{traces}"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.said = ""
+        self._spans: list[Span] = []
+        self._read = 0
+
+    def __enter__(self) -> Self:
+        assert self.process.stderr is not None
+        first = self.process.stderr.readline()
+        if "observing" not in first:
+            rest, _ = self.process.communicate()
+            raise AssertionError(f"{self.process.args} did not start: {first}{rest}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """SIGTERM: it flushes, and says what it saw."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        _, self.said = self.process.communicate(timeout=30)
+        assert "Traceback" not in self.said, self.said
+
+    def spans(self, wanted: Callable[[Span], object], count: int, limit_s: float = 10) -> list[Span]:
+        """Those that are `wanted`, by start, once there are `count`; an AssertionError when they do not come."""
+        until = time.monotonic() + limit_s
+        while True:
+            self._take()
+            found = sorted(filter(wanted, self._spans), key=lambda span: span["start"])
+            if len(found) >= count:
+                assert len(found) == count, found
+                return found
+            assert time.monotonic() < until, f"{len(found)} of {count} spans after {limit_s} s: {found}"
+            time.sleep(0.02)
+
+    def _take(self) -> None:
+        if not self.traces.exists():
+            return
+        with self.traces.open("rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        self._spans += _spans_of(whole.decode())
+
+
+# -- What an agent holds in the kernel -----------------------------------------------------------------
+
+
+def held_programs(pid: int) -> set[int]:
+    """Ids of the BPF programs that a process has descriptors of, links' included."""
+    found = set()
+    for entry in os.scandir(f"/proc/{pid}/fdinfo"):
+        try:
+            text = Path(entry.path).read_text()
+        except OSError:
+            continue
+        found |= {int(line.split()[1]) for line in text.splitlines() if line.startswith("prog_id:")}
+    return found
+
+
+def living_programs(ids: set[int]) -> set[int]:
+    """Those of the programs that the kernel still has."""
+    libbpf = ctypes.CDLL("libbpf.so.1", use_errno=True)
+    alive = set()
+    for number in ids:
+        descriptor = libbpf.bpf_prog_get_fd_by_id(number)
+        if descriptor >= 0:
+            os.close(descriptor)
+            alive.add(number)
+    return alive
+
+
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = 10) -> None:
+    """Poll until the condition holds; an AssertionError that says what did not come."""
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, f"not within {limit_s} s: {what}"
+        time.sleep(0.01)
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state (T: stopped), or an empty string when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,205 @@
+"""Whose events are seen: listed processes and their children, a cgroup's, or everybody's but the agent's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from otelgpu.live import Scope
+from tests.kernel.observing import OTELGPU, Watch, cuda_calls, probed, read_spans, wait_until
+from tests.rig import fake_cudart_path, run_cuda_client, start_cuda_client, start_llm_server
+
+Watcher = Callable[..., Watch]
+
+# argv: library, calls. Forks; the child calls once more and execs a third that calls.
+FAMILY = """
+import ctypes, os, sys
+library, calls = ctypes.CDLL(sys.argv[1]), int(sys.argv[2])
+sys.stdin.readline()
+for _ in range(calls): library.cudaDeviceSynchronize()
+child = os.fork()
+if child == 0:
+    for _ in range(calls): library.cudaDeviceSynchronize()
+    os.execv(sys.executable, [sys.executable, "-c",
+        "import ctypes, sys; l = ctypes.CDLL(sys.argv[1])\\n"
+        "for _ in range(int(sys.argv[2])): l.cudaDeviceSynchronize()", *sys.argv[1:]])
+os.waitpid(child, 0)
+print(os.getpid(), child)
+"""
+
+
+def test_only_listed_processes_are_seen(watching: Watch) -> None:
+    with start_cuda_client(calls=101) as listed, start_cuda_client(calls=103) as other:
+        watching.observe(listed.pid)
+        watching.during(other.finish)
+        watching.during(listed.finish)
+    assert watching.calls() == {"cudaLaunchKernel": 101}
+    assert watching.calls(listed.pid) == {"cudaLaunchKernel": 101}
+
+
+def family(watching: Watch, calls: int) -> tuple[int, int]:
+    command = [sys.executable, "-c", FAMILY, str(fake_cudart_path()), str(calls)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        watching.source.prepare_file(fake_cudart_path())
+        watching.observe(process.pid)
+        stdout, _ = watching.during(lambda: process.communicate("go\n"))
+    parent, child = map(int, stdout.split())
+    return parent, child
+
+
+def test_children_are_followed_through_fork_and_exec(watching: Watch) -> None:
+    parent, child = family(watching, 37)
+    assert watching.calls(parent) == {"cudaDeviceSynchronize": 37}
+    assert watching.calls(child) == {"cudaDeviceSynchronize": 2 * 37}
+    assert watching.calls() == {"cudaDeviceSynchronize": 3 * 37}
+
+
+def test_children_are_left_out_when_asked(watch: Watcher) -> None:
+    watching = watch(scope=Scope(follow_children=False))
+    parent, _ = family(watching, 37)
+    assert watching.calls() == watching.calls(parent) == {"cudaDeviceSynchronize": 37}
+
+
+def test_a_process_that_ended_leaves_the_scope(watching: Watch) -> None:
+    with start_cuda_client(calls=3) as client:
+        watching.observe(client.pid)
+        watching.during(client.finish)
+        scope = watching.source._loaded["process"].map("scope_processes")
+        wait_until(lambda: client.pid.to_bytes(4, "little") not in scope.list_keys(), "it is struck off")
+
+
+def test_workers_of_a_server_are_followed(tmp_path: Path) -> None:
+    traces = tmp_path / "traces.jsonl"
+    with start_llm_server(
+        workers=2, threads=2, prefix=(OTELGPU, "run", f"--export=file:{traces}", "--")
+    ) as server:
+        pids = set()
+        until = time.monotonic() + 20
+        while len(pids) < 2 and time.monotonic() < until:
+            connection = server.connect()
+            connection.request("POST", "/v1/completions", b'{"prompt": "hello", "max_tokens": 1}')
+            connection.getresponse().read()
+            connection.close()
+            pids = {line["pid"] for line in (server.truth(1) if server.truth_path.exists() else ())}
+    spans = read_spans(traces)
+    seen = {s["resource"]["process.pid"] for s in spans if "gen_ai.response.id" in s["attributes"]}
+    assert pids <= seen
+    assert len(pids) == 2
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """An empty cgroup v2 directory."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    roots = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
+    if not roots:
+        pytest.skip("no cgroup v2 hierarchy is mounted: /proc/mounts has no cgroup2")
+    folder = roots[0] / f"otelgpu-test-{uuid.uuid4().hex[:8]}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make a cgroup: {error}")
+    yield folder
+    wait_until(lambda: not (folder / "cgroup.procs").read_text(), "everybody left the cgroup")
+    folder.rmdir()
+
+
+def test_a_cgroup_s_processes_are_seen_and_no_others(watch: Watcher, cgroup: Path) -> None:
+    watching = watch(scope=Scope(cgroups=(cgroup,)))
+    watching.source.prepare_file(fake_cudart_path())
+    with start_cuda_client(calls=53) as inside, start_cuda_client(calls=59) as outside:
+        (cgroup / "cgroup.procs").write_text(str(inside.pid))
+        watching.during(outside.finish)
+        watching.during(inside.finish)
+    assert watching.calls() == watching.calls(inside.pid) == {"cudaLaunchKernel": 53}
+
+
+def test_the_agent_finds_a_cgroup_s_late_library(cgroup: Path, tmp_path: Path) -> None:
+    traces = tmp_path / "traces.jsonl"
+    command = [OTELGPU, "agent", f"--cgroup={cgroup}", f"--export=file:{traces}", "--detail=all"]
+    with ExitStack() as stack:
+        agent = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        stack.callback(agent.kill)
+        assert agent.stderr is not None
+        assert "observing" in agent.stderr.readline()
+        client = stack.enter_context(start_cuda_client(calls=61, late_ms=0, library=fake_cudart_path()))
+        other = stack.enter_context(start_cuda_client(calls=67))
+        (cgroup / "cgroup.procs").write_text(str(client.pid))
+        other.finish()
+        # Something in the group maps the library first, so that the window is over when the client does.
+        opener = "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); time.sleep(1.5)"
+        subprocess.run(
+            [sys.executable, "-c", opener, str(fake_cudart_path())],
+            preexec_fn=lambda: (cgroup / "cgroup.procs").write_text(str(os.getpid())) and None,
+            check=True,
+        )
+        client.finish()
+        agent.terminate()
+        agent.communicate(timeout=20)
+    assert cuda_calls(read_spans(traces)) == {"cudaLaunchKernel": 61}
+
+
+def test_a_folder_that_is_no_cgroup_is_told_in_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [OTELGPU, "agent", f"--cgroup={tmp_path}", "--export=file:/dev/null", "--duration=1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert "not a cgroup v2 directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_agent_sees_everybody_but_itself(tmp_path: Path) -> None:
+    traces = tmp_path / "traces.jsonl"
+    command = [OTELGPU, "agent", f"--export=file:{traces}", "--detail=all"]
+    with ExitStack() as stack:
+        before = stack.enter_context(start_cuda_client(calls=71, functions=("all",)))
+        agent = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        stack.callback(agent.kill)
+        assert agent.stderr is not None
+        assert "observing" in agent.stderr.readline()
+        first = before.finish()
+        second = run_cuda_client(calls=73, functions=("all",))
+        agent.terminate()
+        _, said = agent.communicate(timeout=20)
+    assert agent.returncode == 0
+    spans = read_spans(traces)
+    for result in (first, second):
+        mine = [span for span in spans if span["resource"].get("process.pid") == result.pid]
+        assert cuda_calls(mine) == probed(dict(result.calls))
+    assert agent.pid not in {span["resource"].get("process.pid") for span in spans}
+    assert "Traceback" not in said
+
+
+def test_the_agent_admits_by_executable(tmp_path: Path) -> None:
+    traces = tmp_path / "traces.jsonl"
+    command = [OTELGPU, "agent", "--executable=cuda_client_l*", f"--export=file:{traces}", "--detail=all"]
+    with ExitStack() as stack:
+        admitted = stack.enter_context(
+            start_cuda_client(calls=79, late_ms=0, library=fake_cudart_path(), functions=("cudaMalloc",))
+        )
+        other = stack.enter_context(start_cuda_client(calls=83))
+        agent = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        stack.callback(agent.kill)
+        assert agent.stderr is not None
+        assert "observing" in agent.stderr.readline()
+        other.finish()
+        with start_cuda_client(late_ms=0, library=fake_cudart_path(), linger_ms=1500, calls=0) as opener:
+            opener.finish()  # maps the library and stays until its probes are there
+        admitted.finish()
+        agent.terminate()
+        agent.communicate(timeout=20)
+    spans = read_spans(traces)
+    assert cuda_calls(spans)["cudaMalloc"] == 79
+    assert {s["resource"]["process.executable.name"] for s in spans} == {"cuda_client_late"}
