@@ -99,7 +99,7 @@ class CaptureWriter:
         self._encode = msgspec.msgpack.Encoder().encode
         try:
             # It holds what crossed the sockets, prompts and credentials included: for the owner's eyes only.
-            self._file: BinaryIO = open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
+            self._file: BinaryIO = open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
             self._file.write(MAGIC)
         except OSError as error:
             raise CaptureError(f"cannot write capture {path}: {error.strerror}") from error
