@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
-import yaml
 
 from otelgpu.errors import OtelgpuError
 
@@ -77,6 +76,8 @@ def load_config(path: Path | None, environ: Mapping[str, str], flags: Mapping[st
 
 
 def _from_file(path: Path) -> dict[str, Any]:
+    import yaml  # most runs have no file
+
     try:
         text = path.read_text()
         content = yaml.safe_load(text)
@@ -103,6 +104,8 @@ def _line_of(text: str, message: str) -> int | None:
 
 
 def _line_of_key(text: str, name: str) -> int | None:
+    import yaml
+
     root = yaml.compose(text)
     if not isinstance(root, yaml.MappingNode):
         return None

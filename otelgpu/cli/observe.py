@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from otelgpu import agent as wiring
 from otelgpu.cli.options import (
@@ -25,7 +24,6 @@ from otelgpu.cli.options import (
     plan,
     scope_options,
 )
-from otelgpu.cli.report import print_outcome
 from otelgpu.config import Config
 from otelgpu.discover.libraries import resolve_program
 from otelgpu.discover.processes import descendants
@@ -47,7 +45,15 @@ def _source(config: Config, scope: Scope) -> LiveSource:
 def _finish(session: wiring.Agent, quiet: bool) -> None:
     outcome = session.finish()
     if not quiet:
-        print_outcome(outcome, Console(stderr=True))
+        _print(outcome)
+
+
+def _print(outcome: wiring.Outcome) -> None:
+    from rich.console import Console  # not needed before the end, and slow to import
+
+    from otelgpu.cli.report import print_outcome
+
+    print_outcome(outcome, Console(stderr=True))
 
 
 def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | None, quiet: bool) -> int:
@@ -259,4 +265,4 @@ def replay(capture: Path, output: str | None, quiet: bool, **options: Any) -> No
         detail=config.detail,
     )
     if not quiet:
-        print_outcome(outcome, Console(stderr=True))
+        _print(outcome)
