@@ -265,7 +265,7 @@ def _demangler() -> Callable[[str], str]:
         except (OSError, AttributeError):
             demangle_with = cxxfilt.demangle
         demangle_with("_Z1fv")
-    except Exception:
+    except Exception:  # cxxfilt's own error cannot be named when importing cxxfilt is what raises it
         return _unchanged
     return demangle_with
 

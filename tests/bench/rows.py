@@ -42,8 +42,8 @@ class Row:
     @property
     def ratio(self) -> float | None:
         """Value by baseline."""
-        if self.value is None or not self.baseline_value:
-            return None
+        if self.value is None or not self.baseline_value or min(self.value, self.baseline_value) <= 0:
+            return None  # a difference of two times that noise has turned negative compares with nothing
         return self.value / self.baseline_value
 
     @property
