@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.correlate.fold import SAME, Folded, concatenate, fold, take, unfolded
+from otelgpu.correlate.fold import ALIKE, SAME, Folded, concatenate, fold, take, unfolded
 from otelgpu.model.operations import OPERATION, Operations
 from tests.unit.model.builders import any_calls, calls
 
@@ -24,11 +24,15 @@ def equal_calls(row: np.void) -> object:
     return row[list(SAME)].tolist().__repr__()
 
 
+def alike_calls(row: np.void) -> object:
+    return row[list(ALIKE)].tolist().__repr__()
+
+
 def sums(folded: Folded) -> dict[object, tuple[int, int, int, int]]:
-    """Per (group, equal call): calls, bytes, host time, last end."""
+    """Per (group, alike calls): calls, bytes, host time, last end."""
     found: dict[object, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for i, row in enumerate(folded.operations):
-        entry = found[int(folded.group[i]), equal_calls(row)]
+        entry = found[int(folded.group[i]), alike_calls(row)]
         entry[0] += int(folded.count[i])
         entry[1] += int(row["size_bytes"])
         entry[2] += int(row["duration_ns"])
@@ -154,14 +158,14 @@ def test_folding_in_parts_and_again_keeps_every_sum(data: st.DataObject, limit: 
 
 
 @given(st.data(), st.integers(1, 12), st.booleans())
-def test_at_most_the_limit_and_one_row_per_distinct_call(data: st.DataObject, limit: int, runs: bool) -> None:
+def test_at_most_the_limit_and_one_row_for_calls_that_are_alike(data: st.DataObject, limit: int, runs: bool) -> None:
     rows = data.draw(any_calls())
     groups = data.draw(groups_for(rows))
     folded = fold(in_groups(rows, groups), limit=limit, runs=runs)
     for group in set(groups):
         mine = folded.group == group
         assert int((mine & ~folded.merged).sum()) <= limit
-        beyond = [equal_calls(row) for row in folded.operations[mine & folded.merged]]
+        beyond = [alike_calls(row) for row in folded.operations[mine & folded.merged]]
         assert len(beyond) == len(set(beyond))
 
 
