@@ -158,7 +158,9 @@ def test_folding_in_parts_and_again_keeps_every_sum(data: st.DataObject, limit: 
 
 
 @given(st.data(), st.integers(1, 12), st.booleans())
-def test_at_most_the_limit_and_one_row_for_calls_that_are_alike(data: st.DataObject, limit: int, runs: bool) -> None:
+def test_at_most_the_limit_and_one_row_for_calls_that_are_alike(
+    data: st.DataObject, limit: int, runs: bool
+) -> None:
     rows = data.draw(any_calls())
     groups = data.draw(groups_for(rows))
     folded = fold(in_groups(rows, groups), limit=limit, runs=runs)
