@@ -94,6 +94,7 @@ class LiveSource:
         )
         self._loaded: dict[str, LoadedFamily] = {}
         self._events = select.epoll()
+        self._placer = ProbePlacer((), with_returns=self.with_returns)
         try:
             self._load(families)
         except BaseException:
@@ -423,8 +424,7 @@ class LiveSource:
     def close(self) -> None:
         """Detach everything; idempotent."""
         self.stop_holding()
-        if hasattr(self, "_placer"):
-            self._placer.detach()
+        self._placer.detach()
         for loaded in self._loaded.values():
             loaded.close()
         self._loaded.clear()

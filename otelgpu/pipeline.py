@@ -65,7 +65,7 @@ SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all":
 """Operation spans under one phase, request or window; calls beyond it are merged and counted."""
 
 KERNEL_NAMES: Final = 65_536
-"""Distinct kernel names remembered; later ones are called by the last entry, and counted."""
+"""Distinct kernel names remembered; later ones are called "unknown", and counted."""
 
 _FOREVER_NS: Final = 1 << 63
 _AMBIGUOUS: Final = names.UNLINKED_REASONS.index("ambiguous")
@@ -131,7 +131,7 @@ class Pipeline:
         self._resources: dict[int, Resource] = {}
         self._gone: list[ProcessGone] = []
         self._leaving: deque[tuple[int, int, Resource]] = deque()  # until when, tgid, resource
-        self._departed: list[Resource] = []  # told in the next metrics, then forgotten
+        self._departed: set[Resource] = set()  # told in the next metrics, then forgotten
         self._offset_ns = 0
         self._timeline = ThreadTimeline()
         self._book: RequestBook[Parents] = RequestBook(len(self._totals))
@@ -170,14 +170,9 @@ class Pipeline:
     def read_metrics(self) -> tuple[MetricsData, int]:
         """All metrics as of the last tick, and how many data points; processes that ended are in it once more."""
         data = self.metrics.read(self._now_ns + self._offset_ns)
-        for gone in self._departed:
-            self.metrics.forget(gone)
+        self.metrics.forget(self._departed)
         self._departed.clear()
         return data
-
-    def is_named(self, tgid: int, address: int) -> bool:
-        """Whether a function's name was fed already."""
-        return address in self._functions.get(tgid, ())
 
     def _see(self, seen: ProcessSeen) -> None:
         before = self._resources.get(seen.tgid)
@@ -231,11 +226,12 @@ class Pipeline:
         for gone in self._gone:
             self._timeline.forget_process(gone.tgid)
             self._functions.pop(gone.tgid, None)
-            self._leaving.append((gone.time_ns + LINGER_NS, gone.tgid, self._resource(gone.tgid)))
+            if gone.tgid in self._resources:
+                self._leaving.append((gone.time_ns + LINGER_NS, gone.tgid, self._resources[gone.tgid]))
         self._gone.clear()
         while self._leaving and self._leaving[0][0] <= self._now_ns:
             _, tgid, owner = self._leaving.popleft()
-            self._departed.append(owner)
+            self._departed.add(owner)
             if self._resources.get(tgid) == owner:  # else its number was given out again
                 del self._resources[tgid]
 

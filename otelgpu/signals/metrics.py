@@ -8,7 +8,7 @@ same numbers. Message shapes: opentelemetry/proto/metrics/v1/metrics.proto.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,9 +92,9 @@ class Metrics:
             if wanted <= set(key)
         )
 
-    def forget(self, resource: Resource) -> None:
-        """Drop the series of a resource that is gone, after its last export."""
-        for key in [key for key in self._tables if key[0] == resource]:
+    def forget(self, resources: Collection[Resource]) -> None:
+        """Drop the series of resources that are gone, after their last export."""
+        for key in [key for key in self._tables if key[0] in resources]:
             del self._tables[key]
 
     def read(self, time_unix_ns: int) -> tuple[MetricsData, int]:

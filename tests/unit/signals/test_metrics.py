@@ -144,7 +144,7 @@ def test_an_empty_column_makes_no_series() -> None:
 def test_a_resource_that_is_forgotten_is_told_no_more() -> None:
     metrics = Metrics(START)
     metrics.add(counter(), "scope", LLM, {}, 1)
-    metrics.forget(LLM)
+    metrics.forget([LLM])
     assert points(metrics) == {}
 
 
