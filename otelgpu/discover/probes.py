@@ -111,17 +111,17 @@ class ProbePlacer:
         if inode is not None and (placement := self._by_inode.get(inode)) is not None:
             return _mapped(placement, mapped_ns)
         exact = f"/proc/{tgid}/map_files/{start:x}-{end:x}"
-        candidates = [exact]
+        candidates = [(exact, _full_path(exact, path))]
         if not os.access(exact, os.F_OK):
             candidates = [
-                candidate
+                (str(candidate), mapping.path)
                 for mapping in executable_mappings(tgid)
                 if mapping.path == path or os.path.basename(mapping.path) == path
-                for candidate in map(str, paths_of(tgid, mapping))
+                for candidate in paths_of(tgid, mapping)
             ]
-        for candidate in candidates:
+        for candidate, full_path in candidates:
             if os.access(candidate, os.R_OK):
-                return self._examine(candidate, _full_path(candidate, path), stem, mapped_ns=mapped_ns)
+                return self._examine(candidate, full_path, stem, mapped_ns=mapped_ns)
         self.counters["mapping_vanished"] += 1
         return None
 
@@ -212,10 +212,10 @@ def _mapped(placement: Placement, mapped_ns: int) -> Placement:
     return placement
 
 
-def _full_path(candidate: str, path: str) -> str:
-    """The whole path of a mapped file of which an event told only the last component."""
+def _full_path(link: str, path: str) -> str:
+    """The whole path behind a ``map_files`` link, of which an event told only the last component."""
     try:
-        return os.readlink(candidate).removesuffix(" (deleted)") if "/map_files/" in candidate else path
+        return os.readlink(link).removesuffix(" (deleted)")
     except OSError:
         return path
 

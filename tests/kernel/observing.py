@@ -169,8 +169,8 @@ class Watch:
         return {key: count for key, count in grown.items() if count and key[1] != "submitted"}
 
     def placement(self, path: Path) -> Placement:
-        """The only placement that is known under this path, or by its last part."""
-        found = [p for p in self.source.placements if p.path in (str(path), path.name)]
+        """The only placement that is known under this path."""
+        found = [p for p in self.source.placements if p.path == str(path)]
         assert len(found) == 1, (path, self.source.placements)
         return found[0]
 
