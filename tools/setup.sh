@@ -117,4 +117,6 @@ else
     say PIP "up to date"
 fi
 "$venv/bin/python" hatch_build.py
+# Root runs the program without writing bytecode, so that no file of the checkout becomes root's: write it now.
+"$venv/bin/python" -m compileall -q otelgpu
 say READY "$venv/bin/otelgpu"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otelgpu.kernel.libbpf import BpfError, load_libbpf
-from otelgpu.kernel.loader import load_family, read_image
+from otelgpu.kernel.libbpf import BpfError, detach_all, load_libbpf
+from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 
 _FLOOR: Final = (5, 15)
 TRACEFS: Final = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
@@ -161,14 +161,24 @@ def _is_mounted(kind: str) -> bool:
         return False
 
 
-def return_probes_are_safe() -> bool:
+def return_probes_are_safe(process: LoadedFamily | None = None) -> bool:
     """Whether a process under a seccomp filter survives a return probe on this kernel.
 
     From 6.11 a uretprobe returns through a system call of its own, which a filter that does not know it
     answers with a kill; later kernels let it pass. Tried on a throwaway child: it filters every unknown
-    call, then calls a probed function. Raises :class:`BpfError` when the trial itself cannot be made.
+    call, then calls a probed function. ``process`` is the family of that name, if it is loaded already.
+    Raises :class:`BpfError` when the trial itself cannot be made.
     """
+    if process is not None:
+        return _try_return_probe(process)
     family = load_family(read_image("process"), knobs={}, ring_bytes=4096, programs=("on_trial",))
+    try:
+        return _try_return_probe(family)
+    finally:
+        family.close()
+
+
+def _try_return_probe(family: LoadedFamily) -> bool:
     ready_read, ready_write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -179,15 +189,15 @@ def return_probes_are_safe() -> bool:
         finally:
             os._exit(1)
     os.close(ready_read)
+    links = []
     try:
         path, offset = _function_file_offset("getpid")
-        family.links.append(
-            family.object.programs["on_trial"].attach_uprobe(path, offset, is_return=True, tgid=child)
-        )
+        program = family.object.programs["on_trial"]
+        links.append(program.attach_uprobe(path, offset, is_return=True, tgid=child))
     finally:
         os.close(ready_write)
         _, status = os.waitpid(child, 0)
-        family.close()
+        detach_all(links)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS:
         return False
     if status != 0:
