@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Final
 
 from otelgpu.families import registry
 from otelgpu.live import LiveSettings, LiveSource, Scope
@@ -59,6 +60,10 @@ def rows(quick: bool) -> list[Row]:
     ]
 
 
+SETTLE_S: Final = 2.0
+"""The kernel takes the probes of the round before off in the background, and makes who attaches wait for it."""
+
+
 def _now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
@@ -71,6 +76,7 @@ def _first_span(rounds: int) -> list[Row]:
     _once()  # the first one compiles to bytecode
     program, arrival, ends = [], [], []
     for _ in range(rounds):
+        time.sleep(SETTLE_S)
         exec_to_main, exec_to_span, main_to_span = _once()
         program.append(exec_to_main)
         arrival.append(exec_to_span)
