@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 import msgspec
 
 from otelgpu.errors import OtelgpuError
+from otelgpu.pipeline import Detail
 
 _PREFIX: Final = "OTELGPU_"
-Detail = Literal["phases", "ops", "all"]
 _RingBytes = Annotated[int, msgspec.Meta(ge=65_536, le=1 << 30)]
 
 

@@ -52,7 +52,6 @@ _IN_FLIGHT_S: Final = 0.005  # a BPF program that has begun has ended by then
 _PROCESS_RING_BYTES: Final = 1 << 20
 _ANCHOR_EVERY_NS: Final = 10_000_000_000
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
-_LATE_CONNECTION: Final = 1 << 62  # http.bpf.c: numbers from here on are user space's
 # What a family's BPF object may have, known by its field and map names: see bpf/cuda and bpf/http.
 _FUNCTION: Final = "function"  # field of a launch: an address or handle that wants a name
 _HANDLE_OF: Final = frozenset(("handle", "stub"))  # fields of a record that ties a handle to a stub
@@ -215,11 +214,13 @@ class LiveSource:
         for loaded in self._followers:
             connections = loaded.map(_CONNECTIONS)
             value = np.zeros(1, dtype=loaded.image.btf.dtype("connection"))
+            numbers = loaded.image.btf.enumerators("connection_number")
+            first = 1 << numbers["CONNECTION_FOUND_SHIFT"]
             for descriptor in accepted_connections(tgid):
                 key = struct.pack("<Ii", tgid, descriptor)
                 if connections.get(key) is None:
                     self._late_connections += 1
-                    value["id"], value["late"] = _LATE_CONNECTION + self._late_connections, 1
+                    value["id"], value["late"] = first + self._late_connections, 1
                     connections.put(key, value.tobytes())
                     self._served.add(tgid)
 

@@ -15,6 +15,7 @@ RECORD(http_data_16k);
 RECORD(http_close);
 ENUM(http_kind);
 ENUM(http_direction);
+ENUM(connection_number);
 
 #define AF_UNIX	 1
 #define AF_INET	 2
@@ -42,9 +43,9 @@ const volatile __u64 http_stream_bytes = 64 << 20;
  */
 const volatile bool calls_before = false;
 
-/* Connection numbers count up from 1; user space numbers those it found from 1 << 62. */
+/* The last number given out: enum connection_number. */
 __u64 http_connections = 0;
-#define FIRST_FOUND (1ULL << 62)
+#define FIRST_FOUND (1ULL << CONNECTION_FOUND_SHIFT)
 
 struct connection_key {
 	__u32 tgid;
@@ -413,8 +414,10 @@ static __noinline int begun_before(struct syscall_exit *exit)
 	if (!call)
 		return 0;
 	if (bpf_probe_read_kernel(&regs, sizeof(regs),
-				  (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
+				  (void *)bpf_task_pt_regs(bpf_get_current_task_btf()))) {
+		count(COUNTER_ARGUMENT_UNREADABLE);
 		return 0;
+	}
 	call->who = who;
 	call->fd = (__s32)regs.di;
 	call->buffer = regs.si;
@@ -525,6 +528,7 @@ int exit_call(struct syscall_exit *exit)
 
 		if (speech == SPEECH_UNKNOWN) {
 			call->kind = CALL_NONE;
+			count_many(COUNTER_BYTES_NOT_CAPTURED, (__u64)exit->ret);
 			return 0;
 		}
 		if (speech == SPEECH_OTHER) {

@@ -18,6 +18,14 @@ enum http_direction {
 	HTTP_DIRECTION_WRITE = 1, /* to the client */
 };
 
+/*
+ * The kernel numbers connections from 1 up; user space numbers those it found
+ * open from this power of two on.
+ */
+enum connection_number {
+	CONNECTION_FOUND_SHIFT = 62,
+};
+
 /* A connection was accepted, or, with `late`, was found open at attach. */
 struct http_open {
 	struct record_head head; /* time_ns: the accept returned */

@@ -1,6 +1,6 @@
 """Cumulative counters and explicit-bucket histograms, fed in columns, read out as OTLP.
 
-The SDK's instruments take one measurement at a time (microseconds each) and read the clock; here a batch
+The SDK's instruments take one measurement at a time and read the clock; here a batch
 of a hundred thousand operations is a few numpy calls, and time is an argument, so that a replay gives the
 same numbers. Message shapes: opentelemetry/proto/metrics/v1/metrics.proto.
 """

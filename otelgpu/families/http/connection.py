@@ -31,7 +31,7 @@ from otelgpu.model.exchange import Endpoint
 #: No client has more requests on the way on one connection.
 MAX_OPEN = 1024
 #: All pieces of a call are numbered this long after it returned at most.
-SUBMIT_NS = 20_000
+NUMBERED_WITHIN_NS = 20_000
 _HTTP1_VERSIONS = ("1.0", "1.1")
 #: Results that say "not now": nothing moved and nothing is wrong.
 _WAITS = frozenset(-e for e in (errno.EAGAIN, errno.EINTR, 512, 513, 514, 516))  # 51x: ERESTART*
@@ -130,7 +130,7 @@ class Connection:
             if side.call_end_offset > reader.offset:
                 self._settle(side)
             if other.call_end_offset > other.reader.offset and (
-                tid == other.call_tid or time_ns > other.call_end_ns + SUBMIT_NS
+                tid == other.call_tid or time_ns > other.call_end_ns + NUMBERED_WITHIN_NS
             ):
                 self._settle(other)
             side.call_ns = time_ns

@@ -57,8 +57,12 @@ def span_name(exchange: Exchange) -> str:
     generation = exchange.generation
     if generation is not None and generation.request_model:
         return f"{generation.operation} {generation.request_model}"
-    method = exchange.method if exchange.method in _METHODS else "HTTP"
-    return f"{method} {template(exchange.path)}"
+    return f"{_method(exchange, 'HTTP')} {template(exchange.path)}"
+
+
+def _method(exchange: Exchange, other: str) -> str:
+    """The method if it is a known one: clients may send anything."""
+    return exchange.method if exchange.method in _METHODS else other
 
 
 def template(path: str) -> str:
@@ -75,7 +79,7 @@ def template(path: str) -> str:
 def attributes(exchange: Exchange) -> dict[str, Any]:
     """The attributes of an exchange's SERVER span."""
     found: dict[str, Any] = {
-        "http.request.method": exchange.method if exchange.method in _METHODS else "_OTHER",
+        "http.request.method": _method(exchange, "_OTHER"),
         "url.path": exchange.path,
         "url.scheme": "http",
         "network.protocol.name": "http",
@@ -132,7 +136,7 @@ def measurements(exchange: Exchange) -> list[tuple[Metric, float, dict[str, str 
     duration = exchange.duration_s
     error = exchange.error_type
     http: dict[str, str | int] = {
-        "http.request.method": exchange.method if exchange.method in _METHODS else "_OTHER",
+        "http.request.method": _method(exchange, "_OTHER"),
         "url.scheme": "http",
     }
     if exchange.status_code:
