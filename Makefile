@@ -72,6 +72,11 @@ test-kernel: bpf fakes ## The tests on the running kernel (root, or sudo) and on
 	$(call step,kernel and GPU tests on $(shell uname -r))
 	@$(call pytest,$(AS_ROOT),$(ROOT_TESTS),-p no:cacheprovider)
 
+.PHONY: fuzz
+fuzz: $(PYTHON_VENV) ## Fuzz what parses foreign bytes (FUZZ_SECONDS=60 for each target, FUZZ_TARGETS=all)
+	$(call step,fuzzing)
+	@$(PYTHON_VENV) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60) $(filter-out all,$(FUZZ_TARGETS))
+
 .PHONY: bench
 bench: setup fakes ## Benchmarks: a table and JSON of ratios against baselines (OTELGPU_BENCH_QUICK=1: short)
 	$(call step,benchmarks)

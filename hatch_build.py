@@ -1,4 +1,4 @@
-"""Compile ``bpf/<family>/<family>.bpf.c`` to ``otelgpu/_bpf/<family>.bpf.o``.
+"""Compile ``bpf/<family>/<family>.bpf.c`` to ``otelgpu/_bpf/<family>.bpf.o``, and ``otelgpu/inject`` beside it.
 
 Comes in: the C sources and headers under ``bpf/`` and the system's clang and libbpf headers. Goes out: one
 BPF object per source, stripped of DWARF (its BTF stays: user space takes every offset from it). The same
@@ -32,6 +32,24 @@ STAMPS = Path("build/bpf")
 
 # bpf_tracing.h reads registers by these names, so an object belongs to one architecture.
 TARGET_ARCH = {"x86_64": "x86", "aarch64": "arm64"}
+
+# The in-process source: a library for the programs that are observed, and the layout of what it writes.
+INJECT = Path("otelgpu/_inject")
+INJECT_SOURCES = Path("otelgpu/inject")
+INJECT_LIBRARY, INJECT_LAYOUT = INJECT / "libotelgpu_inject.so", INJECT / "memory.o"
+INJECT_FLAGS = [
+    *(
+        "-shared",
+        "-fPIC",
+        "-std=gnu11",
+        "-O2",
+        "-fvisibility=hidden",
+        "-ftls-model=initial-exec",
+        "-fexceptions",
+    ),
+    *("-include", str(INJECT_SOURCES / "glibc.h"), "-D__TARGET_ARCH_x86", "-Ibpf", f"-I{INJECT_SOURCES}"),
+    *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
+]
 
 FLAGS = [
     *("-target", "bpf", "-mcpu=v3", "-std=gnu11", "-O2", "-g", "-fno-ident", "-fdebug-compilation-dir=."),
@@ -110,6 +128,54 @@ def build(root: Path, *, force: bool = False) -> list[Path]:
             print(f"  REMOVE   {path.relative_to(root)}", flush=True)
             path.unlink()
     return [each.path for each in wanted]
+
+
+def build_inject(root: Path, *, force: bool = False) -> list[Path]:
+    """Bring the in-process source up to date and return its files; none where it cannot be had.
+
+    It is for x86-64, and needs a compiler that links for this machine: gcc, or clang with gcc's libraries.
+    """
+    root = root.resolve()
+    linker = shutil.which("gcc") or shutil.which("clang")
+    sources = sorted(root.glob(f"{INJECT_SOURCES}/*.[ch]"))
+    compiler = _compiler()
+    if platform.machine() != "x86_64" or not sources:
+        return []
+    if linker is None or not compiler:
+        kept = [path for path in (INJECT_LIBRARY, INJECT_LAYOUT) if (root / path).exists()]
+        print(f"  SKIP     {INJECT_LIBRARY}: no compiler; {'the one there is kept' if kept else 'not built'}")
+        return kept
+    version = subprocess.run([linker, "--version"], capture_output=True, text=True, check=False)
+    headers = sorted(root.glob("bpf/cuda/*.h")) + sorted(root.glob("bpf/lib/*.h"))
+    stamp = {
+        "flags": INJECT_FLAGS,
+        "compilers": [version.stdout.partition("\n")[0], compiler["version"]],
+        "inputs": {str(path.relative_to(root)): _digest(path) for path in [*sources, *headers]},
+    }
+    remembered = root / STAMPS.parent / "inject.json"
+    built = [INJECT_LIBRARY, INJECT_LAYOUT]
+    if not force and remembered.exists() and all((root / path).exists() for path in built):
+        known = json.loads(remembered.read_text())
+        if known == stamp | {"built": [_digest(root / path) for path in built]}:
+            return built
+    (root / INJECT).mkdir(parents=True, exist_ok=True)
+    remembered.parent.mkdir(parents=True, exist_ok=True)
+    layout = root / INJECT_SOURCES / "memory.c"
+    with tempfile.TemporaryDirectory(dir=remembered.parent) as scratch:
+        for path, words in (
+            (INJECT_LAYOUT, [compiler["clang"], *command(), "-ffreestanding", "-Ibpf", "-c", layout]),
+            (
+                INJECT_LIBRARY,
+                [linker, *INJECT_FLAGS, *(s for s in sources if s.suffix == ".c" and s != layout)],
+            ),
+        ):
+            print(f"  INJECT   {path}", flush=True)
+            output = Path(scratch, path.name)
+            _call([*words, "-o", output], root, f"{Path(str(words[0])).name} failed on {path}")
+            output.chmod(0o755 if path == INJECT_LIBRARY else 0o644)
+            output.replace(root / path)
+    remembered.write_text(json.dumps(stamp | {"built": [_digest(root / path) for path in built]}, indent=1))
+    return built
 
 
 def _compiler() -> dict[str, str]:
@@ -197,7 +263,7 @@ class BpfBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it packs (``version`` is "standard" or "editable")."""
         try:
-            paths = build(Path(self.root))
+            paths = build(Path(self.root)) + build_inject(Path(self.root))
         except BuildError as error:
             self.app.abort(f"otelgpu: {error}")
             raise  # abort() does not return
@@ -210,6 +276,7 @@ def main(arguments: list[str]) -> int:
     """``hatch_build.py [--force]``: build in place."""
     try:
         build(Path(__file__).parent, force="--force" in arguments)
+        build_inject(Path(__file__).parent, force="--force" in arguments)
     except BuildError as error:
         print(f"otelgpu: {error}", file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -18,22 +18,27 @@ from typing import Final, Self
 
 from otelgpu import __version__
 from otelgpu.capture import CaptureError, CaptureReader, CaptureWriter, Header
+from otelgpu.discover.devices import DeviceFollower
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Exporter
 from otelgpu.families.base import Family
 from otelgpu.kernel import clock
 from otelgpu.kernel.libbpf import exit_at_once
-from otelgpu.live import LiveSource
-from otelgpu.model.inputs import Input, LossCounted
+from otelgpu.model.inputs import Input, LossCounted, Tick
 from otelgpu.model.resource import AttributeValue, Resource, resource
-from otelgpu.model.spans import SpanColumns
-from otelgpu.pipeline import Detail, Pipeline
+from otelgpu.pipeline import Detail, Pipeline, Spans
+from otelgpu.sensors.device_poller import DevicePoller
 from otelgpu.signals.summary import Summary
-from otelgpu.symbols.demangle import short_name
+from otelgpu.sources import Source
+from otelgpu.symbols.demangle import demangle, short_name
 
 _log = logging.getLogger("otelgpu.agent")
 
 FLUSH_SECONDS: Final = 5.0
+
+EAGER_SECONDS: Final = 2.0
+"""How long after its start a session looks often: somebody may be waiting for the first span."""
+_EAGER_INTERVAL_S: Final = 0.03
 
 
 def own_resource(extra: Mapping[str, AttributeValue]) -> Resource:
@@ -69,7 +74,9 @@ class Session:
     def take(self, inputs: Iterable[Input]) -> None:
         """Feed inputs and hand on what comes out; metrics when they are due."""
         for item in inputs:
-            self._export(self._pipeline.feed(item))
+            spans = self._pipeline.feed(item)
+            if isinstance(item, Tick):
+                self._export(spans)
         if self._interval is not None and time.monotonic() >= self._next_metrics:
             self._next_metrics += self._interval
             self.export_metrics()
@@ -100,10 +107,11 @@ class Session:
                 stats[key] = stats.get(key, 0) + value
         return stats
 
-    def _export(self, spans: list[SpanColumns]) -> None:
-        if spans:
-            for exporter in self._exporters:
-                exporter.export_spans(spans)
+    def _export(self, spans: Spans) -> None:
+        if len(self._exporters) > 1:
+            spans = list(spans)  # which are made as they are taken, once
+        for exporter in self._exporters:
+            exporter.export_spans(spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,13 +170,46 @@ class Plan:
     attributes: Mapping[str, AttributeValue]
     interval_s: float
     metric_interval_s: float
+    device_interval_s: float = 0.0  # how often NVML is read; 0: never
+    kernel_metrics: int = 0  # names of kernels that metrics may carry
     seed: int | None = None
+
+
+class Devices:
+    """GPUs as they are read beside the source, in front of whose ticks their inputs go."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._poller = DevicePoller(interval_s) if interval_s else None
+        self._follower = DeviceFollower()
+        self._reported: Counter[str] = Counter()
+        if self._poller is not None:
+            self._poller.start()
+
+    def join(self, inputs: list[Input], users: Set[int]) -> list[Input]:
+        """``inputs`` end with a tick or hold none. ``users``: processes whose devices are wanted."""
+        if self._poller is None:
+            return inputs
+        now_ns = clock.monotonic_ns()
+        found = self._poller.collect(now_ns)
+        self._follower.take(found)
+        found += self._follower.follow(users, now_ns)
+        grown = Counter(self._poller.counters) - self._reported
+        self._reported += grown
+        losses = [
+            LossCounted(family="devices", reason=reason, count=count) for reason, count in grown.items()
+        ]
+        return [*found, *losses, *inputs]
+
+    def stop(self) -> None:
+        """Read no more."""
+        if self._poller is not None:
+            self._poller.stop()
 
 
 class Agent:
     """A live session from the first probe to the last flush."""
 
-    def __init__(self, source: LiveSource, plan: Plan) -> None:
+    def __init__(self, source: Source, plan: Plan) -> None:
         self._source = source
         self._plan = plan
         self._seed = secrets.randbits(63) if plan.seed is None else plan.seed
@@ -177,6 +218,7 @@ class Agent:
         self._start = clock.anchor()
         self._writer = self._open_capture()
         self._session = self._open_session()
+        self._devices = Devices(plan.device_interval_s)
         self._feed([self._start])
 
     def _open_capture(self) -> CaptureWriter | None:
@@ -187,7 +229,7 @@ class Agent:
             seed=self._seed,
             start_unix_ns=self._start.unix_ns,
             own=dict(self._own.attributes),
-            btf=self._source.btf_sections,
+            btf=dict(self._source.btf_sections),
         )
         return CaptureWriter(self._plan.capture, header)
 
@@ -200,6 +242,8 @@ class Agent:
             start_unix_ns=self._start.unix_ns,
             detail=self._plan.detail,
             shorten=short_name,
+            demangle=demangle,
+            kernel_metrics=self._plan.kernel_metrics,
         )
         return Session(pipeline, self._plan.open_exporters(), metric_interval_s=self._plan.metric_interval_s)
 
@@ -208,12 +252,17 @@ class Agent:
         others = [interrupts.fd] + ([also] if also is not None else [])
         while True:
             timeout = self._plan.interval_s
+            if time.monotonic() < self._began + EAGER_SECONDS:
+                timeout = min(timeout, _EAGER_INTERVAL_S)
             if until is not None:
                 timeout = min(timeout, max(until - time.monotonic(), 0))
             ready = self._source.wait(timeout, others)
-            self._feed(self._source.collect())
+            self._collect()
             if ready & set(others) or (until is not None and time.monotonic() >= until):
                 return
+
+    def _collect(self) -> None:
+        self._feed(self._devices.join(self._source.collect(), self._source.gpu_processes))
 
     def _feed(self, inputs: list[Input]) -> None:
         if self._writer is not None:
@@ -229,7 +278,8 @@ class Agent:
 
     def finish(self) -> Outcome:
         """Collect what is left, detach, flush."""
-        self._feed(self._source.collect())
+        self._devices.stop()
+        self._collect()
         self._source.stop_holding()  # the flush may take seconds
         self._feed(self._source.losses())
         libraries = [(p.path, len(p.symbols), p.blind_ns) for p in self._source.placements]
@@ -253,7 +303,12 @@ class Agent:
 
 
 def replay(
-    path: Path, families: Mapping[str, Family], exporters: Sequence[Exporter], *, detail: Detail
+    path: Path,
+    families: Mapping[str, Family],
+    exporters: Sequence[Exporter],
+    *,
+    detail: Detail,
+    kernel_metrics: int = 0,
 ) -> Outcome:
     """Feed a capture to the exporters. Raises :class:`OtelgpuError` on a damaged one, after a flush."""
     began = time.monotonic()
@@ -267,6 +322,8 @@ def replay(
         start_unix_ns=reader.header.start_unix_ns,
         detail=detail,
         shorten=short_name,
+        demangle=demangle,
+        kernel_metrics=kernel_metrics,
     )
     session = Session(pipeline, exporters, metric_interval_s=None)
     try:

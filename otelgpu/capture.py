@@ -18,8 +18,10 @@ import numpy as np
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.layout.btf import Btf, BtfError
+from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, ProcessDevices
 from otelgpu.model.inputs import (
     Batch,
+    CallsCounted,
     ClockAnchor,
     FunctionNamed,
     Input,
@@ -84,11 +86,36 @@ class _Loss(msgspec.Struct, frozen=True, tag="loss", array_like=True):
     count: int
 
 
+class _Counted(msgspec.Struct, frozen=True, tag="calls", array_like=True):
+    tgid: int
+    family: str
+    kind: int
+    api: str
+    count: int
+
+
 class _Tick(msgspec.Struct, frozen=True, tag="tick", array_like=True):
     time_ns: int
 
 
-_Frame = _Records | _Clock | _Seen | _Gone | _Named | _Loss | _Tick
+class _Device(msgspec.Struct, frozen=True, tag="device", array_like=True):
+    seen: DeviceSeen
+
+
+class _Readings(msgspec.Struct, frozen=True, tag="readings", array_like=True):
+    readings: DeviceReadings
+
+
+class _DeviceGone(msgspec.Struct, frozen=True, tag="device_gone", array_like=True):
+    gone: DeviceGone
+
+
+class _ProcessDevices(msgspec.Struct, frozen=True, tag="process_devices", array_like=True):
+    devices: ProcessDevices
+
+
+_DeviceFrame = _Device | _Readings | _DeviceGone | _ProcessDevices
+_Frame = _Records | _Clock | _Seen | _Gone | _Named | _Loss | _Counted | _Tick | _DeviceFrame
 
 
 class CaptureWriter:
@@ -195,8 +222,12 @@ class CaptureReader:
                 return FunctionNamed(tgid=tgid, address=address, name=name, known=known)
             case _Loss(family, reason, count):
                 return LossCounted(family=family, reason=reason, count=count)
+            case _Counted(tgid, family, operation, api, count):
+                return CallsCounted(tgid=tgid, family=family, kind=operation, api=api, count=count)
             case _Tick(time_ns):
                 return Tick(time_ns=time_ns)
+            case _Device(fact) | _Readings(fact) | _DeviceGone(fact) | _ProcessDevices(fact):
+                return fact
 
 
 def _frame(item: Input) -> _Frame:
@@ -211,10 +242,26 @@ def _frame(item: Input) -> _Frame:
             return _Gone(item.tgid, item.time_ns)
         case FunctionNamed():
             return _Named(item.tgid, item.address, _text(item.name), item.known)
+        case CallsCounted():
+            return _Counted(item.tgid, item.family, item.kind, item.api, item.count)
         case LossCounted():
             return _Loss(item.family, item.reason, item.count)
         case Tick():
             return _Tick(item.time_ns)
+        case _:
+            return _device_frame(item)
+
+
+def _device_frame(item: DeviceInput) -> _DeviceFrame:
+    match item:
+        case DeviceSeen():
+            return _Device(item)
+        case DeviceReadings():
+            return _Readings(item)
+        case DeviceGone():
+            return _DeviceGone(item)
+        case ProcessDevices():
+            return _ProcessDevices(item)
 
 
 def _text(text: str) -> str:

@@ -34,6 +34,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Destinations: console, file:PATH, otlp[:URL]. Empty: otlp when an endpoint is set, else a file."""
     detail: Detail = "ops"
     """phases: no operation spans; ops: runs of equal calls folded; all: a span for each call (to 16,384 a parent)."""
+    source: Literal["uprobe", "inject"] = "uprobe"
+    """Where CUDA calls come from: eBPF probes, or a library loaded into the programs (docs/inject.md)."""
+    inject_socket: str = ""
+    """agent, with source inject: the Unix socket at which it waits for programs that bring the library."""
+    device_time: bool = False
+    """With source inject: when kernels and copies ran on the GPU, from CUPTI, within a budget (docs/cupti.md)."""
+    kernel_metrics: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """Launches per kernel name as a metric, for the first so many names; the others are "other". 0: none."""
+    device_interval_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 10_000
+    """How often NVML is read for hw.gpu.* (needs the extra "gpu"); 0: never."""
     hold_on_load: bool = False
     """Stop a process while a library it has just mapped gets its probes."""
     return_probes: Literal["auto", "on", "off"] = "auto"

@@ -14,7 +14,7 @@ import signal
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,23 +23,27 @@ from typing import Final
 import numpy as np
 
 from otelgpu.discover.connections import accepted_connections
+from otelgpu.discover.kernel_names import KernelNamer, NameKinds
 from otelgpu.discover.probes import Placement, ProbePlacer
 from otelgpu.discover.processes import describe, list_processes, process_resource
 from otelgpu.discover.symbols import AddressResolver
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.base import ExchangeSignals, Family
 from otelgpu.kernel import clock, features
-from otelgpu.kernel.attach import attach_tracepoints, hooks
-from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.attach import attach_tracepoints, hooks_of
+from otelgpu.kernel.libbpf import BpfError, UprobeLinks, uprobe_links
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
+from otelgpu.kernel.overload import Overload
 from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import (
     Batch,
+    CallsCounted,
     FunctionNamed,
     Input,
     LossCounted,
     ProcessGone,
     ProcessSeen,
+    Records,
     Tick,
 )
 from otelgpu.model.resource import AttributeValue
@@ -53,8 +57,6 @@ _PROCESS_RING_BYTES: Final = 1 << 20
 _ANCHOR_EVERY_NS: Final = 10_000_000_000
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 # What a family's BPF object may have, known by its field and map names: see bpf/cuda and bpf/http.
-_FUNCTION: Final = "function"  # field of a launch: an address or handle that wants a name
-_HANDLE_OF: Final = frozenset(("handle", "stub"))  # fields of a record that ties a handle to a stub
 _CONNECTIONS: Final = "connections"  # map: (process, descriptor) → struct connection
 
 
@@ -78,6 +80,7 @@ class LiveSettings:
     default_ring_bytes: int = 8 << 20
     hold_on_load: bool = False
     return_probes: bool | None = None  # None: find out whether they are safe
+    sessions: bool = True  # where the kernel has them: the entry decides whether the return is probed
     base_attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
 
 
@@ -103,9 +106,12 @@ class LiveSource:
         self._seen: set[int] = set()
         self._mappers: set[int] = set()  # processes that have mapped a probed library
         self._served: set[int] = set()  # processes with connections in the kernel's table
-        self._named: dict[int, set[int]] = {}
-        self._stubs: dict[int, dict[int, int]] = {}  # tgid → kernel handle → stub address
         self._resolver = AddressResolver()
+        self._namer = KernelNamer(self._resolver)
+        self._name_kinds = {
+            name: NameKinds.of(name, loaded.image.btf.enumerators(f"{name}_kind"))
+            for name, loaded in self._loaded.items()
+        }
         self._reported: Counter[tuple[str, str]] = Counter()
         self._anchored_ns = 0
         self._counted_ns = 0
@@ -131,6 +137,11 @@ class LiveSource:
         """Library names that probes are for."""
         return self._placer.stems
 
+    @property
+    def gpu_processes(self) -> Set[int]:
+        """Processes that have mapped a file with probes."""
+        return self._mappers
+
     def _load(self, families: Mapping[str, Family]) -> None:
         knobs = {
             "scope_all": int(self._scope.everything),
@@ -152,7 +163,14 @@ class LiveSource:
         def load(name: str) -> LoadedFamily:
             size = self._settings.ring_bytes.get(name, self._settings.default_ring_bytes)
             own = knobs | {"ring_wake_bytes": size // 4}
-            return load_family(read_image(name), knobs=own, ring_bytes=size, shared=process)
+            return load_family(
+                read_image(name),
+                knobs=own,
+                ring_bytes=size,
+                shared=process,
+                sessions=self._settings.sessions and uprobe_links() >= UprobeLinks.SESSION,
+                returns=self.with_returns,
+            )
 
         # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
         with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
@@ -160,6 +178,7 @@ class LiveSource:
         self._loaded |= {name: done.result() for name, done in loading.items()}
         for loaded in self._loaded.values():
             self._events.register(loaded.ring.fd, select.EPOLLIN)
+        self.overloads = [Overload(found) for found in self._loaded.values() if Overload.is_for(found)]
         self._followers = [found for found in self._loaded.values() if _CONNECTIONS in found.object.maps]
         # Calls first, conversations last: then every request that a call was made for is known.
         observed = [self._loaded[name] for name in families]
@@ -167,8 +186,8 @@ class LiveSource:
         self._draining = [
             loaded for _, loaded in sorted(zip(talks, observed, strict=True), key=lambda p: p[0])
         ]
-        wanted = [hook for loaded in self._loaded.values() for hook in hooks(loaded.object.programs.values())]
-        self._placer = ProbePlacer([hook for hook in wanted if hook.stem], with_returns=self.with_returns)
+        wanted = [hook for loaded in self._loaded.values() for hook in hooks_of(loaded)]
+        self._placer = ProbePlacer(wanted, with_returns=self.with_returns)
         for loaded in self._loaded.values():
             attach_tracepoints(loaded)
 
@@ -205,7 +224,7 @@ class LiveSource:
         if facts is None:
             return  # a loss only if records of it turn up: see _facts_for
         self._seen.add(tgid)
-        self._named.pop(tgid, None)
+        self._namer.renew(tgid)
         described = process_resource(facts, dict(self._settings.base_attributes))
         self._ready.append(ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described))
 
@@ -249,8 +268,18 @@ class LiveSource:
 
     def _handle_process_events(self) -> None:
         for batch in self._loaded[_PROCESS].drain():
-            for record in batch.records:
+            for record in self._wanted_first(batch.records) if batch.kind == _MAPPING else batch.records:
                 self._process_event(batch.kind, record)
+
+    def _wanted_first(self, mappings: Records) -> Iterable[np.void]:
+        """Of what was mapped, the libraries that are known by name: looking at the others takes time."""
+        wanted = [self._placer.is_wanted(_name_of(record)) for record in mappings]
+        return [
+            record
+            for asked in (True, False)
+            for record, it_is in zip(mappings, wanted, strict=True)
+            if it_is is asked
+        ]
 
     def _process_event(self, kind: str, record: np.void) -> None:
         tgid, time_ns = int(record["head"]["tgid"]), int(record["head"]["time_ns"])
@@ -260,10 +289,15 @@ class LiveSource:
             self._mapping_event(tgid, record)
         elif kind == "process_fork":
             self._see(tgid, time_ns)
+            self._namer.inherit(int(record["parent"]), tgid)
             if int(record["parent"]) in self._mappers:
                 self._note_mapper(tgid)
         elif kind == "process_exec" and record["in_scope"]:
+            self._resolver.forget(tgid)
+            if not self._scope.everything:  # first: it may end before it is known to have mapped a library
+                self._resolver.remember(tgid)
             self._see(tgid, time_ns)
+            self._namer.forget(tgid)
             self._mappers.discard(tgid)
             if self._placer.examine_program(tgid) is not None:
                 self._note_mapper(tgid)
@@ -274,7 +308,7 @@ class LiveSource:
         try:
             start = int(record["address"])
             end = start + int(record["bytes"])
-            name = bytes(record["name"]).decode(errors="surrogateescape")
+            name = _name_of(record)
             mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
             inode = (int(record["device"]), int(record["inode"]))
             placement = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
@@ -282,6 +316,7 @@ class LiveSource:
                 if record["held"]:
                     placement.blind_ns = 0
                 self._mappers.add(tgid)
+            self._namer.remap(tgid, start, end)
             if tgid in self._mappers:
                 self._note_mapper(tgid)
         finally:
@@ -335,19 +370,24 @@ class LiveSource:
         if now_ns - self._anchored_ns >= _ANCHOR_EVERY_NS:
             found.append(clock.anchor())
             self._anchored_ns = now_ns
+        for overload in self.overloads:
+            overload.adjust(now_ns)
         batches = [batch for loaded in self._draining for batch in loaded.drain()]
         found += self._ready
         self._ready = []
         for batch in batches:
-            if set(batch.records.dtype.names or ()) >= _HANDLE_OF:
-                self._learn_handles(batch)
+            self._learn_handles(batch)
         for batch in batches:
             found += self._facts_for(batch)
             found.append(batch)
+        gone: list[ProcessGone] = []
         while self._gone and self._gone[0].time_ns <= now_ns:
-            gone = self._gone.popleft()
-            self._forget(gone.tgid)
-            found.append(gone)
+            gone.append(self._gone.popleft())
+        if gone:
+            found += self._counted({each.tgid for each in gone})  # before what they were is forgotten
+        for each in gone:
+            self._forget(each.tgid)
+        found += gone
         if now_ns - self._counted_ns >= _COUNTERS_EVERY_NS:
             self._counted_ns = now_ns
             found += self.losses()
@@ -368,33 +408,19 @@ class LiveSource:
                 self._ready = []
         if any(loaded.family == batch.family for loaded in self._followers):
             self._served.update(tgids)
-        if _FUNCTION in (batch.records.dtype.names or ()):
-            facts += self._names_for(batch)
+        facts += self._names_for(batch)
         return facts
 
     def _learn_handles(self, batch: Batch) -> None:
-        """Launches may pass a handle for the stub's address: see ``struct cuda_kernel``."""
-        for record in batch.records[batch.records["status"] == 0]:
-            stubs = self._stubs.setdefault(int(record["head"]["tgid"]), {})
-            stubs[int(record["handle"])] = int(record["stub"])
+        """Launches may pass a handle for a stub's address, and say elsewhere what it stands for."""
+        self._namer.learn(batch, self._name_kinds[batch.family])
 
-    def _names_for(self, batch: Batch) -> list[Input]:
-        facts: list[Input] = []
-        tgids, functions = batch.heads["tgid"], batch.records["function"]
-        for tgid in np.unique(tgids).tolist():
-            named = self._named.setdefault(tgid, set())
-            for address in np.unique(functions[tgids == tgid]).tolist():
-                if address not in named:
-                    named.add(address)
-                    stub = self._stubs.get(tgid, {}).get(address, address)
-                    name, known = self._resolver.resolve(tgid, stub)
-                    facts.append(FunctionNamed(tgid=tgid, address=address, name=name, known=known))
-        return facts
+    def _names_for(self, batch: Batch) -> list[FunctionNamed]:
+        return self._namer.name(batch)
 
     def _forget(self, tgid: int) -> None:
         self._seen.discard(tgid)
-        self._named.pop(tgid, None)
-        self._stubs.pop(tgid, None)
+        self._namer.forget(tgid)
         self._mappers.discard(tgid)
         self._resolver.forget(tgid)
         if tgid in self._served:
@@ -403,6 +429,9 @@ class LiveSource:
                 for key in connections.list_keys():
                     if struct.unpack_from("<I", key)[0] == tgid:
                         connections.delete(key)
+
+    def _counted(self, gone: Collection[int] = ()) -> list[CallsCounted]:
+        return [each for overload in self.overloads for each in overload.counted(gone)]
 
     def totals(self) -> dict[tuple[str, str], int]:
         """Every counter since the start: (family or room, reason) → count; ``submitted`` included."""
@@ -415,13 +444,15 @@ class LiveSource:
             ("live", self.counters),
             ("probes", self._placer.counters),
             ("symbols", self._resolver.counters),
+            *((overload.family, overload.counters) for overload in self.overloads),
+            ("symbols", self._namer.counters),
         ):
             totals |= {(room, reason): count for reason, count in counters.items()}
         return totals
 
     def losses(self) -> list[Input]:
-        """What was lost since the last call."""
-        found: list[Input] = []
+        """What was lost since the last call, and what was counted in place of being recorded."""
+        found: list[Input] = [*self._counted()]
         for (room, reason), total in self.totals().items():
             grown = total - self._reported[room, reason]
             if grown and reason != "submitted":
@@ -437,6 +468,10 @@ class LiveSource:
             loaded.close()
         self._loaded.clear()
         self._events.close()
+
+
+def _name_of(mapping: np.void) -> str:
+    return bytes(mapping["name"]).decode(errors="surrogateescape")
 
 
 def _put_cgroup(process: LoadedFamily, slot: int, directory: Path) -> None:

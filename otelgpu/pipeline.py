@@ -7,13 +7,17 @@ exchange that ended by T is therefore complete, and so are the operations that i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from otelgpu.correlate.addresses import AddressCodes
 from otelgpu.correlate.fold import Folded, fold, unfolded
+from otelgpu.correlate.memory import MemoryLedger
 from otelgpu.correlate.requests import OPERATIONS_PER_REQUEST, RequestBook
 from otelgpu.correlate.threads import AMBIGUOUS, ThreadTimeline
 from otelgpu.families.base import (
@@ -27,9 +31,12 @@ from otelgpu.families.base import (
     OperationSignals,
 )
 from otelgpu.layout.btf import Btf
+from otelgpu.model.codes import distinct
+from otelgpu.model.devices import DeviceGone, DeviceReadings, DeviceSeen, ProcessDevices
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.inputs import (
     Batch,
+    CallsCounted,
     ClockAnchor,
     FunctionNamed,
     Input,
@@ -42,11 +49,25 @@ from otelgpu.model.operations import ContextSource, OperationKind, Operations, c
 from otelgpu.model.resource import Resource, resource
 from otelgpu.model.spans import SpanColumns
 from otelgpu.signals import names
-from otelgpu.signals.exchange_spans import SLOTS, ExchangeContexts, contexts, exchange_spans, phase_of
+from otelgpu.signals.device_session import KINDS as DEVICE_KINDS
+from otelgpu.signals.device_session import DeviceSession
+from otelgpu.signals.devices import DeviceMetrics
+from otelgpu.signals.exchange_spans import (
+    NO_CONTEXT,
+    SLOTS,
+    Context,
+    contexts,
+    exchange_spans,
+    parents_of,
+    phase_of,
+)
+from otelgpu.signals.memory import MemoryMetrics
 from otelgpu.signals.metrics import Metrics
-from otelgpu.signals.operation_metrics import measure_operations
+from otelgpu.signals.operation_metrics import OperationMeter
 from otelgpu.signals.operation_spans import Parents, Vocabulary, operation_spans
+from otelgpu.signals.parts import Part, SmallParts, parts_of
 from otelgpu.signals.summary import Summary
+from otelgpu.signals.top_kernels import TopKernels
 from otelgpu.signals.totals import Totals
 from otelgpu.signals.windows import UnlinkedWindows
 
@@ -54,6 +75,9 @@ if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 Detail = Literal["phases", "ops", "all"]
+
+Spans = Iterable[SpanColumns]
+"""Batches that are made as they are taken, once: each is still in the cache when it is encoded."""
 
 HISTORY_NS: Final = 120_000_000_000
 """How far back an operation may have begun and still find the request its thread held then."""
@@ -67,7 +91,11 @@ SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all":
 KERNEL_NAMES: Final = 65_536
 """Distinct kernel names remembered; later ones are called "unknown", and counted."""
 
+ROWS_AT_A_TIME: Final = 8192
+"""Operations that are joined and measured together: 1 MiB, so that they stay in the second-level cache."""
+
 _FOREVER_NS: Final = 1 << 63
+_THREAD, _NONE = np.uint8(ContextSource.THREAD), np.uint8(ContextSource.NONE)
 _AMBIGUOUS: Final = names.UNLINKED_REASONS.index("ambiguous")
 _UNANSWERED: Final = names.UNLINKED_REASONS.index("unanswered")
 
@@ -85,6 +113,7 @@ class Pipeline:
 
     ``btf`` is each family's record description, ``seed`` makes ids reproducible, ``own`` is the resource
     of this program itself, ``start_unix_ns`` is where cumulative metrics begin.
+    ``kernel_metrics``: how many kernel names metrics may carry.
     """
 
     def __init__(
@@ -97,6 +126,8 @@ class Pipeline:
         start_unix_ns: int,
         detail: Detail = "ops",
         shorten: Callable[[str], str] = str,
+        demangle: Callable[[str], str] = str,
+        kernel_metrics: int = 0,
     ) -> None:
         self._seed = seed
         self._own = own
@@ -122,30 +153,45 @@ class Pipeline:
         self._kernels = ["unknown"]
         self._short = ["unknown"]
         self._kernel_index: dict[str, int] = {"unknown": 0}
-        self._functions: dict[int, dict[int, int]] = {}  # tgid → address → kernel name index
+        self._functions: dict[int, AddressCodes] = {}  # by tgid: address → kernel name index
         self.vocabulary = Vocabulary(
             families=self._operation_signals, kernels=self._kernels, short_kernels=self._short
         )
         self.metrics = Metrics(start_unix_ns)
+        top = TopKernels(kernel_metrics, self._kernels) if kernel_metrics else None
+        self._meter = OperationMeter(self.metrics, self._operation_signals, self._resource, top)
+        self._ledger = MemoryLedger([decoder for decoder, _ in self._operation_signals])
+        self._memory = MemoryMetrics(self._ledger, self._resource, self._site_name)
         self.summary = Summary()
         self._resources: dict[int, Resource] = {}
+        self._devices = DeviceMetrics(self.metrics, own, self._resources.get)
         self._gone: list[ProcessGone] = []
         self._leaving: deque[tuple[int, int, Resource]] = deque()  # until when, tgid, resource
         self._departed: set[Resource] = set()  # told in the next metrics, then forgotten
         self._offset_ns = 0
         self._timeline = ThreadTimeline()
-        self._book: RequestBook[Parents] = RequestBook(len(self._totals))
-        self._operations: list[Operations] = []
+        self._book: RequestBook[Context] = RequestBook(self._totals.by_group, len(self._totals))
+        self._batches: dict[str, list[Batch]] = {}  # by family, since the last tick
+        self._small = SmallParts()
         self._exchanges: list[Exchange] = []
         self._windows = UnlinkedWindows(self._totals, limit=SPANS_PER_PARENT[detail], runs=detail != "all")
+        self._device = DeviceSession(
+            self.metrics,
+            self.vocabulary,
+            seed=seed,
+            limit=0 if detail == "phases" else SPANS_PER_PARENT[detail],
+            resource_of=self._resource,
+            name_of=self._name_of,
+            demangle=demangle,
+        )
         self._now_ns = 0
         self._next_sweep_ns = 0
         self._counted: dict[tuple[str, str], int] = {}
 
     # -- inputs -----------------------------------------------------------------------------------
 
-    def feed(self, item: Input) -> list[SpanColumns]:
-        """Take one input. Spans come out at ticks only."""
+    def feed(self, item: Input) -> Spans:
+        """Take one input. Spans come out at ticks only, and are made as they are taken."""
         match item:
             case Batch():
                 self._batch(item)
@@ -161,14 +207,19 @@ class Pipeline:
                 self._gone.append(item)
             case LossCounted():
                 self._loss(item.family, item.reason, item.count)
-        return []
+            case CallsCounted():
+                self._count_calls(item)
+            case DeviceSeen() | DeviceReadings() | DeviceGone() | ProcessDevices():
+                self._devices.take(item)
+        return ()
 
-    def finish(self) -> list[SpanColumns]:
+    def finish(self) -> Spans:
         """Everything that is complete or never will be; unanswered requests are counted."""
         return self._tick(self._now_ns, final=True)
 
     def read_metrics(self) -> tuple[MetricsData, int]:
         """All metrics as of the last tick, and how many data points; processes that ended are in it once more."""
+        self._memory.publish(self.metrics)
         data = self.metrics.read(self._now_ns + self._offset_ns)
         self.metrics.forget(self._departed)
         self._departed.clear()
@@ -178,16 +229,18 @@ class Pipeline:
         before = self._resources.get(seen.tgid)
         if before is not None and before != seen.resource:  # it exec'd: what it was is told once more
             self._leaving.append((seen.time_ns + LINGER_NS, seen.tgid, before))
+            self._ledger.end_process(seen.tgid, seen.time_ns)
         self._resources[seen.tgid] = seen.resource
         self._functions.pop(seen.tgid, None)
 
     def _batch(self, batch: Batch) -> None:
         if conversation := self._conversations.get(batch.family):
             self._take(conversation.feed(batch))
-        elif decoder := self._decoders.get(batch.family):
-            rows = decoder.decode(batch)
-            rows["family"] = self._family_index[batch.family]
-            self._operations.append(rows)
+        elif batch.kind in DEVICE_KINDS:
+            for answer in self._device.feed(batch, self._now_ns):
+                self._name(answer)
+        elif batch.family in self._decoders:
+            self._batches.setdefault(batch.family, []).append(batch)
 
     def _name(self, answer: FunctionNamed) -> None:
         index = self._kernel_index.get(answer.name)
@@ -199,7 +252,25 @@ class Pipeline:
                 index = self._kernel_index[answer.name] = len(self._kernels)
                 self._kernels.append(answer.name)
                 self._short.append(self._shorten(answer.name) if answer.known else answer.name)
-        self._functions.setdefault(answer.tgid, {})[answer.address] = index
+        self._functions.setdefault(answer.tgid, AddressCodes())[answer.address] = index
+
+    def _name_of(self, tgid: int, address: int) -> int:
+        known = self._functions.get(tgid)
+        return 0 if known is None else known.get(address)
+
+    def _site_name(self, tgid: int, address: int) -> str:
+        return self._kernels[self._name_of(tgid, address)]
+
+    def _count_calls(self, counted: CallsCounted) -> None:
+        """Calls without records: they are in the metrics that count calls, and nowhere else."""
+        family, kind = self._family_index.get(counted.family), OperationKind(counted.kind)
+        if family is None:
+            return
+        owner = self._resource(counted.tgid) if counted.tgid else self._own
+        self._meter.count(family, kind, counted.api, owner, counted.count)
+        self.summary.add_counted(counted.api, counted.count)
+        if kind in (OperationKind.ALLOCATION, OperationKind.FREE, OperationKind.MAPPING):
+            self._loss("memory", "calls_counted", counted.count)
 
     def _loss(self, family: str, reason: str, count: int) -> None:
         if count:
@@ -209,22 +280,26 @@ class Pipeline:
 
     # -- ticks ------------------------------------------------------------------------------------
 
-    def _tick(self, now_ns: int, *, final: bool) -> list[SpanColumns]:
+    def _tick(self, now_ns: int, *, final: bool) -> Spans:
         self._now_ns = max(now_ns, self._now_ns)
-        spans: list[SpanColumns] = []
+        spans: list[Spans] = []
         self._end_processes()
-        spans += self._join()
-        spans += self._answer(final=final)
+        spans.append(self._join())
+        self._ledger.settle(self._now_ns, final=final)
+        spans.append(self._tell_device_work(final=final))
+        spans.append(self._answer(final=final))
         self._give_up(final=final)
-        spans += self._close_windows(final=final)
+        spans.append(self._close_windows(final=final))
         self._forget_processes()
         self._timeline.forget_before(self._now_ns - HISTORY_NS)
         self._count_conversations()
-        return spans
+        return chain.from_iterable(spans)
 
     def _forget_processes(self) -> None:
         for gone in self._gone:
             self._timeline.forget_process(gone.tgid)
+            self._device.forget_process(gone.tgid)
+            self._devices.forget_process(gone.tgid)
             self._functions.pop(gone.tgid, None)
             if gone.tgid in self._resources:
                 self._leaving.append((gone.time_ns + LINGER_NS, gone.tgid, self._resources[gone.tgid]))
@@ -236,6 +311,8 @@ class Pipeline:
                 del self._resources[tgid]
 
     def _end_processes(self) -> None:
+        for gone in self._gone:
+            self._ledger.end_process(gone.tgid, gone.time_ns)
         for conversation in self._conversations.values():
             for gone in self._gone:
                 self._take(conversation.process_gone(gone.tgid, gone.time_ns))
@@ -251,82 +328,123 @@ class Pipeline:
             self._resources[tgid] = resource({"service.name": "unknown_service", "process.pid": tgid})
         return self._resources[tgid]
 
-    def _join(self) -> list[SpanColumns]:
+    def _join(self) -> Spans:
         """Give each new operation its request, count it, and put it where it waits."""
-        if not self._operations:
-            return []
-        rows = concatenate(self._operations)
-        self._operations.clear()
-        self._set_names(rows)
-        owners = self._timeline.owners(rows["tid"], rows["start_ns"])
-        rows["context_source"] = np.where(owners > 0, ContextSource.THREAD, ContextSource.NONE)
-        measure_operations(self.metrics, rows, self._operation_signals, self._resource)
-        self.summary.add_operations(rows, owners, self.vocabulary)
+        batches, self._batches = self._batches, {}
+        late: list[Spans] = []
+        for family, fed in batches.items():
+            for rows in self._decoded(self._decoders[family], fed):
+                late.append(self._join_rows(rows, self._family_index[family]))
+        self._measure(self._small.release())
+        return chain.from_iterable(late)
+
+    @staticmethod
+    def _decoded(decoder: OperationDecoder, batches: Sequence[Batch]) -> Iterator[Operations]:
+        """New operations of a family, not many more than :data:`ROWS_AT_A_TIME` together, as they came."""
+        parts: list[Operations] = []
+        rows = 0
+        for batch in batches:
+            for begin in range(0, len(batch.records), ROWS_AT_A_TIME):
+                some = replace(batch, records=batch.records[begin : begin + ROWS_AT_A_TIME])
+                parts.append(decoder.decode(some))
+                rows += len(parts[-1])
+                if rows >= ROWS_AT_A_TIME:
+                    yield _joined(parts)
+                    parts, rows = [], 0
+        if rows:
+            yield _joined(parts)
+
+    def _tell_device_work(self, *, final: bool) -> list[SpanColumns]:
+        def finished(key: int) -> Parents | None:
+            context = self._book.finished(key)
+            return None if context is None else parents_of([context])
+
+        return self._device.tell(
+            self._now_ns,
+            self._timeline,
+            finished,
+            self._book.is_finished,
+            offset_ns=self._offset_ns,
+            final=final,
+        )
+
+    def _join_rows(self, fed: Operations, family: int) -> Spans:
+        rows, parts = parts_of(fed, family)
+        self._device.add_calls(rows, self._now_ns)  # before the names, which lie where it reads
+        self._ledger.add(rows)
+        self._set_names(parts)
+        owners = self._timeline.owners(
+            np.ascontiguousarray(rows["tid"]), np.ascontiguousarray(rows["start_ns"])
+        )
+        linked = owners > 0
+        rows["context_source"] = np.where(linked, _THREAD, _NONE)
+        self._measure(self._small.pass_on(parts))
+        self.summary.add_owners(owners)
         answered = self._book.is_finished(owners)
-        spans = self._late(rows.compress(answered), owners[answered])
-        waiting = (owners > 0) & ~answered
-        held = rows.compress(waiting)
-        self._book.add(held, owners[waiting], self._totals.of(held))
-        if (owners <= 0).any():
-            ambiguous = owners[owners <= 0] == AMBIGUOUS
-            self._windows.add(rows.compress(owners <= 0), ambiguous.astype(np.int64) * _AMBIGUOUS)
-        return spans
+        late = self._late(rows.compress(answered), owners[answered]) if answered.any() else ()
+        self._book.add(*_only(linked & ~answered, rows, owners))
+        if not linked.all():
+            unlinked, why = _only(~linked, rows, (owners == AMBIGUOUS) * np.int64(_AMBIGUOUS))
+            self._windows.add(unlinked, why)
+        return late
 
-    def _set_names(self, rows: Operations) -> None:
-        launches = np.flatnonzero(rows["kind"] == OperationKind.LAUNCH)
-        tgids, functions = rows["tgid"][launches], rows["function"][launches]
-        for tgid in np.unique(tgids):
-            known = self._functions.get(int(tgid), {})
-            mine = tgids == tgid
-            distinct, inverse = np.unique(functions[mine], return_inverse=True)
-            index = np.array([known.get(int(address), 0) for address in distinct], dtype=np.uint32)
-            rows["name"][launches[mine]] = index[inverse]
+    def _measure(self, parts: Sequence[Part]) -> None:
+        self._meter.measure(parts)
+        self.summary.add_operations(parts, self.vocabulary)
 
-    def _late(self, rows: Operations, owners: npt.NDArray[np.int64]) -> list[SpanColumns]:
+    def _set_names(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if part.kind is OperationKind.LAUNCH:
+                known = self._functions.get(part.tgid)
+                part.rows["name"] = (
+                    0 if known is None else known.codes(np.ascontiguousarray(part.rows["function"]))
+                )
+
+    def _late(self, rows: Operations, owners: npt.NDArray[np.int64]) -> Spans:
         """Operations of requests that were told already: spans of their own under the request's."""
-        spans: list[SpanColumns] = []
         self._loss("correlate", "late_operations", len(rows))
-        for key in np.unique(owners):
-            parents = self._book.finished(int(key))
-            if parents is not None:
-                mine = rows.compress(owners == key)
-                spans += self._spans(unfolded(mine, np.zeros(len(mine), dtype=np.int64)), parents)
-        return spans
+        keys, group = distinct(owners)
+        contexts_of = [self._book.finished(key) for key in keys.tolist()]
+        told = np.array([context is not None for context in contexts_of])[group]
+        return self._spans(
+            unfolded(rows.compress(told), group[told]), parents_of([c or NO_CONTEXT for c in contexts_of])
+        )
 
-    def _answer(self, *, final: bool) -> list[SpanColumns]:
+    def _answer(self, *, final: bool) -> Spans:
         """Tell the requests that are complete."""
         done = [e for e in self._exchanges if final or e.end_ns <= self._now_ns]
         if not done:
-            return []
+            return ()
         self._exchanges = [e for e in self._exchanges if not final and e.end_ns > self._now_ns]
         assert self._exchange_signals is not None
         served = self._book.take([e.key for e in done])
         identities = contexts(done, self._seed)
         slots = phase_of(done, served)
         sums = self._totals.by_group(served.operations, slots, len(done) * SLOTS)
-        sums[::SLOTS] = served.totals
+        sums[::SLOTS] = sums.reshape(len(done), SLOTS, -1).sum(axis=1) + served.beyond
         for position in np.flatnonzero(served.dropped).tolist():
             # A phase's sums would lack what was not kept; the request's own are exact.
             sums[position * SLOTS + 1 : (position + 1) * SLOTS] = 0
-        for position, exchange in enumerate(done):
-            self._measure_exchange(exchange)
-            self._remember(exchange, identities, position)
+        self._measure_exchanges(done)
+        for exchange, context in zip(done, identities.of_requests(), strict=True):
+            self._book.remember(exchange.key, context)
         self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
         self._loss("correlate", "unsampled_requests", int((~identities.sampled).sum()))
         spans = exchange_spans(
             done,
             identities.sampled,
             identities,
-            [self._totals.attributes(row) for row in sums],
+            sums,
+            self._totals,
             served.dropped,
-            {e.tgid: self._resource(e.tgid) for e in done},
+            self._resource,
             self._exchange_signals,
             unix_offset_ns=self._offset_ns,
         )
         told = identities.sampled[served.request]
-        return spans + self._spans(
-            unfolded(served.operations.compress(told), slots[told]), identities.parents
-        )
+        operations, slots = _only(told, served.operations, slots)
+        spans += self._device.answer(done, identities.sampled, identities.parents, offset_ns=self._offset_ns)
+        return chain(spans, self._spans(unfolded(operations, slots), identities.parents))
 
     def _give_up(self, *, final: bool) -> None:
         """Requests that will not be answered any more: what they caused is told among the unlinked."""
@@ -336,37 +454,38 @@ class Pipeline:
         held = () if final else self._timeline.held()
         keys = self._book.stale(_FOREVER_NS if final else self._now_ns - HISTORY_NS, held)
         served = self._book.take(keys)
+        self._device.give_up(keys)
         self._loss("correlate", "unanswered_requests", len(keys))
         self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
         if len(served.operations):
             served.operations["context_source"] = ContextSource.NONE
             self._windows.add(served.operations, np.full(len(served.operations), _UNANSWERED))
 
-    def _measure_exchange(self, exchange: Exchange) -> None:
+    def _measure_exchanges(self, exchanges: Sequence[Exchange]) -> None:
         assert self._exchange_signals is not None
-        owner = self._resource(exchange.tgid)
-        for metric, value, labels in self._exchange_signals.metrics(exchange):
-            self.metrics.add(metric, self._exchange_signals.scope, owner, labels, value)
-        self.summary.add_exchange(exchange)
+        of_process: dict[int, list[Exchange]] = {}
+        for exchange in exchanges:
+            of_process.setdefault(exchange.tgid, []).append(exchange)
+        for tgid, mine in of_process.items():
+            owner = self._resource(tgid)
+            for found in self._exchange_signals.metrics(mine):
+                self.metrics.add(
+                    found.metric, self._exchange_signals.scope, owner, found.labels, np.array(found.values)
+                )
+        self.summary.add_exchanges(exchanges)
 
-    def _remember(self, exchange: Exchange, identities: ExchangeContexts, position: int) -> None:
-        slot = slice(position * SLOTS, position * SLOTS + 1)
-        own = identities.parents
-        parents = Parents(trace_id=own.trace_id[slot], span_id=own.span_id[slot], flags=own.flags[slot])
-        self._book.remember(exchange.key, parents if identities.sampled[position] else None)
-
-    def _close_windows(self, *, final: bool) -> list[SpanColumns]:
+    def _close_windows(self, *, final: bool) -> Spans:
         closed = self._windows.close(
             self._now_ns, self._resource, seed=self._seed, offset_ns=self._offset_ns, final=final
         )
         if closed is None:
-            return []
-        return closed.roots + self._spans(closed.work, closed.parents)
+            return ()
+        return chain(closed.roots, self._spans(closed.work, closed.parents))
 
-    def _spans(self, work: Folded, parents: Parents) -> list[SpanColumns]:
+    def _spans(self, work: Folded, parents: Parents) -> Spans:
         """Operation spans, as far as the detail asked for has them."""
         if self._detail == "phases" or not len(work):
-            return []
+            return ()
         folded = fold(work, limit=SPANS_PER_PARENT[self._detail], runs=self._detail == "ops")
         return operation_spans(
             folded,
@@ -379,7 +498,27 @@ class Pipeline:
 
     def _count_conversations(self) -> None:
         """Add what the conversations' own counters grew by."""
-        for family, conversation in self._conversations.items():
-            for reason, total in conversation.counters.items():
+        counters = {family: conversation.counters for family, conversation in self._conversations.items()}
+        own = (
+            ("device_time", self._device.counters),
+            ("devices", self._devices.counters),
+            ("memory", self._ledger.counters),
+        )
+        for family, counted in [*counters.items(), *own]:
+            for reason, total in counted.items():
                 self._loss(family, reason, total - self._counted.get((family, reason), 0))
                 self._counted[family, reason] = total
+
+
+def _only(
+    chosen: npt.NDArray[np.bool_], rows: Operations, column: npt.NDArray[np.int64]
+) -> tuple[Operations, npt.NDArray[np.int64]]:
+    """The chosen rows, and what a column has of them; copied only when they are not all."""
+    if chosen.all():
+        return rows, column
+    return rows.compress(chosen), column[chosen]
+
+
+def _joined(parts: list[Operations]) -> Operations:
+    """One after the other; copied only when there are several."""
+    return parts[0] if len(parts) == 1 else concatenate(parts)

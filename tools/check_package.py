@@ -27,6 +27,7 @@ def missing_from(wheel: Path) -> list[str]:
     """What the wheel should hold and does not."""
     names = zipfile.ZipFile(wheel).namelist()
     objects = [f"otelgpu/_bpf/{path.name[:-2]}.o" for path in ROOT.glob("bpf/*/*.bpf.c")]
+    objects += ["otelgpu/_inject/libotelgpu_inject.so", "otelgpu/_inject/memory.o"]
     licences = [f"licenses/LICENSES/{path.name}" for path in ROOT.glob("LICENSES/*")]
     wanted = [*objects, *licences, "otelgpu/py.typed", "licenses/LICENSE", "entry_points.txt"]
     return [want for want in wanted if not any(name.endswith(want) for name in names)]

@@ -26,7 +26,9 @@ from otelgpu.export.sender import LOSS_REASONS
 from otelgpu.families.base import ExchangeSignals, Metric, OperationMetric, OperationSignals
 from otelgpu.families.registry import families
 from otelgpu.model.exchange import Endpoint, Exchange, Generation
-from otelgpu.signals import names
+from otelgpu.model.spans import Text
+from otelgpu.signals import device_time, devices, memory, names
+from tools.cuda_calls import rows as calls
 from tools.meanings import ATTRIBUTES, LOSSES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -215,6 +217,16 @@ def _attribute_row(key: str, kind: str, requirement: str) -> tuple[str, ...]:
 _ATTRIBUTE_HEADER: Final = ("Attribute", "Type", "Description", "Example", "Present")
 
 
+def exchange_attributes(signals: ExchangeSignals, exchange: Exchange) -> dict[str, object]:
+    """The attributes of one exchange."""
+    found: dict[str, object] = {}
+    for attribute in signals.attributes([exchange]):
+        values = attribute.values
+        told = values.table[values.codes[0]] if isinstance(values, Text) else values[0].item()
+        found[attribute.key] = told
+    return found
+
+
 def request_attributes() -> str:
     """Attributes of the SERVER span."""
     rows = []
@@ -231,7 +243,7 @@ def request_attributes() -> str:
             server=Endpoint(address="", port=0),
             client=Endpoint(address="", port=0),
         )
-        always, sometimes = signals.attributes(bare), signals.attributes(rich)
+        always, sometimes = (exchange_attributes(signals, exchange) for exchange in (bare, rich))
         for key, value in sometimes.items():
             rare = "generations" if "gen_ai." in key else "when known"
             rows.append(_attribute_row(key, _value_type(value), "always" if key in always else rare))
@@ -267,6 +279,7 @@ def operation_attributes() -> str:
     }
     for signals in operation_signals().values():
         rows[signals.kernel_name] = _attribute_row(signals.kernel_name, "string", "launch")
+        rows |= {key: _attribute_row(key, "string", "always") for key, _ in signals.api_labels}
         integers = [(kind, spec.key, "int") for kind, specs in signals.attributes.items() for spec in specs]
         labels = [(kind, key, "string") for kind, specs in signals.labels.items() for key, *_ in specs]
         for kind, key, kind_name in integers + labels:
@@ -288,12 +301,17 @@ def metrics() -> str:
         keys: dict[str, tuple[Metric, dict[str, None]]] = {}
         rich = full_exchange()
         for exchange in (rich, replace(rich, status_code=200, error="")):
-            for metric, _, labels in signals.metrics(exchange):
-                _, known = keys.setdefault(metric.name, (metric, {}))
-                known.update(dict.fromkeys(labels))
+            for measured in signals.metrics([exchange]):
+                _, known = keys.setdefault(measured.metric.name, (measured.metric, {}))
+                known.update(dict.fromkeys(measured.labels))
         rows += [_metric_row(metric, list(labels), signals.scope) for metric, labels in keys.values()]
     for spec, scope in operation_metrics():
-        rows.append(_metric_row(spec.metric, [spec.attribute[0]] if spec.attribute else [], scope))
+        keys_of = [names.ERROR_TYPE] if spec.failed else [spec.attribute[0]] if spec.attribute else []
+        rows.append(_metric_row(spec.metric, keys_of, scope))
+    rows += [_metric_row(metric, keys, memory.SCOPE) for metric, keys in memory.METRICS.items()]
+    rows.append(_metric_row(device_time.KERNEL_DURATION, [], device_time.SCOPE))
+    rows.append(_metric_row(device_time.CALLS, [device_time.SAMPLED], device_time.SCOPE))
+    rows += [_metric_row(metric, [], devices.SCOPE) for metric in devices.METRICS]
     rows.append(_metric_row(losses_metric(), [names.LOSS_FAMILY, names.LOSS_REASON], "otelgpu"))
     return table(("Metric", "Instrument", "Unit", "Description", "Attributes", "Scope"), rows)
 
@@ -317,10 +335,10 @@ def _metric_row(metric: Metric, keys: Sequence[str], scope: str) -> tuple[str, .
 
 def buckets() -> str:
     """The explicit bounds of every histogram."""
-    found = [spec.metric for spec, _ in operation_metrics()]
+    found = [device_time.KERNEL_DURATION, *(spec.metric for spec, _ in operation_metrics())]
     for signals in exchange_signals().values():
         ended = replace(full_exchange(), status_code=200, error="")
-        found += [metric for metric, _, _ in signals.metrics(ended)]
+        found += [measured.metric for measured in signals.metrics([ended])]
     rows = [
         (code(metric.name), code(metric.unit), ", ".join(f"{bound:.10g}" for bound in metric.buckets))
         for metric in found
@@ -340,7 +358,7 @@ def bpf_counters() -> dict[str, str]:
 
 def counted_in_source() -> set[tuple[str, str]]:
     """(room, reason) of every counter that Python code names as a literal."""
-    rooms = {"live.py": "live", "discover/probes.py": "probes"}
+    rooms = {"live.py": "live", "discover/probes.py": "probes", "kernel/overload.py": "cuda"}
     found = set()
     for path, room in rooms.items():
         text = (ROOT / "otelgpu" / path).read_text()
@@ -361,12 +379,18 @@ def _meaning(table_: Mapping[_Key, _Value], key: _Key) -> _Value:
 
 def loss_reasons() -> dict[tuple[str, str], str]:
     """(``otelgpu.family``, ``otelgpu.reason``) → what one count means. ``*``: each family with probes."""
-    from otelgpu.discover.symbols import REASONS
+    from otelgpu.correlate.memory import COUNTERS as MEMORY_COUNTERS
+    from otelgpu.discover import kernel_names, symbols
     from otelgpu.families.http.session import COUNTERS
+    from otelgpu.sensors.nvml import REASONS as DEVICE_REASONS
+    from otelgpu.symbols import fatbin, functions, handles, registrations
 
     found = {("*", name): text for name, text in bpf_counters().items() if name != "submitted"}
     found |= {("http", name): text for name, text in COUNTERS.items()}
-    found |= {("symbols", name): _meaning(LOSSES, ("symbols", name)) for name in REASONS}
+    found |= {("memory", name): text for name, text in MEMORY_COUNTERS.items()}
+    found |= {("devices", name): text for name, text in DEVICE_REASONS.items()}
+    for module in (symbols, functions, registrations, fatbin, handles, kernel_names):
+        found |= {("symbols", name): _meaning(LOSSES, ("symbols", name)) for name in module.REASONS}
     found |= {pair: _meaning(LOSSES, pair) for pair in sorted(counted_in_source())}
     return found
 
@@ -388,22 +412,13 @@ def export_losses() -> str:
     )
 
 
-def call_names() -> str:
-    """The functions whose calls become spans, by kind."""
-    rows = [(name, ", ".join(map(code, sorted(apis)))) for name, apis in sorted(_probed().items())]
-    return table(("Library", "Functions"), rows)
-
-
-def _probed() -> Mapping[str, frozenset[str]]:
-    """Library stem → symbols, from the sources' ``SEC()`` names: the objects need not be built."""
-    found: dict[str, set[str]] = {}
-    for source in sorted((ROOT / "bpf").glob("*/*.bpf.c")):
-        for stem, symbol in re.findall(r'SEC\("uprobe/(\w+):(\w+)"\)', source.read_text()):
-            found.setdefault(stem, set()).add(symbol)
-    return {stem: frozenset(symbols) for stem, symbols in found.items()}
-
-
 # -- Regions ---------------------------------------------------------------------------------------------
+
+
+def cuda_calls() -> str:
+    """Each function of the CUDA API that has a probe."""
+    return table(("Function", "Library", "Kind", "Fields read", "Probed at"), calls())
+
 
 REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings,
@@ -413,7 +428,7 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "buckets": buckets,
     "losses": losses,
     "export losses": export_losses,
-    "probed functions": call_names,
+    "cuda calls": cuda_calls,
     **{f"options {name}": partial(options_of, name) for name in commands()},
 }
 

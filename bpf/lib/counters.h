@@ -22,7 +22,12 @@ enum counter {
 	COUNTER_SOCKET_UNREADABLE = 12,	   /* addresses of a socket could not be read */
 	COUNTER_FILE_UNREADABLE = 13,	   /* a mapped file could not be identified */
 	COUNTER_SCOPE_TABLE_FULL = 14,	   /* a child process could not be followed */
-	COUNTER_COUNT = 15,
+	COUNTER_DETAIL_SHED = 15,	   /* calls counted instead of recorded: overload */
+	COUNTER_CALL_TABLE_FULL = 16,	   /* ... without saying of which process */
+	COUNTER_CONTEXT_TABLE_FULL = 17,   /* the device of a context is unknown */
+	COUNTER_BATCH_CUT = 18,		   /* copies of a batch beyond the bound: their bytes */
+	COUNTER_GRAPH_TABLE_FULL = 19,	   /* the nodes of a graph are unknown */
+	COUNTER_COUNT = 20,
 };
 ENUM(counter);
 
@@ -39,8 +44,9 @@ static __always_inline void count_many(enum counter which, __u64 amount)
 	__u32 key = which;
 	__u64 *value = bpf_map_lookup_elem(&counters, &key);
 
+	/* Programs that run for processes are preempted by each other, on one CPU too. */
 	if (value)
-		*value += amount;
+		__sync_fetch_and_add(value, amount);
 }
 
 static __always_inline void count(enum counter which)

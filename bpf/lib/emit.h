@@ -30,16 +30,27 @@ static __always_inline void fill_head(struct record_head *head, __u16 kind, stru
 	head->cpu = (__u16)bpf_get_smp_processor_id();
 }
 
+static __always_inline __u64 wake_flags(void)
+{
+	if (!ring_wake_bytes)
+		return 0;
+	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= ring_wake_bytes ? BPF_RB_FORCE_WAKEUP
+									      : BPF_RB_NO_WAKEUP;
+}
+
 static __always_inline void submit(void *record)
 {
-	__u64 flags = 0;
-
-	if (ring_wake_bytes)
-		flags = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= ring_wake_bytes
-				? BPF_RB_FORCE_WAKEUP
-				: BPF_RB_NO_WAKEUP;
 	count(COUNTER_SUBMITTED);
-	bpf_ringbuf_submit(record, flags);
+	bpf_ringbuf_submit(record, wake_flags());
+}
+
+/* The same for a record that was made elsewhere, head and all. */
+static __always_inline void output(void *record, __u64 size)
+{
+	if (bpf_ringbuf_output(&ring, record, size, wake_flags()))
+		count(COUNTER_RING_FULL);
+	else
+		count(COUNTER_SUBMITTED);
 }
 
 /* A zeroed record of `type` with its head filled, or NULL with the loss counted. */

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -31,8 +32,10 @@ from otelgpu.export.destination import ConsoleDestination, FileDestination, pars
 from otelgpu.export.settings import OtlpSettings, Protocol
 from otelgpu.families import registry
 from otelgpu.kernel import features
-from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.attach import PROBES, hooks_of, places
+from otelgpu.kernel.libbpf import BpfError, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
+from otelgpu.symbols.fatbin import DECOMPRESSORS
 
 CONNECT_SECONDS: Final = 1.0
 _PROCESS: Final = "process"  # the BPF object that follows processes and mappings; every session loads it
@@ -55,7 +58,8 @@ def survey_machine(config: Config) -> list[Finding]:
         )
         for feature in features.survey()
     ]
-    return [*found, _namespace(), _return_probes(config, able=not any(finding.stops for finding in found))]
+    able = not any(finding.stops for finding in found)
+    return [*found, _namespace(), _return_probes(config, able=able), _decompressors()]
 
 
 def _namespace() -> Finding:
@@ -67,6 +71,18 @@ def _namespace() -> Finding:
         detail=f"number {own}, of a container" if own else "the initial one: every process is there",
         consequence="processes outside this container are not observed",
         remedy="share the host's or the pod's namespace: docker --pid=host, hostPID, shareProcessNamespace",
+    )
+
+
+def _decompressors() -> Finding:
+    missing = [package for package in DECOMPRESSORS if find_spec(package) is None]
+    return Finding(
+        name="device code",
+        present=not missing,
+        required=False,
+        detail=f"missing: {', '.join(missing)}" if missing else "plain and compressed",
+        consequence="kernel names of stripped files that are found in their code are not checked against it",
+        remedy="pip install 'otelgpu[names]'",
     )
 
 
@@ -112,7 +128,7 @@ def load_families(
             continue
         stack.callback(family.close)
         loaded.append(family)
-        found.append(_family(name, True, f"{len(family.object.programs)} programs load"))
+        found.append(_family(name, True, f"{len(family.programs)} programs load"))
     return found, loaded
 
 
@@ -132,27 +148,23 @@ def wanted_symbols(images: Iterable[Image]) -> dict[str, frozenset[str]]:
     wanted: dict[str, set[str]] = {}
     for image in images:
         for section in ELFFile(io.BytesIO(image.data)).iter_sections():
-            kind, _, place = section.name.partition("/")
-            stem, colon, symbol = place.partition(":")
-            if kind in ("uprobe", "uretprobe") and colon:
-                wanted.setdefault(stem, set()).add(symbol)
+            if section.name.partition("/")[0] in PROBES:
+                for stem, symbol in places(section.name):
+                    wanted.setdefault(stem, set()).add(symbol)
     return {stem: frozenset(symbols) for stem, symbols in wanted.items()}
 
 
 def _probe_trial(loaded: Sequence[LoadedFamily]) -> TryProbe | None:
     """Attaches a probe to a file for this process only, which does not map it: nothing else feels it."""
     programs = {
-        program.section.partition(":")[2]: program
-        for family in loaded
-        for program in family.object.programs.values()
-        if program.section.startswith("uprobe/")
+        hook.symbol: hook.program for family in loaded for hook in hooks_of(family) if not hook.is_return
     }
     if not programs:
         return None
 
     def attempt(symbol: str, path: str, offset: int) -> str:
         try:
-            programs[symbol].attach_uprobe(path, offset, is_return=False, tgid=os.getpid()).detach()
+            detach_all(programs[symbol].attach_uprobes(path, [offset], [0], tgid=os.getpid()))
         except BpfError as error:
             return os.strerror(error.errno) if error.errno else _one_line(error.message)
         return ""

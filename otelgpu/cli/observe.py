@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,11 +18,13 @@ from otelgpu.cli.options import (
     agent_scope,
     configure,
     destinations,
+    injected_source,
     live_options,
     live_settings,
     output_options,
     plan,
     scope_options,
+    source_options,
 )
 from otelgpu.config import Config
 from otelgpu.discover.libraries import resolve_program
@@ -30,6 +32,10 @@ from otelgpu.discover.processes import descendants
 from otelgpu.errors import OtelgpuError
 from otelgpu.families import registry
 from otelgpu.live import LiveSource, Scope
+from otelgpu.sources import JointSource, Source
+
+if TYPE_CHECKING:
+    from otelgpu.injected import InjectedSource
 
 _log = logging.getLogger("otelgpu.cli")
 
@@ -38,8 +44,17 @@ def _say(text: str) -> None:
     click.echo(f"otelgpu: {text}", err=True)
 
 
-def _source(config: Config, scope: Scope) -> LiveSource:
-    return LiveSource(registry.select(config.families), scope, live_settings(config))
+def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -> Source:
+    """Probes; with ``calls``, for what a library in the programs does not see, as far as they are allowed."""
+    families = registry.select(config.families)
+    if calls is None:
+        return LiveSource(families, scope, live_settings(config))
+    rest = {name: family for name, family in families.items() if name in calls.unseen}
+    try:
+        return JointSource(calls, LiveSource(rest, scope, live_settings(config))) if rest else calls
+    except OtelgpuError as error:
+        _say(f"not observed: {', '.join(rest)}, which needs eBPF: {error.message}")
+        return calls
 
 
 def _finish(session: wiring.Agent, quiet: bool) -> None:
@@ -58,9 +73,10 @@ def _print(outcome: wiring.Outcome) -> None:
 
 def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | None, quiet: bool) -> int:
     """Start a program, observe it and its children, and return its exit code."""
-    child = wiring.Child(argv)
+    injected = injected_source(config) if config.source == "inject" else None
+    child = wiring.Child(argv, injected.environment(os.environ) if injected is not None else None)
     try:
-        source = _source(config, Scope(processes=(child.pid,), newborn=True))
+        source = _source(config, Scope(processes=(child.pid,), newborn=True), injected)
         source.observe(child.pid)
         program = resolve_program(argv, dict(os.environ), Path.cwd(), source.stems)
         for path in program.files:
@@ -114,6 +130,11 @@ def observe_processes(
     config: Config, tgids: tuple[int, ...], *, duration: float | None, capture: Path | None, quiet: bool
 ) -> int:
     """Observe running processes and the children they have or get."""
+    if config.source == "inject":
+        raise OtelgpuError(
+            "source inject cannot observe a process that runs already",
+            hint="leave --source at uprobe, or start the program with: otelgpu run --source inject -- …",
+        )
     for tgid in tgids:
         if not Path(f"/proc/{tgid}").exists():
             raise OtelgpuError(f"there is no process {tgid}")
@@ -127,17 +148,24 @@ def observe_processes(
 
 def observe_everything(config: Config, *, duration: float | None, capture: Path | None, quiet: bool) -> int:
     """Observe every process that the configuration admits."""
-    source = _source(config, agent_scope(config))
+    if config.source == "inject" and not config.inject_socket:
+        raise OtelgpuError(
+            "source inject needs a place where programs can find the agent",
+            hint="set inject_socket (OTELGPU_INJECT_SOCKET) to a path, and give the programs the same: docs/inject.md",
+        )
+    injected = injected_source(config) if config.source == "inject" else None
+    source = _source(config, agent_scope(config), injected)
     source.observe_running()
     return _observe_until(config, source, "observing every matching process", duration, capture, quiet)
 
 
 def _observe_until(
-    config: Config, source: LiveSource, what: str, duration: float | None, capture: Path | None, quiet: bool
+    config: Config, source: Source, what: str, duration: float | None, capture: Path | None, quiet: bool
 ) -> int:
     session = wiring.Agent(source, plan(config, capture=capture))
     until = time.monotonic() + duration if duration is not None else None
     with wiring.Interrupts() as interrupts, closing(source):
+        source.start_holding()  # before it is said: who reads it may let a program go on at once
         _say(f"{what}; " + (f"for {duration:g} s" if duration is not None else "Ctrl-C ends it"))
         session.work(interrupts, until=until)
         _finish(session, quiet)
@@ -161,6 +189,7 @@ _duration_option = click.option(
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @live_options
+@source_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
     r"""Start a program and observe it and its children.
@@ -171,6 +200,7 @@ def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
     Examples:
       otelgpu run -- python serve.py
       otelgpu run --export console -- ./train --epochs 1
+      otelgpu run --source inject -- ./train          # no eBPF and no root for the CUDA calls
       OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 otelgpu run -- vllm serve m
     """
     sys.exit(observe_program(configure(options), command, capture=None, quiet=quiet))
@@ -211,6 +241,7 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @live_options
+@source_options
 @_pid_option
 @_duration_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The capture file.")
@@ -263,6 +294,7 @@ def replay(capture: Path, output: str | None, quiet: bool, **options: Any) -> No
         registry.select(config.families),
         destinations(config, os.environ)(),
         detail=config.detail,
+        kernel_metrics=config.kernel_metrics,
     )
     if not quiet:
         _print(outcome)

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -20,6 +20,9 @@ from otelgpu.export.destination import open_exporter, parse_destination
 from otelgpu.families import registry
 from otelgpu.live import LiveSettings, Scope
 from otelgpu.model.resource import AttributeValue
+
+if TYPE_CHECKING:
+    from otelgpu.injected import InjectedSource
 
 DEFAULT_FILE: Final = "file:otelgpu.jsonl"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -62,11 +65,35 @@ def live_options(command: _Command) -> _Command:
             default=None,
             help="Stop a process for the moment in which a newly loaded library gets its probes.",
         ),
+        click.option(
+            "--kernel-metrics",
+            type=int,
+            metavar="N",
+            help="Count launches per kernel name, for N names (default 0: none).",
+        ),
         click.option("--ring-bytes", type=int, help="Size of each ring, a power of two (default 8 MiB)."),
         click.option("--quiet", is_flag=True, help="No summary at the end."),
     ):
         command = option(command)
     return output_options(command)
+
+
+def source_options(command: _Command) -> _Command:
+    """``--source --device-time``: of the commands that start a program."""
+    for option in (
+        click.option(
+            "--device-time/--no-device-time",
+            default=None,
+            help="With --source inject: GPU time of kernels and copies, by CUPTI, within a budget.",
+        ),
+        click.option(
+            "--source",
+            type=click.Choice(["uprobe", "inject"]),
+            help="CUDA calls by eBPF probes (default), or by a library loaded into the program.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def scope_options(command: _Command) -> _Command:
@@ -96,8 +123,8 @@ def scope_options(command: _Command) -> _Command:
 
 def configure(options: dict[str, Any]) -> Config:
     """Merge flags, environment and file. ``options`` are the commands' parameters of the same names."""
-    common = ("detail", "export", "families", "hold_on_load", "ring_bytes")
-    names = (*common, "cgroups", "containers", "executables")
+    common = ("detail", "export", "families", "hold_on_load", "kernel_metrics", "ring_bytes")
+    names = (*common, "cgroups", "containers", "device_time", "executables", "source")
     flags = {name: options[name] for name in names if options.get(name) not in (None, ())}
     if "families" in flags:
         flags["families"] = tuple(part.strip() for part in flags["families"].split(",") if part.strip())
@@ -130,6 +157,8 @@ def plan(config: Config, *, capture: Path | None = None) -> Plan:
         attributes=base_attributes(config, os.environ),
         interval_s=config.interval_ms / 1e3,
         metric_interval_s=config.metric_interval_ms / 1e3,
+        device_interval_s=config.device_interval_ms / 1e3,
+        kernel_metrics=config.kernel_metrics,
     )
 
 
@@ -158,6 +187,19 @@ def live_settings(config: Config) -> LiveSettings:
         hold_on_load=config.hold_on_load,
         return_probes={"auto": None, "on": True, "off": False}[config.return_probes],
         base_attributes=base_attributes(config, os.environ),
+    )
+
+
+def injected_source(config: Config) -> InjectedSource:
+    """The source that is a library in the program."""
+    from otelgpu.injected import InjectedSource  # most sessions have none
+
+    return InjectedSource(
+        registry.select(config.families),
+        base_attributes=base_attributes(config, os.environ),
+        device_time=config.device_time,
+        ring_bytes=max(config.ring_bytes // 8, 65_536),  # one for each thread
+        socket_path=Path(config.inject_socket) if config.inject_socket else None,
     )
 
 

@@ -81,7 +81,8 @@ def _kernels(summary: Summary) -> Table:
 
 
 def _calls(summary: Summary) -> Table:
-    total = summary.linked + summary.unlinked + summary.ambiguous
+    joined = summary.linked + summary.unlinked + summary.ambiguous
+    total = joined + summary.counted
     table = _table(f"CUDA calls: {total}", "", "calls", "")
     for direction, count in summary.copies.most_common():
         table.add_row(
@@ -91,7 +92,11 @@ def _calls(summary: Summary) -> Table:
         table.add_row(
             "synchronisation waits", f"{summary.waits}", f"{_seconds(summary.wait_ns * 1e-9)} waited"
         )
-    table.add_row("linked to a request", f"{summary.linked}", f"{100 * summary.linked / total:.1f} %")
+    table.add_row(
+        "linked to a request", f"{summary.linked}", f"{100 * summary.linked / max(joined, 1):.1f} %"
+    )
+    if summary.counted:
+        table.add_row("counted only, there were too many", f"{summary.counted}", "no spans")
     if summary.unlinked:
         table.add_row("without a request", f"{summary.unlinked}", "")
     if summary.ambiguous:

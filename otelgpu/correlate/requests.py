@@ -3,106 +3,187 @@
 In: operations with the exchange each belongs to; finished exchanges. Out: for a set of exchanges, all
 their operations at once. Memory is bounded per request and in all: beyond the bounds an operation adds to
 its request's totals and is counted as dropped, so that no sum is ever wrong.
+
+How. Operations stay in the chunks they arrived in, with a code for the owner of each row, and are gathered
+once: when requests are answered, each chunk gives up the rows of those. A chunk that is mostly given up is
+copied together, so that memory follows what is held.
+
+Example: a chunk of 8,192 rows of requests 4, 5 and 6. Taking 5 compresses its rows out and strikes its key;
+taking 4 leaves less than half, which moves to a smaller chunk; taking 6 ends the chunk.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.correlate.runs import runs
-from otelgpu.model.operations import Operations, concatenate
+from otelgpu.model.codes import Codes, distinct, order_of
+from otelgpu.model.operations import Operations, concatenate, operations, take_into
 
-OPERATIONS_PER_REQUEST = 16_384
-OPERATIONS_HELD = 131_072  # about 20 MiB
+OPERATIONS_PER_REQUEST: Final = 16_384
+OPERATIONS_HELD: Final = 131_072  # 16 MiB, twice that where half of each chunk has been given up
+_CHUNKS: Final = 256
+"""Chunks are joined when there are more."""
+
+_GIVEN_UP: Final = 0  # in place of a key
 
 _Context = TypeVar("_Context")
+
+Sums = Callable[[Operations, npt.NDArray[np.int64], int], npt.NDArray[np.int64]]
+"""Of operations, their groups and the number of groups: a row of totals per group."""
 
 
 @dataclass(slots=True)
 class _Held:
-    parts: list[Operations] = field(default_factory=list)
     rows: int = 0
     dropped: int = 0
     last_ns: int = 0  # start of the newest operation
-    totals: npt.NDArray[np.int64] | None = None
+    beyond: npt.NDArray[np.int64] | None = None  # totals of what was dropped
+
+
+@dataclass(slots=True)
+class _Chunk:
+    operations: Operations
+    owners: Codes  # (n,) positions in keys
+    keys: list[int]
+    live: int  # rows whose key is not given up
+
+    def compacted(self) -> _Chunk:
+        """The live rows only."""
+        live = np.array([key != _GIVEN_UP for key in self.keys])[self.owners]
+        return _Chunk(self.operations.compress(live), self.owners[live], self.keys, self.live)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The operations of m requests. ``request`` indexes them; ``totals`` and ``dropped`` are per request."""
+    """The operations of m requests. ``request`` indexes them; ``dropped`` and ``beyond`` are per request."""
 
     operations: Operations  # (n,)
     request: npt.NDArray[np.int64]  # (n,) in range(m)
-    totals: npt.NDArray[np.int64]  # (m, columns of the totals that were added)
-    dropped: npt.NDArray[np.int64]  # (m,)
+    dropped: npt.NDArray[np.int64]  # (m,) operations that were not kept
+    beyond: npt.NDArray[np.int64]  # (m, columns): totals of those
+
+
+class _Rows(TypedDict):
+    """The part of :class:`Served` that is per operation."""
+
+    operations: Operations
+    request: npt.NDArray[np.int64]
 
 
 class RequestBook(Generic[_Context]):
     """What open requests have caused so far, and where late operations of answered ones belong.
 
-    ``_Context`` is what a finished request leaves behind for operations that come after it.
+    ``sums`` makes totals of ``columns`` columns; ``_Context`` is what a finished request leaves behind for
+    operations that come after it.
     """
 
-    def __init__(self, total_columns: int, remembered: int = 65_536) -> None:
-        self._total_columns = total_columns
+    def __init__(self, sums: Sums, columns: int, remembered: int = 65_536) -> None:
+        self._sums = sums
+        self._columns = columns
         self._held: dict[int, _Held] = {}
+        self._chunks: list[_Chunk] = []
         self._rows = 0
         self._finished: OrderedDict[int, _Context | None] = OrderedDict()
         self._remembered = remembered
 
-    def add(
-        self, operations: Operations, owners: npt.NDArray[np.int64], totals: npt.NDArray[np.int64]
-    ) -> None:
-        """Hold operations of open requests. ``owners`` > 0; ``totals`` has a row per operation."""
-        if not len(operations):
+    def add(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
+        """Hold operations of open requests: ``owners`` > 0. The array is kept, not copied."""
+        if not len(rows):
             return
-        order = np.argsort(owners, kind="stable")
-        keys, ordered = owners[order], operations.take(order)
-        stretches = runs(keys)
-        begins = np.array([begin for begin, _ in stretches])
-        added = np.add.reduceat(totals[order], begins)
-        last_ns = np.maximum.reduceat(ordered["start_ns"], begins).tolist()
-        for position, (begin, end) in enumerate(stretches):
-            held = self._held.setdefault(int(keys[begin]), _Held())
-            held.totals = added[position] if held.totals is None else held.totals + added[position]
-            held.last_ns = max(held.last_ns, last_ns[position])
-            room = min(OPERATIONS_PER_REQUEST - held.rows, OPERATIONS_HELD - self._rows)
-            kept = min(end - begin, max(room, 0))
-            if kept:
-                # A copy: a slice would keep the whole batch alive for as long as this request is open.
-                held.parts.append(concatenate([ordered[begin : begin + kept]]))
-                held.rows += kept
-                self._rows += kept
-            held.dropped += end - begin - kept
+        keys, codes = distinct(owners)
+        counts = np.bincount(codes, minlength=len(keys))
+        last_ns = np.zeros(len(keys), dtype=np.uint64)
+        np.maximum.at(last_ns, codes, np.ascontiguousarray(rows["start_ns"]))
+        kept = np.array(
+            [
+                self._admit(key, count, newest)
+                for key, count, newest in zip(keys.tolist(), counts.tolist(), last_ns.tolist(), strict=True)
+            ]
+        )
+        if (kept < counts).any():
+            within = _ranks(codes, counts) < kept[codes]
+            self._drop(rows.compress(~within), keys, codes[~within])
+            rows, codes = rows.compress(within), codes[within]
+        if len(rows):
+            self._chunks.append(_Chunk(rows, codes, keys.tolist(), len(rows)))
+        if len(self._chunks) > _CHUNKS:
+            self._join_chunks()
+
+    def _admit(self, key: int, count: int, newest_ns: int) -> int:
+        """How many of ``count`` more operations of a request are kept."""
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = _Held()
+        room = min(OPERATIONS_PER_REQUEST - held.rows, OPERATIONS_HELD - self._rows)
+        kept = min(count, max(room, 0))
+        held.last_ns = max(held.last_ns, newest_ns)
+        held.rows += kept
+        held.dropped += count - kept
+        self._rows += kept
+        return kept
+
+    def _drop(self, rows: Operations, keys: npt.NDArray[np.int64], codes: Codes) -> None:
+        sums = self._sums(rows, codes, len(keys))
+        for position in np.unique(codes).tolist():
+            held = self._held[int(keys[position])]
+            held.beyond = sums[position] if held.beyond is None else held.beyond + sums[position]
+
+    def _join_chunks(self) -> None:
+        chunks = [chunk.compacted() for chunk in self._chunks]
+        owners = np.concatenate([np.array(chunk.keys)[chunk.owners] for chunk in chunks])
+        keys, codes = distinct(owners)
+        rows = concatenate([chunk.operations for chunk in chunks])
+        self._chunks = [_Chunk(rows, codes, keys.tolist(), len(rows))]
 
     def take(self, keys: Sequence[int]) -> Served:
         """Hand over what the requests ``keys`` caused, and forget it."""
-        parts: list[Operations] = []
-        request = [np.zeros(0, dtype=np.int64)]
-        totals = np.zeros((len(keys), self._total_columns), dtype=np.int64)
         dropped = np.zeros(len(keys), dtype=np.int64)
+        beyond = np.zeros((len(keys), self._columns), dtype=np.int64)
+        positions: dict[int, int] = {}
         for position, key in enumerate(keys):
             held = self._held.pop(key, None)
             if held is None:
                 continue
             self._rows -= held.rows
-            parts += held.parts
-            request.append(np.full(held.rows, position, dtype=np.int64))
+            if held.rows:
+                positions[key] = position
             dropped[position] = held.dropped
-            if held.totals is not None:
-                totals[position] = held.totals
-        return Served(
-            operations=concatenate(parts),
-            request=np.concatenate(request),
-            totals=totals,
-            dropped=dropped,
-        )
+            if held.beyond is not None:
+                beyond[position] = held.beyond
+        return Served(**self._gather(positions), dropped=dropped, beyond=beyond)
+
+    def _gather(self, positions: dict[int, int]) -> _Rows:
+        """The operations of requests by key, which are struck, and the position of the request of each."""
+        found: list[tuple[_Chunk, npt.NDArray[np.int64], npt.NDArray[np.bool_], int]] = []
+        for chunk in self._chunks if positions else ():
+            wanted = np.array([positions.get(key, -1) for key in chunk.keys], dtype=np.int64)
+            if wanted.max() >= 0:
+                request = wanted[chunk.owners]
+                mine = request >= 0
+                found.append((chunk, request, mine, int(np.count_nonzero(mine))))
+        rows = sum(given for *_, given in found)
+        served = _Rows(operations=operations(rows), request=np.empty(rows, dtype=np.int64))
+        at = 0
+        for chunk, request, mine, given in found:
+            chosen = np.flatnonzero(mine)
+            take_into(served["operations"][at : at + given], chunk.operations, chosen)
+            served["request"][at : at + given] = request[chosen]
+            at += given
+            chunk.live -= given
+            chunk.keys = [_GIVEN_UP if key in positions else key for key in chunk.keys]
+        if found:
+            self._chunks = [
+                chunk if 2 * chunk.live >= len(chunk.owners) else chunk.compacted()
+                for chunk in self._chunks
+                if chunk.live
+            ]
+        return served
 
     def stale(self, before_ns: int, held: Collection[int]) -> list[int]:
         """Requests with operations, none since ``before_ns``, that are not among the ``held``."""
@@ -116,8 +197,8 @@ class RequestBook(Generic[_Context]):
 
     def is_finished(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which keys are of requests that were answered and told: shape (n,)."""
-        distinct, inverse = np.unique(keys, return_inverse=True)
-        return np.array([key in self._finished for key in distinct.tolist()], dtype=np.bool_)[inverse]
+        values, codes = distinct(keys)
+        return np.array([key in self._finished for key in values.tolist()], dtype=np.bool_)[codes]
 
     def finished(self, key: int) -> _Context | None:
         """What :meth:`remember` was given, if it is still remembered."""
@@ -127,3 +208,11 @@ class RequestBook(Generic[_Context]):
     def held_rows(self) -> int:
         """Operations that wait for their request to be answered."""
         return self._rows
+
+
+def _ranks(codes: Codes, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The position of each row among those of its code."""
+    ranks = np.empty(len(codes), dtype=np.int64)
+    first = np.cumsum(counts) - counts
+    ranks[order_of(codes, len(counts))] = np.arange(len(codes)) - np.repeat(first, counts)
+    return ranks

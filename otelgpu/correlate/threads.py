@@ -13,7 +13,7 @@ and questions were batched, as long as every claim up to t has been applied befo
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.correlate.runs import runs
+from otelgpu.model.codes import distinct
 from otelgpu.model.exchange import Claim
 
 AMBIGUOUS: Final = -1
@@ -33,6 +33,20 @@ class _Thread:
     held: dict[int, None] = field(default_factory=dict)
     times: list[int] = field(default_factory=list)  # ascending
     states: list[int] = field(default_factory=list)  # what holds from times[i] on
+
+
+def _as_of(
+    begins: npt.NDArray[np.uint64], states: list[int], when: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64]:
+    """The last state that began by each time; none is before the first.
+
+    Few searches in many sorted times cost less than many in few states.
+    """
+    order = np.argsort(when)
+    firsts = np.searchsorted(when[order], begins, side="left")
+    found = np.empty(len(when), dtype=np.int64)
+    found[order] = np.repeat(np.array(states, dtype=np.int64), np.diff(firsts, append=len(when)))
+    return found
 
 
 class ThreadTimeline:
@@ -66,17 +80,34 @@ class ThreadTimeline:
         owners = np.zeros(len(tids), dtype=np.int64)
         if not self._threads or not len(tids):
             return owners
-        order = np.argsort(tids, kind="stable")
-        sorted_tids = tids[order]
-        for begin, end in runs(sorted_tids):
-            thread = self._threads.get(int(sorted_tids[begin]))
-            if thread is None:
-                continue
-            rows = order[begin:end]
-            positions = np.searchsorted(np.array(thread.times, dtype=np.uint64), times_ns[rows], side="right")
-            states = np.array([0, *thread.states], dtype=np.int64)
-            owners[rows] = states[positions]
-        return owners
+        since, until = int(times_ns.min()), int(times_ns.max())
+        asked, codes = distinct(tids)
+        span = until - since + 1
+        if span * (len(asked) + 1) >= 1 << 64:  # absurd times: one thread after the other
+            for code, tid in enumerate(asked.tolist()):
+                mine = np.flatnonzero(codes == code)
+                begins, states = self._states_of(tid, since, until)
+                owners[mine] = _as_of(np.array(begins, np.uint64), states, times_ns[mine] - np.uint64(since))
+            return owners
+        # One search for all: the threads' spans of time lie one behind the other.
+        all_begins: list[int] = []
+        all_states: list[int] = []
+        for code, tid in enumerate(asked.tolist()):
+            begins, states = self._states_of(tid, since, until)
+            all_begins += [begin + code * span for begin in begins]
+            all_states += states
+        when = (times_ns - np.uint64(since)) + codes.astype(np.uint64) * np.uint64(span)
+        return _as_of(np.array(all_begins, dtype=np.uint64), all_states, when)
+
+    def _states_of(self, tid: int, since_ns: int, until_ns: int) -> tuple[list[int], list[int]]:
+        """What a thread held between two times, and from when on, after ``since_ns``; the first from 0 on."""
+        thread = self._threads.get(tid)
+        if thread is None:
+            return [0], [0]
+        first, last = bisect_right(thread.times, since_ns), bisect_right(thread.times, until_ns)
+        before = thread.states[first - 1] if first else 0
+        begins = [time_ns - since_ns for time_ns in thread.times[first:last]]
+        return [0, *begins], [before, *thread.states[first:last]]
 
     def held(self) -> set[int]:
         """The exchanges that some thread holds now."""

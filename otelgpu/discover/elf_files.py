@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +22,7 @@ from otelgpu.layout.elf import ElfError, ElfImage
 Identity = tuple[int, int]
 """(st_dev, st_ino): one file on this host, for as long as something holds it open."""
 
+_BUILD_ID = re.compile(r"(?:[0-9a-f]{2}){8,64}")
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -42,6 +45,12 @@ class ElfFile:
         status = os.fstat(self.descriptor)
         return (status.st_size, status.st_mtime_ns) == (self.size_bytes, self.modified_ns)
 
+    def forget_pages(self) -> None:
+        """Give back the memory of what was read; it is read again when it is wanted again."""
+        mapped = self.image.buffer.obj
+        if isinstance(mapped, mmap.mmap):
+            mapped.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Let the descriptor go; call once."""
         os.close(self.descriptor)
@@ -55,8 +64,8 @@ class ElfFile:
         self.close()
 
 
-def open_elf(path: Path | str) -> ElfFile:
-    """Open and map the ELF file at ``path``.
+def open_elf(path: Path | str, *, symbols_only: bool = False) -> ElfFile:
+    """Open and map the ELF file at ``path``; with ``symbols_only`` one of debugging symbols.
 
     Raises OSError when it cannot be opened, :class:`ElfError` when it is no regular file or no ELF image
     that this program reads.
@@ -69,7 +78,7 @@ def open_elf(path: Path | str) -> ElfFile:
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
             raise ElfError(f"{path} is empty or not a regular file")
         return ElfFile(
-            image=map_elf(descriptor),
+            image=map_elf(descriptor, symbols_only=symbols_only),
             identity=(status.st_dev, status.st_ino),
             descriptor=descriptor,
             size_bytes=status.st_size,
@@ -80,16 +89,36 @@ def open_elf(path: Path | str) -> ElfFile:
         raise
 
 
-def map_elf(descriptor: int) -> ElfImage:
+def map_elf(descriptor: int, *, symbols_only: bool = False) -> ElfImage:
     """The image of an open regular file; the mapping lives as long as the image, the descriptor need not.
 
     Not closed by a ``with`` on purpose: arrays over a mapping that is closed under them raise BufferError.
     Raises OSError when it cannot be mapped, :class:`ElfError` when it is empty or no image.
     """
     try:
-        return ElfImage(memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)))
+        mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     except ValueError as error:  # an empty file
         raise ElfError("not an ELF file: it is empty") from error
+    return ElfImage(mapped, symbols_only=symbols_only)
+
+
+def find_symbols(build_id: str, roots: Iterable[Path]) -> ElfImage | None:
+    """The debugging symbols of the file with that build id, if a distribution's package brought them.
+
+    Looked for below each of ``roots``, as gdb does (its manual, "Debugging Information in Separate Files").
+    What is there but is of another build, or no image, does not count.
+    """
+    if not _BUILD_ID.fullmatch(build_id):
+        return None
+    for root in roots:
+        path = f"{root}/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        try:
+            with open_elf(path, symbols_only=True) as file:
+                if file.image.build_id == build_id:
+                    return file.image
+        except (OSError, ElfError):
+            continue
+    return None
 
 
 def paths_of(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> list[Path]:

@@ -29,12 +29,6 @@ from otelgpu.layout.elf import ElfError
 TryProbe = Callable[[str, str, int], str]
 """(symbol, path, file offset) → what the kernel says against a probe there, or ""."""
 
-_DRIVER: Final = re.compile(r"libcuda\.so[.0-9]*")
-_DRIVER_USERS: Final = (
-    ("Triton", re.compile(r"/triton/_C/libtriton|/\.triton/|/triton/.*cuda_utils")),
-    ("Numba", re.compile(r"/numba_cuda/|/numba/cuda/")),
-    ("CuPy", re.compile(r"/cupy_backends/cuda/api/driver")),
-)
 _TLS: Final = re.compile(
     r"lib(?:ssl|gnutls|boringssl|s2n|mbedtls|wolfssl)[-.].*|_ssl\..*\.so|_rustls\..*\.so"
 )
@@ -53,7 +47,6 @@ _FATBIN_SECTIONS: Final = (".nv_fatbin", ".nvFatBinSegment")
 """Where nvcc puts device code in a host object: any file with it needs a CUDA runtime from somewhere."""
 _REGISTER: Final = b"__cudaRegisterFatBinary\0"
 """What code made by nvcc calls before main: in ``.dynstr`` when a shared runtime provides it."""
-_PER_THREAD: Final = b"_ptsz\0"
 _MAX_STRINGS_BYTES: Final = 64 << 20
 
 
@@ -65,7 +58,6 @@ class _File:
     stripped: bool = False
     is_go: bool = False
     own_runtime: bool = False  # has device code, and imports no runtime to launch it
-    per_thread: bool = False
     error: str = ""
 
 
@@ -95,22 +87,16 @@ class Examiner:
             return None
         if not mapped:
             return _observed(facts, closed="empty")
-        driver = next((m.path for m in mapped if _DRIVER.fullmatch(_base(m.path))), "")
         libraries = [m for m in mapped if library_stem(m.path) in self._wanted]
         program = self._program(pid)
         rest = [m for m in mapped if m not in libraries and m.path != facts.executable]
-        others = {m.path: self._mapped_file(pid, m) for m in rest} if driver or libraries else {}
+        others = {m.path: self._mapped_file(pid, m) for m in rest} if libraries else {}
         descriptors = _descriptors(pid)
         return _observed(
             facts,
             is_go=program.is_go,
             libraries=tuple(self._library(pid, m) for m in libraries),
             embedded=_embedded(facts.executable, program, others),
-            driver=driver,
-            driver_users=_known(_DRIVER_USERS, mapped),
-            per_thread=tuple(
-                path for path, file in ((facts.executable, program), *others.items()) if file.per_thread
-            ),
             tls=tuple(m.path for m in mapped if _TLS.fullmatch(_base(m.path))),
             event_loops=_known(_EVENT_LOOPS, mapped) or _loop_program(facts),
             io_uring=descriptors.count(_IO_URING),
@@ -121,14 +107,14 @@ class Examiner:
     def is_interesting(self, pid: int) -> bool:
         """Whether a process belongs in the list when none was asked for.
 
-        It has a wanted library or the CUDA driver mapped, runs Python with a socket open, or is called
+        It has a wanted library mapped, runs Python with a socket open, or is called
         like a known LLM server.
         """
         facts = describe(pid)
         if facts is None or not facts.executable:
             return False
         mapped = executable_mappings(pid)
-        if any(library_stem(m.path) in self._wanted or _DRIVER.fullmatch(_base(m.path)) for m in mapped):
+        if any(library_stem(m.path) in self._wanted for m in mapped):
             return True
         if looks_like_server(facts):
             return True
@@ -182,13 +168,11 @@ class Examiner:
     def _examine(self, opener: Callable[[], ElfFile]) -> _File:
         try:
             with opener() as file:
-                sections = _sections(file)
                 return _File(
                     offsets=file.image.function_offsets(self._symbols),
                     stripped=file.image.is_stripped,
                     is_go=file.image.is_go,
-                    own_runtime=sections.own_runtime,
-                    per_thread=sections.per_thread,
+                    own_runtime=_has_own_runtime(file),
                 )
         except OSError as error:
             return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
@@ -196,14 +180,8 @@ class Examiner:
             return _File(offsets={}, error=f"it cannot be understood: {error.message}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Sections:
-    own_runtime: bool
-    per_thread: bool
-
-
-def _sections(file: ElfFile) -> _Sections:
-    """Whether the file holds device code without importing a runtime; whether it names ``…_ptsz`` functions."""
+def _has_own_runtime(file: ElfFile) -> bool:
+    """Whether the file holds device code without importing a runtime."""
     try:
         with os.fdopen(os.dup(file.descriptor), "rb") as stream:
             elf = ELFFile(stream)
@@ -212,12 +190,9 @@ def _sections(file: ElfFile) -> _Sections:
             imported = b""
             if dynamic is not None and dynamic["sh_size"] <= _MAX_STRINGS_BYTES:
                 imported = bytes(dynamic.data())
-            return _Sections(
-                own_runtime=any(name in names for name in _FATBIN_SECTIONS) and _REGISTER not in imported,
-                per_thread=_PER_THREAD in imported,
-            )
+            return any(name in names for name in _FATBIN_SECTIONS) and _REGISTER not in imported
     except (ELFError, OSError, ValueError, KeyError, AttributeError, OverflowError, MemoryError):
-        return _Sections(False, False)  # pyelftools, on a file that is damaged or has no section headers
+        return False  # pyelftools, on a file that is damaged or has no section headers
 
 
 def _embedded(executable: str, program: _File, others: Mapping[str, _File]) -> tuple[EmbeddedRuntime, ...]:

@@ -69,9 +69,10 @@ def resolve_program(
     *,
     root: Path = Path("/"),
 ) -> ResolvedProgram:
-    """Find the program of ``argv`` and those of its libraries whose :func:`library_stem` is in ``stems``.
+    """Find the program of ``argv``, the libraries it is linked to, and of others the wanted.
 
-    Follows ``#!`` lines and ``env``, then DT_NEEDED as ld.so does. What may be dlopened is taken from where
+    Follows ``#!`` lines and ``env``, then DT_NEEDED as ld.so does, whatever is found there: a wanted library may
+    be linked into it. What may be dlopened, of libraries whose :func:`library_stem` is in ``stems``, is taken from
     dlopen looks: the program's RPATH or RUNPATH, LD_LIBRARY_PATH, ld.so.cache, and the packages of a Python
     interpreter (for a shell: of the one on its PATH). A library that an argument or a variable names by its
     path (``LD_PRELOAD``, a setting of the program's own) is taken too. ``root`` is where /etc,
@@ -221,8 +222,7 @@ class _Search:
                 found = _image(candidate)
                 if found is None or found.machine != image.machine:
                     continue
-                if library_stem(name) in self.stems or library_stem(candidate) in self.stems:
-                    self.add(candidate)
+                self.add(candidate)  # whatever it is called: what is wanted may be linked into it
                 real = _real(candidate)
                 if real not in loaded:
                     loaded.add(real)

@@ -1,14 +1,16 @@
-"""Which files get probes: every wanted library, once per inode, whoever maps it and whenever.
+"""Which files get probes: whatever has a wanted function in it, once per inode, whoever maps it and whenever.
 
-In: processes, executable mappings as they are made, files that a program will load. Out: probes attached,
-and a :class:`Placement` for each file that was looked at and wanted. An inode probe serves every process
-that maps the file, so a file is never attached to twice.
+A library is told by its symbols, not by its name: a runtime may be linked into the program, or into any shared
+library. In: processes, executable mappings as they are made, files that a program will load. Out: probes
+attached, and a :class:`Placement` for each file that has any. An inode probe serves every process that maps
+the file, so a file is never attached to twice.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,8 +29,18 @@ from otelgpu.layout.elf import ElfError
 _log = logging.getLogger("otelgpu.discover")
 
 EXAMINED_FILES: Final = 65_536
+_SHARED_OBJECT: Final = re.compile(r".\.so(?:\.|$)")
+_CUT_NAME_BYTES: Final = 63  # of a name of process.h: the suffix may be cut off
+_PLAIN_NS: Final = (
+    10_000_000_000  # how long an inode without probes is not looked at: it may be another file's
+)
 _OVERLAYFS_MAGIC: Final = 0x794C7630  # include/uapi/linux/magic.h
 _OVERLAY: Final = "overlay"  # stands for every device of an overlayfs
+
+
+Inode = tuple[int, int]
+"""(device as the kernel writes it, number)."""
+_Identity = tuple[int, int, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +49,7 @@ class Placement:
 
     path: str
     stem: str
+    identity: _Identity = field(repr=False)
     symbols: tuple[str, ...]
     refused: tuple[str, ...]  # what the kernel said about probes it did not take
     ready_ns: int
@@ -48,19 +61,16 @@ class ProbePlacer:
     """Examines files and attaches what belongs to them."""
 
     def __init__(self, hooks: Iterable[Hook], *, with_returns: bool) -> None:
-        self._hooks: dict[str, list[Hook]] = {}
-        for hook in hooks:
-            self._hooks.setdefault(hook.stem, []).append(hook)
+        self._hooks = list(hooks)
+        self._symbols = frozenset(hook.symbol for hook in self._hooks)
+        self.stems = frozenset(hook.stem for hook in self._hooks)
+        """What the libraries are called that some probe is for."""
         self._with_returns = with_returns
         # By inode number, size and time of change; then by device, which overlayfs stands aside of.
-        self._examined: dict[tuple[int, int, int], dict[int | str, Placement | None]] = {}
-        self._by_inode: dict[tuple[int, int], Placement] = {}
+        self._examined: dict[_Identity, dict[int | str, Placement | None]] = {}
+        self._by_inode: dict[Inode, Placement] = {}
+        self._plain: dict[Inode, int] = {}  # files without probes: when that was found
         self.counters: Counter[str] = Counter()
-
-    @property
-    def stems(self) -> frozenset[str]:
-        """The library stems that some probe is for."""
-        return frozenset(self._hooks)
 
     @property
     def placements(self) -> list[Placement]:
@@ -72,12 +82,16 @@ class ProbePlacer:
             if placement is not None
         ]
 
+    def is_wanted(self, name: str) -> bool:
+        """Whether a file is called like a library that probes are for: those are looked at before others."""
+        return library_stem(name) in self.stems
+
     def examine_process(self, tgid: int) -> bool:
         """Everything that a running process has mapped, program and libraries; whether any carries probes."""
         found = [self.examine_program(tgid)]
-        for mapping in executable_mappings(tgid):
-            if library_stem(mapping.path) in self._hooks:
-                found.append(self.examine_mapping(tgid, mapping.start, mapping.end, mapping.path, 0))
+        for each in executable_mappings(tgid) if self._hooks else ():
+            inode = (each.device[0] << 20 | each.device[1], each.inode)
+            found.append(self.examine_mapping(tgid, each.start, each.end, each.path, 0, inode))
         return any(placement is not None for placement in found)
 
     def examine_program(self, tgid: int) -> Placement | None:
@@ -87,7 +101,7 @@ class ProbePlacer:
         except OSError:
             self.counters["process_vanished"] += 1
             return None
-        return self._examine(f"/proc/{tgid}/exe", path, library_stem(path), mapped_ns=0)
+        return self._examine(f"/proc/{tgid}/exe", path, mapped_ns=0)
 
     def examine_mapping(
         self,
@@ -96,38 +110,39 @@ class ProbePlacer:
         end: int,
         path: str,
         mapped_ns: int,
-        inode: tuple[int, int] | None = None,
+        inode: Inode | None = None,
     ) -> Placement | None:
         """An executable mapping; ``mapped_ns`` is when it was made, 0 when long ago.
 
-        ``inode``: (device as the kernel writes it, number) if the kernel told it: a file that has its probes
-        is then known without being opened. Its probes hold it, so the number cannot pass to another file.
-        Opened through ``/proc/PID/map_files``, which reaches into containers and to deleted files; where
-        that is forbidden or the mapping has changed, through ``/proc/PID/root``.
+        ``path`` may be the last component only. ``inode``: if the kernel told it. A file that has its probes is
+        then known without being opened, for they hold it, and the number cannot pass to another; one that has
+        none is for a while. Opened through ``/proc/PID/map_files``, which reaches into containers and to
+        deleted files; where that is forbidden or the mapping has changed, through ``/proc/PID/root``.
         """
-        stem = library_stem(path)
-        if stem not in self._hooks:
+        if not self._hooks or not _may_be_library(path):
             return None
-        if inode is not None and (placement := self._by_inode.get(inode)) is not None:
-            return _mapped(placement, mapped_ns)
         exact = f"/proc/{tgid}/map_files/{start:x}-{end:x}"
-        candidates = [(exact, _full_path(exact, path))]
-        if not os.access(exact, os.F_OK):
-            candidates = [
-                (str(candidate), mapping.path)
-                for mapping in executable_mappings(tgid)
-                if mapping.path == path or os.path.basename(mapping.path) == path
-                for candidate in paths_of(tgid, mapping)
-            ]
-        for candidate, full_path in candidates:
-            if os.access(candidate, os.R_OK):
-                return self._examine(candidate, full_path, stem, mapped_ns=mapped_ns)
+        if inode is not None:
+            placement = self._by_inode.get(inode)
+            if placement is not None and not _changed(exact, placement):
+                return _mapped(placement, mapped_ns)
+            if monotonic_ns() - self._plain.get(inode, -_PLAIN_NS) < _PLAIN_NS:
+                return None
+        if os.access(exact, os.R_OK):
+            return self._examine(exact, _full_path(exact, path), mapped_ns=mapped_ns)
+        for mapping in executable_mappings(tgid):
+            if mapping.path == path or os.path.basename(mapping.path) == path:
+                for candidate in paths_of(tgid, mapping):
+                    if os.access(candidate, os.R_OK):
+                        return self._examine(
+                            str(candidate), mapping.path, mapped_ns=mapped_ns, number=mapping.inode
+                        )
         self.counters["mapping_vanished"] += 1
         return None
 
     def examine_file(self, path: Path) -> Placement | None:
         """A file that a program is about to load."""
-        return self._examine(str(path), str(path), library_stem(str(path)), mapped_ns=0)
+        return self._examine(str(path), str(path), mapped_ns=0)
 
     def detach(self) -> None:
         """Take every probe off."""
@@ -135,7 +150,10 @@ class ProbePlacer:
         for placement in self.placements:
             placement.links.clear()
 
-    def _examine(self, open_path: str, path: str, stem: str | None, *, mapped_ns: int) -> Placement | None:
+    def _examine(
+        self, open_path: str, path: str, *, mapped_ns: int, number: int | None = None
+    ) -> Placement | None:
+        """``number``: of the inode, where ``open_path`` may have come to name another file since."""
         try:
             descriptor = os.open(open_path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError) as error:
@@ -147,17 +165,10 @@ class ProbePlacer:
             _log.debug("cannot open %s (%s): %s", open_path, path, error)
             return None
         try:
-            identity, device = _identity(descriptor)
-            if identity not in self._examined and len(self._examined) >= EXAMINED_FILES:
-                self._forget_plain_files()
-            found = self._examined.setdefault(identity, {})
-            known = {device, _OVERLAY} & found.keys() or (found.keys() if device == _OVERLAY else ())
-            if not known:
-                found[device] = self._place(descriptor, path, stem)
-                known = {device}
-            placement = found[next(iter(known))]
-            if placement is not None:
-                self._by_inode[_kernel_inode(descriptor)] = placement
+            if number is not None and os.fstat(descriptor).st_ino != number:
+                self.counters["mapped_file_replaced"] += 1
+                return None
+            placement = self._examine_open(descriptor, path)
         except OSError as error:
             self.counters["file_unreadable"] += 1
             _log.debug("cannot read %s (%s): %s", open_path, path, error)
@@ -166,18 +177,45 @@ class ProbePlacer:
             os.close(descriptor)
         return None if placement is None else _mapped(placement, mapped_ns)
 
+    def _examine_open(self, descriptor: int, path: str) -> Placement | None:
+        identity, device = _identity(descriptor)
+        inode = _kernel_inode(descriptor)
+        before = self._by_inode.get(inode)
+        if before is not None and before.identity != identity:
+            self._forget_changed(inode, before)
+        if identity not in self._examined and len(self._examined) >= EXAMINED_FILES:
+            self._forget_plain_files()
+        found = self._examined.setdefault(identity, {})
+        known = {device, _OVERLAY} & found.keys() or (found.keys() if device == _OVERLAY else ())
+        if not known:
+            found[device] = self._place(descriptor, path, identity)
+            known = {device}
+        placement = found[next(iter(known))]
+        if placement is not None:
+            self._by_inode[inode] = placement
+        else:
+            self._plain[inode] = monotonic_ns()
+            if len(self._plain) > EXAMINED_FILES:
+                self._plain.clear()
+        return placement
+
+    def _forget_changed(self, inode: Inode, placement: Placement) -> None:
+        """It was written over: its probes would be in the middle of other instructions."""
+        self.counters["probed_file_changed"] += 1
+        _log.warning("%s was written over in place: its probes are taken off", placement.path)
+        detach_all(placement.links)
+        del self._by_inode[inode]
+        self._examined.pop(placement.identity, None)
+
     def _forget_plain_files(self) -> None:
         for identity in [i for i, found in self._examined.items() if not any(found.values())]:
             del self._examined[identity]
 
-    def _place(self, descriptor: int, path: str, stem: str | None) -> Placement | None:
+    def _place(self, descriptor: int, path: str, identity: _Identity) -> Placement | None:
         """Attach what the file has symbols for; None when it has none."""
-        # A program may have any library linked into it; a library is what its name says.
-        wanted = self._hooks.get(stem or "") or [hook for listed in self._hooks.values() for hook in listed]
-        symbols = {hook.symbol for hook in wanted}
         try:
             image = map_elf(descriptor)
-            offsets = image.function_offsets(symbols)
+            offsets = image.function_offsets(self._symbols)
         except ElfError as error:
             self.counters["file_not_elf"] += 1
             _log.debug("not an ELF file that can be probed: %s: %s", path, error)
@@ -187,7 +225,7 @@ class ProbePlacer:
         # The descriptor's own path: right in every mount namespace, and for deleted files.
         # Go moves its stacks, return addresses included: a return probe would crash it.
         links, refused = attach_hooks(
-            wanted,
+            self._hooks,
             f"/proc/self/fd/{descriptor}",
             offsets,
             with_returns=self._with_returns and not image.is_go,
@@ -197,12 +235,27 @@ class ProbePlacer:
             _log.warning("%s: %s", path, refusal)
         return Placement(
             path=path,
-            stem=stem or "",
+            stem=library_stem(path) or "",
+            identity=identity,
             symbols=tuple(sorted(offsets)),
             refused=tuple(refusal.message for refusal in refused),
             ready_ns=monotonic_ns(),
             links=links,
         )
+
+
+def _may_be_library(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return _SHARED_OBJECT.search(name) is not None or len(os.fsencode(name)) >= _CUT_NAME_BYTES
+
+
+def _changed(open_path: str, placement: Placement) -> bool:
+    """Whether a file that has probes is not what it was; not, as far as can be told, if it cannot be looked at."""
+    try:
+        status = os.stat(open_path)
+    except OSError:
+        return False
+    return (status.st_size, status.st_mtime_ns) != placement.identity[1:]
 
 
 def _mapped(placement: Placement, mapped_ns: int) -> Placement:
@@ -220,13 +273,13 @@ def _full_path(link: str, path: str) -> str:
         return path
 
 
-def _kernel_inode(descriptor: int) -> tuple[int, int]:
+def _kernel_inode(descriptor: int) -> Inode:
     """(device, inode) as process.bpf.c reads them: MKDEV of include/linux/kdev_t.h."""
     status = os.fstat(descriptor)
     return (os.major(status.st_dev) << 20 | os.minor(status.st_dev), status.st_ino)
 
 
-def _identity(descriptor: int) -> tuple[tuple[int, int, int], int | str]:
+def _identity(descriptor: int) -> tuple[_Identity, int | str]:
     """What makes two open files the same inode to a uprobe: (inode number, size, time of change) and device.
 
     On overlayfs the device differs from container to container, and from the file system below, while the

@@ -1,26 +1,35 @@
 """Addresses in running processes → function names.
 
-In: (process, address). Out: (name, known). Reads ``/proc/PID/maps`` and the mapped ELF files; the look-up
+In: (process, address). Out: (name, known), or the text that lies there. Reads ``/proc/PID/maps``, the mapped
+ELF files, their debugging symbols, and ``/proc/PID/mem`` for text that is in no file; the look-up
 itself is in :mod:`otelgpu.symbols` and :mod:`otelgpu.layout.elf`. Never raises for what a process or its
 files do: an address without a name gets a substitute and its reason is counted.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import errno
+import os
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otelgpu.discover.elf_files import ElfFile, Identity, open_mapping
+from otelgpu.discover.elf_files import ElfFile, Identity, find_symbols, open_mapping
 from otelgpu.discover.maps import Mapping, find, read_maps
-from otelgpu.layout.elf import ElfError
+from otelgpu.layout.elf import ElfError, ElfImage
+from otelgpu.layout.elf_symbols import MAX_NAME_BYTES
 from otelgpu.symbols.functions import FunctionTable, unknown_name
 
 MAX_FILES: Final = 64
 MAX_PROCESSES: Final = 256
 MAX_NAMES_BYTES: Final = 16 << 20
 _MAX_MISSES: Final = 4096  # addresses per process that are known to be mapped nowhere
+_MAX_FRUITLESS: Final = 16
+_LOOK_AGAIN_S: Final = 0.1
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _ENTRY_BYTES: Final = 300  # of a cached name beside its text: key, tuple, table slot; measured
 
 REASONS: Final = (
@@ -32,8 +41,10 @@ REASONS: Final = (
     "file_not_elf",
     "file_changed",
     "symbol_missing",
+    "text_unreadable",
 )
-"""Why an address got no name: the keys of :attr:`AddressResolver.counters`.
+"""Why an address got no name: keys of :attr:`AddressResolver.counters`, beside what the tables of single
+files count (:mod:`otelgpu.symbols.functions`).
 
 ``process_denied`` and ``file_unreadable`` want more capabilities; ``symbol_missing`` is a stripped file.
 """
@@ -49,6 +60,12 @@ class _Process:
     )  # by mapping start; None: counted, useless
     reasons: dict[int, str] = field(default_factory=dict)
     misses: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_MISSES))
+    fruitless: int = 0  # snapshots in a row that did not have the address they were taken for
+    taken_s: float = field(default_factory=time.monotonic)
+
+    def is_settled(self) -> bool:
+        """Whether to look again is too soon: each time, a process' maps are megabytes to read."""
+        return self.fruitless >= _MAX_FRUITLESS and time.monotonic() - self.taken_s < _LOOK_AGAIN_S
 
 
 @dataclass(slots=True)
@@ -77,14 +94,14 @@ class AddressResolver:
         max_processes: int = MAX_PROCESSES,
         max_names_bytes: int = MAX_NAMES_BYTES,
     ) -> None:
-        self.counters: dict[str, int] = dict.fromkeys(REASONS, 0)
+        self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._proc = proc
         self._max_files = max_files
         self._max_processes = max_processes
         self._max_names_bytes = max_names_bytes
         self._processes: OrderedDict[int, _Process] = OrderedDict()
         self._modules: OrderedDict[Identity, _Module] = OrderedDict()
-        self._names: OrderedDict[tuple[Identity, int], tuple[str, bool]] = OrderedDict()
+        self._names: OrderedDict[tuple[Identity, int, bool], tuple[str, bool]] = OrderedDict()
         self._names_bytes = 0
 
     def resolve(self, tgid: int, address: int) -> tuple[str, bool]:
@@ -93,40 +110,80 @@ class AddressResolver:
         Unknown ones are ``module+0xoffset`` (the offset in the file), ``[anonymous]+0xoffset`` for code
         that was made at run time, ``[unknown]+0xaddress`` where nothing is mapped or the process is gone.
         """
+        return self._answer(tgid, address, is_return=False)
+
+    def resolve_return(self, tgid: int, address: int) -> tuple[str, bool]:
+        """Where a call came from that returns to ``address``: ``function+0xoffset``; unknown as above."""
+        return self._answer(tgid, address, is_return=True)
+
+    def text_at(self, tgid: int, address: int, near: int) -> bytes | None:
+        """The zero-terminated text at ``address``, as a rule a constant of the module with ``near`` in it.
+
+        None, counted, when it is unreadable or longer than MAX_NAME_BYTES. The module's file is asked first:
+        it outlives the process.
+        """
+        located = self._locate(tgid, near)
+        if isinstance(located, tuple):
+            process, mapping = located
+            if mapping.is_file:
+                module = self._module_of(tgid, process, mapping, _label(mapping.path))
+                if module is not None and module.file.unchanged():
+                    base = module.file.image.address_of(mapping.file_offset(near))
+                    if base is not None:
+                        text = module.file.image.constant_text(address - near + base)
+                        if text is not None:
+                            return text
+        text = _read_text(self._proc / str(tgid) / "mem", address)
+        if text is None:
+            self.counters["text_unreadable"] += 1
+        return text
+
+    def _answer(self, tgid: int, address: int, *, is_return: bool) -> tuple[str, bool]:
+        located = self._locate(tgid, address)
+        if isinstance(located, str):
+            return self._unknown(located, "[unknown]", address)
+        process, mapping = located
+        if not mapping.is_file:
+            return self._unknown("mapping_anonymous", mapping.path or "[anonymous]", address - mapping.start)
+        return self._resolve_in_file(tgid, process, mapping, mapping.file_offset(address), is_return)
+
+    def _locate(self, tgid: int, address: int) -> tuple[_Process, Mapping] | str:
+        """The mapping that holds ``address``, or the reason why there is none."""
         process = self._processes.get(tgid)
-        if process is None:
-            mapping = None
-        else:
+        mapping = None
+        if process is not None:
             self._processes.move_to_end(tgid)
             mapping = find(process.mappings, address)
-        if mapping is None:
-            if process is not None and address in process.misses:
-                return self._unknown("address_unmapped", "[unknown]", address)
+        if process is None or mapping is None:
+            if process is not None and (address in process.misses or process.is_settled()):
+                return "address_unmapped"
             try:
                 process = self._snapshot(tgid)
             except PermissionError:
-                return self._unknown("process_denied", "[unknown]", address)
+                return "process_denied"
             except OSError:
-                return self._unknown("process_gone", "[unknown]", address)
+                return "process_gone"
             mapping = find(process.mappings, address)
             if mapping is None:
                 process.misses.append(address)
-                return self._unknown("address_unmapped", "[unknown]", address)
-        assert process is not None
-        offset = mapping.file_offset(address)
-        if not mapping.is_file:
-            return self._unknown("mapping_anonymous", mapping.path or "[anonymous]", address - mapping.start)
-        return self._resolve_in_file(tgid, process, mapping, offset)
+                process.fruitless += 1
+                return "address_unmapped"
+            process.fruitless = 0
+        return process, mapping
 
-    def remember(self, tgid: int) -> None:
+    def remember(self, tgid: int, earlier: Sequence[Mapping] = ()) -> None:
         """Take a new snapshot now, and open the program: the process exec'd or mapped something.
 
-        It may have ended by the time that it is asked about.
+        It may have ended by the time that it is asked about. If it has ended already, what it had mapped
+        ``earlier`` is taken.
         """
         try:
             process = self._snapshot(tgid)
         except OSError:
-            return  # counted when, and if, a name is wanted
+            if not earlier:
+                return  # counted when, and if, a name is wanted
+            process = self._keep(tgid, list(earlier))
+        process.fruitless = 0
         program = next((mapping for mapping in process.mappings if mapping.is_file), None)
         if program is not None:
             self._module_of(tgid, process, program, _label(program.path))
@@ -149,10 +206,13 @@ class AddressResolver:
         mappings = read_maps(tgid, proc=self._proc, executable_only=True)
         if not mappings:  # exiting: what was known of it is worth more
             raise ProcessLookupError(tgid)
+        return self._keep(tgid, mappings)
+
+    def _keep(self, tgid: int, mappings: list[Mapping]) -> _Process:
         previous = self._processes.pop(tgid, None)
         process = _Process(mappings)
         if previous is not None:
-            process.misses = previous.misses
+            process.misses, process.fruitless = previous.misses, previous.fruitless
             kept = set(previous.mappings)
             for mapping in mappings:
                 if mapping in kept and mapping.start in previous.files:
@@ -170,13 +230,13 @@ class AddressResolver:
     # -- Files -----------------------------------------------------------------------------------------
 
     def _resolve_in_file(
-        self, tgid: int, process: _Process, mapping: Mapping, offset: int
+        self, tgid: int, process: _Process, mapping: Mapping, offset: int, is_return: bool
     ) -> tuple[str, bool]:
         label = _label(mapping.path)
         module = self._module_of(tgid, process, mapping, label)
         if module is None:
             return self._unknown(process.reasons[mapping.start], label, offset)
-        key = (module.file.identity, offset)
+        key = (module.file.identity, offset, is_return)
         answer = self._names.get(key)
         if answer is None:
             if not module.file.unchanged():
@@ -184,9 +244,14 @@ class AddressResolver:
                 process.files.pop(mapping.start, None)
                 return self._unknown("file_changed", label, offset)
             try:
-                answer = module.table.name_at(offset)
+                answer = module.table.place_at(offset) if is_return else module.table.name_at(offset)
             except ElfError:
                 return self._unknown("file_not_elf", label, offset)
+            if module.table.counters:
+                self.counters.update(module.table.counters)
+                module.table.counters.clear()
+            if module.table.has_read_code():
+                module.file.forget_pages()
             self._remember(key, answer)
         else:
             self._names.move_to_end(key)
@@ -206,10 +271,15 @@ class AddressResolver:
                 return module
         try:
             file = open_mapping(tgid, mapping, proc=self._proc)
+            if not _is_code_of(file.image, mapping):
+                file.close()
+                raise OSError(errno.ESTALE, "the file was replaced by another one")
         except (OSError, ElfError) as error:
             reason = "file_not_elf" if isinstance(error, ElfError) else "file_unreadable"
             process.files[mapping.start] = None
-            process.reasons[mapping.start] = reason
+            process.reasons[mapping.start] = (
+                "file_changed" if getattr(error, "errno", 0) == errno.ESTALE else reason
+            )
             return None
         process.files[mapping.start] = file.identity
         module = self._modules.get(file.identity)
@@ -219,10 +289,15 @@ class AddressResolver:
             return module
         if module is not None:
             self._drop_module(file.identity)
-        module = self._modules[file.identity] = _Module(file, FunctionTable(file.image, label))
+        module = self._modules[file.identity] = _Module(file, self._table(tgid, file.image, label))
         while len(self._modules) > self._max_files:
             self._drop_module(next(iter(self._modules)))
         return module
+
+    def _table(self, tgid: int, image: ElfImage, label: str) -> FunctionTable:
+        build_id = image.build_id or ""
+        roots = (self._proc / str(tgid) / "root", Path("/"))
+        return FunctionTable(image, label, find_symbols=lambda: find_symbols(build_id, roots))
 
     def _drop_module(self, identity: Identity) -> None:
         """Close a file and forget its names: once it is closed, its identity may become another file's."""
@@ -230,7 +305,7 @@ class AddressResolver:
         for key in [key for key in self._names if key[0] == identity]:
             self._names_bytes -= _cost(self._names.pop(key))
 
-    def _remember(self, key: tuple[Identity, int], answer: tuple[str, bool]) -> None:
+    def _remember(self, key: tuple[Identity, int, bool], answer: tuple[str, bool]) -> None:
         self._names[key] = answer
         self._names_bytes += _cost(answer)
         while self._names_bytes > self._max_names_bytes:
@@ -247,3 +322,31 @@ def _label(path: str) -> str:
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name
     )
+
+
+def _is_code_of(image: ElfImage, mapping: Mapping) -> bool:
+    """Whether the mapping shows code of this image: another file with the number of a deleted one seldom does."""
+    return any(
+        load.executable
+        and load.offset // _PAGE_BYTES * _PAGE_BYTES <= mapping.offset < load.offset + load.size
+        for load in image.loads
+    )
+
+
+def _read_text(memory: Path, address: int) -> bytes | None:
+    """A zero-terminated text in a process' memory, page by page: the next one may not be there."""
+    text = b""
+    try:
+        with memory.open("rb", buffering=0) as file:
+            while len(text) < MAX_NAME_BYTES:
+                place = address + len(text)
+                file.seek(place)
+                part = file.read(min(_PAGE_BYTES - place % _PAGE_BYTES, MAX_NAME_BYTES - len(text)))
+                if b"\0" in part:
+                    return text + part.partition(b"\0")[0]
+                if not part:
+                    return None
+                text += part
+    except (OSError, OverflowError, ValueError):  # gone, denied, not mapped, or no address at all
+        return None
+    return None

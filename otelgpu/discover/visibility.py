@@ -13,6 +13,9 @@ from typing import Final, Literal
 SECCOMP_FILTER: Final = 2
 """``Seccomp:`` of proc_pid_status(5): SECCOMP_MODE_FILTER."""
 
+DRIVER: Final = "libcuda"
+"""Library stem of the CUDA driver, through which every runtime goes."""
+
 _SHOWN_NAMES: Final = 6  # of a list of files in one sentence
 
 
@@ -51,6 +54,7 @@ class EmbeddedRuntime:
     """A mapped file with GPU code in it that does not use a shared CUDA runtime, so it brings its own.
 
     ``symbols``: the wanted ones that a symbol table still names. ``stripped``: it has no ``.symtab``.
+    What such a runtime does is seen as calls of the driver all the same, where that can be probed.
     """
 
     path: str
@@ -63,11 +67,9 @@ class EmbeddedRuntime:
 class Observed:
     """One process at one moment.
 
-    ``closed``: "denied" when its mappings may not be read, "empty" when it has none. ``driver``: path of
-    libcuda, "" when not mapped. ``driver_users``: loaded components known to launch through the driver
-    API. ``per_thread``: files that call the per-thread-stream variants (``…_ptsz``). ``tls``: what could
-    encrypt, by name. ``event_loops`` likewise. ``io_uring``: its rings. ``connections``: accepted and open
-    now; ``sockets``: all it has.
+    ``closed``: "denied" when its mappings may not be read, "empty" when it has none. ``libraries``: the CUDA
+    driver among them. ``tls``: what could encrypt, by name. ``event_loops`` likewise. ``io_uring``: its rings.
+    ``connections``: accepted and open now; ``sockets``: all it has.
     """
 
     pid: int
@@ -80,9 +82,6 @@ class Observed:
     closed: Literal["", "denied", "empty"] = ""
     libraries: tuple[Library, ...] = ()
     embedded: tuple[EmbeddedRuntime, ...] = ()
-    driver: str = ""
-    driver_users: tuple[str, ...] = ()
-    per_thread: tuple[str, ...] = ()
     tls: tuple[str, ...] = ()
     event_loops: tuple[str, ...] = ()
     io_uring: int = 0
@@ -116,7 +115,7 @@ def judge(process: Observed, machine: Machine) -> Verdict:
         return Verdict(pid=process.pid, process=process, blind=(_closed(process),))
     sees: list[str] = []
     blind: list[Blind] = []
-    for part in (_runtime, _driver, _returns, _requests):
+    for part in (_libraries, _own_runtimes, _returns, _requests):
         found, missed = part(process, machine)
         sees += found
         blind += missed
@@ -152,8 +151,8 @@ def _closed(process: Observed) -> Blind:
 _Found = tuple[list[str], list[Blind]]
 
 
-def _runtime(process: Observed, machine: Machine) -> _Found:
-    """Calls of the wanted libraries: shared copies first, then what is linked into other files."""
+def _libraries(process: Observed, machine: Machine) -> _Found:
+    """Calls of the wanted libraries, each copy for itself."""
     sees: list[str] = []
     blind: list[Blind] = []
     for library in process.libraries:
@@ -173,26 +172,36 @@ def _runtime(process: Observed, machine: Machine) -> _Found:
             blind.append(Blind(what=what, why=why, do="use the vendor's own build of the library"))
         else:
             sees.append(f"{_of(library.symbols, wanted)} functions of {where}")
-    programs = [file for file in process.embedded if file.is_program]
-    for file in programs:
-        if file.symbols:
-            sees.append(f"{len(file.symbols)} functions linked statically into {file.path}")
-        else:
-            blind.append(_static_program(file))
-    if others := [file.path for file in process.embedded if not file.is_program]:
-        blind.append(_static_libraries(others))
-    if process.per_thread:
-        blind.append(
-            Blind(
-                what=f"calls with per-thread default streams by {_names(process.per_thread)}",
-                why="they go to functions named …_ptsz, which no probe is for yet",
-                do="compile without --default-stream per-thread where that is possible",
-            )
-        )
-    if machine.wanted and not (process.libraries or process.embedded or process.driver):
+    if machine.wanted and not (process.libraries or process.embedded):
         stems = " or ".join(sorted(machine.wanted))
         sees.append(f"{stems}: not loaded; caught when the process maps it")
     return sees, blind
+
+
+def _own_runtimes(process: Observed, machine: Machine) -> _Found:
+    """What is linked into other files: by its symbols, else by what it asks of the driver."""
+    if not machine.wanted:
+        return [], []
+    sees = [
+        f"{len(file.symbols)} functions linked statically into {file.path}"
+        for file in process.embedded
+        if file.symbols
+    ]
+    nameless = [file for file in process.embedded if not file.symbols]
+    if not nameless:
+        return sees, []
+    driver = any(library.stem == DRIVER and _is_seen(library) for library in process.libraries)
+    if driver:
+        paths = _names([file.path for file in nameless])
+        return [*sees, f"what {paths} launch by a CUDA runtime of their own, as calls of the driver"], []
+    blind = [_static_program(file) for file in nameless if file.is_program]
+    if others := [file.path for file in nameless if not file.is_program]:
+        blind.append(_static_libraries(others))
+    return sees, blind
+
+
+def _is_seen(library: Library) -> bool:
+    return bool(library.symbols) and not library.error and not library.refusal
 
 
 _MOVE: Final = "put the file on an ordinary disk file system (ext4, xfs, overlayfs, tmpfs)"
@@ -210,31 +219,9 @@ def _static_program(file: EmbeddedRuntime) -> Blind:
 def _static_libraries(paths: Sequence[str]) -> Blind:
     return Blind(
         what=f"CUDA calls that {_names(paths)} make by themselves",
-        why="they bring a runtime of their own (libcudart_static); probes go to libcudart and the program",
-        do="build your own libraries with -cudart shared; for the vendor's (cuBLAS, cuDNN, NCCL) there is "
-        "no cover yet: their launches are missing, the waits for them are seen",
+        why="they bring a runtime of their own (libcudart_static), and no driver is mapped that could be probed",
+        do="nothing while the process has no libcuda: it cannot reach a GPU; else see the line on libcuda above",
     )
-
-
-def _driver(process: Observed, machine: Machine) -> _Found:
-    """Work that goes past the runtime, straight to libcuda."""
-    if "libcudart" not in machine.wanted:
-        return [], []
-    if process.driver and not process.libraries and not process.embedded:
-        only = Blind(
-            what="all CUDA calls",
-            why=f"the process uses the driver API directly ({process.driver}), which is not covered yet",
-            do="nothing for now; requests are still seen",
-        )
-        return [], [only]
-    if process.driver_users:
-        past = Blind(
-            what=f"kernels that {_names(process.driver_users)} launches",
-            why="it launches through the driver API, which is not covered yet",
-            do="nothing for now; copies and waits through the runtime are seen",
-        )
-        return [], [past]
-    return [], []
 
 
 def _returns(process: Observed, machine: Machine) -> _Found:

@@ -6,7 +6,7 @@ here does I/O or starts threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -78,8 +78,8 @@ class Transport(Protocol):
 class Exporter(Protocol):
     """Where finished spans and metrics go. A destination's faults raise nothing: losses are counted."""
 
-    def export_spans(self, batches: Sequence[SpanColumns]) -> None:
-        """Take over the spans; returns without waiting for a network."""
+    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
+        """Take over the spans, which may be made as they are taken; returns without waiting for a network."""
 
     def export_metrics(self, data: MetricsData, items: int) -> None:
         """Take over the metrics. ``items``: how many data points ``data`` holds."""

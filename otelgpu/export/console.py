@@ -13,7 +13,7 @@ the observed programs' peers, so control characters are never passed on to the t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -109,7 +109,7 @@ class ConsoleExporter:
         self._counts: Counter[str] = Counter()
         self._print = _printer(stream)
 
-    def export_spans(self, batches: Sequence[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`. Prints the traces that are complete."""
         for columns in batches:
             if len(columns):

@@ -16,7 +16,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -216,7 +216,7 @@ class FileExporter:
         self._failing = False
         self._torn = False  # the file ends within a line
 
-    def export_spans(self, batches: Sequence[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`."""
         for columns in batches:
             left = len(columns)

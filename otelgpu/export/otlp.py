@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from otelgpu.export.base import Payload, Signal, Transport
@@ -60,17 +60,32 @@ class OtlpExporter:
         }
         self._unencodable = dict.fromkeys(Signal, 0)
 
-    def export_spans(self, batches: Sequence[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`. Encodes in the caller's thread, sends in another."""
+        left = iter(batches)
+        while not self._encode_all(left):
+            pass  # a batch that breaks its contract ends the encoder, not the export
+
+    def _encode_all(self, batches: Iterator[SpanColumns]) -> bool:
+        """Whether all of them could be encoded; if not, what was not sent of those taken so far is counted."""
+        taken = 0
+
+        def counted() -> Iterator[SpanColumns]:
+            nonlocal taken
+            for columns in batches:
+                taken += len(columns)
+                yield columns
+
         try:
-            payloads = encode_spans(batches)
+            for payload in encode_spans(counted()):
+                self._senders[Signal.TRACES].offer(payload)
+                taken -= payload.items
         except ValueError:
             if not self._unencodable[Signal.TRACES]:
                 _log.exception("spans that break their contract are dropped")
-            self._unencodable[Signal.TRACES] += sum(len(columns) for columns in batches)
-            return
-        for payload in payloads:
-            self._senders[Signal.TRACES].offer(payload)
+            self._unencodable[Signal.TRACES] += taken
+            return False
+        return True
 
     def export_metrics(self, data: MetricsData, items: int) -> None:
         """See :class:`~otelgpu.export.base.Exporter`."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import pack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from otelgpu.model.codes import bounds
 from otelgpu.model.resource import AttributeValue
 
-U64 = npt.NDArray[np.uint64]
-AnyArray = npt.NDArray[np.generic]
+AnyArray = npt.NDArray[Any]
 
 _u = np.uint64
 
@@ -68,25 +69,41 @@ def any_value(value: AttributeValue) -> bytes:
     return delimited(ANY_ARRAY, b"".join(delimited(b"\x0a", any_value(entry)) for entry in value))
 
 
-def varint_words(values: U64, width: int) -> tuple[AnyArray, ...]:
+def varint_width(values: AnyArray) -> int:
+    """The least of 1, 2, 4, 8 and 10 bytes that holds every integer of a column as 64 bits."""
+    least, top = bounds(values)
+    if least < 0:
+        return 10
+    return next((width for width in (1, 2, 4, 8) if top < 1 << (7 * width)), 10)
+
+
+def word_formats(width: int) -> tuple[str, ...]:
+    """dtypes of the words that hold a varint of ``width`` bytes."""
+    return {1: ("u1",), 2: ("<u2",), 4: ("<u4",), 8: ("<u8",), 10: ("<u8", "<u2")}[width]
+
+
+def varint_words(values: AnyArray, width: int) -> tuple[AnyArray, ...]:
     """Over-long varints of ``width`` bytes, as the little-endian words that hold them.
 
     Seven-bit groups are spread to eight bits apart by halves: 28+28, 14+14, 7+7; then each byte but the
-    last gets its continuation bit. Width 10 takes a second word for bits 56..63.
+    last gets its continuation bit. Width 10 takes a second word for bits 56..63. Narrow widths are worked out
+    in narrow words. ``values`` are integers of any type that fit ``width``.
     """
     if width == 1:
         return (values.astype(np.uint8),)
-    x = ((values & _u(0x00FF_FFFF_F000_0000)) << _u(4)) | (values & _u(0x0000_0000_0FFF_FFFF))
+    if width == 2:
+        short = values.astype(np.uint16)
+        return (((short & np.uint16(0x3F80)) << np.uint16(1)) | (short & np.uint16(0x7F)) | np.uint16(0x80),)
+    if width == 4:
+        y = values.astype(np.uint32)
+        y = ((y & np.uint32(0x0FFF_C000)) << np.uint32(2)) | (y & np.uint32(0x0000_3FFF))
+        y = ((y & np.uint32(0x3F80_3F80)) << np.uint32(1)) | (y & np.uint32(0x007F_007F))
+        return (y | np.uint32(0x0080_8080),)
+    x = values.astype(np.int64).view(np.uint64) if values.dtype.kind == "i" else values.astype(np.uint64)
+    high = (x >> _u(56)) & _u(0x7F) | _u(0x80) | ((x >> _u(63)) << _u(8)) if width == 10 else x
+    x = ((x & _u(0x00FF_FFFF_F000_0000)) << _u(4)) | (x & _u(0x0000_0000_0FFF_FFFF))
     x = ((x & _u(0x0FFF_C000_0FFF_C000)) << _u(2)) | (x & _u(0x0000_3FFF_0000_3FFF))
     x = ((x & _u(0x3F80_3F80_3F80_3F80)) << _u(1)) | (x & _u(0x007F_007F_007F_007F))
     if width == 10:
-        high = (values >> _u(56)) & _u(0x7F) | _u(0x80) | ((values >> _u(63)) << _u(8))
         return x | _u(0x8080_8080_8080_8080), high.astype("<u2")
-    x |= _u(0x0080_8080_8080_8080 >> (64 - 8 * width))
-    return (x.astype(f"<u{width}"),)
-
-
-def varint_width(values: U64) -> int:
-    """The least of 1, 2, 4, 8 and 10 bytes that holds every value."""
-    top = int(values.max()) if len(values) else 0
-    return next((width for width in (1, 2, 4, 8) if top >> (7 * width) == 0), 10)
+    return (x | _u(0x0080_8080_8080_8080),)

@@ -7,20 +7,37 @@ so that adding one edits no existing file. Where its probes attach is written in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
-import numpy as np
 import numpy.typing as npt
 
 from otelgpu.layout.btf import Btf
 from otelgpu.model.exchange import Claim, Exchange
 from otelgpu.model.inputs import Batch
-from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.operations import Memory, OperationKind, Operations
+from otelgpu.model.spans import Attribute
+
+DEVICE_MEMORY: Final = frozenset((Memory.DEVICE, Memory.MANAGED, Memory.POOL, Memory.PHYSICAL))
+"""Kinds of memory that a process takes from a device."""
+
+HOST_MEMORY: Final = frozenset((Memory.HOST, Memory.REGISTERED))
+"""Kinds of the host's memory that are pinned for a device."""
+
+LARGEST_SIZE: Final = 1 << 48
+"""Bytes; a size beyond it is no size but a mistake of the caller's."""
 
 Column = Callable[[Operations], npt.NDArray[Any]]
+
+
+def memory_name(code: int) -> str:
+    """``cuda.memory.kind`` and its like: the kind of memory in words, whatever number a record has."""
+    return Memory(code).name.lower() if code in _MEMORY else "unknown"
+
+
+_MEMORY: Final = frozenset(Memory)
 
 
 class Instrument(Enum):
@@ -28,6 +45,8 @@ class Instrument(Enum):
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
+    UP_DOWN_COUNTER = "updowncounter"  # told as it stands: a sum that can fall
+    GAUGE = "gauge"  # told as it stands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +66,12 @@ class OperationMetric:
 
     metric: Metric
     kinds: tuple[OperationKind, ...]
-    apis: tuple[str, ...] = ()  # only these functions; empty: all of ``kinds``
+    apis: Container[str] = ()  # only the functions whose exported name is in it; (): all of ``kinds``
     value: Column | None = None  # None: one per row
     attribute: tuple[str, Callable[[int], str], Column] | None = None  # key, label of a code, code column
-    failed: bool = False  # False: successful calls (or of unknown result); True: failed ones only
+    failed: bool = False  # True: failed calls, by ``error.type``; False: all others
+    returned: bool = False  # True: only calls whose return was seen, without which there is no duration
+    by_kernel: bool = False  # told per kernel name where the user asked for that
 
 
 class Holds(Enum):
@@ -63,11 +84,12 @@ class Holds(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallAttribute:
-    """An integer attribute of calls: ``column`` gives its values."""
+    """An integer attribute of calls: ``column`` gives its values, ``absent`` the one that says nothing."""
 
     key: str
     column: Column
     holds: Holds = Holds.EQUAL
+    absent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +97,32 @@ class OperationSignals:
     """A family's names for operations: the only place where they are written."""
 
     scope: str
-    result_name: Callable[[int], str]  # of a status code
+    result_name: Callable[[str, int], str]  # of a function's exported name and a status code
     attributes: Mapping[OperationKind, tuple[CallAttribute, ...]]
     labels: Mapping[OperationKind, tuple[tuple[str, Callable[[int], str], Column], ...]]  # text attributes
+    api_labels: tuple[tuple[str, Callable[[str], str]], ...]  # text attributes that the exported name tells
     kernel_name: str  # attribute key of a launch's full kernel name
     metrics: tuple[OperationMetric, ...]
     summaries: tuple[tuple[str, OperationKind, Column | None], ...]  # totals on a phase: key, rows, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What exchanges add to one series of a metric; ``labels`` are of bounded cardinality."""
+
+    metric: Metric
+    labels: Mapping[str, str | int]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSignals:
-    """A family's names for exchanges."""
+    """A family's names for exchanges, many of which are told at a time."""
 
     scope: str
     span_name: Callable[[Exchange], str]
-    attributes: Callable[[Exchange], dict[str, Any]]
-    metrics: Callable[[Exchange], list[tuple[Metric, float, dict[str, str | int]]]]
+    attributes: Callable[[Sequence[Exchange]], tuple[Attribute, ...]]  # columns with a row per exchange
+    metrics: Callable[[Sequence[Exchange]], list[Measured]]
 
 
 class Activity(Protocol):
@@ -105,14 +137,36 @@ class Activity(Protocol):
         """Those that ended."""
 
 
+class ContextStep(Enum):
+    """What a function does to the contexts that hold a process's device memory, or to a thread's choice of one.
+
+    ``handle`` and ``other`` are the operation's columns.
+    """
+
+    CREATE = "create"  # ``handle``: the context made, which becomes the thread's
+    DESTROY = "destroy"  # ``handle``: the context; what it held is free
+    SELECT = "select"  # ``handle``: the context that becomes the thread's
+    PUSH = "push"  # the same, and the one before comes back by POP
+    POP = "pop"
+    SELECT_DEVICE = "select_device"  # the primary context of a device becomes the thread's
+    RESET_CURRENT = "reset_current"  # what the primary context of the current device held is free
+    RESET_DEVICE = "reset_device"  # the same of device ``other``
+    RETAIN_DEVICE = "retain_device"  # the primary context of device ``other`` has one more user
+    RELEASE_DEVICE = "release_device"  # that of device ``other`` has one user less; without any it ends
+    KEEP = "keep"  # an API that holds on to the primary context for as long as the program runs
+
+
 @runtime_checkable
 class OperationDecoder(Protocol):
     """Records → operations, columns in and columns out."""
 
     apis: Mapping[int, str]  # code of an API function → its exported name
+    context_steps: Mapping[
+        int, ContextStep
+    ]  # code of an API function → what it does to contexts, if anything
 
     def decode(self, batch: Batch) -> Operations:
-        """Shape (n,) for n records, in order."""
+        """Shape (n,) for n records, in order; they may be the batch's own, so whoever changes them copies."""
 
 
 @runtime_checkable
@@ -140,22 +194,3 @@ class Family:
     name: str
     open: Callable[[Btf], OperationDecoder | Conversation]
     signals: OperationSignals | ExchangeSignals
-
-
-def fill_from_head(operations: Operations, records: npt.NDArray[np.void], kind: OperationKind) -> None:
-    """Copy ``struct record_head`` into the columns that every operation has."""
-    head = records["head"]
-    operations["start_ns"] = head["time_ns"]
-    for column in (
-        "duration_ns",
-        "tgid",
-        "tid",
-        "cgroup_id",
-        "trace_id",
-        "span_id",
-        "trace_flags",
-        "context_source",
-        "returned",
-    ):
-        operations[column] = head[column]
-    operations["kind"] = kind

@@ -1,38 +1,70 @@
 """Where a program belongs, read from its ``SEC()`` name, and putting it there.
 
-``uprobe/<stem>:<symbol>`` and ``uretprobe/<stem>:<symbol>`` go to every file that is that library
-(``libcudart`` for any ``libcudart*.so*``); ``tracepoint/<category>/<prefix><a>,<b>,…`` to each tracepoint
-of the list; ``tp_btf/<name>`` to the kernel's typed tracepoint.
+``uprobe/<stem>:<symbol>,<symbol>,…;<stem>:…`` goes to every file that is that library (``libcudart`` for any
+``libcudart*.so*``), as do ``uretprobe/…`` (to the returns) and ``usession/…`` (to both); which of the symbols
+it runs for, the program is told by its cookie: the number of ``API_<symbol>`` in ``enum <family>_api``.
+``tracepoint/<category>/<prefix><a>,<b>,…`` goes to each tracepoint of the list; ``tp_btf/<name>`` to the
+kernel's typed tracepoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from otelgpu.kernel.libbpf import BpfError, Link, Program
 from otelgpu.kernel.loader import LoadedFamily
 
+PROBES: Final = ("uretprobe", "usession", "uprobe")  # in the order of attaching: none returns unentered
+_COOKIE_ENTRY_ONLY: Final = 1 << 32  # the probe's return is not to be probed
+
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A user-space probe: ``program`` goes to ``symbol`` of library ``stem``."""
+    """A user-space probe: ``program`` goes to ``symbol`` of library ``stem``, and reads ``cookie`` there."""
 
     program: Program
     stem: str
     symbol: str
-    is_return: bool
+    cookie: int = 0
+
+    @property
+    def is_return(self) -> bool:
+        """Whether it fires at returns only."""
+        return self.program.probes == "uretprobe"
 
 
-def hooks(programs: Iterable[Program]) -> list[Hook]:
-    """The user-space probes among ``programs``; returns before entries, so that none returns unentered."""
-    found = []
-    for program in programs:
-        kind, _, place = program.section.partition("/")
-        stem, _, symbol = place.partition(":")
-        if kind in ("uprobe", "uretprobe") and symbol:
-            found.append(Hook(program, stem, symbol, kind == "uretprobe"))
-    return sorted(found, key=lambda hook: (not hook.is_return, hook.symbol))
+def hooks(programs: Iterable[Program], numbers: Mapping[str, int] | None = None) -> list[Hook]:
+    """The user-space probes among ``programs``, in the order of attaching.
+
+    ``numbers``: the functions' numbers by symbol.
+    """
+    found = [
+        Hook(program, stem, symbol, (numbers or {}).get(symbol, 0))
+        for program in programs
+        if program.probes in PROBES
+        for stem, symbol in places(program.section)
+    ]
+    return sorted(found, key=lambda hook: PROBES.index(hook.program.probes))
+
+
+def hooks_of(family: LoadedFamily) -> list[Hook]:
+    """The same for the programs that were loaded of a family."""
+    name, btf = f"{family.family}_api", family.image.btf
+    numbers = btf.enumerators(name) if btf.has_enum(name) else {}
+    return hooks(family.programs, {key.removeprefix("API_"): number for key, number in numbers.items()})
+
+
+def places(section: str) -> list[tuple[str, str]]:
+    """``uprobe/liba:x,y;libb:z`` → ``[("liba", "x"), ("liba", "y"), ("libb", "z")]``."""
+    return [
+        (stem, symbol)
+        for part in section.partition("/")[2].split(";")
+        for stem, colon, listed in [part.partition(":")]
+        for symbol in listed.split(",")
+        if colon and symbol
+    ]
 
 
 def attach_tracepoints(family: LoadedFamily) -> None:
@@ -58,15 +90,42 @@ def attach_hooks(
 ) -> tuple[list[Link], list[BpfError]]:
     """Put probes on the file at ``path``, in every process that maps it.
 
-    ``offsets``: symbol → file offset. Symbols that the file lacks are passed over. Returns the links, and an
-    error for each probe that the kernel refused.
+    ``offsets``: symbol → file offset. Symbols that the file lacks are passed over, and of several at one place
+    the first is probed. Returns the links, and an error for each probe that the kernel refused.
     """
-    links, refused = [], []
+    by_program: dict[int, list[Hook]] = {}
+    taken: set[tuple[bool, int]] = set()
     for hook in wanted:
         if hook.symbol not in offsets or (hook.is_return and not with_returns):
             continue
-        try:
-            links.append(hook.program.attach_uprobe(path, offsets[hook.symbol], is_return=hook.is_return))
-        except BpfError as error:
-            refused.append(error)
+        place = (hook.is_return, offsets[hook.symbol])
+        if place not in taken:
+            taken.add(place)
+            by_program.setdefault(id(hook.program), []).append(hook)
+    links: list[Link] = []
+    refused: list[BpfError] = []
+    for listed in by_program.values():
+        _attach(listed, path, offsets, 0 if with_returns else _COOKIE_ENTRY_ONLY, links, refused)
     return links, refused
+
+
+def _attach(
+    listed: Sequence[Hook],
+    path: str,
+    offsets: Mapping[str, int],
+    mark: int,
+    links: list[Link],
+    refused: list[BpfError],
+) -> None:
+    """All in one link; where the kernel refuses that, one half after the other, down to those at fault."""
+    try:
+        links += listed[0].program.attach_uprobes(
+            path, [offsets[hook.symbol] for hook in listed], [hook.cookie | mark for hook in listed]
+        )
+    except BpfError as error:
+        if len(listed) == 1:
+            refused.append(error)
+            return
+        half = len(listed) // 2
+        for part in (listed[:half], listed[half:]):
+            _attach(part, path, offsets, mark, links, refused)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otelgpu.kernel.libbpf import BpfError, detach_all, load_libbpf
+from otelgpu.kernel.libbpf import BpfError, Link, detach_all, load_libbpf
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 
 _FLOOR: Final = (5, 15)
@@ -189,11 +189,11 @@ def _try_return_probe(family: LoadedFamily) -> bool:
         finally:
             os._exit(1)
     os.close(ready_read)
-    links = []
+    links: list[Link] = []
     try:
         path, offset = _function_file_offset("getpid")
         program = family.object.programs["on_trial"]
-        links.append(program.attach_uprobe(path, offset, is_return=True, tgid=child))
+        links = program.attach_uprobes(path, [offset], [0], tgid=child)
     finally:
         os.close(ready_write)
         _, status = os.waitpid(child, 0)

@@ -10,10 +10,12 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
-from functools import partial
+from enum import IntEnum
+from functools import cache, partial
 from typing import Any, Final, NoReturn
 
 from otelgpu.errors import OtelgpuError
@@ -62,10 +64,37 @@ class _UprobeMulti(ctypes.Structure):
     ]
 
 
+class _ProgramLoad(ctypes.Structure):
+    """union bpf_attr, prog_load: include/uapi/linux/bpf.h."""
+
+    _fields_ = [
+        ("prog_type", c_uint32),
+        ("insn_cnt", c_uint32),
+        ("insns", c_uint64),
+        ("license", c_uint64),
+        ("log_level", c_uint32),
+        ("log_size", c_uint32),
+        ("log_buf", c_uint64),
+        ("kern_version", c_uint32),
+        ("prog_flags", c_uint32),
+        ("prog_name", ctypes.c_char * 16),
+        ("prog_ifindex", c_uint32),
+        ("expected_attach_type", c_uint32),
+    ]
+
+
 _NR_BPF: Final = 321  # arch/x86/entry/syscalls/syscall_64.tbl
+_BPF_PROG_LOAD: Final = 5
 _BPF_LINK_CREATE: Final = 28
+_BPF_PROG_TYPE_KPROBE: Final = 2
 _BPF_TRACE_UPROBE_MULTI: Final = 48
+_BPF_TRACE_UPROBE_SESSION: Final = 57
 _BPF_F_UPROBE_MULTI_RETURN: Final = 1
+_ATTACH_TYPES: Final = {
+    "uprobe": _BPF_TRACE_UPROBE_MULTI,
+    "uretprobe": _BPF_TRACE_UPROBE_MULTI,
+    "usession": _BPF_TRACE_UPROBE_SESSION,
+}
 
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "libbpf_version_string": (c_char_p, ()),
@@ -87,6 +116,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_program__name": (c_char_p, (c_void_p,)),
     "bpf_program__section_name": (c_char_p, (c_void_p,)),
     "bpf_program__set_autoload": (c_int, (c_void_p, c_bool)),
+    "bpf_program__set_type": (c_int, (c_void_p, c_int)),
     "bpf_program__set_expected_attach_type": (c_int, (c_void_p, c_int)),
     "bpf_program__fd": (c_int, (c_void_p,)),
     "bpf_program__attach": (c_void_p, (c_void_p,)),
@@ -290,14 +320,56 @@ class DescriptorLink(Link):
             self._descriptor = None
 
 
-def has_uprobe_multi() -> bool:
-    """Whether uprobes can be attached as BPF links of their own (Linux 6.6), not through perf events.
+class UprobeLinks(IntEnum):
+    """How this kernel attaches uprobes; each can what the ones before it can."""
 
-    The kernel takes perf's off one at a time, 0.1 s each, and lets nobody attach meanwhile; it takes any
-    number of links off at once.
-    """
-    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return found is not None and (int(found[1]), int(found[2])) >= (6, 6)
+    SINGLE = 0  # through perf events, one at a time; taken off one at a time too, 0.1 s each
+    MULTI = 1  # many offsets of a file in one BPF link (Linux 6.6); any number taken off at once
+    SESSION = 2  # one program for entry and return, which declines the return (6.13)
+
+
+@cache
+def uprobe_links() -> UprobeLinks:
+    """The best this kernel has, found by trying."""
+    for kind, attach_type in (
+        (UprobeLinks.SESSION, _BPF_TRACE_UPROBE_SESSION),
+        (UprobeLinks.MULTI, _BPF_TRACE_UPROBE_MULTI),
+    ):
+        if _has_link(attach_type):
+            return kind
+    return UprobeLinks.SINGLE
+
+
+def _has_link(attach_type: int) -> bool:
+    """Whether an attempt to link a program to ``/`` fails only because that is no regular file (EBADF)."""
+    library = load_libbpf()
+    code = ctypes.create_string_buffer(struct.pack("<QQ", 0xB7, 0x95))  # r0 = 0; exit
+    licence, path = ctypes.create_string_buffer(b"GPL"), ctypes.create_string_buffer(b"/")
+    load = _ProgramLoad(
+        prog_type=_BPF_PROG_TYPE_KPROBE,
+        insn_cnt=2,
+        insns=ctypes.addressof(code),
+        license=ctypes.addressof(licence),
+        expected_attach_type=attach_type,
+    )
+    program = library.syscall(_NR_BPF, _BPF_PROG_LOAD, byref(load), ctypes.sizeof(load))
+    if program < 0:
+        return False
+    try:
+        offsets = (c_uint64 * 1)(0)
+        link = _UprobeMulti(
+            prog_fd=program,
+            attach_type=attach_type,
+            path=ctypes.addressof(path),
+            offsets=ctypes.addressof(offsets),
+            cnt=1,
+        )
+        attached = library.syscall(_NR_BPF, _BPF_LINK_CREATE, byref(link), ctypes.sizeof(link))
+        if attached >= 0:
+            os.close(attached)
+        return attached >= 0 or ctypes.get_errno() == errno.EBADF
+    finally:
+        os.close(program)
 
 
 _CLOSERS: Final = 64  # threads: each waits for the kernel, all of them for the same thing
@@ -380,11 +452,33 @@ class Program:
             raise self._library.error(f"cannot attach {self.name} ({self.section})")
         return Link(self._library, link)
 
-    def attach_uprobe(self, path: str, offset: int, *, is_return: bool, tgid: int = -1) -> Link:
-        """Attach to the file at ``path``, at a file ``offset``, in process ``tgid`` (-1: in every one)."""
-        if has_uprobe_multi():
-            return self._attach_uprobe_multi(path, offset, is_return=is_return, tgid=tgid)
-        options = _UprobeOptions(size=ctypes.sizeof(_UprobeOptions), retprobe=is_return)
+    @property
+    def probes(self) -> str:
+        """``uprobe``, ``uretprobe``, ``usession`` or another kind of ``section``."""
+        return self.section.partition("/")[0]
+
+    def attach_uprobes(
+        self, path: str, offsets: Sequence[int], cookies: Sequence[int], *, tgid: int = -1
+    ) -> list[Link]:
+        """Attach to the file at ``path``, at file ``offsets``, in process ``tgid`` (-1: in every one).
+
+        The program reads at each the cookie that goes with it. All or none; raises :class:`BpfError`.
+        """
+        if uprobe_links() >= UprobeLinks.MULTI:
+            return [self._attach_multi(path, offsets, cookies, tgid)]
+        links: list[Link] = []
+        try:
+            for offset, cookie in zip(offsets, cookies, strict=True):
+                links.append(self._attach_single(path, offset, cookie, tgid))
+        except BpfError:
+            detach_all(links)
+            raise
+        return links
+
+    def _attach_single(self, path: str, offset: int, cookie: int, tgid: int) -> Link:
+        options = _UprobeOptions(
+            size=ctypes.sizeof(_UprobeOptions), bpf_cookie=cookie, retprobe=self.probes == "uretprobe"
+        )
         link = self._library.bpf_program__attach_uprobe_opts(
             self._handle, tgid, path.encode(), offset, byref(options)
         )
@@ -392,27 +486,30 @@ class Program:
             raise self._library.error(f"cannot attach {self.name} to {path}+{offset:#x}")
         return Link(self._library, link)
 
-    def _attach_uprobe_multi(self, path: str, offset: int, *, is_return: bool, tgid: int) -> Link:
+    def _attach_multi(self, path: str, offsets: Sequence[int], cookies: Sequence[int], tgid: int) -> Link:
         name = ctypes.create_string_buffer(path.encode())
-        offsets = (c_uint64 * 1)(offset)
+        places, values = (c_uint64 * len(offsets))(*offsets), (c_uint64 * len(offsets))(*cookies)
         request = _UprobeMulti(
             prog_fd=self._library.bpf_program__fd(self._handle),
-            attach_type=_BPF_TRACE_UPROBE_MULTI,
+            attach_type=_ATTACH_TYPES[self.probes],
             path=ctypes.addressof(name),
-            offsets=ctypes.addressof(offsets),
-            cnt=1,
-            multi_flags=_BPF_F_UPROBE_MULTI_RETURN if is_return else 0,
+            offsets=ctypes.addressof(places),
+            cookies=ctypes.addressof(values),
+            cnt=len(offsets),
+            multi_flags=_BPF_F_UPROBE_MULTI_RETURN if self.probes == "uretprobe" else 0,
             pid=max(tgid, 0),
         )
         descriptor = self._library.syscall(_NR_BPF, _BPF_LINK_CREATE, byref(request), ctypes.sizeof(request))
         if descriptor < 0:
-            raise self._library.error(f"cannot attach {self.name} to {path}+{offset:#x}")
+            where = f"{offsets[0]:#x}" + (f" and {len(offsets) - 1} others" if len(offsets) > 1 else "")
+            raise self._library.error(f"cannot attach {self.name} to {path}+{where}")
         return DescriptorLink(descriptor)
 
     def prepare(self) -> None:
         """Tell the kernel how it will be attached. Before load only."""
-        if self.section.startswith(("uprobe/", "uretprobe/")) and has_uprobe_multi():
-            self._library.bpf_program__set_expected_attach_type(self._handle, _BPF_TRACE_UPROBE_MULTI)
+        if self.probes in _ATTACH_TYPES and uprobe_links() >= UprobeLinks.MULTI:
+            self._library.bpf_program__set_type(self._handle, _BPF_PROG_TYPE_KPROBE)
+            self._library.bpf_program__set_expected_attach_type(self._handle, _ATTACH_TYPES[self.probes])
 
 
 class Object:

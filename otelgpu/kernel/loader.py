@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from otelgpu.kernel.libbpf import BpfError, Link, Map, Object, detach_all, possible_cpus
+from otelgpu.kernel.libbpf import BpfError, Link, Map, Object, Program, detach_all, possible_cpus
 from otelgpu.kernel.ring import Ring
 from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
@@ -62,6 +64,13 @@ class Image:
             if index is not None and s["st_shndx"] == index and s["st_info"]["type"] == "STT_OBJECT"
         }
 
+    def constants(self, name: str, element: str) -> npt.NDArray[np.void]:
+        """A global constant array of ``struct element``: shape (n,)."""
+        offset, size = self.variables(".rodata")[name]
+        section = self._elf.get_section_by_name(".rodata")
+        assert section is not None, "it has a variable"
+        return np.frombuffer(section.data()[offset : offset + size], self.btf.dtype(element))
+
 
 def read_image(family: str) -> Image:
     """The object that the build made. Raises :class:`BpfError` when this install carries none."""
@@ -75,6 +84,16 @@ def read_image(family: str) -> Image:
         ) from error
 
 
+def record_struct(btf: Btf, family: str, kind: str) -> str:
+    """The struct of a kind's records: the one that is called like it, else ``<family>_call``.
+
+    Calls of a family share a struct, so that a ring full of them is one array: ``CUDA_FREE`` is a
+    ``struct cuda_call``, while ``CUDA_NAME`` has a ``struct cuda_name``.
+    """
+    own = kind.lower()
+    return own if btf.has_struct(own) else f"{family}_call"
+
+
 @dataclass
 class LoadedFamily:
     """A loaded object with its ring and counters."""
@@ -82,18 +101,24 @@ class LoadedFamily:
     image: Image
     object: Object
     ring: Ring
+    programs: list[Program]  # those that were loaded
     links: list[Link] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         btf, family = self.image.btf, self.image.family
-        self._kinds = {
-            value: (name.lower(), btf.dtype(name.lower()))
-            for name, value in btf.enumerators(f"{family}_kind").items()
+        kinds = {
+            number: record_struct(btf, family, name)
+            for name, number in btf.enumerators(f"{family}_kind").items()
         }
+        self._structs = [(name, btf.dtype(name)) for name in dict.fromkeys(kinds.values())]
+        names = [name for name, _ in self._structs]
+        self._struct_of = np.zeros(max(kinds) + 1, dtype=np.uint8)  # by kind: position in _structs
+        for number, name in kinds.items():
+            self._struct_of[number] = names.index(name)
         self._head = btf.dtype("record_head")
-        names = btf.enumerators("counter")
+        counters = btf.enumerators("counter")
         self._counters = {
-            v: n.removeprefix("COUNTER_").lower() for n, v in names.items() if n != "COUNTER_COUNT"
+            v: n.removeprefix("COUNTER_").lower() for n, v in counters.items() if n != "COUNTER_COUNT"
         }
         self._cpus = possible_cpus()
 
@@ -108,24 +133,26 @@ class LoadedFamily:
         return found
 
     def drain(self) -> list[Batch]:
-        """All records that were submitted before the call, split by kind, in ring order per kind."""
+        """All records that were submitted before the call, split by struct, in ring order per struct."""
         batches = []
         for run in self.ring.drain():
             kinds = run[:, : self._head.itemsize].view(self._head)[:, 0]["kind"]
-            distinct = [kinds[0]] if len(kinds) == 1 or (kinds == kinds[0]).all() else np.unique(kinds)
-            for kind in distinct:
-                name, dtype = self._kinds[int(kind)]
-                rows = run if len(distinct) == 1 else run[kinds == kind]
+            structs = self._struct_of[kinds]
+            alike = bool((structs == structs[0]).all())
+            for position in structs[:1] if alike else np.unique(structs):
+                name, dtype = self._structs[position]
+                rows = run if alike else run[structs == position]
                 batches.append(Batch(family=self.family, kind=name, records=rows.view(dtype)[:, 0]))
         return batches
 
     def counters(self) -> dict[str, int]:
         """Counter name → total over all CPUs since load."""
-        totals = {}
-        for number, name in self._counters.items():
-            raw = self.map("counters").get(struct.pack("<I", number), value_bytes=8 * self._cpus)
-            totals[name] = int(np.frombuffer(raw or b"", dtype="<u8").sum())
-        return totals
+        return {name: self.counter(number) for number, name in self._counters.items()}
+
+    def counter(self, number: int) -> int:
+        """One of them, by its number in ``enum counter``."""
+        raw = self.map("counters").get(struct.pack("<I", number), value_bytes=8 * self._cpus)
+        return int(np.frombuffer(raw or b"", dtype="<u8").sum())
 
     def set_variable(self, name: str, value: int) -> None:
         """Write a global of ``.bss`` while the programs run; it must be one that only user space writes."""
@@ -143,6 +170,22 @@ class LoadedFamily:
         self.object.close()
 
 
+def needed_programs(sections: Mapping[str, str], *, sessions: bool, returns: bool) -> frozenset[str]:
+    """The programs of an object to load, of ``sections`` by name.
+
+    What the kernel can do decides between those that are for the same functions: one ``usession`` for entry
+    and return, else ``uprobe`` and ``uretprobe``, else (without ``returns``) ``uprobe`` alone.
+    """
+    places = {name: section.partition("/")[::2] for name, section in sections.items()}
+    alternatives = {place for kind, place in places.values() if kind == "usession"}
+    unwanted = {"uprobe", "uretprobe"} if sessions and returns else {"usession"}
+    if not returns:
+        unwanted.add("uretprobe")
+    return frozenset(
+        name for name, (kind, place) in places.items() if place not in alternatives or kind not in unwanted
+    )
+
+
 def load_family(
     image: Image,
     *,
@@ -150,11 +193,14 @@ def load_family(
     ring_bytes: int,
     shared: LoadedFamily | None = None,
     programs: tuple[str, ...] | None = None,
+    sessions: bool = False,
+    returns: bool = True,
 ) -> LoadedFamily:
     """Load one family.
 
     ``knobs`` are ``const volatile`` globals by name; ``ring_bytes`` a power of two of at least a page;
-    ``shared`` the family whose scope maps this one uses; ``programs`` those to load (None: all).
+    ``shared`` the family whose scope maps this one uses; ``programs`` those to load (None: all that are
+    :func:`needed <needed_programs>`).
     Raises :class:`BpfError`.
     """
     opened = Object(image.data, image.family)
@@ -170,11 +216,15 @@ def load_family(
         if shared is not None:
             for name in SHARED_MAPS:
                 opened.maps[name].reuse(shared.map(name).fd)
-        if programs is not None:
-            for program in opened.programs.values():
-                program.set_autoload(program.name in programs)
+        sections = {program.name: program.section for program in opened.programs.values()}
+        loaded = (
+            needed_programs(sections, sessions=sessions, returns=returns) if programs is None else programs
+        )
+        for program in opened.programs.values():
+            program.set_autoload(program.name in loaded)
         opened.load()
-        return LoadedFamily(image, opened, Ring(opened.maps["ring"].fd, ring_bytes))
+        running = [program for name, program in opened.programs.items() if name in loaded]
+        return LoadedFamily(image, opened, Ring(opened.maps["ring"].fd, ring_bytes), running)
     except BaseException:
         opened.close()
         raise

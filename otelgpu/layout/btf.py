@@ -2,14 +2,15 @@
 
 In: the bytes of a ``.BTF`` section. Out: :class:`Btf`, which answers struct and enum names. Format:
 https://docs.kernel.org/bpf/btf.html, section 2 (type encoding). Only what a record can hold is
-understood: integers, arrays of integers, enums and nested structs; anything else is an error.
+understood: integers, arrays of integers, enums, nested structs, and unions without a name, whose members
+become fields that share their bytes; anything else is an error.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,7 +20,7 @@ _MAGIC: Final = 0xEB9F
 _HEADER: Final = struct.Struct("<HBBIIIII")
 _TYPE: Final = struct.Struct("<III")
 
-_INT, _ARRAY, _STRUCT, _ENUM, _TYPEDEF, _VOLATILE, _CONST = 1, 3, 4, 6, 8, 9, 10
+_INT, _ARRAY, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST = 1, 3, 4, 5, 6, 8, 9, 10
 _ENUM64: Final = 19
 # Bytes that follow struct btf_type, per kind: (fixed, per vlen).
 _TAIL: Final = {
@@ -90,6 +91,10 @@ class Btf:
         """Whether ``struct name`` is described."""
         return name in self._structs
 
+    def has_enum(self, name: str) -> bool:
+        """Whether ``enum name`` is described."""
+        return name in self._enums
+
     def enumerators(self, name: str) -> dict[str, int]:
         """Enumerator → value of ``enum name``, in the order of declaration."""
         if name not in self._enums:
@@ -125,17 +130,34 @@ class Btf:
             if self._types[element].kind == _INT and self._types[element].name == "char":
                 return np.dtype(f"S{count}")
             return np.dtype((inner, (count,)))
-        if t.kind == _STRUCT:
-            names, formats, offsets = [], [], []
-            for name_offset, member, bit_offset in struct.iter_unpack("<III", t.tail):
-                if bit_offset % 8 or (t.flagged and bit_offset >> 24):
-                    raise BtfError(f"struct {t.name} has bit-fields, which records must not")
-                names.append(_text(self._strings, name_offset))
-                formats.append(self._dtype(member, depth + 1))
-                offsets.append(bit_offset // 8)
-            spec = {"names": names, "formats": formats, "offsets": offsets, "itemsize": t.size_or_type}
-            return np.dtype(spec)  # type: ignore[call-overload, no-any-return]
+        if t.kind == _STRUCT or (t.kind == _UNION and not t.name):
+            return self._make_struct(t, depth)
         raise BtfError(f"BTF kind {t.kind} ({t.name or 'anonymous'}) cannot be part of a record")
+
+    def _make_struct(self, t: _Type, depth: int) -> np.dtype[np.void]:
+        """A member without a name is not there as such: its own members are (C11, 6.7.2.1)."""
+        fields: dict[str, tuple[np.dtype[Any], int]] = {}
+        for name_offset, member, bit_offset in struct.iter_unpack("<III", t.tail):
+            if bit_offset % 8 or (t.flagged and bit_offset >> 24):
+                raise BtfError(f"struct {t.name} has bit-fields, which records must not")
+            dtype, offset, name = (
+                self._dtype(member, depth + 1),
+                bit_offset // 8,
+                _text(self._strings, name_offset),
+            )
+            inner = {name: (dtype, 0)} if name else {n: (f[0], f[1]) for n, f in (dtype.fields or {}).items()}
+            for inner_name, (inner_dtype, inner_offset) in inner.items():
+                if inner_name in fields:
+                    raise BtfError(f"struct {t.name} has two members {inner_name}")
+                fields[inner_name] = inner_dtype, offset + inner_offset
+        return np.dtype(
+            {
+                "names": list(fields),
+                "formats": [dtype for dtype, _ in fields.values()],
+                "offsets": [offset for _, offset in fields.values()],
+                "itemsize": t.size_or_type,
+            }
+        )
 
 
 def _text(strings: bytes, offset: int) -> str:

@@ -13,6 +13,7 @@ a file ends in :class:`ElfError`.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ MACHINES: Final = {62: "x86-64", 183: "aarch64"}
 
 _MAGIC: Final = int.from_bytes(b"\x7fELF", "little")
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_NOTE = 1, 2, 3, 4
-_PF_X: Final = 1
+_PF_X, _PF_W = 1, 2
 _SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM, _SHT_VERSYM = 2, 7, 8, 11, 0x6FFFFFFF
 _SHF_EXECINSTR: Final = 4
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 1, 4, 5, 6, 10
@@ -115,13 +116,22 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
-    """A PT_LOAD segment."""
+class Load:
+    """A PT_LOAD segment: ``size`` bytes from ``offset`` of the file on lie at ``address``."""
 
     address: int
     offset: int
-    size: int  # in the file
+    size: int
     executable: bool
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section's address in memory, relative to where the image is loaded, and its bytes in the file."""
+
+    address: int
+    content: memoryview
 
 
 class ElfImage:
@@ -152,14 +162,15 @@ class ElfImage:
     is_go: bool
     """Built by the Go toolchain, whose stacks move: return probes would corrupt them."""
 
-    def __init__(self, buffer: bytes | bytearray | memoryview) -> None:
+    def __init__(self, buffer: bytes | bytearray | memoryview, *, symbols_only: bool = False) -> None:
+        """``symbols_only`` reads a file of debugging symbols: its segments describe another file."""
         self._data = memoryview(buffer).cast("B")
-        header = self._read_header()
+        self._header = header = self._read_header()
         self._sections = self._read_sections(header)
-        self._segments = self._read_segments(header)
+        self._segments = np.zeros(0, SEGMENT) if symbols_only else self._read_segments(header)
         self._loads = self._read_loads()
         self._dynamic = self._read_dynamic()
-        self._describe(header)
+        self._describe()
         self._tables: tuple[SymbolTable, ...] | None = None
         self._index: FunctionIndex | None = None
 
@@ -203,9 +214,9 @@ class ElfImage:
         number = self._index.find(file_offset - load.offset + load.address)
         if number is None:
             return None
-        table = tables[0]
-        if number >= len(table.symbols):
-            number, table = number - len(table.symbols), tables[1]
+        table, *others = tables
+        while number >= len(table.symbols):
+            number, table = number - len(table.symbols), others.pop(0)
         symbol = table.symbols[number]
         start = self._offset_of(int(symbol["value"]), executable=True)
         if start is None:
@@ -216,6 +227,70 @@ class ElfImage:
             size_bytes=int(symbol["size"]),
             is_local=int(symbol["info"]) >> 4 == STB_LOCAL,
         )
+
+    def add_symbols(self, debug: ElfImage) -> None:
+        """Look functions up in ``debug`` too: the symbols that were stripped from this file.
+
+        It was opened with ``symbols_only``. Raises :class:`ElfError`.
+        """
+        extra = tuple(table for table in debug._symbol_tables() if len(table.symbols))
+        self._tables = (*self._symbol_tables(), *extra)
+        self._index = None
+
+    # -- Places ----------------------------------------------------------------------------------------
+
+    @property
+    def buffer(self) -> memoryview:
+        """The bytes that the image is made of."""
+        return self._data
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """The PT_LOAD segments, in the order of the file."""
+        return tuple(self._loads)
+
+    def address_of(self, file_offset: int) -> int | None:
+        """Where the code at ``file_offset`` lies in memory, relative to where the image is loaded."""
+        for load in self._loads:
+            if load.executable and 0 <= file_offset - load.offset < load.size:
+                return file_offset - load.offset + load.address
+        return None
+
+    def offset_of(self, address: int) -> int | None:
+        """The inverse of :meth:`address_of`."""
+        place = self._offset_of(address, executable=True)
+        return place[0] if place else None
+
+    def code(self) -> list[tuple[int, memoryview]]:
+        """(address, bytes) of what is code: sections, or segments where the section headers were cut off.
+
+        A segment with code may hold hundreds of megabytes of constants too.
+        """
+        found = []
+        for address, size in self._code_extents():
+            place = self._offset_of(address, executable=True)
+            if place is not None:
+                found.append((address, self._data[place[0] : place[0] + min(size, place[1])]))
+        return found
+
+    def constant_text(self, address: int) -> bytes | None:
+        """The zero-terminated string at ``address`` of a segment that cannot be written to, or None."""
+        for load in self._loads:
+            if not load.writable and 0 <= address - load.address < load.size:
+                start = load.offset + address - load.address
+                text = bytes(self._data[start : min(start + MAX_NAME_BYTES, load.offset + load.size)])
+                return text.partition(b"\0")[0] if b"\0" in text else None
+        return None
+
+    def section(self, name: str) -> Section | None:
+        """The first section of that name; None when it is missing, empty or not in the file."""
+        found = self._named(name.encode())
+        found = found[(found["type"] != _SHT_NOBITS) & (found["size"] > 0)]
+        if not len(found):
+            return None
+        row = found[0]
+        content = self._slice(int(row["offset"]), int(row["size"]), f"section {name}")
+        return Section(int(row["address"]), content)
 
     # -- Tables ----------------------------------------------------------------------------------------
 
@@ -263,7 +338,7 @@ class ElfImage:
             raise ElfError(f"damaged ELF file: {count} segments")
         return self._array(SEGMENT, at, count, "program headers")
 
-    def _read_loads(self) -> list[_Load]:
+    def _read_loads(self) -> list[Load]:
         loads = []
         for segment in self._segments[self._segments["type"] == _PT_LOAD]:
             address, offset, size = (int(segment[name]) for name in ("address", "offset", "file_size"))
@@ -271,7 +346,8 @@ class ElfImage:
                 raise ElfError(
                     f"truncated or damaged ELF file: a segment reaches beyond its {len(self._data)} bytes"
                 )
-            loads.append(_Load(address, offset, size, bool(segment["flags"] & _PF_X)))
+            flags = int(segment["flags"])
+            loads.append(Load(address, offset, size, bool(flags & _PF_X), bool(flags & _PF_W)))
         return loads
 
     def _read_dynamic(self) -> list[tuple[int, int]]:
@@ -293,14 +369,14 @@ class ElfImage:
                 return load.offset + inside, load.size - inside
         return None
 
-    def _describe(self, header: np.void) -> None:
+    def _describe(self) -> None:
         tags = dict(reversed(self._dynamic))  # the first of each tag wins, as in ld.so
         strings = self._dynamic_strings(tags)
 
         def text(tag: int) -> str | None:
             return strings.text(tags[tag]) if strings and tag in tags else None
 
-        self.machine = MACHINES[int(header["machine"])]
+        self.machine = MACHINES[int(self._header["machine"])]
         wanted = [value for tag, value in self._dynamic if tag == _DT_NEEDED][:_MAX_NEEDED]
         self.needed = tuple(strings.text(value) for value in wanted) if strings else ()
         self.soname = text(_DT_SONAME)
@@ -318,7 +394,7 @@ class ElfImage:
         notes = dict(reversed(list(self._notes())))
         build_id = notes.get((b"GNU", 3))  # NT_GNU_BUILD_ID
         self.build_id = build_id.hex() if build_id else None
-        self.is_go = (b"Go", 4) in notes or self._has_section(header, b".go.buildinfo")
+        self.is_go = (b"Go", 4) in notes or bool(len(self._named(b".go.buildinfo")))
 
     def _dynamic_strings(self, tags: dict[int, int]) -> Strings | None:
         place = self._offset_of(tags[_DT_STRTAB]) if _DT_STRTAB in tags else None
@@ -327,16 +403,17 @@ class ElfImage:
         size = min(tags.get(_DT_STRSZ, 0), place[1])
         return Strings(self._slice(place[0], size, "dynamic string table"))
 
-    def _has_section(self, header: np.void, name: bytes) -> bool:
-        number = int(header["names_section"])
+    def _named(self, name: bytes) -> Table:
+        """The sections of that name, which may be stored as the end of another's."""
+        number = int(self._header["names_section"])
         if number == 0xFFFF and len(self._sections):  # SHN_XINDEX
             number = int(self._sections[0]["link"])
         if not 0 < number < len(self._sections):
-            return False
+            return self._sections[:0]
         names = self._sections[number]
         data = bytes(self._slice(int(names["offset"]), min(int(names["size"]), 1 << 22), "section names"))
-        place = data.find(name + b"\0")
-        return place >= 0 and bool(np.any(self._sections["name"] == place))
+        places = [found.start() for found in re.finditer(re.escape(name + b"\0"), data)]
+        return self._sections[np.isin(self._sections["name"], places)]
 
     def _notes(self) -> Iterator[tuple[tuple[bytes, int], bytes]]:
         """((owner, type), description) of each note, from segments and sections."""

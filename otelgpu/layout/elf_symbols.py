@@ -118,6 +118,8 @@ class SymbolTable:
             if heads is not None:
                 likely = np.flatnonzero(np.isin(first, heads))
                 chunk, places, first = chunk[likely], places[likely], first[likely]
+            if not len(chunk):
+                continue  # most files, and as many names as there may be
             for name in wanted:
                 hits = self.strings.matches(places, first, name)
                 if len(hits):

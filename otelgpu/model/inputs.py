@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from otelgpu.model.devices import DeviceInput
 from otelgpu.model.resource import Resource
 
 Records = npt.NDArray[np.void]
@@ -85,10 +86,35 @@ class LossCounted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallsCounted:
+    """Calls of function ``api`` that were counted in place of being recorded: ``count`` more since the last.
+
+    ``kind`` is the :class:`~otelgpu.model.operations.OperationKind` of such calls; ``tgid`` is 0 for processes
+    that the table of counts had no room for.
+    """
+
+    tgid: int
+    family: str
+    kind: int
+    api: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Every record that was submitted before ``time_ns`` (CLOCK_MONOTONIC) has been fed."""
 
     time_ns: int
 
 
-Input = Batch | ClockAnchor | ProcessSeen | ProcessGone | FunctionNamed | LossCounted | Tick
+Input = (
+    Batch
+    | ClockAnchor
+    | ProcessSeen
+    | ProcessGone
+    | FunctionNamed
+    | LossCounted
+    | CallsCounted
+    | Tick
+    | DeviceInput
+)

@@ -1,13 +1,15 @@
 """Finished things that an API call did, in columns: one numpy structured array whatever the vendor.
 
 A family's decoder turns its records into this dtype, so that correlation, folding and encoding are
-written once and CUDA, HIP or Level Zero share them.
+written once and CUDA, HIP or Level Zero share them. A row is two cache lines and begins as ``struct
+record_head`` does: a family whose records keep the same order decodes by looking at them differently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,13 @@ class OperationKind(IntEnum):
     ALLOCATION = 4
     FREE = 5
     SYNCHRONIZATION = 6
+    SET = 7  # memory filled with a value
+    MAPPING = 8  # physical memory mapped at an address, or taken from it
+    STREAM = 9  # a stream made or ended
+    EVENT = 10  # an event recorded, or a stream made to wait for one
+    GRAPH = 11  # captured, made executable, updated, ended
+    MODULE = 12  # code or a context loaded or unloaded
+    DEVICE = 13  # a device or context made current, peer access switched
 
 
 class CopyDirection(IntEnum):
@@ -33,6 +42,20 @@ class CopyDirection(IntEnum):
     DEVICE_TO_DEVICE = 3
     DEFAULT = 4
     UNKNOWN = 255
+
+
+class Memory(IntEnum):
+    """What an allocation gave, a free took back, a mapping mapped."""
+
+    NONE = 0
+    DEVICE = 1
+    MANAGED = 2
+    HOST = 3  # pinned by the vendor's library
+    POOL = 4  # stream-ordered, from a pool
+    PHYSICAL = 5  # a handle; no address until it is mapped
+    REGISTERED = 6  # the program's own, pinned
+    IMPORTED = 7  # another process's: not counted as its own
+    ADDRESS = 8  # an address range with no memory behind it
 
 
 class ContextSource(IntEnum):
@@ -47,33 +70,50 @@ class ContextSource(IntEnum):
     STEP = 6
 
 
+DEVICE_UNKNOWN: Final = -1
+
+_FIELDS: Final[tuple[tuple[str, Any, int], ...]] = (
+    # The record's head.
+    ("start_ns", "<u8", 0),  # CLOCK_MONOTONIC
+    ("duration_ns", "<u8", 8),  # host time inside the call; 0 when only the entry was probed
+    ("tgid", "<u4", 16),
+    ("tid", "<u4", 20),
+    ("cgroup_id", "<u8", 24),
+    ("trace_id", ("u1", 16), 32),  # the context active on the thread at the call; zeros when none
+    ("span_id", ("u1", 8), 48),
+    ("kind", "<u2", 56),  # OperationKind
+    ("cpu", "<u2", 58),
+    ("trace_flags", "u1", 60),
+    ("context_source", "u1", 61),  # ContextSource
+    ("returned", "u1", 62),  # 1 when the return was probed, so that status and duration are known
+    ("family", "u1", 63),  # position of the family in the session, from 0
+    # What the call was given and gave. Slots that no kind uses together share their bytes.
+    ("function", "<u8", 64),  # launches: the address or handle that names the kernel
+    ("handle", "<u8", 64),  # others: pointer, event, graph, stream … the call is about
+    ("name", "<u4", 72),  # launches: index into the session's kernel names; 0 is "unknown"
+    ("other", "<u8", 72),  # copies: source; mappings: handle of the memory, 0 to unmap; devices: peer
+    ("size_bytes", "<u8", 80),  # copies, sets, allocations, mappings
+    ("shared_bytes", "<u8", 80),  # launches: dynamic shared memory
+    ("stream", "<u8", 88),
+    ("grid", ("<u4", 3), 96),  # launches
+    ("block", ("<u4", 3), 108),  # launches
+    ("extra", "<u8", 96),  # graph launches: nodes; mappings: offset; allocations: pool
+    ("caller", "<u8", 104),  # allocations: return address of the call, which is its site
+    ("direction", "<u4", 112),  # copies: CopyDirection
+    ("detail", "<u4", 112),  # others: the call's flags
+    ("memory", "u1", 116),  # Memory
+    ("status", "<i4", 120),  # the vendor's result code
+    ("api", "<u2", 124),  # index into the family's API names
+    ("device", "<i2", 126),  # current device of the thread, DEVICE_UNKNOWN when nobody told
+)
+
 OPERATION = np.dtype(
-    [
-        ("start_ns", "<u8"),  # CLOCK_MONOTONIC
-        ("duration_ns", "<u8"),  # host time inside the call; 0 when only the entry was probed
-        ("tgid", "<u4"),
-        ("tid", "<u4"),
-        ("cgroup_id", "<u8"),
-        ("trace_id", "u1", 16),  # the context active on the thread at the call; zeros when none
-        ("span_id", "u1", 8),
-        ("trace_flags", "u1"),
-        ("context_source", "u1"),  # ContextSource
-        ("kind", "u1"),  # OperationKind
-        ("direction", "u1"),  # CopyDirection
-        ("api", "<u2"),  # index into the family's API names
-        ("returned", "u1"),  # 1 when the return was probed, so that status and duration are known
-        ("family", "u1"),  # position of the family in the session, from 0
-        ("status", "<i4"),  # the vendor's result code
-        ("shared_bytes", "<u8"),  # launches: dynamic shared memory
-        ("function", "<u8"),  # launches: the address or handle that names the kernel
-        ("stream", "<u8"),
-        ("handle", "<u8"),  # pointer of an allocation or free, event or graph of a call
-        ("size_bytes", "<u8"),  # copies and allocations
-        ("grid", "<u4", 3),
-        ("block", "<u4", 3),
-        ("name", "<u4"),  # launches: index into the session's kernel names; 0 is "unknown"
-        ("reserved2", "<u4"),
-    ]
+    {
+        "names": [name for name, _, _ in _FIELDS],
+        "formats": [form for _, form, _ in _FIELDS],
+        "offsets": [offset for _, _, offset in _FIELDS],
+        "itemsize": 128,
+    }
 )
 """Shape (n,). One row per call, in no particular order."""
 
@@ -96,3 +136,9 @@ def concatenate(parts: Sequence[Operations]) -> Operations:
 def operations(rows: int) -> Operations:
     """``rows`` zeroed operations, ready to be filled column by column."""
     return np.zeros(rows, dtype=OPERATION)
+
+
+def take_into(out: Operations, rows: Operations, chosen: npt.NDArray[np.intp]) -> None:
+    """``out[:] = rows[chosen]``, each row copied once; every position must be one of ``rows``."""
+    # "raise", the default, would put them together elsewhere first.
+    rows.view(_ROW).take(chosen, out=out.view(_ROW), mode="clip")

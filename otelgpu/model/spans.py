@@ -6,8 +6,10 @@ length n; text is dictionary-coded, so that a name repeated a million times is s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,30 +44,47 @@ class Text:
     """A dictionary-coded column: row i is ``table[codes[i]]``.
 
     ``codes``: shape (n,), dtype intp, each in ``range(len(table))``. An entry of ``table`` may be a tuple
-    of strings, which becomes an OTLP array value (attributes only).
+    of strings, which becomes an OTLP array value (attributes only). Columns that one thing determines share
+    one array of codes, which is told from others by identity: they cost the encoder no more than one.
     """
 
     codes: Codes
     table: tuple[str | tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, values: Sequence[str | tuple[str, ...]]) -> Self:
+        """Dictionary-code a sequence; entries of the table are in order of appearance."""
+        table = {value: code for code, value in enumerate(dict.fromkeys(values))}
+        codes = np.fromiter(map(table.__getitem__, values), dtype=np.intp, count=len(values))
+        return cls(codes=codes, table=tuple(table))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute:
     """One attribute of every span in a batch.
 
-    ``values``: int64/uint64 (an OTLP int), float64 (double), bool, or :class:`Text`; length n.
+    ``values``: any integer type (an OTLP int), float64 (double), bool, or :class:`Text`; length n.
     ``present``: bool (n,), or None when every span carries it.
     """
 
     key: str
-    values: (
-        npt.NDArray[np.int64]
-        | npt.NDArray[np.uint64]
-        | npt.NDArray[np.float64]
-        | npt.NDArray[np.bool_]
-        | Text
-    )
+    values: npt.NDArray[np.integer[Any]] | npt.NDArray[np.float64] | npt.NDArray[np.bool_] | Text
     present: npt.NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of(cls, key: str, values: Sequence[Any]) -> Self:
+        """From one value per span: str, tuple of str, bool, int or float, all of one type, or None for absent."""
+        present: npt.NDArray[np.bool_] | None = None
+        if None in values:
+            present = np.array([value is not None for value in values], dtype=np.bool_)
+        sample = next((value for value in values if value is not None), 0)
+        if present is not None:
+            nothing = type(sample)()
+            values = [nothing if value is None else value for value in values]
+        if isinstance(sample, str | tuple):
+            return cls(key=key, values=Text.of(values), present=present)
+        dtype = {bool: np.bool_, int: np.int64, float: np.float64}[type(sample)]
+        return cls(key=key, values=np.array(values, dtype=dtype), present=present)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ a stream the boundary cannot be seen, so there are no phases and operations go u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +19,25 @@ from otelgpu.families.base import ExchangeSignals
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.ids import span_ids, trace_ids
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import SpanColumns, SpanKind, StatusCode
+from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Text
 from otelgpu.signals import names
-from otelgpu.signals.columns import attributes_of_rows, text
 from otelgpu.signals.operation_spans import Parents
+from otelgpu.signals.totals import Totals
 
 REQUEST, PREFILL, DECODE = 0, 1, 2
 SLOTS: Final = 3
 _PHASES: Final = {PREFILL: "prefill", DECODE: "decode"}
+
+
+class Context(NamedTuple):
+    """A request's own span."""
+
+    trace_id: bytes  # 16
+    span_id: bytes  # 8
+    flags: int
+
+
+NO_CONTEXT: Final = Context(bytes(16), bytes(8), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +46,25 @@ class ExchangeContexts:
 
     parents: Parents  # of length m * SLOTS
     sampled: npt.NDArray[np.bool_]  # (m,)
+
+    def of_requests(self) -> list[Context | None]:
+        """What each request leaves behind for operations that come late; None where it is not told."""
+        traces = self.parents.trace_id[::SLOTS].tobytes()
+        spans = self.parents.span_id[::SLOTS].tobytes()
+        flags = self.parents.flags[::SLOTS].tolist()
+        return [
+            Context(traces[16 * i : 16 * i + 16], spans[8 * i : 8 * i + 8], flags[i]) if told else None
+            for i, told in enumerate(self.sampled.tolist())
+        ]
+
+
+def parents_of(found: Sequence[Context]) -> Parents:
+    """The spans of the contexts, as parents of what comes late."""
+    return Parents(
+        trace_id=np.frombuffer(b"".join(context.trace_id for context in found), np.uint8).reshape(-1, 16),
+        span_id=np.frombuffer(b"".join(context.span_id for context in found), np.uint8).reshape(-1, 8),
+        flags=np.array([context.flags for context in found], dtype=np.uint32),
+    )
 
 
 def contexts(exchanges: Sequence[Exchange], seed: int) -> ExchangeContexts:
@@ -71,29 +101,30 @@ def exchange_spans(
     exchanges: Sequence[Exchange],
     chosen: npt.NDArray[np.bool_],
     identities: ExchangeContexts,
-    totals: Sequence[dict[str, int]],
+    sums: npt.NDArray[np.int64],
+    totals: Totals,
     dropped: npt.NDArray[np.int64],
-    resources: dict[int, Resource],
+    resource_of: Callable[[int], Resource],
     signals: ExchangeSignals,
     *,
     unix_offset_ns: int,
 ) -> list[SpanColumns]:
     """SERVER and phase spans of the ``chosen`` exchanges, one batch of each per process.
 
-    ``totals``: summary attributes of each parent slot (m * SLOTS of them), the request's own slot holding
+    ``sums``: shape (m * SLOTS, len(totals)), those of each parent slot, the request's own slot holding
     the sums over the whole request.
     """
     batches = []
-    for tgid in dict.fromkeys(e.tgid for e, wanted in zip(exchanges, chosen, strict=True) if wanted):
-        rows = [i for i, e in enumerate(exchanges) if chosen[i] and e.tgid == tgid]
-        batches.append(
-            _servers(exchanges, rows, identities, totals, dropped, resources[tgid], signals, unix_offset_ns)
-        )
+    rows_of: dict[int, list[int]] = {}
+    for row in np.flatnonzero(chosen).tolist():
+        rows_of.setdefault(exchanges[row].tgid, []).append(row)
+    told = _Told(identities.parents, sums, totals, signals, unix_offset_ns)
+    for tgid, rows in rows_of.items():
+        owner = resource_of(tgid)
+        batches.append(told.servers([exchanges[i] for i in rows], np.array(rows), dropped, owner))
         streamed = [i for i in rows if _first_content(exchanges[i])]
         if streamed:
-            batches.append(
-                _phases(exchanges, streamed, identities, totals, resources[tgid], signals, unix_offset_ns)
-            )
+            batches.append(told.phases([exchanges[i] for i in streamed], np.array(streamed), owner))
     return batches
 
 
@@ -101,78 +132,81 @@ def _first_content(exchange: Exchange) -> int:
     return exchange.generation.first_content_ns if exchange.generation is not None else 0
 
 
-def _servers(
-    exchanges: Sequence[Exchange],
-    rows: list[int],
-    identities: ExchangeContexts,
-    totals: Sequence[dict[str, int]],
-    dropped: npt.NDArray[np.int64],
-    resource: Resource,
-    signals: ExchangeSignals,
-    offset: int,
-) -> SpanColumns:
-    chosen = [exchanges[i] for i in rows]
-    slots = np.array(rows) * SLOTS
-    parent = np.zeros((len(rows), 8), dtype=np.uint8)
-    attributes = []
-    for position, exchange in enumerate(chosen):
-        if exchange.parent is not None:
-            parent[position] = np.frombuffer(exchange.parent.span_id, dtype=np.uint8)
-        own = signals.attributes(exchange) | totals[int(slots[position])]
-        if dropped[rows[position]]:
-            own[names.DROPPED] = int(dropped[rows[position]])
-        attributes.append(own)
-    failed = [names.ERROR_TYPE in own for own in attributes]
-    return SpanColumns(
-        resource=resource,
-        scope=signals.scope,
-        kind=SpanKind.SERVER,
-        trace_id=identities.parents.trace_id[slots],
-        span_id=identities.parents.span_id[slots],
-        parent_span_id=parent,
-        trace_state=text([e.parent.state if e.parent else "" for e in chosen]),
-        flags=identities.parents.flags[slots],
-        start_unix_ns=np.array([e.start_ns + offset for e in chosen], dtype=np.uint64),
-        end_unix_ns=np.array([e.end_ns + offset for e in chosen], dtype=np.uint64),
-        name=text([signals.span_name(e) for e in chosen]),
-        status=np.where(failed, StatusCode.ERROR, StatusCode.UNSET).astype(np.uint8),
-        status_message=text([e.error for e in chosen]),
-        attributes=attributes_of_rows(attributes),
-    )
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What all batches of an answer have in common."""
 
+    parents: Parents
+    sums: npt.NDArray[np.int64]
+    totals: Totals
+    signals: ExchangeSignals
+    offset: int
 
-def _phases(
-    exchanges: Sequence[Exchange],
-    rows: list[int],
-    identities: ExchangeContexts,
-    totals: Sequence[dict[str, int]],
-    resource: Resource,
-    signals: ExchangeSignals,
-    offset: int,
-) -> SpanColumns:
-    slots = np.array([i * SLOTS + phase for i in rows for phase in _PHASES])
-    request_slots = slots // SLOTS * SLOTS
-    bounds = [
-        bound
-        for e in (exchanges[i] for i in rows)
-        for bound in ((e.start_ns, _first_content(e)), (_first_content(e), e.end_ns))
-    ]
-    phases = [_PHASES[slot % SLOTS] for slot in slots.tolist()]
-    return SpanColumns(
-        resource=resource,
-        scope=signals.scope,
-        kind=SpanKind.INTERNAL,
-        trace_id=identities.parents.trace_id[slots],
-        span_id=identities.parents.span_id[slots],
-        parent_span_id=identities.parents.span_id[request_slots],
-        trace_state=None,
-        flags=identities.parents.flags[slots],
-        start_unix_ns=np.array([start + offset for start, _ in bounds], dtype=np.uint64),
-        end_unix_ns=np.array([end + offset for _, end in bounds], dtype=np.uint64),
-        name=text(phases),
-        status=np.zeros(len(slots), dtype=np.uint8),
-        status_message=None,
-        attributes=attributes_of_rows(
-            [{names.PHASE: phase} | totals[slot] for phase, slot in zip(phases, slots.tolist(), strict=True)]
-        ),
-    )
+    def servers(
+        self,
+        chosen: Sequence[Exchange],
+        rows: npt.NDArray[np.intp],
+        dropped: npt.NDArray[np.int64],
+        resource: Resource,
+    ) -> SpanColumns:
+        """A span for each exchange; ``rows`` are their positions among all."""
+        slots = rows * SLOTS
+        parent = np.zeros((len(rows), 8), dtype=np.uint8)
+        for position, exchange in enumerate(chosen):
+            if exchange.parent is not None:
+                parent[position] = np.frombuffer(exchange.parent.span_id, dtype=np.uint8)
+        attributes = [*self.signals.attributes(chosen), *self.totals.attributes(self.sums[slots])]
+        lost = dropped[rows]
+        if lost.any():
+            attributes.append(Attribute(key=names.DROPPED, values=lost, present=lost != 0))
+        failed = np.array([bool(exchange.error_type) for exchange in chosen])
+        states = [e.parent.state if e.parent else "" for e in chosen]
+        errors = [e.error for e in chosen]
+        return SpanColumns(
+            resource=resource,
+            scope=self.signals.scope,
+            kind=SpanKind.SERVER,
+            trace_id=self.parents.trace_id[slots],
+            span_id=self.parents.span_id[slots],
+            parent_span_id=parent,
+            trace_state=Text.of(states) if any(states) else None,
+            flags=self.parents.flags[slots],
+            start_unix_ns=np.array([e.start_ns + self.offset for e in chosen], dtype=np.uint64),
+            end_unix_ns=np.array([e.end_ns + self.offset for e in chosen], dtype=np.uint64),
+            name=Text.of([self.signals.span_name(e) for e in chosen]),
+            status=np.where(failed, StatusCode.ERROR, StatusCode.UNSET).astype(np.uint8),
+            status_message=Text.of(errors) if any(errors) else None,
+            attributes=tuple(attributes),
+        )
+
+    def phases(
+        self, chosen: Sequence[Exchange], rows: npt.NDArray[np.intp], resource: Resource
+    ) -> SpanColumns:
+        """A prefill and a decode span for each exchange."""
+        phase = np.tile(np.array(list(_PHASES)), len(rows))
+        request_slots = np.repeat(rows * SLOTS, len(_PHASES))
+        slots = request_slots + phase
+        first = np.array([_first_content(e) for e in chosen], dtype=np.uint64)
+        start = np.array([e.start_ns for e in chosen], dtype=np.uint64)
+        end = np.array([e.end_ns for e in chosen], dtype=np.uint64)
+        offset = np.int64(self.offset).astype(np.uint64)
+        name = Text(codes=phase - PREFILL, table=tuple(_PHASES.values()))
+        return SpanColumns(
+            resource=resource,
+            scope=self.signals.scope,
+            kind=SpanKind.INTERNAL,
+            trace_id=self.parents.trace_id[slots],
+            span_id=self.parents.span_id[slots],
+            parent_span_id=self.parents.span_id[request_slots],
+            trace_state=None,
+            flags=self.parents.flags[slots],
+            start_unix_ns=np.stack([start, first], axis=1).reshape(-1) + offset,
+            end_unix_ns=np.stack([first, end], axis=1).reshape(-1) + offset,
+            name=name,
+            status=np.zeros(len(slots), dtype=np.uint8),
+            status_message=None,
+            attributes=(
+                Attribute(key=names.PHASE, values=name),
+                *self.totals.attributes(self.sums[slots]),
+            ),
+        )

@@ -1,4 +1,4 @@
-"""Cumulative counters and explicit-bucket histograms, fed in columns, read out as OTLP.
+"""Cumulative counters, explicit-bucket histograms and current values, fed in columns, read out as OTLP.
 
 The SDK's instruments take one measurement at a time and read the clock; here a batch
 of a hundred thousand operations is a few numpy calls, and time is an argument, so that a replay gives the
@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -61,11 +62,7 @@ class Metrics:
         column = np.atleast_1d(np.asarray(values)) if not one else np.zeros(1)
         if not len(column):
             return
-        table = self._tables.setdefault((resource, metric.name), _Table(metric, scope))
-        key: Labels = tuple(sorted(labels.items()))
-        if key not in table.series and len(table.series) >= SERIES_PER_METRIC:
-            key = _OVERFLOW
-        series = table.series.setdefault(key, _Series())
+        series = self._series(metric, scope, resource, labels)
         if one:
             _add_one(metric, series, values)
             return
@@ -74,12 +71,73 @@ class Metrics:
             series.total += int(column.sum())
             return
         series.total += float(column.sum())
-        series.minimum = min(series.minimum, float(column.min()))
-        series.maximum = max(series.maximum, float(column.max()))
+        # Few look-ups in sorted measurements cost less than many in the bounds.
+        ordered = np.sort(column)
+        series.minimum = min(series.minimum, float(ordered[0]))
+        series.maximum = max(series.maximum, float(ordered[-1]))
         # A bound belongs to the bucket below it: (previous, bound].
-        index = np.searchsorted(metric.buckets, column, side="left")
-        added = np.bincount(index, minlength=len(metric.buckets) + 1)
+        upto = [0, *np.searchsorted(ordered, metric.buckets, side="right").tolist(), len(ordered)]
+        added = np.array([after - before for before, after in pairwise(upto)], dtype=np.int64)
         series.buckets = added if series.buckets is None else series.buckets + added
+
+    def set(
+        self,
+        metric: Metric,
+        scope: str,
+        resource: Resource,
+        labels: Mapping[str, str | int],
+        value: float,
+    ) -> None:
+        """Tell what a gauge or an up-down counter stands at; what was told before is replaced.
+
+        What finds no series of its own is not told, for sums of gauges mean nothing.
+        """
+        series = self._series(metric, scope, resource, labels, overflows=False)
+        if series is not None:
+            series.count, series.total = 1, value
+
+    def unset(
+        self, metric: Metric, resource: Resource, labels: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Tell one series of a gauge, or all of its ``resource``, no more."""
+        table = self._tables.get((resource, metric.name))
+        if table is None:
+            return
+        if labels is None:
+            table.series.clear()
+        else:
+            table.series.pop(tuple(sorted(labels.items())), None)
+
+    @overload
+    def _series(
+        self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int]
+    ) -> _Series: ...
+    @overload
+    def _series(
+        self,
+        metric: Metric,
+        scope: str,
+        resource: Resource,
+        labels: Mapping[str, str | int],
+        *,
+        overflows: Literal[False],
+    ) -> _Series | None: ...
+    def _series(
+        self,
+        metric: Metric,
+        scope: str,
+        resource: Resource,
+        labels: Mapping[str, str | int],
+        *,
+        overflows: bool = True,
+    ) -> _Series | None:
+        table = self._tables.setdefault((resource, metric.name), _Table(metric, scope))
+        key: Labels = tuple(sorted(labels.items()))
+        if key not in table.series and len(table.series) >= SERIES_PER_METRIC:
+            if not overflows:
+                return None
+            key = _OVERFLOW
+        return table.series.setdefault(key, _Series())
 
     def value(self, name: str, resource: Resource | None = None, **labels: str | int) -> float:
         """The sum of a counter, or of a histogram's measurements, over the matching series."""
@@ -137,6 +195,9 @@ class Metrics:
             message.sum.is_monotonic = True
             message.sum.data_points.add(as_int=int(series.total), **common)
             return
+        if metric.instrument in (Instrument.GAUGE, Instrument.UP_DOWN_COUNTER):
+            self._standing(message, metric, series, common)
+            return
         message.histogram.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
         buckets = (
             series.buckets if series.buckets is not None else np.zeros(len(metric.buckets) + 1, np.int64)
@@ -150,6 +211,17 @@ class Metrics:
             explicit_bounds=metric.buckets,
             **common,
         )
+
+    def _standing(self, message: Any, metric: Metric, series: _Series, common: dict[str, Any]) -> None:
+        from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+        value = {"as_int" if isinstance(series.total, int) else "as_double": series.total}
+        if metric.instrument is Instrument.GAUGE:
+            del common["start_time_unix_nano"]
+            message.gauge.data_points.add(**value, **common)
+            return
+        message.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+        message.sum.data_points.add(**value, **common)
 
 
 def _add_one(metric: Metric, series: _Series, value: float) -> None:

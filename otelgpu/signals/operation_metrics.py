@@ -1,56 +1,118 @@
-"""Operations → metrics, by the table of their family."""
+"""Operations → metrics, by the table of their family. Pure.
+
+In: parts of operations (:mod:`otelgpu.signals.parts`). Out: measurements of :class:`Metrics`, a column at a
+time. Which rules a kind of call has, and the numbers of the functions that a rule names, are found once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from otelgpu.families.base import OperationDecoder, OperationMetric, OperationSignals
+from otelgpu.families.base import Instrument, OperationDecoder, OperationMetric, OperationSignals
 from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.resource import Resource
+from otelgpu.signals import names
+from otelgpu.signals.columns import api_and_status, results
 from otelgpu.signals.metrics import Metrics
+from otelgpu.signals.parts import Part
+from otelgpu.signals.top_kernels import OTHER, TopKernels
+
+_APIS: Final = 1 << 16  # numbers of functions
 
 
-def measure_operations(
-    metrics: Metrics,
-    rows: Operations,
-    families: Sequence[tuple[OperationDecoder, OperationSignals]],
-    resource_of: Callable[[int], Resource],
-) -> None:
-    """Feed every metric that the families of ``rows`` define. ``resource_of`` answers a tgid."""
-    failed = (rows["status"] != 0) & (rows["returned"] == 1)
-    for tgid in np.unique(rows["tgid"]):
-        of_process = rows["tgid"] == tgid
-        for index, (decoder, signals) in enumerate(families):
-            mine = of_process & (rows["family"] == index)
-            chosen: dict[tuple[tuple[OperationKind, ...], bool], Operations] = {}
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    spec: OperationMetric
+    apis: npt.NDArray[np.bool_] | None  # by number of a function: whether it is for it; None: for all
+
+
+class OperationMeter:
+    """Feeds every metric that the families define. ``resource_of`` answers a tgid.
+
+    With ``kernels``, launches are told by the names that it has.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        families: Sequence[tuple[OperationDecoder, OperationSignals]],
+        resource_of: Callable[[int], Resource],
+        kernels: TopKernels | None = None,
+    ) -> None:
+        self._metrics = metrics
+        self._families = families
+        self._resource_of = resource_of
+        self._kernels = kernels
+        self._rules: dict[tuple[int, OperationKind, bool], list[_Rule]] = {}
+        for family, (decoder, signals) in enumerate(families):
             for spec in signals.metrics:
-                rule = (spec.kinds, spec.failed)
-                if rule not in chosen:
-                    among = mine & np.isin(rows["kind"], spec.kinds) & (failed == spec.failed)
-                    chosen[rule] = rows.compress(among)
-                _feed(metrics, spec, chosen[rule], decoder, signals.scope, resource_of(int(tgid)))
+                rule = _Rule(spec, _named(spec, decoder) if spec.apis else None)
+                for kind in spec.kinds:
+                    self._rules.setdefault((family, kind, spec.failed), []).append(rule)
+
+    def measure(self, parts: Iterable[Part]) -> None:
+        """Feed all that the rules say of these operations."""
+        for part in parts:
+            owner = self._resource_of(part.tgid)
+            for rule in self._rules.get((part.family, part.kind, part.failed), ()):
+                self._feed(rule, part, owner)
+
+    def count(self, family: int, kind: OperationKind, api: str, owner: Resource, count: int) -> None:
+        """Feed the counters of calls with some of which nothing but their number is known."""
+        decoder, signals = self._families[family]
+        number = next((code for code, name in decoder.apis.items() if name == api), None)
+        for rule in self._rules.get((family, kind, False), ()):
+            spec = rule.spec
+            of_calls = spec.metric.instrument is Instrument.COUNTER and spec.value is None
+            if of_calls and (rule.apis is None or (number is not None and rule.apis[number])):
+                labels = {signals.kernel_name: OTHER} if spec.by_kernel and self._kernels is not None else {}
+                self._metrics.add(spec.metric, signals.scope, owner, labels, count)
+
+    def _feed(self, rule: _Rule, part: Part, owner: Resource) -> None:
+        spec, rows = rule.spec, part.rows
+        if rule.apis is not None:
+            rows = rows.compress(rule.apis[rows["api"]])
+        if spec.returned and not (rows["returned"] == 1).all():
+            rows = rows.compress(rows["returned"] == 1)
+        if not len(rows):
+            return
+        scope = self._families[part.family][1].scope
+        values = spec.value(rows) if spec.value is not None else np.ones(len(rows), dtype=np.int64)
+        split = self._split(spec, rows, part.family)
+        if split is None:
+            self._metrics.add(spec.metric, scope, owner, {}, values)
+            return
+        key, label, by_row = split
+        for code in np.unique(by_row).tolist():
+            self._metrics.add(spec.metric, scope, owner, {key: label(code)}, values[by_row == code])
+
+    def _split(
+        self, spec: OperationMetric, rows: Operations, family: int
+    ) -> tuple[str, Callable[[int], str], npt.NDArray[Any]] | None:
+        """The key that tells the series of a metric apart, the label of a code, and each row's code."""
+        decoder, signals = self._families[family]
+        if spec.failed:
+
+            def result(code: int) -> str:
+                api, status = api_and_status(code)
+                return signals.result_name(decoder.apis.get(api, ""), status)
+
+            return names.ERROR_TYPE, result, results(rows)
+        if spec.by_kernel and self._kernels is not None:
+            return signals.kernel_name, self._kernels.label, self._kernels.codes(rows["name"])
+        if spec.attribute is None:
+            return None
+        key, label, column = spec.attribute
+        return key, label, column(rows)
 
 
-def _feed(
-    metrics: Metrics,
-    spec: OperationMetric,
-    rows: Operations,
-    decoder: OperationDecoder,
-    scope: str,
-    owner: Resource,
-) -> None:
-    if spec.apis:
-        codes = [code for code, name in decoder.apis.items() if name in spec.apis]
-        rows = rows.compress(np.isin(rows["api"], codes))
-    if not len(rows):
-        return
-    values = spec.value(rows) if spec.value is not None else np.ones(len(rows), dtype=np.int64)
-    if spec.attribute is None:
-        metrics.add(spec.metric, scope, owner, {}, values)
-        return
-    key, label, column = spec.attribute
-    by_row = column(rows)
-    for code in np.unique(by_row):
-        metrics.add(spec.metric, scope, owner, {key: label(int(code))}, values[by_row == code])
+def _named(spec: OperationMetric, decoder: OperationDecoder) -> npt.NDArray[np.bool_]:
+    """Whether each function is one of those that the rule names."""
+    named = np.zeros(_APIS, dtype=np.bool_)
+    named[[code for code, name in decoder.apis.items() if name in spec.apis]] = True
+    return named

@@ -1,15 +1,29 @@
-"""Folded operations → spans, in columns, whatever the family."""
+"""Folded operations → spans, in columns, whatever the family. Pure.
+
+In: folded operations with their parents. Out: batches of spans of one process, family and kind.
+
+How. All that is text in a span (name, kernel, error, context source) is told by few columns; their distinct
+combinations are *forms*. Rows are ordered by form once, which also parts them into batches, and the texts are
+tables over forms that share one array of codes: no text is looked at per row. Batches are bounded, and made when
+they are asked for: each is encoded, and its memory used again, before the next.
+
+Example: 60,000 launches of 200 kernels through one function, 40 of which failed with one error, have some 240
+forms and make four batches of at most 16,384 spans.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.correlate.fold import Folded
+from otelgpu.correlate.fold import Folded, take
 from otelgpu.families.base import Holds, OperationDecoder, OperationSignals
+from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of
 from otelgpu.model.ids import span_ids
 from otelgpu.model.operations import ContextSource, OperationKind, Operations
 from otelgpu.model.resource import Resource
@@ -17,7 +31,10 @@ from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Te
 from otelgpu.signals import names
 from otelgpu.signals.columns import text_of_codes
 
-_SALT = 0x6F70  # keeps operation ids apart from request ids made of the same words
+ROWS_PER_BATCH: Final = 16_384
+_BATCH: Final = ("tgid", "family", "kind")  # what the spans of a batch have in common
+_SOURCES: Final = [source.name.lower() for source in ContextSource]
+_SALT: Final = 0x6F70  # keeps operation ids apart from request ids made of the same words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +58,9 @@ class Vocabulary:
         """The exported name of an API function."""
         return self.families[family][0].apis.get(api, f"api {api}")
 
-    def result_name(self, family: int, status: int) -> str:
-        """The vendor's name of a result code."""
-        return self.families[family][1].result_name(status)
+    def result_name(self, family: int, api: int, status: int) -> str:
+        """The vendor's name of a result code, which depends on whose function returned it."""
+        return self.families[family][1].result_name(self.call_name(family, api), status)
 
 
 def operation_spans(
@@ -54,118 +71,185 @@ def operation_spans(
     *,
     seed: int,
     unix_offset_ns: int,
-) -> list[SpanColumns]:
-    """One batch per (process, family, kind of operation). ``resources`` is by tgid.
+) -> Iterator[SpanColumns]:
+    """Batches of one process, family and kind of operation, in the order of what they look like.
 
-    Start and end are host times; a span of a run covers from its first call's start to its last one's end.
+    Each is made when it is asked for, from what the arguments were at the call: nobody may change them.
+    ``resources`` is by tgid. Start and end are host times; a span of a run covers from its first call's start
+    to its last one's end.
     """
     rows = folded.operations
-    batches = []
-    keys = rows["tgid"].astype(np.uint64) << np.uint64(16)
-    keys |= rows["family"].astype(np.uint64) << np.uint64(8)
-    keys |= rows["kind"].astype(np.uint64)
-    for key in np.unique(keys):
-        chosen = np.flatnonzero(keys == key)
-        tgid, family, kind = int(key) >> 16, (int(key) >> 8) & 0xFF, OperationKind(int(key) & 0xFF)
-        batches.append(
-            _batch(
-                folded,
-                chosen,
-                parents,
-                resources[tgid],
-                vocabulary,
-                family,
-                kind,
-                seed=seed,
-                unix_offset_ns=unix_offset_ns,
-            )
-        )
-    return batches
+    if not len(rows):
+        return
+    forms, count = _forms(rows)
+    order = order_of(forms, count)
+    ends = np.cumsum(np.bincount(forms, minlength=count)).tolist()
+    first_rows = rows.take(examples(forms, count))
+    for first, last in _stretches([first_rows[name] for name in _BATCH]):
+        begin, end = (ends[first - 1] if first else 0), ends[last - 1]
+        look = _look(first_rows[first:last], vocabulary)
+        for at in range(begin, end, ROWS_PER_BATCH):
+            chosen = order[at : min(at + ROWS_PER_BATCH, end)]
+            maker = _Batch(take(folded, chosen), forms[chosen] - first, look, vocabulary)
+            owner = resources[int(first_rows["tgid"][first])]
+            yield maker.spans(parents, owner, seed=seed, unix_offset_ns=unix_offset_ns)
 
 
-def _batch(
-    folded: Folded,
-    chosen: npt.NDArray[np.intp],
-    parents: Parents,
-    resource: Resource,
-    vocabulary: Vocabulary,
-    family: int,
-    kind: OperationKind,
-    *,
-    seed: int,
-    unix_offset_ns: int,
-) -> SpanColumns:
-    rows = folded.operations.take(chosen)
-    group = folded.group[chosen]
-    signals = vocabulary.families[family][1]
-    failed = (rows["status"] != 0) & (rows["returned"] == 1)
-    words = rows["tid"].astype(np.uint64) | (rows["api"].astype(np.uint64) << np.uint64(32))
-    offset = np.int64(unix_offset_ns).astype(np.uint64)
-    return SpanColumns(
-        resource=resource,
-        scope=signals.scope,
-        kind=SpanKind.INTERNAL,
-        trace_id=parents.trace_id[group],
-        span_id=span_ids(seed ^ _SALT, rows["start_ns"], words),
-        parent_span_id=parents.span_id[group],
-        trace_state=None,
-        flags=parents.flags[group],
-        start_unix_ns=rows["start_ns"] + offset,
-        end_unix_ns=folded.end_ns[chosen] + offset,
-        name=_names(rows, vocabulary, family, kind),
-        status=np.where(failed, StatusCode.ERROR, StatusCode.UNSET).astype(np.uint8),
-        status_message=text_of_codes(
-            np.where(failed, rows["status"], 0),
-            lambda code: vocabulary.result_name(family, code) if code else "",
+def _forms(rows: Operations) -> tuple[Codes, int]:
+    """A code for all that is text in a span, in the order of the batches; and how many there are."""
+    columns = _columns(rows, (*_BATCH, "api", "context_source", "name", "status", "returned"))
+    columns["name"][columns["kind"] != OperationKind.LAUNCH] = 0
+    status, returned = columns.pop("status"), columns.pop("returned")
+    coded = [(codes, len(values)) for values, codes in map(distinct, columns.values())]
+    failed = np.flatnonzero(status)
+    failed = failed[returned[failed] == 1]
+    if len(failed):
+        values, codes = distinct(status[failed])
+        result = np.zeros(len(rows), dtype=np.intp)
+        result[failed] = codes + 1
+        coded.append((result, len(values) + 1))
+    return combine(coded, len(rows))
+
+
+def _columns(rows: Operations, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """Columns side by side, copied a batch of rows at a time: a row is fetched once for all of them."""
+    found = {name: np.empty(len(rows), dtype=rows.dtype[name]) for name in wanted}
+    for begin in range(0, len(rows), ROWS_PER_BATCH):
+        some = slice(begin, begin + ROWS_PER_BATCH)
+        for name, column in found.items():
+            column[some] = rows[name][some]
+    return found
+
+
+def _stretches(columns: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int]]:
+    """``[first, last)`` of each run of rows that are equal in all columns."""
+    change = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    bounds = [0, *(np.flatnonzero(change) + 1).tolist(), len(columns[0])]
+    return list(pairwise(bounds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """The texts of the m forms of a process, family and kind: tables of m entries, or one for all forms."""
+
+    name: tuple[str, ...]
+    kernel: tuple[str, ...]  # full names; of launches only
+    by_api: tuple[tuple[str, tuple[str, ...]], ...]  # key and table of each attribute that the function tells
+    source: tuple[str, ...]
+    failed: npt.NDArray[np.bool_]  # (m,)
+    result: tuple[str, ...]  # names of errors; "" where the call did not fail
+
+
+def _look(forms: Operations, vocabulary: Vocabulary) -> _Look:
+    """``forms``: an operation of each form."""
+    family, kind = int(forms["family"][0]), int(forms["kind"][0])
+    apis = forms["api"].tolist()
+    called = {api: vocabulary.call_name(family, api) for api in dict.fromkeys(apis)}
+    calls = [called[api] for api in apis]
+    names_of, kernels = calls, []
+    if kind == OperationKind.LAUNCH:
+        kernels = forms["name"].tolist()
+        names_of = [f"{call} {vocabulary.short_kernels[k]}" for call, k in zip(calls, kernels, strict=True)]
+    by_api = []
+    for key, name_of in vocabulary.families[family][1].api_labels:
+        told = {api: name_of(call) for api, call in called.items()}
+        by_api.append((key, _table([told[api] for api in apis])))
+    failed = (forms["status"] != 0) & (forms["returned"] == 1)
+    return _Look(
+        name=_table(names_of),
+        kernel=_table([vocabulary.kernels[k] for k in kernels]),
+        by_api=tuple(by_api),
+        source=_table([_SOURCES[source] for source in forms["context_source"].tolist()]),
+        failed=failed,
+        result=_table(
+            [
+                vocabulary.result_name(family, api, status) if wrong else ""
+                for api, status, wrong in zip(apis, forms["status"].tolist(), failed.tolist(), strict=True)
+            ]
+            if failed.any()
+            else [""]
         ),
-        attributes=_attributes(rows, folded, chosen, vocabulary, family, kind, failed),
     )
 
 
-def _names(rows: npt.NDArray[np.void], vocabulary: Vocabulary, family: int, kind: OperationKind) -> Text:
-    codes = (rows["api"].astype(np.int64) << 32) | rows["name"]
-
-    def label(code: int) -> str:
-        call = vocabulary.call_name(family, code >> 32)
-        if kind is not OperationKind.LAUNCH:
-            return call
-        return f"{call} {vocabulary.short_kernels[code & 0xFFFFFFFF]}"
-
-    return text_of_codes(codes, label)
+def _table(texts: list[str]) -> tuple[str, ...]:
+    """The texts of all forms; one entry where they are all the same."""
+    return tuple(texts) if texts and texts.count(texts[0]) < len(texts) else tuple(texts[:1])
 
 
-def _attributes(
-    rows: Operations,
-    folded: Folded,
-    chosen: npt.NDArray[np.intp],
-    vocabulary: Vocabulary,
-    family: int,
-    kind: OperationKind,
-    failed: npt.NDArray[np.bool_],
-) -> tuple[Attribute, ...]:
-    signals = vocabulary.families[family][1]
-    attributes = [Attribute(key=names.THREAD_ID, values=rows["tid"].astype(np.int64))]
-    if kind is OperationKind.LAUNCH:
-        kernels = text_of_codes(rows["name"], lambda code: vocabulary.kernels[code])
-        attributes.append(Attribute(key=signals.kernel_name, values=kernels))
-    count, merged = folded.count[chosen], folded.merged[chosen]
-    told = {Holds.EQUAL: ~merged, Holds.SINGLE: count == 1, Holds.SUM: np.ones(len(rows), dtype=np.bool_)}
-    for spec in signals.attributes[kind]:
-        present = told[spec.holds]
-        values = spec.column(rows).astype(np.uint64)
-        attributes.append(Attribute(key=spec.key, values=values, present=None if present.all() else present))
-    for key, label, column in signals.labels.get(kind, ()):
-        attributes.append(Attribute(key=key, values=text_of_codes(column(rows), label)))
-    sources = text_of_codes(rows["context_source"], lambda code: ContextSource(code).name.lower())
-    attributes.append(Attribute(key=names.CONTEXT_SOURCE, values=sources))
-    several = count > 1
-    if several.any():
-        attributes.append(Attribute(key=names.COUNT, values=count, present=several))
-        host = rows["duration_ns"].astype(np.int64)
-        attributes.append(Attribute(key=names.HOST_TIME, values=host, present=several))
-    if merged.any():
-        attributes.append(Attribute(key=names.MERGED, values=merged, present=merged))
-    if failed.any():
-        errors = text_of_codes(rows["status"], lambda code: vocabulary.result_name(family, code))
-        attributes.append(Attribute(key=names.ERROR_TYPE, values=errors, present=failed))
-    return tuple(attributes)
+class _Batch:
+    """Spans of rows of one process, family and kind, whose texts are told by ``form``, shape (n,)."""
+
+    def __init__(self, folded: Folded, form: Codes, look: _Look, vocabulary: Vocabulary) -> None:
+        self._folded = folded
+        self._rows = folded.operations
+        self._form = form
+        self._look = look
+        self._kind = OperationKind(int(self._rows["kind"][0]))
+        self._signals = vocabulary.families[int(self._rows["family"][0])][1]
+        self._one_for_all = np.zeros(len(form), dtype=np.intp)
+        self._failed = look.failed[form]
+        self._any_failed = bool(self._failed.any())
+
+    def spans(self, parents: Parents, resource: Resource, *, seed: int, unix_offset_ns: int) -> SpanColumns:
+        """The batch under its ``parents``."""
+        rows, group = self._rows, self._folded.group
+        start_ns = np.ascontiguousarray(rows["start_ns"])
+        words = rows["tid"].astype(np.uint64) | (rows["api"].astype(np.uint64) << np.uint64(32))
+        offset = np.int64(unix_offset_ns).astype(np.uint64)
+        return SpanColumns(
+            resource=resource,
+            scope=self._signals.scope,
+            kind=SpanKind.INTERNAL,
+            trace_id=parents.trace_id.take(group, axis=0),
+            span_id=span_ids(seed ^ _SALT, start_ns, words),
+            parent_span_id=parents.span_id.take(group, axis=0),
+            trace_state=None,
+            flags=parents.flags.take(group),
+            start_unix_ns=start_ns + offset,
+            end_unix_ns=self._folded.end_ns + offset,
+            name=self._text(self._look.name),
+            status=self._failed * np.uint8(StatusCode.ERROR),
+            status_message=self._text(self._look.result) if self._any_failed else None,
+            attributes=tuple(self._attributes()),
+        )
+
+    def _text(self, table: tuple[str, ...]) -> Text:
+        return Text(codes=self._form if len(table) > 1 else self._one_for_all, table=table)
+
+    def _attributes(self) -> Iterator[Attribute]:
+        rows, look = self._rows, self._look
+        yield Attribute(key=names.THREAD_ID, values=np.ascontiguousarray(rows["tid"]))
+        if look.kernel:
+            yield Attribute(key=self._signals.kernel_name, values=self._text(look.kernel))
+        yield from self._numbers()
+        for key, label, column in self._signals.labels.get(self._kind, ()):
+            yield Attribute(key=key, values=text_of_codes(column(rows), label))
+        for key, table in look.by_api:
+            yield Attribute(key=key, values=self._text(table))
+        yield Attribute(key=names.CONTEXT_SOURCE, values=self._text(look.source))
+        count, merged = self._folded.count, self._folded.merged
+        several = count > 1
+        if several.any():
+            yield Attribute(key=names.COUNT, values=count, present=several)
+            yield Attribute(key=names.HOST_TIME, values=rows["duration_ns"].astype(np.int64), present=several)
+        if merged.any():
+            yield Attribute(key=names.MERGED, values=merged, present=merged)
+        if self._any_failed:
+            yield Attribute(key=names.ERROR_TYPE, values=self._text(look.result), present=self._failed)
+
+    def _numbers(self) -> Iterator[Attribute]:
+        """The integers that the family tells of calls of this kind, where they hold."""
+        count, merged = self._folded.count, self._folded.merged
+        told = {Holds.EQUAL: _unless_all(~merged), Holds.SINGLE: _unless_all(count == 1), Holds.SUM: None}
+        for spec in self._signals.attributes[self._kind]:
+            values, present = np.ascontiguousarray(spec.column(self._rows)), told[spec.holds]
+            if spec.absent is not None:
+                known = values != spec.absent
+                present = _unless_all(known if present is None else present & known)
+            if present is None or np.count_nonzero(present):
+                yield Attribute(key=spec.key, values=values, present=present)
+
+
+def _unless_all(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
+    return None if all_of(present) else present

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from otelgpu.correlate.threads import AMBIGUOUS
+from otelgpu.model.codes import distinct
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.operations import CopyDirection, OperationKind, Operations
+from otelgpu.signals.columns import api_and_status, results
 from otelgpu.signals.operation_spans import Vocabulary
+from otelgpu.signals.parts import Part
 
 SAMPLES_KEPT: Final = 100_000
 """Latencies kept for percentiles; later ones replace earlier ones in turn."""
@@ -25,13 +29,14 @@ class Latencies:
     values: list[float] = field(default_factory=list)
     count: int = 0
 
-    def add(self, value: float) -> None:
-        """One more."""
-        if self.count < SAMPLES_KEPT:
-            self.values.append(value)
-        else:
+    def add(self, values: Sequence[float]) -> None:
+        """Some more."""
+        room = SAMPLES_KEPT - len(self.values)
+        self.values.extend(values[:room])
+        self.count += min(len(values), room)
+        for value in values[room:]:
             self.values[self.count % SAMPLES_KEPT] = value
-        self.count += 1
+            self.count += 1
 
     def percentiles(self, *ranks: float) -> list[float]:
         """At each rank in 0–100, linearly interpolated; NaN when nothing was added."""
@@ -58,49 +63,79 @@ class Summary:
     waits: int = 0
     wait_ns: int = 0
     errors: Counter[str] = field(default_factory=Counter)  # "function: result"
+    counted: int = 0  # calls of which nothing but their number is known
     linked: int = 0
     unlinked: int = 0
     ambiguous: int = 0
     losses: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, reason)
 
-    def add_exchange(self, exchange: Exchange) -> None:
-        """One finished exchange."""
-        self.requests += 1
-        self.request_errors += bool(exchange.error_type)
-        self.duration.add(exchange.duration_s)
-        if (first := exchange.time_to_first_token_s) is not None:
-            self.time_to_first_token.add(first)
-        if (each := exchange.time_per_output_token_s) is not None:
-            self.time_per_output_token.add(each)
-        if exchange.generation is not None:
-            self.output_tokens += exchange.generation.output_tokens or 0
+    def add_exchanges(self, exchanges: Sequence[Exchange]) -> None:
+        """Finished exchanges."""
+        self.requests += len(exchanges)
+        self.request_errors += sum(1 for exchange in exchanges if exchange.error_type)
+        self.duration.add([exchange.duration_s for exchange in exchanges])
+        generated = [exchange for exchange in exchanges if exchange.generation is not None]
+        self.time_to_first_token.add(_known(exchange.time_to_first_token_s for exchange in generated))
+        self.time_per_output_token.add(_known(exchange.time_per_output_token_s for exchange in generated))
+        self.output_tokens += sum(e.generation.output_tokens or 0 for e in generated if e.generation)
 
-    def add_operations(self, rows: Operations, owners: npt.NDArray[np.int64], vocabulary: Vocabulary) -> None:
+    def add_owners(self, owners: npt.NDArray[np.int64]) -> None:
         """Joined operations; ``owners`` as :meth:`ThreadTimeline.owners` gives them."""
-        self.linked += int((owners > 0).sum())
-        self.ambiguous += int((owners == AMBIGUOUS).sum())
-        self.unlinked += int((owners == 0).sum())
-        calls = (rows["family"].astype(np.int64) << 16) | rows["api"]
-        for code, count in zip(*np.unique(calls, return_counts=True), strict=True):
-            self.calls[vocabulary.call_name(int(code) >> 16, int(code) & 0xFFFF)] += int(count)
-        launched = rows["kind"] == OperationKind.LAUNCH
-        distinct, inverse, counts = np.unique(rows["name"][launched], return_inverse=True, return_counts=True)
-        spent = np.bincount(inverse, weights=rows["duration_ns"][launched], minlength=len(distinct))
-        for code, count, host_ns in zip(distinct, counts, spent, strict=True):
-            name = vocabulary.short_kernels[int(code)]
-            self.kernels[name] += int(count)
+        ambiguous, linked = int((owners == AMBIGUOUS).sum()), int((owners > 0).sum())
+        self.linked += linked
+        self.ambiguous += ambiguous
+        self.unlinked += len(owners) - linked - ambiguous
+
+    def add_counted(self, api: str, count: int) -> None:
+        """Calls that were counted in place of being recorded."""
+        self.calls[api] += count
+        self.counted += count
+
+    def add_operations(self, parts: Iterable[Part], vocabulary: Vocabulary) -> None:
+        """Operations in parts."""
+        for part in parts:
+            rows, family = part.rows, part.family
+            for api, count in _counted(rows["api"]):
+                self.calls[vocabulary.call_name(family, api)] += count
+            match part.kind:
+                case OperationKind.LAUNCH:
+                    self._add_launches(rows, vocabulary)
+                case OperationKind.COPY:
+                    self._add_copies(rows)
+                case OperationKind.SYNCHRONIZATION:
+                    self.waits += len(rows)
+                    self.wait_ns += int(rows["duration_ns"].sum())
+            if part.failed:
+                for result, count in _counted(results(rows)):
+                    api, status = api_and_status(result)
+                    name = vocabulary.result_name(family, api, status)
+                    self.errors[f"{vocabulary.call_name(family, api)}: {name}"] += count
+
+    def _add_launches(self, rows: Operations, vocabulary: Vocabulary) -> None:
+        kernels = np.ascontiguousarray(rows["name"])
+        counts = np.bincount(kernels)
+        spent = np.bincount(kernels, weights=rows["duration_ns"])
+        present = np.flatnonzero(counts)
+        told = zip(present.tolist(), counts[present].tolist(), spent[present].tolist(), strict=True)
+        for kernel, count, host_ns in told:
+            name = vocabulary.short_kernels[kernel]
+            self.kernels[name] += count
             self.kernel_host_ns[name] += int(host_ns)
-        copies = rows.compress(rows["kind"] == OperationKind.COPY)
-        for direction in np.unique(copies["direction"]):
-            name = CopyDirection(int(direction)).name.lower()
-            chosen = copies["direction"] == direction
+
+    def _add_copies(self, rows: Operations) -> None:
+        directions, codes = distinct(rows["direction"])
+        for code, direction in enumerate(directions.tolist()):
+            name = CopyDirection(direction).name.lower()
+            chosen = codes == code
             self.copies[name] += int(chosen.sum())
-            self.copy_bytes[name] += int(copies["size_bytes"][chosen].sum())
-        waits = rows.compress(rows["kind"] == OperationKind.SYNCHRONIZATION)
-        self.waits += len(waits)
-        self.wait_ns += int(waits["duration_ns"].sum())
-        failed = rows.compress((rows["status"] != 0) & (rows["returned"] == 1))[["family", "api", "status"]]
-        for row, count in zip(*np.unique(failed, return_counts=True), strict=True):
-            call = vocabulary.call_name(int(row["family"]), int(row["api"]))
-            result = vocabulary.result_name(int(row["family"]), int(row["status"]))
-            self.errors[f"{call}: {result}"] += int(count)
+            self.copy_bytes[name] += int(rows["size_bytes"][chosen].sum())
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _counted(column: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    """Distinct values and how often each occurs."""
+    values, codes = distinct(column)
+    return list(zip(values.tolist(), np.bincount(codes, minlength=len(values)).tolist(), strict=True))

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.correlate.fold import Folded, concatenate, fold, unfolded
+from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.ids import span_ids, trace_ids
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import SpanColumns, SpanKind
+from otelgpu.model.spans import Attribute, SpanColumns, SpanKind
 from otelgpu.signals import names
-from otelgpu.signals.columns import attributes_of_rows, constant_text
+from otelgpu.signals.columns import constant_text
 from otelgpu.signals.operation_spans import Parents
 from otelgpu.signals.totals import Totals
 
@@ -35,6 +36,21 @@ _ROOT_SALT: Final = 0x7572  # or a root's span id would be half of its trace id
 _FOLD_AT_LEAST: Final = 8192
 
 Key = tuple[int, int, int]  # tgid, window, position in names.UNLINKED_REASONS
+
+
+def window_roots(
+    tgids: npt.NDArray[np.uint64],
+    windows: npt.NDArray[np.uint64],
+    reasons: npt.NDArray[np.uint64],
+    *,
+    seed: int,
+) -> Parents:
+    """The root spans of windows, made of what names them: known before they are told, and after."""
+    return Parents(
+        trace_id=trace_ids(seed ^ _TRACE_SALT, tgids, windows, reasons),
+        span_id=span_ids(seed ^ _ROOT_SALT, tgids, windows, reasons),
+        flags=np.ones(len(tgids), dtype=np.uint32),
+    )
 
 
 @dataclass(slots=True)
@@ -64,17 +80,29 @@ class UnlinkedWindows:
         self._closed_until = 0  # first window that may still be opened
 
     def add(self, rows: Operations, reason: npt.NDArray[np.int64]) -> None:
-        """Take operations without a request; ``reason`` indexes ``names.UNLINKED_REASONS``."""
-        window = (rows["start_ns"] + rows["duration_ns"]) // WINDOW_NS
-        window = np.maximum(window, np.uint64(self._closed_until)).astype(np.int64)
-        keys = np.stack([rows["tgid"].astype(np.int64), window, reason], axis=1)
-        distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-        sums = self._totals.by_group(rows, inverse.reshape(-1), len(distinct))
-        for position, (tgid, index, why) in enumerate(distinct.tolist()):
-            mine = rows.compress(inverse.reshape(-1) == position)
-            held = self._open.setdefault(
-                (tgid, index, why), _Window(np.zeros(len(self._totals), dtype=np.int64))
-            )
+        """Take operations without a request; ``reason`` indexes ``names.UNLINKED_REASONS``.
+
+        The array is kept, not copied.
+        """
+        if not len(rows):
+            return
+        ends = rows["start_ns"] + rows["duration_ns"]
+        window = np.maximum(ends // WINDOW_NS, np.uint64(self._closed_until)).astype(np.int64)
+        tgids, tgid_codes = distinct(np.ascontiguousarray(rows["tgid"]))
+        windows, window_codes = distinct(window)
+        codes, count = combine(
+            [
+                (tgid_codes, len(tgids)),
+                (window_codes, len(windows)),
+                (reason.astype(np.intp), len(names.UNLINKED_REASONS)),
+            ],
+            len(rows),
+        )
+        sums = self._totals.by_group(rows, codes, count)
+        for position, row in enumerate(examples(codes, count).tolist()):
+            mine = rows if count == 1 else rows.compress(codes == position)
+            key = (int(rows["tgid"][row]), int(window[row]), int(reason[row]))
+            held = self._open.setdefault(key, _Window(np.zeros(len(self._totals), dtype=np.int64)))
             held.totals += sums[position]
             held.parts.append(unfolded(mine, np.zeros(len(mine), dtype=np.int64)))
             held.rows += len(mine)
@@ -98,11 +126,7 @@ class UnlinkedWindows:
         for window in held:
             self._fold(window)
         words = np.array(keys, dtype=np.uint64)
-        parents = Parents(
-            trace_id=trace_ids(seed ^ _TRACE_SALT, words[:, 0], words[:, 1], words[:, 2]),
-            span_id=span_ids(seed ^ _ROOT_SALT, words[:, 0], words[:, 1], words[:, 2]),
-            flags=np.ones(len(keys), dtype=np.uint32),
-        )
+        parents = window_roots(words[:, 0], words[:, 1], words[:, 2], seed=seed)
         for position, window in enumerate(held):
             window.parts[0].group[:] = position
         roots = [
@@ -118,7 +142,7 @@ class UnlinkedWindows:
     ) -> SpanColumns:
         work = window.parts[0]
         start, end = int(work.operations["start_ns"].min()), int(work.end_ns.max())
-        attributes = {names.UNLINKED_REASON: names.UNLINKED_REASONS[key[2]]}
+        reason = Attribute.of(names.UNLINKED_REASON, [names.UNLINKED_REASONS[key[2]]])
         return SpanColumns(
             resource=owner,
             scope=_SCOPE,
@@ -133,5 +157,5 @@ class UnlinkedWindows:
             name=constant_text(SPAN_NAME, 1),
             status=np.zeros(1, dtype=np.uint8),
             status_message=None,
-            attributes=attributes_of_rows([attributes | self._totals.attributes(window.totals)]),
+            attributes=(reason, *self._totals.attributes(window.totals[None, :])),
         )

@@ -8,7 +8,8 @@ found.
     'vectorized_elementwise_kernel'
 
 nvcc gives each kernel a host function that launches it, ``__device_stub__Z4axpyfPfS_``; HIP's is
-``__device_stub__axpy``. Both are named like the kernel itself.
+``__device_stub__axpy``. Both are named like the kernel itself. In relocatable device code nvcc prefixes the
+names of static kernels with ``__nv_static_``, the length of a file's id, and that id.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _REPEATED: Final = re.compile(r"(?:Dp|sp)(?![OPRKV]*T[0-9]*_)")  # a pack expans
 
 _UNKNOWN: Final = re.compile(r"\+0x[0-9a-f]+\Z")  # symbols.functions.unknown_name
 _STUB: Final = "__device_stub_"
+_STATIC: Final = re.compile(r"__nv_static_(\d{1,4})_")
 _ANONYMOUS: Final = "(anonymous namespace)"
 _OPERATOR: Final = re.compile(
     r"operator(?:\(\)|\[\]|<=>|<<=|>>=|->\*|->|<<|>>|&&|\|\||\+\+|--|[-+*/%^&|=!<>]=|[-+*/%^&|=!<>~,]"
@@ -51,6 +53,8 @@ def demangle(name: str) -> str:
     """
     if len(name) > MAX_NAME_LENGTH:
         return name[:MAX_NAME_LENGTH]
+    if found := _STATIC.match(name):  # __nv_static_25__f05f2698_4_k_cu_c1bc4f3f__Z5quietPd
+        name = name[found.end() + int(found.group(1)) :].removeprefix("_") or name
     full = _expand(name) if name.startswith("_Z") else name
     if full.startswith(_STUB):
         stub = re.match(r"[\w$.]+", full)

@@ -1,30 +1,121 @@
-"""File offset → function name, for one image. Caching is the caller's."""
+"""File offset → function name, for one image: symbols, else debugging symbols, else kernel registrations.
+
+Pure: what has to be opened is opened by the caller. Caching of answers is the caller's too.
+"""
 
 from __future__ import annotations
 
-from otelgpu.layout.elf import ElfImage
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from otelgpu.layout.elf import ElfError, ElfImage, Symbol
+from otelgpu.layout.elf_symbols import U64
+from otelgpu.symbols.debuginfo import embedded_symbols
 from otelgpu.symbols.demangle import demangle
+
+REASONS: Final = ("debuginfo_damaged", "device_code_damaged")
+"""Beside those of :mod:`otelgpu.symbols.registrations`: keys of :attr:`FunctionTable.counters`."""
+
+_NO_STUBS: Final = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
 
 class FunctionTable:
     """The functions of one ELF file.
 
-    ``module`` stands for the file in the names of what it has no symbol for: its base name.
+    ``module`` stands for the file in the names of what it has no symbol for: its base name. A stripped file
+    has its functions' names in up to three other places, looked at when the first of them is wanted: xz in
+    a section of its own, a file of debugging symbols (``find_symbols`` gives it, or None), and, for host
+    stubs, its code that tells the CUDA runtime of them.
     """
 
-    def __init__(self, image: ElfImage, module: str) -> None:
+    def __init__(
+        self, image: ElfImage, module: str, *, find_symbols: Callable[[], ElfImage | None] | None = None
+    ) -> None:
+        self.counters: Counter[str] = Counter()
         self._image = image
         self._module = module
+        self._find_symbols = find_symbols
+        self._symbols_complete = not image.is_stripped
+        self._stubs: tuple[U64, U64] | None = None  # addresses of stubs, in order, and of their names
+        self._has_read_code = False
 
     def name_at(self, file_offset: int) -> tuple[str, bool]:
         """(demangled name, True) of the function that holds ``file_offset``, else (``module+0xoffset``, False).
 
         Raises :class:`otelgpu.layout.elf.ElfError` when the file's symbol tables are damaged.
         """
-        symbol = self._image.symbol_at(file_offset)
-        if symbol is None or not symbol.name:
+        symbol = self._symbol_at(file_offset)
+        if symbol is not None:
+            return demangle(symbol.name), True
+        kernel = self._kernel_at(file_offset)
+        if kernel:
+            return demangle(kernel.decode("ascii", "backslashreplace")), True
+        return unknown_name(self._module, file_offset), False
+
+    def place_at(self, file_offset: int) -> tuple[str, bool]:
+        """Where the call returns to that was made right before ``file_offset``: ``function+0xoffset``.
+
+        The call may be a function's last instruction: what counts is where the byte before lies. Unknown
+        places and errors are as of :meth:`name_at`.
+        """
+        symbol = self._symbol_at(file_offset - 1)
+        if symbol is None:
             return unknown_name(self._module, file_offset), False
-        return demangle(symbol.name), True
+        return unknown_name(demangle(symbol.name), file_offset - symbol.file_offset), True
+
+    def has_read_code(self) -> bool:
+        """Whether much of the file was read since the last time of asking."""
+        has_read, self._has_read_code = self._has_read_code, False
+        return has_read
+
+    def _symbol_at(self, file_offset: int) -> Symbol | None:
+        symbol = self._image.symbol_at(file_offset)
+        if (symbol is None or not symbol.name) and not self._symbols_complete:
+            self._symbols_complete = True
+            self._add_symbols()
+            symbol = self._image.symbol_at(file_offset)
+        return symbol if symbol is not None and symbol.name else None
+
+    def _add_symbols(self) -> None:
+        for find in (lambda: embedded_symbols(self._image), self._find_symbols):
+            try:
+                found = find() if find is not None else None
+                if found is not None:
+                    self._image.add_symbols(found)
+            except ElfError:
+                self.counters["debuginfo_damaged"] += 1
+
+    def _kernel_at(self, file_offset: int) -> bytes | None:
+        """The mangled name of the kernel whose host stub begins there."""
+        if self._stubs is None:
+            try:
+                self._stubs = self._read_stubs()
+            except ElfError:
+                self.counters["device_code_damaged"] += 1
+                self._stubs = _NO_STUBS
+        address = self._image.address_of(file_offset)
+        stubs, names = self._stubs
+        if address is None or not len(stubs):
+            return None
+        row = int(np.searchsorted(stubs, np.uint64(address)))
+        if row >= len(stubs) or int(stubs[row]) != address:
+            return None
+        return self._image.constant_text(int(names[row]))
+
+    def _read_stubs(self) -> tuple[U64, U64]:
+        # Imported when a stripped file is met: most processes have none with device code.
+        from otelgpu.symbols.registrations import has_device_code, read_registrations
+
+        if not has_device_code(self._image):
+            return _NO_STUBS
+        self._has_read_code = True
+        found = read_registrations(self._image)
+        self.counters.update(found.counters)
+        pairs = np.array(sorted(found.stubs.items()), np.uint64).reshape(-1, 2)
+        return pairs[:, 0].copy(), pairs[:, 1].copy()
 
 
 def unknown_name(module: str, offset: int) -> str:

@@ -25,6 +25,7 @@ from tests.rig import RigError
 BENCHES = {
     "encode": "bench_encode",
     "http": "bench_http",
+    "inject": "bench_inject",
     "pipeline": "bench_pipeline",
     "agent": "bench_agent",
     "probe": "bench_probe",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -46,12 +46,13 @@ class Encoder:
     kept: list[SpanColumns] = field(default_factory=list)
     keep: bool = False
 
-    def export_spans(self, batches: Sequence[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
+        if self.keep:
+            batches = list(batches)
+            self.kept += batches
         for payload in encode_spans(batches):
             self.spans += payload.items
             self.bytes += len(payload.body)
-        if self.keep:
-            self.kept += batches
 
     def export_metrics(self, data: object, items: int) -> None:
         pass
@@ -69,8 +70,9 @@ class Encoder:
 class Bench:
     """A live source over simulated ring memory, and all that comes after it."""
 
-    def __init__(self, load: Load, detail: Detail) -> None:
+    def __init__(self, load: Load, detail: Detail, distinct_launches: int | None = None) -> None:
         self.tgid = load.pid
+        self._distinct_launches = distinct_launches
         self._functions = load.ask("kernels")
         self._told = Told()
         self.encoder = Encoder()
@@ -93,12 +95,24 @@ class Bench:
         self.session = Session(pipeline, [self.encoder], metric_interval_s=None)
         self.session.take([clock.anchor()])
         self._number = 0
+        self._ended_ns = 0
 
     def make(self, calls: int) -> Wave:
         """A wave that has just ended."""
         self._number += 1
-        begin = clock.monotonic_ns() - calls * 1000
-        return wave(self._cuda.image, self.tgid, self._functions, calls, begin, self._number)
+        # Waves do not overlap: calls of the one before would be told as late ones of answered requests.
+        time.sleep(max(self._ended_ns + calls * 1000 - clock.monotonic_ns(), 0) * 1e-9)
+        self._ended_ns = clock.monotonic_ns()
+        begin = self._ended_ns - calls * 1000
+        return wave(
+            self._cuda.image,
+            self.tgid,
+            self._functions,
+            calls,
+            begin,
+            self._number,
+            distinct_launches=self._distinct_launches,
+        )
 
     def run(self, made: Wave) -> float:
         """CPU seconds that a wave takes from the ring to bytes; filling the ring is not counted."""
@@ -122,9 +136,9 @@ class Bench:
 
 
 @contextlib.contextmanager
-def opened(detail: Detail) -> Iterator[Bench]:
+def opened(detail: Detail, distinct_launches: int | None = None) -> Iterator[Bench]:
     with running_load() as load:
-        bench = Bench(load, detail)
+        bench = Bench(load, detail, distinct_launches)
         try:
             yield bench
         finally:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.rig import ROOT, fake_cudart_path
+from tests.rig import ROOT, cuda_include_flags, fake_cudart_path
 
 BUILD = ROOT / "build" / "bench"
 SOURCE = Path(__file__).with_name("load.c")
@@ -40,8 +40,7 @@ def build_load() -> Path:
         if target is library:
             shutil.copyfile(source, target)
             continue
-        include = ROOT / "tests" / "fakes" / "cudart" / "include"
-        command = ["gcc", "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-pthread", f"-I{include}"]
+        command = ["gcc", "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-pthread", *cuda_include_flags()]
         command += ["-o", str(target), str(source), str(library), "-Wl,-rpath,$ORIGIN", "-ldl"]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:
@@ -52,10 +51,10 @@ def build_load() -> Path:
 class Load:
     """A running load that obeys commands; :meth:`ask` gives its answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
             [build_load()],
-            env={**os.environ, **FAST_DEVICE},
+            env={**os.environ, **FAST_DEVICE, **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -88,8 +87,9 @@ class Load:
 
 
 @contextlib.contextmanager
-def running_load() -> Iterator[Load]:
-    load = Load()
+def running_load(env: Mapping[str, str] | None = None) -> Iterator[Load]:
+    """A load until the end of the block; ``env`` is added to this process's environment."""
+    load = Load(env)
     try:
         yield load
     finally:

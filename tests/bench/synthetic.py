@@ -1,7 +1,8 @@
 """Ring memory as a busy server's kernel would have filled it, and the requests that the records belong to.
 
 200 kernels, 16 threads, 1 000 requests open at a time, kinds mixed: 78 % launches, 12 % copies, 5 % waits,
-4 % allocations and frees, 1 % graph launches.
+4 % allocations and frees, 1 % graph launches. The grid of each launch is random, which is the worst case; or
+launches repeat a number of distinct ones, as those of a model do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,22 +27,15 @@ RING_BYTES = 8 << 20
 THREADS = 16
 REQUESTS = 1000
 KERNELS = 200
-_SHARES = {
-    "cuda_launch": 0.78,
-    "cuda_copy": 0.12,
-    "cuda_synchronization": 0.05,
-    "cuda_allocation": 0.02,
-    "cuda_free": 0.02,
-    "cuda_graph_launch": 0.01,
-}
-_APIS = {
-    "cuda_launch": "API_cudaLaunchKernel",
-    "cuda_copy": "API_cudaMemcpyAsync",
-    "cuda_synchronization": "API_cudaStreamSynchronize",
-    "cuda_allocation": "API_cudaMalloc",
-    "cuda_free": "API_cudaFree",
-    "cuda_graph_launch": "API_cudaGraphLaunch",
-}
+_KINDS = (  # kind, function, share of the calls
+    ("CUDA_LAUNCH", "cudaLaunchKernel", 0.78),
+    ("CUDA_COPY", "cudaMemcpyAsync", 0.12),
+    ("CUDA_SYNCHRONIZATION", "cudaStreamSynchronize", 0.05),
+    ("CUDA_ALLOCATION", "cudaMalloc", 0.02),
+    ("CUDA_FREE", "cudaFree", 0.02),
+    ("CUDA_GRAPH_LAUNCH", "cudaGraphLaunch", 0.01),
+)
+_RECORD = "cuda_call"
 
 
 class RingMemory:
@@ -115,47 +110,76 @@ class Wave:
     exchanges: Sequence[Exchange]
 
 
-def wave(image: Image, tgid: int, functions: Sequence[int], count: int, begin_ns: int, number: int) -> Wave:
-    """``count`` calls of ``tgid`` from ``begin_ns`` on, 1 µs apart, each by a thread that holds a request."""
+def wave(
+    image: Image,
+    tgid: int,
+    functions: Sequence[int],
+    count: int,
+    begin_ns: int,
+    number: int,
+    *,
+    distinct_launches: int | None = None,
+) -> Wave:
+    """``count`` calls of ``tgid`` from ``begin_ns`` on, 1 µs apart, each by a thread that holds a request.
+
+    ``distinct_launches``: how many combinations of function, grid, block and shared memory there are; None:
+    each launch has a grid of its own.
+    """
     rng = np.random.default_rng(number)
     btf = image.btf
-    kinds = {name.lower(): value for name, value in btf.enumerators("cuda_kind").items()}
-    apis = btf.enumerators("cuda_api")
-    names = list(_SHARES)
-    chosen = rng.choice(len(names), size=count, p=list(_SHARES.values()))
-    raw = np.zeros((count, btf.dtype("cuda_launch").itemsize), dtype=np.uint8)
-    times = np.uint64(begin_ns) + np.arange(count, dtype=np.uint64) * np.uint64(1000)
-    threads = rng.integers(0, THREADS, count)
-    for position, name in enumerate(names):
+    kinds, apis = btf.enumerators("cuda_kind"), btf.enumerators("cuda_api")
+    chosen = rng.choice(len(_KINDS), size=count, p=[share for _, _, share in _KINDS])
+    rows = np.zeros(count, dtype=btf.dtype(_RECORD))
+    head = rows["head"]
+    head["time_ns"] = np.uint64(begin_ns) + np.arange(count, dtype=np.uint64) * np.uint64(1000)
+    head["duration_ns"] = rng.integers(500, 20_000, count)
+    head["tgid"], head["tid"], head["returned"] = tgid, tgid + rng.integers(0, THREADS, count), 1
+    head["kind"] = np.array([kinds[kind] for kind, _, _ in _KINDS])[chosen]
+    rows["api"] = np.array([apis[f"API_{name}"] for _, name, _ in _KINDS])[chosen]
+    rows["status"] = np.where(rng.random(count) < 0.001, 1, 0)
+    rows["stream"] = rng.choice([0, 0x55AA_0000_1000, 0x55AA_0000_2000], count)
+    for position, (kind, _, _) in enumerate(_KINDS):
         mine = np.flatnonzero(chosen == position)
-        rows = np.zeros(len(mine), dtype=btf.dtype(name))
-        head = rows["head"]
-        head["time_ns"] = times[mine]
-        head["duration_ns"] = rng.integers(500, 20_000, len(mine))
-        head["tgid"], head["tid"], head["returned"] = tgid, tgid + threads[mine], 1
-        head["kind"] = kinds[name]
-        rows["api"] = apis[_APIS[name]]
-        rows["status"] = np.where(rng.random(len(mine)) < 0.001, 1, 0)
-        _fill(name, rows, functions, rng)
-        raw[mine] = rows.view(np.uint8).reshape(len(mine), -1)
+        fields = _fields(kind, len(mine), functions, rng)
+        if kind == "CUDA_LAUNCH" and distinct_launches is not None:
+            fields = _repeated(functions, distinct_launches, len(mine), rng)
+        for field, values in fields.items():
+            rows[field][mine] = values
     claims, exchanges = _requests(tgid, begin_ns, count, number)
-    return Wave(records=raw, claims=claims, exchanges=exchanges)
+    return Wave(records=rows.view(np.uint8).reshape(count, -1), claims=claims, exchanges=exchanges)
 
 
-def _fill(name: str, rows: npt.NDArray[np.void], functions: Sequence[int], rng: np.random.Generator) -> None:
-    n = len(rows)
-    if "stream" in (rows.dtype.names or ()):
-        rows["stream"] = rng.choice([0, 0x55AA_0000_1000, 0x55AA_0000_2000], n)
-    if name == "cuda_launch":
-        rows["function"] = rng.choice(np.array(functions, dtype=np.uint64), n)
-        rows["grid"] = rng.integers(1, 64, (n, 3))
-        rows["block"] = (128, 1, 1)
-        rows["shared_bytes"] = rng.choice([0, 49152], n)
-    elif name == "cuda_copy":
-        rows["bytes"] = rng.integers(1, 1 << 24, n)
-        rows["direction"] = rng.integers(1, 3, n)
-    elif name == "cuda_allocation":
-        rows["bytes"] = rng.integers(1, 1 << 24, n)
+def _fields(kind: str, n: int, functions: Sequence[int], rng: np.random.Generator) -> dict[str, Any]:
+    """What calls of a kind have of their own."""
+    match kind:
+        case "CUDA_LAUNCH":
+            return {
+                "function": rng.choice(np.array(functions, dtype=np.uint64), n),
+                "grid": rng.integers(1, 64, (n, 3)),
+                "block": (128, 1, 1),
+                "shared_bytes": rng.choice([0, 49152], n),
+            }
+        case "CUDA_COPY":
+            return {"bytes": rng.integers(1, 1 << 24, n), "detail": rng.integers(1, 3, n)}
+        case "CUDA_ALLOCATION":
+            addresses = 0x7F00_0000_0000 + np.arange(n) * 0x200000
+            return {"object": addresses, "bytes": rng.integers(1, 1 << 24, n), "memory": 1}
+        case "CUDA_FREE":
+            return {"object": 0x7F00_0000_0000 + np.arange(n) * 0x200000, "memory": 1}
+        case _:
+            return {"object": 0x55AA_0000_1000}
+
+
+def _repeated(
+    functions: Sequence[int], distinct: int, n: int, rng: np.random.Generator
+) -> dict[str, npt.NDArray[Any]]:
+    """``n`` launches, each one of the same ``distinct`` ones in every wave."""
+    model = np.random.default_rng(distinct)
+    launches = _fields("CUDA_LAUNCH", distinct, functions, model) | {
+        "block": np.stack([1 << model.integers(5, 11, distinct), *np.ones((2, distinct), int)], axis=1)
+    }
+    chosen = rng.integers(0, distinct, n)
+    return {field: values[chosen] for field, values in launches.items()}
 
 
 def _requests(tgid: int, begin_ns: int, count: int, number: int) -> tuple[list[Claim], list[Exchange]]:

@@ -443,6 +443,15 @@ def test_spans_that_cannot_be_encoded_are_counted() -> None:
         assert (e.stats()["spans_lost_unencodable"], e.stats()["spans_accepted"]) == (2, 3)
 
 
+def test_a_batch_that_cannot_be_encoded_takes_no_other_with_it() -> None:
+    broken = spans(2, name=Text(codes=spans(2).name.codes + 5, table=("a",)))
+    with http_server() as server, exporter(server.address, "http/protobuf") as e:
+        e.export_spans(iter([spans(3), broken, spans(4), broken]))
+        assert e.flush(10)
+        stats = e.stats()
+        assert (stats["spans_lost_unencodable"], stats["spans_accepted"], stats["spans_given"]) == (4, 7, 11)
+
+
 class Proxy:
     def __init__(self) -> None:
         self.address = ""

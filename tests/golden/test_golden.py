@@ -19,7 +19,7 @@ from otelgpu import __version__
 from otelgpu.capture import CaptureReader
 from otelgpu.export.file import FileExporter
 from otelgpu.families import registry
-from otelgpu.kernel.loader import read_image
+from otelgpu.kernel.loader import read_image, record_struct
 from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Input
 from otelgpu.model.resource import resource
@@ -111,7 +111,7 @@ def listing(family: str) -> str:
     lines = [
         f"{enum} {name} = {value}" for enum in ENUMS[family] for name, value in btf.enumerators(enum).items()
     ]
-    for name in ("record_head", *(kind.lower() for kind in kinds)):
+    for name in dict.fromkeys(("record_head", *(record_struct(btf, family, kind) for kind in kinds))):
         dtype = btf.dtype(name)
         lines += ["", f"struct {name}: {dtype.itemsize} bytes", *fields(dtype)]
     return "\n".join(lines) + "\n"

@@ -24,8 +24,10 @@ import numpy.typing as npt
 from otelgpu.discover.probes import Placement
 from otelgpu.families import registry
 from otelgpu.live import LiveSettings, LiveSource, Scope
-from otelgpu.model.inputs import Batch, FunctionNamed, Input
+from otelgpu.model.inputs import Batch, CallsCounted, FunctionNamed, Input, Records
+from otelgpu.model.operations import OperationKind
 from tests.rig import fake_cudart_path
+from tools.cuda_calls import calls
 
 OTELGPU: Final = str(Path(sys.executable).with_name("otelgpu"))
 PUMP_S: Final = 0.02
@@ -46,6 +48,7 @@ class Watch:
         scope: Scope | None = None,
         ring_bytes: int = 8 << 20,
         return_probes: bool = True,
+        sessions: bool = True,
         hold_on_load: bool = False,
     ) -> None:
         self.inputs: list[Input] = []
@@ -53,6 +56,7 @@ class Watch:
             ring_bytes={},
             default_ring_bytes=ring_bytes,
             return_probes=return_probes,
+            sessions=sessions,
             hold_on_load=hold_on_load,
         )
         self.source = LiveSource(registry.select(families), scope or Scope(), settings)
@@ -126,18 +130,24 @@ class Watch:
         return outcome[0]
 
     def records(self, kind: str | None = None) -> list[np.void]:
-        """Records of one kind (or of all), in the order of collection."""
-        return [
-            record
-            for item in self.inputs
-            if isinstance(item, Batch) and kind in (None, item.kind)
-            for record in item.records
-        ]
+        """Records of one kind (an enumerator of the family's kinds, in small letters) or of all, as collected."""
+        return [record for rows in self._rows(kind) for record in rows]
 
     def column(self, kind: str, field: str) -> npt.NDArray[Any]:
         """One field of all records of a kind."""
-        found = [item.records[field] for item in self.inputs if isinstance(item, Batch) and item.kind == kind]
+        found = [rows[field] for rows in self._rows(kind)]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.uint64)
+
+    def _rows(self, kind: str | None) -> Iterator[Records]:
+        for item in self.inputs:
+            if isinstance(item, Batch):
+                kinds = self.source.btf[item.family].enumerators(f"{item.family}_kind")
+                if kind is None:
+                    yield item.records
+                elif kind.upper() in kinds:
+                    chosen = item.records[item.heads["kind"] == kinds[kind.upper()]]
+                    if len(chosen):
+                        yield chosen
 
     def api_names(self) -> dict[int, str]:
         """Numbers of `enum cuda_api` → functions."""
@@ -145,13 +155,23 @@ class Watch:
         return {number: name.removeprefix("API_") for name, number in numbers.items()}
 
     def calls(self, tgid: int | None = None) -> dict[str, int]:
-        """CUDA records by function, of one process or of all."""
+        """CUDA calls by function, of one process or of all; those that tell names are none."""
         names = self.api_names()
         found: Counter[str] = Counter()
         for item in self.inputs:
             if isinstance(item, Batch) and item.family == "cuda":
-                mine = slice(None) if tgid is None else item.heads["tgid"] == tgid
+                mine = item.heads["kind"] <= max(OperationKind)
+                if tgid is not None:
+                    mine &= item.heads["tgid"] == tgid
                 found.update(names[int(api)] for api in item.records["api"][mine])
+        return dict(found)
+
+    def counted(self) -> dict[str, int]:
+        """CUDA calls by function that were counted in place of being recorded."""
+        found: Counter[str] = Counter()
+        for item in self.inputs:
+            if isinstance(item, CallsCounted):
+                found[item.api] += item.count
         return dict(found)
 
     def names(self) -> dict[int, FunctionNamed]:
@@ -175,19 +195,9 @@ class Watch:
         return found[0]
 
 
-PROBED: Final = (
-    "cudaLaunchKernel",
-    "cudaLaunchKernelExC",
-    "cudaGraphLaunch",
-    "cudaMalloc",
-    "cudaFree",
-    "cudaMemcpy",
-    "cudaMemcpyAsync",
-    "cudaStreamSynchronize",
-    "cudaDeviceSynchronize",
-    "cudaEventSynchronize",
-)
-"""The functions that have probes, besides those that give kernels their handles."""
+TELL_NAMES: Final = frozenset(("KERNEL", "REGISTRATION", "NAME"))
+PROBED: Final = frozenset(call.symbol for call in calls() if call.kind not in TELL_NAMES)
+"""The functions that have probes, besides those that give kernels their handles and names."""
 
 
 def probed(calls: dict[str, int] | Counter[str]) -> dict[str, int]:

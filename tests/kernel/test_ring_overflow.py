@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.kernel.observing import OTELGPU, Watch, cuda_calls, read_spans
-from tests.rig import run_cuda_client, start_cuda_client
+import pytest
+
+from tests.kernel.observing import OTELGPU, Watch, cuda_calls, probed, read_spans
+from tests.rig import run_cuda_client, start_cuda_client, start_program
 
 CALLS = 100_003  # prime
 
@@ -20,14 +23,14 @@ def test_what_was_recorded_and_what_was_lost_make_up_what_was_called(watch: Call
     submitted, lost = watching.total("cuda", "submitted"), watching.total("cuda", "ring_full")
     assert said.calls["cudaMalloc"] == CALLS
     assert lost > 0
-    assert submitted + lost == CALLS
+    assert submitted + lost == sum(probed(dict(said.calls)).values())
     assert sum(watching.calls().values()) == submitted
     # The ring works on after that.
     watching.start_anew()
     with start_cuda_client(calls=101, functions=("cudaMalloc",)) as client:
         watching.observe(client.pid)
         watching.during(client.finish)
-    assert watching.calls() == {"cudaMalloc": 101}
+    assert watching.calls()["cudaMalloc"] == 101
 
 
 def test_a_session_with_a_tiny_ring_ends_and_tells_the_loss(tmp_path: Path) -> None:
@@ -42,6 +45,41 @@ def test_a_session_with_a_tiny_ring_ends_and_tells_the_loss(tmp_path: Path) -> N
     assert said.calls["cudaMalloc"] == CALLS
     told = re.search(r"records +(\d+) cuda\D", said.stderr)
     assert told, said.stderr
-    lost = re.search(r"cuda\.ring_full (\d+)", said.stderr)
-    assert int(told[1]) + (int(lost[1]) if lost else 0) == CALLS
-    assert cuda_calls(read_spans(traces)) == {"cudaMalloc": int(told[1])}
+    lost, counted = (
+        int(found[1]) if (found := re.search(rf"cuda\.{reason} (\d+)", said.stderr)) else 0
+        for reason in ("ring_full", "detail_shed")
+    )
+    assert int(told[1]) + lost + counted == sum(probed(dict(said.calls)).values())
+    assert sum(cuda_calls(read_spans(traces)).values()) == int(told[1])
+
+
+@pytest.mark.parametrize("sessions", [True, False])
+def test_calls_beyond_the_detail_are_counted_exactly(watch: Callable[..., Watch], sessions: bool) -> None:
+    watching = watch(sessions=sessions)
+    (overload,) = watching.source.overloads
+    made: Counter[str] = Counter()
+    for level in (1, 2, 0):
+        overload.force(level)
+        with start_program("shared", "--launches=101", "--mallocs=23") as program:
+            watching.observe(program.pid)
+            (said,) = watching.during(program.finish)
+        made += Counter(probed(dict(said.calls)))
+        watching.inputs += watching.source.losses()
+    recorded, counted = Counter(watching.calls()), Counter(watching.counted())
+    assert recorded + counted == made
+    assert (recorded["cudaLaunchKernel"], counted["cudaLaunchKernel"]) == (101, 202)
+    assert (recorded["cudaMalloc"], counted["cudaMalloc"]) == (2 * 24, 24)
+    assert watching.total("cuda", "detail_shed") == sum(counted.values())
+    assert (watching.total("cuda", "detail_lowered"), watching.total("cuda", "detail_raised")) == (2, 1)
+
+
+def test_a_ring_that_fills_has_less_put_into_it_until_it_is_calm_again(watch: Callable[..., Watch]) -> None:
+    watching = watch(ring_bytes=65_536)
+    with start_cuda_client(calls=CALLS, functions=("cudaLaunchKernel",), threads=2) as client:
+        watching.observe(client.pid)
+        said = watching.during(client.finish)
+    watching.inputs += watching.source.losses()
+    lost, counted = watching.total("cuda", "ring_full"), sum(watching.counted().values())
+    assert counted > lost
+    assert sum(watching.calls().values()) + lost + counted == sum(probed(dict(said.calls)).values())
+    assert watching.total("cuda", "detail_lowered") > 0

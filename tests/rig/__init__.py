@@ -4,21 +4,64 @@ In: options. Out: paths, running programs, results. Nothing here knows otelgpu.
 """
 
 from tests.rig.cuda_client import CudaClient, CudaClientResult, run_cuda_client, start_cuda_client
-from tests.rig.fakes import BUILD, ROOT, build_fakes, fake_cudart_path, missing_compiler, read_ledger
+from tests.rig.fakes import (
+    BUILD,
+    ROOT,
+    build_fakes,
+    cuda_include_flags,
+    fake_cuda_path,
+    fake_cudart_path,
+    missing_compiler,
+    read_ledger,
+)
 from tests.rig.llm_server import LlmServer, RigError, start_llm_server
+from tests.rig.programs import (
+    PROGRAM_KINDS,
+    Checkpoint,
+    Live,
+    MemoryProgram,
+    Program,
+    ProgramKind,
+    ProgramTruth,
+    memory_command,
+    program_command,
+    program_environment,
+    program_path,
+    run_memory_program,
+    run_program,
+    second_copy,
+    start_program,
+)
 
 __all__ = [
     "BUILD",
+    "PROGRAM_KINDS",
     "ROOT",
+    "Checkpoint",
     "CudaClient",
     "CudaClientResult",
+    "Live",
     "LlmServer",
+    "MemoryProgram",
+    "Program",
+    "ProgramKind",
+    "ProgramTruth",
     "RigError",
     "build_fakes",
+    "cuda_include_flags",
+    "fake_cuda_path",
     "fake_cudart_path",
+    "memory_command",
     "missing_compiler",
+    "program_command",
+    "program_environment",
+    "program_path",
     "read_ledger",
     "run_cuda_client",
+    "run_memory_program",
+    "run_program",
+    "second_copy",
     "start_cuda_client",
     "start_llm_server",
+    "start_program",
 ]

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from otelgpu.kernel.attach import Hook, attach_hooks, attach_tracepoints, expand, hooks
+from otelgpu.kernel.attach import Hook, attach_hooks, attach_tracepoints, expand, hooks, hooks_of, places
 from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.loader import needed_programs, read_image
+
+ENTRY_ONLY = 1 << 32
 
 
 @dataclass
 class Program:
-    """Stands for a loaded program; remembers where it was put."""
+    """Stands for a loaded program; remembers where it was put. One link that has a refused offset is refused."""
 
     section: str
-    refused: tuple[str, ...] = ()
+    refused: tuple[int, ...] = ()
     put: list[Any] = field(default_factory=list)
+
+    @property
+    def probes(self) -> str:
+        return self.section.partition("/")[0]
 
     def attach(self) -> str:
         self.put.append(())
@@ -28,15 +38,16 @@ class Program:
         self.put.append((category, name))
         return name
 
-    def attach_uprobe(self, path: str, offset: int, *, is_return: bool) -> str:
-        if path in self.refused:
-            raise BpfError(f"no probe on {path}")
-        self.put.append((path, offset, is_return))
-        return f"{self.section}@{offset}"
+    def attach_uprobes(self, path: str, offsets: Sequence[int], cookies: Sequence[int]) -> list[str]:
+        bad = set(self.refused) & set(offsets)
+        if bad:
+            raise BpfError(f"no probe at {sorted(bad)}")
+        self.put.append((path, tuple(offsets), tuple(cookies)))
+        return [f"{self.probes}@{','.join(map(str, offsets))}"]
 
 
-def found(*sections: str) -> list[Hook]:
-    return hooks([Program(section) for section in sections])  # type: ignore[arg-type]
+def found(*sections: str, numbers: dict[str, int] | None = None) -> list[Hook]:
+    return hooks([Program(section) for section in sections], numbers)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +63,11 @@ def test_a_list_of_tracepoints_shares_the_prefix_of_its_first(listed: str, names
     assert expand(listed) == names
 
 
+def test_a_section_lists_symbols_of_several_libraries() -> None:
+    assert places("uprobe/liba:x,y,;libb:z") == [("liba", "x"), ("liba", "y"), ("libb", "z")]
+    assert places("uretprobe/trial") == []
+
+
 def test_only_probes_of_libraries_are_hooks() -> None:
     sections = (
         "uprobe/libcudart:cudaFree",
@@ -65,12 +81,13 @@ def test_only_probes_of_libraries_are_hooks() -> None:
 
 
 def test_returns_are_attached_before_entries() -> None:
-    sections = ("uprobe/libcudart:a", "uretprobe/libcudart:b", "uprobe/libcudart:b", "uretprobe/libcudart:a")
-    assert [(h.is_return, h.symbol) for h in found(*sections)] == [
-        (True, "a"),
-        (True, "b"),
-        (False, "a"),
-        (False, "b"),
+    sections = ("uprobe/libcudart:a,b", "uretprobe/libcudart:b,a", "usession/libcudart:c")
+    assert [(h.program.probes, h.symbol) for h in found(*sections)] == [
+        ("uretprobe", "b"),
+        ("uretprobe", "a"),
+        ("usession", "c"),
+        ("uprobe", "a"),
+        ("uprobe", "b"),
     ]
 
 
@@ -78,21 +95,79 @@ def attached(wanted: Iterable[Hook], offsets: dict[str, int], **options: bool) -
     return attach_hooks(wanted, "/lib/x.so", offsets, **({"with_returns": True} | options))
 
 
+def test_the_symbols_of_a_program_share_a_link_and_each_has_its_cookie() -> None:
+    program = Program("uprobe/libcudart:a,b,c")
+    wanted = hooks([program], {"a": 7, "b": 9})  # type: ignore[list-item]
+    assert attached(wanted, {"a": 64, "b": 32, "c": 96}) == (["uprobe@64,32,96"], [])
+    assert program.put == [("/lib/x.so", (64, 32, 96), (7, 9, 0))]
+
+
+def test_the_cookies_of_cuda_are_the_numbers_of_its_functions() -> None:
+    loaded = SimpleNamespace(
+        family="cuda", image=read_image("cuda"), programs=[Program("usession/libcudart:cudaMalloc")]
+    )
+    number = loaded.image.btf.enumerators("cuda_api")["API_cudaMalloc"]
+    assert [hook.cookie for hook in hooks_of(loaded)] == [number]  # type: ignore[arg-type]
+
+
 def test_a_symbol_that_the_file_lacks_is_passed_over() -> None:
-    links, refused = attached(found("uprobe/libcudart:here", "uprobe/libcudart:not"), {"here": 64})
-    assert (links, refused) == (["uprobe/libcudart:here@64"], [])
+    links, refused = attached(found("uprobe/libcudart:here,not"), {"here": 64})
+    assert (links, refused) == (["uprobe@64"], [])
 
 
-def test_without_returns_only_entries_are_attached() -> None:
-    sections = ("uprobe/libcudart:a", "uretprobe/libcudart:a")
-    links, _ = attached(found(*sections), {"a": 64}, with_returns=False)
-    assert links == ["uprobe/libcudart:a@64"]
+def test_names_of_one_function_are_probed_once() -> None:
+    sections = ("uprobe/l:a,alias", "uretprobe/l:a,alias", "uprobe/l:later")
+    links, _ = attached(found(*sections), {"a": 64, "alias": 64, "later": 64})
+    assert links == ["uretprobe@64", "uprobe@64"]
 
 
-def test_a_probe_that_the_kernel_refuses_does_not_stop_the_others() -> None:
-    stubborn, willing = Program("uprobe/l:a", refused=("/lib/x.so",)), Program("uprobe/l:b")
-    links, refused = attached(hooks([stubborn, willing]), {"a": 1, "b": 2})  # type: ignore[list-item]
-    assert (links, [str(error) for error in refused]) == (["uprobe/l:b@2"], ["no probe on /lib/x.so"])
+def test_without_returns_only_entries_are_attached_and_told_so() -> None:
+    entry, both = Program("uprobe/l:a"), Program("usession/l:b")
+    wanted = hooks([Program("uretprobe/l:a"), entry, both], {"a": 3, "b": 4})  # type: ignore[list-item]
+    links, _ = attached(wanted, {"a": 64, "b": 32}, with_returns=False)
+    assert links == ["usession@32", "uprobe@64"]
+    assert [program.put[0][2] for program in (entry, both)] == [(ENTRY_ONLY | 3,), (ENTRY_ONLY | 4,)]
+
+
+@given(st.integers(1, 40), st.sets(st.integers(0, 39)))
+def test_probes_that_the_kernel_refuses_do_not_lose_the_others(count: int, refused: set[int]) -> None:
+    symbols = [f"s{i}" for i in range(count)]
+    program = Program(f"uprobe/l:{','.join(symbols)}", refused=tuple(refused))
+    wanted = hooks([program], {symbol: i for i, symbol in enumerate(symbols)})  # type: ignore[list-item]
+    _, errors = attached(wanted, {symbol: i for i, symbol in enumerate(symbols)})
+    placed = [
+        (offset, cookie)
+        for _, offsets, cookies in program.put
+        for offset, cookie in zip(offsets, cookies, strict=True)
+    ]
+    assert placed == [(i, i) for i in range(count) if i not in refused]
+    assert [str(error) for error in errors] == [f"no probe at [{i}]" for i in range(count) if i in refused]
+
+
+PROGRAMS = {
+    "both": "usession/l:a",
+    "entry": "uprobe/l:a",
+    "return": "uretprobe/l:a",
+    "told_at_entry": "uprobe/l:b",
+    "trial": "uretprobe/trial",
+    "fork": "tp_btf/sched_process_fork",
+}
+
+
+@pytest.mark.parametrize(
+    ("sessions", "returns", "chosen"),
+    [
+        (True, True, {"both"}),
+        (False, True, {"entry", "return"}),
+        (True, False, {"entry"}),
+        (False, False, {"entry"}),
+    ],
+)
+def test_of_programs_for_the_same_functions_those_are_loaded_that_the_kernel_can_attach(
+    sessions: bool, returns: bool, chosen: set[str]
+) -> None:
+    loaded = needed_programs(PROGRAMS, sessions=sessions, returns=returns)
+    assert loaded == chosen | {"told_at_entry", "trial", "fork"}
 
 
 def test_tracepoints_and_typed_tracepoints_are_attached_and_kept() -> None:

@@ -14,8 +14,17 @@ from otelgpu.capture import MAGIC, CaptureError, CaptureReader, CaptureWriter, H
 from otelgpu.families import registry
 from otelgpu.kernel.loader import read_image
 from otelgpu.layout.btf import BtfError
+from otelgpu.model.devices import (
+    DeviceGone,
+    DeviceReadings,
+    DeviceSeen,
+    ProcessDevices,
+    ProcessReading,
+    Quantity,
+)
 from otelgpu.model.inputs import (
     Batch,
+    CallsCounted,
     ClockAnchor,
     FunctionNamed,
     Input,
@@ -26,7 +35,7 @@ from otelgpu.model.inputs import (
 )
 from otelgpu.model.resource import resource
 from otelgpu.pipeline import Pipeline
-from tests.unit.families.records import UNIX_OFFSET_NS, Host, btf
+from tests.unit.families.records import UNIX_OFFSET_NS, Host, btf, together
 from tests.unit.layout.test_btf import SMALL_BYTES
 from tests.unit.model.builders import read_out
 
@@ -75,14 +84,12 @@ def same(a: Input, b: Input) -> bool:
 def launches(count: int = 3) -> Batch:
     host = Host()
     host.launch(times=count)
-    return Batch(
-        family="cuda", kind="cuda_launch", records=np.concatenate([s.batch.records for s in host.sent])
-    )
+    return together(*(sent.batch for sent in host.sent))
 
 
 EVERY_INPUT: list[Input] = [
     launches(),
-    Batch(family="cuda", kind="cuda_free", records=np.zeros(0, btf("cuda").dtype("cuda_free"))),
+    Batch(family="cuda", kind="cuda_call", records=np.zeros(0, btf("cuda").dtype("cuda_call"))),
     ClockAnchor(monotonic_ns=5, unix_ns=2**63 - 1),
     ProcessSeen(
         tgid=1, time_ns=2, resource=resource({"s": "x", "i": 1, "f": 1.0, "b": True, "l": ("a", "")})
@@ -91,7 +98,17 @@ EVERY_INPUT: list[Input] = [
     FunctionNamed(tgid=1, address=2**64 - 1, name="void f<ä>(int)", known=True),
     FunctionNamed(tgid=1, address=0, name="libx.so+0x10", known=False),
     LossCounted(family="cuda", reason="ring_full", count=2**40),
+    CallsCounted(tgid=0, family="cuda", kind=1, api="cudaLaunchKernel", count=2**33),
     Tick(time_ns=0),
+    DeviceSeen(time_ns=1, uuid="GPU-1", index=0, minor=0, model="H200"),
+    DeviceReadings(
+        time_ns=2,
+        uuid="GPU-1",
+        values={Quantity.POWER_MILLIWATTS: 70_000},
+        processes=(ProcessReading(tgid=7, device="GPU-1", memory_bytes=2**40),),
+    ),
+    DeviceGone(time_ns=3, uuid="GPU-1", failed=True),
+    ProcessDevices(tgid=7, time_ns=4, uuids=("GPU-1", "")),
 ]
 
 
@@ -142,7 +159,7 @@ def test_only_the_owner_may_read_what_crossed_the_sockets(tmp_path: Path) -> Non
 
 def test_records_that_are_a_view_are_written_in_their_order(tmp_path: Path) -> None:
     batch = launches(6)
-    view = Batch(family="cuda", kind="cuda_launch", records=batch.records[::-2])
+    view = Batch(family="cuda", kind="cuda_call", records=batch.records[::-2])
     _, (found,) = read(write(tmp_path / "c", [view]))
     assert same(found, view)
 
@@ -224,7 +241,7 @@ def test_records_that_the_header_does_not_describe(
 
 
 def test_records_of_another_length(tmp_path: Path) -> None:
-    odd = Batch(family="cuda", kind="cuda_free", records=np.zeros(5, "u1"))
+    odd = Batch(family="cuda", kind="cuda_call", records=np.zeros(5, "u1"))
     with pytest.raises(CaptureError, match="damaged"):
         read(write(tmp_path / "c", [odd]))
 

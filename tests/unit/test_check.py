@@ -60,7 +60,7 @@ def blind_spots(observed: Observed, machine: Machine = MACHINE) -> list[str]:
 
 
 def test_a_whole_library_is_seen_and_nothing_is_blind() -> None:
-    verdict = judge(process(libraries=(library(),), driver="/usr/lib/libcuda.so.1"), MACHINE)
+    verdict = judge(process(libraries=(library(),)), MACHINE)
     assert verdict.sees[0] == "all 3 functions of /venv/libcudart.so.12"
     assert verdict.blind == ()
 
@@ -97,7 +97,7 @@ def test_a_library_without_probes_is_blind_and_says_why(changes: dict[str, Any],
 
 def test_a_static_runtime_with_symbols_is_seen() -> None:
     program = EmbeddedRuntime(path="/app/train", is_program=True, symbols=("cudaMalloc",))
-    verdict = judge(process(embedded=(program,), driver="/usr/lib/libcuda.so.1"), MACHINE)
+    verdict = judge(process(embedded=(program,)), MACHINE)
     assert "linked statically into /app/train" in verdict.sees[0]
     assert verdict.blind == ()
 
@@ -117,19 +117,24 @@ def test_static_runtimes_in_libraries_are_one_blind_spot_that_names_them() -> No
     assert spots == ["CUDA calls that libcublasLt.so, libnccl.so make by themselves"]
 
 
-def test_the_driver_alone_means_that_all_cuda_calls_are_blind() -> None:
-    verdict = judge(process(driver="/usr/lib/libcuda.so.1"), MACHINE)
-    assert verdict.blind[0].what == "all CUDA calls"
-    assert "not covered yet" in verdict.blind[0].why
+DRIVER = Library(path="/usr/lib/libcuda.so.1", stem="libcuda", inode=9, symbols=("cuLaunchKernel",))
 
 
-def test_users_of_the_driver_beside_the_runtime_are_named() -> None:
-    spots = blind_spots(process(libraries=(library(),), driver="x", driver_users=("Triton",)))
-    assert spots == ["kernels that Triton launches"]
+@pytest.mark.parametrize("is_program", [True, False])
+def test_a_runtime_without_symbols_is_seen_through_the_driver(is_program: bool) -> None:
+    inside = EmbeddedRuntime(path="/lib/libcublasLt.so", is_program=is_program, stripped=True)
+    verdict = judge(process(libraries=(library(), DRIVER), embedded=(inside,)), MACHINE)
+    assert (
+        verdict.sees[2] == "what libcublasLt.so launch by a CUDA runtime of their own, as calls of the driver"
+    )
+    assert verdict.blind == ()
 
 
-def test_per_thread_stream_variants_are_blind() -> None:
-    assert "per-thread" in blind_spots(process(libraries=(library(),), per_thread=("/app/a.so",)))[0]
+@pytest.mark.parametrize("changes", [{"error": "unreadable"}, {"refusal": "no"}, {"symbols": ()}])
+def test_a_driver_that_takes_no_probe_shows_nothing(changes: dict[str, Any]) -> None:
+    inside = EmbeddedRuntime(path="/app/train", is_program=True, stripped=True)
+    spots = blind_spots(process(libraries=(replace(DRIVER, **changes),), embedded=(inside,)))
+    assert spots == ["calls of /usr/lib/libcuda.so.1", "CUDA runtime calls of /app/train"]
 
 
 def test_without_a_library_the_process_is_told_that_a_later_one_is_caught() -> None:
@@ -179,7 +184,7 @@ def test_requests_are_blind_without_syscall_tracepoints() -> None:
 
 
 def test_unwanted_families_are_not_judged() -> None:
-    verdict = judge(process(driver="libcuda.so.1", io_uring=1), Machine(wanted={}, http=False))
+    verdict = judge(process(io_uring=1), Machine(wanted={}, http=False))
     assert (verdict.sees, verdict.blind) == ((), ())
 
 
@@ -194,8 +199,6 @@ def test_every_blind_spot_has_a_cause_and_something_to_do() -> None:
     worst = process(
         libraries=(library(error="x"), library(refusal="y"), library(symbols=())),
         embedded=(EmbeddedRuntime(path="/a", is_program=True), EmbeddedRuntime(path="/b", is_program=False)),
-        driver_users=("Triton",),
-        per_thread=("/a",),
         tls=("libssl.so",),
         event_loops=("asyncio",),
         io_uring=1,
@@ -480,3 +483,11 @@ def test_marks_fall_back_where_the_encoding_lacks_them(monkeypatch: pytest.Monke
     report = Report(features=(MISSING,), families=(), collector=(), processes=(), asked=False)
     Listing(console).write(report)
     assert "x missing BTF" in console.export_text()
+
+
+def test_missing_decompressors_are_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_module._decompressors().present
+    monkeypatch.setattr(check_module, "find_spec", lambda name: None if name == "lz4" else name)
+    finding = check_module._decompressors()
+    assert (finding.present, finding.required, finding.detail) == (False, False, "missing: lz4")
+    assert "otelgpu[names]" in finding.remedy

@@ -107,7 +107,7 @@ def _blocks(text: str) -> list[str]:
 def test_every_metric_is_documented() -> None:
     found = {spec.metric.name for spec, _ in document.operation_metrics()} | {document.losses_metric().name}
     for signals in document.exchange_signals().values():
-        found |= {metric.name for metric, _, _ in signals.metrics(document.full_exchange())}
+        found |= {measured.metric.name for measured in signals.metrics([document.full_exchange()])}
     assert sorted(name for name in found if f"| `{name}` |" not in read("signals.md")) == []
 
 
@@ -119,7 +119,7 @@ def test_every_attribute_of_the_families_is_documented() -> None:
         keys |= {key for specs in signals.labels.values() for key, *_ in specs}
         keys |= {spec.attribute[0] for spec in signals.metrics if spec.attribute}
     for exchange in document.exchange_signals().values():
-        keys |= exchange.attributes(document.full_exchange()).keys()
+        keys |= document.exchange_attributes(exchange, document.full_exchange()).keys()
     assert sorted(key for key in keys if f"`{key}`" not in read("signals.md")) == []
 
 

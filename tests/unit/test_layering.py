@@ -25,8 +25,8 @@ ROWS = (
     ("correlate",),
     ("signals",),
     ("pipeline",),
-    ("analyze", "export", "capture", "live"),
-    ("config",),
+    ("analyze", "export", "capture", "live", "injected"),
+    ("config", "sources"),
     ("agent",),
     ("cli",),
     ("__main__",),
@@ -39,7 +39,7 @@ PURE = {
     *("model", "errors", "typing", "layout", "symbols", "families", "correlate", "signals", "pipeline"),
     "analyze",
 }
-PEERS_WITH_IO = {"kernel", "sensors", "discover", "bridge", "export", "capture", "live"}
+PEERS_WITH_IO = {"kernel", "sensors", "discover", "bridge", "export", "capture", "live", "injected"}
 
 BANNED_IN_PURE = {
     *("asyncio", "concurrent", "fcntl", "glob", "http.client", "http.server", "mmap", "multiprocessing"),

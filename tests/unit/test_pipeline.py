@@ -13,8 +13,10 @@ from otelgpu import pipeline as module
 from otelgpu.correlate import requests
 from otelgpu.families import registry
 from otelgpu.model.inputs import Batch, FunctionNamed, Input, LossCounted, ProcessGone, ProcessSeen, Tick
+from otelgpu.model.operations import Memory
 from otelgpu.model.resource import resource
 from otelgpu.pipeline import Pipeline
+from otelgpu.signals import memory
 from tests.unit.families.records import (
     MS,
     UNIX_OFFSET_NS,
@@ -238,10 +240,10 @@ def test_windows_are_told_when_they_are_over(host: Host) -> None:
     host.launch(tid=200)
     session = pipeline()
     for item in host.inputs():
-        assert session.feed(item) == []
+        assert list(session.feed(item)) == []
     told = read_out(session.feed(Tick(time_ns=6_100 * MS)))
     assert [row.name for row in told] == ["unlinked gpu work", LAUNCH_PREFILL]
-    assert session.finish() == []
+    assert list(session.finish()) == []
 
 
 def test_a_process_that_nobody_saw_has_a_resource(host: Host) -> None:
@@ -457,6 +459,46 @@ def test_an_error_answer_is_an_error_span(host: Host) -> None:
     rows, session = played(host.inputs())
     assert (one(rows, "GET /x").status, one(rows, "GET /x")["error.type"]) == (2, "503")
     assert session.summary.request_errors == 1
+
+
+def allocate(host: Host, address: int, size: int, caller: int = 0x3000) -> None:
+    host.cuda(
+        "cuda_allocation", "cudaMalloc", object=address, bytes=size, memory=Memory.DEVICE, caller=caller
+    )
+
+
+def test_memory_that_is_held_is_told_with_its_site(host: Host) -> None:
+    allocate(host, 0xA000, 500)
+    allocate(host, 0xB000, 70)
+    host.cuda("cuda_free", "cudaFree", object=0xA000, memory=Memory.DEVICE)
+    site = FunctionNamed(tgid=host.tgid, address=0x3000, name="load_weights+0x10", known=True)
+    known = len(host.preamble())
+    _, session = played([*host.preamble(), site, *host.inputs()[known:]])
+    session.read_metrics()
+    assert session.metrics.value("gpu.cuda.memory.usage") == 70
+    assert session.metrics.value("gpu.cuda.memory.peak") == 570
+    at = {"code.function.name": "load_weights+0x10"}
+    assert session.metrics.value(memory.SITE_USAGE.name, **at) == 70
+
+
+def test_a_process_that_ended_or_is_another_program_holds_no_memory(host: Host) -> None:
+    for ends in (
+        ProcessGone(tgid=host.tgid, time_ns=host.now_ns + 500 * MS),
+        ProcessSeen(tgid=host.tgid, time_ns=host.now_ns + 500 * MS, resource=resource({"service.name": "b"})),
+    ):
+        allocate(host, 0xA000, 500)
+        _, session = played([*host.inputs(), ends, Tick(time_ns=host.now_ns + 600 * MS)])
+        session.read_metrics()
+        assert session.metrics.value("gpu.cuda.memory.usage") == 0
+
+
+def test_metrics_carry_kernel_names_when_asked_to(host: Host) -> None:
+    host.launch(0x1000, times=5)
+    _, session = played(host.inputs(), kernel_metrics=3)
+    by_name = {"cuda.kernel.name": "void prefill<float>(int)"}
+    assert session.metrics.value("gpu.cuda.kernel.launch.calls", **by_name) == 5
+    _, session = played(host.inputs())
+    assert session.metrics.value("gpu.cuda.kernel.launch.calls", **by_name) == 0
 
 
 def test_detail_phases_has_the_sums_and_no_calls(host: Host) -> None:

@@ -1,4 +1,8 @@
-"""Family ``cuda``: calls of the CUDA runtime API."""
+"""Family ``cuda``: calls of the CUDA runtime and driver APIs.
+
+``functions`` says what a name tells, ``decode`` turns records into operations, ``signals`` and ``results`` are
+the names that are exported.
+"""
 
 from otelgpu.families.base import Family
 from otelgpu.families.cuda.decode import CudaDecoder

@@ -1,78 +1,139 @@
-"""``struct cuda_*`` records → operations. Pure; one function per kind of record."""
+"""``struct cuda_call`` records → operations. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any, Final
 
-from otelgpu.families.base import fill_from_head
-from otelgpu.layout.btf import Btf
-from otelgpu.model.inputs import Batch, Records
-from otelgpu.model.operations import CopyDirection, OperationKind, Operations, operations
+import numpy as np
+import numpy.typing as npt
 
-_PREFIX = "API_"
+from otelgpu.families.base import ContextStep
+from otelgpu.families.cuda.functions import PEER_ACCESS, context_step
+from otelgpu.layout.btf import Btf, BtfError
+from otelgpu.model.inputs import Batch
+from otelgpu.model.operations import (
+    OPERATION,
+    CopyDirection,
+    OperationKind,
+    Operations,
+    concatenate,
+    operations,
+)
+
+_PREFIX: Final = "API_"
+_NO_FUNCTION: Final = frozenset(("API_NONE", "API_COUNT"))
+_LAST: Final = max(OperationKind)
+
+# Field of struct cuda_call → column that must lie at the same place. The head begins a record.
+_SAME_PLACE: Final[Mapping[str, str]] = {
+    "object": "handle",
+    "function": "function",
+    "other": "other",
+    "bytes": "size_bytes",
+    "shared_bytes": "shared_bytes",
+    "stream": "stream",
+    "extra": "extra",
+    "caller": "caller",
+    "detail": "detail",
+    "memory": "memory",
+    "grid": "grid",
+    "block": "block",
+    "status": "status",
+    "api": "api",
+    "device": "device",
+}
+_SAME_PLACE_IN_HEAD: Final[Mapping[str, str]] = {
+    "time_ns": "start_ns",
+    "duration_ns": "duration_ns",
+    "tgid": "tgid",
+    "tid": "tid",
+    "cgroup_id": "cgroup_id",
+    "trace_id": "trace_id",
+    "span_id": "span_id",
+    "kind": "kind",
+    "cpu": "cpu",
+    "trace_flags": "trace_flags",
+    "context_source": "context_source",
+    "returned": "returned",
+}
+
+
+NAMES_PEER: Final = 1
+"""``extra`` of a call that names another device or context, and makes none current."""
 
 
 class CudaDecoder:
-    """Decodes batches of family ``cuda``. ``btf`` tells the API functions' numbers."""
+    """Decodes batches of family ``cuda``.
+
+    ``btf`` tells the API functions' numbers and the record's layout, which is that of an operation: decoding
+    is looking at the same bytes differently. Raises BtfError where a capture's records are laid out otherwise.
+    """
 
     def __init__(self, btf: Btf) -> None:
         self.apis: Mapping[int, str] = {
-            number: name.removeprefix(_PREFIX) for name, number in btf.enumerators("cuda_api").items()
+            number: name.removeprefix(_PREFIX)
+            for name, number in btf.enumerators("cuda_api").items()
+            if name not in _NO_FUNCTION
         }
+        steps = {number: context_step(name) for number, name in self.apis.items()}
+        self.context_steps: Mapping[int, ContextStep] = {n: step for n, step in steps.items() if step}
+        self._peers = [number for number, name in self.apis.items() if name in PEER_ACCESS]
+        _check(btf.dtype("cuda_call"))
 
     def decode(self, batch: Batch) -> Operations:
-        """Shape (n,) for n records, in order; (0,) for records that are no calls of their own.
+        """One row per record that is a call of its own, in order: shape (n,). Names and handles are not.
 
-        Raises KeyError on a kind that the header does not have.
+        The rows are those of the batch, seen differently, unless some must be left out or changed.
         """
-        if batch.kind == "cuda_kernel":
+        if batch.kind != "cuda_call":
             return operations(0)
-        rows = operations(len(batch.records))
-        kind, fill = _KINDS[batch.kind]
-        fill_from_head(rows, batch.records, kind)
-        rows["api"] = batch.records["api"]
-        rows["status"] = batch.records["status"]
-        fill(rows, batch.records)
+        rows: Operations = batch.records.view(OPERATION)
+        kinds = np.ascontiguousarray(rows["kind"])
+        calls = (kinds >= OperationKind.LAUNCH) & (kinds <= _LAST)
+        if not calls.all():
+            rows, kinds = rows.compress(calls), kinds[calls]
+        rows = _with_directions(rows, np.flatnonzero(kinds == OperationKind.COPY))
+        devices = np.flatnonzero(kinds == OperationKind.DEVICE)
+        return self._with_peers(rows, devices) if len(devices) else rows
+
+    def _with_peers(self, rows: Operations, devices: npt.NDArray[np.intp]) -> Operations:
+        """Mark the calls that name a peer in ``extra``: device 0 is a number like any other."""
+        peers = devices[np.isin(rows["api"][devices], self._peers)]
+        if len(peers):
+            rows = concatenate([rows])
+            rows["extra"][peers] = NAMES_PEER
         return rows
 
 
-def _launch(rows: Operations, records: Records) -> None:
-    for column in ("function", "stream", "shared_bytes", "grid", "block"):
-        rows[column] = records[column]
+def _with_directions(rows: Operations, copies: npt.NDArray[np.intp]) -> Operations:
+    """Enum cudaMemcpyKind has CopyDirection's values, but a program may pass anything."""
+    absurd = copies[rows["direction"][copies] > CopyDirection.DEFAULT]
+    if len(absurd):
+        rows = concatenate([rows])  # .copy() would go field by field
+        rows["direction"][absurd] = CopyDirection.UNKNOWN
+    return rows
 
 
-def _graph_launch(rows: Operations, records: Records) -> None:
-    rows["handle"] = records["graph"]
-    rows["stream"] = records["stream"]
+def _check(call: np.dtype[np.void]) -> None:
+    """Raise BtfError unless struct cuda_call is laid out as an operation."""
+    head = call["head"] if "head" in (call.names or ()) else np.dtype([])
+    wrong = [
+        field for field, column in _SAME_PLACE.items() if _place(call, field) != _place(OPERATION, column)
+    ]
+    wrong += [
+        f"head.{field}"
+        for field, column in _SAME_PLACE_IN_HEAD.items()
+        if _place(head, field) != _place(OPERATION, column)
+    ]
+    if wrong or call.itemsize != OPERATION.itemsize:
+        raise BtfError(
+            f"struct cuda_call ({call.itemsize} bytes) is not laid out as an operation "
+            f"({OPERATION.itemsize} bytes): {', '.join(wrong) or 'its size differs'}",
+            "was the capture made by another version?",
+        )
 
 
-def _copy(rows: Operations, records: Records) -> None:
-    rows["size_bytes"] = records["bytes"]
-    rows["stream"] = records["stream"]
-    direction = records["direction"]
-    # enum cudaMemcpyKind has CopyDirection's values; a caller may pass anything.
-    rows["direction"] = direction.clip(max=CopyDirection.UNKNOWN)
-    rows["direction"][direction > CopyDirection.DEFAULT] = CopyDirection.UNKNOWN
-
-
-def _allocation(rows: Operations, records: Records) -> None:
-    rows["handle"] = records["pointer"]
-    rows["size_bytes"] = records["bytes"]
-
-
-def _free(rows: Operations, records: Records) -> None:
-    rows["handle"] = records["pointer"]
-
-
-def _synchronization(rows: Operations, records: Records) -> None:
-    rows["handle"] = records["object"]
-
-
-_KINDS: dict[str, tuple[OperationKind, Callable[[Operations, Records], None]]] = {
-    "cuda_launch": (OperationKind.LAUNCH, _launch),
-    "cuda_graph_launch": (OperationKind.GRAPH_LAUNCH, _graph_launch),
-    "cuda_copy": (OperationKind.COPY, _copy),
-    "cuda_allocation": (OperationKind.ALLOCATION, _allocation),
-    "cuda_free": (OperationKind.FREE, _free),
-    "cuda_synchronization": (OperationKind.SYNCHRONIZATION, _synchronization),
-}
+def _place(layout: np.dtype[Any], field: str) -> tuple[Any, ...] | None:
+    """Type and offset of a field."""
+    return layout.fields[field][:2] if layout.fields and field in layout.fields else None

@@ -1,20 +1,35 @@
 """The names of family ``cuda``: its one table.
 
-``gpu.cuda.*`` metrics and ``cuda.memcpy.kind`` are as OpenTelemetry eBPF Instrumentation has made usual
-(schemas/obi/groups/gpu); the rest is ours and is documented in docs/signals.md.
+``gpu.cuda.*`` metrics, ``cuda.memcpy.kind`` and ``cuda.device.index`` are as OpenTelemetry eBPF Instrumentation
+has made usual (schemas/obi/groups/gpu); the rest is ours and is documented in docs/signals.md. What is told of
+memory that is in use comes from the ledger: otelgpu/signals/memory.py.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from otelgpu.families.base import CallAttribute, Holds, Instrument, Metric, OperationMetric, OperationSignals
+from otelgpu.families.base import (
+    DEVICE_MEMORY,
+    LARGEST_SIZE,
+    CallAttribute,
+    Holds,
+    Instrument,
+    Metric,
+    OperationMetric,
+    OperationSignals,
+    memory_name,
+)
+from otelgpu.families.cuda.decode import NAMES_PEER
+from otelgpu.families.cuda.functions import Functions, api_level
 from otelgpu.families.cuda.results import result_name
-from otelgpu.model.operations import CopyDirection, OperationKind, Operations
+from otelgpu.model.operations import DEVICE_UNKNOWN, CopyDirection, OperationKind, Operations
 
-_COPY_NAMES: Final = {
+_COPY_NAMES: Final[Mapping[int, str]] = {
     CopyDirection.HOST_TO_HOST: "MemcpyHostToHost",
     CopyDirection.HOST_TO_DEVICE: "MemcpyHostToDevice",
     CopyDirection.DEVICE_TO_HOST: "MemcpyDeviceToHost",
@@ -24,20 +39,52 @@ _COPY_NAMES: Final = {
 
 
 def copy_name(code: int) -> str:
-    """``cuda.memcpy.kind`` of a direction code."""
-    return _COPY_NAMES.get(CopyDirection(code), "unknown")
+    """``cuda.memcpy.kind`` of a direction code, whatever number a record has."""
+    return _COPY_NAMES.get(code, "unknown")
 
 
-def _grid_size(rows: Operations) -> np.ndarray:
-    return np.asarray(rows["grid"].astype(np.float64).prod(axis=1))
+def _volume(dimensions: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
+    x, y, z = dimensions.T
+    return np.asarray(x.astype(np.float64) * y * z)
 
 
-def _block_size(rows: Operations) -> np.ndarray:
-    return np.asarray(rows["block"].astype(np.float64).prod(axis=1))
+def _grid_size(rows: Operations) -> npt.NDArray[Any]:
+    return _volume(rows["grid"])
 
 
+def _block_size(rows: Operations) -> npt.NDArray[Any]:
+    return _volume(rows["block"])
+
+
+def _bytes(rows: Operations) -> npt.NDArray[Any]:
+    return np.asarray(np.minimum(rows["size_bytes"], LARGEST_SIZE))
+
+
+def _device_bytes(rows: Operations) -> npt.NDArray[Any]:
+    return np.where(np.isin(rows["memory"], list(DEVICE_MEMORY)), _bytes(rows), 0)
+
+
+def _seconds(rows: Operations) -> npt.NDArray[Any]:
+    return np.asarray(rows["duration_ns"] * 1e-9)
+
+
+_NOTHING: Final = (1 << 64) - 1  # a device or context that a call does not name
+
+
+def _requested(rows: Operations) -> npt.NDArray[Any]:
+    return np.where(rows["extra"] == NAMES_PEER, np.uint64(_NOTHING), rows["handle"])
+
+
+def _peer(rows: Operations) -> npt.NDArray[Any]:
+    return np.where(rows["extra"] == NAMES_PEER, rows["other"], np.uint64(_NOTHING))
+
+
+_DEVICE: Final = CallAttribute("cuda.device.index", lambda rows: rows["device"], absent=DEVICE_UNKNOWN)
 _STREAM: Final = CallAttribute("cuda.stream", lambda rows: rows["stream"])
 _BYTES: Final = CallAttribute("cuda.size", lambda rows: rows["size_bytes"], Holds.SUM)
+_ADDRESS: Final = CallAttribute("cuda.memory.address", lambda rows: rows["handle"], Holds.SINGLE)
+_NODES: Final = CallAttribute("cuda.graph.nodes", lambda rows: rows["extra"], Holds.SINGLE, absent=0)
+_MEMORY: Final = ("cuda.memory.kind", memory_name, lambda rows: rows["memory"])
 
 _POWERS: Final = tuple(float(4**n) for n in range(14))
 _BYTE_BOUNDS: Final = tuple(float(1024 * 4**n) for n in range(-2, 12))
@@ -71,6 +118,18 @@ def _histogram(name: str, unit: str, description: str, buckets: tuple[float, ...
     )
 
 
+_STREAM_CREATE: Final = Functions(
+    *("cudaStreamCreate", "cudaStreamCreateWithFlags", "cudaStreamCreateWithPriority"),
+    *("cuStreamCreate", "cuStreamCreateWithPriority"),
+    *("cudaExecutionCtxStreamCreate", "cuGreenCtxStreamCreate"),
+)
+_DEVICE_SYNCHRONIZE: Final = Functions(
+    *("cudaDeviceSynchronize", "cudaThreadSynchronize", "cudaExecutionCtxSynchronize", "cuCtxSynchronize")
+)
+_EVENT_RECORD: Final = Functions(
+    "cudaEventRecord", "cudaEventRecordWithFlags", "cuEventRecord", "cuEventRecordWithFlags"
+)
+
 SIGNALS: Final = OperationSignals(
     scope="otelgpu.cuda",
     result_name=result_name,
@@ -85,23 +144,63 @@ SIGNALS: Final = OperationSignals(
             CallAttribute("cuda.block.z", lambda rows: rows["block"][:, 2]),
             CallAttribute("cuda.shared_memory.size", lambda rows: rows["shared_bytes"]),
             _STREAM,
+            _DEVICE,
         ),
         OperationKind.GRAPH_LAUNCH: (
             _STREAM,
             CallAttribute("cuda.graph", lambda rows: rows["handle"], Holds.SINGLE),
+            _NODES,
+            _DEVICE,
         ),
-        OperationKind.COPY: (_BYTES, _STREAM),
-        OperationKind.ALLOCATION: (_BYTES,),
-        OperationKind.FREE: (),
+        OperationKind.COPY: (_BYTES, _STREAM, _DEVICE),
+        OperationKind.ALLOCATION: (_BYTES, _ADDRESS, _DEVICE),
+        OperationKind.FREE: (_ADDRESS, _DEVICE),
         OperationKind.SYNCHRONIZATION: (
             CallAttribute("cuda.synchronized", lambda rows: rows["handle"], Holds.SINGLE),
+            _DEVICE,
+        ),
+        OperationKind.SET: (_BYTES, _STREAM, _DEVICE),
+        OperationKind.MAPPING: (
+            _BYTES,
+            _ADDRESS,
+            CallAttribute("cuda.memory.handle", lambda rows: rows["other"], Holds.SINGLE, absent=0),
+            _DEVICE,
+        ),
+        OperationKind.STREAM: (
+            CallAttribute("cuda.stream", lambda rows: rows["handle"], Holds.SINGLE),
+            _DEVICE,
+        ),
+        OperationKind.EVENT: (
+            CallAttribute("cuda.event", lambda rows: rows["handle"], Holds.SINGLE),
+            _STREAM,
+            _DEVICE,
+        ),
+        OperationKind.GRAPH: (
+            CallAttribute("cuda.graph", lambda rows: rows["other"], Holds.SINGLE, absent=0),
+            CallAttribute("cuda.graph.definition", lambda rows: rows["handle"], Holds.SINGLE, absent=0),
+            _NODES,
+            CallAttribute("cuda.stream", lambda rows: rows["stream"], absent=0),
+        ),
+        OperationKind.MODULE: (
+            CallAttribute("cuda.module", lambda rows: rows["handle"], Holds.SINGLE, absent=0),
+            _DEVICE,
+        ),
+        OperationKind.DEVICE: (
+            CallAttribute("cuda.device.requested", _requested, Holds.SINGLE, absent=_NOTHING),
+            CallAttribute("cuda.device.peer", _peer, Holds.SINGLE, absent=_NOTHING),
+            _DEVICE,
         ),
     },
-    labels={OperationKind.COPY: (("cuda.memcpy.kind", copy_name, lambda rows: rows["direction"]),)},
+    labels={
+        OperationKind.COPY: (("cuda.memcpy.kind", copy_name, lambda rows: rows["direction"]),),
+        OperationKind.ALLOCATION: (_MEMORY,),
+    },
+    api_labels=(("cuda.api", api_level),),
     metrics=(
         OperationMetric(
             metric=_counter("gpu.cuda.kernel.launch.calls", "", "Kernel launches by the host."),
             kinds=(OperationKind.LAUNCH,),
+            by_kernel=True,
         ),
         OperationMetric(
             metric=_counter("gpu.cuda.graph.launch.calls", "", "Graph launches by the host."),
@@ -118,9 +217,42 @@ SIGNALS: Final = OperationSignals(
             value=_block_size,
         ),
         OperationMetric(
+            metric=_histogram(
+                "gpu.cuda.kernel.launch.host.duration",
+                "s",
+                "Host time inside the launching call; the kernel's time on the GPU is not in it.",
+                _CALL_SECONDS,
+            ),
+            kinds=(OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH),
+            value=_seconds,
+            returned=True,
+        ),
+        OperationMetric(
             metric=_counter("gpu.cuda.memory.allocations", "By", "Device memory allocated."),
             kinds=(OperationKind.ALLOCATION,),
-            value=lambda rows: rows["size_bytes"],
+            value=_device_bytes,
+        ),
+        OperationMetric(
+            metric=_counter("gpu.cuda.memory.allocation.calls", "{call}", "Allocations, by kind of memory."),
+            kinds=(OperationKind.ALLOCATION,),
+            attribute=_MEMORY,
+        ),
+        OperationMetric(
+            metric=_counter("gpu.cuda.memory.free.calls", "{call}", "Calls that give memory back."),
+            kinds=(OperationKind.FREE,),
+        ),
+        OperationMetric(
+            metric=_counter(
+                "gpu.cuda.host.register.bytes", "By", "The program's own memory that was pinned."
+            ),
+            kinds=(OperationKind.ALLOCATION,),
+            apis=Functions("cudaHostRegister", "cuMemHostRegister"),
+            value=_bytes,
+        ),
+        OperationMetric(
+            metric=_counter("gpu.cuda.memset.bytes", "By", "Memory filled with a value."),
+            kinds=(OperationKind.SET,),
+            value=_bytes,
         ),
         OperationMetric(
             metric=_histogram("gpu.cuda.memory.copies", "By", "Sizes of copies.", _BYTE_BOUNDS),
@@ -129,31 +261,46 @@ SIGNALS: Final = OperationSignals(
             attribute=("cuda.memcpy.kind", copy_name, lambda rows: rows["direction"]),
         ),
         OperationMetric(
-            metric=_counter("gpu.cuda.stream.synchronize.calls", "", "Waits for a stream."),
-            kinds=(OperationKind.SYNCHRONIZATION,),
-            apis=("cudaStreamSynchronize",),
+            metric=_counter("gpu.cuda.stream.create.calls", "", "Streams made."),
+            kinds=(OperationKind.STREAM,),
+            apis=_STREAM_CREATE,
         ),
         OperationMetric(
-            metric=_counter("gpu.cuda.device.synchronize.calls", "", "Waits for the device."),
+            metric=_counter("gpu.cuda.stream.destroy.calls", "", "Streams ended."),
+            kinds=(OperationKind.STREAM,),
+            apis=Functions("cudaStreamDestroy", "cuStreamDestroy"),
+        ),
+        OperationMetric(
+            metric=_counter("gpu.cuda.event.record.calls", "", "Events recorded on a stream."),
+            kinds=(OperationKind.EVENT,),
+            apis=_EVENT_RECORD,
+        ),
+        OperationMetric(
+            metric=_counter("gpu.cuda.stream.synchronize.calls", "", "Waits for a stream."),
             kinds=(OperationKind.SYNCHRONIZATION,),
-            apis=("cudaDeviceSynchronize",),
+            apis=Functions("cudaStreamSynchronize", "cuStreamSynchronize"),
+        ),
+        OperationMetric(
+            metric=_counter("gpu.cuda.device.synchronize.calls", "", "Waits for the device or its context."),
+            kinds=(OperationKind.SYNCHRONIZATION,),
+            apis=_DEVICE_SYNCHRONIZE,
         ),
         OperationMetric(
             metric=_counter("gpu.cuda.event.synchronize.calls", "", "Waits for an event."),
             kinds=(OperationKind.SYNCHRONIZATION,),
-            apis=("cudaEventSynchronize",),
+            apis=Functions("cudaEventSynchronize", "cuEventSynchronize"),
         ),
         OperationMetric(
             metric=_histogram(
                 "gpu.cuda.synchronize.duration", "s", "Host time spent waiting for the GPU.", _CALL_SECONDS
             ),
             kinds=(OperationKind.SYNCHRONIZATION,),
-            value=lambda rows: rows["duration_ns"] * 1e-9,
+            value=_seconds,
+            returned=True,
         ),
         OperationMetric(
             metric=_counter("gpu.cuda.errors", "{call}", "Calls that returned an error."),
             kinds=tuple(OperationKind),
-            attribute=("error.type", result_name, lambda rows: rows["status"]),
             failed=True,
         ),
     ),

@@ -8,10 +8,13 @@ keep no query, and no header but the user agent is exported.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
-from otelgpu.families.base import ExchangeSignals, Instrument, Metric
+from otelgpu.families.base import ExchangeSignals, Instrument, Measured, Metric
 from otelgpu.model.exchange import Exchange, Generation
+from otelgpu.model.spans import Attribute
 
 GEN_AI_PROVIDER: Final = "openai"
 """``gen_ai.provider.name``: the flavour of the telemetry, which is that of the OpenAI API."""
@@ -65,6 +68,7 @@ def _method(exchange: Exchange, other: str) -> str:
     return exchange.method if exchange.method in _METHODS else other
 
 
+@lru_cache(maxsize=4096)
 def template(path: str) -> str:
     """A path with what looks like an identifier replaced by ``*``, cut after four segments.
 
@@ -76,77 +80,90 @@ def template(path: str) -> str:
     return "/" + "/".join(kept) + ("/*" if len(segments) > 4 else "")
 
 
-def attributes(exchange: Exchange) -> dict[str, Any]:
-    """The attributes of an exchange's SERVER span."""
-    found: dict[str, Any] = {
-        "http.request.method": _method(exchange, "_OTHER"),
-        "url.path": exchange.path,
-        "url.scheme": "http",
-        "network.protocol.name": "http",
-        "network.protocol.version": exchange.protocol_version,
-        "http.request.size": exchange.request_bytes,
-        "http.response.size": exchange.response_bytes,
-        "thread.id": exchange.tid,
+def attributes(exchanges: Sequence[Exchange]) -> tuple[Attribute, ...]:
+    """The attributes of the exchanges' SERVER spans, a column each; what no exchange has is left out."""
+    columns: dict[str, list[Any]] = {
+        "http.request.method": [_method(e, "_OTHER") for e in exchanges],
+        "url.path": [e.path for e in exchanges],
+        "url.scheme": ["http"] * len(exchanges),
+        "network.protocol.name": ["http"] * len(exchanges),
+        "network.protocol.version": [e.protocol_version for e in exchanges],
+        "http.request.size": [e.request_bytes for e in exchanges],
+        "http.response.size": [e.response_bytes for e in exchanges],
+        "thread.id": [e.tid for e in exchanges],
+        "http.response.status_code": [e.status_code or None for e in exchanges],
+        "server.address": [e.server.address if e.server.port else None for e in exchanges],
+        "server.port": [e.server.port or None for e in exchanges],
+        "client.address": [e.client.address if e.client.port else None for e in exchanges],
+        "client.port": [e.client.port or None for e in exchanges],
+        "user_agent.original": [e.user_agent or None for e in exchanges],
+        "otelgpu.http.time_to_first_byte": [
+            (e.first_byte_ns - e.start_ns) * _NS if e.first_byte_ns else None for e in exchanges
+        ],
+        "error.type": [e.error_type or None for e in exchanges],
     }
-    if exchange.status_code:
-        found["http.response.status_code"] = exchange.status_code
-    if exchange.server.port:
-        found["server.address"] = exchange.server.address
-        found["server.port"] = exchange.server.port
-    if exchange.client.port:
-        found["client.address"] = exchange.client.address
-        found["client.port"] = exchange.client.port
-    if exchange.user_agent:
-        found["user_agent.original"] = exchange.user_agent
-    if exchange.first_byte_ns:
-        found["otelgpu.http.time_to_first_byte"] = (exchange.first_byte_ns - exchange.start_ns) * _NS
-    if error := exchange.error_type:
-        found["error.type"] = error
-    if exchange.generation is not None:
-        found |= _generation_attributes(exchange, exchange.generation)
+    if any(e.generation is not None for e in exchanges):
+        columns |= _generation_columns(exchanges, [e.generation for e in exchanges])
+    return tuple(Attribute.of(key, values) for key, values in columns.items() if _any_told(values))
+
+
+def _any_told(values: Sequence[object]) -> bool:
+    """Whether any exchange has the attribute."""
+    return values[0] is not None or any(value is not None for value in values)
+
+
+def _generation_columns(
+    exchanges: Sequence[Exchange], generations: Sequence[Generation | None]
+) -> dict[str, list[Any]]:
+    estimated = [g is not None and g.output_tokens is not None and not g.usage_reported for g in generations]
+    columns: dict[str, list[Any]] = {
+        "gen_ai.operation.name": [g and g.operation for g in generations],
+        "gen_ai.provider.name": [g and GEN_AI_PROVIDER for g in generations],
+        "gen_ai.request.stream": [None if g is None else g.stream for g in generations],
+        "gen_ai.latency.e2e": [
+            None if g is None else e.duration_s for e, g in zip(exchanges, generations, strict=True)
+        ],
+        "gen_ai.request.model": [(g and g.request_model) or None for g in generations],
+        "gen_ai.response.model": [(g and g.response_model) or None for g in generations],
+        "gen_ai.response.id": [(g and g.response_id) or None for g in generations],
+        "gen_ai.response.finish_reasons": [(g and g.finish_reasons) or None for g in generations],
+        "gen_ai.usage.input_tokens": [None if g is None else g.input_tokens for g in generations],
+        "gen_ai.usage.output_tokens": [None if g is None else g.output_tokens for g in generations],
+        "gen_ai.latency.time_to_first_token": [e.time_to_first_token_s for e in exchanges],
+        "otelgpu.gen_ai.time_per_output_token": [e.time_per_output_token_s for e in exchanges],
+        "otelgpu.gen_ai.usage.estimated": [True if guessed else None for guessed in estimated],
+    }
+    return columns
+
+
+def measurements(exchanges: Sequence[Exchange]) -> list[Measured]:
+    """What exchanges add to the metrics, by series."""
+    by_http: dict[tuple[str, int, str], list[Exchange]] = {}
+    by_model: dict[tuple[str, ...], list[Exchange]] = {}
+    for e in exchanges:
+        by_http.setdefault((_method(e, "_OTHER"), e.status_code, e.error_type), []).append(e)
+        if (g := e.generation) is not None:
+            server = (e.server.address, str(e.server.port)) if e.server.port else ()
+            key = (e.error_type, g.operation, g.request_model, g.response_model, *server)
+            by_model.setdefault(key, []).append(e)
+    found: list[Measured] = []
+    for (method, status, error), alike in by_http.items():
+        http: dict[str, str | int] = {"http.request.method": method, "url.scheme": "http"}
+        if status:
+            http["http.response.status_code"] = status
+        if error:
+            http["error.type"] = error
+        durations = [e.duration_s for e in alike]
+        found.append(Measured(metric=HTTP_DURATION, labels=http, values=durations))
+    for alike in by_model.values():
+        found += _generation_measurements(alike)
     return found
 
 
-def _generation_attributes(exchange: Exchange, generation: Generation) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "gen_ai.operation.name": generation.operation,
-        "gen_ai.provider.name": GEN_AI_PROVIDER,
-        "gen_ai.request.stream": generation.stream,
-        "gen_ai.latency.e2e": exchange.duration_s,
-    }
-    for key, value in (
-        ("gen_ai.request.model", generation.request_model),
-        ("gen_ai.response.model", generation.response_model),
-        ("gen_ai.response.id", generation.response_id),
-        ("gen_ai.response.finish_reasons", generation.finish_reasons),
-        ("gen_ai.usage.input_tokens", generation.input_tokens),
-        ("gen_ai.usage.output_tokens", generation.output_tokens),
-        ("gen_ai.latency.time_to_first_token", exchange.time_to_first_token_s),
-        ("otelgpu.gen_ai.time_per_output_token", exchange.time_per_output_token_s),
-    ):
-        if value not in (None, "", ()):
-            found[key] = value
-    if generation.output_tokens is not None and not generation.usage_reported:
-        found["otelgpu.gen_ai.usage.estimated"] = True
-    return found
-
-
-def measurements(exchange: Exchange) -> list[tuple[Metric, float, dict[str, str | int]]]:
-    """What an exchange adds to the metrics: (metric, value, attributes of bounded cardinality)."""
-    duration = exchange.duration_s
-    error = exchange.error_type
-    http: dict[str, str | int] = {
-        "http.request.method": _method(exchange, "_OTHER"),
-        "url.scheme": "http",
-    }
-    if exchange.status_code:
-        http["http.response.status_code"] = exchange.status_code
-    if error:
-        http["error.type"] = error
-    found = [(HTTP_DURATION, duration, http)]
-    generation = exchange.generation
-    if generation is None:
-        return found
+def _generation_measurements(alike: Sequence[Exchange]) -> list[Measured]:
+    """Of exchanges with generations that have all labels in common."""
+    first, generation = alike[0], alike[0].generation
+    assert generation is not None
     labels: dict[str, str | int] = {
         "gen_ai.operation.name": generation.operation,
         "gen_ai.provider.name": GEN_AI_PROVIDER,
@@ -154,17 +171,21 @@ def measurements(exchange: Exchange) -> list[tuple[Metric, float, dict[str, str 
     }
     if generation.response_model:
         labels["gen_ai.response.model"] = generation.response_model
-    if exchange.server.port:
-        labels["server.address"] = exchange.server.address
-        labels["server.port"] = exchange.server.port
-    found.append((REQUEST_DURATION, duration, labels | ({"error.type": error} if error else {})))
-    if not error and exchange.status_code < 400:
-        first, each = exchange.time_to_first_token_s, exchange.time_per_output_token_s
-        if first is not None:
-            found.append((TIME_TO_FIRST_TOKEN, first, labels))
-        if each is not None:
-            found.append((TIME_PER_OUTPUT_TOKEN, each, labels))
-    return found
+    if first.server.port:
+        labels["server.address"] = first.server.address
+        labels["server.port"] = first.server.port
+    error = first.error_type
+    answered = [] if error else [e for e in alike if e.status_code < 400]
+    measured = (
+        (REQUEST_DURATION, labels | ({"error.type": error} if error else {}), [e.duration_s for e in alike]),
+        (TIME_TO_FIRST_TOKEN, labels, [e.time_to_first_token_s for e in answered]),
+        (TIME_PER_OUTPUT_TOKEN, labels, [e.time_per_output_token_s for e in answered]),
+    )
+    return [
+        Measured(metric=metric, labels=told, values=known)
+        for metric, told, values in measured
+        if (known := [value for value in values if value is not None])
+    ]
 
 
 SIGNALS: Final = ExchangeSignals(

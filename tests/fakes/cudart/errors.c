@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names and texts of errors, as libcudart.so.12.9.79 answers them. */
-#include "errors.h"
+#include "runtime.h"
 
 #define ERRORS(X)                                                                                  \
 	X(cudaSuccess, "no error")                                                                 \
@@ -31,6 +31,16 @@
 	X(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space")  \
 	X(cudaErrorInvalidPc, "invalid program counter")                                           \
 	X(cudaErrorLaunchFailure, "unspecified launch failure")                                    \
+	X(cudaErrorDeviceUninitialized, "invalid device context")                                  \
+	X(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                     \
+	X(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled")                       \
+	X(cudaErrorHostMemoryAlreadyRegistered,                                                    \
+	  "part or all of the requested memory range is already mapped")                           \
+	X(cudaErrorHostMemoryNotRegistered,                                                        \
+	  "pointer does not correspond to a registered memory region")                             \
+	X(cudaErrorGraphExecUpdateFailure,                                                         \
+	  "the graph update was not performed because it included changes which violated "         \
+	  "constraints specific to instantiated graph update")                                     \
 	X(cudaErrorNotSupported, "operation not supported")                                        \
 	X(cudaErrorSystemDriverMismatch,                                                           \
 	  "system has unsupported display driver / cuda driver combination")                       \
@@ -44,7 +54,7 @@
 
 const char *error_name(cudaError_t error)
 {
-	switch (error) {
+	switch ((int)error) {
 #define NAME(code, text) \
 	case code:       \
 		return #code;
@@ -56,7 +66,7 @@ const char *error_name(cudaError_t error)
 
 const char *error_text(cudaError_t error)
 {
-	switch (error) {
+	switch ((int)error) {
 #define TEXT(code, text) \
 	case code:       \
 		return text;

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.correlate.fold import ALIKE, SAME, Folded, concatenate, fold, take, unfolded
-from otelgpu.model.operations import OPERATION, Operations
+from otelgpu.correlate.fold import ALIKE, SAME, SIZED, Folded, concatenate, fold, take, unfolded
+from otelgpu.model.operations import OPERATION, OperationKind, Operations
 from tests.unit.model.builders import any_calls, calls
 
 
@@ -20,12 +20,17 @@ def in_groups(rows: Operations, groups: Iterable[int] | int = 0) -> Folded:
     return unfolded(rows, group)
 
 
+def compared(row: np.void, columns: Mapping[str, tuple[OperationKind, ...]]) -> object:
+    """What is compared of a call, as its kind has it."""
+    return repr([row[name].tolist() for name, kinds in columns.items() if not kinds or row["kind"] in kinds])
+
+
 def equal_calls(row: np.void) -> object:
-    return row[list(SAME)].tolist().__repr__()
+    return compared(row, SAME)
 
 
 def alike_calls(row: np.void) -> object:
-    return row[list(ALIKE)].tolist().__repr__()
+    return compared(row, ALIKE)
 
 
 def sums(folded: Folded) -> dict[object, tuple[int, int, int, int]]:
@@ -34,7 +39,7 @@ def sums(folded: Folded) -> dict[object, tuple[int, int, int, int]]:
     for i, row in enumerate(folded.operations):
         entry = found[int(folded.group[i]), alike_calls(row)]
         entry[0] += int(folded.count[i])
-        entry[1] += int(row["size_bytes"])
+        entry[1] += int(row["size_bytes"]) if row["kind"] in SIZED else 0
         entry[2] += int(row["duration_ns"])
         entry[3] = max(entry[3], int(folded.end_ns[i]))
     return {key: tuple(entry) for key, entry in found.items()}  # type: ignore[misc]
@@ -58,7 +63,7 @@ def naive_runs(rows: Operations, groups: list[int]) -> list[tuple[int, int, int]
 
 
 def test_equal_calls_in_a_row_become_one() -> None:
-    folded = fold(in_groups(calls(5, size_bytes=3)), limit=10)
+    folded = fold(in_groups(calls(5, kind=OperationKind.COPY, size_bytes=3)), limit=10)
     assert (len(folded), folded.count.tolist(), folded.merged.tolist()) == (1, [5], [False])
     first = folded.operations[0]
     assert (first["start_ns"], first["duration_ns"], first["size_bytes"]) == (10_000_000, 5_000_000, 15)
@@ -85,10 +90,21 @@ def test_runs_do_not_cross_groups() -> None:
 
 @pytest.mark.parametrize("column", SAME)
 def test_calls_that_differ_in_any_column_are_apart(column: str) -> None:
-    rows = calls(2)
+    rows = calls(2, kind=(SAME[column] or (OperationKind.LAUNCH,))[0])
     changed = rows[column][1]
     rows[column][1] = changed + 1
     assert len(fold(in_groups(rows), limit=10)) == 2
+
+
+@pytest.mark.parametrize("column", ["handle", "other", "extra", "caller", "size_bytes"])
+def test_what_a_kind_has_in_place_of_a_launchs_columns_does_not_keep_calls_apart(column: str) -> None:
+    rows = calls(2, kind=OperationKind.COPY, **{column: [1, 2]})
+    assert len(fold(in_groups(rows), limit=10)) == 1
+
+
+def test_the_shared_memory_of_equal_launches_is_not_added_up() -> None:
+    folded = fold(in_groups(calls(3, shared_bytes=48)), limit=10)
+    assert folded.operations["shared_bytes"].tolist() == [48]
 
 
 def test_calls_that_differ_in_one_dimension_only_are_apart() -> None:

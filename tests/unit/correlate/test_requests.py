@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate import requests
 from otelgpu.correlate.requests import RequestBook
+from otelgpu.model.operations import Operations
 from tests.unit.model.builders import calls
 
 
 def put(book: RequestBook[str], *owners: int) -> None:
-    """One call per owner; the totals count calls and a weight of ten times the owner."""
+    """One call per owner."""
     rows = calls(len(owners), size_bytes=np.array(owners, dtype=np.uint64))
-    totals = np.array([[1, 10 * owner] for owner in owners], dtype=np.int64).reshape(-1, 2)
-    book.add(rows, np.array(owners, dtype=np.int64), totals)
+    book.add(rows, np.array(owners, dtype=np.int64))
+
+
+def sums(rows: Operations, group: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
+    """Totals that count calls, and a weight of ten times the owner."""
+    found = np.zeros((groups, 2), dtype=np.int64)
+    np.add.at(found, group, np.stack([np.ones(len(rows)), 10 * rows["size_bytes"]], axis=1).astype(np.int64))
+    return found
 
 
 @pytest.fixture
 def book() -> RequestBook[str]:
-    return RequestBook(2, remembered=3)
+    return RequestBook(sums, 2, remembered=3)
 
 
 def test_a_requests_calls_are_handed_over_once(book: RequestBook[str]) -> None:
     put(book, 5, 6, 5)
     served = book.take([5])
     assert (served.operations["size_bytes"].tolist(), served.request.tolist()) == ([5, 5], [0, 0])
-    assert (served.totals.tolist(), served.dropped.tolist()) == ([[2, 100]], [0])
+    assert (served.beyond.tolist(), served.dropped.tolist()) == ([[0, 0]], [0])
     assert (len(book.take([5]).operations), book.held_rows) == (0, 1)
 
 
@@ -36,15 +44,14 @@ def test_several_requests_are_told_apart(book: RequestBook[str]) -> None:
     put(book, 5, 6, 5)
     put(book, 6)
     served = book.take([6, 4, 5])
-    assert served.operations["size_bytes"].tolist() == [6, 6, 5, 5]
-    assert served.request.tolist() == [0, 0, 2, 2]
-    assert served.totals[:, 0].tolist() == [2, 0, 2]
+    told = sorted(zip(served.operations["size_bytes"].tolist(), served.request.tolist(), strict=True))
+    assert told == [(5, 2), (5, 2), (6, 0), (6, 0)]
 
 
 def test_nothing_can_be_added_and_taken(book: RequestBook[str]) -> None:
     put(book)
     served = book.take([])
-    assert (len(served.operations), served.totals.shape, book.held_rows) == (0, (0, 2), 0)
+    assert (len(served.operations), served.beyond.shape, book.held_rows) == (0, (0, 2), 0)
 
 
 def test_beyond_its_bound_a_requests_calls_are_summed_and_counted(
@@ -55,7 +62,7 @@ def test_beyond_its_bound_a_requests_calls_are_summed_and_counted(
     put(book, 7, 7, 7, 8)
     served = book.take([7, 8])
     assert (served.request.tolist(), served.dropped.tolist()) == ([0, 0, 0, 1], [2, 0])
-    assert served.totals.tolist() == [[5, 350], [1, 80]]
+    assert served.beyond.tolist() == [[2, 140], [0, 0]]
 
 
 def test_the_bound_of_all_requests_together(book: RequestBook[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +86,15 @@ def test_no_key_is_finished_when_none_is_asked(book: RequestBook[str]) -> None:
     assert book.is_finished(np.zeros(0, np.int64)).tolist() == []
 
 
+def test_many_small_chunks_are_joined(book: RequestBook[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_CHUNKS", 4)
+    for _ in range(20):
+        put(book, 5, 6)
+        book.take([6])
+    assert len(book._chunks) <= 5
+    assert book.take([5]).operations["size_bytes"].tolist() == [5] * 20
+
+
 @given(
     st.lists(
         st.one_of(st.lists(st.integers(1, 4), max_size=8), st.sets(st.integers(1, 5)).map(frozenset)),
@@ -87,7 +103,7 @@ def test_no_key_is_finished_when_none_is_asked(book: RequestBook[str]) -> None:
 )
 def test_what_went_in_comes_out_or_is_counted(steps: list[list[int] | frozenset[int]]) -> None:
     """Bounds of 5 and 8: kept + dropped, and every sum, are what was added since the last taking."""
-    book: RequestBook[str] = RequestBook(2)
+    book: RequestBook[str] = RequestBook(sums, 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(requests, "OPERATIONS_PER_REQUEST", 5)
         patch.setattr(requests, "OPERATIONS_HELD", 8)
@@ -103,7 +119,9 @@ def test_what_went_in_comes_out_or_is_counted(steps: list[list[int] | frozenset[
                 kept = np.bincount(served.request, minlength=len(keys))
                 for i, key in enumerate(keys):
                     assert kept[i] <= 5
-                    assert kept[i] + served.dropped[i] == served.totals[i, 0] == added[key]
-                    assert served.totals[i, 1] == 10 * key * added[key]
+                    assert (served.operations["size_bytes"][served.request == i] == key).all()
+                    assert kept[i] + served.dropped[i] == added[key]
+                    assert served.beyond[i].tolist() == [served.dropped[i], 10 * key * served.dropped[i]]
                     added[key] = 0
             assert 0 <= book.held_rows <= 8
+            assert sum(len(chunk.owners) for chunk in book._chunks) <= 2 * book.held_rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import mmap
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.discover import symbols
+from otelgpu.discover.elf_files import open_elf
 from otelgpu.discover.symbols import AddressResolver
 from tests.unit.symbols.elf_builders import compile_c
 
@@ -199,3 +201,69 @@ def test_the_caches_stay_within_their_bounds(tmp_path: Path, running: Running) -
     resolver.close()
     assert len(list(Path("/proc/self/fd").iterdir())) < open_before
     assert resolver._names_bytes == 0
+
+
+def test_a_return_address_is_named_by_the_call_before_it(running: Running, resolver: AddressResolver) -> None:
+    assert resolver.resolve_return(running.pid, running.scale + 4) == ("scale(float*)+0x4", True)
+    assert resolver.resolve(running.pid, running.scale + 4) == ("scale(float*)", True)
+    # The byte before belongs to the function before, or to nobody, never to the one that starts here.
+    assert not resolver.resolve_return(running.pid, running.axpy)[0].startswith("axpy")
+    assert resolver.resolve_return(1 << 30, 0x10) == ("[unknown]+0x10", False)
+
+
+def test_another_file_with_the_number_of_the_mapped_one_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resolver: AddressResolver
+) -> None:
+    library = compile_c(tmp_path, "libsome.so", "int some_one(void) { return 1; }", "-shared", "-fPIC")
+    address = ctypes.cast(ctypes.CDLL(str(library)).some_one, ctypes.c_void_p).value
+    assert address is not None
+    # What the kernel tells of the mapping does not fit any code of the file that is found there now.
+    other = compile_c(tmp_path, "other", "int main(void) { return 0; }", "-static")
+    monkeypatch.setattr(symbols, "open_mapping", lambda *_, **__: open_elf(other))
+    entry = next(m for m in symbols.read_maps(os.getpid()) if m.start <= address < m.end)
+    shifted = dataclasses.replace(entry, offset=1 << 40)
+    monkeypatch.setattr(symbols, "read_maps", lambda *_, **__: [shifted])
+    assert not resolver.resolve(os.getpid(), address)[1]
+    assert counted(resolver) == {"file_changed": 1}
+
+
+def test_text_is_read_from_the_file_and_else_from_memory(running: Running, resolver: AddressResolver) -> None:
+    constant = ctypes.create_string_buffer(b"made at run time")
+    assert resolver.text_at(os.getpid(), ctypes.addressof(constant), near=0x10) == b"made at run time"
+    assert resolver.text_at(running.pid, 0x10, near=running.axpy) is None
+    assert resolver.text_at(running.pid, (1 << 64) - 8, near=running.axpy) is None
+    assert resolver.text_at(1 << 30, 0x1000, near=0x10) is None
+    assert counted(resolver) == {"text_unreadable": 3}
+
+
+def test_text_without_an_end_is_not_read_for_ever(resolver: AddressResolver) -> None:
+    page = mmap.mmap(-1, 1 << 20)
+    page.write(b"x" * (1 << 20))
+    view = ctypes.c_char.from_buffer(page)
+    assert resolver.text_at(os.getpid(), ctypes.addressof(view), near=0x10) is None
+    del view
+    page.close()
+
+
+def test_text_that_ends_a_mapping_is_read(resolver: AddressResolver) -> None:
+    page = mmap.mmap(-1, 8192)
+    page[4000:4200] = b"k" * 199 + b"\0"
+    view = ctypes.c_char.from_buffer(page)
+    assert resolver.text_at(os.getpid(), ctypes.addressof(view) + 4000, near=0x10) == b"k" * 199
+    del view
+    page.close()
+
+
+def test_addresses_that_are_nowhere_do_not_make_it_read_the_mappings_each_time(
+    monkeypatch: pytest.MonkeyPatch, resolver: AddressResolver
+) -> None:
+    reads = []
+    read = symbols.read_maps
+    monkeypatch.setattr(symbols, "read_maps", lambda *a, **k: reads.append(a) or read(*a, **k))  # type: ignore[func-returns-value]
+    for address in range(1000):
+        resolver.resolve(os.getpid(), address)
+    assert len(reads) < 60
+    resolver.remember(os.getpid())
+    before = len(reads)
+    resolver.resolve(os.getpid(), 0x2000)
+    assert len(reads) == before + 1

@@ -20,6 +20,7 @@ from otelgpu.model.resource import resource
 
 MS = 1_000_000
 UNIX_OFFSET_NS = 1_700_000_000_000_000_000
+CUDA_STRUCTS = ("cuda_name", "cuda_activity", "cuda_activity_name")  # kinds that are structs of their own
 
 
 @cache
@@ -29,9 +30,13 @@ def btf(family: str) -> Btf:
 
 
 def record(family: str, kind: str, head: dict[str, Any], **fields: Any) -> Batch:
-    """A batch of one record; ``piece``'s fields are found wherever they are."""
-    row = np.zeros(1, dtype=btf(family).dtype(kind))
-    batch = Batch(family=family, kind=kind, records=row)
+    """A batch of one record; ``piece``'s fields are found wherever they are.
+
+    Every kind of call of family cuda is one struct: ``cuda_launch`` is a ``struct cuda_call``.
+    """
+    struct = "cuda_call" if family == "cuda" and kind not in CUDA_STRUCTS else kind
+    row = np.zeros(1, dtype=btf(family).dtype(struct))
+    batch = Batch(family=family, kind=struct, records=row)
     numbers = btf(family).enumerators(f"{family}_kind")
     for name, value in (head | {"kind": numbers[kind.upper()]}).items():
         batch.heads[name] = value
@@ -114,7 +119,7 @@ class Host:
             self.cuda("cuda_launch", "cudaLaunchKernel", **given)
 
     def copy(self, size: int = 4096, **fields: Any) -> None:
-        self.cuda("cuda_copy", "cudaMemcpyAsync", **({"bytes": size, "direction": 1} | fields))
+        self.cuda("cuda_copy", "cudaMemcpyAsync", **({"bytes": size, "detail": 1} | fields))
 
     def synchronize(self, **fields: Any) -> None:
         self.cuda("cuda_synchronization", "cudaStreamSynchronize", **fields)
@@ -183,11 +188,17 @@ def joined(batches: Sequence[Input]) -> list[Input]:
     for item in batches:
         last = made[-1] if made else None
         if isinstance(item, Batch) and isinstance(last, Batch) and item.kind == last.kind:
-            records = np.concatenate([last.records, item.records])
-            made[-1] = Batch(family=item.family, kind=item.kind, records=records)
+            made[-1] = together(last, item)
         else:
             made.append(item)
     return made
+
+
+def together(*batches: Batch) -> Batch:
+    """Batches of one kind as one, byte by byte: numpy would give fields that share bytes bytes of their own."""
+    layout = batches[0].records.dtype
+    data = b"".join(batch.records.tobytes() for batch in batches)
+    return Batch(family=batches[0].family, kind=batches[0].kind, records=np.frombuffer(data, layout).copy())
 
 
 def chat_request(*, stream: bool = True, **headers: str) -> bytes:

@@ -9,9 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, http_attributes
 
-from otelgpu.families.http.signals import attributes, measurements, span_name, template
+from otelgpu.families.http import signals
+from otelgpu.families.http.signals import measurements, span_name, template
 from otelgpu.model.exchange import Endpoint, Exchange
+from otelgpu.model.spans import Text
 from tests.unit.model.builders import exchange, generation
+
+
+def attributes(given: Exchange) -> dict[str, Any]:
+    """Those of one exchange."""
+    found: dict[str, Any] = {}
+    for attribute in signals.attributes([given]):
+        values = attribute.values
+        if attribute.present is None or attribute.present[0]:
+            text = isinstance(values, Text)
+            found[attribute.key] = values.table[values.codes[0]] if text else values[0].item()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -101,7 +114,7 @@ def test_an_unknown_method_is_other() -> None:
 
 
 def measured(given: Exchange) -> dict[str, float]:
-    return {metric.name: value for metric, value, _ in measurements(given)}
+    return {told.metric.name: value for told in measurements([given]) for value in told.values}
 
 
 def test_a_plain_request_is_only_measured_as_http() -> None:
@@ -129,5 +142,5 @@ def test_no_measurement_is_labelled_with_what_a_client_can_vary_at_will() -> Non
     wild = exchange(
         generation=generation(), path="/x/1", user_agent="wild", client=Endpoint(address="9.9.9.9", port=1)
     )
-    text = repr([labels for _, _, labels in measurements(wild)])
+    text = repr([told.labels for told in measurements([wild])])
     assert not any(word in text for word in ("/x/1", "wild", "9.9.9.9"))

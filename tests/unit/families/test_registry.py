@@ -10,9 +10,10 @@ import pytest
 from otelgpu.errors import OtelgpuError
 from otelgpu.families import registry
 from otelgpu.families.base import Conversation, Family, Instrument, Metric, OperationDecoder, OperationSignals
+from otelgpu.families.cuda.functions import Functions, canonical
 from otelgpu.families.http import signals as http
 from otelgpu.model.operations import OperationKind
-from otelgpu.signals import names
+from otelgpu.signals import memory, names
 from tests.unit.families.records import btf
 from tests.unit.model.builders import calls, exchange, generation
 
@@ -63,8 +64,8 @@ def test_columns_of_the_table_answer_one_value_per_row() -> None:
 
 
 def all_metrics() -> list[Metric]:
-    exchanged = http.SIGNALS.metrics(exchange(generation=generation()))
-    return [spec.metric for spec in cuda_signals().metrics] + [metric for metric, _, _ in exchanged]
+    exchanged = [measured.metric for measured in http.SIGNALS.metrics([exchange(generation=generation())])]
+    return [spec.metric for spec in cuda_signals().metrics] + exchanged + list(memory.METRICS)
 
 
 def test_no_two_families_share_a_metric() -> None:
@@ -80,13 +81,17 @@ def test_only_histograms_have_bounds_and_they_ascend(metric: Metric) -> None:
 
 def test_the_functions_of_the_table_exist() -> None:
     known = set(registry.families()["cuda"].open(btf("cuda")).apis.values())  # type: ignore[union-attr]
-    assert {api for spec in cuda_signals().metrics for api in spec.apis} <= known
+    canonical_names = {canonical(name) for name in known}
+    listed = [spec.apis for spec in cuda_signals().metrics if isinstance(spec.apis, Functions)]
+    assert len(listed) > 5
+    assert {name for apis in listed for name in apis.names} <= canonical_names
 
 
 def test_a_familys_names_do_not_clash_with_the_shared_ones() -> None:
     shared = {value for key, value in vars(names).items() if key.isupper()}
     signals = cuda_signals()
     own = {spec.key for table in signals.attributes.values() for spec in table} | {signals.kernel_name}
+    own |= {key for key, _ in signals.api_labels}
     own |= {key for table in signals.labels.values() for key, _, _ in table} | {
         s[0] for s in signals.summaries
     }

@@ -24,8 +24,10 @@ def calls(rows: int = 1, **columns: Any) -> Operations:
     made = operations(rows)
     made["start_ns"] = np.arange(1, rows + 1) * 10 * MS
     made["duration_ns"], made["tgid"], made["tid"] = MS, 100, 101
-    made["kind"], made["api"], made["returned"], made["name"] = OperationKind.LAUNCH, 1, 1, 1
-    made["grid"] = made["block"] = (4, 2, 1)
+    made["kind"], made["api"], made["returned"] = columns.pop("kind", OperationKind.LAUNCH), 1, 1
+    launches = np.flatnonzero(made["kind"] == OperationKind.LAUNCH)  # others have something else there
+    made["name"][launches] = 1
+    made["grid"][launches] = made["block"][launches] = (4, 2, 1)
     for column, value in columns.items():
         made[column] = value
     return made
@@ -161,14 +163,18 @@ def any_calls(draw: st.DrawFn, max_rows: int = 40) -> Operations:
         digits, value = np.divmod(digits, np.uint64(base))
         return value
 
-    return calls(
+    rows = calls(
         len(digits),
-        name=digit(3),
         tid=101 + digit(3),
         kind=np.array([1, 3, 6])[digit(3)],
         status=np.where(digit(4), 0, 2),
-        grid=np.where(digit(4), 1, 8)[:, None],
         start_ns=digit(200),
         duration_ns=np.arange(1, len(digits) + 1) * 10**9,
-        size_bytes=np.arange(1, len(digits) + 1) * (2**40 + 1),
     )
+    name, grid, order = digit(3), np.where(digit(4), 1, 8), np.arange(1, len(digits) + 1)
+    launches = np.flatnonzero(rows["kind"] == OperationKind.LAUNCH)
+    rows["name"][launches], rows["grid"][launches] = name[launches], grid[launches, None]
+    copies = np.flatnonzero(rows["kind"] == OperationKind.COPY)
+    rows["size_bytes"][copies] = order[copies] * (2**40 + 1)
+    rows["other"][copies] = order[copies]  # lies where the name of a launch does
+    return rows

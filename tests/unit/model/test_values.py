@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from otelgpu.model.exchange import TraceParent
@@ -29,8 +30,11 @@ def test_heads_are_found_wherever_the_head_is_nested() -> None:
     assert [sent.batch.heads["tgid"].tolist() for sent in host.sent] == [[77]] * 3
 
 
-def test_operations_have_no_holes() -> None:
-    assert sum(OPERATION[name].itemsize for name in OPERATION.names) == OPERATION.itemsize
+def test_an_operation_uses_its_bytes() -> None:
+    used = np.zeros(OPERATION.itemsize, dtype=np.bool_)
+    for form, offset, *_ in (OPERATION.fields or {}).values():
+        used[offset : offset + form.itemsize] = True
+    assert np.flatnonzero(~used).tolist() == []
 
 
 def test_times_to_first_and_per_token_are_those_of_the_convention() -> None:

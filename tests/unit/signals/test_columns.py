@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.model.spans import Text
-from otelgpu.signals.columns import attributes_of_rows, constant_text, text, text_of_codes
+from otelgpu.signals.columns import attributes_of_rows, constant_text, text_of_codes
 
 
 def read(column: Text) -> list[object]:
@@ -16,7 +16,7 @@ def read(column: Text) -> list[object]:
 
 @given(st.lists(st.text(max_size=3) | st.lists(st.text(max_size=2), max_size=2).map(tuple)))
 def test_text_reads_back_and_stores_each_value_once(values: list[object]) -> None:
-    column = text(values)  # type: ignore[arg-type]
+    column = Text.of(values)  # type: ignore[arg-type]
     assert read(column) == values
     assert len(set(column.table)) == len(column.table)
 

@@ -18,7 +18,8 @@ from otelgpu.model.operations import CopyDirection, OperationKind
 from otelgpu.model.resource import resource
 from otelgpu.signals import metrics as module
 from otelgpu.signals.metrics import Metrics
-from otelgpu.signals.operation_metrics import measure_operations
+from otelgpu.signals.operation_metrics import OperationMeter
+from otelgpu.signals.parts import parts_of
 from tests.unit.families.records import btf
 from tests.unit.model.builders import LLM, calls
 
@@ -158,9 +159,8 @@ def measured(**columns: Any) -> Metrics:
     metrics = Metrics(START)
     rows = calls(len(next(iter(columns.values()))), **columns)
     decoder = family.open(btf("cuda"))
-    measure_operations(
-        metrics, rows, [(decoder, family.signals)], lambda tgid: resource({"process.pid": tgid})
-    )
+    meter = OperationMeter(metrics, [(decoder, family.signals)], lambda tgid: resource({"process.pid": tgid}))
+    meter.measure(parts_of(rows, 0)[1])
     return metrics
 
 

@@ -16,6 +16,7 @@ from otelgpu.families.base import OperationSignals
 from otelgpu.model.operations import OperationKind
 from otelgpu.signals import summary as module
 from otelgpu.signals.operation_spans import Vocabulary
+from otelgpu.signals.parts import parts_of
 from otelgpu.signals.summary import Latencies, Summary
 from otelgpu.signals.totals import Totals
 from tests.unit.families.records import btf
@@ -24,6 +25,7 @@ from tests.unit.model.builders import any_calls, calls, exchange, generation
 CUDA = registry.families()["cuda"]
 assert isinstance(CUDA.signals, OperationSignals)
 OPENED = [(CUDA.open(btf("cuda")), CUDA.signals)]
+API = btf("cuda").enumerators("cuda_api")
 KERNELS = ["unknown", "void a<int>()", "b()"]
 VOCABULARY = Vocabulary(families=OPENED, kernels=KERNELS, short_kernels=["unknown", "a", "b"])
 
@@ -31,8 +33,7 @@ VOCABULARY = Vocabulary(families=OPENED, kernels=KERNELS, short_kernels=["unknow
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=50))
 def test_percentiles_are_interpolated(values: list[float]) -> None:
     latencies = Latencies()
-    for value in values:
-        latencies.add(value)
+    latencies.add(values)
     low, median, high = latencies.percentiles(0, 50, 100)
     assert (low, high) == (min(values), max(values))
     assert median == pytest.approx(statistics.median(values))
@@ -47,16 +48,15 @@ def test_percentiles_of_nothing_are_not_a_number() -> None:
 def test_only_the_newest_samples_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SAMPLES_KEPT", 3)
     latencies = Latencies()
-    for value in range(8):
-        latencies.add(value)
+    for some in ([0], [1, 2, 3, 4], [5, 6, 7]):
+        latencies.add(some)
     assert (sorted(latencies.values), latencies.count) == ([5, 6, 7], 8)
 
 
 def test_an_exchange_adds_to_the_requests() -> None:
     summary = Summary()
-    summary.add_exchange(exchange(generation=generation()))
-    summary.add_exchange(exchange(status_code=503))
-    summary.add_exchange(exchange(generation=generation(output_tokens=None), error="capture_gap"))
+    summary.add_exchanges([exchange(generation=generation()), exchange(status_code=503)])
+    summary.add_exchanges([exchange(generation=generation(output_tokens=None), error="capture_gap")])
     assert (summary.requests, summary.request_errors, summary.output_tokens) == (3, 2, 5)
     counts = (summary.duration.count, summary.time_to_first_token.count, summary.time_per_output_token.count)
     assert (counts, summary.duration.values[0]) == ((3, 2, 1), pytest.approx(0.09))
@@ -64,7 +64,8 @@ def test_an_exchange_adds_to_the_requests() -> None:
 
 def summed(rows: np.ndarray, owners: list[int] | None = None) -> Summary:
     summary = Summary()
-    summary.add_operations(rows, np.array(owners or [0] * len(rows), dtype=np.int64), VOCABULARY)
+    summary.add_owners(np.array(owners or [0] * len(rows), dtype=np.int64))
+    summary.add_operations(parts_of(rows, 0)[1], VOCABULARY)
     return summary
 
 
@@ -84,7 +85,7 @@ def test_kernels_of_one_short_name_add_up() -> None:
     vocabulary = Vocabulary(families=OPENED, kernels=KERNELS, short_kernels=["unknown", "same", "same"])
     summary = Summary()
     rows = calls(4, name=[1, 2, 1, 2], duration_ns=7)
-    summary.add_operations(rows, np.zeros(4, np.int64), vocabulary)
+    summary.add_operations(parts_of(rows, 0)[1], vocabulary)
     assert (summary.kernels, summary.kernel_host_ns) == ({"same": 4}, {"same": 28})
 
 
@@ -97,7 +98,17 @@ def test_copies_and_waits() -> None:
 
 
 def test_errors_are_named_and_those_of_unknown_result_are_none() -> None:
-    summary = summed(calls(4, status=[2, 2, 98, 98], returned=[1, 1, 1, 0], api=[1, 1, 4, 4]))
+    summary = summed(
+        calls(
+            4,
+            status=[2, 2, 98, 98],
+            returned=[1, 1, 1, 0],
+            api=[
+                API[f"API_{name}"]
+                for name in ("cudaLaunchKernel", "cudaLaunchKernel", "cudaMalloc", "cudaMalloc")
+            ],
+        )
+    )
     assert summary.errors == {
         "cudaLaunchKernel: cudaErrorMemoryAllocation": 2,
         "cudaMalloc: cudaErrorInvalidDeviceFunction": 1,
@@ -112,18 +123,25 @@ def test_no_operations_change_nothing() -> None:
 def test_totals_by_group_are_the_sums_of_the_rows(rows: np.ndarray, data: st.DataObject) -> None:
     totals = Totals(OPENED)
     group = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows))), np.int64)
-    each = totals.of(rows)
+    each = totals.by_group(rows, np.arange(len(rows)), len(rows))
     sums = totals.by_group(rows, group, 4)
     assert sums.shape == (4, len(totals))
     assert sums.tolist() == [each[group == g].sum(axis=0).tolist() for g in range(4)]
+
+
+def test_totals_beyond_what_a_double_holds_are_exact() -> None:
+    sizes = [2**53 + 1, 2**53 + 3, 1]
+    rows = calls(3, kind=OperationKind.COPY, size_bytes=sizes)
+    (sums,) = Totals(OPENED).by_group(rows, np.zeros(3, np.int64), 1).tolist()
+    assert sum(sizes) in sums
 
 
 def test_totals_leave_zeros_out() -> None:
     totals = Totals(OPENED)
     kinds = [OperationKind.LAUNCH, OperationKind.LAUNCH, OperationKind.SYNCHRONIZATION]
     rows = calls(3, kind=kinds, duration_ns=[1, 1, 9])
-    (sums,) = totals.by_group(rows, np.zeros(3, np.int64), 1)
-    assert totals.attributes(sums) == {
+    sums = totals.by_group(rows, np.zeros(3, np.int64), 1)
+    assert {a.key: a.values.tolist()[0] for a in totals.attributes(sums)} == {
         "cuda.launch.calls": 2,
         "cuda.synchronize.calls": 1,
         "cuda.synchronize.host_time_ns": 9,
@@ -131,7 +149,9 @@ def test_totals_leave_zeros_out() -> None:
 
 
 def test_another_familys_rows_add_nothing() -> None:
-    assert not Totals(OPENED).of(calls(3, family=1)).any()
+    rows = calls(6, family=[1, 1, 1, 0, 1, 1], kind=[1, 3, 6, 1, 3, 6], size_bytes=7)
+    sums = Totals(OPENED).by_group(rows, np.zeros(6, np.int64), 1)
+    assert sums.tolist() == [[1, 0, 0, 0, 0, 0]]
 
 
 def test_a_call_without_a_name_has_its_number() -> None:

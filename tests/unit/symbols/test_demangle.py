@@ -214,3 +214,39 @@ def test_any_text_has_a_short_name(text: str) -> None:
 def test_any_mangled_text_is_survived(text: str) -> None:
     assert demangle(text)
     assert short_name(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("__nv_static_25__f05f2698_4_k_cu_c1bc4f3f__Z5quietPd", "quiet(double*)"),
+        (
+            "__nv_static_25__f05f2698_4_k_cu_c1bc4f3f__ZN1m36_GLOBAL__N__f05f2698_4_k_cu_c1bc4f3f6hiddenEPi",
+            "m::(anonymous namespace)::hidden(int*)",
+        ),
+        ("__nv_static_25__f05f2698_4_k_cu_c1bc4f3f_plain", "plain"),
+        ("__nv_static_9999_x", "__nv_static_9999_x"),
+        ("__nv_static_", "__nv_static_"),
+    ],
+)
+def test_static_kernels_of_relocatable_device_code_lose_their_prefix(name: str, full: str) -> None:
+    assert demangle(name) == full
+
+
+@pytest.mark.parametrize(
+    ("full", "short"),
+    [
+        ("triton_poi_fused_add_mul_0", "triton_poi_fused_add_mul_0"),
+        ("kernel_0d1d2d3de4de", "kernel_0d1d2d3de4de"),
+        (
+            "cutlass_80_tensorop_f16_s16816gemm_f16_256x128_32x3_nn_align8",
+            "cutlass_80_tensorop_f16_s16816gemm_f16_256x128_32x3_nn_align8",
+        ),
+        ("void cutlass::Kernel2<cutlass_80_gemm_align8>(cutlass_80_gemm_align8::Params)", "Kernel2"),
+        ("void ew<108, l8(float*)::{lambda(float)#2}>(l8(float*)::{lambda(float)#2}, float*)", "ew"),
+        ("main::foo(int)+0x1d", "main::foo(int)+0x1d"),
+        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFu…", "vectorized_elementwise_kernel"),
+    ],
+)
+def test_kernels_as_frameworks_name_them_have_short_names(full: str, short: str) -> None:
+    assert short_name(full) == short

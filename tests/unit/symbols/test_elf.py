@@ -237,3 +237,53 @@ def test_the_real_libcudart_gives_its_exports() -> None:
     assert elf.soname == "libcudart.so.12" and elf.build_id and elf.machine in ("x86-64", "aarch64")
     symbol = elf.symbol_at(offsets["cudaLaunchKernel"] + 1)
     assert symbol is not None and symbol.name == "cudaLaunchKernel"
+
+
+CONSTANTS = """
+    const char fixed[] = "a constant";
+    char changeable[] = "a variable";
+    int function(int x) { return x + 1; }
+"""
+
+
+def test_text_of_a_segment_that_may_change_is_not_read(tmp_path: Path) -> None:
+    content = compile_c(
+        tmp_path, "lib.so", CONSTANTS, "-shared", "-fPIC", "-z", "noseparate-code"
+    ).read_bytes()
+    elf = ElfImage(content)
+
+    def text(wanted: bytes) -> bytes | None:
+        place = content.index(wanted)
+        load = next(load for load in elf.loads if 0 <= place - load.offset < load.size)
+        return elf.constant_text(place - load.offset + load.address)
+
+    assert text(b"a constant\0") == b"a constant"
+    assert text(b"a variable\0") is None
+    assert elf.constant_text(1 << 63) is None
+
+
+def test_text_without_an_end_is_none() -> None:
+    elf = ElfImage(synthetic_elf(1, size=4).ljust(9000, b"x"))
+    assert all(b"\0" not in (elf.constant_text(address) or b"") for address in range(0x1000, 0x1200))
+
+
+def test_addresses_and_offsets_are_each_others_inverse(tmp_path: Path) -> None:
+    elf = ElfImage(compile_library(tmp_path).read_bytes())
+    offset = elf.function_offsets(["exported"])["exported"]
+    address = elf.address_of(offset)
+    assert address is not None and elf.offset_of(address) == offset
+    assert elf.address_of(0) is None or elf.loads[0].executable
+    assert elf.offset_of(1 << 63) is None
+    assert any(start <= address < start + len(code) for start, code in elf.code())
+
+
+def test_a_section_whose_name_ends_anothers_is_found(tmp_path: Path) -> None:
+    path, data = compile_library(tmp_path), tmp_path / "data"
+    data.write_bytes(b"the content")
+    options = [f"--add-section={name}={data}" for name in ("Q_needle_", "zz.needle")]
+    subprocess.run([compiler("objcopy"), *options, str(path)], check=True)
+    content = path.read_bytes()
+    assert ElfImage(content).section(".needle") is None
+    content = content.replace(b"\0Q_needle_\0", b"\0.needle\0\0\0")
+    found = ElfImage(content).section(".needle")
+    assert found is not None and bytes(found.content) == b"the content"

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Compiled for BPF, never loaded: its BTF tells the agent the layout of the memory. */
+#include "memory.h"
+
+RECORD(inject_hello);
+RECORD(inject_header);
+RECORD(inject_thread);
+ENUM(inject_number);
+ENUM(inject_counter);
+ENUM(cupti_counter);

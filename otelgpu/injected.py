@@ -1,0 +1,222 @@
+"""The in-process source: programs that write their CUDA calls themselves become pipeline inputs.
+
+As :mod:`otelgpu.live`, without a privilege and without BPF: what is in scope is what was started with
+:meth:`InjectedSource.environment`, and whatever that starts. Only family ``cuda`` is seen this way.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Set
+from pathlib import Path
+from typing import Final
+
+from otelgpu.discover.kernel_names import KernelNamer, NameKinds
+from otelgpu.discover.maps import Mapping as Mapped
+from otelgpu.discover.maps import executable_mappings
+from otelgpu.discover.probes import Placement
+from otelgpu.discover.processes import ProcessFacts, describe, process_resource
+from otelgpu.discover.symbols import AddressResolver
+from otelgpu.errors import OtelgpuError
+from otelgpu.families.base import Family
+from otelgpu.kernel import clock
+from otelgpu.kernel.inject import DEVICE_TIME_VARIABLE, InjectListener, environment, read_library
+from otelgpu.kernel.inject_records import FAMILY
+from otelgpu.kernel.loader import read_image
+from otelgpu.layout.btf import Btf
+from otelgpu.model.inputs import Input, LossCounted, ProcessGone, ProcessSeen, Tick
+from otelgpu.model.resource import AttributeValue
+
+_LOOK_EVERY_S: Final = 0.02  # at how full the rings are: they wake nobody
+_FULL_ENOUGH: Final = 0.25
+_ANCHOR_EVERY_NS: Final = 10_000_000_000
+_COUNTERS_EVERY_NS: Final = 1_000_000_000
+
+
+class InjectedSource:
+    """Observes until closed. Raises :class:`OtelgpuError` when the library or its socket cannot be had.
+
+    ``device_time`` has programs ask CUPTI when work ran on the GPU; ``ring_bytes`` is for each thread, a power
+    of two; ``socket_path`` is for programs in containers, which must reach it.
+    """
+
+    def __init__(
+        self,
+        families: Mapping[str, Family],
+        *,
+        base_attributes: Mapping[str, AttributeValue] | None = None,
+        device_time: bool = False,
+        ring_bytes: int = 1 << 20,
+        socket_path: Path | None = None,
+    ) -> None:
+        if FAMILY not in families:
+            raise OtelgpuError(
+                f"source inject sees family {FAMILY} only, and that is not asked for",
+                hint=f"add {FAMILY} to --families, or leave --source at uprobe",
+            )
+        self._image = read_image(FAMILY)
+        self._library = read_library()
+        self._base_attributes = dict(base_attributes or {})
+        self._device_time = device_time
+        self.unseen = tuple(name for name in families if name != FAMILY)
+        self.counters: Counter[str] = Counter()
+        self._events = select.epoll()
+        self._ready: list[Input] = []
+        self._present: set[int] = set()
+        self._looked_at: dict[int, tuple[ProcessFacts | None, list[Mapped]]] = {}  # until they are welcomed
+        self._resolver = AddressResolver()
+        self._namer = KernelNamer(self._resolver)
+        self._kinds = NameKinds.of(FAMILY, self._image.btf.enumerators(f"{FAMILY}_kind"))
+        self._reported: Counter[tuple[str, str]] = Counter()
+        self._anchored_ns = 0
+        self._counted_ns = 0
+        self._listener = InjectListener(
+            self._library.layout,
+            self._image.btf,
+            path=socket_path,
+            ring_bytes=ring_bytes,
+            look_at=self._look_at,
+        )
+        self._events.register(self._listener.fileno(), select.EPOLLIN)
+
+    def environment(self, present: Mapping[str, str]) -> dict[str, str]:
+        """``present`` with what makes a program started with it be observed."""
+        wanted = environment(self._library.path, self._listener.path, present)
+        return {**present, **wanted, **({DEVICE_TIME_VARIABLE: "1"} if self._device_time else {})}
+
+    @property
+    def btf(self) -> dict[str, Btf]:
+        """Record descriptions by family."""
+        return {FAMILY: self._image.btf}
+
+    @property
+    def btf_sections(self) -> dict[str, bytes]:
+        """The same, raw, for a capture."""
+        return {FAMILY: self._image.btf_section}
+
+    @property
+    def placements(self) -> list[Placement]:
+        """No library carries probes."""
+        return []
+
+    @property
+    def stems(self) -> frozenset[str]:
+        """No library needs any."""
+        return frozenset()
+
+    @property
+    def gpu_processes(self) -> Set[int]:
+        """Those that made a call."""
+        return self._present
+
+    def observe(self, tgid: int) -> None:
+        """A process is in scope by its environment, not by its number; but it exists now, so threads may."""
+        self._listener.start()
+
+    def observe_running(self) -> None:
+        """What runs already has no library in it; what has one and waits for the agent may come now."""
+        self._listener.start()
+
+    def prepare_file(self, path: Path) -> None:
+        """There is nothing to prepare in a file."""
+
+    def start_holding(self) -> None:
+        """Nobody need be held: no call is missed."""
+
+    def stop_holding(self) -> None:
+        """See :meth:`start_holding`."""
+
+    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
+        """Until the time is over, a ring is a quarter full or one of ``others`` is readable; those that are."""
+        self._listener.start()
+        deadline = time.monotonic() + timeout_s
+        for descriptor in others:
+            self._events.register(descriptor, select.EPOLLIN)
+        try:
+            while True:
+                left = max(deadline - time.monotonic(), 0)
+                ready = {descriptor for descriptor, _ in self._events.poll(min(left, _LOOK_EVERY_S))}
+                if self._listener.fileno() in ready:
+                    ready.remove(self._listener.fileno())
+                    self._welcome()
+                if ready or left <= _LOOK_EVERY_S or self._listener.pressure() >= _FULL_ENOUGH:
+                    return ready
+        finally:
+            for descriptor in others:
+                self._events.unregister(descriptor)
+
+    def _look_at(self, tgid: int) -> None:
+        """In the listener's thread: soon the process may have ended."""
+        self._looked_at[tgid] = describe(tgid), executable_mappings(tgid)
+
+    def _welcome(self) -> None:
+        for tgid in self._listener.arrived():
+            self._present.add(tgid)
+            self._namer.forget(tgid)  # its number may have been another's, or another program's
+            facts, mapped = self._looked_at.pop(tgid, (None, []))
+            self._resolver.remember(tgid, mapped)  # it may have ended when names are wanted, or already
+            if facts is None:
+                self.counters["process_not_described"] += 1
+                continue
+            described = process_resource(facts, self._base_attributes)
+            self._ready.append(ProcessSeen(tgid=tgid, time_ns=clock.monotonic_ns(), resource=described))
+
+    # -- collection -------------------------------------------------------------------------------
+
+    def collect(self) -> list[Input]:
+        """Everything up to now, ended by a :class:`Tick`."""
+        found: list[Input] = []
+        gone = self._listener.gone()  # first: what they wrote to the end is in this collection then
+        now_ns = clock.monotonic_ns()
+        if now_ns - self._anchored_ns >= _ANCHOR_EVERY_NS:
+            found.append(clock.anchor())
+            self._anchored_ns = now_ns
+        self._welcome()
+        batches = self._listener.drain(now_ns)
+        found += self._ready
+        self._ready = []
+        for batch in batches:
+            self._namer.learn(batch, self._kinds)
+        for batch in batches:
+            found += self._namer.name(batch)
+            found.append(batch)
+        for tgid in gone:
+            self._present.discard(tgid)
+            self._namer.forget(tgid)
+            self._resolver.forget(tgid)
+            found.append(ProcessGone(tgid=tgid, time_ns=now_ns))
+        if now_ns - self._counted_ns >= _COUNTERS_EVERY_NS:
+            self._counted_ns = now_ns
+            found += self.losses()
+        found.append(Tick(time_ns=now_ns))
+        return found
+
+    def totals(self) -> dict[tuple[str, str], int]:
+        """Every counter since the start: (family or room, reason) → count; ``submitted`` included."""
+        return {
+            (room, reason): count
+            for room, counters in (
+                (FAMILY, self._listener.counters()),
+                ("live", self.counters),
+                ("symbols", {**self._resolver.counters, **self._namer.counters}),
+            )
+            for reason, count in counters.items()
+        }
+
+    def losses(self) -> list[Input]:
+        """What was lost since the last call."""
+        found: list[Input] = []
+        for (room, reason), total in self.totals().items():
+            grown = total - self._reported[room, reason]
+            if grown > 0 and reason != "submitted":
+                self._reported[room, reason] = total
+                found.append(LossCounted(family=room, reason=reason, count=grown))
+        return found
+
+    def close(self) -> None:
+        """Stop listening; programs go on, unobserved. Idempotent."""
+        self._listener.close()
+        self._events.close()
+        self._resolver.close()

@@ -1,0 +1,158 @@
+"""Where inputs come from, whichever way: what a session asks of a source, and two sources as one.
+
+In: :mod:`otelgpu.live` (probes) and :mod:`otelgpu.injected` (a library in the program). Out: one sequence of
+inputs with one :class:`~otelgpu.model.inputs.Tick` at the end of each collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Protocol
+
+from otelgpu.discover.probes import Placement
+from otelgpu.layout.btf import Btf
+from otelgpu.model.inputs import Input, Tick
+
+
+class Source(Protocol):
+    """Observes from its construction on, until it is closed."""
+
+    @property
+    def btf(self) -> Mapping[str, Btf]:
+        """Record descriptions by family."""
+
+    @property
+    def btf_sections(self) -> Mapping[str, bytes]:
+        """The same, raw, for a capture."""
+
+    @property
+    def placements(self) -> Sequence[Placement]:
+        """Libraries and programs that carry probes."""
+
+    @property
+    def stems(self) -> frozenset[str]:
+        """Library names that probes are for."""
+
+    @property
+    def gpu_processes(self) -> Set[int]:
+        """Processes that have a vendor's library."""
+
+    def observe(self, tgid: int) -> None:
+        """Bring a process into scope."""
+
+    def observe_running(self) -> None:
+        """Look at the processes that run already."""
+
+    def prepare_file(self, path: Path) -> None:
+        """A program is about to load a file."""
+
+    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
+        """Until the time is over, there is much to collect, or one of ``others`` is readable; those that are."""
+
+    def collect(self) -> list[Input]:
+        """Everything up to now, ended by a :class:`Tick`."""
+
+    def losses(self) -> list[Input]:
+        """What was lost since the last call."""
+
+    def totals(self) -> Mapping[tuple[str, str], int]:
+        """Every counter since the start: (family or room, reason) → count; ``submitted`` included."""
+
+    def start_holding(self) -> None:
+        """Hold processes at what they map, where that was asked for."""
+
+    def stop_holding(self) -> None:
+        """Hold nobody from here on."""
+
+    def close(self) -> None:
+        """End observing; idempotent."""
+
+
+class JointSource:
+    """Calls from one source, conversations from another, of the same processes."""
+
+    def __init__(self, calls: Source, conversations: Source) -> None:
+        self._calls, self._conversations = calls, conversations
+        self._both = (calls, conversations)
+
+    @property
+    def btf(self) -> dict[str, Btf]:
+        """Of both."""
+        return {**self._calls.btf, **self._conversations.btf}
+
+    @property
+    def btf_sections(self) -> dict[str, bytes]:
+        """Of both."""
+        return {**self._calls.btf_sections, **self._conversations.btf_sections}
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Of both."""
+        return [placement for source in self._both for placement in source.placements]
+
+    @property
+    def stems(self) -> frozenset[str]:
+        """Of both."""
+        return self._calls.stems | self._conversations.stems
+
+    @property
+    def gpu_processes(self) -> Set[int]:
+        """Of both."""
+        return {*self._calls.gpu_processes, *self._conversations.gpu_processes}
+
+    def observe(self, tgid: int) -> None:
+        """Bring a process into scope of both."""
+        for source in self._both:
+            source.observe(tgid)
+
+    def observe_running(self) -> None:
+        """Have both look."""
+        for source in self._both:
+            source.observe_running()
+
+    def prepare_file(self, path: Path) -> None:
+        """Tell both."""
+        for source in self._both:
+            source.prepare_file(path)
+
+    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
+        """As the calls' source waits: theirs is the one that fills."""
+        return self._calls.wait(timeout_s, others)
+
+    def collect(self) -> list[Input]:
+        """Calls first, conversations last: then every request that a call was made for is known.
+
+        The tick is the calls': what came after it is with the next one, whichever source it is of.
+        """
+        calls, conversations = self._calls.collect(), self._conversations.collect()
+        ticks = [item for item in calls if isinstance(item, Tick)]
+        others = [item for item in (*calls, *conversations) if not isinstance(item, Tick)]
+        return [*others, *ticks]
+
+    def losses(self) -> list[Input]:
+        """Of both."""
+        return [loss for source in self._both for loss in source.losses()]
+
+    def totals(self) -> dict[tuple[str, str], int]:
+        """Of both."""
+        totals: dict[tuple[str, str], int] = {}
+        for source in self._both:
+            for key, count in source.totals().items():
+                totals[key] = totals.get(key, 0) + count
+        return totals
+
+    def start_holding(self) -> None:
+        """Both."""
+        for source in self._both:
+            source.start_holding()
+
+    def stop_holding(self) -> None:
+        """Both."""
+        for source in self._both:
+            source.stop_holding()
+
+    def close(self) -> None:
+        """Both."""
+        for source in self._both:
+            source.close()

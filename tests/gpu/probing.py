@@ -1,0 +1,68 @@
+"""How often exported functions are entered, by the kernel's own uprobe counters: needs nothing of otelgpu."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+
+TRACING = Path("/sys/kernel/tracing")
+GROUP = "otelgpu_test"
+
+
+def hindrance() -> str | None:
+    """What stands in the way of counting; None when nothing does."""
+    if os.geteuid() != 0:
+        return f"needs root, the uid is {os.geteuid()}"
+    if not os.access(TRACING / "uprobe_events", os.W_OK):
+        return f"{TRACING}/uprobe_events cannot be written"
+    return None
+
+
+def offset_of(library: Path, symbol: str) -> int:
+    """Where in the file an exported function begins."""
+    with library.open("rb") as file:
+        elf = ELFFile(file)
+        (found,) = elf.get_section_by_name(".dynsym").get_symbol_by_name(symbol)
+        address: int = found["st_value"]
+        for segment in elf.iter_segments("PT_LOAD"):
+            begin = segment["p_vaddr"]
+            if begin <= address < begin + segment["p_filesz"]:
+                return int(address - begin + segment["p_offset"])
+    raise ValueError(f"{symbol} of {library} lies in no segment")
+
+
+@contextlib.contextmanager
+def counting(*places: tuple[Path, str]) -> Iterator[Callable[[], dict[str, int]]]:
+    """While in it, the kernel counts entries of (library, symbol); calling what it gives tells how many."""
+    names = {symbol: f"n{position}_{os.getpid()}" for position, (_, symbol) in enumerate(places)}
+    events = TRACING / "uprobe_events"
+    with contextlib.ExitStack() as stack:
+        for library, symbol in places:
+            name = names[symbol]
+            _write(events, f"p:{GROUP}/{name} {library.resolve()}:{offset_of(library, symbol):#x}\n")
+            stack.callback(_write, events, f"-:{GROUP}/{name}\n")
+            enable = TRACING / "events" / GROUP / name / "enable"
+            _write(enable, "1")
+            stack.callback(_write, enable, "0")
+
+        def counts() -> dict[str, int]:
+            hits = {}
+            for line in (TRACING / "uprobe_profile").read_text().splitlines():
+                *_, name, count = line.split()
+                hits[name] = int(count)
+            return {symbol: hits.get(name, 0) for symbol, name in names.items()}
+
+        yield counts
+
+
+def _write(path: Path, text: str) -> None:
+    """Append without seeking, which tracefs does not allow, nor truncating, which drops others' probes."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
