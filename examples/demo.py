@@ -170,9 +170,8 @@ def _calls(spans: list[Span]) -> dict[str, int]:
 
 
 def _made(line: dict[str, Any]) -> dict[str, int]:
-    """The calls that the server counted, of the functions that have probes."""
-    unseen = ("cudaStreamCreate", "cudaStreamDestroy")
-    return dict(sorted((name, count) for name, count in line["cuda_calls"].items() if name not in unseen))
+    """The calls that the server counted: all that it makes for a request have probes."""
+    return dict(sorted(line["cuda_calls"].items()))
 
 
 def _tree(spans: list[Span]) -> Tree:

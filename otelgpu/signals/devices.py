@@ -109,6 +109,12 @@ PROCESS_MEMORY: Final = _metric(
 PROCESS_UTILIZATION: Final = _metric(
     "otelgpu.gpu.process.utilization", "1", _GAUGE, "Fraction of time the process kept the device at a task."
 )
+PROCESS_DEVICE: Final = _metric(
+    "otelgpu.gpu.process.device",
+    "1",
+    _LEVEL,
+    "1 for each GPU that the process can call by an ordinal: what joins cuda.device.index to hw.id.",
+)
 
 Labels = Mapping[str, str | int]
 
@@ -197,7 +203,7 @@ _MOST: Final = 1 << 50  # a petabyte, or two weeks in nanoseconds, since the las
 
 METRICS: Final = (
     *dict.fromkeys(row.metric for row in ROWS.values()),
-    *(MEMORY_SHARE, STATUS, THROTTLE, PROCESS_MEMORY, PROCESS_UTILIZATION),
+    *(MEMORY_SHARE, STATUS, THROTTLE, PROCESS_MEMORY, PROCESS_UTILIZATION, PROCESS_DEVICE),
 )
 """All of them, for the documentation."""
 
@@ -242,19 +248,6 @@ class DeviceMetrics:
         """The process has ended: its ordinals mean nothing any more."""
         self._ordinals.pop(tgid, None)
 
-    def attributes(self, tgid: int, ordinal: int) -> dict[str, str | int]:
-        """``cuda.device.*`` of the device that process ``tgid`` calls ``ordinal``; what is unknown is left out."""
-        if ordinal < 0:
-            return {}
-        uuids = self._ordinals.get(tgid, ())
-        uuid = uuids[ordinal] if ordinal < len(uuids) else ""
-        found: dict[str, str | int] = {CUDA_INDEX: ordinal}
-        if uuid:
-            found[CUDA_UUID] = bare(uuid)
-        if uuid in self._devices and self._devices[uuid].model:
-            found[CUDA_MODEL] = self._devices[uuid].model
-        return found
-
     def _see(self, seen: DeviceSeen) -> None:
         before = self._devices.get(seen.uuid)
         if before is not None and _identity(before) != _identity(seen):
@@ -274,6 +267,8 @@ class DeviceMetrics:
             if owner is not None:
                 for series, value in self._of_process(owner, process):
                     self._set(told, series, value)
+        for series in self._callers(readings.uuid):
+            self._set(told, series, 1)
         self._stand(readings.uuid, told)
         for quantity, value in readings.values.items():
             self._count(device, quantity, value)
@@ -310,6 +305,22 @@ class DeviceMetrics:
         ):
             if percent is not None:
                 yield _Series(PROCESS_UTILIZATION, owner, _key(identity | {TASK: task})), percent / 100
+
+    def _attributes(self, tgid: int, ordinal: int) -> dict[str, str | int]:
+        """``cuda.device.*`` of a device that a process calls ``ordinal``."""
+        uuid = self._ordinals[tgid][ordinal]
+        found: dict[str, str | int] = {CUDA_INDEX: ordinal, CUDA_UUID: bare(uuid)}
+        if self._devices[uuid].model:
+            found[CUDA_MODEL] = self._devices[uuid].model
+        return found
+
+    def _callers(self, uuid: str) -> Iterator[_Series]:
+        """The processes that can call a device, each by its ordinal."""
+        for tgid, uuids in self._ordinals.items():
+            owner = self._resource_of(tgid)
+            for ordinal, called in enumerate(uuids):
+                if called == uuid and owner is not None:
+                    yield _Series(PROCESS_DEVICE, owner, _key({ID: uuid, **self._attributes(tgid, ordinal)}))
 
     def _count(self, device: DeviceSeen, quantity: Quantity, value: int) -> None:
         row = ROWS.get(quantity)

@@ -27,6 +27,8 @@ SERIES_PER_METRIC: Final = 2000
 """Distinct attribute sets of one metric and resource; what comes beyond joins one series of
 ``otel.metric.overflow`` (OpenTelemetry metrics SDK specification, cardinality limits)."""
 
+_MOST: Final = (1 << 63) - 1  # of an OTLP integer
+
 Labels = tuple[tuple[str, str | int], ...]
 _OVERFLOW: Final[Labels] = (("otel.metric.overflow", True),)
 
@@ -165,6 +167,8 @@ class Metrics:
         owners: dict[Resource, pb.ResourceMetrics] = {}
         scopes: dict[tuple[Resource, str], pb.ScopeMetrics] = {}
         for (resource, name), table in self._tables.items():
+            if not table.series:
+                continue  # what was told of it is told no more
             if resource not in owners:
                 message = ResourceMessage(attributes=[key_value(k, v) for k, v in resource.attributes])
                 owners[resource] = data.resource_metrics.add(resource=message, schema_url=names.SCHEMA_URL)
@@ -193,7 +197,7 @@ class Metrics:
         if metric.instrument is Instrument.COUNTER:
             message.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
             message.sum.is_monotonic = True
-            message.sum.data_points.add(as_int=int(series.total), **common)
+            message.sum.data_points.add(as_int=min(int(series.total), _MOST), **common)
             return
         if metric.instrument in (Instrument.GAUGE, Instrument.UP_DOWN_COUNTER):
             self._standing(message, metric, series, common)
@@ -215,7 +219,8 @@ class Metrics:
     def _standing(self, message: Any, metric: Metric, series: _Series, common: dict[str, Any]) -> None:
         from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
-        value = {"as_int" if isinstance(series.total, int) else "as_double": series.total}
+        whole = isinstance(series.total, int)
+        value = {"as_int": min(int(series.total), _MOST)} if whole else {"as_double": series.total}
         if metric.instrument is Instrument.GAUGE:
             del common["start_time_unix_nano"]
             message.gauge.data_points.add(**value, **common)

@@ -315,20 +315,29 @@ def test_what_is_not_told_of_a_process_is_absent() -> None:
     assert told.points("otelgpu.gpu.process.utilization", LLM) == []
 
 
-# -- the device of an operation ------------------------------------------------------------------------------
+# -- the devices of a process ---------------------------------------------------------------------------------
 
 
-def test_an_operation_carries_its_device() -> None:
-    told = Told(seen(), ProcessDevices(tgid=70, time_ns=1, uuids=("", UUID, "MIG-unknown")))
-    attributes = told.devices.attributes
-    assert attributes(70, 1) == {
-        "cuda.device.index": 1,
-        "cuda.device.uuid": UUID.removeprefix("GPU-"),
-        "cuda.device.model": "H200",
-    }
-    assert attributes(70, 0) == {"cuda.device.index": 0}
-    assert attributes(70, 2) == {"cuda.device.index": 2, "cuda.device.uuid": "MIG-unknown"}
-    assert attributes(70, 3) == attributes(71, 3) == {"cuda.device.index": 3}
-    assert attributes(70, -1) == {}
+def called(told: Told) -> list[tuple[str, str, str]]:
+    points = told.points("otelgpu.gpu.process.device", LLM)
+    assert {value for _, value in points} <= {1}
+    return [(at["hw.id"], at["cuda.device.uuid"], at.get("cuda.device.model", "")) for at, _ in points]
+
+
+def test_what_a_process_calls_by_an_ordinal_is_joined_to_the_device() -> None:
+    mine = ProcessDevices(tgid=70, time_ns=1, uuids=("", UUID, "MIG-unknown"))
+    told = Told(seen(), mine, readings({}), processes={70: LLM})
+    assert called(told) == [(UUID, UUID.removeprefix("GPU-"), "H200")]
+
+
+def test_a_device_that_is_gone_is_called_by_nobody() -> None:
+    mine = ProcessDevices(tgid=70, time_ns=1, uuids=(UUID,))
+    told = Told(seen(), mine, readings({}), processes={70: LLM})
+    assert called(told.take(DeviceGone(time_ns=2, uuid=UUID))) == []
+
+
+def test_a_process_that_ended_calls_nothing() -> None:
+    mine = ProcessDevices(tgid=70, time_ns=1, uuids=(UUID,))
+    told = Told(seen(), mine, readings({}), processes={70: LLM})
     told.devices.forget_process(70)
-    assert attributes(70, 1) == {"cuda.device.index": 1}
+    assert called(told.take(readings({}))) == []

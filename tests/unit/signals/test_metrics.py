@@ -202,3 +202,26 @@ def test_failed_calls_count_as_errors_only() -> None:
     assert metrics.value("gpu.cuda.kernel.launch.calls") == 2  # the one of unknown result is not failed
     assert metrics.value("gpu.cuda.errors", **{"error.type": "cudaErrorMemoryAllocation"}) == 1
     assert metrics.value("gpu.cuda.errors") == 2
+
+
+@pytest.mark.parametrize("instrument", [Instrument.COUNTER, Instrument.UP_DOWN_COUNTER, Instrument.GAUGE])
+def test_a_number_beyond_what_otlp_holds_stands_at_the_most(instrument: Instrument) -> None:
+    metrics = Metrics(0)
+    metric = Metric(name="m", unit="By", instrument=instrument, description="")
+    if instrument is Instrument.COUNTER:
+        for _ in range(3):
+            metrics.add(metric, "s", LLM, {}, (1 << 62) + 1)
+    else:
+        metrics.set(metric, "s", LLM, {}, 1 << 63)
+    (message,) = metrics.read(5)[0].resource_metrics[0].scope_metrics[0].metrics
+    (point,) = getattr(message, message.WhichOneof("data")).data_points
+    assert point.as_int == (1 << 63) - 1
+
+
+def test_a_gauge_that_is_told_no_more_leaves_no_empty_metric() -> None:
+    metrics = Metrics(0)
+    metric = Metric(name="m", unit="By", instrument=Instrument.GAUGE, description="")
+    metrics.set(metric, "s", LLM, {}, 1)
+    metrics.unset(metric, LLM)
+    data, points = metrics.read(5)
+    assert (len(data.resource_metrics), points) == (0, 0)
