@@ -77,6 +77,11 @@ fuzz: $(PYTHON_VENV) ## Fuzz what parses foreign bytes (FUZZ_SECONDS=60 for each
 	$(call step,fuzzing)
 	@$(PYTHON_VENV) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60) $(filter-out all,$(FUZZ_TARGETS))
 
+.PHONY: backends
+backends: ## Build the OpenTelemetry Collector for tests/backends and make bench (needs Go; minutes, then quick)
+	$(call step,backends)
+	@tools/backends.sh
+
 .PHONY: bench
 bench: setup fakes ## Benchmarks: a table and JSON of ratios against baselines (OTELGPU_BENCH_QUICK=1: short)
 	$(call step,benchmarks)

@@ -41,7 +41,7 @@ step BUILDER "go.opentelemetry.io/collector/cmd/builder v$version" \
     go install -v "go.opentelemetry.io/collector/cmd/builder@v$version"
 step SOURCES "modules of the Collector" \
     env GOFLAGS=-mod=mod "$GOBIN/builder" --config ocb.yaml.new --skip-compilation
-step COMPILE "otelcol $version: the longest part, some 300 packages" \
+step COMPILE "otelcol $version: the longest part, up to 800 packages" \
     go build -C source -v -trimpath -ldflags='-s -w' -o "$cache/otelcol.new" .
 # In this order: what was interrupted is not taken for what is ready.
 mv ocb.yaml.new ocb.yaml

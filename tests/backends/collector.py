@@ -1,4 +1,4 @@
-"""A real OpenTelemetry Collector as a child process: what it received, in files and in its own counters.
+"""A real OpenTelemetry Collector as a child process: what it received, by its files and by its own counters.
 
 In: which of its two exporters to use. Out: its addresses, its files as opentelemetry-proto messages, what it
 counted, its CPU time and memory. `make backends` builds it; nothing here knows otelgpu.
@@ -22,6 +22,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from tests.rig import RigError
+
 MANIFEST = Path(__file__).with_name("ocb.yaml")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "otelgpu", "backends")
 PROGRAM = CACHE / "otelcol"
@@ -32,7 +34,7 @@ _READY = "Everything is ready"
 _SAMPLE = re.compile(r"^(\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 
-class CollectorError(RuntimeError):
+class CollectorError(RigError):
     """The Collector did not do its part; the message says what it printed."""
 
 

@@ -27,12 +27,13 @@ BENCHES = {
     "http": "bench_http",
     "inject": "bench_inject",
     "pipeline": "bench_pipeline",
+    "collector": "bench_collector",
     "agent": "bench_agent",
     "probe": "bench_probe",
     "syscall": "bench_syscall",
     "start": "bench_start",
 }
-NEED_ROOT = {"pipeline", "agent", "probe", "syscall", "start"}
+NEED_ROOT = {"pipeline", "collector", "agent", "probe", "syscall", "start"}
 
 
 def run(name: str, *, quick: bool) -> tuple[list[Row], bool]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from otelgpu.agent import Session
+from otelgpu.export.base import Exporter
 from otelgpu.export.wire import encode_spans
 from otelgpu.families import registry
 from otelgpu.kernel import clock
@@ -70,7 +71,14 @@ class Encoder:
 class Bench:
     """A live source over simulated ring memory, and all that comes after it."""
 
-    def __init__(self, load: Load, detail: Detail, distinct_launches: int | None = None) -> None:
+    def __init__(
+        self,
+        load: Load,
+        detail: Detail,
+        distinct_launches: int | None = None,
+        exporter: Exporter | None = None,
+    ) -> None:
+        """``exporter``: where spans go instead of to an :class:`Encoder`."""
         self.tgid = load.pid
         self._distinct_launches = distinct_launches
         self._functions = load.ask("kernels")
@@ -92,7 +100,7 @@ class Bench:
             detail=detail,
             shorten=short_name,
         )
-        self.session = Session(pipeline, [self.encoder], metric_interval_s=None)
+        self.session = Session(pipeline, [exporter or self.encoder], metric_interval_s=None)
         self.session.take([clock.anchor()])
         self._number = 0
         self._ended_ns = 0
@@ -136,9 +144,11 @@ class Bench:
 
 
 @contextlib.contextmanager
-def opened(detail: Detail, distinct_launches: int | None = None) -> Iterator[Bench]:
+def opened(
+    detail: Detail, distinct_launches: int | None = None, exporter: Exporter | None = None
+) -> Iterator[Bench]:
     with running_load() as load:
-        bench = Bench(load, detail, distinct_launches)
+        bench = Bench(load, detail, distinct_launches, exporter)
         try:
             yield bench
         finally:
