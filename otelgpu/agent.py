@@ -234,9 +234,10 @@ class Agent:
         return CaptureWriter(self._plan.capture, header)
 
     def _open_session(self) -> Session:
+        btf = self._source.btf
         pipeline = Pipeline(
-            self._plan.families,
-            self._source.btf,
+            {name: family for name, family in self._plan.families.items() if name in btf},
+            btf,
             seed=self._seed,
             own=self._own,
             start_unix_ns=self._start.unix_ns,

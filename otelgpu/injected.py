@@ -10,6 +10,7 @@ import select
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +32,16 @@ from otelgpu.model.resource import AttributeValue
 
 _LOOK_EVERY_S: Final = 0.02  # at how full the rings are: they wake nobody
 _FULL_ENOUGH: Final = 0.25
-_ANCHOR_EVERY_NS: Final = 10_000_000_000
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A process in its first call, which waits for us: none of its calls has had an effect by ``time_ns``."""
+
+    time_ns: int
+    facts: ProcessFacts | None
+    mapped: list[Mapped]
 
 
 class InjectedSource:
@@ -65,12 +74,13 @@ class InjectedSource:
         self._events = select.epoll()
         self._ready: list[Input] = []
         self._present: set[int] = set()
-        self._looked_at: dict[int, tuple[ProcessFacts | None, list[Mapped]]] = {}  # until they are welcomed
+        self._looked_at: dict[int, _Look] = {}  # until they are welcomed
+        self._images: dict[int, Mapped] = {}  # where each has its program
         self._resolver = AddressResolver()
         self._namer = KernelNamer(self._resolver)
         self._kinds = NameKinds.of(FAMILY, self._image.btf.enumerators(f"{FAMILY}_kind"))
         self._reported: Counter[tuple[str, str]] = Counter()
-        self._anchored_ns = 0
+        self._anchors = clock.Anchors()
         self._counted_ns = 0
         self._listener = InjectListener(
             self._library.layout,
@@ -149,19 +159,30 @@ class InjectedSource:
 
     def _look_at(self, tgid: int) -> None:
         """In the listener's thread: soon the process may have ended."""
-        self._looked_at[tgid] = describe(tgid), executable_mappings(tgid)
+        self._looked_at[tgid] = _Look(clock.monotonic_ns(), describe(tgid), executable_mappings(tgid))
 
     def _welcome(self) -> None:
         for tgid in self._listener.arrived():
             self._present.add(tgid)
             self._namer.forget(tgid)  # its number may have been another's, or another program's
-            facts, mapped = self._looked_at.pop(tgid, (None, []))
-            self._resolver.remember(tgid, mapped)  # it may have ended when names are wanted, or already
-            if facts is None:
+            look = self._looked_at.pop(tgid, None)
+            if look is None:
+                continue  # it came again meanwhile, as another program, and was described as that
+            self._resolver.remember(tgid, look.mapped)  # it may have ended when names are wanted, or already
+            self._inherit(tgid, look)
+            if look.facts is None:
                 self.counters["process_not_described"] += 1
                 continue
-            described = process_resource(facts, self._base_attributes)
-            self._ready.append(ProcessSeen(tgid=tgid, time_ns=clock.monotonic_ns(), resource=described))
+            described = process_resource(look.facts, self._base_attributes)
+            self._ready.append(ProcessSeen(tgid=tgid, time_ns=look.time_ns, resource=described))
+
+    def _inherit(self, tgid: int, look: _Look) -> None:
+        """A child that forked and executed nothing has its parent's kernels, under the same handles."""
+        if not look.mapped:
+            return
+        image = self._images[tgid] = look.mapped[0]
+        if look.facts is not None and self._images.get(look.facts.ppid) == image:
+            self._namer.inherit(look.facts.ppid, tgid)
 
     # -- collection -------------------------------------------------------------------------------
 
@@ -170,9 +191,8 @@ class InjectedSource:
         found: list[Input] = []
         gone = self._listener.gone()  # first: what they wrote to the end is in this collection then
         now_ns = clock.monotonic_ns()
-        if now_ns - self._anchored_ns >= _ANCHOR_EVERY_NS:
-            found.append(clock.anchor())
-            self._anchored_ns = now_ns
+        if (anchor := self._anchors.due()) is not None:
+            found.append(anchor)
         self._welcome()
         batches = self._listener.drain(now_ns)
         found += self._ready
@@ -184,6 +204,7 @@ class InjectedSource:
             found.append(batch)
         for tgid in gone:
             self._present.discard(tgid)
+            self._images.pop(tgid, None)
             self._namer.forget(tgid)
             self._resolver.forget(tgid)
             found.append(ProcessGone(tgid=tgid, time_ns=now_ns))

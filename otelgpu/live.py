@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,7 @@ from otelgpu.kernel.libbpf import BpfError, UprobeLinks, uprobe_links
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 from otelgpu.kernel.overload import Overload
 from otelgpu.layout.btf import Btf
+from otelgpu.model.codes import values_of
 from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
@@ -54,7 +56,6 @@ _PROCESS: Final = "process"
 _MAPPING: Final = "process_mapping"
 _IN_FLIGHT_S: Final = 0.005  # a BPF program that has begun has ended by then
 _PROCESS_RING_BYTES: Final = 1 << 20
-_ANCHOR_EVERY_NS: Final = 10_000_000_000
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 # What a family's BPF object may have, known by its field and map names: see bpf/cuda and bpf/http.
 _CONNECTIONS: Final = "connections"  # map: (process, descriptor) → struct connection
@@ -113,7 +114,7 @@ class LiveSource:
             for name, loaded in self._loaded.items()
         }
         self._reported: Counter[tuple[str, str]] = Counter()
-        self._anchored_ns = 0
+        self._anchors = clock.Anchors()
         self._counted_ns = 0
         self._late_connections = 0
 
@@ -196,7 +197,11 @@ class LiveSource:
     def observe(self, tgid: int) -> None:
         """Bring a process into scope and look at what it has mapped."""
         self._adopt_connections(tgid)  # first: what a thread does with one then is known from its beginning
-        self._loaded[_PROCESS].map("scope_processes").put(struct.pack("<I", tgid), b"\1")
+        try:
+            self._loaded[_PROCESS].map("scope_processes").put(struct.pack("<I", tgid), b"\1")
+        except BpfError:
+            self.counters["scope_table_full"] += 1
+            return
         self._see(tgid, clock.monotonic_ns())
         self._look_at(tgid)
 
@@ -245,6 +250,10 @@ class LiveSource:
 
     # -- events -----------------------------------------------------------------------------------
 
+    def fileno(self) -> int:
+        """Readable when there are process events, or a ring fills."""
+        return self._events.fileno()
+
     def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
         """Handle process events until the time is over, a ring fills or one of ``others`` is readable."""
         deadline = time.monotonic() + timeout_s
@@ -291,7 +300,8 @@ class LiveSource:
             self._see(tgid, time_ns)
             self._namer.inherit(int(record["parent"]), tgid)
             if int(record["parent"]) in self._mappers:
-                self._note_mapper(tgid)
+                self._mappers.add(tgid)
+                self._resolver.inherit(int(record["parent"]), tgid)
         elif kind == "process_exec" and record["in_scope"]:
             self._resolver.forget(tgid)
             if not self._scope.everything:  # first: it may end before it is known to have mapped a library
@@ -367,18 +377,18 @@ class LiveSource:
         now_ns = clock.monotonic_ns()
         self._handle_process_events()
         found: list[Input] = []
-        if now_ns - self._anchored_ns >= _ANCHOR_EVERY_NS:
-            found.append(clock.anchor())
-            self._anchored_ns = now_ns
+        if (anchor := self._anchors.due()) is not None:
+            found.append(anchor)
         for overload in self.overloads:
             overload.adjust(now_ns)
-        batches = [batch for loaded in self._draining for batch in loaded.drain()]
+        drained: list[tuple[Batch, list[int]]] = []
+        for batch in chain.from_iterable(loaded.drain() for loaded in self._draining):
+            self._learn_handles(batch)  # of all batches, before any is named
+            drained.append((batch, values_of(np.ascontiguousarray(batch.heads["tgid"]))))
         found += self._ready
         self._ready = []
-        for batch in batches:
-            self._learn_handles(batch)
-        for batch in batches:
-            found += self._facts_for(batch)
+        for batch, tgids in drained:
+            found += self._facts_for(batch, tgids)
             found.append(batch)
         gone: list[ProcessGone] = []
         while self._gone and self._gone[0].time_ns <= now_ns:
@@ -394,10 +404,9 @@ class LiveSource:
         found.append(Tick(time_ns=now_ns))
         return found
 
-    def _facts_for(self, batch: Batch) -> list[Input]:
+    def _facts_for(self, batch: Batch, tgids: list[int]) -> list[Input]:
         """What the pipeline cannot know of a batch: its processes, and the names of the functions in it."""
         facts: list[Input] = []
-        tgids: list[int] = np.unique(batch.heads["tgid"]).tolist()
         for tgid in tgids:
             if tgid not in self._seen:
                 self._see(tgid, clock.monotonic_ns())

@@ -6,7 +6,6 @@ exchange that ended by T is therefore complete, and so are the operations that i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -15,9 +14,11 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.correlate.addresses import AddressCodes
 from otelgpu.correlate.fold import Folded, fold, unfolded
+from otelgpu.correlate.function_names import FunctionNames
+from otelgpu.correlate.memory import KINDS as MEMORY_KINDS
 from otelgpu.correlate.memory import MemoryLedger
+from otelgpu.correlate.processes import Processes
 from otelgpu.correlate.requests import OPERATIONS_PER_REQUEST, RequestBook
 from otelgpu.correlate.threads import AMBIGUOUS, ThreadTimeline
 from otelgpu.families.base import (
@@ -31,7 +32,7 @@ from otelgpu.families.base import (
     OperationSignals,
 )
 from otelgpu.layout.btf import Btf
-from otelgpu.model.codes import distinct
+from otelgpu.model.codes import distinct, values_of
 from otelgpu.model.devices import DeviceGone, DeviceReadings, DeviceSeen, ProcessDevices
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.inputs import (
@@ -46,7 +47,7 @@ from otelgpu.model.inputs import (
     Tick,
 )
 from otelgpu.model.operations import ContextSource, OperationKind, Operations, concatenate
-from otelgpu.model.resource import Resource, resource
+from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns
 from otelgpu.signals import names
 from otelgpu.signals.device_session import KINDS as DEVICE_KINDS
@@ -82,14 +83,8 @@ Spans = Iterable[SpanColumns]
 HISTORY_NS: Final = 120_000_000_000
 """How far back an operation may have begun and still find the request its thread held then."""
 
-LINGER_NS: Final = 15_000_000_000
-"""How long a process that ended is still known: its last window is told in this time."""
-
 SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all": OPERATIONS_PER_REQUEST}
 """Operation spans under one phase, request or window; calls beyond it are merged and counted."""
-
-KERNEL_NAMES: Final = 65_536
-"""Distinct kernel names remembered; later ones are called "unknown", and counted."""
 
 ROWS_AT_A_TIME: Final = 8192
 """Operations that are joined and measured together: 1 MiB, so that they stay in the second-level cache."""
@@ -132,7 +127,6 @@ class Pipeline:
         self._seed = seed
         self._own = own
         self._detail: Detail = detail
-        self._shorten = shorten
         self._decoders: dict[str, OperationDecoder] = {}
         self._conversations: dict[str, Conversation] = {}
         self._operation_signals: list[tuple[OperationDecoder, OperationSignals]] = []
@@ -150,24 +144,21 @@ class Pipeline:
                 self._conversations[name] = opened
                 self._exchange_signals = family.signals
         self._totals = Totals(self._operation_signals)
-        self._kernels = ["unknown"]
-        self._short = ["unknown"]
-        self._kernel_index: dict[str, int] = {"unknown": 0}
-        self._functions: dict[int, AddressCodes] = {}  # by tgid: address → kernel name index
+        self._processes = Processes()
+        self._functions = FunctionNames(shorten)
         self.vocabulary = Vocabulary(
-            families=self._operation_signals, kernels=self._kernels, short_kernels=self._short
+            families=self._operation_signals,
+            kernels=self._functions.full,
+            short_kernels=self._functions.short,
         )
         self.metrics = Metrics(start_unix_ns)
-        top = TopKernels(kernel_metrics, self._kernels) if kernel_metrics else None
-        self._meter = OperationMeter(self.metrics, self._operation_signals, self._resource, top)
+        top = TopKernels(kernel_metrics, self._functions.full) if kernel_metrics else None
+        self._meter = OperationMeter(self.metrics, self._operation_signals, self._processes.resource, top)
         self._ledger = MemoryLedger([decoder for decoder, _ in self._operation_signals])
-        self._memory = MemoryMetrics(self._ledger, self._resource, self._site_name)
+        self._memory = MemoryMetrics(self._ledger, self._processes.resource, self._functions.name)
         self.summary = Summary()
-        self._resources: dict[int, Resource] = {}
-        self._devices = DeviceMetrics(self.metrics, own, self._resources.get)
+        self._devices = DeviceMetrics(self.metrics, own, self._processes.known)
         self._gone: list[ProcessGone] = []
-        self._leaving: deque[tuple[int, int, Resource]] = deque()  # until when, tgid, resource
-        self._departed: set[Resource] = set()  # told in the next metrics, then forgotten
         self._offset_ns = 0
         self._timeline = ThreadTimeline()
         self._book: RequestBook[Context] = RequestBook(self._totals.by_group, len(self._totals))
@@ -180,8 +171,8 @@ class Pipeline:
             self.vocabulary,
             seed=seed,
             limit=0 if detail == "phases" else SPANS_PER_PARENT[detail],
-            resource_of=self._resource,
-            name_of=self._name_of,
+            resource_of=self._processes.resource,
+            name_of=self._functions.index,
             demangle=demangle,
         )
         self._now_ns = 0
@@ -221,17 +212,13 @@ class Pipeline:
         """All metrics as of the last tick, and how many data points; processes that ended are in it once more."""
         self._memory.publish(self.metrics)
         data = self.metrics.read(self._now_ns + self._offset_ns)
-        self.metrics.forget(self._departed)
-        self._departed.clear()
+        self.metrics.forget(self._processes.take_departed())
         return data
 
     def _see(self, seen: ProcessSeen) -> None:
-        before = self._resources.get(seen.tgid)
-        if before is not None and before != seen.resource:  # it exec'd: what it was is told once more
-            self._leaving.append((seen.time_ns + LINGER_NS, seen.tgid, before))
+        if self._processes.see(seen):  # it exec'd
             self._ledger.end_process(seen.tgid, seen.time_ns)
-        self._resources[seen.tgid] = seen.resource
-        self._functions.pop(seen.tgid, None)
+        self._functions.forget(seen.tgid)
 
     def _batch(self, batch: Batch) -> None:
         if conversation := self._conversations.get(batch.family):
@@ -243,30 +230,15 @@ class Pipeline:
             self._batches.setdefault(batch.family, []).append(batch)
 
     def _name(self, answer: FunctionNamed) -> None:
-        index = self._kernel_index.get(answer.name)
-        if index is None:
-            if len(self._kernels) >= KERNEL_NAMES:
-                self._loss("symbols", "kernel_names_full", 1)
-                index = 0
-            else:
-                index = self._kernel_index[answer.name] = len(self._kernels)
-                self._kernels.append(answer.name)
-                self._short.append(self._shorten(answer.name) if answer.known else answer.name)
-        self._functions.setdefault(answer.tgid, AddressCodes())[answer.address] = index
-
-    def _name_of(self, tgid: int, address: int) -> int:
-        known = self._functions.get(tgid)
-        return 0 if known is None else known.get(address)
-
-    def _site_name(self, tgid: int, address: int) -> str:
-        return self._kernels[self._name_of(tgid, address)]
+        if not self._functions.learn(answer):
+            self._loss("symbols", "kernel_names_full", 1)
 
     def _count_calls(self, counted: CallsCounted) -> None:
         """Calls without records: they are in the metrics that count calls, and nowhere else."""
         family, kind = self._family_index.get(counted.family), OperationKind(counted.kind)
         if family is None:
             return
-        owner = self._resource(counted.tgid) if counted.tgid else self._own
+        owner = self._processes.resource(counted.tgid) if counted.tgid else self._own
         self._meter.count(family, kind, counted.api, owner, counted.count)
         self.summary.add_counted(counted.api, counted.count)
         if kind in (OperationKind.ALLOCATION, OperationKind.FREE, OperationKind.MAPPING):
@@ -300,15 +272,10 @@ class Pipeline:
             self._timeline.forget_process(gone.tgid)
             self._device.forget_process(gone.tgid)
             self._devices.forget_process(gone.tgid)
-            self._functions.pop(gone.tgid, None)
-            if gone.tgid in self._resources:
-                self._leaving.append((gone.time_ns + LINGER_NS, gone.tgid, self._resources[gone.tgid]))
+            self._functions.forget(gone.tgid)
+            self._processes.end(gone)
         self._gone.clear()
-        while self._leaving and self._leaving[0][0] <= self._now_ns:
-            _, tgid, owner = self._leaving.popleft()
-            self._departed.add(owner)
-            if self._resources.get(tgid) == owner:  # else its number was given out again
-                del self._resources[tgid]
+        self._processes.expire(self._now_ns)
 
     def _end_processes(self) -> None:
         for gone in self._gone:
@@ -321,12 +288,6 @@ class Pipeline:
     def _take(self, activity: Activity) -> None:
         self._timeline.apply(activity.claims)
         self._exchanges += activity.exchanges
-
-    def _resource(self, tgid: int) -> Resource:
-        if tgid not in self._resources:
-            # It ended before anyone could look at it.
-            self._resources[tgid] = resource({"service.name": "unknown_service", "process.pid": tgid})
-        return self._resources[tgid]
 
     def _join(self) -> Spans:
         """Give each new operation its request, count it, and put it where it waits."""
@@ -369,13 +330,17 @@ class Pipeline:
         )
 
     def _join_rows(self, fed: Operations, family: int) -> Spans:
-        rows, parts = parts_of(fed, family)
-        self._device.add_calls(rows, self._now_ns)  # before the names, which lie where it reads
-        self._ledger.add(rows)
-        self._set_names(parts)
+        # First, for as they came they are in the order of their times, or nearly.
         owners = self._timeline.owners(
-            np.ascontiguousarray(rows["tid"]), np.ascontiguousarray(rows["start_ns"])
+            np.ascontiguousarray(fed["tid"]), np.ascontiguousarray(fed["start_ns"])
         )
+        rows, parts, order = parts_of(fed, family)
+        owners = owners[order]
+        self._device.add_calls(rows, self._now_ns)  # before the names, which lie where it reads
+        for part in parts:
+            if part.kind in MEMORY_KINDS:
+                self._ledger.add(part.rows)
+        self._set_names(parts)
         linked = owners > 0
         rows["context_source"] = np.where(linked, _THREAD, _NONE)
         self._measure(self._small.pass_on(parts))
@@ -395,10 +360,8 @@ class Pipeline:
     def _set_names(self, parts: Sequence[Part]) -> None:
         for part in parts:
             if part.kind is OperationKind.LAUNCH:
-                known = self._functions.get(part.tgid)
-                part.rows["name"] = (
-                    0 if known is None else known.codes(np.ascontiguousarray(part.rows["function"]))
-                )
+                addresses = np.ascontiguousarray(part.rows["function"])
+                part.rows["name"] = self._functions.indices(part.tgid, addresses)
 
     def _late(self, rows: Operations, owners: npt.NDArray[np.int64]) -> Spans:
         """Operations of requests that were told already: spans of their own under the request's."""
@@ -437,7 +400,7 @@ class Pipeline:
             sums,
             self._totals,
             served.dropped,
-            self._resource,
+            self._processes.resource,
             self._exchange_signals,
             unix_offset_ns=self._offset_ns,
         )
@@ -467,7 +430,7 @@ class Pipeline:
         for exchange in exchanges:
             of_process.setdefault(exchange.tgid, []).append(exchange)
         for tgid, mine in of_process.items():
-            owner = self._resource(tgid)
+            owner = self._processes.resource(tgid)
             for found in self._exchange_signals.metrics(mine):
                 self.metrics.add(
                     found.metric, self._exchange_signals.scope, owner, found.labels, np.array(found.values)
@@ -476,7 +439,7 @@ class Pipeline:
 
     def _close_windows(self, *, final: bool) -> Spans:
         closed = self._windows.close(
-            self._now_ns, self._resource, seed=self._seed, offset_ns=self._offset_ns, final=final
+            self._now_ns, self._processes.resource, seed=self._seed, offset_ns=self._offset_ns, final=final
         )
         if closed is None:
             return ()
@@ -487,10 +450,11 @@ class Pipeline:
         if self._detail == "phases" or not len(work):
             return ()
         folded = fold(work, limit=SPANS_PER_PARENT[self._detail], runs=self._detail == "ops")
+        tgids = values_of(np.ascontiguousarray(folded.operations["tgid"]))
         return operation_spans(
             folded,
             parents,
-            {int(tgid): self._resource(int(tgid)) for tgid in np.unique(folded.operations["tgid"])},
+            {tgid: self._processes.resource(tgid) for tgid in tgids},
             self.vocabulary,
             seed=self._seed,
             unix_offset_ns=self._offset_ns,
@@ -506,8 +470,10 @@ class Pipeline:
         )
         for family, counted in [*counters.items(), *own]:
             for reason, total in counted.items():
-                self._loss(family, reason, total - self._counted.get((family, reason), 0))
-                self._counted[family, reason] = total
+                before = self._counted.get((family, reason), 0)
+                if total != before:
+                    self._loss(family, reason, total - before)
+                    self._counted[family, reason] = total
 
 
 def _only(

@@ -6,13 +6,19 @@ inputs with one :class:`~otelgpu.model.inputs.Tick` at the end of each collectio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from otelgpu.discover.probes import Placement
 from otelgpu.layout.btf import Btf
-from otelgpu.model.inputs import Input, Tick
+from otelgpu.model.inputs import Input, ProcessGone, ProcessSeen, Tick
+from otelgpu.model.resource import AttributeValue, Resource
+
+_TURN_S: Final = 0.5  # who is held at a mapping waits for a source that says within two seconds that it lives
+_PROGRAM: Final = ("service.instance.id", "process.executable.path")
+"""What differs once a process has become another program, or its number another process."""
 
 
 class Source(Protocol):
@@ -69,12 +75,24 @@ class Source(Protocol):
         """End observing; idempotent."""
 
 
-class JointSource:
-    """Calls from one source, conversations from another, of the same processes."""
+class WakingSource(Source, Protocol):
+    """One that another can wait for."""
 
-    def __init__(self, calls: Source, conversations: Source) -> None:
+    def fileno(self) -> int:
+        """Readable when ``wait(0)`` has something to do."""
+
+
+class JointSource:
+    """Calls from one source, conversations from another, of the same processes.
+
+    Both tell of a process. Where it makes calls, the calls' source is believed: to describe it anew undoes the
+    names of its functions, and its end is that of its memory, which the last calls must come before.
+    """
+
+    def __init__(self, calls: Source, conversations: WakingSource) -> None:
         self._calls, self._conversations = calls, conversations
         self._both = (calls, conversations)
+        self._callers: dict[int, tuple[AttributeValue | None, ...]] = {}  # the program of each
 
     @property
     def btf(self) -> dict[str, Btf]:
@@ -117,18 +135,44 @@ class JointSource:
             source.prepare_file(path)
 
     def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
-        """As the calls' source waits: theirs is the one that fills."""
-        return self._calls.wait(timeout_s, others)
+        """As the calls' source waits, half a second at most; what the other has to do at once is done at once."""
+        until = time.monotonic() + min(timeout_s, _TURN_S)
+        wakes = self._conversations.fileno()
+        while True:
+            ready = self._calls.wait(max(until - time.monotonic(), 0), (*others, wakes))
+            full = self._conversations.wait(0)
+            if ready != {wakes} or full:
+                return ready - {wakes}
 
     def collect(self) -> list[Input]:
         """Calls first, conversations last: then every request that a call was made for is known.
 
         The tick is the calls': what came after it is with the next one, whichever source it is of.
         """
-        calls, conversations = self._calls.collect(), self._conversations.collect()
+        calls = self._calls.collect()
+        conversations = list(self._beside(calls, self._conversations.collect()))
+        first = [item for item in conversations if isinstance(item, ProcessSeen)]
+        then = [item for item in conversations if not isinstance(item, ProcessSeen)]
         ticks = [item for item in calls if isinstance(item, Tick)]
-        others = [item for item in (*calls, *conversations) if not isinstance(item, Tick)]
-        return [*others, *ticks]
+        return [*first, *(item for item in calls if not isinstance(item, Tick)), *then, *ticks]
+
+    def _beside(self, calls: list[Input], conversations: list[Input]) -> Iterator[Input]:
+        """Of the conversations' inputs those that the calls' leave to be said."""
+        gone = {item.tgid for item in calls if isinstance(item, ProcessGone)}
+        for item in calls:
+            if isinstance(item, ProcessSeen):
+                self._callers[item.tgid] = _program(item.resource)
+        for item in conversations:
+            match item:
+                case ProcessSeen() if self._callers.get(item.tgid) == _program(item.resource):
+                    continue
+                case ProcessGone() if item.tgid in self._callers:
+                    continue
+                case Tick():
+                    continue
+            yield item
+        for tgid in gone:
+            self._callers.pop(tgid, None)
 
     def losses(self) -> list[Input]:
         """Of both."""
@@ -156,3 +200,7 @@ class JointSource:
         """Both."""
         for source in self._both:
             source.close()
+
+
+def _program(described: Resource) -> tuple[AttributeValue | None, ...]:
+    return tuple(described.get(key) for key in _PROGRAM)

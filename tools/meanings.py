@@ -184,6 +184,7 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
     ("live", "process_vanished"): "a process ended while it was held for a library that it had mapped",
     ("live", "process_not_described"): "a process ended before it could be looked at: its telemetry has a "
     "resource without names",
+    ("live", "scope_table_full"): "a process could not be brought into scope: more than 32,768 are",
     ("live", "known_files_full"): "the table of files that need no hold is full; the next load is held again",
     (
         "cuda",

@@ -83,7 +83,7 @@ enum cuda_shape {
 	SHAPE_GRAPH_ENDED = 32,	     /* object is that graph */
 	SHAPE_GRAPH_ADDED = 33,	     /* object has a node more */
 	SHAPE_GRAPH_COUNTED = 34,    /* object has as many nodes as `extra` says */
-	SHAPE_GRAPH_EXECUTABLE = 35, /* other is made of object, with its nodes */
+	SHAPE_GRAPH_EXECUTABLE = 35, /* other is made of object, with its nodes; or is a copy */
 	SHAPE_GRAPH_LAUNCHED = 36,   /* object is the executable graph */
 };
 
@@ -104,8 +104,8 @@ enum cuda_shape {
 	WITH_PTSZ(CALL, cudaStreamBeginCaptureToGraph, GRAPH_BEGUN, GRAPH, NONE, ARG(2), NONE, NONE, ARG(1), NONE, ARG(6)) \
 	WITH_PTSZ(CALL, cudaStreamBeginRecaptureToGraph, GRAPH_BEGUN, GRAPH, NONE, ARG(3), NONE, NONE, ARG(1), NONE, ARG(2)) \
 	WITH_PTSZ(CALL, cudaStreamEndCapture, GRAPH_ENDED, GRAPH, NONE, OUT(2), NONE, NONE, ARG(1), NONE, NONE) \
-	CALL(cudaGraphCreate, PLAIN, GRAPH, NONE, OUT(1), NONE, NONE, NONE, NONE, ARG(2)) \
-	CALL(cudaGraphClone, PLAIN, GRAPH, NONE, OUT(1), NONE, NONE, NONE, NONE, NONE) \
+	CALL(cudaGraphCreate, GRAPH_COUNTED, GRAPH, NONE, OUT(1), NONE, NONE, NONE, NONE, ARG(2)) \
+	CALL(cudaGraphClone, GRAPH_EXECUTABLE, GRAPH, NONE, ARG(2), OUT(1), NONE, NONE, NONE, NONE) \
 	CALL(cudaGraphInstantiate, GRAPH_EXECUTABLE, GRAPH, NONE, ARG(2), OUT(1), NONE, NONE, NONE, NONE) \
 	CALL(cudaGraphInstantiateWithFlags, GRAPH_EXECUTABLE, GRAPH, NONE, ARG(2), OUT(1), NONE, NONE, NONE, ARG(3)) \
 	WITH_PTSZ(CALL, cudaGraphInstantiateWithParams, GRAPH_EXECUTABLE, GRAPH, NONE, ARG(2), OUT(1), NONE, NONE, NONE, NONE) \
@@ -252,8 +252,8 @@ enum cuda_shape {
 	WITH_PTSZ(CALL, cuStreamBeginCaptureToGraph, GRAPH_BEGUN, GRAPH, NONE, ARG(2), NONE, NONE, ARG(1), NONE, ARG(6)) \
 	WITH_PTSZ(CALL, cuStreamBeginRecaptureToGraph, GRAPH_BEGUN, GRAPH, NONE, ARG(3), NONE, NONE, ARG(1), NONE, ARG(2)) \
 	WITH_PTSZ(CALL, cuStreamEndCapture, GRAPH_ENDED, GRAPH, NONE, OUT(2), NONE, NONE, ARG(1), NONE, NONE) \
-	CALL(cuGraphCreate, PLAIN, GRAPH, NONE, OUT(1), NONE, NONE, NONE, NONE, ARG(2)) \
-	CALL(cuGraphClone, PLAIN, GRAPH, NONE, OUT(1), NONE, NONE, NONE, NONE, NONE) \
+	CALL(cuGraphCreate, GRAPH_COUNTED, GRAPH, NONE, OUT(1), NONE, NONE, NONE, NONE, ARG(2)) \
+	CALL(cuGraphClone, GRAPH_EXECUTABLE, GRAPH, NONE, ARG(2), OUT(1), NONE, NONE, NONE, NONE) \
 	CALL(cuGraphInstantiate, GRAPH_EXECUTABLE, GRAPH, NONE, ARG(2), OUT(1), NONE, NONE, NONE, NONE) \
 	CALL(cuGraphInstantiate_v2, GRAPH_EXECUTABLE, GRAPH, NONE, ARG(2), OUT(1), NONE, NONE, NONE, NONE) \
 	CALL(cuGraphInstantiateWithFlags, GRAPH_EXECUTABLE, GRAPH, NONE, ARG(2), OUT(1), NONE, NONE, NONE, ARG(3)) \

@@ -239,7 +239,8 @@ static __always_inline __u64 batch_bytes(const struct words *words)
 		__u32 here = left < BATCH_AT_ONCE ? (__u32)left : BATCH_AT_ONCE;
 
 		__builtin_memset(sizes, 0, sizeof(sizes));
-		read_user(sizes, here * sizeof(__u64), from);
+		if (!read_user(sizes, here * sizeof(__u64), from))
+			break;
 		for (int i = 0; i < BATCH_AT_ONCE; i++)
 			sum += sizes[i];
 		from += BATCH_AT_ONCE;

@@ -68,7 +68,7 @@ def _print(outcome: wiring.Outcome) -> None:
 
     from otelgpu.cli.report import print_outcome
 
-    print_outcome(outcome, Console(stderr=True))
+    print_outcome(outcome, Console(stderr=True, markup=False, emoji=False))
 
 
 def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | None, quiet: bool) -> int:
@@ -84,6 +84,8 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
         session = wiring.Agent(source, plan(config, capture=capture))
     except BaseException:
         child.abandon()
+        if injected is not None:
+            injected.close()  # its socket lies in a folder
         raise
 
     # A terminal's Ctrl-C reaches the program by itself; a signal sent to us alone is passed on.

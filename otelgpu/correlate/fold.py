@@ -12,14 +12,15 @@ one merged row a 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from otelgpu.model.codes import Codes, dense, distinct, mix, order_of
-from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.operations import concatenate as concatenate_operations
 
 _Kinds = tuple[OperationKind, ...]
@@ -46,34 +47,67 @@ SAME: Final[Mapping[str, _Kinds]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """What n runs are beside their first calls: columns of shape (n,)."""
+
+    count: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.uint64]  # of the last call to end
+    merged: npt.NDArray[np.bool_]  # not one run: calls beyond the bound, summed up
+
+    def take(self, rows: npt.NDArray[Any]) -> Runs:
+        """The given rows, in the given order."""
+        return Runs(count=self.count[rows], end_ns=self.end_ns[rows], merged=self.merged[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
     """n runs in columns, each of shape (n,).
 
     ``operations`` are the first call of each run, with ``duration_ns`` and, where the kind has one,
-    ``size_bytes`` replaced by sums.
+    ``size_bytes`` replaced by sums. ``runs`` is None where every row is a call as it came.
     """
 
     operations: Operations
     group: npt.NDArray[np.int64]
-    count: npt.NDArray[np.int64]
-    end_ns: npt.NDArray[np.uint64]  # of the last call to end
-    merged: npt.NDArray[np.bool_]  # not one run: calls beyond the bound, summed up
-    single: bool = False  # every row is a call as it came
+    runs: Runs | None
 
     def __len__(self) -> int:
-        return len(self.count)
+        return len(self.group)
+
+    @property
+    def count(self) -> npt.NDArray[np.int64]:
+        """Calls of each run."""
+        return self.as_runs().count
+
+    @property
+    def end_ns(self) -> npt.NDArray[np.uint64]:
+        """When the last call of each run ended."""
+        return _ends(self.operations) if self.runs is None else self.runs.end_ns
+
+    @property
+    def merged(self) -> npt.NDArray[np.bool_]:
+        """Whether a row is not one run, but calls beyond the bound, summed up."""
+        return self.as_runs().merged
+
+    def as_runs(self) -> Runs:
+        """The runs; made up where every row is a call as it came."""
+        if self.runs is not None:
+            return self.runs
+        return Runs(
+            count=np.ones(len(self), dtype=np.int64),
+            end_ns=_ends(self.operations),
+            merged=np.zeros(len(self), dtype=np.bool_),
+        )
+
+
+def _ends(operations: Operations) -> npt.NDArray[np.uint64]:
+    ends: npt.NDArray[np.uint64] = operations["start_ns"] + operations["duration_ns"]
+    return ends
 
 
 def unfolded(operations: Operations, group: npt.NDArray[np.int64]) -> Folded:
     """Each operation as a run of one."""
-    return Folded(
-        operations=operations,
-        group=group,
-        count=np.ones(len(operations), dtype=np.int64),
-        end_ns=operations["start_ns"] + operations["duration_ns"],
-        merged=np.zeros(len(operations), dtype=np.bool_),
-        single=True,
-    )
+    return Folded(operations=operations, group=group, runs=None)
 
 
 def fold(work: Folded, *, limit: int, runs: bool = True) -> Folded:
@@ -103,40 +137,45 @@ def fold(work: Folded, *, limit: int, runs: bool = True) -> Folded:
 
 def _in_time(work: Folded, groups: Codes, size: int) -> Codes:
     """The order by group, thread and start."""
-    values, tids = distinct(np.ascontiguousarray(work.operations["tid"]))
-    threads, count = mix([(groups, size), (tids, len(values))], len(work))
-    by_start = np.argsort(work.operations["start_ns"], kind="stable")
+    tids, starts = columns_of(work.operations, ("tid", "start_ns")).values()
+    values, codes = distinct(tids)
+    threads, count = mix([(groups, size), (codes, len(values))], len(work))
+    by_start = np.argsort(starts, kind="stable")  # the fastest for what comes in long ascending runs
     return by_start[order_of(threads[by_start], count)]
 
 
 def take(folded: Folded, rows: npt.NDArray[np.intp]) -> Folded:
     """The given rows, in the given order."""
-    if folded.single:  # the other columns follow from the operations
-        return unfolded(folded.operations.take(rows), folded.group[rows])
-    return Folded(
-        operations=folded.operations.take(rows),
-        group=folded.group[rows],
-        count=folded.count[rows],
-        end_ns=folded.end_ns[rows],
-        merged=folded.merged[rows],
-    )
+    runs = None if folded.runs is None else folded.runs.take(rows)
+    return Folded(operations=folded.operations.take(rows), group=folded.group[rows], runs=runs)
 
 
 def concatenate(parts: Sequence[Folded]) -> Folded:
     """One after the other; at least one part."""
+    runs: Runs | None = None
+    if any(part.runs is not None for part in parts):
+        several = [part.as_runs() for part in parts]
+        runs = Runs(
+            count=np.concatenate([each.count for each in several]),
+            end_ns=np.concatenate([each.end_ns for each in several]),
+            merged=np.concatenate([each.merged for each in several]),
+        )
     return Folded(
         operations=concatenate_operations([part.operations for part in parts]),
         group=np.concatenate([part.group for part in parts]),
-        count=np.concatenate([part.count for part in parts]),
-        end_ns=np.concatenate([part.end_ns for part in parts]),
-        merged=np.concatenate([part.merged for part in parts]),
+        runs=runs,
     )
 
 
-def _of_kinds(rows: Operations, kinds: _Kinds) -> npt.NDArray[np.bool_]:
+@lru_cache
+def _members(kinds: _Kinds) -> npt.NDArray[np.bool_]:
     wanted = np.zeros(max(OperationKind) + 1, dtype=np.bool_)
     wanted[list(kinds)] = True
-    found: npt.NDArray[np.bool_] = wanted[rows["kind"]]
+    return wanted
+
+
+def _of_kinds(rows: Operations, kinds: _Kinds) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = _members(kinds)[rows["kind"]]
     return found
 
 
@@ -147,9 +186,10 @@ def _changes(folded: Folded, columns: Mapping[str, _Kinds]) -> npt.NDArray[np.bo
     change = np.ones(len(rows), dtype=np.bool_)
     change[1:] = folded.group[1:] != folded.group[:-1]
     for column, kinds in columns.items():
-        differs = rows[column][1:] != rows[column][:-1]
-        differs = differs.any(axis=1) if differs.ndim == 2 else differs
-        change[1:] |= differs & having[kinds] if kinds else differs
+        values = rows[column]
+        for part in values.T if values.ndim == 2 else (values,):
+            differs = part[1:] != part[:-1]
+            change[1:] |= differs & having[kinds] if kinds else differs
     return change
 
 
@@ -161,13 +201,13 @@ def _sum(folded: Folded, change: npt.NDArray[np.bool_]) -> Folded:
     first["duration_ns"] = np.add.reduceat(rows["duration_ns"], starts)
     sized = np.flatnonzero(_of_kinds(first, SIZED))
     first["size_bytes"][sized] = np.add.reduceat(rows["size_bytes"], starts)[sized]
-    return Folded(
-        operations=first,
-        group=folded.group[starts],
-        count=np.add.reduceat(folded.count, starts),
-        end_ns=np.maximum.reduceat(folded.end_ns, starts),
-        merged=np.logical_or.reduceat(folded.merged, starts),
+    before = folded.as_runs()
+    runs = Runs(
+        count=np.add.reduceat(before.count, starts),
+        end_ns=np.maximum.reduceat(before.end_ns, starts),
+        merged=np.logical_or.reduceat(before.merged, starts),
     )
+    return Folded(operations=first, group=folded.group[starts], runs=runs)
 
 
 def _merge(folded: Folded) -> Folded:
@@ -179,5 +219,4 @@ def _merge(folded: Folded) -> Folded:
     ]
     ordered = take(folded, np.lexsort((rows["start_ns"], *keys, folded.group)))
     merged = _sum(ordered, _changes(ordered, ALIKE))
-    merged.merged[:] = True
-    return merged
+    return replace(merged, runs=replace(merged.as_runs(), merged=np.ones(len(merged), dtype=np.bool_)))

@@ -30,13 +30,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.correlate.memory_process import SITES, Account, ProcessMemory, Site
+from otelgpu.correlate.memory_process import SITES, Account, Place, ProcessMemory, Site
 from otelgpu.families.base import LARGEST_SIZE, ContextStep, OperationDecoder
+from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.operations import Memory, OperationKind, Operations, concatenate
 
 __all__ = [
@@ -52,6 +54,14 @@ __all__ = [
 
 ALLOCATIONS: Final = 1 << 18
 """Allocations of one process that are followed at a time, 34 MB when it holds so many."""
+
+KINDS: Final = frozenset(
+    (
+        *(OperationKind.ALLOCATION, OperationKind.FREE, OperationKind.MAPPING),
+        *(OperationKind.MODULE, OperationKind.DEVICE),
+    )
+)
+"""Kinds of calls that may concern memory: of no others has :meth:`MemoryLedger.add` to be told."""
 
 WINDOW_NS: Final = 60_000_000_000
 LEAK_WINDOWS: Final = 5
@@ -78,7 +88,7 @@ COUNTERS: Final[Mapping[str, str]] = {
 _FOREVER_NS: Final = 1 << 63
 _AHEAD_NS: Final = 10_000_000_000  # what is drained may be younger than the tick; not by much
 _WANTED: Final = np.zeros(1 << 16, dtype=np.bool_)
-_WANTED[[OperationKind.ALLOCATION, OperationKind.FREE, OperationKind.MAPPING, OperationKind.MODULE]] = True
+_WANTED[[*(KINDS - {OperationKind.DEVICE})]] = True
 # Numbers, for what is looked up at every call: members of an enumeration are slow to reach and to compare.
 _ALLOCATION: Final = int(OperationKind.ALLOCATION)
 _FREE: Final = int(OperationKind.FREE)
@@ -97,6 +107,9 @@ _COLUMNS: Final = (
     *("kind", "tgid", "tid", "device", "handle", "other", "size_bytes", "caller", "memory", "status"),
     "returned",
 )
+_PLACE: Final = ("device", "memory", "caller")  # what tells allocations of one process and context apart
+_AT_ADDRESS: Final = np.ones(1 << 8, dtype=np.bool_)  # memory that goes by its address alone
+_AT_ADDRESS[[Memory.ADDRESS, Memory.PHYSICAL, Memory.REGISTERED]] = False
 
 
 class MemoryLedger:
@@ -167,11 +180,32 @@ class MemoryLedger:
         # Of calls at the same nanosecond those that free come last: a free follows its own allocation.
         order = np.lexsort((rows["kind"] == OperationKind.FREE, effect))
         order = order[due[order]]
-        rows = rows.take(order)
-        self._keep(rows, steps[order])
+        rows, steps = rows.take(order), steps[order]
+        self._keep(rows, steps)
+        self._apply_in_order(rows, steps, effect[order])
+
+    def _apply_in_order(
+        self, rows: Operations, steps: npt.NDArray[np.uint8], effect: npt.NDArray[np.uint64]
+    ) -> None:
+        """Calls in order of their effect: plain ones of one process that follow one another together."""
+        plain = _plain(rows, steps)
+        process = np.where(plain, rows["tgid"].astype(np.int64), -1)
+        changes = (np.flatnonzero(process[1:] != process[:-1]) + 1).tolist()
+        codes, places = _places(rows)
+        times, numbers, sizes = effect.tolist(), rows["handle"].tolist(), rows["size_bytes"].tolist()
+        for first, last in pairwise([0, *changes, len(rows)] if len(rows) else ()):
+            tgid = int(process[first])
+            if tgid >= 0 and not (self._ends and self._ends[0][0] < times[last - 1]):
+                mine = self._process(tgid)
+                if not mine.has_contexts:
+                    some = slice(first, last)
+                    mine.exchange(times[some], codes[some], numbers[some], sizes[some], places)
+                    continue
+            self._apply_one_by_one(rows[first:last], steps[first:last], times[first:last])
+
+    def _apply_one_by_one(self, rows: Operations, steps: npt.NDArray[np.uint8], times: list[int]) -> None:
         columns = [rows[name].tolist() for name in _COLUMNS]
-        times, taken = effect[order].tolist(), steps[order].tolist()
-        for time_ns, step, row in zip(times, taken, zip(*columns, strict=True), strict=True):
+        for time_ns, step, row in zip(times, steps.tolist(), zip(*columns, strict=True), strict=True):
             if self._ends and self._ends[0][0] < time_ns:
                 self._end_processes(time_ns - 1)
             self._call(time_ns, _STEPS[step], row)
@@ -231,3 +265,21 @@ class MemoryLedger:
             if process is not None:
                 process.end()
                 self._ended.append(process)
+
+
+def _plain(rows: Operations, steps: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Which calls gave an address memory of its own, or took it back, and did nothing else."""
+    kinds, returned = rows["kind"], (rows["returned"] == 1) & (rows["status"] == 0)
+    exchanges = (kinds == _FREE) | ((kinds == _ALLOCATION) & (rows["size_bytes"] <= LARGEST_SIZE))
+    elsewhere = (steps == 0) | (steps == _KEEP)
+    here = _AT_ADDRESS[rows["memory"]] & (rows["handle"] != 0)
+    return np.asarray(exchanges & returned & elsewhere & here)
+
+
+def _places(rows: Operations) -> tuple[list[int], list[Place]]:
+    """For each row the position of its place, -1 for a free; and the places."""
+    coded = [distinct(np.ascontiguousarray(rows[name])) for name in _PLACE]
+    codes, count = combine([(codes, len(values)) for values, codes in coded], len(rows))
+    told = rows.take(examples(codes, count))
+    places = [Place(*place) for place in zip(*(told[name].tolist() for name in _PLACE), strict=True)]
+    return np.where(rows["kind"] == _ALLOCATION, codes, -1).tolist(), places

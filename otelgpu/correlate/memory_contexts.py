@@ -29,6 +29,11 @@ class Contexts:
         self._users: dict[int, int] = {}  # device → retains of its primary context that were seen
         self._kept: set[int] = set()  # devices whose primary context the runtime holds
 
+    @property
+    def are_chosen(self) -> bool:
+        """Whether a thread may have a context of its own choice; else all work in a primary one."""
+        return bool(self._stacks)
+
     def place(self, tid: int, device: int) -> tuple[int, int]:
         """The context that the thread works in, and its device: ``device`` unless the context tells better."""
         stack = self._stacks.get(tid)

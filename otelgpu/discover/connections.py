@@ -19,18 +19,27 @@ _SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
 
 def accepted_connections(tgid: int) -> list[int]:
     """The file descriptors of a process that are established connections to a listening port."""
+    sockets = dict(_descriptors(tgid))
+    if not sockets:
+        return []  # as nearly all: the tables of a busy host have thousands of rows
     rows = list(_sockets(tgid))
     listening = {port for port, state, _ in rows if state == _LISTEN}
     inodes = {inode for port, state, inode in rows if state == _ESTABLISHED and port in listening}
-    found = []
+    return sorted(descriptor for descriptor, inode in sockets.items() if inode in inodes)
+
+
+def _descriptors(tgid: int) -> Iterator[tuple[int, int]]:
+    """(descriptor, inode) of every socket that the process has open; those found until it ended."""
     try:
         for entry in os.scandir(f"/proc/{tgid}/fd"):
-            match = _SOCKET.fullmatch(os.readlink(entry.path))
-            if match and int(match.group(1)) in inodes:
-                found.append(int(entry.name))
+            try:
+                match = _SOCKET.fullmatch(os.readlink(entry.path))
+            except FileNotFoundError:
+                continue  # closed meanwhile
+            if match:
+                yield int(entry.name), int(match.group(1))
     except OSError:
-        return found  # it ended, or closed a descriptor, meanwhile
-    return sorted(found)
+        return
 
 
 def _sockets(tgid: int) -> Iterator[tuple[int, str, int]]:

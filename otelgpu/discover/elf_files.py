@@ -134,6 +134,15 @@ def paths_of(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> list[
     return paths
 
 
+def identity_of(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> Identity:
+    """Of the very file that a living process has mapped; (0, 0) when it cannot be told without opening it."""
+    try:
+        status = os.stat(f"{proc}/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
+    except OSError:
+        return (0, 0)
+    return (status.st_dev, status.st_ino)
+
+
 def open_mapping(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> ElfFile:
     """Open the file that process ``pid`` has mapped, or had when ``mapping`` was read.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otelgpu.discover.elf_files import ElfFile, Identity, find_symbols, open_mapping
+from otelgpu.discover.elf_files import ElfFile, Identity, find_symbols, identity_of, open_mapping
 from otelgpu.discover.maps import Mapping, find, read_maps
 from otelgpu.layout.elf import ElfError, ElfImage
 from otelgpu.layout.elf_symbols import MAX_NAME_BYTES
@@ -188,6 +188,11 @@ class AddressResolver:
         if program is not None:
             self._module_of(tgid, process, program, _label(program.path))
 
+    def inherit(self, parent: int, child: int) -> None:
+        """A process forked: as :meth:`remember`, but a child that has ended had mapped what its parent has."""
+        known = self._processes.get(parent)
+        self.remember(child, known.mappings if known is not None else ())
+
     def forget(self, tgid: int) -> None:
         """Drop the snapshot of a process that ended."""
         self._processes.pop(tgid, None)
@@ -269,6 +274,11 @@ class AddressResolver:
             if module is not None:
                 self._modules.move_to_end(identity)
                 return module
+        known = self._modules.get(identity_of(tgid, mapping, proc=self._proc))
+        if known is not None and known.file.unchanged():  # another process has it mapped too
+            process.files[mapping.start] = known.file.identity
+            self._modules.move_to_end(known.file.identity)
+            return known
         try:
             file = open_mapping(tgid, mapping, proc=self._proc)
             if not _is_code_of(file.image, mapping):

@@ -320,9 +320,11 @@ class SpanRows:
         sizes = masks * np.array([slot.size for slot in self._optional], dtype=np.intp)
         leads = [slot.lead + bytes(slot.size - len(slot.lead)) for slot in self._optional]
         options = _chosen(leads, list(map(tuple, masks.tolist()))) if leads else [b""] * len(example)
-        bodies = [block + option + tail for option, tail in zip(options, tails, strict=True)]
-        heads = [_SPANS + varint(len(body)) for body in bodies]
-        self._templates = [head + body for head, body in zip(heads, bodies, strict=True)]
+        rests = list(zip(options, tails, strict=True))
+        heads = [_SPANS + varint(len(block) + len(option) + len(tail)) for option, tail in rests]
+        self._templates = [
+            b"".join((head, block, option, tail)) for head, (option, tail) in zip(heads, rests, strict=True)
+        ]
         self._widths = np.array(list(map(len, self._templates)), dtype=np.intp)
         self._block_at = np.array(list(map(len, heads)), dtype=np.intp)
         self._option_at = (self._block_at + len(block))[:, None] + np.cumsum(sizes, axis=1) - sizes

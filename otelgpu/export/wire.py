@@ -36,21 +36,40 @@ _RESOURCE_ATTRIBUTE = b"\x0a"
 # Field 3 of ResourceSpans and of ScopeSpans alike.
 _SCHEMA_URL = delimited(b"\x1a", utf8(SCHEMA_URL))
 
+_RESOURCES_KNOWN = 256
+
 _HEADER_BYTES = 6
 """A tag and a length of at most five bytes."""
 
 
-def _resource_field(resource: Resource) -> bytes:
-    """``ResourceSpans.resource`` and its schema.
-
-    Not cached: resources that Python calls equal (1, True) encode apart.
-    """
+def resource_field(resource: Resource) -> bytes:
+    """``ResourceSpans.resource`` and its schema; of ``ResourceProfiles`` alike."""
     attributes = (delimited(_RESOURCE_ATTRIBUTE, key_value(k, any_value(v))) for k, v in resource.attributes)
     return delimited(_RESOURCE, b"".join(attributes)) + _SCHEMA_URL
 
 
+class _ResourceFields:
+    """Encoded resources by identity, for those that Python calls equal (1, True) encode apart."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Resource, bytes]] = {}
+
+    def __getitem__(self, resource: Resource) -> bytes:
+        known = self._known.get(id(resource))
+        if known is None:
+            if len(self._known) >= _RESOURCES_KNOWN:
+                self._known.clear()
+            # What is kept with its resource is found by nobody else's id.
+            known = self._known[id(resource)] = (resource, resource_field(resource))
+        return known[1]
+
+
+_resource_fields = _ResourceFields()
+
+
 @lru_cache(maxsize=64)
-def _scope_field(name: str) -> bytes:
+def scope_field(name: str) -> bytes:
+    """``ScopeSpans.scope`` and its schema; of ``ScopeProfiles`` alike."""
     return (
         delimited(_SCOPE, delimited(b"\x0a", utf8(name)) + delimited(b"\x12", utf8(__version__)))
         + _SCHEMA_URL
@@ -134,7 +153,7 @@ def _planned(batches: Iterable[SpanColumns], max_bytes: int) -> Iterator[_Plan]:
     for columns in batches:
         if not len(columns):
             continue
-        resource, scope = _resource_field(columns.resource), _scope_field(columns.scope)
+        resource, scope = _resource_fields[columns.resource], scope_field(columns.scope)
         try:
             rows = SpanRows(columns)
         except ValueError:

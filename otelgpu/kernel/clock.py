@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from otelgpu.model.inputs import ClockAnchor
+
+_EVERY_NS: Final = 10_000_000_000
+_STEP_NS: Final = 1_000_000  # more than lies between two readings
 
 
 def monotonic_ns() -> int:
@@ -23,3 +27,20 @@ def anchor() -> ClockAnchor:
             best = (after - before, (before + after) // 2, unix)
     assert best is not None
     return ClockAnchor(monotonic_ns=best[1], unix_ns=best[2])
+
+
+class Anchors:
+    """When to pair the clocks anew: now and then, and when one of them was set or went on through a suspend."""
+
+    def __init__(self) -> None:
+        self._last: ClockAnchor | None = None
+
+    def due(self) -> ClockAnchor | None:
+        """A new pairing, or None while the last one holds. Ask at every collection."""
+        last, now_ns = self._last, monotonic_ns()
+        if last is not None and now_ns - last.monotonic_ns < _EVERY_NS:
+            ahead_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - now_ns
+            if abs(ahead_ns - (last.unix_ns - last.monotonic_ns)) < _STEP_NS:
+                return None
+        self._last = anchor()
+        return self._last

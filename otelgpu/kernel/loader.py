@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
@@ -132,9 +132,11 @@ class LoadedFamily:
         found: Map = self.object.maps[name]
         return found
 
-    def drain(self) -> list[Batch]:
-        """All records that were submitted before the call, split by struct, in ring order per struct."""
-        batches = []
+    def drain(self) -> Iterator[Batch]:
+        """All records that were submitted before the first is asked for, split by struct, in ring order per struct.
+
+        Each batch is copied out when it is asked for: whoever looks at it at once finds it in the cache.
+        """
         for run in self.ring.drain():
             kinds = run[:, : self._head.itemsize].view(self._head)[:, 0]["kind"]
             structs = self._struct_of[kinds]
@@ -142,8 +144,7 @@ class LoadedFamily:
             for position in structs[:1] if alike else np.unique(structs):
                 name, dtype = self._structs[position]
                 rows = run if alike else run[structs == position]
-                batches.append(Batch(family=self.family, kind=name, records=rows.view(dtype)[:, 0]))
-        return batches
+                yield Batch(family=self.family, kind=name, records=rows.view(dtype)[:, 0])
 
     def counters(self) -> dict[str, int]:
         """Counter name → total over all CPUs since load."""

@@ -3,7 +3,7 @@
 Layout: page 0 holds the consumer position, page 1 the producer position, then the data, mapped twice in
 a row so that a record never wraps (kernel/bpf/ringbuf.c). Each record has an 8-byte header: length with
 BUSY and DISCARD bits, page offset. Neighbouring records of equal length form a run, and a run is one
-strided numpy view, copied out once.
+strided numpy view, copied out once: a piece at a time, so that a piece is still in the cache when it is looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _HEADER_BYTES: Final = 8
 _BUSY: Final = 1 << 31
 _DISCARD: Final = 1 << 30
 _PAGE: Final = mmap.PAGESIZE
+_PIECE_BYTES: Final = 1 << 20  # fits the second-level cache
 
 Run = npt.NDArray[np.uint8]
 
@@ -45,7 +46,7 @@ class Ring:
     def drain(self) -> Iterator[Run]:
         """Copy out what was there at the call: uint8 arrays of shape (records, record length), in ring order.
 
-        Space is given back to the kernel run by run. A record that is still being written ends the drain.
+        Space is given back to the kernel piece by piece. A record that is still being written ends the drain.
         """
         end = int(self._producer[0])
         position = int(self._consumer[0])
@@ -61,11 +62,16 @@ class Ring:
             rows = np.lib.stride_tricks.as_strided(
                 window[_HEADER_BYTES:], shape=(count, size), strides=(stride, 1), writeable=False
             )
-            run = np.empty((0, size), dtype=np.uint8) if length & _DISCARD else rows.copy()
-            position += count * stride
-            self._consumer[0] = position
-            if len(run):
-                yield run
+            if length & _DISCARD:
+                position += count * stride
+                self._consumer[0] = position
+                continue
+            at_a_time = max(_PIECE_BYTES // max(size, 1), 1)
+            for begin in range(0, count, at_a_time):
+                piece = rows[begin : begin + at_a_time].copy()
+                position += len(piece) * stride
+                self._consumer[0] = position
+                yield piece
 
     def close(self) -> None:
         """Unmap."""

@@ -38,6 +38,17 @@ def _fits(size: int, rows: int) -> bool:
     return size <= max(_TABLE, 8 * rows)
 
 
+def _above(column: npt.NDArray[Any], low: int) -> Codes:
+    """How far each value is above ``low``, the least: a difference that a narrow signed type may not hold."""
+    above: Codes
+    if column.dtype.kind == "u":
+        above = (column - column.dtype.type(low)).astype(np.intp)
+    else:
+        above = column.astype(np.intp)
+        above -= low
+    return above
+
+
 def dense(codes: Codes, size: int) -> tuple[Codes, int]:
     """Renumber ``codes`` (each in ``range(size)``) to 0..k-1, order kept; and k."""
     if not _fits(size, len(codes)):
@@ -64,14 +75,26 @@ def distinct(column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Codes]:
         return values, codes.reshape(-1)
     if size == 1:
         return column[:1].copy(), np.zeros(len(column), dtype=np.intp)
-    least = column.dtype.type(low)
-    codes = (column - least).astype(np.intp)
+    codes = _above(column, low)
     seen = np.zeros(size, dtype=np.bool_)
     seen[codes] = True
     found = np.flatnonzero(seen)
     renumber = np.empty(size, dtype=np.intp)
     renumber[found] = np.arange(len(found))
-    return found.astype(column.dtype) + least, renumber[codes]
+    return found.astype(column.dtype) + column.dtype.type(low), renumber[codes]
+
+
+def values_of(column: npt.NDArray[Any]) -> list[int]:
+    """The distinct values of an integer column, ascending."""
+    low, high = bounds(column)
+    if low == high:
+        return [low]
+    if not _fits(high - low + 1, len(column)):
+        values: list[int] = np.unique(column).tolist()
+        return values
+    seen = np.zeros(high - low + 1, dtype=np.bool_)
+    seen[_above(column, low)] = True
+    return [low + place for place in np.flatnonzero(seen).tolist()]
 
 
 def mix(columns: Iterable[tuple[Codes, int]], rows: int) -> tuple[Codes, int]:

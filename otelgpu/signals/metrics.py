@@ -163,6 +163,7 @@ class Metrics:
         from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
         from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 
+        self._start = min(self._start, time_unix_ns)  # the clock was set back: nothing ends before it began
         data, points = pb.MetricsData(), 0
         owners: dict[Resource, pb.ResourceMetrics] = {}
         scopes: dict[tuple[Resource, str], pb.ScopeMetrics] = {}

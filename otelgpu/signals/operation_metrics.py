@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.families.base import Instrument, OperationDecoder, OperationMetric, OperationSignals
+from otelgpu.model.codes import values_of
 from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.resource import Resource
 from otelgpu.signals import names
@@ -88,7 +89,7 @@ class OperationMeter:
             self._metrics.add(spec.metric, scope, owner, {}, values)
             return
         key, label, by_row = split
-        for code in np.unique(by_row).tolist():
+        for code in values_of(by_row):
             self._metrics.add(spec.metric, scope, owner, {key: label(code)}, values[by_row == code])
 
     def _split(

@@ -25,7 +25,7 @@ from otelgpu.correlate.fold import Folded, take
 from otelgpu.families.base import Holds, OperationDecoder, OperationSignals
 from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of
 from otelgpu.model.ids import span_ids
-from otelgpu.model.operations import ContextSource, OperationKind, Operations
+from otelgpu.model.operations import ContextSource, OperationKind, Operations, columns_of
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Text
 from otelgpu.signals import names
@@ -97,7 +97,7 @@ def operation_spans(
 
 def _forms(rows: Operations) -> tuple[Codes, int]:
     """A code for all that is text in a span, in the order of the batches; and how many there are."""
-    columns = _columns(rows, (*_BATCH, "api", "context_source", "name", "status", "returned"))
+    columns = columns_of(rows, (*_BATCH, "api", "context_source", "name", "status", "returned"))
     columns["name"][columns["kind"] != OperationKind.LAUNCH] = 0
     status, returned = columns.pop("status"), columns.pop("returned")
     coded = [(codes, len(values)) for values, codes in map(distinct, columns.values())]
@@ -109,16 +109,6 @@ def _forms(rows: Operations) -> tuple[Codes, int]:
         result[failed] = codes + 1
         coded.append((result, len(values) + 1))
     return combine(coded, len(rows))
-
-
-def _columns(rows: Operations, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """Columns side by side, copied a batch of rows at a time: a row is fetched once for all of them."""
-    found = {name: np.empty(len(rows), dtype=rows.dtype[name]) for name in wanted}
-    for begin in range(0, len(rows), ROWS_PER_BATCH):
-        some = slice(begin, begin + ROWS_PER_BATCH)
-        for name, column in found.items():
-            column[some] = rows[name][some]
-    return found
 
 
 def _stretches(columns: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int]]:
@@ -228,22 +218,24 @@ class _Batch:
         for key, table in look.by_api:
             yield Attribute(key=key, values=self._text(table))
         yield Attribute(key=names.CONTEXT_SOURCE, values=self._text(look.source))
-        count, merged = self._folded.count, self._folded.merged
-        several = count > 1
-        if several.any():
-            yield Attribute(key=names.COUNT, values=count, present=several)
-            yield Attribute(key=names.HOST_TIME, values=rows["duration_ns"].astype(np.int64), present=several)
-        if merged.any():
-            yield Attribute(key=names.MERGED, values=merged, present=merged)
+        if (runs := self._folded.runs) is not None:
+            several = runs.count > 1
+            if several.any():
+                host_time = rows["duration_ns"].astype(np.int64)
+                yield Attribute(key=names.COUNT, values=runs.count, present=several)
+                yield Attribute(key=names.HOST_TIME, values=host_time, present=several)
+            if runs.merged.any():
+                yield Attribute(key=names.MERGED, values=runs.merged, present=runs.merged)
         if self._any_failed:
             yield Attribute(key=names.ERROR_TYPE, values=self._text(look.result), present=self._failed)
 
     def _numbers(self) -> Iterator[Attribute]:
         """The integers that the family tells of calls of this kind, where they hold."""
-        count, merged = self._folded.count, self._folded.merged
-        told = {Holds.EQUAL: _unless_all(~merged), Holds.SINGLE: _unless_all(count == 1), Holds.SUM: None}
+        told: dict[Holds, npt.NDArray[np.bool_] | None] = {}  # of all rows, where it has nothing
+        if (runs := self._folded.runs) is not None:
+            told = {Holds.EQUAL: _unless_all(~runs.merged), Holds.SINGLE: _unless_all(runs.count == 1)}
         for spec in self._signals.attributes[self._kind]:
-            values, present = np.ascontiguousarray(spec.column(self._rows)), told[spec.holds]
+            values, present = np.ascontiguousarray(spec.column(self._rows)), told.get(spec.holds)
             if spec.absent is not None:
                 known = values != spec.absent
                 present = _unless_all(known if present is None else present & known)

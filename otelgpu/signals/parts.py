@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.model.codes import distinct, mix, order_of
+from otelgpu.model.codes import Codes, distinct, mix, order_of
 from otelgpu.model.operations import OperationKind, Operations, concatenate
 
 _KINDS: Final = max(OperationKind) + 1
@@ -36,13 +36,14 @@ class Part:
     rows: Operations
 
 
-def parts_of(rows: Operations, family: int) -> tuple[Operations, list[Part]]:
-    """The rows in a new array, and its parts, which are views of it; by process, kind and outcome."""
+def parts_of(rows: Operations, family: int) -> tuple[Operations, list[Part], Codes]:
+    """The rows in a new array; its parts, which are views of it, by process, kind and outcome; its order."""
     kinds = rows["kind"].astype(np.intp)
     failed = (rows["status"] != 0) & (rows["returned"] == 1)
     tgids, processes = distinct(np.ascontiguousarray(rows["tgid"]))
     codes, size = mix([(processes, len(tgids)), (kinds, _KINDS), (failed, 2)], len(rows))
-    ordered = rows.take(order_of(codes, size))
+    order = order_of(codes, size)
+    ordered = rows.take(order)
     ordered["family"] = family
     counts = np.bincount(codes, minlength=size)
     found, begin = [], 0
@@ -52,7 +53,7 @@ def parts_of(rows: Operations, family: int) -> tuple[Operations, list[Part]]:
         kind = OperationKind(int(part["kind"][0]))
         found.append(Part(int(part["tgid"][0]), family, kind, bool(code % 2), part))
         begin = end
-    return ordered, found
+    return ordered, found, order
 
 
 class SmallParts:

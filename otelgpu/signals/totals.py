@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.families.base import OperationDecoder, OperationSignals
-from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.spans import Attribute
 
 _KINDS: Final = max(OperationKind) + 1
@@ -35,7 +35,7 @@ class Totals:
     def by_group(self, rows: Operations, group: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
         """Sums per group: shape (groups, len(self)). Exact modulo 2^64."""
         sums = np.zeros((groups, len(self)), dtype=np.int64)
-        families, kinds = np.ascontiguousarray(rows["family"]), np.ascontiguousarray(rows["kind"])
+        families, kinds = columns_of(rows, ("family", "kind")).values()
         size = int(families.max(initial=0)) + 1  # of what is there
         places = (group * size + families) * _KINDS + kinds
         counts = np.bincount(places, minlength=groups * size * _KINDS).reshape(groups, size, _KINDS)

@@ -35,6 +35,7 @@ from tests.bench.synthetic import Activity, RingMemory, Told, Wave, told_family,
 NAME = "ring_to_otlp"
 CALLS_PER_WAVE = 120_000
 BASELINE_SPANS = 3_000
+DISTINCT_LAUNCHES = 1_000
 DETAILS: Final[tuple[Detail, ...]] = ("all", "ops")
 
 
@@ -155,9 +156,11 @@ def opened(
             bench.close()
 
 
-def _rates(detail: Detail, rounds: int) -> tuple[list[float], list[float], list[SpanColumns]]:
+def _rates(
+    detail: Detail, rounds: int, distinct_launches: int | None = None
+) -> tuple[list[float], list[float], list[SpanColumns]]:
     """Records/s and spans/s of each round, and the spans of one."""
-    with opened(detail) as bench:
+    with opened(detail, distinct_launches) as bench:
         bench.run(bench.make(CALLS_PER_WAVE))  # names, caches, first-time imports
         records, spans = [], []
         for _ in range(rounds):
@@ -194,6 +197,17 @@ def rows(quick: bool) -> list[Row]:
             ),
             Row(bench=NAME, name=f"detail {detail}, records", value=median(records), unit="records/s"),
         ]
+        records, _, _ = _rates(detail, rounds, DISTINCT_LAUNCHES)
+        name = f"detail {detail}, repeating launches"
+        found.append(
+            Row(
+                bench=NAME,
+                name=f"{name}, records",
+                value=median(records),
+                unit="records/s",
+                note=f"{name}: {DISTINCT_LAUNCHES:,} distinct ones; {spread(records)}",
+            )
+        )
     return found
 
 

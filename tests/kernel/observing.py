@@ -225,6 +225,24 @@ def _spans_of(text: str) -> Iterator[Span]:
                     }
 
 
+def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The data points of each metric at the end of a session, their attributes as plain mappings."""
+    last: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in path.read_text().splitlines():
+        for resource in json.loads(line).get("resourceMetrics", ()):
+            described = _attributes(resource["resource"])
+            for metric in (metric for scope in resource["scopeMetrics"] for metric in scope["metrics"]):
+                kind = next(kind for kind in ("sum", "gauge", "histogram") if kind in metric)
+                last[metric["name"], str(described)] = [
+                    point | {"attributes": _attributes(point), "resource": described}
+                    for point in metric[kind]["dataPoints"]
+                ]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for (name, _), points in last.items():
+        found.setdefault(name, []).extend(points)
+    return found
+
+
 def _attributes(holder: dict[str, Any]) -> dict[str, Any]:
     return {item["key"]: _value(item["value"]) for item in holder.get("attributes", ())}
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otelgpu import pipeline as module
-from otelgpu.correlate import requests
+from otelgpu.correlate import function_names, requests
 from otelgpu.families import registry
 from otelgpu.model.inputs import Batch, FunctionNamed, Input, LossCounted, ProcessGone, ProcessSeen, Tick
 from otelgpu.model.operations import Memory
@@ -426,7 +426,7 @@ def test_a_new_program_image_forgets_the_names(host: Host) -> None:
 
 
 def test_names_beyond_the_bound_are_counted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KERNEL_NAMES", 2)
+    monkeypatch.setattr(function_names, "NAMES", 2)
     host.launch(0x2000, tid=200)
     rows, session = played(host.inputs())
     assert one(rows, "cudaLaunchKernel unknown").status == 0

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otelgpu.kernel import ring as ring_module
 from otelgpu.kernel.ring import Ring, run_length
 
 PAGE = mmap.PAGESIZE
@@ -190,6 +191,17 @@ def test_a_drain_that_is_given_up_loses_nothing(producer: Producer) -> None:
         assert run.tobytes() == b"a" * 8
         break
     assert drained(ring) == [b"b" * 16]
+
+
+def test_a_long_run_comes_in_pieces_each_of_which_frees_its_space(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_module, "_PIECE_BYTES", 50)
+    ring = Ring(producer.fd, producer.size)
+    for i in range(5):
+        producer.submit(bytes([i]) * 24)
+    told = [(run[:, 0].tolist(), ring.pending_bytes()) for run in ring.drain()]
+    assert told == [([0, 1], 96), ([2, 3], 32), ([4], 0)]
 
 
 def test_a_closed_ring_lets_go_of_its_memory(producer: Producer) -> None:

@@ -8,12 +8,26 @@ from pathlib import Path
 import pytest
 
 from otelgpu.layout.btf import Btf
-from otelgpu.model.inputs import ClockAnchor, Input, LossCounted, Tick
+from otelgpu.model.inputs import ClockAnchor, Input, LossCounted, ProcessGone, ProcessSeen, Tick
+from otelgpu.model.resource import Resource, resource
 from otelgpu.sources import JointSource
 
 
 def loss(reason: str) -> LossCounted:
     return LossCounted(family="cuda", reason=reason, count=1)
+
+
+def program(start: str, path: str = "/bin/serve", title: str = "serve") -> Resource:
+    """As a process is described."""
+    return resource({"service.instance.id": start, "process.executable.path": path, "service.name": title})
+
+
+def seen(tgid: int, described: Resource) -> ProcessSeen:
+    return ProcessSeen(tgid=tgid, time_ns=1, resource=described)
+
+
+def gone(tgid: int) -> ProcessGone:
+    return ProcessGone(tgid=tgid, time_ns=1)
 
 
 class Scripted:
@@ -29,6 +43,10 @@ class Scripted:
         self.gpu_processes = {len(name)}
         self._collections = list(collections)
         self.asked: list[str] = []
+        self.ready: list[set[int]] = []  # answers of wait()
+
+    def fileno(self) -> int:
+        return 99
 
     def observe(self, tgid: int) -> None:
         self.asked.append(f"observe {tgid}")
@@ -41,7 +59,7 @@ class Scripted:
 
     def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
         self.asked.append("wait")
-        return set(others)
+        return self.ready.pop(0)
 
     def collect(self) -> list[Input]:
         return self._collections.pop(0)
@@ -99,7 +117,52 @@ def test_both_are_asked(ask: object, expected: str) -> None:
     assert (calls.asked, talks.asked) == ([expected], [expected])
 
 
-def test_the_calls_source_alone_is_waited_for() -> None:
+def test_a_wait_ends_when_there_is_something_for_the_one_who_waits() -> None:
     calls, talks = Scripted("calls"), Scripted("talks")
-    assert JointSource(calls, talks).wait(0.1, [3]) == {3}
-    assert (calls.asked, talks.asked) == (["wait"], [])
+    calls.ready, talks.ready = [{99}, {99, 3}], [set(), set()]
+    assert JointSource(calls, talks).wait(10, [3]) == {3}
+    assert (calls.asked, talks.asked) == (
+        ["wait"] * 2,
+        ["wait"] * 2,
+    )  # the first was for the talks' own events
+
+
+def test_a_wait_ends_when_a_ring_of_either_fills() -> None:
+    calls, talks = Scripted("calls"), Scripted("talks")
+    calls.ready, talks.ready = [set(), {99}], [set(), {7}]
+    joint = JointSource(calls, talks)
+    assert joint.wait(10) == set()
+    assert joint.wait(10) == set()
+    assert (calls.ready, talks.ready) == ([], [])
+
+
+def test_a_process_that_calls_is_described_by_those_who_see_its_calls() -> None:
+    calls = Scripted("calls", [seen(5, program("a")), loss("name"), Tick(time_ns=5)], [Tick(time_ns=6)])
+    talks = Scripted(
+        "talks", [seen(5, program("a", title="other")), seen(6, program("b"))], [seen(5, program("a"))]
+    )
+    joint = JointSource(calls, talks)
+    assert joint.collect() == [seen(6, program("b")), seen(5, program("a")), loss("name"), Tick(time_ns=5)]
+    assert joint.collect() == [Tick(time_ns=6)]
+
+
+@pytest.mark.parametrize("other", [program("a", path="/bin/other"), program("z")])
+def test_another_program_or_process_is_described_anew(other: Resource) -> None:
+    calls = Scripted("calls", [seen(5, program("a")), Tick(time_ns=5)], [Tick(time_ns=6)])
+    joint = JointSource(calls, Scripted("talks", [], [seen(5, other)]))
+    joint.collect()
+    assert joint.collect() == [seen(5, other), Tick(time_ns=6)]
+
+
+def test_a_process_that_calls_has_ended_when_its_last_call_is_there() -> None:
+    calls = Scripted(
+        "calls",
+        [seen(5, program("a")), Tick(time_ns=5)],
+        [loss("call"), gone(5), Tick(time_ns=6)],
+        [Tick(time_ns=7)],
+    )
+    talks = Scripted("talks", [gone(5), gone(6)], [gone(5)], [gone(5)])
+    joint = JointSource(calls, talks)
+    assert joint.collect() == [seen(5, program("a")), gone(6), Tick(time_ns=5)]
+    assert joint.collect() == [loss("call"), gone(5), Tick(time_ns=6)]
+    assert joint.collect() == [gone(5), Tick(time_ns=7)]  # of another one by then

@@ -14,6 +14,7 @@ import pytest
 
 from otelgpu.discover import symbols
 from otelgpu.discover.elf_files import open_elf
+from otelgpu.discover.maps import executable_mappings
 from otelgpu.discover.symbols import AddressResolver
 from tests.unit.symbols.elf_builders import compile_c
 
@@ -95,6 +96,22 @@ def test_a_process_that_ended_is_named_if_it_was_remembered(program: Path, resol
     running.end()
     program.unlink()
     assert resolver.resolve(running.pid, running.axpy) == ("axpy(float, float*, float*)", True)
+
+
+def test_a_child_that_has_ended_already_is_named_by_what_its_parent_has_mapped(
+    running: Running, resolver: AddressResolver
+) -> None:
+    resolver.remember(running.pid)
+    resolver.inherit(running.pid, 1 << 30)
+    assert resolver.resolve(1 << 30, running.axpy) == ("axpy(float, float*, float*)", True)
+    assert counted(resolver) == {}
+
+
+def test_a_process_that_has_ended_already_is_named_by_what_it_had_mapped_earlier(
+    running: Running, resolver: AddressResolver
+) -> None:
+    resolver.remember(1 << 30, executable_mappings(running.pid))
+    assert resolver.resolve(1 << 30, running.axpy)[1]
 
 
 def test_a_process_that_is_gone_is_counted(resolver: AddressResolver) -> None:

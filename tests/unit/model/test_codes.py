@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.model.codes import combine, dense, distinct, examples, order_of
+from otelgpu.model.codes import combine, dense, distinct, examples, order_of, values_of
 
 
 @given(st.lists(st.lists(st.integers(0, 9999), min_size=20, max_size=20), min_size=1, max_size=8))
@@ -41,6 +41,20 @@ def test_distinct_is_numpys_unique(values: list[int], dtype: type) -> None:
 def test_distinct_takes_negative_numbers(values: list[int]) -> None:
     found, codes = distinct(np.array(values, dtype=np.int32))
     assert found[codes].tolist() == values
+
+
+@given(st.lists(st.integers(-(2**15), 2**15 - 1)), st.sampled_from([np.int16, np.int32]))
+def test_distinct_takes_a_range_that_the_columns_type_does_not_hold(values: list[int], dtype: type) -> None:
+    column = np.array(values, dtype=dtype)
+    found, codes = distinct(column)
+    assert (found.tolist(), found[codes].tolist()) == (sorted(set(values)), values)
+    assert found.dtype == column.dtype
+
+
+@given(INTEGERS | st.lists(st.integers(-9, 9)), st.sampled_from([np.int64, np.uint64]))
+def test_the_values_of_a_column_are_its_distinct_ones(values: list[int], dtype: type) -> None:
+    column = np.array([abs(v) if dtype is np.uint64 else v for v in values], dtype=dtype)
+    assert values_of(column) == sorted(set(column.tolist()))
 
 
 @given(st.lists(st.integers(0, 299)), st.sampled_from([300, 2**16, 2**20]))

@@ -21,10 +21,11 @@ def test_every_row_is_in_the_one_part_that_it_is_like(rows: Operations, data: st
     rows["tgid"] = data.draw(st.lists(st.integers(1, 3), min_size=len(rows), max_size=len(rows)))
     rows["returned"] = data.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows)))
     before = rows.tobytes()
-    ordered, parts = parts_of(rows, 5)
+    ordered, parts, order = parts_of(rows, 5)
     assert rows.tobytes() == before
     assert b"".join(part.rows.tobytes() for part in parts) == ordered.tobytes()
     rows["family"] = 5
+    assert rows[order].tobytes() == ordered.tobytes()
     assert seen(ordered) == seen(rows)
     assert len({(part.tgid, part.kind, part.failed) for part in parts}) == len(parts)
     for part in parts:
@@ -35,7 +36,7 @@ def test_every_row_is_in_the_one_part_that_it_is_like(rows: Operations, data: st
 
 
 def test_rows_of_a_part_are_in_the_order_of_arrival() -> None:
-    _, (launches, waits) = parts_of(calls(6, kind=[6, 1, 6, 1, 1, 6]), 0)
+    _, (launches, waits), _ = parts_of(calls(6, kind=[6, 1, 6, 1, 1, 6]), 0)
     assert launches.rows["start_ns"].tolist() == sorted(launches.rows["start_ns"].tolist())
     assert waits.kind is OperationKind.SYNCHRONIZATION
 

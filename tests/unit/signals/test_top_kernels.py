@@ -70,7 +70,7 @@ def measured(rows: Operations, top: TopKernels | None = None) -> Metrics:
     assert isinstance(family.signals, OperationSignals)
     metrics = Metrics(0)
     meter = OperationMeter(metrics, [(decoder, family.signals)], lambda tgid: LLM, top)
-    _, parts = parts_of(rows, 0)
+    _, parts, _ = parts_of(rows, 0)
     meter.measure(parts)
     return metrics
 

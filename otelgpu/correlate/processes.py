@@ -1,0 +1,65 @@
+"""Which resource each process is: while it runs, and for a while after its end. Pure.
+
+In: descriptions and ends of processes. Out: the resource of a tgid; the resources that have departed, which are
+told once more and then no more.
+
+Example: process 7 execs at 1 s, so that it is described anew: what it was departs at 16 s. It ends at 20 s: what
+it is departs at 35 s, and 7 is forgotten, unless the number was given to another process meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from otelgpu.model.inputs import ProcessGone, ProcessSeen
+from otelgpu.model.resource import Resource, resource
+
+LINGER_NS: Final = 15_000_000_000
+"""How long a process that ended is still known: its last window is told in this time."""
+
+
+class Processes:
+    """The processes of one session."""
+
+    def __init__(self) -> None:
+        self._resources: dict[int, Resource] = {}
+        self._leaving: deque[tuple[int, int, Resource]] = deque()  # until when, tgid, resource
+        self._departed: set[Resource] = set()
+
+    def resource(self, tgid: int) -> Resource:
+        """What a process is; made up if it ended before anyone could look at it."""
+        if tgid not in self._resources:
+            self._resources[tgid] = resource({"service.name": "unknown_service", "process.pid": tgid})
+        return self._resources[tgid]
+
+    def known(self, tgid: int) -> Resource | None:
+        """What a process is, if somebody looked at it."""
+        return self._resources.get(tgid)
+
+    def see(self, seen: ProcessSeen) -> bool:
+        """A process is described: whether it was something else before."""
+        before = self._resources.get(seen.tgid)
+        changed = before is not None and before != seen.resource
+        if before is not None and changed:
+            self._leaving.append((seen.time_ns + LINGER_NS, seen.tgid, before))
+        self._resources[seen.tgid] = seen.resource
+        return changed
+
+    def end(self, gone: ProcessGone) -> None:
+        """A process ended."""
+        if gone.tgid in self._resources:
+            self._leaving.append((gone.time_ns + LINGER_NS, gone.tgid, self._resources[gone.tgid]))
+
+    def expire(self, now_ns: int) -> None:
+        """Forget those whose time is over."""
+        while self._leaving and self._leaving[0][0] <= now_ns:
+            _, tgid, owner = self._leaving.popleft()
+            self._departed.add(owner)
+            if self._resources.get(tgid) == owner:  # else its number was given out again
+                del self._resources[tgid]
+
+    def take_departed(self) -> set[Resource]:
+        """What departed since the last call."""
+        departed, self._departed = self._departed, set()
+        return departed

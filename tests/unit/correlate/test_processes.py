@@ -1,0 +1,45 @@
+"""Who is who, until a while after the end."""
+
+from __future__ import annotations
+
+from otelgpu.correlate.processes import LINGER_NS, Processes
+from otelgpu.model.inputs import ProcessGone, ProcessSeen
+from otelgpu.model.resource import Resource, resource
+
+OLD, NEW = resource({"service.name": "old"}), resource({"service.name": "new"})
+
+
+def seen(what: Resource, time_ns: int = 1) -> ProcessSeen:
+    return ProcessSeen(tgid=7, time_ns=time_ns, resource=what)
+
+
+def test_a_process_that_nobody_saw_is_made_up_once() -> None:
+    processes = Processes()
+    assert processes.known(7) is None
+    assert processes.resource(7).get("process.pid") == 7
+    assert processes.resource(7) is processes.known(7)
+
+
+def test_a_process_that_ended_is_known_a_while() -> None:
+    processes = Processes()
+    processes.see(seen(OLD))
+    processes.end(ProcessGone(tgid=7, time_ns=5))
+    processes.expire(5 + LINGER_NS - 1)
+    assert (processes.known(7), processes.take_departed()) == (OLD, set())
+    processes.expire(5 + LINGER_NS)
+    assert (processes.known(7), processes.take_departed()) == (None, {OLD})
+    assert processes.take_departed() == set()
+
+
+def test_what_became_another_program_departs_and_the_process_stays() -> None:
+    processes = Processes()
+    assert [processes.see(seen(what, time_ns=2)) for what in (OLD, OLD, NEW)] == [False, False, True]
+    processes.expire(2 + LINGER_NS)
+    assert (processes.known(7), processes.take_departed()) == (NEW, {OLD})
+
+
+def test_the_end_of_a_process_that_nobody_saw_is_nothing() -> None:
+    processes = Processes()
+    processes.end(ProcessGone(tgid=7, time_ns=5))
+    processes.expire(1 << 60)
+    assert processes.take_departed() == set()
