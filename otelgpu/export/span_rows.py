@@ -34,6 +34,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from otelgpu.export.messages import scatter
 from otelgpu.export.protobuf import (
     ANY_BOOL,
     ANY_DOUBLE,
@@ -362,13 +363,13 @@ class SpanRows:
         for words in self._block_words:
             for word in words(rows):
                 block[next(names)] = word
-        _scatter(out, starts + self._block_at[layout], block.view(f"V{self._block.itemsize}"))
+        scatter(out, starts + self._block_at[layout], block.view(f"V{self._block.itemsize}"))
         for column, slot in enumerate(self._optional):
             assert slot.present is not None
             at, present = starts + self._option_at[:, column][layout] + len(slot.lead), slot.present[rows]
             at = at[present]
             for word, form in zip(slot.words(rows), slot.formats, strict=True):
-                _scatter(out, at, word[present].astype(form, copy=False))
+                scatter(out, at, word[present].astype(form, copy=False))
                 at = at + np.dtype(form).itemsize
 
 
@@ -434,13 +435,3 @@ def _block_form(slots: Sequence[_Slot], constant: bytes) -> tuple[np.dtype[np.vo
         {"names": names, "formats": formats, "offsets": offsets, "itemsize": len(template)}
     )
     return form_of_all, bytes(template)
-
-
-def _scatter(out: Bytes, positions: Codes, words: AnyArray) -> None:
-    """Store ``words[i]`` at byte ``positions[i]`` of ``out``, through a view that starts at every byte."""
-    if not len(words):
-        return
-    view: AnyArray = np.ndarray(
-        (len(out) - words.dtype.itemsize + 1,), dtype=words.dtype, buffer=out, strides=(1,)
-    )
-    view[positions] = words
