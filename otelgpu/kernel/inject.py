@@ -203,9 +203,10 @@ class InjectListener:
                     except OSError:  # out of descriptors or memory, or it is gone already
                         self._counters["connection_failed"] += 1
                         time.sleep(_RELIEF_S)
-                    while len(waiting) > _BACKLOG:  # they connect and say nothing
-                        waiting.pop(next(iter(waiting))).close()
-                        self._counters["connection_silent"] += 1
+                # After the events, some of which may be of those that are let go.
+                while len(waiting) > _BACKLOG:  # they connect and say nothing
+                    waiting.pop(next(iter(waiting))).close()
+                    self._counters["connection_silent"] += 1
 
     def _answer(self, connection: socket.socket) -> None:
         with connection:

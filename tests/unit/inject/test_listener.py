@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from otelgpu.kernel import inject
 from otelgpu.kernel.inject import (
     InjectError,
     InjectListener,
@@ -24,6 +28,8 @@ from otelgpu.kernel.loader import read_image
 from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
 from tests.rig.inject_client import InjectClient
+
+EPOLL = select.epoll
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +131,58 @@ def test_who_connects_and_says_nothing_keeps_nobody_waiting(
     for connection in silent:
         connection.close()
     assert listener.counters()["connection_silent"] >= 300 - 256 - 1
+
+
+class SteppedEpoll:
+    """epoll that waits for leave before each look, and tells of newcomers first."""
+
+    leave = threading.Semaphore(0)
+    looks = 0
+
+    def __init__(self) -> None:
+        self._real = EPOLL()
+        self.register = self._real.register
+
+    def __enter__(self) -> SteppedEpoll:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._real.close()
+
+    def poll(self) -> list[tuple[int, int]]:
+        self.leave.acquire()
+        type(self).looks += 1
+        return sorted(self._real.poll())  # the listening socket has the lowest number
+
+
+def test_one_that_is_let_go_may_hang_up_at_the_same_moment(
+    library: Library, btf: Btf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = InjectListener(library.layout, btf)
+    monkeypatch.setattr(inject.select, "epoll", SteppedEpoll)
+    listener.start()
+
+    def connect() -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(str(listener.path))
+        return connection
+
+    waiting = []
+    for number in range(256):  # as many as may wait
+        waiting.append(connect())
+        SteppedEpoll.leave.release()
+        while SteppedEpoll.looks <= number:
+            time.sleep(0.001)
+    time.sleep(0.05)  # the last one is accepted
+    waiting += [connect()]
+    waiting[0].close()
+    SteppedEpoll.leave.release(1000)
+    client = InjectClient(listener, library.layout, btf)
+    client.write(client.call())
+    assert records(listener.drain()) == 1
+    for connection in waiting:
+        connection.close()
+    listener.close()
 
 
 @pytest.mark.parametrize("data", [b"x", bytes(16), bytes(4096)])
