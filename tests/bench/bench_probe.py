@@ -44,7 +44,7 @@ def rows(quick: bool) -> list[Row]:
         absent: list[Row] = []
         variants = [Variant("bare", _copy(load, Path(folder), "bare")), Variant("otelgpu", 0)]
         for name, open_tracer in _tracers(load.pid).items():
-            library = Path(folder, f"lib{len(variants)}.so")
+            library = Path(folder, f"lib{len(variants)}.copy")
             variant = Variant(name, _copy(load, Path(folder), library.stem))
             try:
                 stack.enter_context(open_tracer(library))
@@ -62,8 +62,8 @@ def rows(quick: bool) -> list[Row]:
 
 
 def _copy(load: Load, folder: Path, name: str) -> int:
-    """A copy that otelgpu does not take for a CUDA library, opened in the load."""
-    target = folder / f"{name}.so"
+    """A copy that otelgpu does not take for a shared library, for its name, opened in the load."""
+    target = folder / f"{name}.copy"
     shutil.copyfile(BUILD / "libcudart.so.12", target)
     return int(load.ask(f"open {target}"))
 
