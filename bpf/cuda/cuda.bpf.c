@@ -52,7 +52,6 @@ volatile __u32 detail = DETAIL_ALL;
 #define KINDS_FREQUENT                                                                \
 	(1 << CUDA_LAUNCH | 1 << CUDA_GRAPH_LAUNCH | 1 << CUDA_COPY | 1 << CUDA_SET | \
 	 1 << CUDA_EVENT)
-#define KINDS_NAMING (1 << CUDA_KERNEL | 1 << CUDA_NAME | 1 << CUDA_REGISTRATION)
 /* What later records cannot be understood without. */
 #define KINDS_NEEDED (KINDS_NAMING | 1 << CUDA_MODULE | 1 << CUDA_DEVICE)
 

@@ -51,6 +51,9 @@ enum cuda_kind {
 	CUDA_ACTIVITY_NAME = 18, /* struct cuda_activity_name */
 };
 
+/* Kinds that tell handles and names: recorded wherever they are called, also inside another call. */
+#define KINDS_NAMING (1 << CUDA_KERNEL | 1 << CUDA_NAME | 1 << CUDA_REGISTRATION)
+
 /* What an allocation gives, a free takes back and a mapping maps. */
 enum cuda_memory {
 	CUDA_MEMORY_NONE = 0,

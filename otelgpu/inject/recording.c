@@ -16,9 +16,6 @@
 
 static __thread __attribute__((tls_model("initial-exec"))) struct thread this_thread;
 
-/* Told by the record itself, wherever they are made. */
-#define KINDS_NAMING (1 << CUDA_KERNEL | 1 << CUDA_NAME | 1 << CUDA_REGISTRATION)
-
 static bool is_launch(__u8 shape)
 {
 	return shape >= SHAPE_LAUNCH && shape <= SHAPE_LAUNCH_DRIVER_DEVICES;
