@@ -1,4 +1,4 @@
-"""Compile ``bpf/<family>/<family>.bpf.c`` to ``otelgpu/_bpf/<family>.bpf.o``, and ``otelgpu/inject`` beside it.
+"""Compile ``bpf/<family>/<family>.bpf.c`` to ``otelgpu/_bpf/<family>.bpf.o``, and the two in-process libraries.
 
 Comes in: the C sources and headers under ``bpf/`` and the system's clang and libbpf headers. Goes out: one
 BPF object per source, stripped of DWARF (its BTF stays: user space takes every offset from it). The same
@@ -18,6 +18,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,16 @@ INJECT_FLAGS = [
     *("-include", str(INJECT_SOURCES / "glibc.h"), "-D__TARGET_ARCH_x86", "-Ibpf", f"-I{INJECT_SOURCES}"),
     *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
 ]
+
+# The publisher for Python services: an extension for the limited API, so one library serves every CPython.
+BRIDGE = Path("otelgpu/bridge")
+BRIDGE_LIBRARY = BRIDGE / "_publisher.abi3.so"
+BRIDGE_FLAGS = [
+    *("-shared", "-fPIC", "-std=gnu11", "-O2", "-fno-plt", "-Wl,-z,now", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Werror"),
+]
+# Thread contexts are found through TLS descriptors; on aarch64 they are what compilers make anyway.
+TLS_DESCRIPTORS = {"x86_64": ["-mtls-dialect=gnu2"], "aarch64": []}
 
 FLAGS = [
     *("-target", "bpf", "-mcpu=v3", "-std=gnu11", "-O2", "-g", "-fno-ident", "-fdebug-compilation-dir=."),
@@ -154,10 +165,8 @@ def build_inject(root: Path, *, force: bool = False) -> list[Path]:
     }
     remembered = root / STAMPS.parent / "inject.json"
     built = [INJECT_LIBRARY, INJECT_LAYOUT]
-    if not force and remembered.exists() and all((root / path).exists() for path in built):
-        known = json.loads(remembered.read_text())
-        if known == stamp | {"built": [_digest(root / path) for path in built]}:
-            return built
+    if not force and _is_remembered(root, remembered, stamp, built):
+        return built
     (root / INJECT).mkdir(parents=True, exist_ok=True)
     remembered.parent.mkdir(parents=True, exist_ok=True)
     layout = root / INJECT_SOURCES / "memory.c"
@@ -174,8 +183,72 @@ def build_inject(root: Path, *, force: bool = False) -> list[Path]:
             _call([*words, "-o", output], root, f"{Path(str(words[0])).name} failed on {path}")
             output.chmod(0o755 if path == INJECT_LIBRARY else 0o644)
             output.replace(root / path)
-    remembered.write_text(json.dumps(stamp | {"built": [_digest(root / path) for path in built]}, indent=1))
+    _remember(root, remembered, stamp, built)
     return built
+
+
+def build_bridge(root: Path, *, force: bool = False) -> list[Path]:
+    """Bring the publisher for Python services up to date and return it; none where it cannot be had.
+
+    It needs gcc (clang makes TLS descriptors only since 18) and Python.h of any CPython from 3.11. Without the
+    library the bridge says so at run time and leaves the service as it is.
+    """
+    root = root.resolve()
+    machine, compiler, headers = platform.machine(), shutil.which("gcc"), _python_headers()
+    sources = sorted(path.relative_to(root) for path in root.glob(f"{BRIDGE}/*.[ch]"))
+    if machine not in TLS_DESCRIPTORS or not sources:
+        return []
+    if compiler is None or headers is None:
+        kept = [BRIDGE_LIBRARY] if (root / BRIDGE_LIBRARY).exists() else []
+        missing = "no gcc" if compiler is None else "no Python.h (Debian: python3-dev, Fedora: python3-devel)"
+        print(f"  SKIP     {BRIDGE_LIBRARY}: {missing}; {'the one there is kept' if kept else 'not built'}")
+        return kept
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    flags = [*BRIDGE_FLAGS, *TLS_DESCRIPTORS[machine]]
+    stamp = {
+        "flags": flags,
+        "compiler": version.stdout.partition("\n")[0],
+        "inputs": {str(path): _digest(root / path) for path in sources},
+    }
+    remembered = root / STAMPS.parent / "bridge.json"
+    if not force and _is_remembered(root, remembered, stamp, [BRIDGE_LIBRARY]):
+        return [BRIDGE_LIBRARY]
+    remembered.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=remembered.parent) as scratch:
+        print(f"  BRIDGE   {BRIDGE_LIBRARY}", flush=True)
+        output = Path(scratch, BRIDGE_LIBRARY.name)
+        code = [path for path in sources if path.suffix == ".c"]
+        _call(
+            [compiler, *flags, f"-I{headers}", *code, "-o", output],
+            root, f"gcc failed on {BRIDGE_LIBRARY}",
+        )  # fmt: skip
+        output.chmod(0o755)
+        output.replace(root / BRIDGE_LIBRARY)
+    _remember(root, remembered, stamp, [BRIDGE_LIBRARY])
+    return [BRIDGE_LIBRARY]
+
+
+def _python_headers() -> Path | None:
+    """The folder of this Python's Python.h, else of the system's; a venv of Debian's Python has none itself."""
+    candidates = [
+        Path(sysconfig.get_path("include")),
+        *sorted(Path("/usr/include").glob("python3.[1-9][0-9]")),
+    ]
+    usable = [path for path in candidates if (path / "Python.h").exists() and path.name >= "python3.11"]
+    return usable[0] if usable else None
+
+
+def _is_remembered(root: Path, remembered: Path, stamp: dict[str, Any], built: list[Path]) -> bool:
+    """Whether ``built`` was built from what ``stamp`` says and is untouched since."""
+    if not remembered.exists() or not all((root / path).exists() for path in built):
+        return False
+    return bool(
+        json.loads(remembered.read_text()) == stamp | {"built": [_digest(root / path) for path in built]}
+    )
+
+
+def _remember(root: Path, remembered: Path, stamp: dict[str, Any], built: list[Path]) -> None:
+    remembered.write_text(json.dumps(stamp | {"built": [_digest(root / path) for path in built]}, indent=1))
 
 
 def _compiler() -> dict[str, str]:
@@ -263,7 +336,7 @@ class BpfBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it packs (``version`` is "standard" or "editable")."""
         try:
-            paths = build(Path(self.root)) + build_inject(Path(self.root))
+            paths = build(Path(self.root)) + build_inject(Path(self.root)) + build_bridge(Path(self.root))
         except BuildError as error:
             self.app.abort(f"otelgpu: {error}")
             raise  # abort() does not return
@@ -277,6 +350,7 @@ def main(arguments: list[str]) -> int:
     try:
         build(Path(__file__).parent, force="--force" in arguments)
         build_inject(Path(__file__).parent, force="--force" in arguments)
+        build_bridge(Path(__file__).parent, force="--force" in arguments)
     except BuildError as error:
         print(f"otelgpu: {error}", file=sys.stderr)
         return 1

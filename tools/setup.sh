@@ -47,7 +47,12 @@ has_library libelf.so.1 || need libelf1 elfutils-libelf
 has_library libstdc++.so.6 || need libstdc++6 libstdc++
 python=$(find_python) && can_make_venv "$python" || need python3-venv python3
 has llvm-strip || want llvm llvm                 # smaller objects
+# The library of otelgpu.bridge; any Python's will do.
+ls /usr/include/python3.*/Python.h >/dev/null 2>&1 ||
+    { [ -n "$python" ] && "$python" -c 'import os, sysconfig as s; open(os.path.join(s.get_path("include"), "Python.h"))'; } \
+        2>/dev/null || want python3-dev python3-devel
 has bpftrace || want bpftrace bpftrace           # make bench: the baselines
+[ -x /usr/sbin/nginx ] || want nginx-light nginx         # tests: a proxy in front of a server
 [ -e /usr/lib/python3/dist-packages/bcc ] || python3 -c 'import bcc' 2>/dev/null ||
     want python3-bpfcc python3-bcc
 
@@ -79,7 +84,7 @@ else
     fi
     if [ ${#wanted[@]} -gt 0 ] &&
         ! { can_be_root && [ $manager != none ] && install_packages "${wanted[@]}"; }; then
-        say WARNING "went on without ${wanted[*]} (smaller objects, or baselines of make bench)"
+        say WARNING "went on without ${wanted[*]} (smaller objects, the library of otelgpu.bridge, or baselines of make bench)"
         echo "${wanted[*]}" >$declined
     fi
 fi
