@@ -1,0 +1,1 @@
+"""A serving engine with continuous batching behind an OpenAI-compatible API, as two processes: see README.md."""
