@@ -65,7 +65,12 @@ check: lint $(if $(shell command -v clang),bpf) ## Lint and the tests that need 
 	@$(call pytest,$(PYTHON_VENV),$(NO_ROOT_TESTS),-n auto)
 
 .PHONY: test
-test: check test-kernel ## All tests (root, or sudo, for the kernel's part)
+test: check test-fuzz test-kernel ## All tests (root, or sudo, for the kernel's part)
+
+.PHONY: test-fuzz
+test-fuzz: $(PYTHON_VENV) ## Each fuzz target for two seconds
+	$(call step,fuzz targets, briefly)
+	@$(call pytest,$(PYTHON_VENV),tests/fuzz,-n auto)
 
 .PHONY: test-kernel
 test-kernel: bpf fakes ## The tests on the running kernel (root, or sudo) and on a GPU where there is one

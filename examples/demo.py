@@ -129,7 +129,9 @@ def _judge(
         calls = _calls(traces[request["traceId"]])
         if calls != (made := _made(line)):
             problems.append(f"{line['id']}: CUDA calls {calls}, but the server made {made}")
-        ttft = request["attributes"].get("gen_ai.latency.time_to_first_token", float("nan"))
+        # The server's own log begins when it has read the request.
+        unread = request["attributes"].get("otelgpu.http.time_to_read", 0)
+        ttft = request["attributes"].get("gen_ai.latency.time_to_first_token", float("nan")) - unread
         tpot = request["attributes"].get("otelgpu.gen_ai.time_per_output_token", float("nan"))
         for name, seen, told in (("TTFT", ttft, line["ttft_s"]), ("TPOT", tpot, line["tpot_s"])):
             if not abs(seen - told) * 1e3 <= tolerance_ms:

@@ -24,9 +24,11 @@ from otelgpu.export.base import Exporter
 from otelgpu.families.base import Family
 from otelgpu.kernel import clock
 from otelgpu.kernel.libbpf import exit_at_once
+from otelgpu.kernel.trace_context_map import TraceContextMap
 from otelgpu.model.inputs import Input, LossCounted, Tick
 from otelgpu.model.resource import AttributeValue, Resource, resource
-from otelgpu.pipeline import Detail, Pipeline, Spans
+from otelgpu.model.telling import Telling
+from otelgpu.pipeline import Pipeline, Spans
 from otelgpu.sensors.device_poller import DevicePoller
 from otelgpu.signals.summary import Summary
 from otelgpu.sources import Source
@@ -94,6 +96,10 @@ class Session:
         data, points = self._pipeline.read_metrics()
         for exporter in self._exporters:
             exporter.export_metrics(data, points)
+
+    def thread_contexts(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:
+        """What threads work for now: see :meth:`Pipeline.thread_contexts`."""
+        return self._pipeline.thread_contexts()
 
     def finish(self, deadline_s: float = FLUSH_SECONDS) -> dict[str, int]:
         """Tell everything, flush, close; what the exporters accepted and lost, summed over them."""
@@ -164,14 +170,14 @@ class Plan:
     """How a live session works. ``exporters`` are opened late, because they start threads."""
 
     families: Mapping[str, Family]
-    detail: Detail
+    telling: Telling
     open_exporters: Callable[[], Sequence[Exporter]]
     capture: Path | None
     attributes: Mapping[str, AttributeValue]
     interval_s: float
     metric_interval_s: float
     device_interval_s: float = 0.0  # how often NVML is read; 0: never
-    kernel_metrics: int = 0  # names of kernels that metrics may carry
+    publish_context: bool = False  # what threads work for, to other eBPF tools
     seed: int | None = None
 
 
@@ -219,6 +225,7 @@ class Agent:
         self._writer = self._open_capture()
         self._session = self._open_session()
         self._devices = Devices(plan.device_interval_s)
+        self._told = TraceContextMap() if plan.publish_context else None
         self._feed([self._start])
 
     def _open_capture(self) -> CaptureWriter | None:
@@ -241,10 +248,9 @@ class Agent:
             seed=self._seed,
             own=self._own,
             start_unix_ns=self._start.unix_ns,
-            detail=self._plan.detail,
+            telling=self._plan.telling,
             shorten=short_name,
             demangle=demangle,
-            kernel_metrics=self._plan.kernel_metrics,
         )
         return Session(pipeline, self._plan.open_exporters(), metric_interval_s=self._plan.metric_interval_s)
 
@@ -264,6 +270,8 @@ class Agent:
 
     def _collect(self) -> None:
         self._feed(self._devices.join(self._source.collect(), self._source.gpu_processes))
+        if self._told is not None:
+            self._told.show(self._session.thread_contexts())
 
     def _feed(self, inputs: list[Input]) -> None:
         if self._writer is not None:
@@ -281,6 +289,9 @@ class Agent:
         """Collect what is left, detach, flush."""
         self._devices.stop()
         self._collect()
+        if self._told is not None:
+            self._told.close()
+            self._told = None
         self._source.stop_holding()  # the flush may take seconds
         self._feed(self._source.losses())
         libraries = [(p.path, len(p.symbols), p.blind_ns) for p in self._source.placements]
@@ -308,8 +319,7 @@ def replay(
     families: Mapping[str, Family],
     exporters: Sequence[Exporter],
     *,
-    detail: Detail,
-    kernel_metrics: int = 0,
+    telling: Telling,
 ) -> Outcome:
     """Feed a capture to the exporters. Raises :class:`OtelgpuError` on a damaged one, after a flush."""
     began = time.monotonic()
@@ -321,10 +331,9 @@ def replay(
         seed=reader.header.seed,
         own=resource(reader.header.own),
         start_unix_ns=reader.header.start_unix_ns,
-        detail=detail,
+        telling=telling,
         shorten=short_name,
         demangle=demangle,
-        kernel_metrics=kernel_metrics,
     )
     session = Session(pipeline, exporters, metric_interval_s=None)
     try:

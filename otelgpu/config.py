@@ -15,9 +15,11 @@ from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 import msgspec
 
 from otelgpu.errors import OtelgpuError
-from otelgpu.pipeline import Detail
+from otelgpu.model.telling import Detail, OwnSpans, Telling
 
 _PREFIX: Final = "OTELGPU_"
+_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CONTENT_ON_SPANS: Final = ("true", "span_only", "span_and_event")  # of opentelemetry-util-genai
 _RingBytes = Annotated[int, msgspec.Meta(ge=65_536, le=1 << 30)]
 
 
@@ -44,6 +46,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Launches per kernel name as a metric, for the first so many names; the others are "other". 0: none."""
     device_interval_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 10_000
     """How often NVML is read for hw.gpu.* (needs the extra "gpu"); 0: never."""
+    own_spans: OwnSpans = "auto"
+    """Of requests whose process makes spans itself. auto: GPU work goes under those; always: ours beside them."""
+    model_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Bytes that a decode step reads, the model's weights: with memory_bandwidth, for MBU. 0: not known."""
+    memory_bandwidth: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """A device's peak memory bandwidth in bytes per second. 0: not known."""
+    publish_context: bool = False
+    """Write which request each thread works for into the pinned map traces_ctx_v1, for other eBPF tools."""
     hold_on_load: bool = False
     """Stop a process while a library it has just mapped gets its probes."""
     return_probes: Literal["auto", "on", "off"] = "auto"
@@ -179,6 +189,18 @@ def _located(error: msgspec.ValidationError, environ: Mapping[str, str], flags: 
     if name == "metric_interval_ms":
         return f"OTEL_METRIC_EXPORT_INTERVAL: {error}"
     return str(error)
+
+
+def telling(config: Config, environ: Mapping[str, str]) -> Telling:
+    """What the session is asked to tell. Content is told only by the conventions' own opt-in variable."""
+    return Telling(
+        detail=config.detail,
+        kernel_metrics=config.kernel_metrics,
+        own_spans=config.own_spans,
+        capture_content=environ.get(_CONTENT, "").strip().lower() in _CONTENT_ON_SPANS,
+        model_bytes=config.model_bytes,
+        memory_bandwidth=config.memory_bandwidth,
+    )
 
 
 def otlp_defaults(config: Config) -> dict[str, str]:

@@ -23,18 +23,22 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.discover.connections import accepted_connections
+from otelgpu.discover.connections import open_connections
 from otelgpu.discover.kernel_names import KernelNamer, NameKinds
+from otelgpu.discover.maps import executable_mappings
 from otelgpu.discover.probes import Placement, ProbePlacer
+from otelgpu.discover.process_context import ProcessContexts
 from otelgpu.discover.processes import describe, list_processes, process_resource
 from otelgpu.discover.symbols import AddressResolver
+from otelgpu.discover.thread_context import ThreadContexts
 from otelgpu.errors import OtelgpuError
-from otelgpu.families.base import ExchangeSignals, Family
+from otelgpu.families.base import Family, OperationSignals
 from otelgpu.kernel import clock, features
 from otelgpu.kernel.attach import attach_tracepoints, hooks_of
 from otelgpu.kernel.libbpf import BpfError, UprobeLinks, uprobe_links
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 from otelgpu.kernel.overload import Overload
+from otelgpu.kernel.trace_context_map import PINNED_AT, open_trace_contexts
 from otelgpu.layout.btf import Btf
 from otelgpu.model.codes import values_of
 from otelgpu.model.inputs import (
@@ -59,6 +63,8 @@ _PROCESS_RING_BYTES: Final = 1 << 20
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 # What a family's BPF object may have, known by its field and map names: see bpf/cuda and bpf/http.
 _CONNECTIONS: Final = "connections"  # map: (process, descriptor) → struct connection
+_HOLDERS: Final = "holders"  # map: processes with entries in these, whose keys begin with a process
+_HELD: Final = (_CONNECTIONS, "tls_sessions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,8 @@ class LiveSettings:
     return_probes: bool | None = None  # None: find out whether they are safe
     sessions: bool = True  # where the kernel has them: the entry decides whether the return is probed
     base_attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    knobs: Mapping[str, int] = field(default_factory=dict)  # constants of the families' BPF programs, by name
+    trace_contexts: Path | None = PINNED_AT  # OBI's map, read if it is there at the start
 
 
 class LiveSource:
@@ -102,11 +110,15 @@ class LiveSource:
         except BaseException:
             self.close()
             raise
+        process = self._loaded[_PROCESS]
+        self._thread_contexts = ThreadContexts(
+            process.map("context_processes"), process.map("context_published"), process.image.btf
+        )
+        self._process_contexts = ProcessContexts()
         self._gone: deque[ProcessGone] = deque()
         self._ready: list[Input] = []
         self._seen: set[int] = set()
         self._mappers: set[int] = set()  # processes that have mapped a probed library
-        self._served: set[int] = set()  # processes with connections in the kernel's table
         self._resolver = AddressResolver()
         self._namer = KernelNamer(self._resolver)
         self._name_kinds = {
@@ -143,6 +155,11 @@ class LiveSource:
         """Processes that have mapped a file with probes."""
         return self._mappers
 
+    @property
+    def publishers(self) -> Set[int]:
+        """Processes that publish the trace contexts of their threads."""
+        return self._thread_contexts.publishers
+
     def _load(self, families: Mapping[str, Family]) -> None:
         knobs = {
             "scope_all": int(self._scope.everything),
@@ -160,10 +177,11 @@ class LiveSource:
         if self._settings.return_probes is None:
             self.with_returns = features.return_probes_are_safe(process)
         knobs["entry_only"] = int(not self.with_returns)
+        trace_contexts = self._open_trace_contexts()
 
         def load(name: str) -> LoadedFamily:
             size = self._settings.ring_bytes.get(name, self._settings.default_ring_bytes)
-            own = knobs | {"ring_wake_bytes": size // 4}
+            own = {**knobs, "ring_wake_bytes": size // 4, **self._settings.knobs}
             return load_family(
                 read_image(name),
                 knobs=own,
@@ -171,26 +189,44 @@ class LiveSource:
                 shared=process,
                 sessions=self._settings.sessions and uprobe_links() >= UprobeLinks.SESSION,
                 returns=self.with_returns,
+                trace_contexts=trace_contexts,
             )
 
         # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
         with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
             loading = {name: pool.submit(load, name) for name in families}
+        if trace_contexts is not None:
+            os.close(trace_contexts)
         self._loaded |= {name: done.result() for name, done in loading.items()}
         for loaded in self._loaded.values():
             self._events.register(loaded.ring.fd, select.EPOLLIN)
         self.overloads = [Overload(found) for found in self._loaded.values() if Overload.is_for(found)]
         self._followers = [found for found in self._loaded.values() if _CONNECTIONS in found.object.maps]
-        # Calls first, conversations last: then every request that a call was made for is known.
-        observed = [self._loaded[name] for name in families]
-        talks = [isinstance(families[name].signals, ExchangeSignals) for name in families]
+        # Calls first, then what tells whose they are: every request that a call was made for is known.
         self._draining = [
-            loaded for _, loaded in sorted(zip(talks, observed, strict=True), key=lambda p: p[0])
+            self._loaded[name]
+            for name in sorted(families, key=lambda n: not isinstance(families[n].signals, OperationSignals))
         ]
         wanted = [hook for loaded in self._loaded.values() for hook in hooks_of(loaded)]
         self._placer = ProbePlacer(wanted, with_returns=self.with_returns)
+        self._call_symbols = frozenset(
+            hook.symbol
+            for name, family in families.items()
+            if isinstance(family.signals, OperationSignals)
+            for hook in hooks_of(self._loaded[name])
+        )
         for loaded in self._loaded.values():
             attach_tracepoints(loaded)
+
+    def _open_trace_contexts(self) -> int | None:
+        if self._settings.trace_contexts is None:
+            return None
+        try:
+            return open_trace_contexts(self._settings.trace_contexts)
+        except BpfError as error:
+            self.counters["trace_contexts_unusable"] += 1
+            _log.warning("%s", error)
+            return None
 
     # -- scope ------------------------------------------------------------------------------------
 
@@ -202,6 +238,7 @@ class LiveSource:
         except BpfError:
             self.counters["scope_table_full"] += 1
             return
+        self._process_contexts.look_at(tgid, time.monotonic())
         self._see(tgid, clock.monotonic_ns())
         self._look_at(tgid)
 
@@ -212,13 +249,16 @@ class LiveSource:
                 continue
             if self._scope.admits is None:
                 self._adopt_connections(tgid)
+                self._process_contexts.look_at(tgid, time.monotonic())
                 self._look_at(tgid)
             elif self._scope.admits(tgid):
                 self.observe(tgid)
 
     def _look_at(self, tgid: int) -> None:
-        if self._placer.examine_process(tgid):
+        mappings = executable_mappings(tgid)
+        if any(self._has_calls(placement) for placement in self._placer.examine_process(tgid, mappings)):
             self._note_mapper(tgid)
+        self._thread_contexts.look_at(tgid, time.monotonic(), mappings)
 
     def prepare_file(self, path: Path) -> None:
         """Put probes on a file that a program is about to load."""
@@ -230,23 +270,28 @@ class LiveSource:
             return  # a loss only if records of it turn up: see _facts_for
         self._seen.add(tgid)
         self._namer.renew(tgid)
-        described = process_resource(facts, dict(self._settings.base_attributes))
+        context = self._process_contexts.of(tgid)
+        described = process_resource(
+            facts, self._settings.base_attributes, context.resource if context is not None else {}
+        )
         self._ready.append(ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described))
 
     def _adopt_connections(self, tgid: int) -> None:
-        """Tell the programs that follow connections of those accepted before they were there."""
+        """Tell the programs that follow connections of those that began before they were there."""
         for loaded in self._followers:
             connections = loaded.map(_CONNECTIONS)
             value = np.zeros(1, dtype=loaded.image.btf.dtype("connection"))
             numbers = loaded.image.btf.enumerators("connection_number")
             first = 1 << numbers["CONNECTION_FOUND_SHIFT"]
-            for descriptor in accepted_connections(tgid):
-                key = struct.pack("<Ii", tgid, descriptor)
+            roles = loaded.image.btf.enumerators("http_role")
+            for found in open_connections(tgid):
+                key = struct.pack("<Ii", tgid, found.descriptor)
                 if connections.get(key) is None:
                     self._late_connections += 1
                     value["id"], value["late"] = first + self._late_connections, 1
+                    value["role"] = roles[f"HTTP_ROLE_{found.role}"]
                     connections.put(key, value.tobytes())
-                    self._served.add(tgid)
+                    loaded.map(_HOLDERS).put(struct.pack("<I", tgid), b"\1")
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -266,9 +311,11 @@ class LiveSource:
                 if self._settings.hold_on_load:
                     left = min(left, 0.5)
                     self.start_holding()
-                ready = {descriptor for descriptor, _ in self._events.poll(left)}
+                due = self._thread_contexts.due_in(time.monotonic())
+                ready = {d for d, _ in self._events.poll(left if due is None else min(left, due))}
                 if process_fd in ready:
                     self._handle_process_events()
+                self._thread_contexts.retry(time.monotonic())
                 if ready - {process_fd} or time.monotonic() >= deadline:
                     return ready - {process_fd}
         finally:
@@ -299,18 +346,24 @@ class LiveSource:
         elif kind == "process_fork":
             self._see(tgid, time_ns)
             self._namer.inherit(int(record["parent"]), tgid)
+            self._thread_contexts.inherit(int(record["parent"]), tgid)
             if int(record["parent"]) in self._mappers:
                 self._mappers.add(tgid)
                 self._resolver.inherit(int(record["parent"]), tgid)
         elif kind == "process_exec" and record["in_scope"]:
             self._resolver.forget(tgid)
+            self._forget_contexts(tgid)
             if not self._scope.everything:  # first: it may end before it is known to have mapped a library
                 self._resolver.remember(tgid)
             self._see(tgid, time_ns)
             self._namer.forget(tgid)
             self._mappers.discard(tgid)
-            if self._placer.examine_program(tgid) is not None:
+            if self._has_calls(self._placer.examine_program(tgid)):
                 self._note_mapper(tgid)
+            self._thread_contexts.look_at(tgid, time.monotonic())
+        elif kind == "process_context":
+            if self._process_contexts.published(tgid, int(record["address"]), time.monotonic()):
+                self._see(tgid, time_ns)
         elif kind == "process_exec" and self._scope.admits is not None and self._scope.admits(tgid):
             self.observe(tgid)
 
@@ -325,13 +378,19 @@ class LiveSource:
             if placement is not None:
                 if record["held"]:
                     placement.blind_ns = 0
-                self._mappers.add(tgid)
+                if self._has_calls(placement):
+                    self._mappers.add(tgid)
             self._namer.remap(tgid, start, end)
+            self._thread_contexts.look_at_mapping(tgid, start, end, int(record["offset"]), time.monotonic())
             if tgid in self._mappers:
                 self._note_mapper(tgid)
         finally:
             if self._settings.hold_on_load:
                 self._let_go(tgid, record)
+
+    def _has_calls(self, placement: Placement | None) -> bool:
+        """Whether a file has functions that make operations, and not TLS alone."""
+        return placement is not None and not self._call_symbols.isdisjoint(placement.symbols)
 
     def _note_mapper(self, tgid: int) -> None:
         """Its kernels' names are in what it maps, and it may have ended when they are wanted."""
@@ -376,6 +435,9 @@ class LiveSource:
         """Everything up to now, ended by a :class:`Tick`."""
         now_ns = clock.monotonic_ns()
         self._handle_process_events()
+        self._thread_contexts.retry(time.monotonic())
+        for tgid in self._process_contexts.retry(time.monotonic()):
+            self._see(tgid, now_ns)
         found: list[Input] = []
         if (anchor := self._anchors.due()) is not None:
             found.append(anchor)
@@ -415,8 +477,6 @@ class LiveSource:
                     self.counters["process_not_described"] += 1
                 facts += self._ready
                 self._ready = []
-        if any(loaded.family == batch.family for loaded in self._followers):
-            self._served.update(tgids)
         facts += self._names_for(batch)
         return facts
 
@@ -432,12 +492,18 @@ class LiveSource:
         self._namer.forget(tgid)
         self._mappers.discard(tgid)
         self._resolver.forget(tgid)
-        if tgid in self._served:
-            self._served.discard(tgid)
-            for connections in (loaded.map(_CONNECTIONS) for loaded in self._followers):
-                for key in connections.list_keys():
+        self._forget_contexts(tgid)
+        for loaded in self._followers:
+            if not loaded.map(_HOLDERS).delete(struct.pack("<I", tgid)):
+                continue
+            for table in map(loaded.map, _HELD):
+                for key in table.list_keys():
                     if struct.unpack_from("<I", key)[0] == tgid:
-                        connections.delete(key)
+                        table.delete(key)
+
+    def _forget_contexts(self, tgid: int) -> None:
+        self._thread_contexts.forget(tgid)
+        self._process_contexts.forget(tgid)
 
     def _counted(self, gone: Collection[int] = ()) -> list[CallsCounted]:
         return [each for overload in self.overloads for each in overload.counted(gone)]
@@ -455,6 +521,8 @@ class LiveSource:
             ("symbols", self._resolver.counters),
             *((overload.family, overload.counters) for overload in self.overloads),
             ("symbols", self._namer.counters),
+            ("contexts", self._thread_contexts.counters),
+            ("contexts", self._process_contexts.counters),
         ):
             totals |= {(room, reason): count for reason, count in counters.items()}
         return totals

@@ -9,32 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from otelgpu.correlate.fold import Folded, fold, unfolded
+from otelgpu.correlate.fold import Folded, fold
 from otelgpu.correlate.function_names import FunctionNames
+from otelgpu.correlate.identities import Identities
 from otelgpu.correlate.memory import KINDS as MEMORY_KINDS
 from otelgpu.correlate.memory import MemoryLedger
 from otelgpu.correlate.processes import Processes
-from otelgpu.correlate.requests import OPERATIONS_PER_REQUEST, RequestBook
-from otelgpu.correlate.threads import AMBIGUOUS, ThreadTimeline
+from otelgpu.correlate.requests import OPERATIONS_PER_REQUEST
+from otelgpu.correlate.steps import EngineSteps
+from otelgpu.correlate.steps_rules import StepCalls
+from otelgpu.correlate.threads import ThreadTimeline
 from otelgpu.families.base import (
     Activity,
     Conversation,
-    ExchangeSignals,
     Family,
+    HandoffDecoder,
     Instrument,
     Metric,
     OperationDecoder,
     OperationSignals,
 )
 from otelgpu.layout.btf import Btf
-from otelgpu.model.codes import distinct, values_of
+from otelgpu.model.codes import values_of
 from otelgpu.model.devices import DeviceGone, DeviceReadings, DeviceSeen, ProcessDevices
-from otelgpu.model.exchange import Exchange
 from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
@@ -46,27 +47,23 @@ from otelgpu.model.inputs import (
     ProcessSeen,
     Tick,
 )
-from otelgpu.model.operations import ContextSource, OperationKind, Operations, concatenate
+from otelgpu.model.operations import OperationKind, Operations, concatenate
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns
+from otelgpu.model.telling import Detail, Telling
 from otelgpu.signals import names
 from otelgpu.signals.device_session import KINDS as DEVICE_KINDS
 from otelgpu.signals.device_session import DeviceSession
 from otelgpu.signals.devices import DeviceMetrics
-from otelgpu.signals.exchange_spans import (
-    NO_CONTEXT,
-    SLOTS,
-    Context,
-    contexts,
-    exchange_spans,
-    parents_of,
-    phase_of,
-)
 from otelgpu.signals.memory import MemoryMetrics
 from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.operation_metrics import OperationMeter
 from otelgpu.signals.operation_spans import Parents, Vocabulary, operation_spans
+from otelgpu.signals.ownership import Ownership, Work
 from otelgpu.signals.parts import Part, SmallParts, parts_of
+from otelgpu.signals.published import under_published
+from otelgpu.signals.request_session import RequestSession, served_by
+from otelgpu.signals.step_session import StepSession
 from otelgpu.signals.summary import Summary
 from otelgpu.signals.top_kernels import TopKernels
 from otelgpu.signals.totals import Totals
@@ -74,8 +71,6 @@ from otelgpu.signals.windows import UnlinkedWindows
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
-
-Detail = Literal["phases", "ops", "all"]
 
 Spans = Iterable[SpanColumns]
 """Batches that are made as they are taken, once: each is still in the cache when it is encoded."""
@@ -89,10 +84,6 @@ SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all":
 ROWS_AT_A_TIME: Final = 8192
 """Operations that are joined and measured together: 1 MiB, so that they stay in the second-level cache."""
 
-_FOREVER_NS: Final = 1 << 63
-_THREAD, _NONE = np.uint8(ContextSource.THREAD), np.uint8(ContextSource.NONE)
-_AMBIGUOUS: Final = names.UNLINKED_REASONS.index("ambiguous")
-_UNANSWERED: Final = names.UNLINKED_REASONS.index("unanswered")
 
 _LOSSES: Final = Metric(
     name=names.LOSSES,
@@ -108,7 +99,7 @@ class Pipeline:
 
     ``btf`` is each family's record description, ``seed`` makes ids reproducible, ``own`` is the resource
     of this program itself, ``start_unix_ns`` is where cumulative metrics begin.
-    ``kernel_metrics``: how many kernel names metrics may carry.
+    ``telling`` is what was asked for.
     """
 
     def __init__(
@@ -119,30 +110,33 @@ class Pipeline:
         seed: int,
         own: Resource,
         start_unix_ns: int,
-        detail: Detail = "ops",
+        telling: Telling = Telling(),  # noqa: B008 (immutable)
         shorten: Callable[[str], str] = str,
         demangle: Callable[[str], str] = str,
-        kernel_metrics: int = 0,
     ) -> None:
         self._seed = seed
         self._own = own
-        self._detail: Detail = detail
+        self._detail: Detail = telling.detail
         self._decoders: dict[str, OperationDecoder] = {}
         self._conversations: dict[str, Conversation] = {}
         self._operation_signals: list[tuple[OperationDecoder, OperationSignals]] = []
         self._family_index: dict[str, int] = {}
-        self._exchange_signals: ExchangeSignals | None = None
+        self._handoff_decoders: dict[str, HandoffDecoder] = {}
+        spoken = []
         for name, family in families.items():
-            opened = family.open(btf[name])
+            opened = family.open(btf[name], telling)
             if isinstance(family.signals, OperationSignals):
                 assert isinstance(opened, OperationDecoder)
                 self._family_index[name] = len(self._operation_signals)
                 self._decoders[name] = opened
                 self._operation_signals.append((opened, family.signals))
+            elif family.signals is None:
+                assert isinstance(opened, HandoffDecoder)
+                self._handoff_decoders[name] = opened
             else:
                 assert isinstance(opened, Conversation)
                 self._conversations[name] = opened
-                self._exchange_signals = family.signals
+                spoken.append(family.signals)
         self._totals = Totals(self._operation_signals)
         self._processes = Processes()
         self._functions = FunctionNames(shorten)
@@ -152,7 +146,7 @@ class Pipeline:
             short_kernels=self._functions.short,
         )
         self.metrics = Metrics(start_unix_ns)
-        top = TopKernels(kernel_metrics, self._functions.full) if kernel_metrics else None
+        top = TopKernels(telling.kernel_metrics, self._functions.full) if telling.kernel_metrics else None
         self._meter = OperationMeter(self.metrics, self._operation_signals, self._processes.resource, top)
         self._ledger = MemoryLedger([decoder for decoder, _ in self._operation_signals])
         self._memory = MemoryMetrics(self._ledger, self._processes.resource, self._functions.name)
@@ -161,16 +155,42 @@ class Pipeline:
         self._gone: list[ProcessGone] = []
         self._offset_ns = 0
         self._timeline = ThreadTimeline()
-        self._book: RequestBook[Context] = RequestBook(self._totals.by_group, len(self._totals))
+        apis = [decoder.apis for decoder, _ in self._operation_signals]
+        steps = EngineSteps(apis)
+        self._identities = Identities(seed, self._serving, defer=telling.own_spans == "auto")
+        self._steps = StepSession(
+            steps,
+            StepCalls(apis),
+            self.metrics,
+            self._totals,
+            self._processes.resource,
+            self._identities.context,
+            seed=seed,
+            model_bytes=telling.model_bytes,
+            bandwidth=telling.memory_bandwidth,
+        )
+        self._requests = RequestSession(
+            self.metrics,
+            self._totals,
+            self._identities,
+            self._steps,
+            self._processes.resource,
+            self._loss,
+            seed=seed,
+        )
+        for signals in spoken:
+            self._requests.speak(signals)
         self._batches: dict[str, list[Batch]] = {}  # by family, since the last tick
         self._small = SmallParts()
-        self._exchanges: list[Exchange] = []
-        self._windows = UnlinkedWindows(self._totals, limit=SPANS_PER_PARENT[detail], runs=detail != "all")
+        self._windows = UnlinkedWindows(
+            self._totals, limit=SPANS_PER_PARENT[self._detail], runs=self._detail != "all"
+        )
+        self._ownership = Ownership(self._timeline, self._requests, steps, self._windows, self.summary)
         self._device = DeviceSession(
             self.metrics,
             self.vocabulary,
             seed=seed,
-            limit=0 if detail == "phases" else SPANS_PER_PARENT[detail],
+            limit=0 if self._detail == "phases" else SPANS_PER_PARENT[self._detail],
             resource_of=self._processes.resource,
             name_of=self._functions.index,
             demangle=demangle,
@@ -215,14 +235,26 @@ class Pipeline:
         self.metrics.forget(self._processes.take_departed())
         return data
 
+    def thread_contexts(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:
+        """The trace and span that each thread works for as of the last tick, by (tgid, tid)."""
+        found = ((tgid, tid, self._identities.context(key)) for tgid, tid, key in self._timeline.current())
+        return {
+            (tgid, tid): (context.trace_id, context.span_id)
+            for tgid, tid, context in found
+            if context is not None and context.sampled
+        }
+
     def _see(self, seen: ProcessSeen) -> None:
         if self._processes.see(seen):  # it exec'd
             self._ledger.end_process(seen.tgid, seen.time_ns)
         self._functions.forget(seen.tgid)
+        self._ownership.see(seen)
 
     def _batch(self, batch: Batch) -> None:
         if conversation := self._conversations.get(batch.family):
             self._take(conversation.feed(batch))
+        elif handing := self._handoff_decoders.get(batch.family):
+            self._ownership.hand_off(handing.hand_offs(batch))
         elif batch.kind in DEVICE_KINDS:
             for answer in self._device.feed(batch, self._now_ns):
                 self._name(answer)
@@ -256,20 +288,21 @@ class Pipeline:
         self._now_ns = max(now_ns, self._now_ns)
         spans: list[Spans] = []
         self._end_processes()
-        spans.append(self._join())
+        spans.append(self._join(final=final))
         self._ledger.settle(self._now_ns, final=final)
         spans.append(self._tell_device_work(final=final))
         spans.append(self._answer(final=final))
         self._give_up(final=final)
+        spans.append(self._tell_steps(final=final))
         spans.append(self._close_windows(final=final))
         self._forget_processes()
-        self._timeline.forget_before(self._now_ns - HISTORY_NS)
+        self._ownership.forget_before(self._now_ns - HISTORY_NS)
         self._count_conversations()
         return chain.from_iterable(spans)
 
     def _forget_processes(self) -> None:
         for gone in self._gone:
-            self._timeline.forget_process(gone.tgid)
+            self._ownership.forget_process(gone.tgid)
             self._device.forget_process(gone.tgid)
             self._devices.forget_process(gone.tgid)
             self._functions.forget(gone.tgid)
@@ -286,13 +319,17 @@ class Pipeline:
             self._take(conversation.expire(self._now_ns))
 
     def _take(self, activity: Activity) -> None:
-        self._timeline.apply(activity.claims)
-        self._exchanges += activity.exchanges
+        self._ownership.take(activity)
 
-    def _join(self) -> Spans:
+    def _serving(self, tgid: int, tid: int, time_ns: int) -> int:
+        """The request that a thread worked for, 0 for none."""
+        return max(self._timeline.owner(tid, time_ns), 0)
+
+    def _join(self, *, final: bool) -> Spans:
         """Give each new operation its request, count it, and put it where it waits."""
         batches, self._batches = self._batches, {}
         late: list[Spans] = []
+        late.append(self._tell(self._ownership.settle(self._now_ns, final=final)))
         for family, fed in batches.items():
             for rows in self._decoded(self._decoders[family], fed):
                 late.append(self._join_rows(rows, self._family_index[family]))
@@ -316,22 +353,18 @@ class Pipeline:
             yield _joined(parts)
 
     def _tell_device_work(self, *, final: bool) -> list[SpanColumns]:
-        def finished(key: int) -> Parents | None:
-            context = self._book.finished(key)
-            return None if context is None else parents_of([context])
-
         return self._device.tell(
             self._now_ns,
             self._timeline,
-            finished,
-            self._book.is_finished,
+            self._requests.finished,
+            self._requests.is_finished,
             offset_ns=self._offset_ns,
             final=final,
         )
 
     def _join_rows(self, fed: Operations, family: int) -> Spans:
         # First, for as they came they are in the order of their times, or nearly.
-        owners = self._timeline.owners(
+        owners = self._ownership.owners(
             np.ascontiguousarray(fed["tid"]), np.ascontiguousarray(fed["start_ns"])
         )
         rows, parts, order = parts_of(fed, family)
@@ -341,17 +374,11 @@ class Pipeline:
             if part.kind in MEMORY_KINDS:
                 self._ledger.add(part.rows)
         self._set_names(parts)
-        linked = owners > 0
-        rows["context_source"] = np.where(linked, _THREAD, _NONE)
         self._measure(self._small.pass_on(parts))
-        self.summary.add_owners(owners)
-        answered = self._book.is_finished(owners)
-        late = self._late(rows.compress(answered), owners[answered]) if answered.any() else ()
-        self._book.add(*_only(linked & ~answered, rows, owners))
-        if not linked.all():
-            unlinked, why = _only(~linked, rows, (owners == AMBIGUOUS) * np.int64(_AMBIGUOUS))
-            self._windows.add(unlinked, why)
-        return late
+        return self._tell(self._ownership.give(rows, owners))
+
+    def _tell(self, work: Iterable[Work]) -> Spans:
+        return chain.from_iterable(self._spans(*some) for some in work)
 
     def _measure(self, parts: Sequence[Part]) -> None:
         self._meter.measure(parts)
@@ -363,51 +390,23 @@ class Pipeline:
                 addresses = np.ascontiguousarray(part.rows["function"])
                 part.rows["name"] = self._functions.indices(part.tgid, addresses)
 
-    def _late(self, rows: Operations, owners: npt.NDArray[np.int64]) -> Spans:
-        """Operations of requests that were told already: spans of their own under the request's."""
-        self._loss("correlate", "late_operations", len(rows))
-        keys, group = distinct(owners)
-        contexts_of = [self._book.finished(key) for key in keys.tolist()]
-        told = np.array([context is not None for context in contexts_of])[group]
-        return self._spans(
-            unfolded(rows.compress(told), group[told]), parents_of([c or NO_CONTEXT for c in contexts_of])
-        )
-
     def _answer(self, *, final: bool) -> Spans:
         """Tell the requests that are complete."""
-        done = [e for e in self._exchanges if final or e.end_ns <= self._now_ns]
-        if not done:
-            return ()
-        self._exchanges = [e for e in self._exchanges if not final and e.end_ns > self._now_ns]
-        assert self._exchange_signals is not None
-        served = self._book.take([e.key for e in done])
-        identities = contexts(done, self._seed)
-        slots = phase_of(done, served)
-        sums = self._totals.by_group(served.operations, slots, len(done) * SLOTS)
-        sums[::SLOTS] = sums.reshape(len(done), SLOTS, -1).sum(axis=1) + served.beyond
-        for position in np.flatnonzero(served.dropped).tolist():
-            # A phase's sums would lack what was not kept; the request's own are exact.
-            sums[position * SLOTS + 1 : (position + 1) * SLOTS] = 0
-        self._measure_exchanges(done)
-        for exchange, context in zip(done, identities.of_requests(), strict=True):
-            self._book.remember(exchange.key, context)
-        self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
-        self._loss("correlate", "unsampled_requests", int((~identities.sampled).sum()))
-        spans = exchange_spans(
-            done,
-            identities.sampled,
-            identities,
-            sums,
-            self._totals,
-            served.dropped,
-            self._processes.resource,
-            self._exchange_signals,
-            unix_offset_ns=self._offset_ns,
+        answered = self._requests.answer(
+            self._ownership.answerable_ns, offset_ns=self._offset_ns, final=final
         )
-        told = identities.sampled[served.request]
-        operations, slots = _only(told, served.operations, slots)
-        spans += self._device.answer(done, identities.sampled, identities.parents, offset_ns=self._offset_ns)
-        return chain(spans, self._spans(unfolded(operations, slots), identities.parents))
+        if answered is None:
+            return ()
+        told = answered.contexts
+        self.summary.add_exchanges(served_by(answered.exchanges))
+        spans = answered.spans + self._device.answer(
+            answered.exchanges,
+            answered.boundary,
+            told.sampled,
+            told.parents,
+            offset_ns=self._offset_ns,
+        )
+        return chain(spans, self._spans(answered.work, told.parents))
 
     def _give_up(self, *, final: bool) -> None:
         """Requests that will not be answered any more: what they caused is told among the unlinked."""
@@ -415,27 +414,18 @@ class Pipeline:
             return
         self._next_sweep_ns = self._now_ns + HISTORY_NS // 8
         held = () if final else self._timeline.held()
-        keys = self._book.stale(_FOREVER_NS if final else self._now_ns - HISTORY_NS, held)
-        served = self._book.take(keys)
+        keys, left = self._requests.give_up(self._now_ns - HISTORY_NS, held, final=final)
         self._device.give_up(keys)
-        self._loss("correlate", "unanswered_requests", len(keys))
-        self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
-        if len(served.operations):
-            served.operations["context_source"] = ContextSource.NONE
-            self._windows.add(served.operations, np.full(len(served.operations), _UNANSWERED))
+        self._ownership.abandon_unanswered(left)
 
-    def _measure_exchanges(self, exchanges: Sequence[Exchange]) -> None:
-        assert self._exchange_signals is not None
-        of_process: dict[int, list[Exchange]] = {}
-        for exchange in exchanges:
-            of_process.setdefault(exchange.tgid, []).append(exchange)
-        for tgid, mine in of_process.items():
-            owner = self._processes.resource(tgid)
-            for found in self._exchange_signals.metrics(mine):
-                self.metrics.add(
-                    found.metric, self._exchange_signals.scope, owner, found.labels, np.array(found.values)
-                )
-        self.summary.add_exchanges(exchanges)
+    def _tell_steps(self, *, final: bool) -> Spans:
+        """Engine steps of which no more will be known."""
+        told = self._steps.tell(self._now_ns, offset_ns=self._offset_ns, final=final)
+        if told is None:
+            return ()
+        self.summary.steps += sum(map(len, told.spans))
+        self._ownership.abandon_steps(told.rest)
+        return chain(told.spans, self._spans(told.work, told.parents))
 
     def _close_windows(self, *, final: bool) -> Spans:
         closed = self._windows.close(
@@ -449,6 +439,8 @@ class Pipeline:
         """Operation spans, as far as the detail asked for has them."""
         if self._detail == "phases" or not len(work):
             return ()
+        if work.runs is None:
+            work, parents = under_published(work, parents)
         folded = fold(work, limit=SPANS_PER_PARENT[self._detail], runs=self._detail == "ops")
         tgids = values_of(np.ascontiguousarray(folded.operations["tgid"]))
         return operation_spans(
@@ -466,6 +458,8 @@ class Pipeline:
         own = (
             ("device_time", self._device.counters),
             ("devices", self._devices.counters),
+            ("correlate", self._ownership.handoffs.counters),
+            ("steps", self._ownership.steps.counters),
             ("memory", self._ledger.counters),
         )
         for family, counted in [*counters.items(), *own]:
@@ -474,15 +468,6 @@ class Pipeline:
                 if total != before:
                     self._loss(family, reason, total - before)
                     self._counted[family, reason] = total
-
-
-def _only(
-    chosen: npt.NDArray[np.bool_], rows: Operations, column: npt.NDArray[np.int64]
-) -> tuple[Operations, npt.NDArray[np.int64]]:
-    """The chosen rows, and what a column has of them; copied only when they are not all."""
-    if chosen.all():
-        return rows, column
-    return rows.compress(chosen), column[chosen]
 
 
 def _joined(parts: list[Operations]) -> Operations:

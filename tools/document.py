@@ -22,18 +22,29 @@ import msgspec
 
 from otelgpu import config, pipeline
 from otelgpu.cli.main import cli
+from otelgpu.correlate.hints import HINTS
 from otelgpu.export.sender import LOSS_REASONS
 from otelgpu.families.base import ExchangeSignals, Metric, OperationMetric, OperationSignals
 from otelgpu.families.registry import families
-from otelgpu.model.exchange import Endpoint, Exchange, Generation
-from otelgpu.model.spans import Text
-from otelgpu.signals import device_time, devices, memory, names
+from otelgpu.model.exchange import NOWHERE, Exchange, Role, StartSource
+from otelgpu.model.operations import ContextSource
+from otelgpu.signals import device_time, devices, memory, names, step_metrics, step_names
 from tools.cuda_calls import rows as calls
-from tools.meanings import ATTRIBUTES, LOSSES
+from tools.examples import MBU, exchanges_told, full_exchange, full_step, step_attributes, told
+from tools.meanings import ATTRIBUTES, CONTEXT_SOURCES, LOSSES, START_SOURCES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 _REGION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_COUNTING: Final = {
+    "live.py": "live",
+    "discover/probes.py": "probes",
+    "kernel/overload.py": "cuda",
+    "correlate/handoffs.py": "correlate",
+    "correlate/returns.py": "correlate",
+    "signals/devices.py": "devices",
+}
+"""Module that names its reasons where it counts them → the room under which they are told."""
 _COUNTER: Final = re.compile(r"COUNTER_(\w+) = \d+,\s*/\* (.*?) \*/")
 
 Rows = Iterable[Sequence[str]]
@@ -148,49 +159,6 @@ def _yaml(value: Any) -> str:
 # -- Signals ---------------------------------------------------------------------------------------------
 
 
-def full_exchange() -> Exchange:
-    """An exchange with every part that an attribute can come from."""
-    generation = Generation(
-        operation="chat",
-        request_model="m",
-        response_model="m",
-        response_id="id",
-        stream=True,
-        input_tokens=3,
-        output_tokens=5,
-        usage_reported=False,
-        finish_reasons=("stop",),
-        first_content_ns=2_000,
-        last_content_ns=3_000,
-        content_deltas=5,
-    )
-    return Exchange(
-        key=1,
-        connection=1,
-        ordinal=0,
-        tgid=1,
-        tid=2,
-        cgroup_id=0,
-        start_ns=1_000,
-        request_end_ns=1_100,
-        first_byte_ns=1_500,
-        end_ns=4_000,
-        method="POST",
-        path="/v1/chat/completions",
-        query_present=False,
-        protocol_version="1.1",
-        status_code=500,
-        request_bytes=10,
-        response_bytes=20,
-        server=Endpoint(address="127.0.0.1", port=8000),
-        client=Endpoint(address="127.0.0.1", port=50000),
-        user_agent="curl",
-        parent=None,
-        error="connection_closed",
-        generation=generation,
-    )
-
-
 def operation_signals() -> dict[str, OperationSignals]:
     """The families that yield operations."""
     return {
@@ -214,25 +182,20 @@ def _attribute_row(key: str, kind: str, requirement: str) -> tuple[str, ...]:
     return code(key), kind, meaning, code(example), requirement
 
 
+_KINDS: Final = {Role.SERVER: "SERVER spans", Role.CLIENT: "CLIENT spans"}
 _ATTRIBUTE_HEADER: Final = ("Attribute", "Type", "Description", "Example", "Present")
 
 
 def exchange_attributes(signals: ExchangeSignals, exchange: Exchange) -> dict[str, object]:
     """The attributes of one exchange."""
-    found: dict[str, object] = {}
-    for attribute in signals.attributes([exchange]):
-        values = attribute.values
-        told = values.table[values.codes[0]] if isinstance(values, Text) else values[0].item()
-        found[attribute.key] = told
-    return found
+    return {each.key: told(each) for each in signals.attributes([exchange], ["/"])}
 
 
 def request_attributes() -> str:
-    """Attributes of the SERVER span."""
+    """Attributes of the spans of requests, SERVER and CLIENT."""
     rows = []
     for signals in exchange_signals().values():
         rich = full_exchange()
-        assert rich.generation is not None
         bare = replace(
             rich,
             generation=None,
@@ -240,13 +203,18 @@ def request_attributes() -> str:
             status_code=0,
             user_agent="",
             first_byte_ns=0,
-            server=Endpoint(address="", port=0),
-            client=Endpoint(address="", port=0),
+            server=NOWHERE,
+            client=NOWHERE,
         )
-        always, sometimes = (exchange_attributes(signals, exchange) for exchange in (bare, rich))
+        always = {role: exchange_attributes(signals, replace(bare, role=role)) for role in _KINDS}
+        sometimes: dict[str, object] = {}
+        for exchange in exchanges_told(rich):
+            sometimes |= exchange_attributes(signals, exchange)
         for key, value in sometimes.items():
             rare = "generations" if "gen_ai." in key else "when known"
-            rows.append(_attribute_row(key, _value_type(value), "always" if key in always else rare))
+            on = [kind for role, kind in _KINDS.items() if key in always[role]]
+            present = "always" if len(on) == len(_KINDS) else on[0] if on else rare
+            rows.append(_attribute_row(key, _value_type(value), present))
     rows.append(_attribute_row(names.DROPPED, "int", "when any"))
     rows += [(code(key), "int", *_summary_meaning(key), "when not 0") for key in summary_keys()]
     return table(_ATTRIBUTE_HEADER, rows)
@@ -289,6 +257,42 @@ def operation_attributes() -> str:
     return table(_ATTRIBUTE_HEADER, rows.values())
 
 
+def engine_attributes() -> str:
+    """Attributes of steps, and of requests by the steps that served them."""
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for place, found in step_attributes().items():
+        for key, value in found.items():
+            rows.setdefault(key, []).append((place, _value_type(value)))
+    return table(
+        ("Attribute", "Type", "Description", "Example", "On"),
+        [
+            _attribute_row(key, places[0][1], ", ".join(place for place, _ in places))
+            for key, places in rows.items()
+        ],
+    )
+
+
+def hints() -> str:
+    """Each hint, and from which share on it is given."""
+    rows = [
+        (code(name), code(step_names.HINT_EVIDENCE + name), hint.meaning, f"{hint.least:g}")
+        for name, hint in HINTS.items()
+    ]
+    return table((f"`{step_names.HINTS}`", "Evidence", "What it is a share of", "From"), rows)
+
+
+def context_sources() -> str:
+    """Each value of ``otelgpu.context.source``."""
+    rows = [(code(each.name.lower()), _meaning(CONTEXT_SOURCES, each)) for each in ContextSource]
+    return table((f"`{names.CONTEXT_SOURCE}`", "The call is tied to a span by"), rows)
+
+
+def start_sources() -> str:
+    """Each value of ``otelgpu.start.source``."""
+    rows = [(code(each.value), _meaning(START_SOURCES, each)) for each in StartSource]
+    return table(("`otelgpu.start.source`", "The span starts when"), rows)
+
+
 def operation_metrics() -> list[tuple[OperationMetric, str]]:
     """Every metric of operations with its scope."""
     return [(spec, signals.scope) for signals in operation_signals().values() for spec in signals.metrics]
@@ -300,14 +304,20 @@ def metrics() -> str:
     for _, signals in exchange_signals().items():
         keys: dict[str, tuple[Metric, dict[str, None]]] = {}
         rich = full_exchange()
-        for exchange in (rich, replace(rich, status_code=200, error="")):
-            for measured in signals.metrics([exchange]):
+        for exchange in exchanges_told(rich):
+            for measured in signals.metrics([exchange], ["/"]):
                 _, known = keys.setdefault(measured.metric.name, (measured.metric, {}))
                 known.update(dict.fromkeys(measured.labels))
         rows += [_metric_row(metric, list(labels), signals.scope) for metric, labels in keys.values()]
     for spec, scope in operation_metrics():
         keys_of = [names.ERROR_TYPE] if spec.failed else [spec.attribute[0]] if spec.attribute else []
         rows.append(_metric_row(spec.metric, keys_of, scope))
+    labels_of: dict[str, dict[str, None]] = {metric.name: {} for metric in step_metrics.METRICS}
+    for found in step_metrics.step_metrics([full_step()], [MBU]):
+        labels_of[found.metric.name].update(dict.fromkeys(found.labels))
+    rows += [
+        _metric_row(metric, list(labels_of[metric.name]), step_names.SCOPE) for metric in step_metrics.METRICS
+    ]
     rows += [_metric_row(metric, keys, memory.SCOPE) for metric, keys in memory.METRICS.items()]
     rows.append(_metric_row(device_time.KERNEL_DURATION, [], device_time.SCOPE))
     rows.append(_metric_row(device_time.CALLS, [device_time.SAMPLED], device_time.SCOPE))
@@ -336,15 +346,16 @@ def _metric_row(metric: Metric, keys: Sequence[str], scope: str) -> tuple[str, .
 def buckets() -> str:
     """The explicit bounds of every histogram."""
     found = [device_time.KERNEL_DURATION, *(spec.metric for spec, _ in operation_metrics())]
+    found += step_metrics.METRICS
+    exchanges = exchanges_told(full_exchange())
     for signals in exchange_signals().values():
-        ended = replace(full_exchange(), status_code=200, error="")
-        found += [measured.metric for measured in signals.metrics([ended])]
+        found += [measured.metric for measured in signals.metrics(exchanges, ["/"] * len(exchanges))]
     rows = [
         (code(metric.name), code(metric.unit), ", ".join(f"{bound:.10g}" for bound in metric.buckets))
         for metric in found
         if metric.buckets
     ]
-    return table(("Histogram", "Unit", "Bounds"), sorted(rows))
+    return table(("Histogram", "Unit", "Bounds"), sorted(set(rows)))
 
 
 # -- Losses ----------------------------------------------------------------------------------------------
@@ -358,13 +369,16 @@ def bpf_counters() -> dict[str, str]:
 
 def counted_in_source() -> set[tuple[str, str]]:
     """(room, reason) of every counter that Python code names as a literal."""
-    rooms = {"live.py": "live", "discover/probes.py": "probes", "kernel/overload.py": "cuda"}
+    package = ROOT / "otelgpu"
     found = set()
-    for path, room in rooms.items():
-        text = (ROOT / "otelgpu" / path).read_text()
+    for name, room in _COUNTING.items():
+        text = (package / name).read_text()
         found |= {(room, reason) for reason in re.findall(r'counters\["(\w+)"\] \+=', text)}
-    text = (ROOT / "otelgpu" / "pipeline.py").read_text()
-    return found | set(re.findall(r'self\._loss\("(\w+)", "(\w+)"', text))
+    for path in package.rglob("*.py"):
+        text = path.read_text()
+        found |= set(re.findall(r'self\._loss\(\s*"(\w+)", "(\w+)"', text))
+        found |= set(re.findall(r'LossCounted\(family="(\w+)", reason="(\w+)"', text))
+    return found
 
 
 class Undescribed(LookupError):
@@ -380,7 +394,8 @@ def _meaning(table_: Mapping[_Key, _Value], key: _Key) -> _Value:
 def loss_reasons() -> dict[tuple[str, str], str]:
     """(``otelgpu.family``, ``otelgpu.reason``) → what one count means. ``*``: each family with probes."""
     from otelgpu.correlate.memory import COUNTERS as MEMORY_COUNTERS
-    from otelgpu.discover import kernel_names, symbols
+    from otelgpu.correlate.steps import COUNTERS as STEP_COUNTERS
+    from otelgpu.discover import kernel_names, process_context, symbols, thread_context
     from otelgpu.families.http.session import COUNTERS
     from otelgpu.sensors.nvml import REASONS as DEVICE_REASONS
     from otelgpu.symbols import fatbin, functions, handles, registrations
@@ -388,17 +403,21 @@ def loss_reasons() -> dict[tuple[str, str], str]:
     found = {("*", name): text for name, text in bpf_counters().items() if name != "submitted"}
     found |= {("http", name): text for name, text in COUNTERS.items()}
     found |= {("memory", name): text for name, text in MEMORY_COUNTERS.items()}
+    found |= {("steps", name): text for name, text in STEP_COUNTERS.items()}
     found |= {("devices", name): text for name, text in DEVICE_REASONS.items()}
     for module in (symbols, functions, registrations, fatbin, handles, kernel_names):
         found |= {("symbols", name): _meaning(LOSSES, ("symbols", name)) for name in module.REASONS}
-    found |= {pair: _meaning(LOSSES, pair) for pair in sorted(counted_in_source())}
+    for module in (thread_context, process_context):
+        found |= {("contexts", name): _meaning(LOSSES, ("contexts", name)) for name in module.REASONS}
+    found |= {pair: _meaning(LOSSES, pair) for pair in sorted(counted_in_source() - found.keys())}
     return found
 
 
 def losses() -> str:
     """The table of reasons."""
+    probing = ", ".join(map(code, (*families(), "process")))
     rows = [
-        (code(room) if room != "*" else "`cuda`, `http`, `process`", code(reason), text)
+        (code(room) if room != "*" else probing, code(reason), text)
         for (room, reason), text in loss_reasons().items()
     ]
     return table(("`otelgpu.family`", "`otelgpu.reason`", "One count means"), rows)
@@ -424,6 +443,10 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings,
     "request attributes": request_attributes,
     "operation attributes": operation_attributes,
+    "step attributes": engine_attributes,
+    "hints": hints,
+    "context sources": context_sources,
+    "start sources": start_sources,
     "metrics": metrics,
     "buckets": buckets,
     "losses": losses,

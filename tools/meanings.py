@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from otelgpu.model.exchange import StartSource
+from otelgpu.model.operations import ContextSource
+
 ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "http.request.method": ("HTTP method; `_OTHER` for an unknown one.", "POST"),
     "url.path": ("Request target without its query.", "/v1/chat/completions"),
-    "url.scheme": ("Always `http`: encrypted requests are not read yet.", "http"),
-    "network.protocol.name": ("Always `http`.", "http"),
+    "http.route": (
+        "Derived from the path: what varies in it is `*`; of bounded cardinality.",
+        "/v1/users/*",
+    ),
+    "url.template": ("The same of what a client asks for.", "/v1/users/*"),
+    "url.scheme": ("`https` where the bytes were read inside a TLS library.", "http"),
+    "network.protocol.name": ("`http`, `websocket`, or a plug-in's.", "http"),
     "network.protocol.version": ("Of the request.", "1.1"),
+    "otelgpu.start.source": ("What the span's start is: see below.", "arrival"),
+    "rpc.system.name": ("`grpc`.", "grpc"),
+    "rpc.method": ("Fully qualified.", "inference.GRPCInferenceService/ModelInfer"),
+    "rpc.status_code": ("Name of the status, where it was seen.", "DEADLINE_EXCEEDED"),
+    "otelgpu.rpc.request.messages": ("Messages from the client.", "1"),
+    "otelgpu.rpc.response.messages": ("Messages from the server.", "64"),
     "http.request.size": ("Bytes of the request on the socket, head included.", "412"),
     "http.response.size": ("Bytes of the response on the socket, head included.", "9310"),
     "thread.id": ("The thread that read the request last; of a call: the thread that made it.", "4071"),
@@ -20,6 +34,10 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "client.address": ("The client's end of the connection.", "10.0.0.9"),
     "client.port": ("The client's port.", "51234"),
     "user_agent.original": ("The only request header that is exported.", "openai-python/1.40"),
+    "otelgpu.http.time_to_read": (
+        "Seconds for which the request lay at the host before its server read it: its accept queue, or a busy loop.",
+        "0.0004",
+    ),
     "otelgpu.http.time_to_first_byte": (
         "Seconds from the request's first byte to the response's first byte.",
         "0.0041",
@@ -29,8 +47,34 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
         "The span's status is then ERROR.",
         "cudaErrorMemoryAllocation",
     ),
-    "gen_ai.operation.name": ("`chat` or `text_completion`.", "chat"),
-    "gen_ai.provider.name": ("Flavour of the API: always `openai`.", "openai"),
+    "gen_ai.operation.name": ("`chat`, `text_completion`, `embeddings` …", "chat"),
+    "gen_ai.provider.name": ("Flavour of the API: `openai`, `anthropic`, `vllm`, `sglang` …", "openai"),
+    "gen_ai.request.max_tokens": ("As the client asked.", "256"),
+    "gen_ai.request.choice.count": ("Where the client asked for more than one.", "2"),
+    "gen_ai.request.id": ("The engine's own id, where it differs from the response's.", "req-7"),
+    "gen_ai.usage.cache_read.input_tokens": ("Input tokens that came from a cache.", "512"),
+    "gen_ai.usage.reasoning.output_tokens": ("Output tokens that were spent on reasoning.", "90"),
+    "gen_ai.response.time_to_first_chunk": ("Seconds, at a client's end: asked to first event.", "0.22"),
+    "gen_ai.latency.time_in_queue": (
+        "Seconds, where the server tells, or its engine is observed: from when the engine was handed the request (else "
+        "from its start) to the step that gave its first token.",
+        "0.004",
+    ),
+    "gen_ai.latency.time_in_model_prefill": (
+        "Seconds, where the server tells; of an observed engine: the step that gave the first token.",
+        "0.2",
+    ),
+    "gen_ai.latency.time_in_model_decode": (
+        "Seconds, where the server tells; of an observed engine: from there to the end of the last step.",
+        "1.7",
+    ),
+    "otelgpu.gen_ai.chunks": ("Content deltas of the stream; a chunk may hold several tokens.", "64"),
+    "otelgpu.gen_ai.chunk_gap.p50": ("Seconds between one content delta and the next, median.", "0.014"),
+    "otelgpu.gen_ai.chunk_gap.p95": ("95th percentile.", "0.02"),
+    "otelgpu.gen_ai.chunk_gap.max": ("The longest.", "0.4"),
+    "otelgpu.gen_ai.stalls": ("Gaps longer than 0.2 s and than five median gaps.", "1"),
+    "gen_ai.input.messages": ("The prompt: only with the conventions' opt-in variable.", "[…]"),
+    "gen_ai.output.messages": ("The completion: likewise.", "[…]"),
     "gen_ai.request.stream": ("Whether the client asked for a stream.", "true"),
     "gen_ai.latency.e2e": ("Seconds from the request's first byte to the response's last.", "1.93"),
     "gen_ai.request.model": ("Model that the client asked for.", "llama-3-8b"),
@@ -62,9 +106,58 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "cuda.synchronize.calls": ("Waits for a stream, an event or the device.", "33"),
     "cuda.synchronize.host_time_ns": ("Host time in those waits, in nanoseconds.", "81200000"),
     "otelgpu.context.source": (
-        "How the call was tied to its request: `thread` (its thread held exactly that request) or `none`.",
+        "How a call was tied to the span above it, or a step to its requests: see signals.md.",
         "thread",
     ),
+    "otelgpu.phase": (
+        "Of a phase's span: which; of a step's link: what the step did for that request. `unknown`: its first "
+        "tokens were not seen.",
+        "decode",
+    ),
+    "otelgpu.step.number": ("Of the steps of its thread, from 1.", "412"),
+    "otelgpu.step.membership": (
+        "`known`: the linked requests are exactly those that got tokens; `ambiguous`: there may be more; `untold`: "
+        "nothing told of tokens.",
+        "known",
+    ),
+    "otelgpu.step.batch_size": ("Requests that got tokens; where membership is known.", "8"),
+    "otelgpu.step.tokens": ("Tokens given: on a step to all its requests, on a link to one.", "8"),
+    "otelgpu.step.prefills": ("Requests that got their first token.", "1"),
+    "otelgpu.step.decodes": ("Requests that got a further token.", "7"),
+    "otelgpu.step.wait_ns": (
+        "Host time in waits, in nanoseconds. The GPU was busy for some of it, and may have been for some of the rest.",
+        "9100000",
+    ),
+    "otelgpu.step.gap_ns": (
+        "Time before the step in which its thread had none under way, in nanoseconds.",
+        "310000",
+    ),
+    "otelgpu.step.mbu": (
+        "Model bandwidth utilisation of a step that only decodes: `model_bytes` / duration / `memory_bandwidth`. A "
+        "lower bound: the duration is the host's, and the KV cache is not counted.",
+        "0.41",
+    ),
+    "otelgpu.hints": ("Why the GPU may have been used little: see below.", '["host_gaps"]'),
+    "otelgpu.hint.blocking_copies": ("The share that raised the hint.", "0.2"),
+    "otelgpu.hint.synchronous_launches": ("Likewise.", "0.9"),
+    "otelgpu.hint.host_gaps": ("Likewise.", "0.4"),
+    "otelgpu.steps.count": ("Steps that gave the request tokens.", "64"),
+    "otelgpu.steps.source": (
+        "How they are known: `message` (the engine said so), or `step` (order of time).",
+        "message",
+    ),
+    "otelgpu.steps.unattributed": ("Outputs of the request of which the step is not known.", "2"),
+    "otelgpu.steps.mean_batch_size": ("Over the steps whose requests are all known.", "7.5"),
+    "otelgpu.steps.mean_token_share": ("The request's part of those steps' tokens.", "0.13"),
+    "otelgpu.steps.shared_launches": (
+        "Launches of its steps: shared with all others that they served, not its own.",
+        "20480",
+    ),
+    "otelgpu.steps.attributed_time": (
+        "Sum of step duration × its part of the step's tokens, in seconds: an estimate of its part of the work.",
+        "0.21",
+    ),
+    "gen_ai.latency.time_in_model_inference": ("Seconds in prefill and decode together.", "1.9"),
     "otelgpu.count": ("How many equal calls in a row the span stands for; absent when one.", "32"),
     "otelgpu.host_time_ns": ("Sum of those calls' host durations, in nanoseconds.", "912000"),
     "otelgpu.merged": (
@@ -138,6 +231,26 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Attribute key → (description, example)."""
 
+CONTEXT_SOURCES: Final[Mapping[ContextSource, str]] = {
+    ContextSource.THREAD_CONTEXT: "the span that the process published on the calling thread (OTEP 4947: ddtrace, "
+    "otelgpu.bridge), as it was at that very call",
+    ContextSource.OBI: "the span that OpenTelemetry eBPF Instrumentation wrote down for the thread",
+    ContextSource.THREAD: "the thread: it had read exactly one request that was not answered",
+    ContextSource.WAKEUP: "the thread that woke the calling one from idle, or waited for its result, and worked for "
+    "one request",
+    ContextSource.MESSAGE: "of a step's requests: what the engine's processes said to each other; not on calls",
+    ContextSource.STEP: "the engine's step that it is part of; of a step's requests: the order of time",
+    ContextSource.NONE: "nothing: it is under `unlinked gpu work`",
+}
+"""Value of ``otelgpu.context.source`` → what it stands for."""
+
+START_SOURCES: Final[Mapping[StartSource, str]] = {
+    StartSource.ARRIVAL: "the request's first byte arrived at the host, before the server read it",
+    StartSource.READ: "the call that read it returned",
+    StartSource.WRITE: "at a client's end: the call that wrote it began",
+}
+"""Value of ``otelgpu.start.source`` → what it stands for."""
+
 LOSSES: Final[Mapping[tuple[str, str], str]] = {
     ("symbols", "process_gone"): "a kernel name was asked for after its process had ended",
     ("symbols", "process_denied"): "the mappings of a process may not be read; more capabilities are needed",
@@ -184,6 +297,27 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
     ("live", "process_vanished"): "a process ended while it was held for a library that it had mapped",
     ("live", "process_not_described"): "a process ended before it could be looked at: its telemetry has a "
     "resource without names",
+    ("contexts", "process_context_changing"): "a process changed its process context each time it was read",
+    ("contexts", "process_context_damaged"): "a process context is no message of OTEP 4719",
+    ("contexts", "process_context_foreign"): "a process context is of another version, or larger than 64 KiB",
+    (
+        "contexts",
+        "process_context_schema_unknown",
+    ): "a process' threads publish contexts in a way that is not read",
+    ("contexts", "process_context_unreadable"): "a process context lies in memory that cannot be read",
+    (
+        "contexts",
+        "thread_context_ignored",
+    ): "a process has more than two tracers that publish: only two are read",
+    ("contexts", "thread_context_table_full"): "a process publishes, but there are more than 16,384 that do",
+    (
+        "contexts",
+        "thread_context_unresolved",
+    ): "where a process' threads publish could not be told in ten minutes",
+    (
+        "live",
+        "trace_contexts_unusable",
+    ): "OBI's map of trace contexts is of another shape, or may not be opened",
     ("live", "scope_table_full"): "a process could not be brought into scope: more than 32,768 are",
     ("live", "known_files_full"): "the table of files that need no hold is full; the next load is held again",
     (
@@ -201,6 +335,31 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
     ): "another file lies where a mapped one was: the mapped one got no probes",
     ("probes", "probed_file_changed"): "a probed file was written over in place: its probes were taken off",
     ("probes", "probes_refused"): "the kernel refused a probe; the log says which and why",
+    (
+        "correlate",
+        "handoffs_ambiguous",
+    ): "a thread that was woken for a request within 20 ms of another one for another: its calls are not linked",
+    (
+        "correlate",
+        "handoffs_inside_work",
+    ): "a thread that was woken for a request before it was seen to end another: its calls are not linked",
+    (
+        "correlate",
+        "handoffs_not_kept",
+    ): "wake-ups beyond the 100,000 that may wait to be understood; their threads' calls are not linked",
+    (
+        "correlate",
+        "returns_ambiguous",
+    ): "a worker's result by which it cannot be told for whom it worked: another's may have come meanwhile",
+    (
+        "correlate",
+        "returns_batched",
+    ): "a worker's result among several that it gave at once: it serves requests together, and none alone",
+    (
+        "http",
+        "telemetry_exports",
+    ): "a request that carried telemetry (OTLP): no work of a service, and no span",
+    ("capture", "write_failed"): "a capture could not be written on; observing went on without it",
     ("correlate", "late_operations"): "a call that arrived after its request had been told; it is exported, "
     "but is missing from the request's totals",
     ("correlate", "operations_not_kept"): "a call summed into its request without a span of its own",

@@ -280,6 +280,7 @@ static __always_inline void submit_name(const struct call *call, __u64 end_ns)
 	record = EMIT_BEGIN(cuda_name, CUDA_NAME, who, told->head.time_ns, end_ns);
 	if (!record)
 		return;
+	copy_context(&record->head, &told->head); /* not that of the return */
 	record->head.returned = 1;
 	record->object = told->object;
 	record->other = told->other;
@@ -440,6 +441,8 @@ static __always_inline int enter(struct pt_regs *regs, enum served serves, bool 
 	call->record.head.tid = who.tid;
 	call->record.head.kind = spec->kind;
 	call->record.device = thread->contexts.device;
+	if (!call->silent)
+		fill_context(&call->record.head);
 	if (serves == SERVES_LAUNCHES) {
 		fill_launch(&call->record, regs, spec->shape);
 	} else {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Records of family http: what crossed a server socket, bounded. */
+/* Records of family http: what crossed a connection in clear, bounded; whatever the protocol. */
 #ifndef OTELGPU_HTTP_H
 #define OTELGPU_HTTP_H
 
@@ -14,8 +14,22 @@ enum http_kind {
 };
 
 enum http_direction {
-	HTTP_DIRECTION_READ = 0,  /* from the client */
-	HTTP_DIRECTION_WRITE = 1, /* to the client */
+	HTTP_DIRECTION_READ = 0,  /* what the process received */
+	HTTP_DIRECTION_WRITE = 1, /* what it sent */
+};
+
+/* Which end of a connection the process is. */
+enum http_role {
+	HTTP_ROLE_UNKNOWN =
+		0, /* a socket pair, an inherited socket, a TLS session: its bytes tell */
+	HTTP_ROLE_SERVER = 1, /* accepted */
+	HTTP_ROLE_CLIENT = 2, /* connected */
+};
+
+/* Where the bytes were read. */
+enum http_layer {
+	HTTP_LAYER_SOCKET = 0, /* system calls */
+	HTTP_LAYER_TLS = 1,    /* SSL_read, SSL_write: what a TLS library gave and took in clear */
 };
 
 /*
@@ -26,16 +40,26 @@ enum connection_number {
 	CONNECTION_FOUND_SHIFT = 62,
 };
 
-/* A connection was accepted, or, with `late`, was found open at attach. */
+/*
+ * A connection was accepted or made, a TLS session began, or, with `late`, one was found that began before
+ * anybody looked. The sequence numbers are those of TCP: a byte at stream_offset n of a direction has the
+ * number `sequence[direction] + n`, the same at both ends of the connection.
+ */
 struct http_open {
 	struct record_head head; /* time_ns: the accept returned */
 	__u64 connection;	 /* unique in a session */
-	__s32 fd;
+	__u64 local_inode; /* of a Unix socket and its peer, 0 where unknown: the two ends' pair */
+	__u64 peer_inode;
+	__u32 sequence[2];    /* by enum http_direction; TCP only */
+	__s32 fd;	      /* -1: a TLS session whose socket is unknown */
 	__u16 address_family; /* AF_INET, AF_INET6, AF_UNIX, or 0 when unreadable */
 	__u16 local_port;     /* host byte order */
 	__u16 peer_port;
 	__u8 late;
-	__u8 reserved[5];
+	__u8 role;	      /* enum http_role */
+	__u8 layer;	      /* enum http_layer */
+	__u8 sequences_known; /* bit 1 << enum http_direction: sequence[] tells */
+	__u8 reserved[2];
 	__u8 local_address[16]; /* network byte order; IPv4 in the first four bytes */
 	__u8 peer_address[16];
 };
@@ -51,6 +75,7 @@ struct http_open {
 struct http_data_head {
 	struct record_head head; /* time_ns: the call began; duration: until it returned */
 	__u64 connection;
+	__u64 arrival_ns; /* reads: the first byte of the call came to the host; 0: not known */
 	__u64 stream_offset;
 	__s64 result; /* what the system call returned: bytes moved, 0 or -errno */
 	__u32 sequence;
@@ -75,7 +100,7 @@ struct http_data_16k {
 	__u8 data[16384];
 };
 
-/* The descriptor was closed by the server, or the connection is not followed any further. */
+/* The process closed it, or the connection is not followed any further. */
 struct http_close {
 	struct record_head head;
 	__u64 connection;

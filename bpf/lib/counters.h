@@ -15,9 +15,9 @@ enum counter {
 	COUNTER_RETURN_WITHOUT_ENTRY = 5,  /* probed while the call was under way */
 	COUNTER_THREAD_STATE_FAILED = 6,   /* no memory for the thread's state */
 	COUNTER_CONNECTION_TABLE_FULL = 7, /* the connection is not followed */
-	COUNTER_CONNECTION_NOT_HTTP = 8,   /* first byte starts no HTTP/1 request; not followed */
-	COUNTER_CONNECTION_TLS = 9,	   /* a TLS handshake; not followed */
-	COUNTER_BYTES_NOT_CAPTURED = 10,   /* body bytes beyond the bound */
+	COUNTER_CONNECTION_NOT_HTTP = 8, /* its first bytes start no known protocol; not followed */
+	COUNTER_CONNECTION_TLS = 9,	 /* TLS: not followed here, but where it is in clear */
+	COUNTER_BYTES_NOT_CAPTURED = 10, /* body bytes beyond the bound */
 	COUNTER_VECTORS_NOT_CAPTURED = 11, /* iovecs beyond the bound */
 	COUNTER_SOCKET_UNREADABLE = 12,	   /* addresses of a socket could not be read */
 	COUNTER_FILE_UNREADABLE = 13,	   /* a mapped file could not be identified */
@@ -27,7 +27,10 @@ enum counter {
 	COUNTER_CONTEXT_TABLE_FULL = 17,   /* the device of a context is unknown */
 	COUNTER_BATCH_CUT = 18,		   /* copies of a batch beyond the bound: their bytes */
 	COUNTER_GRAPH_TABLE_FULL = 19,	   /* the nodes of a graph are unknown */
-	COUNTER_COUNT = 20,
+	COUNTER_CONTEXT_UNREADABLE = 20,   /* a thread's published context: the record has none */
+	COUNTER_PUBLISHERS_FULL = 21,	   /* where a child's threads publish is not known */
+	COUNTER_CLOSE_UNSEEN = 22,	   /* a descriptor was another connection's before */
+	COUNTER_COUNT = 23,
 };
 ENUM(counter);
 

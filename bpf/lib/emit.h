@@ -3,6 +3,7 @@
 #ifndef OTELGPU_EMIT_H
 #define OTELGPU_EMIT_H
 
+#include "context.h"
 #include "scope.h"
 
 /*
@@ -28,6 +29,7 @@ static __always_inline void fill_head(struct record_head *head, __u16 kind, stru
 	head->cgroup_id = bpf_get_current_cgroup_id();
 	head->kind = kind;
 	head->cpu = (__u16)bpf_get_smp_processor_id();
+	fill_context(head);
 }
 
 static __always_inline __u64 wake_flags(void)

@@ -119,6 +119,9 @@ struct fdtable {
 struct files_struct {
 	struct fdtable *fdt;
 };
+struct thread_struct {
+	unsigned long fsbase; /* x86-64: the thread pointer */
+};
 struct task_struct {
 	int pid;
 	int tgid;
@@ -126,6 +129,7 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct signal_struct *signal;
 	struct files_struct *files;
+	struct thread_struct thread;
 };
 struct in6_addr {
 	__u8 bytes[16];
@@ -136,14 +140,33 @@ struct sock_common {
 	__be16 skc_dport;
 	__u16 skc_num;
 	unsigned short skc_family;
+	unsigned char skc_state;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
 };
+struct socket;
 struct sock {
 	struct sock_common __sk_common;
+	struct socket *sk_socket;
+	__u16 sk_type;
 };
 struct socket {
+	struct file *file;
 	struct sock *sk;
+};
+struct tcp_sock {
+	__u32 copied_seq;
+	__u32 write_seq;
+};
+struct unix_sock {
+	struct sock *peer;
+};
+struct sk_buff {
+	char cb[48];
+};
+struct tcp_skb_cb {
+	__u32 seq;
+	__u32 end_seq;
 };
 
 #pragma clang attribute pop

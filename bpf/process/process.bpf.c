@@ -12,6 +12,7 @@ RECORD(process_exec);
 RECORD(process_fork);
 RECORD(process_exit);
 RECORD(process_mapping);
+RECORD(process_context);
 ENUM(process_kind);
 
 #define SIGSTOP	      19
@@ -65,6 +66,7 @@ int BPF_PROG(on_exec, struct task_struct *task)
 	/* Not filtered: a program that was out of scope may match by its new name. */
 	if (!who.tgid || who.tgid == scope_agent)
 		return 0;
+	forget_context(who.tgid);
 	now = bpf_ktime_get_ns();
 	record = EMIT_BEGIN(process_exec, PROCESS_EXEC, who, now, now);
 	if (!record)
@@ -93,6 +95,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	if (scope_follow && is_listed(from.tgid) &&
 	    bpf_map_update_elem(&scope_processes, &who.tgid, &one, BPF_ANY))
 		count(COUNTER_SCOPE_TABLE_FULL);
+	inherit_context(from.tgid, who.tgid);
 	now = bpf_ktime_get_ns();
 	record = EMIT_BEGIN(process_fork, PROCESS_FORK, who, now, now);
 	if (!record)
@@ -114,6 +117,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 		return 0; /* other threads live on */
 	if (!in_scope(&who))
 		return 0;
+	forget_context(who.tgid);
 	now = bpf_ktime_get_ns();
 	record = EMIT_BEGIN(process_exit, PROCESS_EXIT, who, now, now);
 	if (record)
@@ -190,6 +194,42 @@ int on_mmap_exit(struct syscall_exit *call)
 		count(COUNTER_FILE_UNREADABLE);
 	if (hold)
 		record->held = bpf_send_signal(SIGSTOP) == 0;
+	submit(record);
+	return 0;
+}
+
+/* -- Process contexts ------------------------------------------------------------------------- */
+
+/* include/uapi/linux/prctl.h */
+#define PR_SET_VMA	     0x53564d41
+#define PR_SET_VMA_ANON_NAME 0
+
+#define CONTEXT_NAME 0x5854435f4c45544fULL /* "OTEL_CTX", in little-endian order */
+
+/*
+ * A process gives its process context a name each time it has published one (OTEP 4719), whether or not its
+ * kernel can name memory.
+ */
+SEC("tracepoint/syscalls/sys_enter_prctl")
+int on_prctl(struct syscall_enter *call)
+{
+	__u64 name[2] = {}; /* with the zero at its end */
+	struct process_context *record;
+	struct identity who;
+	__u64 now;
+
+	if (call->args[0] != PR_SET_VMA || call->args[1] != PR_SET_VMA_ANON_NAME)
+		return 0;
+	if (!in_scope(&who))
+		return 0;
+	if (bpf_probe_read_user_str(name, sizeof(name), (void *)call->args[4]) != 9 ||
+	    name[0] != CONTEXT_NAME)
+		return 0;
+	now = bpf_ktime_get_ns();
+	record = EMIT_BEGIN(process_context, PROCESS_CONTEXT, who, now, now);
+	if (!record)
+		return 0;
+	record->address = call->args[2];
 	submit(record);
 	return 0;
 }

@@ -10,6 +10,7 @@ enum process_kind {
 	PROCESS_FORK = 2,
 	PROCESS_EXIT = 3,
 	PROCESS_MAPPING = 4,
+	PROCESS_CONTEXT = 5,
 };
 
 /* A new program image. In scope or not: user space decides what matches. */
@@ -44,6 +45,12 @@ struct process_mapping {
 	__u8 held;    /* the process was stopped here (--hold-on-load) */
 	__u8 reserved[3];
 	char name[MAPPING_NAME_BYTES]; /* last path component, cut */
+};
+
+/* A process context was published, or published anew: OTEP 4719. */
+struct process_context {
+	struct record_head head;
+	__u64 address; /* of its header */
 };
 
 /* Key of known_files. */

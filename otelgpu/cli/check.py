@@ -25,15 +25,16 @@ from otelgpu.cli.options import DEFAULT_FILE, configure
 from otelgpu.config import Config, otlp_defaults
 from otelgpu.discover.evidence import Examiner, TryProbe, process_of_thread
 from otelgpu.discover.processes import list_processes
-from otelgpu.discover.visibility import Machine, Verdict, gone, is_thread, judge
+from otelgpu.discover.visibility import TLS, Machine, Verdict, gone, is_thread, judge
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Signal
 from otelgpu.export.destination import ConsoleDestination, FileDestination, parse_destination
 from otelgpu.export.settings import OtlpSettings, Protocol
 from otelgpu.families import registry
+from otelgpu.families.http.protocols import BUILT_IN, installed
 from otelgpu.kernel import features
 from otelgpu.kernel.attach import PROBES, hooks_of, places
-from otelgpu.kernel.libbpf import BpfError, detach_all
+from otelgpu.kernel.libbpf import BpfError, detach_all, has_typed_tracepoint
 from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
 from otelgpu.symbols.fatbin import DECOMPRESSORS
 
@@ -59,7 +60,14 @@ def survey_machine(config: Config) -> list[Finding]:
         for feature in features.survey()
     ]
     able = not any(finding.stops for finding in found)
-    return [*found, _namespace(), _return_probes(config, able=able), _decompressors()]
+    return [
+        *found,
+        _namespace(),
+        _return_probes(config, able=able),
+        _arrivals(),
+        _decompressors(),
+        _protocols(),
+    ]
 
 
 def _namespace() -> Finding:
@@ -74,6 +82,18 @@ def _namespace() -> Finding:
     )
 
 
+def _arrivals() -> Finding:
+    present = has_typed_tracepoint("tcp_probe")
+    return Finding(
+        name="arrival times",
+        present=present,
+        required=False,
+        detail="tracepoint tcp/tcp_probe" if present else "the kernel has no tracepoint tcp/tcp_probe",
+        consequence="a request begins when it is read: what it waited in the socket before is not known",
+        remedy="use a kernel of 4.16 or later built with CONFIG_TRACEPOINTS=y and CONFIG_DEBUG_INFO_BTF=y",
+    )
+
+
 def _decompressors() -> Finding:
     missing = [package for package in DECOMPRESSORS if find_spec(package) is None]
     return Finding(
@@ -83,6 +103,20 @@ def _decompressors() -> Finding:
         detail=f"missing: {', '.join(missing)}" if missing else "plain and compressed",
         consequence="kernel names of stripped files that are found in their code are not checked against it",
         remedy="pip install 'otelgpu[names]'",
+    )
+
+
+def _protocols() -> Finding:
+    plugins = installed()
+    left_out = "; ".join(f"{name}: {_one_line(why)}" for name, why in plugins.failed.items())
+    known = ", ".join(spec.name for spec in (*BUILT_IN, *plugins.specs))
+    return Finding(
+        name="protocols",
+        present=not left_out,
+        required=False,
+        detail=f"left out: {left_out}" if left_out else known,
+        consequence="connections that speak what a plug-in knows are not followed",
+        remedy="mend the plug-in, or pip uninstall it",
     )
 
 
@@ -317,6 +351,7 @@ def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str])
     with ExitStack() as stack:
         families, loaded = load_families(config, stack, able=able)
         wanted = wanted_symbols(_images(selected))
+        wanted.pop(TLS, None)  # judged by itself
         verdicts = judge_processes(
             pids,
             Examiner(wanted, _probe_trial(loaded)),
@@ -364,7 +399,7 @@ def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str,
 @click.option(
     "--export", multiple=True, metavar="DEST", help="Try this destination: as for the other commands."
 )
-@click.option("--families", metavar="LIST", help="Comma-separated; default: all (cuda,http).")
+@click.option("--families", metavar="LIST", help="Comma-separated; default: all (cuda,http,sched).")
 @click.option(
     "--config",
     "config_file",

@@ -26,7 +26,7 @@ from otelgpu.cli.options import (
     scope_options,
     source_options,
 )
-from otelgpu.config import Config
+from otelgpu.config import Config, telling
 from otelgpu.discover.libraries import resolve_program
 from otelgpu.discover.processes import descendants
 from otelgpu.errors import OtelgpuError
@@ -295,8 +295,7 @@ def replay(capture: Path, output: str | None, quiet: bool, **options: Any) -> No
         capture,
         registry.select(config.families),
         destinations(config, os.environ)(),
-        detail=config.detail,
-        kernel_metrics=config.kernel_metrics,
+        telling=telling(config, os.environ),
     )
     if not quiet:
         _print(outcome)

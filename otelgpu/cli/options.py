@@ -13,11 +13,13 @@ import click
 
 from otelgpu import __version__
 from otelgpu.agent import Plan
-from otelgpu.config import Config, load_config, otlp_defaults
+from otelgpu.config import Config, load_config, otlp_defaults, telling
 from otelgpu.discover.processes import describe, parse_resource_attributes
 from otelgpu.export.base import Exporter
 from otelgpu.export.destination import open_exporter, parse_destination
 from otelgpu.families import registry
+from otelgpu.families.http.protocols import installed
+from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.live import LiveSettings, Scope
 from otelgpu.model.resource import AttributeValue
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from otelgpu.injected import InjectedSource
 
 DEFAULT_FILE: Final = "file:otelgpu.jsonl"
+PLUGIN_BYTES: Final = 16 << 20
+"""Where a protocol plug-in is installed: bytes of a connection that speaks none of the built-in protocols which are
+shown to it. More would let a bulk transfer that is nobody's crowd out what is followed."""
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -51,7 +56,7 @@ def output_options(command: _Command) -> _Command:
             help="console, file:PATH or otlp[:URL]; repeatable. Default: otlp if OTEL_EXPORTER_OTLP_ENDPOINT "
             "is set, else file:otelgpu.jsonl.",
         ),
-        click.option("--families", metavar="LIST", help="Comma-separated; default: all (cuda,http)."),
+        click.option("--families", metavar="LIST", help="Comma-separated; default: all (cuda,http,sched)."),
     ):
         command = option(command)
     return command
@@ -151,14 +156,14 @@ def plan(config: Config, *, capture: Path | None = None) -> Plan:
     """How the session works."""
     return Plan(
         families=registry.select(config.families),
-        detail=config.detail,
+        telling=telling(config, os.environ),
         open_exporters=destinations(config, os.environ, needed=capture is None),
         capture=capture,
         attributes=base_attributes(config, os.environ),
         interval_s=config.interval_ms / 1e3,
         metric_interval_s=config.metric_interval_ms / 1e3,
         device_interval_s=config.device_interval_ms / 1e3,
-        kernel_metrics=config.kernel_metrics,
+        publish_context=config.publish_context,
     )
 
 
@@ -187,7 +192,15 @@ def live_settings(config: Config) -> LiveSettings:
         hold_on_load=config.hold_on_load,
         return_probes={"auto": None, "on": True, "off": False}[config.return_probes],
         base_attributes=base_attributes(config, os.environ),
+        knobs=_knobs(config),
+        # What we write there ourselves would be taken for the processes' own.
+        trace_contexts=None if config.publish_context else PINNED_AT,
     )
+
+
+def _knobs(config: Config) -> dict[str, int]:
+    wanted = "http" in config.families or not config.families
+    return {"http_unknown_bytes": PLUGIN_BYTES} if wanted and installed().specs else {}
 
 
 def injected_source(config: Config) -> InjectedSource:

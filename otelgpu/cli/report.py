@@ -11,11 +11,20 @@ from rich.table import Table
 
 from otelgpu.agent import Outcome
 from otelgpu.export.quantities import duration, size
+from otelgpu.model.operations import ContextSource
 from otelgpu.signals.summary import Latencies, Summary
 
 _TOP_KERNELS: Final = 10
 _EXPECTED: Final = frozenset({"connection_not_http", "connection_tls", "bytes_not_captured"})
 """Reasons that are a bound or a filter at work: told, but no cause for alarm."""
+
+_LINKS: Final = {
+    ContextSource.THREAD_CONTEXT: "by the context that its process published",
+    ContextSource.OBI: "by the context that OBI wrote down",
+    ContextSource.THREAD: "by the thread that read it",
+    ContextSource.WAKEUP: "by the thread that woke another for it",
+}
+"""How calls were tied to requests → what the table says of it."""
 
 
 def print_outcome(outcome: Outcome, console: Console) -> None:
@@ -81,7 +90,7 @@ def _kernels(summary: Summary) -> Table:
 
 
 def _calls(summary: Summary) -> Table:
-    joined = summary.linked + summary.unlinked + summary.ambiguous
+    joined = summary.linked + summary.stepped + summary.unlinked + summary.ambiguous
     total = joined + summary.counted
     table = _table(f"CUDA calls: {total}", "", "calls", "")
     for direction, count in summary.copies.most_common():
@@ -95,6 +104,12 @@ def _calls(summary: Summary) -> Table:
     table.add_row(
         "linked to a request", f"{summary.linked}", f"{100 * summary.linked / max(joined, 1):.1f} %"
     )
+    for source, how in _LINKS.items():
+        if count := summary.linked_by[source]:
+            table.add_row(f"  {how}", f"{count}", "")
+    if summary.stepped:
+        share = f"{100 * summary.stepped / joined:.1f} %, {summary.steps} steps"
+        table.add_row("of an engine's steps", f"{summary.stepped}", share)
     if summary.counted:
         table.add_row("counted only, there were too many", f"{summary.counted}", "no spans")
     if summary.unlinked:

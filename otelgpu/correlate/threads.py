@@ -14,7 +14,7 @@ and questions were batched, as long as every claim up to t has been applied befo
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -105,6 +105,14 @@ class ThreadTimeline:
         order = order_of(codes, len(asked))
         return _as_of(np.array(all_begins, dtype=np.uint64), all_states, when, order)
 
+    def owner(self, tid: int, time_ns: int) -> int:
+        """The state of one thread at a time, as :meth:`owners` gives it."""
+        thread = self._threads.get(tid)
+        if thread is None:
+            return 0
+        place = bisect_right(thread.times, time_ns)
+        return thread.states[place - 1] if place else 0
+
     def _states_of(self, tid: int, since_ns: int, until_ns: int) -> tuple[list[int], list[int]]:
         """What a thread held between two times, and from when on, after ``since_ns``; the first from 0 on."""
         thread = self._threads.get(tid)
@@ -114,6 +122,12 @@ class ThreadTimeline:
         before = thread.states[first - 1] if first else 0
         begins = [time_ns - since_ns for time_ns in thread.times[first:last]]
         return [0, *begins], [before, *thread.states[first:last]]
+
+    def current(self) -> Iterator[tuple[int, int, int]]:
+        """(tgid, tid, exchange) of every thread that holds just one exchange now."""
+        for tid, thread in self._threads.items():
+            if len(thread.held) == 1:
+                yield thread.tgid, tid, next(iter(thread.held))
 
     def held(self) -> set[int]:
         """The exchanges that some thread holds now."""

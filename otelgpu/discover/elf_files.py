@@ -22,6 +22,9 @@ from otelgpu.layout.elf import ElfError, ElfImage
 Identity = tuple[int, int]
 """(st_dev, st_ino): one file on this host, for as long as something holds it open."""
 
+NOT_KNOWN: Identity = (0, 0)
+"""No file's."""
+
 _BUILD_ID = re.compile(r"(?:[0-9a-f]{2}){8,64}")
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -135,11 +138,11 @@ def paths_of(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> list[
 
 
 def identity_of(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> Identity:
-    """Of the very file that a living process has mapped; (0, 0) when it cannot be told without opening it."""
+    """Of the very file that a living process has mapped; NOT_KNOWN when it cannot be told without opening it."""
     try:
         status = os.stat(f"{proc}/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
     except OSError:
-        return (0, 0)
+        return NOT_KNOWN
     return (status.st_dev, status.st_ino)
 
 

@@ -6,6 +6,7 @@ Nothing of the process is changed and nothing of its memory is read; arguments a
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,22 +17,31 @@ from typing import Final
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from otelgpu.discover.connections import accepted_connections
+from otelgpu.discover.connections import open_connections
 from otelgpu.discover.elf_files import ElfFile, open_elf, open_mapping
 from otelgpu.discover.libraries import library_stem
 from otelgpu.discover.maps import Mapping as Mapped
 from otelgpu.discover.maps import distinct_files, executable_mappings, read_maps
 from otelgpu.discover.processes import ProcessFacts, describe, guess_service_name
-from otelgpu.discover.visibility import EmbeddedRuntime, Library, Observed
+from otelgpu.discover.visibility import TLS, EmbeddedRuntime, Library, Observed, TlsStack
 from otelgpu.errors import OtelgpuError
 from otelgpu.layout.elf import ElfError
 
 TryProbe = Callable[[str, str, int], str]
 """(symbol, path, file offset) → what the kernel says against a probe there, or ""."""
 
-_TLS: Final = re.compile(
-    r"lib(?:ssl|gnutls|boringssl|s2n|mbedtls|wolfssl)[-.].*|_ssl\..*\.so|_rustls\..*\.so"
+_TLS_FUNCTIONS: Final = frozenset(("SSL_read", "SSL_write"))
+_OTHER_TLS: Final = re.compile(
+    r"lib(?:gnutls|boringssl|s2n|mbedtls|wolfssl|rustls|ssl3)[-.].*|cygrpc\..*\.so|_rustls\..*\.so"
 )
+_OPENSSL_MODULE: Final = re.compile(r"_ssl\..*\.so")  # Python's, which may have OpenSSL linked into it
+_LINKED_TLS: Final = {
+    "Go's crypto/tls": b"crypto/tls.(*Conn)",
+    "rustls": b"rustls::",
+    "BoringSSL": b"third_party/boringssl",
+}
+"""TLS that is linked into programs → what such a program has among its strings or symbols."""
+_MAX_PROGRAM_BYTES: Final = 1 << 29
 _EVENT_LOOPS: Final = (
     ("uvloop", re.compile(r"/uvloop/loop\.")),
     ("asyncio", re.compile(r"/_asyncio\.[^/]*\.so$")),
@@ -58,6 +68,8 @@ class _File:
     stripped: bool = False
     is_go: bool = False
     own_runtime: bool = False  # has device code, and imports no runtime to launch it
+    exports_tls: bool = False  # under OpenSSL's names
+    linked_tls: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -97,10 +109,10 @@ class Examiner:
             is_go=program.is_go,
             libraries=tuple(self._library(pid, m) for m in libraries),
             embedded=_embedded(facts.executable, program, others),
-            tls=tuple(m.path for m in mapped if _TLS.fullmatch(_base(m.path))),
+            tls=self._tls(pid, facts.executable, program, mapped),
             event_loops=_known(_EVENT_LOOPS, mapped) or _loop_program(facts),
             io_uring=descriptors.count(_IO_URING),
-            connections=len(accepted_connections(pid)),
+            connections=sum(each.role == "SERVER" for each in open_connections(pid)),
             sockets=sum(target.startswith("socket:") for target in descriptors),
         )
 
@@ -120,6 +132,24 @@ class Examiner:
             return True
         is_python = _PYTHON.fullmatch(_base(facts.executable)) is not None
         return is_python and any(target.startswith("socket:") for target in _descriptors(pid))
+
+    def _tls(
+        self, pid: int, executable: str, program: _File, mapped: Sequence[Mapped]
+    ) -> tuple[TlsStack, ...]:
+        """What can encrypt: OpenSSL by its functions, others by their names or what is linked into the program."""
+        openssl = [
+            m.path for m in mapped if library_stem(m.path) == TLS and self._mapped_file(pid, m).exports_tls
+        ]
+        if program.exports_tls:
+            openssl.append(executable)
+        others = [m.path for m in mapped if _OTHER_TLS.fullmatch(_base(m.path))]
+        if not openssl:
+            others += [m.path for m in mapped if _OPENSSL_MODULE.fullmatch(_base(m.path))]
+            others += [f"{name} in {_base(executable)}" for name in program.linked_tls]
+        return (
+            *(TlsStack(name=path, probed=True) for path in openssl),
+            *(TlsStack(name=name, probed=False) for name in others),
+        )
 
     def _library(self, pid: int, mapping: Mapped) -> Library:
         file = self._mapped_file(pid, mapping)
@@ -162,14 +192,17 @@ class Examiner:
             return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
         key = ("program", status.st_dev, status.st_ino)
         if key not in self._files:
-            self._files[key] = self._examine(lambda: open_elf(path))
+            self._files[key] = self._examine(lambda: open_elf(path), is_program=True)
         return self._files[key]
 
-    def _examine(self, opener: Callable[[], ElfFile]) -> _File:
+    def _examine(self, opener: Callable[[], ElfFile], *, is_program: bool = False) -> _File:
         try:
             with opener() as file:
+                found = file.image.function_offsets(self._symbols | _TLS_FUNCTIONS)
                 return _File(
-                    offsets=file.image.function_offsets(self._symbols),
+                    offsets={name: at for name, at in found.items() if name in self._symbols},
+                    exports_tls=found.keys() >= _TLS_FUNCTIONS,
+                    linked_tls=_linked_tls(file) if is_program else (),
                     stripped=file.image.is_stripped,
                     is_go=file.image.is_go,
                     own_runtime=_has_own_runtime(file),
@@ -178,6 +211,18 @@ class Examiner:
             return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
         except OtelgpuError as error:
             return _File(offsets={}, error=f"it cannot be understood: {error.message}")
+
+
+def _linked_tls(file: ElfFile) -> tuple[str, ...]:
+    """Which TLS is linked into a program, by strings that only its code has."""
+    try:
+        size = os.fstat(file.descriptor).st_size
+        if not 0 < size <= _MAX_PROGRAM_BYTES:
+            return ()
+        with mmap.mmap(file.descriptor, 0, prot=mmap.PROT_READ) as content:
+            return tuple(name for name, mark in _LINKED_TLS.items() if content.find(mark) >= 0)
+    except (OSError, ValueError):
+        return ()
 
 
 def _has_own_runtime(file: ElfFile) -> bool:

@@ -12,14 +12,14 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from otelgpu.discover.elf_files import map_elf, paths_of
 from otelgpu.discover.libraries import library_stem
-from otelgpu.discover.maps import executable_mappings
+from otelgpu.discover.maps import Mapping, executable_mappings
 from otelgpu.kernel.attach import Hook, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.features import filesystem_magic
@@ -86,13 +86,18 @@ class ProbePlacer:
         """Whether a file is called like a library that probes are for: those are looked at before others."""
         return library_stem(name) in self.stems
 
-    def examine_process(self, tgid: int) -> bool:
-        """Everything that a running process has mapped, program and libraries; whether any carries probes."""
+    def examine_process(self, tgid: int, mappings: Sequence[Mapping] | None = None) -> list[Placement]:
+        """Everything that a running process has mapped, program and libraries: those files that carry probes.
+
+        ``mappings``: its executable ones, if they have been read.
+        """
+        if mappings is None:
+            mappings = executable_mappings(tgid)
         found = [self.examine_program(tgid)]
-        for each in executable_mappings(tgid) if self._hooks else ():
+        for each in mappings if self._hooks else ():
             inode = (each.device[0] << 20 | each.device[1], each.inode)
             found.append(self.examine_mapping(tgid, each.start, each.end, each.path, 0, inode))
-        return any(placement is not None for placement in found)
+        return [placement for placement in found if placement is not None]
 
     def examine_program(self, tgid: int) -> Placement | None:
         """The program of a process, which may have a library linked into it."""

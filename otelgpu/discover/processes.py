@@ -13,12 +13,16 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
 
-from otelgpu.model.resource import AttributeValue, Resource, resource
+from otelgpu.discover.elf_files import open_elf
+from otelgpu.layout.elf import ElfError
+from otelgpu.model.resource import GO, AttributeValue, Resource, resource
 
 _PROC: Final = Path("/proc")
 MAX_ARGUMENTS_BYTES: Final = 4096
@@ -41,7 +45,7 @@ _INTERPRETERS: Final = re.compile(r"(?:ba|da|z|k|a)?sh|perl[0-9.]*|ruby[0-9.]*|n
 # Options of python that take the next word as their value.
 _PYTHON_VALUED: Final = {"-W", "-X", "--check-hash-based-pycs"}
 _RUNTIME: Final = {"python": "cpython", "pypy": "pypy"}
-# What the agent itself knows better than the process' OTEL_RESOURCE_ATTRIBUTES.
+# What the agent itself knows better than the process' OTEL_RESOURCE_ATTRIBUTES or process context.
 _OURS: Final = ("telemetry.", "process.")
 
 
@@ -54,7 +58,8 @@ class ProcessFacts:
     ``command``: its arguments, at most MAX_ARGUMENTS_BYTES of them; never export more than the first.
     ``seccomp``: 0 none, 1 strict, 2 filter. ``cgroup_path``: in the v2 hierarchy, "" without one.
     ``container_id`` and ``pod_uid`` are "" outside of containers. ``service_name`` and
-    ``resource_attributes`` are the two variables of the environment, verbatim.
+    ``resource_attributes`` are the two variables of the environment, verbatim. ``is_go``: its program was built by the
+    Go toolchain.
     """
 
     tgid: int
@@ -71,6 +76,7 @@ class ProcessFacts:
     pod_uid: str
     service_name: str
     resource_attributes: str
+    is_go: bool = False
 
 
 def list_processes(*, proc: Path = _PROC) -> list[int]:
@@ -133,18 +139,33 @@ def describe(tgid: int, *, proc: Path = _PROC) -> ProcessFacts | None:
         pod_uid=pod_uid,
         service_name=environ.get("OTEL_SERVICE_NAME", ""),
         resource_attributes=environ.get("OTEL_RESOURCE_ATTRIBUTES", ""),
+        is_go=_is_go(folder / "exe"),
     )
 
 
-def process_resource(facts: ProcessFacts, base: dict[str, AttributeValue]) -> Resource:
+def _is_go(program: Path) -> bool:
+    try:
+        with open_elf(program) as file:
+            return file.image.is_go
+    except (OSError, ElfError):
+        return False
+
+
+def process_resource(
+    facts: ProcessFacts,
+    base: Mapping[str, AttributeValue],
+    published: Mapping[str, AttributeValue] = MappingProxyType({}),
+) -> Resource:
     """The resource of a process' telemetry.
 
     ``base`` holds what is the same for all: ``host.name``, ``telemetry.*`` and what the user set for the
-    agent. In rising precedence: the guessed ``service.name``; ``base``; what the process says of itself in
+    agent. ``published`` is what the process has said of itself in its process context (process_context.py).
+    In rising precedence: the guessed ``service.name``; ``published``; ``base``; the process' environment, in
     OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME; ``process.*`` as observed, and ``telemetry.*`` of base.
 
     ``service.instance.id`` is the same for as long as the process lives, whichever agent looks at it on
-    this boot of this host, given that ``base`` has a ``host.id`` or ``host.name``.
+    this boot of this host, given that ``base`` has a ``host.id`` or ``host.name``; but a process that
+    publishes one has that, as its own telemetry does.
     """
     observed: dict[str, AttributeValue] = {"process.pid": facts.tgid}
     if facts.executable:
@@ -155,6 +176,8 @@ def process_resource(facts: ProcessFacts, base: dict[str, AttributeValue]) -> Re
         observed["process.command"] = command
     if found := _PYTHON.fullmatch(name):
         observed["process.runtime.name"] = _RUNTIME.get(found.group(1), "cpython")
+    elif facts.is_go:
+        observed["process.runtime.name"] = GO
 
     host = str(base.get("host.id") or base.get("host.name") or "")
     identity = f"{host}/{facts.tgid}/{facts.start_time_ns}/{facts.container_id}"
@@ -166,6 +189,7 @@ def process_resource(facts: ProcessFacts, base: dict[str, AttributeValue]) -> Re
         attributes["container.id"] = facts.container_id
     if facts.pod_uid:
         attributes["k8s.pod.uid"] = facts.pod_uid
+    attributes |= {key: value for key, value in published.items() if not key.startswith(_OURS)}
     attributes |= base
     own = parse_resource_attributes(facts.resource_attributes)
     attributes |= {key: value for key, value in own.items() if not key.startswith(_OURS)}

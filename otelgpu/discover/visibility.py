@@ -16,6 +16,9 @@ SECCOMP_FILTER: Final = 2
 DRIVER: Final = "libcuda"
 """Library stem of the CUDA driver, through which every runtime goes."""
 
+TLS: Final = "libssl"
+"""Library stem of OpenSSL, whose functions show what it encrypts."""
+
 _SHOWN_NAMES: Final = 6  # of a list of files in one sentence
 
 
@@ -23,7 +26,7 @@ _SHOWN_NAMES: Final = 6  # of a list of files in one sentence
 class Machine:
     """What the kernel, the privileges and the settings allow.
 
-    ``wanted``: library stem → symbols that some probe is for. ``http``: whether requests are wanted;
+    ``wanted``: stem of a GPU library → symbols that some probe is for. ``http``: whether requests are wanted;
     ``syscalls``: whether the tracepoints that show them exist. ``return_probes``: None when not tried.
     """
 
@@ -64,12 +67,20 @@ class EmbeddedRuntime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsStack:
+    """Something mapped that can encrypt. ``probed``: it exports OpenSSL's functions, which have probes."""
+
+    name: str
+    probed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """One process at one moment.
 
     ``closed``: "denied" when its mappings may not be read, "empty" when it has none. ``libraries``: the CUDA
-    driver among them. ``tls``: what could encrypt, by name. ``event_loops`` likewise. ``io_uring``: its rings.
-    ``connections``: accepted and open now; ``sockets``: all it has.
+    driver among them. ``tls``: what could encrypt. ``event_loops``: those loaded, by name. ``io_uring``: its
+    rings. ``connections``: accepted and open now; ``sockets``: all it has.
     """
 
     pid: int
@@ -82,7 +93,7 @@ class Observed:
     closed: Literal["", "denied", "empty"] = ""
     libraries: tuple[Library, ...] = ()
     embedded: tuple[EmbeddedRuntime, ...] = ()
-    tls: tuple[str, ...] = ()
+    tls: tuple[TlsStack, ...] = ()
     event_loops: tuple[str, ...] = ()
     io_uring: int = 0
     connections: int = 0
@@ -250,7 +261,7 @@ def _requests(process: Observed, machine: Machine) -> _Found:
         )
         return [], [missing]
     open_now = f"{process.connections} open now" if process.connections else "none open now"
-    sees = [f"HTTP/1.1 requests on its server connections ({open_now})"]
+    sees = [f"HTTP, gRPC, WebSocket and ZeroMQ on its connections, accepted ({open_now}) and made"]
     blind = []
     if process.io_uring:
         blind.append(
@@ -261,17 +272,31 @@ def _requests(process: Observed, machine: Machine) -> _Found:
             )
         )
     if process.sockets:
-        if process.tls:
-            blind.append(
-                Blind(
-                    what="encrypted requests, if it serves any",
-                    why=f"TLS is loaded ({_names(process.tls)}), and what it encrypts is not read yet",
-                    do="let a proxy in front of the service end TLS",
-                )
-            )
+        seen, unseen = _encrypted(process, machine)
+        sees += seen
+        blind += unseen
         if one := _shared_threads(process):
             blind.append(one)
     return sees, blind
+
+
+def _encrypted(process: Observed, machine: Machine) -> _Found:
+    """TLS, in clear where its library's functions can be probed at their returns."""
+    sees: list[str] = []
+    blind: list[Blind] = []
+    if probed := [stack.name for stack in process.tls if stack.probed]:
+        if machine.return_probes is False:
+            why = "what SSL_read has read is known at its return only, and return probes are off (see above)"
+            blind.append(Blind(what=f"what {_names(probed)} encrypts", why=why, do=_END_TLS))
+        else:
+            sees.append(f"the same in TLS, as {_names(probed)} gives and takes it in clear")
+    if hidden := [stack.name for stack in process.tls if not stack.probed]:
+        why = "no file exports its functions under OpenSSL's names, by which they would be found"
+        blind.append(Blind(what=f"what {_names(hidden)} encrypts, if anything", why=why, do=_END_TLS))
+    return sees, blind
+
+
+_END_TLS: Final = "let a proxy in front of the service end TLS, or use a shared OpenSSL"
 
 
 def _shared_threads(process: Observed) -> Blind | None:
@@ -283,7 +308,8 @@ def _shared_threads(process: Observed) -> Blind | None:
         what="which request a CUDA call belongs to, while requests overlap",
         why=f"with {_names(loops)} a thread serves several requests at once, and a call names only its thread",
         do="nothing is lost: requests have their spans, and the calls are under 'unlinked gpu work'; "
-        "a server with a thread per request gets the links",
+        "a server with a thread per request gets the links, and one with opentelemetry-python by "
+        "OTEL_PYTHON_CONTEXT=otelgpu (docs/bridge.md)",
     )
 
 

@@ -189,8 +189,18 @@ def _span(columns: SpanColumns, row: int) -> _Span:
         start_ns=start,
         duration_ns=max(0, end - start),
         failed=int(columns.status[row]) == StatusCode.ERROR,
-        notes=tuple(notes[key] for key in _SHOWN if key in notes),
+        notes=(*(notes[key] for key in _SHOWN if key in notes), *_links(columns, row)),
     )
+
+
+def _links(columns: SpanColumns, row: int) -> tuple[str, ...]:
+    """How many links a span has, those that were left out included."""
+    links = columns.links
+    if links is None:
+        return ()
+    first, last = np.searchsorted(links.span, [row, row + 1]).tolist()
+    count = last - first + (int(links.dropped[row]) if links.dropped is not None else 0)
+    return (f"{count} links" if count > 1 else "1 link",) if count else ()
 
 
 def _value(attribute: Attribute, row: int) -> Value:

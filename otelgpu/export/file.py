@@ -27,8 +27,9 @@ import numpy.typing as npt
 from otelgpu import __version__
 from otelgpu.export.base import ExportError
 from otelgpu.export.protobuf import plain, utf8
+from otelgpu.export.span_links import link_values
 from otelgpu.model.resource import AttributeValue, Resource
-from otelgpu.model.spans import Attribute, SpanColumns, Text
+from otelgpu.model.spans import Attribute, Links, SpanColumns, Text
 from otelgpu.signals import names
 
 if TYPE_CHECKING:
@@ -125,6 +126,31 @@ def _status_column(columns: SpanColumns, rows: slice) -> Iterator[str]:
         yield f"{{{fields[1:]}}}"
 
 
+def _link_column(links: Links | None, spans: int, rows: slice) -> Iterator[str]:
+    """``,"links":[…],"droppedLinksCount":n`` per row, "" where a span has none."""
+    if links is None:
+        return repeat("")
+    shown: dict[int, list[Json]] = {}
+    columns = [(clean(each.key), link_values(each, len(links.span))) for each in links.attributes]
+    ids = zip(_hex(links.trace_id, 16), _hex(links.span_id, 8), links.flags.tolist(), strict=True)
+    for row, (span, (trace_id, span_id, flags)) in enumerate(zip(links.span.tolist(), ids, strict=True)):
+        link: Json = {"traceId": trace_id, "spanId": span_id}
+        attributes = [
+            json_attribute(key, value) for key, values in columns if (value := values[row]) is not None
+        ]
+        if attributes:
+            link["attributes"] = attributes
+        if flags:
+            link["flags"] = flags
+        shown.setdefault(span, []).append(link)
+    dropped = links.dropped.tolist() if links.dropped is not None else [0] * spans
+    return (
+        (_fragment("links", shown[row]) if row in shown else "")
+        + (_fragment("droppedLinksCount", dropped[row]) if dropped[row] else "")
+        for row in range(*rows.indices(spans))
+    )
+
+
 def json_spans(columns: SpanColumns, rows: slice) -> list[str]:
     """``Span`` objects of some rows as JSON text, keys in the Collector's order."""
     parents = _hex(columns.parent_span_id[rows], 8)
@@ -134,8 +160,8 @@ def json_spans(columns: SpanColumns, rows: slice) -> list[str]:
     )
     return [
         f'{{"traceId":"{trace_id}","spanId":"{span_id}"{state}{parent}{flags}{name},"kind":{columns.kind:d}'
-        f',"startTimeUnixNano":"{start}","endTimeUnixNano":"{end}"{values},"status":{status}}}'
-        for trace_id, span_id, state, parent, flags, name, start, end, values, status in zip(
+        f',"startTimeUnixNano":"{start}","endTimeUnixNano":"{end}"{values}{links},"status":{status}}}'
+        for trace_id, span_id, state, parent, flags, name, start, end, values, links, status in zip(
             _hex(columns.trace_id[rows], 16),
             _hex(columns.span_id[rows], 8),
             _text_column("traceState", columns.trace_state, rows),
@@ -145,6 +171,7 @@ def json_spans(columns: SpanColumns, rows: slice) -> list[str]:
             columns.start_unix_ns[rows].tolist(),
             columns.end_unix_ns[rows].tolist(),
             (f',"attributes":[{values}]' if values else "" for values in joined),
+            _link_column(columns.links, len(columns), rows),
             _status_column(columns, rows),
             strict=False,  # a column that is the same for all has no end
         )

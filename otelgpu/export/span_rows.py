@@ -52,8 +52,9 @@ from otelgpu.export.protobuf import (
     varint_words,
     word_formats,
 )
+from otelgpu.export.span_links import link_fields
 from otelgpu.model.codes import Codes, all_of, bounds, combine, examples, order_of
-from otelgpu.model.spans import Attribute, Bytes, SpanColumns, Text
+from otelgpu.model.spans import Attribute, Bytes, Links, SpanColumns, Text
 
 Bools = npt.NDArray[np.bool_]
 Rows = slice | Codes
@@ -239,6 +240,16 @@ class _Layouts:
             ]
         )
 
+    def add_links(self, links: Links) -> None:
+        """Links, which make each span that has any a layout of its own."""
+        fields = link_fields(links, self._rows)
+        if not fields:
+            return
+        codes = np.zeros(self._rows, dtype=np.intp)
+        codes[list(fields)] = np.arange(1, len(fields) + 1)
+        self._masks.append((codes, len(fields) + 1))
+        self._fields.append(lambda rows: [fields.get(row, b"") for row in rows.tolist()])
+
     def add_mask(self, present: Bools) -> None:
         """Something that only some spans have."""
         self._masks.append((present.astype(np.intp), 2))
@@ -304,6 +315,8 @@ class SpanRows:
         if columns.trace_state is not None:
             layouts.add_text(columns.trace_state, "trace_state", _trace_state_field, None)
         layouts.add_status(columns.status, columns.status_message)
+        if columns.links is not None:
+            layouts.add_links(columns.links)
         for attribute in columns.attributes:
             if isinstance(attribute.values, Text):
                 key = attribute.key

@@ -15,10 +15,13 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from otelgpu.layout.btf import Btf
-from otelgpu.model.exchange import Claim, Exchange
+from otelgpu.model.engine import EngineMessage
+from otelgpu.model.exchange import Claim, Exchange, Named, Opened
+from otelgpu.model.handoffs import Handoff
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import Memory, OperationKind, Operations
 from otelgpu.model.spans import Attribute
+from otelgpu.model.telling import Telling
 
 DEVICE_MEMORY: Final = frozenset((Memory.DEVICE, Memory.MANAGED, Memory.POOL, Memory.PHYSICAL))
 """Kinds of memory that a process takes from a device."""
@@ -108,21 +111,25 @@ class OperationSignals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What exchanges add to one series of a metric; ``labels`` are of bounded cardinality."""
+    """What exchanges add to one series of a metric; ``labels`` are of bounded cardinality.
+
+    ``rows``: which exchange each value is of, by position; an exemplar names its span.
+    """
 
     metric: Metric
     labels: Mapping[str, str | int]
     values: Sequence[float]
+    rows: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSignals:
-    """A family's names for exchanges, many of which are told at a time."""
+    """A family's names for exchanges, many of which are told at a time, each with its route."""
 
     scope: str
-    span_name: Callable[[Exchange], str]
-    attributes: Callable[[Sequence[Exchange]], tuple[Attribute, ...]]  # columns with a row per exchange
-    metrics: Callable[[Sequence[Exchange]], list[Measured]]
+    span_name: Callable[[Exchange, str], str]
+    attributes: Callable[[Sequence[Exchange], Sequence[str]], tuple[Attribute, ...]]  # a row per exchange
+    metrics: Callable[[Sequence[Exchange], Sequence[str]], list[Measured]]
 
 
 class Activity(Protocol):
@@ -135,6 +142,18 @@ class Activity(Protocol):
     @property
     def exchanges(self) -> Sequence[Exchange]:
         """Those that ended."""
+
+    @property
+    def opened(self) -> Sequence[Opened]:
+        """Those that began, each told once its head is known."""
+
+    @property
+    def named(self) -> Sequence[Named]:
+        """By which ids exchanges are known elsewhere."""
+
+    @property
+    def messages(self) -> Sequence[EngineMessage]:
+        """What engine processes said to each other, in order of time per thread."""
 
 
 class ContextStep(Enum):
@@ -187,10 +206,18 @@ class Conversation(Protocol):
         """Forget what has been idle for long; same result as :meth:`feed`."""
 
 
+@runtime_checkable
+class HandoffDecoder(Protocol):
+    """Records → hand-offs of work between threads, which are no signals of their own."""
+
+    def hand_offs(self, batch: Batch) -> list[Handoff]:
+        """The events of a batch, in its order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Everything the rest of the program knows about a family."""
+    """Everything the rest of the program knows about a family. ``signals``: None of hand-offs."""
 
     name: str
-    open: Callable[[Btf], OperationDecoder | Conversation]
-    signals: OperationSignals | ExchangeSignals
+    open: Callable[[Btf, Telling], OperationDecoder | Conversation | HandoffDecoder]
+    signals: OperationSignals | ExchangeSignals | None

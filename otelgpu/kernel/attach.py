@@ -69,7 +69,7 @@ def places(section: str) -> list[tuple[str, str]]:
 
 def attach_tracepoints(family: LoadedFamily) -> None:
     """Attach every tracepoint program of the family; the links belong to it from then on."""
-    for program in family.object.programs.values():
+    for program in family.programs:
         kind, _, place = program.section.partition("/")
         if kind == "tp_btf":
             family.links.append(program.attach())

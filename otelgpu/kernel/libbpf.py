@@ -16,11 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from otelgpu.errors import OtelgpuError
 
 _NEEDED: Final = "libbpf.so.1"
+_VMLINUX_BTF: Final = Path("/sys/kernel/btf/vmlinux")
 _PrintFunction = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 
 
@@ -112,9 +114,11 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_map__max_entries": (c_uint32, (c_void_p,)),
     "bpf_map__set_max_entries": (c_int, (c_void_p, c_uint32)),
     "bpf_map__reuse_fd": (c_int, (c_void_p, c_int)),
+    "bpf_map__set_autocreate": (c_int, (c_void_p, c_bool)),
     "bpf_map__initial_value": (c_void_p, (c_void_p, POINTER(c_size_t))),
     "bpf_program__name": (c_char_p, (c_void_p,)),
     "bpf_program__section_name": (c_char_p, (c_void_p,)),
+    "bpf_program__autoload": (c_bool, (c_void_p,)),
     "bpf_program__set_autoload": (c_int, (c_void_p, c_bool)),
     "bpf_program__set_type": (c_int, (c_void_p, c_int)),
     "bpf_program__set_expected_attach_type": (c_int, (c_void_p, c_int)),
@@ -127,6 +131,9 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_map_update_elem": (c_int, (c_int, c_char_p, c_char_p, c_uint64)),
     "bpf_map_delete_elem": (c_int, (c_int, c_char_p)),
     "bpf_map_get_next_key": (c_int, (c_int, c_char_p, c_char_p)),
+    "bpf_map_create": (c_int, (c_int, c_char_p, c_uint32, c_uint32, c_uint32, c_void_p)),
+    "bpf_obj_get": (c_int, (c_char_p,)),
+    "bpf_obj_pin": (c_int, (c_int, c_char_p)),
 }
 
 
@@ -254,6 +261,12 @@ class Map:
         code = self._library.bpf_map__reuse_fd(self.handle, fd)
         if code:
             raise self._library.error(f"cannot share map {self.name}", code)
+
+    def leave_out(self) -> None:
+        """Do not create it: no program that runs refers to it. Before load only."""
+        code = self._library.bpf_map__set_autocreate(self.handle, False)
+        if code:
+            raise self._library.error(f"cannot leave out map {self.name}", code)
 
     def memory(self) -> memoryview:
         """The initial value of a global-variable map (.rodata, .bss), writable in place before load."""
@@ -434,6 +447,11 @@ class Program:
         self.name: str = library.bpf_program__name(handle).decode()
         self.section: str = library.bpf_program__section_name(handle).decode()
 
+    @property
+    def autoload(self) -> bool:
+        """Whether :meth:`Object.load` loads it: not, unless told, where ``SEC()`` begins with ``?``."""
+        return bool(self._library.bpf_program__autoload(self._handle))
+
     def set_autoload(self, load: bool) -> None:
         """Whether :meth:`Object.load` loads it. Before load only."""
         self._library.bpf_program__set_autoload(self._handle, load)
@@ -546,6 +564,14 @@ class Object:
         if self._handle:
             self._library.bpf_object__close(self._handle)
             self._handle = None
+
+
+def has_typed_tracepoint(name: str) -> bool:
+    """Whether the running kernel has a tracepoint for ``SEC("tp_btf/<name>")``: its BTF names the type."""
+    try:
+        return b"\0btf_trace_" + name.encode() + b"\0" in _VMLINUX_BTF.read_bytes()
+    except OSError:
+        return False
 
 
 def possible_cpus() -> int:

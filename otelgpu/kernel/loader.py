@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
@@ -18,14 +18,24 @@ import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from otelgpu.kernel.libbpf import BpfError, Link, Map, Object, Program, detach_all, possible_cpus
+from otelgpu.kernel.libbpf import (
+    BpfError,
+    Link,
+    Map,
+    Object,
+    Program,
+    detach_all,
+    has_typed_tracepoint,
+    possible_cpus,
+)
 from otelgpu.kernel.ring import Ring
 from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
 
 _FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
 _FIRST: Final = struct.pack("<I", 0)
-SHARED_MAPS: Final = ("scope_processes", "scope_cgroups")
+SHARED_MAPS: Final = ("scope_processes", "scope_cgroups", "context_processes", "context_published")
+_TRACE_CONTEXTS: Final = "traces_ctx_v1"  # OBI's: see kernel/trace_context_map.py
 
 
 @dataclass(frozen=True)
@@ -187,6 +197,16 @@ def needed_programs(sections: Mapping[str, str], *, sessions: bool, returns: boo
     )
 
 
+def lacking(programs: Iterable[Program]) -> frozenset[str]:
+    """Those marked optional (``SEC("?tp_btf/…")``) whose typed tracepoint this kernel does not have."""
+    return frozenset(
+        program.name
+        for program in programs
+        if not program.autoload and program.probes == "tp_btf"
+        if not has_typed_tracepoint(program.section.partition("/")[2])
+    )
+
+
 def load_family(
     image: Image,
     *,
@@ -196,15 +216,18 @@ def load_family(
     programs: tuple[str, ...] | None = None,
     sessions: bool = False,
     returns: bool = True,
+    trace_contexts: int | None = None,
 ) -> LoadedFamily:
     """Load one family.
 
     ``knobs`` are ``const volatile`` globals by name; ``ring_bytes`` a power of two of at least a page;
-    ``shared`` the family whose scope maps this one uses; ``programs`` those to load (None: all that are
+    ``shared`` the family whose scope and contexts this one uses; ``trace_contexts`` the descriptor of the map
+    that OBI writes contexts into, None without one; ``programs`` those to load (None: all that are
     :func:`needed <needed_programs>`).
     Raises :class:`BpfError`.
     """
     opened = Object(image.data, image.family)
+    knobs = {**knobs, "context_obi": int(trace_contexts is not None)}
     try:
         known = image.variables(".rodata")
         memory = next(m for n, m in opened.maps.items() if n.endswith(".rodata")).memory()
@@ -217,9 +240,15 @@ def load_family(
         if shared is not None:
             for name in SHARED_MAPS:
                 opened.maps[name].reuse(shared.map(name).fd)
+        if trace_contexts is not None:
+            opened.maps[_TRACE_CONTEXTS].reuse(trace_contexts)
+        elif _TRACE_CONTEXTS in opened.maps:
+            opened.maps[_TRACE_CONTEXTS].leave_out()
         sections = {program.name: program.section for program in opened.programs.values()}
         loaded = (
-            needed_programs(sections, sessions=sessions, returns=returns) if programs is None else programs
+            needed_programs(sections, sessions=sessions, returns=returns) - lacking(opened.programs.values())
+            if programs is None
+            else programs
         )
         for program in opened.programs.values():
             program.set_autoload(program.name in loaded)

@@ -79,6 +79,7 @@ MACHINES: Final = {62: "x86-64", 183: "aarch64"}
 
 _MAGIC: Final = int.from_bytes(b"\x7fELF", "little")
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_NOTE = 1, 2, 3, 4
+PT_TLS: Final = 7
 _PF_X, _PF_W = 1, 2
 _SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM, _SHT_VERSYM = 2, 7, 8, 11, 0x6FFFFFFF
 _SHF_EXECINSTR: Final = 4
@@ -124,6 +125,15 @@ class Load:
     size: int
     executable: bool
     writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLocals:
+    """The PT_TLS segment: what each thread has a copy of, ``size`` bytes of it."""
+
+    address: int
+    size: int
+    align: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +259,30 @@ class ElfImage:
         """The PT_LOAD segments, in the order of the file."""
         return tuple(self._loads)
 
+    @property
+    def thread_locals(self) -> ThreadLocals | None:
+        """What of the image is thread-local; None when nothing is."""
+        found = self._segments[self._segments["type"] == PT_TLS]
+        if not len(found):
+            return None
+        address, size, align = (int(found[0][name]) for name in ("address", "memory_size", "align"))
+        return ThreadLocals(address, size, max(align, 1))
+
+    @property
+    def dynamic(self) -> dict[int, int]:
+        """The dynamic section by tag; the first of each counts, as in ld.so."""
+        return dict(reversed(self._dynamic))
+
+    @property
+    def symbol_tables(self) -> tuple[SymbolTable, ...]:
+        """``.symtab`` and ``.dynsym``, those that there are. Raises :class:`ElfError`."""
+        return self._symbol_tables()
+
+    def content_at(self, address: int) -> memoryview:
+        """The file's bytes from ``address`` to the end of its segment; none where the file has none."""
+        place = self._offset_of(address)
+        return self._data[place[0] : place[0] + place[1]] if place else self._data[:0]
+
     def address_of(self, file_offset: int) -> int | None:
         """Where the code at ``file_offset`` lies in memory, relative to where the image is loaded."""
         for load in self._loads:
@@ -370,7 +404,7 @@ class ElfImage:
         return None
 
     def _describe(self) -> None:
-        tags = dict(reversed(self._dynamic))  # the first of each tag wins, as in ld.so
+        tags = self.dynamic
         strings = self._dynamic_strings(tags)
 
         def text(tag: int) -> str | None:
@@ -471,7 +505,7 @@ class ElfImage:
 
     def _table_of_dynamic(self) -> SymbolTable | None:
         """The exported symbols of a file whose section headers were cut off: what ld.so itself uses."""
-        tags = dict(reversed(self._dynamic))
+        tags = self.dynamic
         strings = self._dynamic_strings(tags)
         place = self._offset_of(tags.get(_DT_SYMTAB, 0))
         if strings is None or place is None:

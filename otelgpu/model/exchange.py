@@ -1,12 +1,30 @@
-"""One HTTP exchange as a server saw it, and what an LLM response in it said about itself.
+"""One request and its response as one end of a connection saw it, and what an LLM response said about itself.
 
 Times are CLOCK_MONOTONIC nanoseconds of the observed host; 0 means "never seen".
-No body, prompt or completion text is ever held here.
+No body, prompt or completion text is held here, unless :class:`Content` was asked for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+
+class Role(IntEnum):
+    """Which end of the connection the process is: ``enum http_role``."""
+
+    UNKNOWN = 0
+    SERVER = 1
+    CLIENT = 2
+
+
+class StartSource(StrEnum):
+    """What an exchange's ``start_ns`` is: ``otelgpu.start.source``."""
+
+    ARRIVAL = "arrival"  # the request's first byte came to the host
+    READ = "read"  # the call that read it returned
+    WRITE = "write"  # clients: the call that sent it began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +43,16 @@ class TraceParent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The context that the process itself said it worked under, as a probe read it on the calling thread."""
+
+    trace_id: bytes  # 16 bytes
+    span_id: bytes  # 8 bytes
+    flags: int
+    source: int  # ContextSource: THREAD_CONTEXT or OBI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One end of a socket. ``address`` is textual; a Unix socket has the empty address and port 0."""
 
@@ -32,11 +60,40 @@ class Endpoint:
     port: int
 
 
+NOWHERE = Endpoint(address="", port=0)
+"""An end that nobody knows, or a Unix socket's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rpc:
+    """What makes an exchange a remote procedure call."""
+
+    system: str  # rpc.system.name: "grpc"
+    method: str  # fully qualified: "package.Service/Method"
+    status: str = ""  # rpc.status_code, the name of it: "OK"; "" when none was seen
+    requests: int = 0  # messages from the client
+    responses: int = 0
+    failed: bool = False  # whether the status is an error at this end, as the conventions have it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """Prompt and completion, bounded: kept only where the user asked for them."""
+
+    request: str = ""  # JSON text of the messages, or the prompt
+    response: str = ""
+
+
+CONTENT_TIMES = 4096
+"""Content deltas of a stream of which the times are kept: 32 KiB at most."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What an LLM request and its response told: the OpenAI-compatible completion APIs."""
+    """What an LLM request and its response told, whichever API they spoke."""
 
-    operation: str  # gen_ai.operation.name: "chat" or "text_completion"
+    operation: str  # gen_ai.operation.name: "chat", "text_completion", "embeddings", "generate_content"
+    provider: str = "openai"  # gen_ai.provider.name: the flavour of the API
     request_model: str
     response_model: str
     response_id: str
@@ -48,11 +105,28 @@ class Generation:
     first_content_ns: int  # first non-empty content, reasoning or tool delta; 0 when not streamed
     last_content_ns: int
     content_deltas: int
+    first_chunk_ns: int = 0  # the first event of a stream, whatever is in it
+    content_times_ns: array[int] = field(default_factory=lambda: array("Q"))
+    """When each content delta was written (of clients: read), ascending; the first CONTENT_TIMES of them."""
+    content_tokens: int | None = None  # tokens that the deltas held in all, where the server tells
+    cached_tokens: int | None = None  # input tokens that came from a cache
+    reasoning_tokens: int | None = None
+    max_tokens: int | None = None
+    choices: int | None = None  # gen_ai.request.choice.count, where not 1
+    queue_s: float | None = None  # where the server tells how long the request waited
+    prefill_s: float | None = None  # ... was processed before its first token
+    decode_s: float | None = None
+    request_id: str = ""  # of the engine, where the API names one apart from response_id
+    content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A finished HTTP request and response on a server socket."""
+    """A finished request and its response, at one end of a connection.
+
+    At a server's end the request is read and the response written, at a client's the other way round; "read"
+    and "write" below are a server's.
+    """
 
     key: int  # unique in a session, > 0; given out in order of arrival
     connection: int
@@ -77,6 +151,16 @@ class Exchange:
     parent: TraceParent | None
     error: str  # error.type: "" when none, else e.g. "connection_closed", "capture_gap", "invalid_http"
     generation: Generation | None
+    role: Role = Role.SERVER
+    start_source: StartSource = StartSource.READ
+    read_ns: int = 0  # servers: the read of the request's first byte returned
+    protocol: str = "http"  # network.protocol.name: "http", "websocket", or a plug-in's
+    tls: bool = False
+    rpc: Rpc | None = None
+    published: Published | None = None  # what the process itself worked under when it answered (asked)
+    wire_id: bytes = b""  # what both ends of the connection see alike of this request; "" where unknown
+    span_name: str = ""  # a plug-in's; "": made by the family's rules
+    attributes: tuple[tuple[str, str | int | float | bool], ...] = ()  # a plug-in's
 
     @property
     def duration_s(self) -> float:
@@ -104,7 +188,41 @@ class Exchange:
         """``error.type``: what went wrong on the connection, else a 5xx status code, else empty."""
         if self.error:
             return self.error
-        return str(self.status_code) if self.status_code >= 500 else ""
+        if self.rpc is not None:
+            return self.rpc.status if self.rpc.failed else ""
+        return str(self.status_code) if self.status_code >= self._first_error else ""
+
+    @property
+    def _first_error(self) -> int:
+        """A client takes 4xx for an error too (semantic conventions for HTTP spans)."""
+        return 400 if self.role is Role.CLIENT else 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A request has begun and its head was read: all that its span's identity is made of.
+
+    Told once per exchange, before it is given out; what was never told opened is still given out when it ends.
+    """
+
+    key: int  # Exchange.key
+    tgid: int
+    tid: int
+    start_ns: int
+    role: Role
+    parent: TraceParent | None
+    wire_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """An exchange is about a request that other processes know by ``request_id`` (an LLM response's ``id``)."""
+
+    key: int  # Exchange.key
+    tgid: int
+    request_id: str
+    time_ns: int
+    published: Published | None = None  # on the call that told the id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

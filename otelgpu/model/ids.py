@@ -47,3 +47,10 @@ def trace_ids(seed: int, *columns: U64) -> npt.NDArray[np.uint8]:
     low[low == 0] = 1
     high = mix(low ^ np.uint64(seed & 0xFFFFFFFFFFFFFFFF))
     return np.stack([high, low], axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)
+
+
+def request_ids(seed: int, key: int, start_ns: int) -> tuple[bytes, bytes]:
+    """The trace and span id of one request: a row of :func:`trace_ids` and of :func:`span_ids` with slot 0."""
+    key_column, start_column = np.array([key], dtype=np.uint64), np.array([start_ns], dtype=np.uint64)
+    trace = trace_ids(seed, key_column, start_column)
+    return trace.tobytes(), span_ids(seed, key_column, start_column, np.zeros(1, dtype=np.uint64)).tobytes()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 AttributeValue = str | bool | int | float | tuple[str, ...]
+
+GO: Final = "go"
+"""``process.runtime.name`` of what the Go toolchain built: its runtime moves work from thread to thread."""
 
 
 @dataclass(frozen=True, slots=True)

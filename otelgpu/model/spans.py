@@ -88,6 +88,21 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Links of the spans of a batch: k of them, ordered by the span that has them.
+
+    ``span``: (k,) ascending positions in the batch. ``attributes`` are columns of length k.
+    """
+
+    span: Codes
+    trace_id: Bytes  # (k, 16)
+    span_id: Bytes  # (k, 8)
+    flags: npt.NDArray[np.uint32]  # (k,)
+    attributes: tuple[Attribute, ...] = ()
+    dropped: npt.NDArray[np.uint32] | None = None  # (n,) links of each span that were left out; None: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpanColumns:
     """n spans that share resource, scope and kind."""
 
@@ -105,6 +120,7 @@ class SpanColumns:
     status: npt.NDArray[np.uint8]  # (n,) StatusCode
     status_message: Text | None  # an empty string is left out
     attributes: tuple[Attribute, ...]
+    links: Links | None = None
 
     def __len__(self) -> int:
         return len(self.start_unix_ns)

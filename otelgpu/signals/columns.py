@@ -41,3 +41,20 @@ def attributes_of_rows(rows: Sequence[dict[str, Any]]) -> tuple[Attribute, ...]:
     """
     keys = dict.fromkeys(key for row in rows for key in row)
     return tuple(Attribute.of(key, [row.get(key) for row in rows]) for key in keys)
+
+
+def merged(first: Sequence[Attribute], then: Sequence[Attribute]) -> list[Attribute]:
+    """Attributes of the same spans from two hands: where both tell one, the second is believed.
+
+    Values of one key have one type in both, and are no text.
+    """
+    found = {attribute.key: attribute for attribute in first}
+    for attribute in then:
+        before = found.get(attribute.key)
+        if before is not None and attribute.present is not None:
+            assert not isinstance(before.values, Text) and not isinstance(attribute.values, Text)
+            values = np.where(attribute.present, attribute.values, before.values)
+            present = None if before.present is None else before.present | attribute.present
+            attribute = Attribute(key=attribute.key, values=values, present=present)
+        found[attribute.key] = attribute
+    return list(found.values())

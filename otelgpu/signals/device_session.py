@@ -130,18 +130,22 @@ class DeviceSession:
     def answer(
         self,
         done: Sequence[Exchange],
+        boundary: npt.NDArray[np.uint64],
         sampled: npt.NDArray[np.bool_],
         parents: Parents,
         *,
         offset_ns: int,
     ) -> list[SpanColumns]:
-        """The work of requests that are answered now. ``parents`` has a row for each slot of each request."""
+        """The work of requests that are answered now, whose phases part at ``boundary``.
+
+        ``parents`` has a row for each slot of each request.
+        """
         served = self._book.take([exchange.key for exchange in done])
         self._count("device_work_not_kept", int(served.dropped.sum()))
         if not len(served.operations):
             return []
         told = sampled[served.request]
-        slots = phase_of(done, served)[told]
+        slots = phase_of(boundary, served)[told]
         return self._spans(served.operations.compress(told).view(DEVICE_WORK), slots, parents, offset_ns)
 
     def give_up(self, keys: Sequence[int]) -> None:

@@ -8,15 +8,16 @@ same numbers. Message shapes: opentelemetry/proto/metrics/v1/metrics.proto.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from otelgpu.families.base import Instrument, Metric
+from otelgpu.model.context import Context
 from otelgpu.model.resource import AttributeValue, Resource
 from otelgpu.signals import names
 
@@ -40,6 +41,13 @@ class _Series:
     minimum: float = float("inf")
     maximum: float = float("-inf")
     buckets: npt.NDArray[np.int64] | None = None
+    exemplars: dict[int, _Exemplar] | None = None  # by bucket: the newest since the last read
+
+
+class _Exemplar(NamedTuple):
+    value: float
+    unix_ns: int
+    context: Context
 
 
 @dataclass(slots=True)
@@ -81,6 +89,29 @@ class Metrics:
         upto = [0, *np.searchsorted(ordered, metric.buckets, side="right").tolist(), len(ordered)]
         added = np.array([after - before for before, after in pairwise(upto)], dtype=np.int64)
         series.buckets = added if series.buckets is None else series.buckets + added
+
+    def exemplify(
+        self,
+        metric: Metric,
+        resource: Resource,
+        labels: Mapping[str, str | int],
+        values: Sequence[float],
+        contexts: Sequence[tuple[Context, int] | None],
+    ) -> None:
+        """Say of measurements that were added which sampled span (and Unix time, ns) each is of.
+
+        A histogram's bucket keeps the newest until it is read (SDK specification, aligned exemplar reservoir).
+        """
+        table = self._tables.get((resource, metric.name))
+        series = table.series.get(tuple(sorted(labels.items()))) if table is not None else None
+        if series is None:
+            return  # it went into the series of what overflows
+        if series.exemplars is None:
+            series.exemplars = {}
+        for value, told in zip(values, contexts, strict=True):
+            if told is not None:
+                bucket = bisect_left(metric.buckets, value)
+                series.exemplars[bucket] = _Exemplar(float(value), told[1], told[0])
 
     def set(
         self,
@@ -207,7 +238,7 @@ class Metrics:
         buckets = (
             series.buckets if series.buckets is not None else np.zeros(len(metric.buckets) + 1, np.int64)
         )
-        message.histogram.data_points.add(
+        point = message.histogram.data_points.add(
             count=series.count,
             sum=series.total,
             min=series.minimum,
@@ -216,6 +247,14 @@ class Metrics:
             explicit_bounds=metric.buckets,
             **common,
         )
+        for _, told in sorted((series.exemplars or {}).items()):
+            point.exemplars.add(
+                as_double=told.value,
+                time_unix_nano=told.unix_ns,
+                trace_id=told.context.trace_id,
+                span_id=told.context.span_id,
+            )
+        series.exemplars = None
 
     def _standing(self, message: Any, metric: Metric, series: _Series, common: dict[str, Any]) -> None:
         from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from otelgpu.correlate.threads import AMBIGUOUS
 from otelgpu.model.codes import distinct
 from otelgpu.model.exchange import Exchange
-from otelgpu.model.operations import CopyDirection, OperationKind, Operations
+from otelgpu.model.operations import ContextSource, CopyDirection, OperationKind, Operations
 from otelgpu.signals.columns import api_and_status, results
 from otelgpu.signals.operation_spans import Vocabulary
 from otelgpu.signals.parts import Part
@@ -64,9 +64,13 @@ class Summary:
     wait_ns: int = 0
     errors: Counter[str] = field(default_factory=Counter)  # "function: result"
     counted: int = 0  # calls of which nothing but their number is known
-    linked: int = 0
+    linked_by: Counter[ContextSource] = field(
+        default_factory=Counter
+    )  # calls of requests and published spans
     unlinked: int = 0
     ambiguous: int = 0
+    stepped: int = 0
+    steps: int = 0  # of engines
     losses: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, reason)
 
     def add_exchanges(self, exchanges: Sequence[Exchange]) -> None:
@@ -79,12 +83,26 @@ class Summary:
         self.time_per_output_token.add(_known(exchange.time_per_output_token_s for exchange in generated))
         self.output_tokens += sum(e.generation.output_tokens or 0 for e in generated if e.generation)
 
-    def add_owners(self, owners: npt.NDArray[np.int64]) -> None:
-        """Joined operations; ``owners`` as :meth:`ThreadTimeline.owners` gives them."""
-        ambiguous, linked = int((owners == AMBIGUOUS).sum()), int((owners > 0).sum())
-        self.linked += linked
+    @property
+    def linked(self) -> int:
+        """Operations that are of a request, or of a span that their process published."""
+        return self.linked_by.total()
+
+    def add_linked(self, sources: npt.NDArray[np.uint8]) -> None:
+        """Operations of requests or published spans, by how that is known."""
+        for source, count in enumerate(np.bincount(sources).tolist()):
+            if count:
+                self.linked_by[ContextSource(source)] += count
+
+    def add_unlinked(self, owners: npt.NDArray[np.int64]) -> None:
+        """Operations of nobody; ``owners`` as :meth:`ThreadTimeline.owners` gives them."""
+        ambiguous = int((owners == AMBIGUOUS).sum())
         self.ambiguous += ambiguous
-        self.unlinked += len(owners) - linked - ambiguous
+        self.unlinked += len(owners) - ambiguous
+
+    def add_steps(self, operations: int) -> None:
+        """Operations that are of an engine's steps, or may be."""
+        self.stepped += operations
 
     def add_counted(self, api: str, count: int) -> None:
         """Calls that were counted in place of being recorded."""

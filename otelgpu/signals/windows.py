@@ -25,8 +25,8 @@ from otelgpu.signals.operation_spans import Parents
 from otelgpu.signals.totals import Totals
 
 WINDOW_NS: Final = 5_000_000_000
-GRACE_NS: Final = 1_000_000_000
-"""How long after its end a window still takes what ended in it."""
+GRACE_NS: Final = 3_000_000_000
+"""How long after its end a window still takes what ended in it: steps give back what is of none after a second."""
 
 SPAN_NAME: Final = "unlinked gpu work"
 _SCOPE: Final = "otelgpu"

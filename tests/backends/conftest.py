@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.backends.collector import Collector, missing_collector, running_collector
+from tests.backends.engine_session import record_engine
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -17,6 +19,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.backends)
             if missing is not None:
                 item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture(scope="session")
+def engine_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded session of the example engine."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to observe the engine")
+    capture = tmp_path_factory.mktemp("engine") / "engine.capture"
+    record_engine(capture)
+    return capture
 
 
 @pytest.fixture

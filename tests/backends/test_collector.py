@@ -131,7 +131,6 @@ def replayed() -> tuple[list[SpanColumns], MetricsData, int]:
         seed=reader.header.seed,
         own=resource(reader.header.own),
         start_unix_ns=reader.header.start_unix_ns,
-        detail="ops",
         shorten=short_name,
     )
     batches = [columns for item in reader for columns in pipeline.feed(item)]

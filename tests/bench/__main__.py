@@ -23,17 +23,21 @@ from tests.bench.rows import Row, not_measured, show
 from tests.rig import RigError
 
 BENCHES = {
+    "bridge": "bench_bridge",
     "encode": "bench_encode",
     "http": "bench_http",
+    "protocols": "bench_protocols",
     "inject": "bench_inject",
     "pipeline": "bench_pipeline",
     "collector": "bench_collector",
     "agent": "bench_agent",
     "probe": "bench_probe",
     "syscall": "bench_syscall",
+    "handoffs": "bench_handoffs",
+    "latency": "bench_latency",
     "start": "bench_start",
 }
-NEED_ROOT = {"pipeline", "collector", "agent", "probe", "syscall", "start"}
+NEED_ROOT = {"pipeline", "collector", "agent", "probe", "syscall", "handoffs", "latency", "start"}
 
 
 def run(name: str, *, quick: bool) -> tuple[list[Row], bool]:

@@ -56,6 +56,27 @@ def small_requests(pieces: int) -> list[Batch]:
     return joined(batches)
 
 
+def json_requests(count: int) -> tuple[list[Batch], list[tuple[bytes, bytes]]]:
+    """Chat completions that are not streamed, and the bytes of each request and its response."""
+    prompt = b"Why was the first token of this request slow? " * 8
+    asked = b'{"model":"meta-llama/Llama-3.1-8B","messages":[{"role":"user","content":"%s"}]}' % prompt
+    answered = (
+        b'{"id":"chatcmpl-0123456789abcdef","object":"chat.completion","model":"meta-llama/Llama-3.1-8B",'
+        b'"choices":[{"index":0,"message":{"role":"assistant","content":"%s"},"finish_reason":"stop"}],'
+        b'"usage":{"prompt_tokens":64,"completion_tokens":64,"total_tokens":128}}' % prompt
+    )
+    pair = (
+        request("POST", "/v1/chat/completions", asked, content_type="application/json"),
+        response(200, answered, content_type="application/json"),
+    )
+    connection = Connection()
+    batches = [connection.open()]
+    for _ in range(count):
+        batches += connection.read(pair[0])
+        batches += connection.write(pair[1])
+    return joined(batches), [pair] * count
+
+
 def large_upload(size: int) -> list[Batch]:
     """A body of which the kernel captured the first 16 KiB and nothing else, then the response."""
     connection = Connection()
@@ -92,6 +113,12 @@ def parse_all(sent: list[bytes]) -> None:
         parsers[i % CONNECTIONS].feed_data(data)
 
 
+def parse_pairs(pairs: list[tuple[bytes, bytes]]) -> None:
+    for asked, answered in pairs:
+        httptools.HttpRequestParser(Nothing()).feed_data(asked)
+        httptools.HttpResponseParser(Nothing()).feed_data(answered)
+
+
 def measure(pieces: int) -> dict[str, float]:
     batches, sent = stream(pieces)
     seconds = best_seconds(lambda: feed_all(batches))
@@ -105,20 +132,27 @@ def measure(pieces: int) -> dict[str, float]:
     single_seconds = best_seconds(lambda: feed_all(single))
     requests = small_requests(pieces // 4)
     request_seconds = best_seconds(lambda: feed_all(requests))
+    batches, pairs = json_requests(pieces // 10)
+    json_seconds = best_seconds(lambda: feed_all(batches))
+    json_baseline = best_seconds(lambda: parse_pairs(pairs))
     upload = large_upload(GIGABYTE)
     upload_seconds = best_seconds(lambda: feed_all(upload))
     return {
         "stream_pieces_per_s": round(pieces / seconds),
         "stream_pieces_per_s_batches_of_one": round(pieces / single_seconds),
         "httptools_alone_pieces_per_s": round(len(sent) / baseline),
+        "stream_us_per_chunk": round(1e6 * seconds / pieces, 2),
+        "httptools_alone_us_per_chunk": round(1e6 * baseline / len(sent), 3),
         "stream_cost_over_httptools_alone": round(seconds / baseline, 1),
         "keep_alive_requests_per_s": round(pieces / 8 / request_seconds),
+        "json_requests_per_s": round(len(pairs) / json_seconds),
+        "httptools_alone_json_requests_per_s": round(len(pairs) / json_baseline),
         "gigabyte_upload_ms": round(upload_seconds * 1000, 2),
     }
 
 
 def rows(quick: bool) -> list[Row]:
-    """Pieces of streamed responses (tokens), and whole small requests."""
+    """Pieces of streamed responses (tokens), whole small requests, and JSON completions."""
     result = measure(20_000 if quick else 100_000)
     alone = result["httptools_alone_pieces_per_s"]
     return [
@@ -129,6 +163,14 @@ def rows(quick: bool) -> list[Row]:
             unit="pieces/s",
             baseline="httptools alone, same bytes",
             baseline_value=alone,
+        ),
+        Row(
+            bench="http",
+            name="a server-sent event",
+            value=result["stream_us_per_chunk"],
+            unit="µs",
+            baseline="httptools alone, same bytes",
+            baseline_value=result["httptools_alone_us_per_chunk"],
         ),
         Row(
             bench="http",
@@ -143,6 +185,14 @@ def rows(quick: bool) -> list[Row]:
             name="keep-alive requests to exchanges",
             value=result["keep_alive_requests_per_s"],
             unit="requests/s",
+        ),
+        Row(
+            bench="http",
+            name="JSON completions to exchanges",
+            value=result["json_requests_per_s"],
+            unit="requests/s",
+            baseline="httptools alone, same bytes",
+            baseline_value=result["httptools_alone_json_requests_per_s"],
         ),
         Row(bench="http", name="an upload of 1 GB", value=result["gigabyte_upload_ms"], unit="ms"),
     ]

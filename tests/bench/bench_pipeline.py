@@ -26,7 +26,8 @@ from otelgpu.live import LiveSettings, LiveSource, Scope
 from otelgpu.model.inputs import Batch
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import SpanColumns, Text
-from otelgpu.pipeline import Detail, Pipeline
+from otelgpu.model.telling import Detail, Telling
+from otelgpu.pipeline import Pipeline
 from otelgpu.symbols.demangle import short_name
 from tests.bench.bench_encode import by_sdk, rate
 from tests.bench.programs import Load, running_load
@@ -103,7 +104,7 @@ class Bench:
             seed=1,
             own=resource({"service.name": "otelgpu"}),
             start_unix_ns=0,
-            detail=detail,
+            telling=Telling(detail=detail),
             shorten=short_name,
         )
         self.session = Session(pipeline, [exporter or self.encoder], metric_interval_s=None)

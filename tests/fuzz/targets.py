@@ -5,17 +5,28 @@ A target takes any bytes. Its seeds are valid input: what a fuzzer starts from, 
 
 from __future__ import annotations
 
+import gzip
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from otelgpu.discover.maps import parse_maps
+from otelgpu.families.http.http2 import MAX_OPEN, Http2
+from otelgpu.families.http.llm import GenerationReader, grpc_reader, http_reader, realtime_reader
+from otelgpu.families.http.protocol import Call, ConnectionFacts
+from otelgpu.families.http.session import Session
+from otelgpu.families.http.zmtp import ZmtpParser, recognise
 from otelgpu.layout.elf import ElfError, ElfImage
+from otelgpu.model.exchange import Role
 from otelgpu.symbols.cubin import CubinError, kernel_names, ptx_entries
 from otelgpu.symbols.debuginfo import embedded_symbols
 from otelgpu.symbols.demangle import demangle, short_name
 from otelgpu.symbols.fatbin import read_names
 from otelgpu.symbols.registrations import read_registrations
+from tests.fuzz import connections
 
 _DATA = Path(__file__).parents[1] / "unit" / "symbols" / "data"
 _MAX_BYTES = 1 << 20  # decompressed: enough for what a fuzzer makes, and quick
@@ -84,7 +95,173 @@ def maps(data: bytes) -> None:
         mapping.file_offset(mapping.start)
 
 
+_ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)
+_BUDGET_BYTES = 1 << 16
+
+
+def zmtp(data: bytes) -> None:
+    """Found open, and from the beginning; a hole in the middle, as long as the last byte says."""
+    hole = data[-1] if data else 0
+    half = len(data) // 2
+    for late in (False, True):
+        recognise(data, True, late)
+        session = Session(_BUDGET_BYTES)
+        parser = ZmtpParser(ConnectionFacts(identity=1, role=Role.CLIENT, late=late), session)
+        calls = iter(Call(number, number, 0, 1, 1, 1, None) for number in range(4))
+        if not late:
+            parser.feed(next(calls), _ZMTP_GREETING, 0, from_client=True)
+        parser.feed(next(calls), data[:half], 0, from_client=True)
+        parser.gap(next(calls), hole, half, from_client=True)
+        parser.feed(next(calls), data[half:], half + hole, from_client=True)
+        parser.close(0)
+        assert session.keep(_BUDGET_BYTES)
+
+
+def _zmtp_message(*bodies: object) -> bytes:
+    frames = [body if isinstance(body, bytes) else msgspec.msgpack.encode(body) for body in bodies]
+    last = len(frames) - 1
+    return b"".join(
+        bytes([2 | (at < last)]) + len(frame).to_bytes(8, "big") + frame for at, frame in enumerate(frames)
+    )
+
+
+_ZMTP_REQUEST = ["r-1", [1, 2], None, {}, None, 1.5, None, None, None, None, None, 0, 0, 0]
+
+_LLM_PATHS = (
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/generate",
+    "/generate_stream",
+    "/completion",
+    "/completions",
+    "/api/chat",
+    "/inference/v1/generate",
+    "/v2/models/m/generate_stream",
+    "/v2/models/m/infer",
+    "/v1/models/g:streamGenerateContent",
+)
+
+
+class _Head:
+    """A head with the headers that matter to a reader."""
+
+    status = 200
+
+    def __init__(self, kind: bytes, encoding: bytes) -> None:
+        self._values = {b"content-type": kind, b"content-encoding": encoding}
+
+    def last(self, name: bytes) -> bytes:
+        return self._values.get(name, b"")
+
+    def all(self, name: bytes) -> list[bytes]:
+        return [value for value in (self.last(name),) if value]
+
+
+def llm(data: bytes) -> None:
+    """The first byte says which API, the second how it is sent; the rest is the request and the response."""
+    api, way, body = data[:1], data[1:2] or b"\0", data[2:]
+    kind = (b"application/json", b"text/event-stream", b"application/x-ndjson")[way[0] % 3]
+    encoding = (b"", b"gzip", b"deflate")[way[0] // 3 % 3]
+    session = Session(_BUDGET_BYTES, capture_content=bool(way[0] & 128))
+    reader = _llm_reader(api[0] if api else 0, session)
+    half = len(body) // 2
+    if reader.request_head(_Head(b"application/json", encoding)):
+        reader.request_body(body)
+    reader.request_ended()
+    reader.request_message(body, 1)
+    if reader.response_head(_Head(kind, encoding)):
+        reader.response_body(body[:half], 2)
+        if way[0] & 64:
+            reader.response_gap(3)
+        reader.response_body(body[half:], 4)
+    reader.response_message(body, 5)
+    reader.response_ended()
+    told = reader.generation()
+    assert told is None or len(told.request_model + told.response_model + told.response_id) <= 3 * 256
+    assert session.keep(_BUDGET_BYTES)
+
+
+def _llm_reader(number: int, session: Session) -> GenerationReader:
+    number %= len(_LLM_PATHS) + 3
+    if number < len(_LLM_PATHS):
+        reader = http_reader("POST", _LLM_PATHS[number], session)
+    elif number == len(_LLM_PATHS):
+        reader = realtime_reader("/v1/realtime", session)
+    else:
+        name = "ModelInfer" if number & 1 else "ModelStreamInfer"
+        reader = grpc_reader(f"inference.GRPCInferenceService/{name}", session)
+    assert reader is not None
+    return reader
+
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HTTP2_PIECE = struct.Struct("<BB")  # direction and kind of a piece, then its length
+
+
+def http2(data: bytes) -> None:
+    """The first byte says which end looks, and since when; then come pieces of either direction, or holes."""
+    session = Session(_BUDGET_BYTES)
+    way = data[0] if data else 0
+    facts = ConnectionFacts(identity=1, role=Role(1 + way % 2), late=bool(way & 2))
+    parser = Http2(facts, session)
+    offsets = {True: 0, False: 0}
+    position, time_ns = 1, 0
+    while position + _HTTP2_PIECE.size <= len(data) and not parser.ignored:
+        kind, size = _HTTP2_PIECE.unpack_from(data, position)
+        position += _HTTP2_PIECE.size
+        time_ns += 1000
+        call = Call(time_ns, time_ns + 500, 0, 1, 2, 3, None)
+        from_client = bool(kind & 1)
+        if kind & 2:
+            parser.gap(call, size, offsets[from_client], from_client=from_client)
+        else:
+            piece = data[position : position + size]
+            position += size
+            parser.feed(call, piece, offsets[from_client], from_client=from_client)
+            size = len(piece)
+        offsets[from_client] += size
+        assert len(parser.streams) <= MAX_OPEN
+    parser.close(time_ns + 1000)
+    assert not parser.busy and session.keep(_BUDGET_BYTES)
+    assert len({exchange.key for exchange in session.exchanges}) == len(session.exchanges)
+
+
+def _http2_pieces(way: int, *pieces: tuple[int, bytes]) -> bytes:
+    return bytes((way,)) + b"".join(_HTTP2_PIECE.pack(kind, len(data)) + data for kind, data in pieces)
+
+
+def _http2_frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+_GRPC_HEADERS = b"\x83\x86\x44\x04/a/b\x5f\x10application/grpc"
+
 TARGETS = {
+    "connection": Target(connections.connection, connections.CONNECTION_SEEDS),
+    "websocket": Target(connections.websocket, connections.WEBSOCKET_SEEDS),
+    "http2": Target(
+        http2,
+        (
+            _http2_pieces(
+                0,
+                (1, _PREFACE + _http2_frame(4, 0, 0, bytes(6)) + _http2_frame(1, 4, 1, _GRPC_HEADERS)),
+                (1, _http2_frame(0, 9, 1, b"\2\0\0\0\0\1x\0\0")),
+                (0, _http2_frame(4, 0, 0) + _http2_frame(1, 4, 1, b"\x88\x5f\x10application/grpc")),
+                (
+                    0,
+                    _http2_frame(0, 0, 1, b"\0\0\0\0\1y") + _http2_frame(1, 5, 1, b"\0\x0bgrpc-status\1\x30"),
+                ),
+            ),
+            _http2_pieces(
+                3,
+                (1, _http2_frame(1, 1, 3, b"\xbe") + _http2_frame(9, 4, 3, b"\x82\xbf")),
+                (0, _http2_frame(5, 4, 3, b"\0\0\0\2\x82") + _http2_frame(1, 4, 3, b"\x48\x03\x32\x30\x30")),
+                (0, _http2_frame(3, 0, 3, bytes(4)) + _http2_frame(7, 0, 0, bytes(8))),
+            ),
+        ),
+    ),
     "fatbin": Target(fatbin, tuple(sorted(_DATA.glob("*.fatbin")))),
     "cubin": Target(cubin, (_DATA / "kernels.cubin", b".version 8.0\n.visible .entry k(\n")),
     "elf": Target(elf, (_DATA / "stripped.program",)),
@@ -96,6 +273,35 @@ TARGETS = {
             b"_Z21__device_stub__Z1fPfS_",
             b"__nv_static_25__f05f2698_4_k_cu_c1bc4f3f__Z5quietPd",
             b"void f<(a < b)>::operator()(int (*)(char)) const::{lambda(auto:1)#2}::operator()<int>(int)",
+        ),
+    ),
+    "llm": Target(
+        llm,
+        (
+            b'\x00\x01data: {"id":"c","model":"m","choices":[{"delta":{"content":"x"}}],"usage":{}}\n\n',
+            b'\x01\x81data: {"type":"response.output_text.delta","delta":"x"}\n\n',
+            b'\x02\x00{"type":"message","id":"i","usage":{"input_tokens":1,"cache_read_input_tokens":2}}',
+            b'\x04\x41data: {"text":"x","meta_info":{"completion_tokens":1,"finish_reason":{"type":"stop"}}}\n\n',
+            b'\x05\x01data: {"token":{"text":"x"},"details":{"generated_tokens":1}}\n\n',
+            b'\x06\x00{"content":"x","stop":true,"timings":{"prompt_ms":1.5}}',
+            b'\x08\x02{"model":"m","message":{"content":"x"},"done":true,"eval_count":1}\n',
+            b'\x0c\x00[{"candidates":[{"content":{"parts":[{"text":"x"}]}}],"usageMetadata":{}}]',
+            b'\x0d\x00{"type":"response.done","response":{"usage":{"output_tokens":1}}}',
+            b"\x0e\x00\x12\x07\x0a\x01m\x1a\x017\x2a\x00",
+            b"\x00\x04" + gzip.compress(b"data: {}\n\n", mtime=0),
+        ),
+    ),
+    "zmtp": Target(
+        zmtp,
+        (
+            _zmtp_message(
+                b"\0", [*_ZMTP_REQUEST, {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}, False, "r"]
+            ),
+            _zmtp_message(
+                [0, [["r-1", [5]], ["r-2", [6], None, None, None, 1]], {"num_running_reqs": 2}, 1.5]
+            ),
+            _zmtp_message(["TokenizedGenerateReqInput", "r-1", None, "text", None]),
+            _zmtp_message(["BatchTokenIDOutput", ["r-1"], None, [None], *[None] * 9, [3]]),
         ),
     ),
     "maps": Target(

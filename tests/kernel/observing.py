@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -50,6 +50,7 @@ class Watch:
         return_probes: bool = True,
         sessions: bool = True,
         hold_on_load: bool = False,
+        knobs: Mapping[str, int] | None = None,
     ) -> None:
         self.inputs: list[Input] = []
         settings = LiveSettings(
@@ -58,6 +59,7 @@ class Watch:
             return_probes=return_probes,
             sessions=sessions,
             hold_on_load=hold_on_load,
+            knobs=knobs or {},
         )
         self.source = LiveSource(registry.select(families), scope or Scope(), settings)
         self._before: dict[tuple[str, str], int] = {}
@@ -212,17 +214,22 @@ def read_spans(path: Path) -> list[Span]:
 
 def _spans_of(text: str) -> Iterator[Span]:
     for line in text.splitlines():
-        for resource in json.loads(line).get("resourceSpans", ()):
-            described = _attributes(resource["resource"])
-            for scope in resource["scopeSpans"]:
-                for span in scope["spans"]:
-                    yield span | {
-                        "attributes": _attributes(span),
-                        "resource": described,
-                        "scope": scope["scope"]["name"],
-                        "start": int(span["startTimeUnixNano"]),
-                        "end": int(span["endTimeUnixNano"]),
-                    }
+        yield from spans_of(json.loads(line))
+
+
+def spans_of(traces: dict[str, Any]) -> Iterator[Span]:
+    """The same of one message of OTLP JSON."""
+    for resource in traces.get("resourceSpans", ()):
+        described = _attributes(resource["resource"])
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                yield span | {
+                    "attributes": _attributes(span),
+                    "resource": described,
+                    "scope": scope["scope"]["name"],
+                    "start": int(span["startTimeUnixNano"]),
+                    "end": int(span["endTimeUnixNano"]),
+                }
 
 
 def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:

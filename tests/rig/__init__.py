@@ -4,6 +4,7 @@ In: options. Out: paths, running programs, results. Nothing here knows otelgpu.
 """
 
 from tests.rig.cuda_client import CudaClient, CudaClientResult, run_cuda_client, start_cuda_client
+from tests.rig.engine import EngineServer, start_engine_server
 from tests.rig.fakes import (
     BUILD,
     ROOT,
@@ -40,6 +41,7 @@ __all__ = [
     "Checkpoint",
     "CudaClient",
     "CudaClientResult",
+    "EngineServer",
     "Live",
     "LlmServer",
     "MemoryProgram",
@@ -62,6 +64,7 @@ __all__ = [
     "run_program",
     "second_copy",
     "start_cuda_client",
+    "start_engine_server",
     "start_llm_server",
     "start_program",
 ]

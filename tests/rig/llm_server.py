@@ -69,7 +69,7 @@ class LlmServer:
         return self.output_path.read_text(errors="replace")
 
 
-def _wait_for_address(process: subprocess.Popen[bytes], output: Path, deadline: float) -> str:
+def wait_for_address(process: subprocess.Popen[bytes], output: Path, deadline: float) -> str:
     while time.monotonic() < deadline:
         text = output.read_text(errors="replace")
         if found := re.search(r"^listening on (http://\S+)$", text, re.MULTILINE):
@@ -80,7 +80,7 @@ def _wait_for_address(process: subprocess.Popen[bytes], output: Path, deadline: 
     raise RigError(f"the server did not start (exit code {process.poll()}):\n{output.read_text()}")
 
 
-def _wait_for_health(
+def wait_for_health(
     process: subprocess.Popen[bytes], url: str, output: Path, deadline: float
 ) -> dict[str, Any]:
     address = urlsplit(url)
@@ -131,8 +131,8 @@ def start_llm_server(
             )
         try:
             deadline = time.monotonic() + start_timeout_s
-            url = _wait_for_address(process, output_path, deadline)
-            health = _wait_for_health(process, url, output_path, deadline)
+            url = wait_for_address(process, output_path, deadline)
+            health = wait_for_health(process, url, output_path, deadline)
             yield LlmServer(
                 url=url,
                 process=process,
@@ -141,14 +141,14 @@ def start_llm_server(
                 truth_path=truth_path,
                 output_path=output_path,
             )
-            _stop(process, output_path)
+            stop(process, output_path)
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
 
 
-def _stop(process: subprocess.Popen[bytes], output: Path) -> None:
+def stop(process: subprocess.Popen[bytes], output: Path) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
     try:

@@ -62,7 +62,7 @@ def _sendmsg(connection: socket.socket, data: bytes) -> None:
 
 def _sendmsg_of_many_parts(connection: socket.socket, data: bytes) -> None:
     while data:
-        parts = [data[at : at + 20] for at in range(0, 20 * 25, 20)] + [data[500:]]
+        parts = [data[at : at + 3] for at in range(0, 3 * 140, 3)] + [data[420:]]
         data = data[connection.sendmsg([part for part in parts if part]) :]
 
 

@@ -172,16 +172,12 @@ def test_of_programs_for_the_same_functions_those_are_loaded_that_the_kernel_can
 
 def test_tracepoints_and_typed_tracepoints_are_attached_and_kept() -> None:
     @dataclass
-    class Opened:
-        programs: dict[str, Program]
-
-    @dataclass
     class Loaded:
-        object: Opened
+        programs: list[Program]
         links: list[Any] = field(default_factory=list)
 
     sections = ("tracepoint/syscalls/sys_exit_read,write", "tp_btf/sched_process_exit", "uprobe/l:a")
-    loaded = Loaded(Opened({section: Program(section) for section in sections}))
+    loaded = Loaded([Program(section) for section in sections])
     attach_tracepoints(loaded)  # type: ignore[arg-type]
     assert loaded.links == ["sys_exit_read", "sys_exit_write", "tp_btf/sched_process_exit"]
-    assert loaded.object.programs["uprobe/l:a"].put == []
+    assert loaded.programs[-1].put == []

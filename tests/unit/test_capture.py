@@ -149,6 +149,7 @@ def test_the_header_comes_back(tmp_path: Path) -> None:
     assert {name: types.dtype("record_head").itemsize for name, types in reader.btf.items()} == {
         "cuda": 64,
         "http": 64,
+        "sched": 64,
     }
 
 

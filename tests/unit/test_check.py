@@ -31,6 +31,7 @@ from otelgpu.discover.visibility import (
     Library,
     Machine,
     Observed,
+    TlsStack,
     Verdict,
     gone,
     is_thread,
@@ -42,6 +43,9 @@ from otelgpu.kernel.loader import Image
 
 WANTED = {"libcudart": frozenset({"cudaMalloc", "cudaFree", "cudaLaunchKernel"})}
 MACHINE = Machine(wanted=WANTED)
+
+
+RUSTLS = TlsStack(name="rustls in serve", probed=False)
 
 
 def library(**changes: Any) -> Library:
@@ -163,7 +167,7 @@ def test_open_connections_are_counted() -> None:
     ("changes", "spot"),
     [
         ({"io_uring": 2}, "requests that go through io_uring"),
-        ({"sockets": 1, "tls": ("/lib/libssl.so.3",)}, "encrypted requests, if it serves any"),
+        ({"sockets": 1, "tls": (RUSTLS,)}, "what rustls in serve encrypts, if anything"),
         (
             {"sockets": 1, "event_loops": ("uvloop",)},
             "which request a CUDA call belongs to, while requests overlap",
@@ -176,7 +180,16 @@ def test_what_hides_requests_is_blind(changes: dict[str, Any], spot: str) -> Non
 
 
 def test_tls_and_event_loops_say_nothing_of_a_process_without_sockets() -> None:
-    assert blind_spots(process(tls=("libssl.so.3",), event_loops=("asyncio",))) == []
+    assert blind_spots(process(tls=(RUSTLS,), event_loops=("asyncio",))) == []
+
+
+@pytest.mark.parametrize("return_probes", [True, None, False])
+def test_openssl_is_seen_in_clear_as_long_as_returns_are_probed(return_probes: bool | None) -> None:
+    openssl = TlsStack(name="/lib/libssl.so.3", probed=True)
+    verdict = judge(process(sockets=1, tls=(openssl,)), replace(MACHINE, return_probes=return_probes))
+    said = any("libssl.so.3 gives and takes it in clear" in line for line in verdict.sees)
+    assert said == (return_probes is not False)
+    assert [one.what for one in verdict.blind] == ([] if said else ["what libssl.so.3 encrypts"])
 
 
 def test_requests_are_blind_without_syscall_tracepoints() -> None:
@@ -199,7 +212,7 @@ def test_every_blind_spot_has_a_cause_and_something_to_do() -> None:
     worst = process(
         libraries=(library(error="x"), library(refusal="y"), library(symbols=())),
         embedded=(EmbeddedRuntime(path="/a", is_program=True), EmbeddedRuntime(path="/b", is_program=False)),
-        tls=("libssl.so",),
+        tls=(RUSTLS, TlsStack(name="libssl.so", probed=True)),
         event_loops=("asyncio",),
         io_uring=1,
         sockets=1,
@@ -309,6 +322,34 @@ def test_sockets_of_this_process_are_counted() -> None:
     assert before is not None
     assert after is not None
     assert after.sockets - before.sockets == 2
+
+
+def test_tls_of_this_process_is_told_by_its_functions() -> None:
+    loader = "import ssl, ctypes; print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", loader], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        observed = Examiner({}).observe(child.pid)
+        child.communicate(b"\n")
+    assert observed is not None
+    assert [(Path(stack.name).name.partition(".")[0], stack.probed) for stack in observed.tls] == [
+        ("libssl", True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mark", "named"),
+    [(b"rustls::client", "rustls"), (b"crypto/tls.(*Conn).Read", "Go's crypto/tls"), (b"rust", "")],
+)
+def test_tls_that_is_linked_into_a_program_is_told_by_its_strings(
+    program: Path, mark: bytes, named: str
+) -> None:
+    with program.open("ab") as file:
+        file.write(mark)
+    stacks = examined(program, Examiner({})).tls
+    assert stacks == ((TlsStack(name=f"{named} in serve", probed=False),) if named else ())
 
 
 def test_a_vanished_process_has_no_facts() -> None:

@@ -12,10 +12,15 @@ import pytest
 import yaml
 
 from otelgpu.config import Config, load_config
+from otelgpu.correlate.hints import HINTS
 from otelgpu.discover.processes import ProcessFacts, process_resource
+from otelgpu.export.sender import LOSS_REASONS
 from otelgpu.layout.btf import Btf
-from otelgpu.signals import names
+from otelgpu.signals import names, step_names
+from otelgpu.signals.step_metrics import METRICS
 from tools import document
+from tools.examples import exchanges_told, full_exchange, step_attributes
+from tools.meanings import LOSSES
 
 DOCS = document.DOCS
 OBJECTS = document.ROOT / "otelgpu" / "_bpf"
@@ -106,20 +111,24 @@ def _blocks(text: str) -> list[str]:
 
 def test_every_metric_is_documented() -> None:
     found = {spec.metric.name for spec, _ in document.operation_metrics()} | {document.losses_metric().name}
+    found |= {metric.name for metric in METRICS}
+    exchanges = exchanges_told(full_exchange())
     for signals in document.exchange_signals().values():
-        found |= {measured.metric.name for measured in signals.metrics([document.full_exchange()])}
+        found |= {measured.metric.name for measured in signals.metrics(exchanges, ["/"] * len(exchanges))}
+    assert {"rpc.client.call.duration", "gen_ai.client.token.usage"} <= found  # the examples tell everything
     assert sorted(name for name in found if f"| `{name}` |" not in read("signals.md")) == []
 
 
 def test_every_attribute_of_the_families_is_documented() -> None:
     keys = set(document.summary_keys())
-    for signals in document.operation_signals().values():
-        keys.add(signals.kernel_name)
-        keys |= {spec.key for specs in signals.attributes.values() for spec in specs}
-        keys |= {key for specs in signals.labels.values() for key, *_ in specs}
-        keys |= {spec.attribute[0] for spec in signals.metrics if spec.attribute}
-    for exchange in document.exchange_signals().values():
-        keys |= document.exchange_attributes(exchange, document.full_exchange()).keys()
+    for operations in document.operation_signals().values():
+        keys.add(operations.kernel_name)
+        keys |= {spec.key for specs in operations.attributes.values() for spec in specs}
+        keys |= {key for specs in operations.labels.values() for key, *_ in specs}
+        keys |= {spec.attribute[0] for spec in operations.metrics if spec.attribute}
+    for signals in document.exchange_signals().values():
+        for exchange in exchanges_told(full_exchange()):
+            keys |= document.exchange_attributes(signals, exchange).keys()
     assert sorted(key for key in keys if f"`{key}`" not in read("signals.md")) == []
 
 
@@ -127,6 +136,17 @@ def test_every_shared_name_is_documented() -> None:
     values = [value for name, value in vars(names).items() if name.isupper() and name != "SCHEMA_URL"]
     shared = [name for value in values for name in ((value,) if isinstance(value, str) else value)]
     assert [name for name in shared if f"`{name}`" not in read("signals.md")] == []
+
+
+def test_every_name_of_steps_is_documented() -> None:
+    values = {value for name, value in vars(step_names).items() if name.isupper() and isinstance(value, str)}
+    text = read("steps.md") + section(read("signals.md"), "Metrics")
+    assert sorted(value for value in values - {step_names.HINT_EVIDENCE} if f"`{value}`" not in text) == []
+
+
+def test_the_examples_raise_every_hint() -> None:
+    found = {key for keys in step_attributes().values() for key in keys}
+    assert {step_names.HINT_EVIDENCE + name for name in HINTS} <= found
 
 
 def test_every_resource_attribute_is_documented() -> None:
@@ -140,7 +160,7 @@ def test_every_resource_attribute_is_documented() -> None:
     assert [key for key in keys if f"`{key}`" not in section(read("signals.md"), "Resource")] == []
 
 
-@pytest.mark.parametrize("family", ["cuda", "http", "process"])
+@pytest.mark.parametrize("family", ["cuda", "http", "process", "sched"])
 def test_every_bpf_counter_is_documented(family: str) -> None:
     path = OBJECTS / f"{family}.bpf.o"
     if not path.exists():
@@ -158,7 +178,22 @@ def test_every_reason_that_python_counts_is_documented() -> None:
     losses = section(read("signals.md"), "Losses")
     missing = [pair for pair in document.loss_reasons() if f"| `{pair[1]}` |" not in losses]
     assert missing == []
-    assert ("probes", "probes_refused") in document.counted_in_source()  # the pattern still finds them
+    # The patterns still find them.
+    assert {("probes", "probes_refused"), ("http", "telemetry_exports")} <= document.counted_in_source()
+    assert {("correlate", "handoffs_ambiguous"), ("capture", "write_failed")} <= document.counted_in_source()
+
+
+def test_no_module_counts_what_no_page_describes() -> None:
+    sources = [path.read_text() for path in (document.ROOT / "otelgpu").rglob("*.py")]
+    counted = set(re.findall(r'counters\["(\w+)"\] \+=', "".join(sources)))
+    pages = "".join(path.read_text() for path in DOCS.glob("*.md"))
+    assert "drain_postponed" in counted  # the pattern still finds them
+    assert sorted(reason for reason in counted if f"`{reason}`" not in pages) == []
+
+
+def test_no_reason_is_described_that_nobody_counts() -> None:
+    exported = {("export", name) for name in (*LOSS_REASONS, "unencodable", "write_failed")}
+    assert sorted(LOSSES.keys() - document.loss_reasons().keys() - exported) == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -15,6 +15,7 @@ from otelgpu.families import registry
 from otelgpu.model.inputs import Batch, FunctionNamed, Input, LossCounted, ProcessGone, ProcessSeen, Tick
 from otelgpu.model.operations import Memory
 from otelgpu.model.resource import resource
+from otelgpu.model.telling import Telling
 from otelgpu.pipeline import Pipeline
 from otelgpu.signals import memory
 from tests.unit.families.records import (
@@ -236,12 +237,29 @@ def test_a_thread_with_two_requests_at_once_is_not_linked_to_either(host: Host) 
     assert (session.summary.ambiguous, session.summary.linked) == (1, 1)
 
 
+def test_steps_of_an_engines_thread_are_in_the_summary_and_are_no_loss(host: Host) -> None:
+    host.ask()
+    host.write(stream_head())
+    for token in range(3):
+        host.copy(tid=200)  # a thread that reads no request, as an engine's
+        host.launch(times=2, tid=200)
+        host.synchronize(tid=200)
+        host.write(stream_event(f"t{token}"))
+    host.write(stream_end())
+    rows, session = played(host.inputs())
+    steps = named(rows, "engine.step")
+    assert steps
+    assert (session.summary.steps, session.summary.stepped) == (len(steps), 4 * len(steps))
+    assert session.summary.linked_by == {}
+    assert ("steps", "steps") not in session.summary.losses
+
+
 def test_windows_are_told_when_they_are_over(host: Host) -> None:
     host.launch(tid=200)
     session = pipeline()
     for item in host.inputs():
         assert list(session.feed(item)) == []
-    told = read_out(session.feed(Tick(time_ns=6_100 * MS)))
+    told = read_out(session.feed(Tick(time_ns=8_100 * MS)))
     assert [row.name for row in told] == ["unlinked gpu work", LAUNCH_PREFILL]
     assert list(session.finish()) == []
 
@@ -311,7 +329,7 @@ def test_what_a_conversation_counts_is_reported_once(host: Host) -> None:
     _, session = played(
         [*host.inputs(), Tick(time_ns=host.now_ns + 2 * MS), Tick(time_ns=host.now_ns + 3 * MS)]
     )
-    assert session.summary.losses["http", "not_http"] == 1
+    assert session.summary.losses["http", "protocol_unknown"] == 1
 
 
 def test_calls_beyond_the_bound_are_summed_and_counted_on_the_request(
@@ -494,7 +512,7 @@ def test_a_process_that_ended_or_is_another_program_holds_no_memory(host: Host) 
 
 def test_metrics_carry_kernel_names_when_asked_to(host: Host) -> None:
     host.launch(0x1000, times=5)
-    _, session = played(host.inputs(), kernel_metrics=3)
+    _, session = played(host.inputs(), telling=Telling(kernel_metrics=3))
     by_name = {"cuda.kernel.name": "void prefill<float>(int)"}
     assert session.metrics.value("gpu.cuda.kernel.launch.calls", **by_name) == 5
     _, session = played(host.inputs())
@@ -504,14 +522,14 @@ def test_metrics_carry_kernel_names_when_asked_to(host: Host) -> None:
 def test_detail_phases_has_the_sums_and_no_calls(host: Host) -> None:
     host.serve()
     host.launch(tid=200)
-    rows, _ = played(host.inputs(), detail="phases")
+    rows, _ = played(host.inputs(), telling=Telling(detail="phases"))
     assert {row.name for row in rows} == {"chat tiny", "prefill", "decode", "unlinked gpu work"}
     assert one(rows, "prefill")["cuda.launch.calls"] == 2
 
 
 def test_detail_all_has_every_call(host: Host) -> None:
     host.serve(tokens=1)
-    rows, _ = played(host.inputs(), detail="all")
+    rows, _ = played(host.inputs(), telling=Telling(detail="all"))
     assert len(named(rows, LAUNCH_PREFILL)) == 2
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from otelgpu.model.inputs import Batch, Tick
+from otelgpu.model.telling import Telling
 from tests.unit.families.records import MS, Host, record, stream_end, stream_event, stream_head
 from tests.unit.test_pipeline import UNIX_OFFSET_NS, named, one, played
 
@@ -73,7 +74,7 @@ def test_device_work_is_in_the_phase_of_its_host_call(host: Host, late: bool) ->
 
 def test_with_phases_alone_there_are_metrics_and_no_spans(host: Host) -> None:
     inputs = host.inputs()
-    rows, session = played([*inputs[:-1], *work(host), inputs[-1]], detail="phases")
+    rows, session = played([*inputs[:-1], *work(host), inputs[-1]], telling=Telling(detail="phases"))
     assert not [row for row in rows if row.get("cuda.correlation.id")]
     data, _ = session.read_metrics()
     points = {m.name: m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics}

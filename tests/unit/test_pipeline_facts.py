@@ -8,6 +8,7 @@ from otelgpu.model.devices import DeviceReadings, DeviceSeen, Quantity
 from otelgpu.model.inputs import CallsCounted, Input, ProcessSeen, Tick
 from otelgpu.model.operations import OperationKind
 from otelgpu.model.resource import resource
+from otelgpu.model.telling import Telling
 from otelgpu.signals.top_kernels import OTHER
 from tests.unit.test_pipeline import played
 
@@ -64,7 +65,7 @@ def test_processes_that_found_no_room_are_counted_under_the_agent() -> None:
 
 
 def test_with_kernel_names_they_are_among_the_others() -> None:
-    _, session = played(counted("cudaLaunchKernel", OperationKind.LAUNCH), kernel_metrics=3)
+    _, session = played(counted("cudaLaunchKernel", OperationKind.LAUNCH), telling=Telling(kernel_metrics=3))
     assert session.metrics.value("gpu.cuda.kernel.launch.calls", **{"cuda.kernel.name": OTHER}) == 5
 
 

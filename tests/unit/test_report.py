@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from otelgpu.agent import Outcome
 from otelgpu.cli import observe
+from otelgpu.model.operations import ContextSource
 from otelgpu.signals.summary import Summary
 
 
@@ -21,3 +24,35 @@ def test_a_name_with_brackets_is_shown_as_it_is(name: str, capsys: pytest.Captur
     shown = capsys.readouterr().err
     assert shown.count(name) == 3
     assert library in shown
+
+
+def test_calls_are_told_by_how_they_were_linked(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary(stepped=40, steps=5, unlinked=9, ambiguous=1)
+    summary.calls["cudaLaunchKernel"] = 100
+    summary.linked_by |= {ContextSource.THREAD: 30, ContextSource.WAKEUP: 13, ContextSource.THREAD_CONTEXT: 7}
+    assert _rows(summary, capsys) == [
+        "CUDA calls: 100",
+        "linked to a request 50 50.0 %",
+        "by the context that its process published 7",
+        "by the thread that read it 30",
+        "by the thread that woke another for it 13",
+        "of an engine's steps 40 40.0 %, 5 steps",
+        "without a request 9",
+        "on a thread with several requests 1 not linked",
+    ]
+
+
+def test_ways_that_linked_nothing_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary(unlinked=3)
+    summary.calls["cudaLaunchKernel"] = 3
+    assert _rows(summary, capsys) == ["CUDA calls: 3", "linked to a request 0 0.0 %", "without a request 3"]
+
+
+def _rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of the table of calls, without its frame."""
+    observe._print(Outcome(summary=summary, exported={}, libraries=[], submitted={}, seconds=1.0))
+    shown = capsys.readouterr().err.partition("exported ")[0]
+    lines = [
+        " ".join(re.sub("[─━│┃┏┓┗┛└┘┡┩╇┴┳┯┷├┤┼╈┬╋╀╄╃]", " ", line).split()) for line in shown.splitlines()
+    ]
+    return [line for line in lines if line and line != "calls"]

@@ -8,4 +8,4 @@ from otelgpu.families.base import Family
 from otelgpu.families.cuda.decode import CudaDecoder
 from otelgpu.families.cuda.signals import SIGNALS
 
-FAMILY = Family(name="cuda", open=CudaDecoder, signals=SIGNALS)
+FAMILY = Family(name="cuda", open=lambda btf, _: CudaDecoder(btf), signals=SIGNALS)

@@ -1,7 +1,12 @@
-"""Family http: what crossed server sockets becomes finished HTTP exchanges. User-space side, pure.
+"""Family http: what crossed connections, at either end, becomes finished exchanges. User-space side, pure.
 
-``decode`` takes batches of records, ``connection`` pairs requests with responses, ``framing`` finds
-messages in bytes, ``llm`` and ``sse`` read what an LLM API says, ``trace_context`` reads W3C headers.
+In: records of sockets and of TLS in clear. Out: exchanges, claims of threads, messages of serving engines.
+
+* ``decode`` takes batches of records, ``connection`` puts a connection's calls in order and asks the ``protocols``
+  whose it is; ``ends`` and ``protocol`` say what is known of it.
+* Parsers: ``http1``, ``http2`` with ``grpc``, ``websocket`` with ``realtime``, ``zmtp`` with ``engines``, and
+  ``plugins``, which others install.
+* ``llm`` reads what LLM APIs say, ``trace_context`` W3C headers; ``signals`` has the names of it all.
 """
 
 from typing import Final
@@ -10,10 +15,14 @@ from otelgpu.families.base import Family
 from otelgpu.families.http.decode import HttpState
 from otelgpu.families.http.signals import SIGNALS
 from otelgpu.layout.btf import Btf
+from otelgpu.model.telling import Telling
 
 
-def _open(btf: Btf) -> HttpState:
-    return HttpState(write_direction=btf.enumerators("http_direction")["HTTP_DIRECTION_WRITE"])
+def _open(btf: Btf, telling: Telling) -> HttpState:
+    return HttpState(
+        write_direction=btf.enumerators("http_direction")["HTTP_DIRECTION_WRITE"],
+        capture_content=telling.capture_content,
+    )
 
 
 FAMILY: Final = Family(name="http", open=_open, signals=SIGNALS)

@@ -1,38 +1,36 @@
-"""One server connection: pieces of what its system calls moved become claims and exchanges.
+"""One connection, whatever it speaks: pieces of what its system calls moved become bytes in order, and holes.
 
-In: the pieces of ``struct http_data_*`` in the order of their sequence, then the close. Out: claims and
-finished exchanges, appended to the session. It must not raise on any bytes, read a clock or know numpy.
+In: the pieces of ``struct http_data_*`` in the order of their sequence, then the close. Out: calls on the
+parser of the protocol that the first bytes tell; its results go to the session. It must not raise on any
+bytes, read a clock, know numpy, or know a protocol but by its :class:`~otelgpu.families.http.protocol.ProtocolSpec`.
 
-Invariant: a response belongs to the first request that is not answered (see ``exchange_queue``), and what is
-given out depends on the bytes alone, times aside, not on how system calls and records cut them.
+Invariant: a parser is told of each byte of a direction once, in order, by ``feed`` or by ``gap``, whichever way
+system calls and records cut them. Where ``stream_offset`` jumps, bytes were not captured: a gap. Where a call
+moved more bytes than came with its pieces, the rest is a gap as soon as nothing more of it can come.
 
-Example, two pipelined requests read by thread 7 at 100 and answered by thread 8, each response one write::
+Example, a connection that was accepted, of which the process read ``GE`` and then ``T / HTTP/1.1…``: nobody
+knows ``GE``, so it is kept; with the second call HTTP/1 says yes, its parser is opened, and it is fed both calls.
 
-    read  [50,100]  "GET /a …GET /b …"   claim(100, 7, a, held)
-    write [150,160] "HTTP/1.1 200 …"     claim(160, 7, a, let go), exchange a, claim(160, 7, b, held)
-    write [170,190] "HTTP/1.1 200 …"     claim(190, 7, b, let go), exchange b
-
-Holes: where ``stream_offset`` jumps, bytes were not captured. In a body of known length they only count; in a
-head or in chunk framing they cost the framing: the exchange gets the error ``capture_gap``, and its direction
-goes on at the next call whose bytes look like the start of a message.
+Undecided bytes are kept up to 64 in a direction. On a connection found open they are not: the parser begins
+with the first call whose bytes some protocol knows for the start of something.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
-from otelgpu.families.http.exchange_queue import ExchangeQueue
-from otelgpu.families.http.framing import InvalidHttp, State
-from otelgpu.families.http.open_exchange import OpenExchange
+from otelgpu.families.http.ends import NO_ENDS, Ends
+from otelgpu.families.http.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.sides import Requests, Responses
-from otelgpu.model.exchange import Endpoint
+from otelgpu.model.exchange import Published, Role
 
-#: No client has more requests on the way on one connection.
-MAX_OPEN = 1024
 #: All pieces of a call are numbered this long after it returned at most.
 NUMBERED_WITHIN_NS = 20_000
-_HTTP1_VERSIONS = ("1.0", "1.1")
+#: Bytes of a direction by which a protocol must be known.
+MAX_UNDECIDED_BYTES = 64
+#: Calls of a direction, on a connection found open, by which its protocol must be known.
+MAX_UNDECIDED_CALLS = 4096
 #: Results that say "not now": nothing moved and nothing is wrong.
 _WAITS = frozenset(-e for e in (errno.EAGAIN, errno.EINTR, 512, 513, 514, 516))  # 51x: ERESTART*
 #: Results after which the connection carries nothing more.
@@ -40,39 +38,60 @@ _DEAD = frozenset(
     -e for e in (errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.ENOTCONN)
 )
 
+#: time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, stream_offset, result, direction, data
+Piece = tuple[int, int, int, int, int, int, Published | None, int, int, int, bytes]
+#: What the protocols say of some bytes: who of them is sure, and whether they are the client's.
+Answer = tuple[Recognition, ProtocolSpec | None, bool]
+
+_NOBODY: Answer = (Recognition.NO, None, False)
+
+_NO_CALL = Call(-1, 0, 0, 0, -1, 0, None)
+
+
+class _Stream:
+    """One direction: where it stands, the call that moved bytes last, and what is kept of its start."""
+
+    __slots__ = ("call", "calls", "end_offset", "head", "offset", "writes")
+
+    def __init__(self, *, writes: bool, late: bool) -> None:
+        self.writes = writes
+        self.offset = -1 if late else 0  # of the next byte
+        self.call = _NO_CALL
+        self.end_offset = -1  # the stream offset at which the call's bytes end
+        self.head = b""  # undecided bytes
+        self.calls = 0  # undecided calls
+
+
+Step = tuple[_Stream, Call, bytes, int]
+
 
 class Connection:
-    """State of one connection. ``late``: its first bytes may have been moved before we looked."""
+    """State of one connection. ``facts.late``: its first bytes may have been moved before we looked."""
 
     __slots__ = (
-        "_cgroup_id",
-        "_garbage",
-        "_last_write_ns",
-        "_reads_ended",
-        "_requests",
-        "_responses",
-        "_searching",
-        "_tgid",
-        "_tid",
-        "begin_ns",
+        "_at_client",
+        "_reads",
+        "_specs",
+        "_steps",
+        "_writes",
         "close_at",
-        "end_ns",
-        "exchanges",
+        "ends",
+        "facts",
         "held",
         "held_bytes",
-        "identity",
         "ignored",
         "last_ns",
-        "last_request",
         "next_sequence",
         "opened",
-        "requests_missed",
+        "parser",
         "session",
         "tgid",
     )
 
-    def __init__(self, identity: int, session: Session, *, opened: bool, late: bool) -> None:
-        self.identity = identity
+    def __init__(
+        self, facts: ConnectionFacts, session: Session, specs: Sequence[ProtocolSpec], *, opened: bool
+    ) -> None:
+        self.facts = facts
         self.opened = opened
         self.ignored = False
         # For the owner, which knows processes and brings the pieces into order:
@@ -82,328 +101,209 @@ class Connection:
         self.held: dict[int, Piece] = {}
         self.held_bytes = 0
         self.close_at: tuple[int, int] | None = None  # time_ns and number of pieces
-        # The call under way:
-        self.begin_ns = 0
-        self.end_ns = 0
-        self._tgid = 0
-        self._tid = 0
-        self._cgroup_id = 0
 
         self.session = session
-        self.exchanges = ExchangeQueue(identity, session)
-        self._last_write_ns = 0
-        self.last_request = False  # the client said that it sends no other
-        self._reads_ended = False
-        self.requests_missed = False
-        self._garbage = False
-        self._searching = late  # for the first request
-        self._requests = Requests(self)
-        self._responses = Responses(self)
-        if late:
-            self._requests.reader.lose()
-            self._responses.reader.lose()
-            self._requests.reader.offset = self._responses.reader.offset = -1
+        self.ends = NO_ENDS
+        self.parser: Parser | None = None
+        self._specs = specs
+        self._reads = _Stream(writes=False, late=facts.late)
+        self._writes = _Stream(writes=True, late=facts.late)
+        self._steps: list[Step] = []  # what an undecided connection was told
+        self._at_client = facts.role is Role.CLIENT
 
-    def set_endpoints(self, *, server: Endpoint, client: Endpoint) -> None:
-        """Say between whom the connection is."""
-        self.exchanges.server = server
-        self.exchanges.client = client
+    def learn(self, ends: Ends) -> None:
+        """Take what the record of its opening tells."""
+        self.ends = ends
+        if self.parser is None and self.facts.role is Role.UNKNOWN:
+            self.facts.role = ends.role
+            self._at_client = ends.role is Role.CLIENT
+        ends.tell(self.facts)
 
     @property
     def busy(self) -> bool:
-        """Whether an exchange is open."""
-        return bool(self.exchanges)
+        """Whether something is under way that an idle connection would not have."""
+        return self.parser is not None and self.parser.busy
 
     def take(self, piece: Piece, write: bool) -> None:
         """Take the next piece. Never raises on what is in it."""
         if self.ignored:
             return
-        time_ns, end_ns, tgid, tid, cgroup_id, offset, result, _, data = piece
-        side: Requests | Responses
-        other: Requests | Responses
-        side, other = (self._responses, self._requests) if write else (self._requests, self._responses)
-        reader = side.reader
-        if reader.offset < 0:
-            reader.offset = offset
-        fresh = time_ns != side.call_ns or tid != side.call_tid
+        time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, offset, result, _, data = piece
+        stream, other = (self._writes, self._reads) if write else (self._reads, self._writes)
+        if stream.offset < 0:
+            stream.offset = offset
+        call = stream.call
+        fresh = time_ns != call.begin_ns or tid != call.tid
         if fresh:
-            if side.call_end_offset > reader.offset:
-                self._settle(side)
-            if other.call_end_offset > other.reader.offset and (
-                tid == other.call_tid or time_ns > other.call_end_ns + NUMBERED_WITHIN_NS
+            if stream.end_offset > stream.offset:
+                self._settle(stream)
+            if other.end_offset > other.offset and (
+                tid == other.call.tid or time_ns > other.call.end_ns + NUMBERED_WITHIN_NS
             ):
                 self._settle(other)
-            side.call_ns = time_ns
-            side.call_tid = tid
-            side.call_end_ns = end_ns
-            side.call_end_offset = offset + result if result > 0 else -1
-        self.begin_ns = time_ns
-        self.end_ns = end_ns
-        self._tgid = tgid
-        self._tid = tid
-        self._cgroup_id = cgroup_id
+            stream.call = call = Call(time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, published)
+            stream.end_offset = offset + result if result > 0 else -1
         if result <= 0 and not data:
-            self._nothing_moved(result, write)
+            self._nothing_moved(call, result, write)
             return
-        if offset != reader.offset:
-            data = self._align(side, offset, data)
+        if offset != stream.offset:
+            data = self._align(stream, call, offset, data)
+            offset = stream.offset
         if not data or self.ignored:
             return
-        if not write:
-            self._reads_ended = False
-            if self._requests.current is not None:
-                self.exchanges.read_on(self._requests.current, tgid, tid, end_ns)
-        if reader.state is State.LOST and not self._resume(side, data, fresh):
+        stream.offset = offset + len(data)
+        parser = self.parser
+        if parser is None:
+            self._recognise(stream, call, data, offset, fresh=fresh)
             return
-        if write and fresh and reader.state is State.LENGTH:
-            self._end_unseen_body(data)
-        try:
-            reader.feed(data)
-        except InvalidHttp:
-            self._invalid(side)
-        if write:
-            self._last_write_ns = end_ns
-        if self.exchanges.waits_for_holder:
-            self.exchanges.hold_next(end_ns if write else 0)
+        parser.feed(call, data, offset, from_client=write is self._at_client)
+        if parser.ignored or parser.successor is not None:
+            self._move_on(parser)
 
     @property
     def unsettled(self) -> bool:
         """Whether a call moved bytes of which the end has not come, and may never."""
-        requests, responses = self._requests, self._responses
-        return not self.ignored and (
-            requests.call_end_offset > requests.reader.offset
-            or responses.call_end_offset > responses.reader.offset
-        )
+        reads, writes = self._reads, self._writes
+        return not self.ignored and (reads.end_offset > reads.offset or writes.end_offset > writes.offset)
 
     def settle(self, before_ns: int) -> None:
         """Pass over what calls that returned by ``before_ns`` left out; no more of it will come."""
-        for side in (self._requests, self._responses):
-            if side.call_end_ns <= before_ns:
-                self._settle(side)
-
-    def _settle_all(self) -> None:
-        self._settle(self._requests)
-        self._settle(self._responses)
+        for stream in (self._reads, self._writes):
+            if stream.call.end_ns <= before_ns:
+                self._settle(stream)
 
     def close(self, time_ns: int) -> None:
-        """The server closed it: a response that only the close delimits is complete, others are not."""
+        """The process closed it."""
         self._settle_all()
-        responses = self._responses
-        exchange = responses.current
-        if exchange is not None and responses.reader.state is State.UNTIL_CLOSE:
-            exchange.response_bytes += responses.reader.message_bytes
-            responses.current = None
-            exchange.end_ns = self._last_write_ns
-            self._answer(exchange, time_ns)
-        self.abort(time_ns, "connection_closed")
+        if self.parser is not None:
+            self.parser.close(time_ns)
+        self._ignore()
 
     def abort(self, time_ns: int, error: str) -> None:
         """It carries nothing more: give out what is open, with that error unless it was answered."""
         self._settle_all()
-        self._finish_all(time_ns, error)
-        self.ignore()
+        if self.parser is not None:
+            self.parser.abort(time_ns, error)
+        self._ignore()
 
-    def ignore(self) -> None:
-        """Take nothing more from this connection; exchanges must have been finished."""
+    def _ignore(self) -> None:
+        """Take nothing more from this connection; its parser must have given out what was open."""
         self.ignored = True
-        self._requests.reader.stop()
-        self._responses.reader.stop()
-        self._requests.current = self._responses.current = None
+        self.parser = None
+        self._steps.clear()
 
-    # Exchanges
+    def _settle_all(self) -> None:
+        self._settle(self._reads)
+        self._settle(self._writes)
 
-    def open_exchange(self) -> OpenExchange:
-        """Open an exchange: the first byte of a request was read."""
-        if self.exchanges:
-            self._finish_passed_over()
-        if len(self.exchanges) >= MAX_OPEN:  # written by a way that is not observed
-            self.session.count("responses_not_seen", len(self.exchanges))
-            self._finish_all(self.end_ns, "response_not_seen")
-            self._responses.reader.lose()
-        exchange = self.exchanges.open(
-            tgid=self._tgid, tid=self._tid, cgroup_id=self._cgroup_id, read_ns=self.end_ns
-        )
-        exchange.request_end_ns = self.end_ns
-        if self.requests_missed:  # a response to a request that was not seen would be taken for ours
-            self.requests_missed = False
-            if self.exchanges.unanswered(other_than=exchange) is not None:
-                exchange.error = "capture_gap"
-        return exchange
+    def _settle(self, stream: _Stream) -> None:
+        size = stream.end_offset - stream.offset
+        if size > 0 and not self.ignored:
+            self._pass_over(stream, stream.call, size)
 
-    def answered(self, exchange: OpenExchange) -> None:
-        """Take note that the response is complete with the present write."""
-        exchange.end_ns = self.end_ns
-        self._answer(exchange, self.end_ns)
-        if exchange.upgrades:
-            self.session.count("upgraded")
-            self._finish_all(self.end_ns, "connection_closed")
-            self.ignore()
-
-    def _answer(self, exchange: OpenExchange, time_ns: int) -> None:
-        exchange.answered = True
-        if exchange.generation is not None:
-            exchange.generation.response_ended()
-        self.exchanges.let_go(exchange, time_ns)
-        self.finish_if_over(exchange)
-
-    def finish_if_over(self, exchange: OpenExchange) -> None:
-        """Give out an exchange of which nothing more is to come."""
-        if exchange.answered and (exchange.request_done or self._reads_ended):
-            self._finish(exchange, exchange.end_ns)
-
-    def _finish(self, exchange: OpenExchange, time_ns: int, error: str = "") -> None:
-        """Give out an exchange. An unanswered one ends at its last write, or at ``time_ns`` without any."""
-        requests, responses = self._requests, self._responses
-        if requests.current is exchange:
-            exchange.request_bytes = requests.reader.message_bytes
-            requests.current = None
-        if responses.current is exchange:
-            exchange.response_bytes += responses.reader.message_bytes
-            responses.current = None
-        if not exchange.answered:
-            wrote = exchange.status_code and self._last_write_ns >= exchange.first_byte_ns
-            exchange.end_ns = self._last_write_ns if wrote else time_ns
-            exchange.error = exchange.error or error
-        self.exchanges.finish(exchange, time_ns)
-        if self._garbage and not self.exchanges:
-            self.ignore()
-
-    def _finish_all(self, time_ns: int, error: str) -> None:
-        for exchange in self.exchanges:
-            self._finish(exchange, time_ns, error)
-
-    def _finish_passed_over(self) -> None:
-        """A new request comes: give out those whose response went by without its framing being known."""
-        if self._responses.reader.state is not State.LOST:
-            return
-        for exchange in self.exchanges:
-            if exchange.framing_lost or exchange.start_ns < self._last_write_ns < self.end_ns:
-                self._finish(exchange, self.end_ns, "capture_gap")
-
-    # Holes and bytes that are not HTTP/1
-
-    def _nothing_moved(self, result: int, write: bool) -> None:
-        if result == 0:
-            if not write:
-                self._reads_ended = True
-                current = self._requests.current
-                if current is not None:
-                    self.finish_if_over(current)
-        elif result not in _WAITS:
-            self.session.count("socket_errors")
-            if result in _DEAD:
-                self.abort(self.end_ns, "connection_closed")
-
-    def _align(self, side: Requests | Responses, offset: int, data: bytes) -> bytes:
-        size = offset - side.reader.offset
+    def _align(self, stream: _Stream, call: Call, offset: int, data: bytes) -> bytes:
+        """Bring the stream to a piece's offset: pass over a hole, or drop what was there before."""
+        size = offset - stream.offset
         if size > 0:
-            if self._searching:
-                side.reader.offset += size
-                self.session.count("late_bytes_skipped", size)
-            else:
-                self._pass_over(side, size)
+            self._pass_over(stream, call, size)
             return data
         self.session.count("bytes_repeated", min(-size, len(data)))
         return data[-size:]
 
-    def _settle(self, side: Requests | Responses) -> None:
-        size = side.call_end_offset - side.reader.offset
-        if size <= 0 or self.ignored:
+    def _pass_over(self, stream: _Stream, call: Call, size: int) -> None:
+        offset = stream.offset
+        stream.offset = offset + size
+        parser = self.parser
+        if parser is not None:
+            parser.gap(call, size, offset, from_client=stream.writes is self._at_client)
+            if parser.ignored or parser.successor is not None:
+                self._move_on(parser)
             return
-        self.begin_ns, self.end_ns = side.call_ns, side.call_end_ns
-        if self._searching:
-            side.reader.offset += size
-            self.session.count("late_bytes_skipped", size)
-            return
-        self._pass_over(side, size)
-        if side is self._responses:
-            self._last_write_ns = self.end_ns
-        if self.exchanges.waits_for_holder:
-            self.exchanges.hold_next(self.end_ns)
+        self.session.count("late_bytes_skipped", size)
+        if not self.facts.late:
+            self._begin_late()
 
-    def _pass_over(self, side: Requests | Responses, size: int) -> None:
-        if not side.reader.gap(size):
-            side.lost()
+    def _nothing_moved(self, call: Call, result: int, write: bool) -> None:
+        if result == 0:
+            if not write and self.parser is not None:
+                self.parser.end(call, from_client=not self._at_client)
+        elif result not in _WAITS:
+            self.session.count("socket_errors")
+            if result in _DEAD:
+                self.abort(call.end_ns, "connection_closed")
 
-    def _resume(self, side: Requests | Responses, data: bytes, fresh: bool) -> bool:
-        """With framing unknown: whether a message starts here. Else the bytes are passed over."""
-        reader = side.reader
-        if fresh and reader.starts_message(data):
-            if side is self._requests:
-                self._searching = False
-                reader.restart()
-                return True
-            if self._start_response_again():
-                reader.restart()
-                return True
-        reader.offset += len(data)
-        self.session.count("late_bytes_skipped" if self._searching else "resync_bytes_skipped", len(data))
-        if side is self._responses:
-            self._last_write_ns = self.end_ns
-        return False
+    def _move_on(self, parser: Parser) -> None:
+        """Let the successor read on, or nobody."""
+        while parser.successor is not None and not parser.ignored:
+            parser = parser.successor
+        if parser.ignored:
+            self._ignore()
+        else:
+            self.parser = parser
 
-    def _start_response_again(self) -> bool:
-        """Whether what looks like a response can be one: there is a request that it may answer."""
-        lost = self._responses.current
-        if lost is None:
-            return self.exchanges.unanswered() is not None
-        waiting = self.exchanges.unanswered(other_than=lost)
-        if lost.status_code and waiting is None:
-            return False  # of its body, for all we know
-        if not lost.status_code and (waiting is None or waiting.start_ns == lost.start_ns):
-            self._responses.current = None
-            return True
-        self._finish(lost, self.begin_ns, "capture_gap")  # or else, the client asked again: it had its answer
-        return True
+    # Which protocol it speaks
 
-    def _end_unseen_body(self, data: bytes) -> None:
-        """End a body that went out unseen: its client asked again after it, and that is answered now."""
-        responses = self._responses
-        current = responses.current
-        if current is None or not responses.reader.starts_message(data):
-            return
-        waiting = self.exchanges.unanswered(other_than=current)
-        if waiting is not None and waiting.start_ns > self._last_write_ns and waiting.request_done:
-            self.session.count("bodies_unseen")
-            current.response_bytes += responses.reader.message_bytes
-            responses.current = None
-            current.end_ns = self._last_write_ns
-            self._answer(current, waiting.start_ns)
-            responses.reader.restart()
+    def _recognise(self, stream: _Stream, call: Call, data: bytes, offset: int, *, fresh: bool) -> None:
+        """Take bytes of a connection of which nobody knows what it speaks; ``fresh``: the first of a call."""
+        late = self.facts.late
+        if late:
+            stream.calls += fresh
+            answer = self._ask(stream, data, late=True) if fresh else _NOBODY
+        else:
+            self._steps.append((stream, call, data, offset))
+            stream.head += data
+            answer = self._ask(stream, stream.head, late=False)
+        recognition, spec, from_client = answer
+        if spec is not None:
+            self._speak(spec, Role.CLIENT if stream.writes is from_client else Role.SERVER)
+            self._replay(self._steps or [(stream, call, data, offset)])
+        elif late:
+            self.session.count("late_bytes_skipped", len(data))
+            if min(self._reads.calls, self._writes.calls) >= MAX_UNDECIDED_CALLS:
+                self._give_up()
+        elif recognition is Recognition.NO or len(stream.head) >= MAX_UNDECIDED_BYTES:
+            self._give_up()
 
-    def _invalid(self, side: Requests | Responses) -> None:
-        reader = side.reader
-        head = reader.partial_head
-        if side is self._requests:
-            exchange = self._requests.current
-            if exchange is not None and head is not None and not exchange.head_seen:
-                if head.method == "PRI" and head.version == "2.0":
-                    self.session.count("http2_not_supported_yet")
-                    self.exchanges.drop(exchange, self.end_ns)
-                    self._requests.current = None
-                    self._finish_all(self.end_ns, "connection_closed")
-                    self.ignore()
-                    return
-                if head.target and head.version in _HTTP1_VERSIONS:
-                    exchange.fill(head)
-                else:
-                    self.exchanges.drop(exchange, self.end_ns)
-                    self._requests.current = None
-                    exchange = None
-            self.session.count("not_http")
-            reader.stop()
-            self._garbage = True
-            if exchange is not None:  # the server may still answer it, with 400
-                exchange.error = "invalid_http"
-                exchange.request_done = True
-                self.finish_if_over(exchange)
-            if not self.exchanges:
-                self.ignore()
-            return
-        self.session.count("not_http")
-        self._finish_all(self.end_ns, "invalid_http")
-        self.ignore()
+    def _ask(self, stream: _Stream, data: bytes, *, late: bool) -> Answer:
+        """Ask every protocol whether it knows the bytes; the first that is sure has them."""
+        if self.facts.role is Role.UNKNOWN:
+            spoke_first = not self._steps or self._steps[0][0] is stream
+            ways = [True, False] if spoke_first else [False, True]
+        else:
+            ways = [stream.writes is self._at_client]
+        best = _NOBODY
+        for spec in self._specs:
+            for from_client in ways:
+                recognition = spec.recognise(data, from_client, late)
+                if recognition is Recognition.YES:
+                    return recognition, spec, from_client
+                if recognition is Recognition.MORE:
+                    best = (recognition, None, from_client)
+        return best
 
+    def _speak(self, spec: ProtocolSpec, role: Role) -> None:
+        self.facts.role = role
+        self._at_client = role is Role.CLIENT
+        self.ends.tell(self.facts)
+        self.parser = spec.open(self.facts, self.session)
 
-#: time_ns, end_ns, tgid, tid, cgroup_id, stream_offset, result, direction, data
-Piece = tuple[int, int, int, int, int, int, int, int, bytes]
+    def _replay(self, steps: list[Step]) -> None:
+        """Tell the parser what came before it."""
+        self._steps = []
+        self._reads.head = self._writes.head = b""
+        for stream, call, data, offset in steps:
+            parser = self.parser
+            if parser is None:
+                return
+            parser.feed(call, data, offset, from_client=stream.writes is self._at_client)
+            self._move_on(parser)
+
+    def _begin_late(self) -> None:
+        """Bytes are missing before a protocol was known: as if it had been found open."""
+        self.facts.late = True
+        self.session.count("late_bytes_skipped", sum(len(data) for _, _, data, _ in self._steps))
+        self._steps.clear()
+
+    def _give_up(self) -> None:
+        self.session.count("protocol_unknown")
+        self._ignore()

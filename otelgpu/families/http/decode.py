@@ -11,14 +11,18 @@ given up and counted. Example: pieces 0, 2, 1 are taken as 0, then 1 and 2; piec
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from otelgpu.families.http.connection import Connection, Piece
+from otelgpu.families.http.ends import read_ends
 from otelgpu.families.http.pieces import PieceLayout
+from otelgpu.families.http.protocol import ConnectionFacts, ProtocolSpec
+from otelgpu.families.http.protocols import BUILT_IN, installed
 from otelgpu.families.http.session import Session
-from otelgpu.model.exchange import Claim, Endpoint, Exchange
+from otelgpu.model.engine import EngineMessage
+from otelgpu.model.exchange import Claim, Exchange, Named, Opened, Published, Role
 from otelgpu.model.inputs import Batch, Records
 
 MAX_CONNECTIONS = 65536
@@ -26,8 +30,6 @@ BUDGET_BYTES = 32 << 20
 IDLE_NS = 10 * 60 * 1_000_000_000
 #: A record is submitted this long after the time in it at most.
 SUBMIT_NS = 100_000_000
-
-_AF_INET, _AF_INET6 = 2, 10  # Linux, include/linux/socket.h
 
 _MAX_HELD_PIECES = 1024
 _MAX_HELD_BYTES = 262144
@@ -42,10 +44,15 @@ class HttpActivity:
 
     claims: list[Claim]
     exchanges: list[Exchange]
+    opened: list[Opened]
+    named: list[Named]
+    messages: list[EngineMessage]
 
 
 class HttpState:
     """All connections of a session. ``write_direction`` is ``HTTP_DIRECTION_WRITE`` of the object's BTF.
+
+    ``protocols``: those that are known; by default the built-in ones and the plug-ins of this installation.
 
     ``counters`` maps every name of :data:`~otelgpu.families.http.session.COUNTERS` to its count so far.
     The session must call :meth:`expire` now and then (at every Tick), or what waits for a lost record and
@@ -59,8 +66,13 @@ class HttpState:
         max_connections: int = MAX_CONNECTIONS,
         budget_bytes: int = BUDGET_BYTES,
         idle_ns: int = IDLE_NS,
+        capture_content: bool = False,
+        protocols: Sequence[ProtocolSpec] | None = None,
     ) -> None:
-        self._session = Session(budget_bytes)
+        plugins = installed()
+        self._protocols = (*BUILT_IN, *plugins.specs) if protocols is None else protocols
+        self._session = Session(budget_bytes, capture_content=capture_content)
+        self._session.count("plugins_not_loaded", len(plugins.failed))
         self._connections: OrderedDict[int, Connection] = OrderedDict()  # least recently used first
         self._by_process: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, None] = {}  # connections that expire() must look at
@@ -122,8 +134,15 @@ class HttpState:
 
     def _activity(self) -> HttpActivity:
         session = self._session
-        activity = HttpActivity(claims=session.claims, exchanges=session.exchanges)
+        activity = HttpActivity(
+            claims=session.claims,
+            exchanges=session.exchanges,
+            opened=session.opened,
+            named=session.named,
+            messages=session.messages,
+        )
         session.claims, session.exchanges = [], []
+        session.opened, session.named, session.messages = [], [], []
         return activity
 
     def _data(self, kind: str, records: Records) -> None:
@@ -138,7 +157,12 @@ class HttpState:
                 tgid,
                 tid,
                 cgroup,
+                trace_id,
+                span_id,
+                trace_flags,
+                context_source,
                 identity,
+                arrival_ns,
                 offset,
                 result,
                 sequence,
@@ -158,7 +182,13 @@ class HttpState:
                 self._move(connection, tgid)
             end_ns = time_ns + duration_ns
             connection.last_ns = end_ns
-            piece = (time_ns, end_ns, tgid, tid, cgroup, offset, result, way, data[:captured])
+            published = None
+            if context_source:
+                published = Published(
+                    trace_id=trace_id, span_id=span_id, flags=trace_flags, source=context_source
+                )
+            data = data[:captured]
+            piece = time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, offset, result, way, data
             if sequence == connection.next_sequence:
                 connection.next_sequence = (sequence + 1) % _SEQUENCES
                 connection.take(piece, way == write_direction)
@@ -182,7 +212,7 @@ class HttpState:
         if room and self._session.keep(size):
             connection.held[sequence] = piece
             connection.held_bytes += size
-            self._waiting[connection.identity] = None
+            self._waiting[connection.facts.identity] = None
             return
         self._take_held(connection, give_up=True)
         self._skip_to(connection, sequence)
@@ -191,9 +221,9 @@ class HttpState:
 
     def _take(self, connection: Connection, piece: Piece) -> None:
         connection.next_sequence = (connection.next_sequence + 1) % _SEQUENCES
-        connection.take(piece, piece[7] == self._write_direction)
+        connection.take(piece, piece[9] == self._write_direction)
         if connection.unsettled:
-            self._waiting[connection.identity] = None
+            self._waiting[connection.facts.identity] = None
 
     def _skip_to(self, connection: Connection, sequence: int) -> None:
         """Give up the pieces before ``sequence``. Those of before we looked were not ours to lose."""
@@ -228,7 +258,7 @@ class HttpState:
     def _settle(self, connection: Connection, before_ns: int) -> None:
         """Stop waiting for what should have come by now."""
         self._take_held(connection, give_up=True, before_ns=before_ns)
-        if connection.identity not in self._connections:
+        if connection.facts.identity not in self._connections:
             return
         connection.settle(before_ns)
         if connection.close_at is not None and connection.close_at[0] <= before_ns:
@@ -236,7 +266,7 @@ class HttpState:
             self._skip_to(connection, pieces)
             self._end(connection, time_ns)
         elif not (connection.held or connection.unsettled or connection.close_at):
-            self._waiting.pop(connection.identity, None)
+            self._waiting.pop(connection.facts.identity, None)
 
     def _release(self, connection: Connection, size: int) -> None:
         connection.held_bytes -= size
@@ -252,11 +282,7 @@ class HttpState:
                 connection = self._appear(identity, opened=True, late=bool(record["late"]))
             self._move(connection, int(record["head"]["tgid"]))
             connection.last_ns = max(connection.last_ns, int(record["head"]["time_ns"]))
-            family = int(record["address_family"])
-            connection.set_endpoints(
-                server=_endpoint(family, record["local_address"].tobytes(), int(record["local_port"])),
-                client=_endpoint(family, record["peer_address"].tobytes(), int(record["peer_port"])),
-            )
+            connection.learn(read_ends(record))
 
     def _close(self, records: Records) -> None:
         for record in records:
@@ -268,12 +294,13 @@ class HttpState:
                 self._end(connection, time_ns)
             else:
                 connection.close_at = (time_ns, pieces)
-                self._waiting[connection.identity] = None
+                self._waiting[connection.facts.identity] = None
 
     def _appear(self, identity: int, *, opened: bool, late: bool) -> Connection:
         if not opened:
             self._session.count("connections_not_opened")
-        connection = Connection(identity, self._session, opened=opened, late=late)
+        facts = ConnectionFacts(identity=identity, role=Role.UNKNOWN, late=late)
+        connection = Connection(facts, self._session, self._protocols, opened=opened)
         self._connections[identity] = connection
         if len(self._connections) > self._max_connections:
             oldest = next(iter(self._connections.values()))
@@ -287,34 +314,25 @@ class HttpState:
         """Note which process the connection is used by."""
         self._leave(connection)
         connection.tgid = tgid
-        self._by_process.setdefault(tgid, {})[connection.identity] = None
+        self._by_process.setdefault(tgid, {})[connection.facts.identity] = None
 
     def _leave(self, connection: Connection) -> None:
         members = self._by_process.get(connection.tgid)
         if members is not None:
-            members.pop(connection.identity, None)
+            members.pop(connection.facts.identity, None)
             if not members:
                 del self._by_process[connection.tgid]
 
     def _end(self, connection: Connection, time_ns: int) -> None:
         connection.close(time_ns)
         self._forget(connection)
-        self._ended[connection.identity] = None
+        self._ended[connection.facts.identity] = None
         if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
 
     def _forget(self, connection: Connection) -> None:
         self._release(connection, connection.held_bytes)
         connection.held.clear()
-        self._connections.pop(connection.identity, None)
-        self._waiting.pop(connection.identity, None)
+        self._connections.pop(connection.facts.identity, None)
+        self._waiting.pop(connection.facts.identity, None)
         self._leave(connection)
-
-
-def _endpoint(family: int, address: bytes, port: int) -> Endpoint:
-    if family == _AF_INET:
-        return Endpoint(address=str(ipaddress.IPv4Address(address[:4])), port=port)
-    if family == _AF_INET6:
-        parsed = ipaddress.IPv6Address(address)
-        return Endpoint(address=str(parsed.ipv4_mapped or parsed), port=port)
-    return Endpoint(address="", port=0)

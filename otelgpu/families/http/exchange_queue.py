@@ -12,30 +12,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from otelgpu.families.http.open_exchange import OpenExchange
+from otelgpu.families.http.protocol import Call, ConnectionFacts
 from otelgpu.families.http.session import Session
-from otelgpu.model.exchange import Claim, Endpoint
-
-UNKNOWN_ENDPOINT = Endpoint(address="", port=0)
+from otelgpu.model.exchange import Claim, Role, StartSource
 
 
 class ExchangeQueue:
-    """Requests that are not over, the oldest first. ``server`` and ``client`` are the connection's ends."""
+    """Requests that are not over, the oldest first. Only at a server's end are they held by threads."""
 
     __slots__ = (
-        "_connection",
+        "_at_server",
         "_exchanges",
+        "_facts",
         "_holder",
         "_next_ordinal",
         "_session",
         "_thread",
-        "client",
-        "server",
     )
 
-    def __init__(self, connection: int, session: Session) -> None:
-        self.server = UNKNOWN_ENDPOINT
-        self.client = UNKNOWN_ENDPOINT
-        self._connection = connection
+    def __init__(self, facts: ConnectionFacts, session: Session) -> None:
+        self._facts = facts
+        self._at_server = facts.role is Role.SERVER
         self._session = session
         self._exchanges: list[OpenExchange] = []
         self._next_ordinal = 0
@@ -52,17 +49,16 @@ class ExchangeQueue:
     @property
     def waits_for_holder(self) -> bool:
         """Whether an exchange is open and none is held."""
-        return self._holder is None and bool(self._exchanges)
+        return self._holder is None and self._at_server and bool(self._exchanges)
 
-    def open(self, *, tgid: int, tid: int, cgroup_id: int, read_ns: int) -> OpenExchange:
-        """Append an exchange of which the first byte was read at ``read_ns`` by that thread."""
+    def open(self, call: Call, *, start_ns: int, start_source: StartSource) -> OpenExchange:
+        """Append an exchange of which the call moved the first byte."""
         exchange = OpenExchange(
             key=self._session.new_key(),
             ordinal=self._next_ordinal,
-            tgid=tgid,
-            tid=tid,
-            cgroup_id=cgroup_id,
-            start_ns=read_ns,
+            call=call,
+            start_ns=start_ns,
+            start_source=start_source,
         )
         self._next_ordinal += 1
         self._exchanges.append(exchange)
@@ -79,15 +75,15 @@ class ExchangeQueue:
         """Let the thread that read the first unanswered request hold it, from ``time_ns`` or its start on."""
         exchange = self.unanswered()
         if exchange is not None and not exchange.framing_lost:
-            self._hold(exchange, max(exchange.start_ns, time_ns))
+            self._hold(exchange, max(exchange.taken_ns, time_ns))
 
-    def read_on(self, exchange: OpenExchange, tgid: int, tid: int, time_ns: int) -> None:
-        """Take note that a thread read more of a request: if another one held it, it lets go."""
-        exchange.request_end_ns = time_ns
-        exchange.tgid, exchange.tid = tgid, tid
-        if exchange is self._holder and self._thread != (tgid, tid):
-            self.let_go(exchange, time_ns)
-            self._hold(exchange, time_ns)
+    def read_on(self, exchange: OpenExchange, call: Call) -> None:
+        """Take note that a thread moved more of a request: if another one held it, it lets go."""
+        exchange.request_end_ns = call.end_ns
+        exchange.tgid, exchange.tid = call.tgid, call.tid
+        if exchange is self._holder and self._thread != (call.tgid, call.tid):
+            self.let_go(exchange, call.end_ns)
+            self._hold(exchange, call.end_ns)
 
     def let_go(self, exchange: OpenExchange, time_ns: int) -> None:
         """End the hold of an exchange, if it is held."""
@@ -113,6 +109,11 @@ class ExchangeQueue:
         if exchange.generation is not None:
             exchange.generation.drop()
 
+    def hand_over(self, exchange: OpenExchange, time_ns: int) -> None:
+        """Leave an exchange to another parser, which gives it out."""
+        self.let_go(exchange, time_ns)
+        self._exchanges.remove(exchange)
+
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
         """Give out an exchange that is over since ``time_ns``."""
         if not (exchange.head_seen or exchange.status_code):
@@ -121,7 +122,5 @@ class ExchangeQueue:
             return
         if exchange.error == "capture_gap":
             self._session.count("capture_gaps")
-        self._session.exchanges.append(
-            exchange.finish(connection=self._connection, server=self.server, client=self.client)
-        )
+        self._session.exchanges.append(exchange.finish(self._facts))
         self.drop(exchange, time_ns)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Protocol
 
 import httptools
@@ -28,23 +28,26 @@ _MAX_LINE_BYTES = 4096
 _MAX_VALUE_BYTES = 1024
 _MAX_VALUES = 32
 
-_WANTED = frozenset(
+#: Names of the headers that this family reads, whoever sends them.
+HEADERS = frozenset(
     (
         b"connection",
         b"content-encoding",
         b"content-length",
         b"content-type",
+        b"sec-websocket-extensions",
         b"traceparent",
         b"tracestate",
         b"transfer-encoding",
+        b"upgrade",
         b"user-agent",
     )
 )
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
-_REQUEST_START = re.compile(
-    rb"(?:GET|HEAD|POST|PUT|DELETE|CONNECT|OPTIONS|TRACE|PATCH|QUERY|PROPFIND|REPORT|PRI) [/*A-Za-z0-9\[]"
+REQUEST_START = re.compile(
+    rb"(?:GET|HEAD|POST|PUT|DELETE|CONNECT|OPTIONS|TRACE|PATCH|QUERY|PROPFIND|REPORT) [/*A-Za-z0-9\[]"
 )
-_RESPONSE_START = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?:[ \r]|$)")
+RESPONSE_START = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?:[ \r]|$)")
 _VERSIONS = ("1.0", "1.1")
 
 
@@ -70,9 +73,10 @@ class State(enum.IntEnum):
 class Head:
     """The head of one message: what llhttp reports, bounded. The callbacks are httptools' protocol."""
 
-    __slots__ = ("complete", "method", "status", "target", "values", "version")
+    __slots__ = ("_wanted", "complete", "method", "status", "target", "values", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Container[bytes] = HEADERS) -> None:
+        self._wanted = wanted
         self.complete = False
         self.method = ""
         self.status = 0
@@ -87,7 +91,7 @@ class Head:
     def on_header(self, name: bytes, value: bytes | None) -> None:
         """Keep the few headers that are used; all others, secrets among them, are dropped here."""
         key = name.lower()
-        if key in _WANTED:
+        if key in self._wanted:
             values = self.values.setdefault(key, [])
             if len(values) < _MAX_VALUES:
                 values.append((value or b"")[:_MAX_VALUE_BYTES].strip(b" \t"))
@@ -165,7 +169,10 @@ class MessageSink(Protocol):
 
 
 class MessageReader:
-    """The state of one direction. ``feed`` and ``gap`` must be called in stream order."""
+    """The state of one direction. ``feed`` and ``gap`` must be called in stream order.
+
+    ``wanted``: names of the headers that its heads keep.
+    """
 
     __slots__ = (
         "_carry",
@@ -175,13 +182,15 @@ class MessageReader:
         "_request",
         "_sink",
         "_tail",
+        "_wanted",
         "message_start",
         "offset",
         "state",
         "wants_body",
     )
 
-    def __init__(self, *, request: bool, sink: MessageSink) -> None:
+    def __init__(self, *, request: bool, sink: MessageSink, wanted: Container[bytes] = HEADERS) -> None:
+        self._wanted = wanted
         self.state = State.IDLE
         self.offset = 0
         self.message_start = 0
@@ -216,7 +225,7 @@ class MessageReader:
 
     def starts_message(self, data: bytes) -> bool:
         """Whether ``data`` looks like the first bytes of a message; used when framing is unknown."""
-        pattern = _REQUEST_START if self._request else _RESPONSE_START
+        pattern = REQUEST_START if self._request else RESPONSE_START
         return pattern.match(data) is not None
 
     def restart(self) -> None:
@@ -287,7 +296,7 @@ class MessageReader:
             if position == end:
                 return end
         self.message_start = base + position
-        self._head = head = Head()
+        self._head = head = Head(self._wanted)
         parser = httptools.HttpRequestParser(head) if self._request else httptools.HttpResponseParser(head)
         # What the server accepted is a fact: be as lenient as servers are.
         parser.set_dangerous_leniencies(
@@ -312,7 +321,8 @@ class MessageReader:
         except httptools.HttpParserUpgrade:
             pass  # whether the connection is upgraded is for the response to say
         except httptools.HttpParserError as error:
-            raise InvalidHttp(str(error)) from None
+            if not head.complete:  # else it stops behind a 101 that names no Upgrade
+                raise InvalidHttp(str(error)) from None
         if head.complete != (found >= 0):
             raise InvalidHttp("head without a blank line")
         if head.complete:

@@ -1,18 +1,20 @@
 """An exchange that is not finished: what :class:`~otelgpu.model.exchange.Exchange` is made of, in the making.
 
-It holds facts only; ``connection`` decides when each becomes known.
+It holds facts only; the parser decides when each becomes known.
 """
 
 from __future__ import annotations
 
 from otelgpu.families.http.framing import Head
 from otelgpu.families.http.llm import GenerationReader
+from otelgpu.families.http.protocol import Call, ConnectionFacts
 from otelgpu.families.http.trace_context import parse_trace_context
-from otelgpu.model.exchange import Endpoint, Exchange, TraceParent
+from otelgpu.model.exchange import Exchange, Published, Rpc, StartSource, TraceParent
 
 SWITCHING_PROTOCOLS = 101
 MAX_PATH = 1024
 MAX_USER_AGENT = 256
+MAX_UPGRADE = 32
 
 
 class OpenExchange:
@@ -29,30 +31,44 @@ class OpenExchange:
         "head_seen",
         "key",
         "method",
+        "named",
         "ordinal",
         "parent",
         "path",
         "protocol_version",
+        "published",
         "query_present",
+        "read_ns",
         "request_bytes",
         "request_done",
         "request_end_ns",
         "response_bytes",
+        "rpc",
         "start_ns",
+        "start_source",
         "status_code",
+        "taken_ns",
         "tgid",
         "tid",
+        "upgrade",
         "user_agent",
+        "websocket_extensions",
+        "wire_id",
     )
 
-    def __init__(self, *, key: int, ordinal: int, tgid: int, tid: int, cgroup_id: int, start_ns: int) -> None:
+    def __init__(
+        self, *, key: int, ordinal: int, call: Call, start_ns: int, start_source: StartSource
+    ) -> None:
         self.key = key
         self.ordinal = ordinal
-        self.tgid = tgid
-        self.tid = tid
-        self.cgroup_id = cgroup_id
+        self.tgid = call.tgid
+        self.tid = call.tid
+        self.cgroup_id = call.cgroup_id
         self.start_ns = start_ns
-        self.request_end_ns = 0
+        self.start_source = start_source
+        self.read_ns = 0 if start_source is StartSource.WRITE else call.end_ns
+        self.taken_ns = call.end_ns  # from when on a thread can work for it
+        self.request_end_ns = call.end_ns
         self.first_byte_ns = 0
         self.end_ns = 0
         self.method = ""
@@ -64,6 +80,12 @@ class OpenExchange:
         self.response_bytes = 0
         self.user_agent = ""
         self.parent: TraceParent | None = None
+        self.published: Published | None = None
+        self.rpc: Rpc | None = None
+        self.wire_id = b""
+        self.upgrade = ""  # the protocol that the client asked to change to, then, that the server agreed to
+        self.websocket_extensions = b""  # that the server agreed to
+        self.named = False  # the id of its response was told
         self.error = ""
         self.generation: GenerationReader | None = None
         self.head_seen = False  # of the request
@@ -88,16 +110,27 @@ class OpenExchange:
         self.path = target[:MAX_PATH].decode("utf-8", "replace")
         self.query_present = bool(question_mark)
         self.user_agent = head.last(b"user-agent")[:MAX_USER_AGENT].decode("utf-8", "replace")
+        self._take_upgrade(head)
         parents = head.all(b"traceparent")
         if parents:
             self.parent = parse_trace_context(parents, head.all(b"tracestate"))
 
-    def finish(self, *, connection: int, server: Endpoint, client: Endpoint) -> Exchange:
-        """Return the finished form."""
+    def agree(self, head: Head) -> None:
+        """Take what the response says of a change of protocol."""
+        self._take_upgrade(head)
+        self.websocket_extensions = head.last(b"sec-websocket-extensions")
+
+    def _take_upgrade(self, head: Head) -> None:
+        upgrade = head.last(b"upgrade")
+        if upgrade:
+            self.upgrade = upgrade[:MAX_UPGRADE].decode("latin-1").lower()
+
+    def finish(self, facts: ConnectionFacts) -> Exchange:
+        """Return the finished form, of a connection of which that is known."""
         generation = self.generation
         return Exchange(
             key=self.key,
-            connection=connection,
+            connection=facts.identity,
             ordinal=self.ordinal,
             tgid=self.tgid,
             tid=self.tid,
@@ -113,10 +146,17 @@ class OpenExchange:
             status_code=self.status_code,
             request_bytes=self.request_bytes,
             response_bytes=self.response_bytes,
-            server=server,
-            client=client,
+            server=facts.server,
+            client=facts.client,
             user_agent=self.user_agent,
             parent=self.parent,
             error=self.error or (generation.error if generation is not None else ""),
             generation=generation.generation() if generation is not None else None,
+            role=facts.role,
+            start_source=self.start_source,
+            read_ns=self.read_ns,
+            tls=facts.tls,
+            rpc=self.rpc,
+            published=self.published,
+            wire_id=self.wire_id,
         )

@@ -13,10 +13,13 @@ import numpy as np
 
 from otelgpu.model.inputs import Records
 
-PieceRow = tuple[int, int, int, int, int, int, int, int, int, int, int, bytes]
+PieceRow = tuple[int, int, int, int, int, bytes, bytes, int, int, int, int, int, int, int, int, int, bytes]
 
-_HEAD_FIELDS = ("time_ns", "duration_ns", "tgid", "tid", "cgroup_id")
-_PIECE_FIELDS = ("connection", "stream_offset", "result", "sequence", "captured", "direction")
+_HEAD_FIELDS = (
+    *("time_ns", "duration_ns", "tgid", "tid", "cgroup_id"),
+    *("trace_id", "span_id", "trace_flags", "context_source"),
+)
+_PIECE_FIELDS = ("connection", "arrival_ns", "stream_offset", "result", "sequence", "captured", "direction")
 _CODES = {"u8": "Q", "i8": "q", "u4": "I", "i4": "i", "u2": "H", "i2": "h", "u1": "B", "i1": "b"}
 
 
@@ -26,9 +29,8 @@ class PieceLayout:
     def __init__(self, dtype: np.dtype[np.void]) -> None:
         places = [_place(dtype, ("piece", "head", name)) for name in _HEAD_FIELDS]
         places += [_place(dtype, ("piece", name)) for name in _PIECE_FIELDS]
-        data_offset, data = _place(dtype, ("data",))
-        fields = [(offset, _CODES[field.str[1:]]) for offset, field in places]
-        fields.append((data_offset, f"{data.itemsize}s"))
+        places.append(_place(dtype, ("data",)))
+        fields = [(offset, _CODES.get(field.str[1:], f"{field.itemsize}s")) for offset, field in places]
         form = "<"
         position = 0
         for offset, code in sorted(fields):

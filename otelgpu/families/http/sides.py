@@ -1,14 +1,16 @@
 """The two directions of a connection: what their readers find becomes steps of exchanges.
 
 In: calls of the :class:`~otelgpu.families.http.framing.MessageReader` of each direction. Out: calls on the
-connection and on the body readers of its exchanges. It must not decide what holes and errors mean.
+parser and on the body readers of its exchanges. It must not decide what holes and errors mean.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from otelgpu.families.http import llm
 from otelgpu.families.http.framing import (
+    HEADERS,
     NO_BODY,
     Framing,
     Head,
@@ -16,24 +18,26 @@ from otelgpu.families.http.framing import (
     request_framing,
     response_framing,
 )
-from otelgpu.families.http.llm import GenerationReader, llm_operation
 from otelgpu.families.http.open_exchange import SWITCHING_PROTOCOLS, OpenExchange
 
 if TYPE_CHECKING:
-    from otelgpu.families.http.connection import Connection
+    from otelgpu.families.http.http1 import Http1
+    from otelgpu.families.http.protocol import Call
+
+
+_HEADERS = HEADERS | llm.HEADERS
 
 
 class _Side:
-    """One direction: its reader, the message under way and the system call that moved bytes last."""
+    """One direction: its reader, the message under way and the call that moved bytes last."""
 
-    __slots__ = ("call_end_ns", "call_end_offset", "call_ns", "call_tid", "connection", "reader")
+    __slots__ = ("call", "call_offset", "gap_call", "parser", "reader")
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.call_ns = -1
-        self.call_tid = -1
-        self.call_end_ns = 0
-        self.call_end_offset = -1  # the stream offset at which the call's bytes end
+    def __init__(self, parser: Http1) -> None:
+        self.parser = parser
+        self.call: Call | None = None
+        self.call_offset = 0  # of the first byte that was seen of the call
+        self.gap_call: Call | None = None  # the last one of which bytes are missing
         self.reader: MessageReader
 
 
@@ -42,14 +46,14 @@ class Requests(_Side):
 
     __slots__ = ("current",)
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
+    def __init__(self, parser: Http1) -> None:
+        super().__init__(parser)
         self.current: OpenExchange | None = None  # whose request is being read
-        self.reader = MessageReader(request=True, sink=self)
+        self.reader = MessageReader(request=True, sink=self, wanted=_HEADERS)
 
     def started(self) -> None:
         """Open an exchange."""
-        self.current = self.connection.open_exchange()
+        self.current = self.parser.open_exchange()
 
     def head(self, head: Head) -> Framing:
         """Take what the request says of itself."""
@@ -58,13 +62,13 @@ class Requests(_Side):
         if exchange is None:  # it was answered and given out before its head was complete
             return framing
         exchange.fill(head)
-        operation = llm_operation(exchange.method, exchange.path)
-        if operation:
-            generation = GenerationReader(operation, self.connection.session)
+        self.parser.head_seen(exchange)
+        generation = llm.http_reader(exchange.method, exchange.path, self.parser.session)
+        if generation is not None:
             exchange.generation = generation
             self.reader.wants_body = generation.request_head(head)
         if not head.keep_alive:
-            self.connection.last_request = True
+            self.parser.last_request = True
         return framing
 
     def body(self, data: bytes) -> None:
@@ -82,43 +86,44 @@ class Requests(_Side):
     def ended(self, size: int) -> None:
         """The request is complete."""
         exchange, self.current = self.current, None
-        connection = self.connection
-        if connection.last_request:
+        parser = self.parser
+        if parser.last_request:
             self.reader.stop()
         if exchange is not None:
             exchange.request_bytes = size
             exchange.request_done = True
             if exchange.generation is not None:
                 exchange.generation.request_ended()
-            connection.finish_if_over(exchange)
+            parser.finish_if_over(exchange)
 
     def lost(self) -> None:
         """Framing is unknown from here on: where the request ends, nobody can say."""
         exchange = self.current
-        self.connection.requests_missed = True
+        self.parser.requests_missed = True
         if exchange is not None:
             exchange.error = exchange.error or "capture_gap"
             exchange.request_bytes = self.reader.message_bytes
             exchange.request_done = True
-            self.connection.finish_if_over(exchange)
+            self.parser.finish_if_over(exchange)
 
 
 class Responses(_Side):
     """The direction to the client; the sink of its reader."""
 
-    __slots__ = ("current", "first_byte_ns", "interim")
+    __slots__ = ("current", "ended_at", "first_byte_ns", "interim")
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
+    def __init__(self, parser: Http1) -> None:
+        super().__init__(parser)
         self.current: OpenExchange | None = None  # whose response is being written
         self.first_byte_ns = 0
+        self.ended_at = 0  # stream offset behind the last response that ended
         self.interim = False
-        self.reader = MessageReader(request=False, sink=self)
+        self.reader = MessageReader(request=False, sink=self, wanted=_HEADERS)
 
     def started(self) -> None:
         """Note when, and whose response it is."""
-        self.current = self.connection.exchanges.unanswered()
-        self.first_byte_ns = self.connection.begin_ns
+        self.current = self.parser.exchanges.unanswered()
+        self.first_byte_ns = self.parser.response_ns
 
     def head(self, head: Head) -> Framing:
         """Take what the response says of itself; an interim one says nothing."""
@@ -127,20 +132,27 @@ class Responses(_Side):
         if self.interim:
             return NO_BODY
         if exchange is None:
-            self.connection.session.count("unsolicited_responses")
+            self.parser.session.count("unsolicited_responses")
             return response_framing(head, "")
         framing = response_framing(head, exchange.method)
         exchange.status_code = head.status
         exchange.first_byte_ns = self.first_byte_ns
+        if self.parser.at_server:
+            exchange.published = self.parser.call.published
+        if exchange.upgrade:
+            exchange.agree(head)
         if exchange.generation is not None:
             self.reader.wants_body = exchange.generation.response_head(head)
+            self._name(exchange, exchange.generation)
         return framing
 
     def body(self, data: bytes) -> None:
         """Pass body bytes to who reads them."""
         exchange = self.current
         if exchange is not None and exchange.generation is not None:
-            exchange.generation.response_body(data, self.connection.begin_ns)
+            exchange.generation.response_body(data, self.parser.response_ns)
+            if not exchange.named:
+                self._name(exchange, exchange.generation)
 
     def body_gap(self, size: int) -> None:
         """Tell who reads the body of a hole."""
@@ -155,13 +167,19 @@ class Responses(_Side):
             return
         exchange.response_bytes += size
         if not self.interim:
-            self.connection.answered(exchange)
+            self.ended_at = self.reader.message_start + size
+            self.parser.answered(exchange)
+
+    def _name(self, exchange: OpenExchange, generation: llm.GenerationReader) -> None:
+        request_id = generation.request_id
+        if request_id:
+            self.parser.named(exchange, request_id)
 
     def lost(self) -> None:
         """Framing is unknown from here on, for this response and those after it."""
         if self.current is None:
-            self.current = self.connection.exchanges.unanswered()
-        for exchange in self.connection.exchanges:
+            self.current = self.parser.exchanges.unanswered()
+        for exchange in self.parser.exchanges:
             if not exchange.answered:
                 exchange.error = exchange.error or "capture_gap"
         if self.current is not None:

@@ -15,27 +15,29 @@ MAX_EVENT_BYTES = 65536
 class EventReader:
     """One event stream. ``too_long`` counts the events that were dropped for their size."""
 
-    __slots__ = ("_buffer", "_carriage_return", "_first", "_skipping", "too_long")
+    __slots__ = ("_between", "_buffer", "_carriage_return", "_first", "_skipping", "too_long")
 
     def __init__(self) -> None:
         self._buffer = b""  # what belongs to the unfinished event, line ends as LF
         self._carriage_return = False
         self._first = True
+        self._between = False  # whether nothing is held over: no byte, no carriage return, nothing to skip
         self._skipping = False  # until the next blank line
         self.too_long = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of each event that these bytes complete; events without data give nothing."""
-        if self._carriage_return or b"\r" in data:
-            data = self._with_line_feeds(data)
-        held = self._buffer
         if (  # one whole event of one line, which is what an LLM server writes
-            not (held or self._first or self._skipping)
+            self._between
             and data.startswith(b"data: ")
             and data.endswith(b"\n\n")
             and data.find(b"\n") == len(data) - 2 <= MAX_EVENT_BYTES
+            and b"\r" not in data
         ):
             return [data[6:-2]]
+        if self._carriage_return or b"\r" in data:
+            data = self._with_line_feeds(data)
+        held = self._buffer
         buffer = held + data if held else data
         events: list[bytes] = []
         position = 0
@@ -50,6 +52,7 @@ class EventReader:
                 self.too_long += 1
             rest = rest[-1:]  # half of a blank line, perhaps
         self._buffer = rest
+        self._between = not (rest or self._first or self._skipping or self._carriage_return)
         return events
 
     def gap(self) -> None:
@@ -57,6 +60,7 @@ class EventReader:
         self._buffer = b""
         self._carriage_return = False
         self._skipping = True
+        self._between = False
 
     def _with_line_feeds(self, data: bytes) -> bytes:
         if self._carriage_return:

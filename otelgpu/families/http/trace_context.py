@@ -13,17 +13,21 @@ from collections.abc import Sequence
 from otelgpu.model.exchange import TraceParent
 
 MAX_TRACESTATE = 512
+MAX_MEMBERS = 32
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
-_STATE_CHARACTERS = re.compile(rb"[\x20-\x7e\t]*")
+_MEMBER = re.compile(
+    rb"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
 _SAMPLED = 1
 
 
 def parse_trace_context(parents: Sequence[bytes], states: Sequence[bytes]) -> TraceParent | None:
     """Return the caller's span from all ``traceparent`` and ``tracestate`` header values of a request.
 
-    ``tracestate`` is kept verbatim (several headers joined by commas, in order); beyond 512 characters
-    whole members are cut from its end, as the specification allows.
+    The members of all ``tracestate`` headers are kept in order, joined by commas; beyond 512 characters whole
+    ones are cut from the end, as the specification allows. More than 32, or one that is no ``key=value`` of
+    its grammar (Trace Context level 2, section 3.3.1.3), and nothing is kept: the parent counts all the same.
     """
     if len(parents) != 1:
         return None
@@ -41,13 +45,10 @@ def parse_trace_context(parents: Sequence[bytes], states: Sequence[bytes]) -> Tr
 
 
 def _state(values: Sequence[bytes]) -> str:
-    joined = b",".join(value.strip(b" \t") for value in values)
-    if _STATE_CHARACTERS.fullmatch(joined) is None:
+    members = [member for value in values for part in value.split(b",") if (member := part.strip(b" \t"))]
+    if len(members) > MAX_MEMBERS or not all(map(_MEMBER.fullmatch, members)):
         return ""
+    joined = b",".join(members)
     if len(joined) > MAX_TRACESTATE:
-        joined = (
-            joined[: joined.rfind(b",", 0, MAX_TRACESTATE + 1)]
-            if b"," in joined[: MAX_TRACESTATE + 1]
-            else b""
-        )
+        joined = joined[: max(joined.rfind(b",", 0, MAX_TRACESTATE + 1), 0)]
     return joined.decode("ascii")

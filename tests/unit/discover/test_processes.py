@@ -22,6 +22,7 @@ from otelgpu.discover.processes import (
     parse_resource_attributes,
     process_resource,
 )
+from otelgpu.model.resource import Resource
 from tests.unit.discover.processes_builders import add_process
 
 ID = "0123456789abcdef" * 4
@@ -208,6 +209,11 @@ def test_a_resource_follows_the_conventions() -> None:
     }
 
 
+def test_what_the_go_toolchain_built_is_known() -> None:
+    found = process_resource(facts(executable="/usr/bin/server", is_go=True), BASE)
+    assert found.get("process.runtime.name") == "go"
+
+
 def test_the_instance_id_is_stable_and_distinct() -> None:
     def instance(**changes: object) -> object:
         return process_resource(facts(**changes), dict(BASE)).get("service.instance.id")
@@ -231,6 +237,27 @@ def test_what_a_process_says_of_itself_wins_but_not_over_what_was_seen() -> None
     assert (
         process_resource(facts(), BASE | {"service.name": "from-agent"}).get("service.name") == "from-agent"
     )
+
+
+def test_what_a_process_publishes_wins_over_guesses_only() -> None:
+    published = {
+        "service.name": "checkout",
+        "service.instance.id": "i-7",
+        "service.version": "1.2",
+        "telemetry.sdk.name": "libdatadog",
+        "process.pid": 1,
+    }
+
+    def made(base: dict[str, str] | None = None, **changes: object) -> Resource:
+        return process_resource(facts(**changes), BASE | (base or {}), published)
+
+    assert made().get("service.name") == "checkout"
+    assert made().get("service.instance.id") == "i-7"
+    assert made().get("service.version") == "1.2"
+    assert made().get("telemetry.sdk.name") == "otelgpu" and made().get("process.pid") == 42
+    assert made({"service.name": "from-agent"}).get("service.name") == "from-agent"
+    assert made(service_name="chat").get("service.name") == "chat"
+    assert made(resource_attributes="service.version=2").get("service.version") == "2"
 
 
 def test_secrets_of_a_process_are_not_exported(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from otelgpu import __version__
 from otelgpu.model.resource import Resource, resource
-from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, Text
+from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind, Text
 
 
 def spans(rows: int, **columns: Any) -> SpanColumns:
@@ -93,7 +93,25 @@ def _span(c: SpanColumns, row: int) -> Span:
             for a in c.attributes
             if a.present is None or a.present[row]
         ],
+        links=[] if c.links is None else _links(c.links, row),
+        dropped_links_count=0 if c.links is None or c.links.dropped is None else int(c.links.dropped[row]),
     )
+
+
+def _links(links: Links, row: int) -> list[Span.Link]:
+    return [
+        Span.Link(
+            trace_id=links.trace_id[i].tobytes(),
+            span_id=links.span_id[i].tobytes(),
+            flags=int(links.flags[i]),
+            attributes=[
+                KeyValue(key=valid(a.key), value=any_value(_value(a, i)))
+                for a in links.attributes
+                if a.present is None or a.present[i]
+            ],
+        )
+        for i in np.flatnonzero(links.span == row).tolist()
+    ]
 
 
 def _entry(column: Text | None, row: int) -> str:
@@ -178,6 +196,22 @@ def attributes(draw: st.DrawFn, rows: int, key: str) -> Attribute:
 
 
 @st.composite
+def links_of(draw: st.DrawFn, rows: int) -> Links:
+    """Any links of a batch, spans without and with several included."""
+    of = draw(st.lists(st.integers(0, rows - 1), max_size=8)) if rows else []
+    count = len(of)
+    keys = draw(st.lists(any_text, max_size=2, unique=True))
+    return Links(
+        span=np.array(sorted(of), dtype=np.intp),
+        trace_id=draw(hnp.arrays(np.uint8, (count, 16))),
+        span_id=draw(hnp.arrays(np.uint8, (count, 8))),
+        flags=draw(hnp.arrays(np.uint32, count)),
+        attributes=tuple(draw(attributes(count, key)) for key in keys),
+        dropped=draw(st.none() | hnp.arrays(np.uint32, rows)),
+    )
+
+
+@st.composite
 def span_batches(draw: st.DrawFn, resource: Resource | None = None) -> SpanColumns:
     """Any batch, empty ones included."""
     rows = draw(st.integers(0, 12))
@@ -199,5 +233,6 @@ def span_batches(draw: st.DrawFn, resource: Resource | None = None) -> SpanColum
         name=draw(text_columns(rows, any_text)),
         status=draw(hnp.arrays(np.uint8, rows, elements=st.integers(0, 2))),
         status_message=draw(st.none() | text_columns(rows, any_text)),
+        links=draw(st.none() | links_of(rows)),
         attributes=tuple(draw(attributes(rows, key)) for key in keys),
     )

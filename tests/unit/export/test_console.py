@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from otelgpu.export.console import MAX_WAITING, ConsoleExporter
 from otelgpu.export.quantities import duration, size
-from otelgpu.model.spans import Attribute, SpanColumns, SpanKind
+from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind
 from tests.unit.export.builders import span_batches, spans, text
 
 PARENT = np.full((1, 8), 7, dtype=np.uint8)
@@ -27,6 +27,18 @@ def root(**columns: object) -> SpanColumns:
         "end_unix_ns": np.array([412 * MS], dtype=np.uint64),
     }
     return spans(1, **(given | columns))
+
+
+def test_a_span_says_how_many_links_it_has() -> None:
+    links = Links(
+        span=np.array([1, 1, 2]),
+        trace_id=np.zeros((3, 16), dtype=np.uint8),
+        span_id=np.zeros((3, 8), dtype=np.uint8),
+        flags=np.zeros(3, dtype=np.uint32),
+        dropped=np.array([0, 5, 0], dtype=np.uint32),
+    )
+    lines = shown([spans(3, links=links), root()]).splitlines()[2:]
+    assert [line.split("  ")[-1] for line in lines] == ["500 ns", "7 links", "1 link"]
 
 
 class Terminal(io.StringIO):

@@ -73,6 +73,7 @@ class Host:
                 self._head(tid, 0),
                 connection=connection,
                 fd=9,
+                role=btf("http").enumerators("http_role")["HTTP_ROLE_SERVER"],
                 address_family=2,
                 local_port=8000,
                 peer_port=40000 + connection,

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, http_attributes
 
+from otelgpu.correlate.routes import template
 from otelgpu.families.http import signals
-from otelgpu.families.http.signals import measurements, span_name, template
+from otelgpu.families.http.signals import measurements, span_name
 from otelgpu.model.exchange import Endpoint, Exchange
 from otelgpu.model.spans import Text
 from tests.unit.model.builders import exchange, generation
@@ -19,7 +20,7 @@ from tests.unit.model.builders import exchange, generation
 def attributes(given: Exchange) -> dict[str, Any]:
     """Those of one exchange."""
     found: dict[str, Any] = {}
-    for attribute in signals.attributes([given]):
+    for attribute in signals.attributes([given], [template(given.path)]):
         values = attribute.values
         if attribute.present is None or attribute.present[0]:
             text = isinstance(values, Text)
@@ -62,7 +63,8 @@ def test_a_template_is_short_whatever_the_path(path: str) -> None:
     ],
 )
 def test_span_names_are_of_low_cardinality(fields: dict[str, Any], expected: str) -> None:
-    assert span_name(exchange(**fields)) == expected
+    given = exchange(**fields)
+    assert span_name(given, template(given.path)) == expected
 
 
 def test_the_conventions_own_keys_are_used() -> None:
@@ -114,7 +116,11 @@ def test_an_unknown_method_is_other() -> None:
 
 
 def measured(given: Exchange) -> dict[str, float]:
-    return {told.metric.name: value for told in measurements([given]) for value in told.values}
+    return {
+        told.metric.name: value
+        for told in measurements([given], [template(given.path)])
+        for value in told.values
+    }
 
 
 def test_a_plain_request_is_only_measured_as_http() -> None:
@@ -142,5 +148,5 @@ def test_no_measurement_is_labelled_with_what_a_client_can_vary_at_will() -> Non
     wild = exchange(
         generation=generation(), path="/x/1", user_agent="wild", client=Endpoint(address="9.9.9.9", port=1)
     )
-    text = repr([told.labels for told in measurements([wild])])
+    text = repr([told.labels for told in measurements([wild], [template(wild.path)])])
     assert not any(word in text for word in ("/x/1", "wild", "9.9.9.9"))

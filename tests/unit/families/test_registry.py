@@ -9,27 +9,36 @@ import pytest
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.families import registry
-from otelgpu.families.base import Conversation, Family, Instrument, Metric, OperationDecoder, OperationSignals
+from otelgpu.families.base import (
+    Conversation,
+    Family,
+    HandoffDecoder,
+    Instrument,
+    Metric,
+    OperationDecoder,
+    OperationSignals,
+)
 from otelgpu.families.cuda.functions import Functions, canonical
 from otelgpu.families.http import signals as http
 from otelgpu.model.operations import OperationKind
+from otelgpu.model.telling import Telling
 from otelgpu.signals import memory, names
 from tests.unit.families.records import btf
 from tests.unit.model.builders import calls, exchange, generation
 
 
 def test_families_are_found_in_alphabetical_order() -> None:
-    assert list(registry.families()) == ["cuda", "http"]
+    assert list(registry.families()) == ["cuda", "http", "sched"]
 
 
 def test_a_choice_keeps_the_order_of_the_registry() -> None:
     assert list(registry.select(("http", "cuda"))) == ["cuda", "http"]
-    assert list(registry.select(())) == ["cuda", "http"]
+    assert list(registry.select(())) == ["cuda", "http", "sched"]
     assert list(registry.select(("http",))) == ["http"]
 
 
 def test_a_family_that_there_is_not_says_which_there_are() -> None:
-    with pytest.raises(OtelgpuError, match=r"'hip'\nfamilies are: cuda, http"):
+    with pytest.raises(OtelgpuError, match=r"'hip'\nfamilies are: cuda, http, sched"):
         registry.select(("cuda", "hip"))
 
 
@@ -40,8 +49,10 @@ def test_a_family_has_at_most_four_members() -> None:
 @pytest.mark.parametrize("name", registry.families())
 def test_a_family_opens_on_the_types_of_its_object(name: str) -> None:
     family = registry.families()[name]
-    wanted = OperationDecoder if isinstance(family.signals, OperationSignals) else Conversation
-    assert isinstance(family.open(btf(name)), wanted)
+    wanted: type = OperationDecoder if isinstance(family.signals, OperationSignals) else Conversation
+    if family.signals is None:
+        wanted = HandoffDecoder
+    assert isinstance(family.open(btf(name), Telling()), wanted)
 
 
 def cuda_signals() -> OperationSignals:
@@ -64,7 +75,9 @@ def test_columns_of_the_table_answer_one_value_per_row() -> None:
 
 
 def all_metrics() -> list[Metric]:
-    exchanged = [measured.metric for measured in http.SIGNALS.metrics([exchange(generation=generation())])]
+    exchanged = [
+        measured.metric for measured in http.SIGNALS.metrics([exchange(generation=generation())], ["/"])
+    ]
     return [spec.metric for spec in cuda_signals().metrics] + exchanged + list(memory.METRICS)
 
 
@@ -80,7 +93,7 @@ def test_only_histograms_have_bounds_and_they_ascend(metric: Metric) -> None:
 
 
 def test_the_functions_of_the_table_exist() -> None:
-    known = set(registry.families()["cuda"].open(btf("cuda")).apis.values())  # type: ignore[union-attr]
+    known = set(registry.families()["cuda"].open(btf("cuda"), Telling()).apis.values())  # type: ignore[union-attr]
     canonical_names = {canonical(name) for name in known}
     listed = [spec.apis for spec in cuda_signals().metrics if isinstance(spec.apis, Functions)]
     assert len(listed) > 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from array import array
 from dataclasses import replace
 from itertools import pairwise
 
@@ -85,12 +86,19 @@ def timeless(exchanges: list[Exchange]) -> list[Exchange]:
     for exchange in exchanges:
         generation = exchange.generation
         if generation is not None:
-            generation = replace(generation, first_content_ns=0, last_content_ns=0)
+            generation = replace(
+                generation,
+                first_content_ns=0,
+                last_content_ns=0,
+                first_chunk_ns=0,
+                content_times_ns=array("Q"),
+            )
         bare.append(
             replace(
                 exchange,
                 start_ns=0,
                 request_end_ns=0,
+                read_ns=0,
                 first_byte_ns=0,
                 end_ns=0,
                 tid=0,
@@ -226,8 +234,8 @@ KINDS = st.sampled_from(["http_data_256", "http_data_4k", "http_data_16k"])
 def hostile_batches(draw: st.DrawFn) -> Batch:
     kind = draw(st.one_of(KINDS, st.sampled_from(["http_open", "http_close"])))
     if kind in ("http_open", "http_close"):
-        record = np.frombuffer(draw(st.binary(min_size=120, max_size=120)), "u1").copy()
-        record = record[: DTYPES[kind].itemsize].view(DTYPES[kind])
+        size = DTYPES[kind].itemsize
+        record = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), "u1").copy().view(DTYPES[kind])
         record["connection"] = draw(st.integers(1, 3))
         record["head"]["tgid"] = draw(st.integers(0, 3))
         if kind == "http_close":

@@ -252,3 +252,13 @@ def uncaptured(c: Connection, size: int, *, tid: int) -> list[Batch]:
     (batch,) = c.result(WRITE, size, tid=tid)
     c.offsets[WRITE] += size
     return [batch]
+
+
+def test_a_threads_next_call_says_that_its_last_one_has_no_more_pieces() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request("GET", "/a"), tid=7)).feed(
+        c.write(response(200, b"x" * BIG), captured=16384, tid=7)
+    )
+    c.now_ns += c.took_ns + 1000 - c.gap_ns  # sooner than another thread's piece could still come
+    seen.feed(c.read(request("GET", "/b"), tid=7))
+    assert facts(seen) == [("/a", 200, "")]

@@ -70,6 +70,18 @@ def test_memory_is_bounded() -> None:
     assert reader.feed(b"\n\ndata: a\n\n") == [b"a"]
 
 
+def test_a_carriage_return_ends_a_line_between_whole_events_too() -> None:
+    assert events(b"data: x\n\n", b"data: a\rdata: b\n\n") == [b"x", b"a\nb"]
+
+
+def test_after_a_hole_between_events_the_next_may_be_a_tail() -> None:
+    reader = EventReader()
+    assert reader.feed(b"data: a\n\ndata: b\n\n") == [b"a", b"b"]
+    reader.gap()
+    assert reader.feed(b"data: c\n\n") == []
+    assert reader.feed(b"data: d\n\n") == [b"d"]
+
+
 def test_after_a_hole_the_next_whole_event_counts() -> None:
     reader = EventReader()
     assert reader.feed(b"data: a\n\ndata: b") == [b"a"]

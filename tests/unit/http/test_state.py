@@ -25,8 +25,8 @@ MINUTE = 60_000 * MS
 
 def test_the_builders_layout_has_the_sizes_of_c() -> None:
     assert DTYPES["record_head"].itemsize == 64
-    assert [DTYPES[f"http_data_{size}"].itemsize for size in ("256", "4k", "16k")] == [360, 4200, 16488]
-    assert (DTYPES["http_open"].itemsize, DTYPES["http_close"].itemsize) == (120, 80)
+    assert [DTYPES[f"http_data_{size}"].itemsize for size in ("256", "4k", "16k")] == [368, 4208, 16496]
+    assert (DTYPES["http_open"].itemsize, DTYPES["http_close"].itemsize) == (144, 80)
 
 
 def test_batches_of_many_records_are_the_same_as_batches_of_one() -> None:

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from otelgpu.families.http.decode import HttpState
-from otelgpu.model.exchange import Claim, Exchange
+from otelgpu.model.exchange import Claim, Exchange, Named, Opened
 from otelgpu.model.inputs import Batch
 
 BPF = Path(__file__).parents[3] / "bpf"
@@ -40,12 +41,12 @@ def struct_dtypes(source: str) -> dict[str, np.dtype]:
 
 
 DTYPES = struct_dtypes(SOURCE)
-ENUMERATORS = {name: int(value) for name, value in re.findall(r"\b([A-Z][A-Z0-9_]+) = (\d+)", SOURCE)}
+ENUMERATORS = {name: int(value) for name, value in re.findall(r"\b([A-Z][A-Z0-9_]+)\s*=\s*(\d+)", SOURCE)}
 
 
 @dataclass
 class Connection:
-    """A server's connection: each method is a system call, at ``now_ns``, and returns its records as batches.
+    """A process's connection: each method is a system call, at ``now_ns``, and returns its records as batches.
 
     ``captured``: keep only this many bytes of the call, and with ``tail`` so many of its end.
     """
@@ -60,13 +61,17 @@ class Connection:
     fd: int = 9
     sequence: int = 0
     offsets: dict[str, int] = field(default_factory=lambda: {READ: 0, WRITE: 0})
+    published: tuple[bytes, bytes, int, int] | None = None  # trace id, span id, flags, source of each call
 
-    def open(self, *, late: bool = False, peer: str = "192.0.2.7", port: int = 40000) -> Batch:
+    def open(
+        self, *, late: bool = False, role: str = "SERVER", peer: str = "192.0.2.7", port: int = 40000
+    ) -> Batch:
+        """The process accepted the connection, or, by its ``role``, made it, or nobody knows."""
         record = np.zeros(1, DTYPES["http_open"])
         self._head(record["head"], "HTTP_OPEN", self.tid, 0)
         record["connection"] = self.identity
         record["fd"] = self.fd
-        record["late"] = late
+        record["late"], record["role"] = late, ENUMERATORS[f"HTTP_ROLE_{role}"]
         record["address_family"], record["local_port"], record["peer_port"] = 2, 8000, port
         record["local_address"][0, :4] = (127, 0, 0, 1)
         record["peer_address"][0, :4] = [int(part) for part in peer.split(".")]
@@ -103,6 +108,7 @@ class Connection:
         tid: int | None = None,
         captured: int | None = None,
         tail: int = 0,
+        arrival_ns: int = 0,
     ) -> list[Batch]:
         self.now_ns += self.gap_ns
         start = self.offsets[direction]
@@ -115,6 +121,8 @@ class Connection:
         if tail:
             pieces.append(self._piece(direction, data[-tail:], start + len(data) - tail, len(data), thread))
         self.offsets[direction] += len(data)
+        for piece in pieces:
+            piece.records["piece"]["arrival_ns"] = arrival_ns
         return pieces
 
     def _piece(self, direction: str, data: bytes, offset: int, result: int, tid: int) -> Batch:
@@ -135,6 +143,9 @@ class Connection:
         head["time_ns"], head["duration_ns"] = self.now_ns, took_ns
         head["tgid"], head["tid"], head["cgroup_id"] = self.tgid, tid, self.cgroup_id
         head["kind"], head["returned"] = ENUMERATORS[kind], 1
+        if self.published is not None:
+            trace_id, span_id, head["trace_flags"], head["context_source"] = self.published
+            head["trace_id"], head["span_id"] = np.frombuffer(trace_id, "u1"), np.frombuffer(span_id, "u1")
 
 
 @dataclass
@@ -144,10 +155,14 @@ class Seen:
     state: HttpState
     claims: list[Claim] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
+    opened: list[Opened] = field(default_factory=list)
+    named: list[Named] = field(default_factory=list)
 
     def take(self, activity: object) -> Seen:
         self.claims += activity.claims  # type: ignore[attr-defined]
         self.exchanges += activity.exchanges  # type: ignore[attr-defined]
+        self.opened += activity.opened  # type: ignore[attr-defined]
+        self.named += activity.named  # type: ignore[attr-defined]
         return self
 
     def feed(self, batches: Iterable[Batch] | Batch) -> Seen:
@@ -164,15 +179,15 @@ class Seen:
         return [(c.time_ns // MS, c.tid, c.exchange if c.held else -c.exchange) for c in self.claims]
 
 
-def new_state(**options: int) -> HttpState:
+def new_state(**options: Any) -> HttpState:
     """A state that reads records of this header."""
     return HttpState(write_direction=ENUMERATORS["HTTP_DIRECTION_WRITE"], **options)
 
 
-def opened(**options: int) -> tuple[Connection, Seen]:
-    """A connection that was accepted in sight, and the state that saw it."""
+def opened(role: str = "SERVER", **options: int) -> tuple[Connection, Seen]:
+    """A connection that was accepted (made, or neither) in sight, and the state that saw it."""
     connection = Connection(**options)  # type: ignore[arg-type]
-    return connection, Seen(new_state()).feed(connection.open())
+    return connection, Seen(new_state()).feed(connection.open(role=role))
 
 
 def joined(batches: Iterable[Batch]) -> list[Batch]:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from otelgpu.correlate.identities import Identities
 from otelgpu.correlate.threads import ThreadTimeline
 from otelgpu.model.device_work import ACTIVITY, Work
 from otelgpu.model.inputs import Batch, FunctionNamed
 from otelgpu.model.operations import OperationKind
 from otelgpu.model.spans import SpanColumns
 from otelgpu.signals.device_session import DeviceSession
-from otelgpu.signals.exchange_spans import SLOTS, contexts
+from otelgpu.signals.exchange_spans import SLOTS, boundaries, contexts
 from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.operation_spans import Parents
 from otelgpu.signals.windows import WINDOW_NS, window_roots
@@ -69,9 +70,10 @@ class Session:
 
     def answer(self, *, sampled: bool = True) -> tuple[list[Row], Parents]:
         done = [exchange(REQUEST, generation=generation(first_content_ns=50 * MS))]
-        identities = contexts(done, 7)
+        known = Identities(7, lambda tgid, tid, time_ns: 0)
+        identities = contexts(done, [known.of(each) for each in done], 7)
         spans: list[SpanColumns] = self.made.answer(
-            done, np.array([sampled]), identities.parents, offset_ns=0
+            done, boundaries(done), np.array([sampled]), identities.parents, offset_ns=0
         )
         return read_out(spans), identities.parents
 

@@ -16,6 +16,7 @@ from otelgpu.families import registry
 from otelgpu.families.base import Instrument, Metric, OperationSignals
 from otelgpu.model.operations import CopyDirection, OperationKind
 from otelgpu.model.resource import resource
+from otelgpu.model.telling import Telling
 from otelgpu.signals import metrics as module
 from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.operation_metrics import OperationMeter
@@ -158,7 +159,7 @@ def measured(**columns: Any) -> Metrics:
     assert isinstance(family.signals, OperationSignals)
     metrics = Metrics(START)
     rows = calls(len(next(iter(columns.values()))), **columns)
-    decoder = family.open(btf("cuda"))
+    decoder = family.open(btf("cuda"), Telling())
     meter = OperationMeter(metrics, [(decoder, family.signals)], lambda tgid: resource({"process.pid": tgid}))
     meter.measure(parts_of(rows, 0)[1])
     return metrics

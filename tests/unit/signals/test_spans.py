@@ -8,13 +8,27 @@ import numpy as np
 import pytest
 
 from otelgpu.correlate.fold import Folded, fold, unfolded
+from otelgpu.correlate.identities import Identities, wire_trace_id
 from otelgpu.correlate.requests import Served
+from otelgpu.correlate.routes import template
 from otelgpu.families import registry
 from otelgpu.families.base import ExchangeSignals, OperationSignals
-from otelgpu.model.exchange import Exchange
+from otelgpu.model.exchange import Exchange, Role
 from otelgpu.model.operations import ContextSource, CopyDirection, OperationKind, Operations
 from otelgpu.model.resource import resource
-from otelgpu.signals.exchange_spans import DECODE, PREFILL, REQUEST, SLOTS, contexts, exchange_spans, phase_of
+from otelgpu.model.spans import Links
+from otelgpu.model.telling import Telling
+from otelgpu.signals.exchange_spans import (
+    DECODE,
+    PREFILL,
+    REQUEST,
+    SLOTS,
+    Extras,
+    boundaries,
+    contexts,
+    exchange_spans,
+    phase_of,
+)
 from otelgpu.signals.operation_spans import Parents, Vocabulary, operation_spans
 from otelgpu.signals.totals import Totals
 from tests.unit.families.records import btf
@@ -24,7 +38,7 @@ CUDA, HTTP = registry.families()["cuda"], registry.families()["http"]
 assert isinstance(CUDA.signals, OperationSignals)
 assert isinstance(HTTP.signals, ExchangeSignals)
 VOCABULARY = Vocabulary(
-    families=[(CUDA.open(btf("cuda")), CUDA.signals)],
+    families=[(CUDA.open(btf("cuda"), Telling()), CUDA.signals)],
     kernels=["unknown", "void a<int>()", "b()"],
     short_kernels=["unknown", "a", "b"],
 )
@@ -142,21 +156,30 @@ def test_every_context_source_has_a_name(source: ContextSource) -> None:
     assert span["otelgpu.context.source"] == source.name.lower()
 
 
+STEP_LINK = Links(
+    span=np.zeros(1, np.intp),
+    trace_id=np.full((1, 16), ord("s"), np.uint8),
+    span_id=np.ones((1, 8), np.uint8),
+    flags=np.ones(1, np.uint32),
+)
+
 # -- exchanges --------------------------------------------------------------------------------------
 
 
 def spans_of(*exchanges: Exchange, dropped: list[int] | None = None, **options: Any) -> list[Row]:
-    identities = contexts(exchanges, 1)
+    identities = Identities(1, lambda tgid, tid, time_ns: 0)
+    told_contexts = contexts(exchanges, [identities.of(each) for each in exchanges], 1)
     return read_out(
         exchange_spans(
             exchanges,
-            identities.sampled,
-            identities,
+            [template(each.path) for each in exchanges],
+            told_contexts,
             options.get("sums", np.zeros((len(exchanges) * SLOTS, len(TOTALS)), dtype=np.int64)),
             TOTALS,
             np.array(dropped or [0] * len(exchanges)),
             lambda tgid: LLM,
             HTTP.signals,  # type: ignore[arg-type]
+            boundary=boundaries(exchanges),
             unix_offset_ns=10**18,
         )
     )
@@ -227,7 +250,7 @@ def test_an_operation_belongs_to_the_phase_that_it_started_in() -> None:
         dropped=np.zeros(2, np.int64),
         beyond=np.zeros((2, 0), np.int64),
     )
-    assert phase_of(exchanges, served).tolist() == [
+    assert phase_of(boundaries(exchanges), served).tolist() == [
         REQUEST,
         SLOTS + PREFILL,
         SLOTS + DECODE,
@@ -239,4 +262,36 @@ def test_nothing_at_all() -> None:
     nothing = Served(
         operations=calls(0), request=np.zeros(0, np.int64), dropped=np.zeros(0), beyond=np.zeros((0, 0))
     )
-    assert (len(contexts([], 1).parents.span_id), phase_of([], nothing).tolist(), spans_of()) == (0, [], [])
+    assert (
+        len(contexts([], [], 1).parents.span_id),
+        phase_of(boundaries([]), nothing).tolist(),
+        spans_of(),
+    ) == (
+        0,
+        [],
+        [],
+    )
+
+
+def test_a_client_links_to_its_server_where_that_is_in_another_trace() -> None:
+    """It asks for a request that it serves: its trace is that one's, the server's is made of the wire alone."""
+    served, asked = exchange(1, parent=CALLER), exchange(2, role=Role.CLIENT, wire_id=b"wire")
+    known = Identities(1, lambda tgid, tid, time_ns: 1)
+    identities = [known.of(each) for each in (served, asked)]
+    (servers, clients) = exchange_spans(
+        [served, asked],
+        ["/", "/"],
+        contexts([served, asked], identities, 1),
+        np.zeros((2 * SLOTS, len(TOTALS)), dtype=np.int64),
+        TOTALS,
+        np.zeros(2, dtype=np.int64),
+        lambda tgid: LLM,
+        HTTP.signals,  # type: ignore[arg-type]
+        boundary=boundaries([served, asked]),
+        unix_offset_ns=0,
+        extras_of=lambda rows: Extras(links=STEP_LINK if rows == [1] else None),
+    )
+    assert servers.links is None
+    assert clients.links is not None
+    assert clients.links.span.tolist() == [0, 0]
+    assert [trace.tobytes() for trace in clients.links.trace_id] == [b"s" * 16, wire_trace_id(b"wire")]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from otelgpu.correlate.threads import AMBIGUOUS
 from otelgpu.families import registry
 from otelgpu.families.base import OperationSignals
-from otelgpu.model.operations import OperationKind
+from otelgpu.model.operations import ContextSource, OperationKind
+from otelgpu.model.telling import Telling
 from otelgpu.signals import summary as module
 from otelgpu.signals.operation_spans import Vocabulary
 from otelgpu.signals.parts import parts_of
@@ -24,7 +25,7 @@ from tests.unit.model.builders import any_calls, calls, exchange, generation
 
 CUDA = registry.families()["cuda"]
 assert isinstance(CUDA.signals, OperationSignals)
-OPENED = [(CUDA.open(btf("cuda")), CUDA.signals)]
+OPENED = [(CUDA.open(btf("cuda"), Telling()), CUDA.signals)]
 API = btf("cuda").enumerators("cuda_api")
 KERNELS = ["unknown", "void a<int>()", "b()"]
 VOCABULARY = Vocabulary(families=OPENED, kernels=KERNELS, short_kernels=["unknown", "a", "b"])
@@ -62,16 +63,29 @@ def test_an_exchange_adds_to_the_requests() -> None:
     assert (counts, summary.duration.values[0]) == ((3, 2, 1), pytest.approx(0.09))
 
 
-def summed(rows: np.ndarray, owners: list[int] | None = None) -> Summary:
+def summed(rows: np.ndarray) -> Summary:
     summary = Summary()
-    summary.add_owners(np.array(owners or [0] * len(rows), dtype=np.int64))
     summary.add_operations(parts_of(rows, 0)[1], VOCABULARY)
     return summary
 
 
-def test_owners_are_counted_by_how_they_were_found() -> None:
-    summary = summed(calls(6), [0, AMBIGUOUS, 5, 5, 0, 7])
-    assert (summary.linked, summary.unlinked, summary.ambiguous) == (3, 2, 1)
+def test_operations_are_counted_by_how_they_were_tied_to_a_request() -> None:
+    summary = Summary()
+    summary.add_linked(np.array([3, 1, 3, 4], dtype=np.uint8))
+    summary.add_linked(np.array([3, 2], dtype=np.uint8))
+    assert summary.linked == 6
+    assert summary.linked_by == {
+        ContextSource.THREAD_CONTEXT: 1,
+        ContextSource.OBI: 1,
+        ContextSource.THREAD: 3,
+        ContextSource.WAKEUP: 1,
+    }
+
+
+def test_operations_of_nobody_are_counted_by_whether_there_was_a_choice() -> None:
+    summary = Summary()
+    summary.add_unlinked(np.array([0, AMBIGUOUS, 0], dtype=np.int64))
+    assert (summary.unlinked, summary.ambiguous) == (2, 1)
 
 
 def test_kernels_are_counted_with_their_host_time() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from otelgpu.families import registry
 from otelgpu.families.base import OperationDecoder, OperationSignals
 from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.telling import Telling
 from otelgpu.signals import top_kernels
 from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.operation_metrics import OperationMeter
@@ -65,7 +66,7 @@ def test_names_may_come_while_the_session_runs() -> None:
 
 def measured(rows: Operations, top: TopKernels | None = None) -> Metrics:
     family = registry.families()["cuda"]
-    decoder = family.open(btf("cuda"))
+    decoder = family.open(btf("cuda"), Telling())
     assert isinstance(decoder, OperationDecoder)
     assert isinstance(family.signals, OperationSignals)
     metrics = Metrics(0)

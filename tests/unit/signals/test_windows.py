@@ -13,6 +13,7 @@ from otelgpu.families import registry
 from otelgpu.families.base import OperationSignals
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import resource
+from otelgpu.model.telling import Telling
 from otelgpu.signals import names
 from otelgpu.signals import windows as module
 from otelgpu.signals.totals import Totals
@@ -22,7 +23,7 @@ from tests.unit.model.builders import MS, Row, any_calls, calls, read_out
 
 CUDA = registry.families()["cuda"]
 assert isinstance(CUDA.signals, OperationSignals)
-TOTALS = Totals([(CUDA.open(btf("cuda")), CUDA.signals)])
+TOTALS = Totals([(CUDA.open(btf("cuda"), Telling()), CUDA.signals)])
 S = 1_000 * MS
 
 

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What a call moved becomes pieces of a connection, bounded. The same for system calls and for TLS. */
+#ifndef OTELGPU_CAPTURE_H
+#define OTELGPU_CAPTURE_H
+
+#include "connections.h"
+#include "../lib/arguments.h"
+
+#define SMALL_BYTES  256
+#define MEDIUM_BYTES 4096
+#define LARGE_BYTES  16384
+#define VECTORS	     128 /* iovecs followed in one message */
+#define MESSAGES     8	 /* messages followed in one recvmmsg, sendmmsg */
+#define EMPTY_PARTS  4	 /* empty iovecs passed over before the first byte */
+#define FRAME_CHUNKS 4	 /* of LARGE_BYTES, of a call that moves frames */
+
+/* The bounds below are, of a connection that moves frames, for as long. */
+#define FRAMES_WITHIN_NS 1000000000ULL
+
+/*
+ * Bytes captured per direction until the direction turns: a request's body,
+ * a response's. Calls of up to MEDIUM_BYTES (a streamed token) have a bound
+ * of their own, so that a long stream stays whole.
+ */
+const volatile __u64 http_bulk_bytes = 1 << 20;
+const volatile __u64 http_stream_bytes = 64 << 20;
+
+/* Connections of an unknown protocol are followed for so many bytes, for parsers that users bring. 0: not at all. */
+const volatile __u64 http_unknown_bytes = 0;
+
+enum transfer_kind {
+	TRANSFER_NONE = 0,
+	TRANSFER_ACCEPT = 1,
+	TRANSFER_CONNECT = 2,
+	TRANSFER_BUFFER = 3,   /* read, recvfrom, write, sendto: at is the buffer */
+	TRANSFER_VECTOR = 4,   /* readv, writev, recvmsg, sendmsg: at is the array of iovecs */
+	TRANSFER_MESSAGES = 5, /* recvmmsg, sendmmsg: at is the array of messages */
+	TRANSFER_FILE = 6,     /* sendfile, splice: nothing to capture */
+};
+
+/* A call that moves bytes. `end_ns` and what follows it are known when it returns. */
+struct transfer {
+	struct identity who;
+	__u64 start_ns;
+	__u64 at;
+	__u64 parts; /* iovecs, messages */
+	__s32 fd;
+	__u16 kind; /* enum transfer_kind */
+	__u8 direction;
+	__u8 reserved;
+	__u64 end_ns;
+	__u64 arrival_ns;
+	__s64 result; /* bytes, or messages */
+};
+
+struct iovec {
+	__u64 base;
+	__u64 bytes;
+};
+
+/* struct user_msghdr, struct mmsghdr: include/linux/socket.h (x86-64) */
+struct user_msghdr {
+	__u64 name;
+	__u64 name_bytes;
+	__u64 vectors;
+	__u64 vector_count;
+	__u64 control;
+	__u64 control_bytes;
+	__u64 flags;
+};
+struct mmsghdr {
+	struct user_msghdr message;
+	__u32 bytes;
+	__u32 reserved;
+};
+
+/* One piece: what a call moved at `from`, of which `bytes` are captured. */
+struct piece {
+	struct identity who;
+	__u64 start_ns;
+	__u64 end_ns;
+	__u64 arrival_ns;
+	__u64 connection;
+	__u64 offset;
+	__u64 from;
+	__s64 result;
+	__u32 bytes;
+	__u32 sequence;
+	__s32 fd;
+	__u8 direction;
+	__u8 reserved[3];
+};
+
+/*
+ * Bytes of data[] past `captured` keep what the ring held before: earlier
+ * records, never kernel memory. Zeroing 16 KiB for 300 would cost more than
+ * the copy.
+ */
+#define EMIT_PIECE(type, number, filled, piece)                                                    \
+	do {                                                                                       \
+		struct type *_record = bpf_ringbuf_reserve(&ring, sizeof(*_record), 0);            \
+		__u32 _bytes = (piece)->bytes;                                                     \
+		if (!_record) {                                                                    \
+			count(COUNTER_RING_FULL);                                                  \
+			break;                                                                     \
+		}                                                                                  \
+		_record->piece = *(filled);                                                        \
+		_record->piece.head.kind = number;                                                 \
+		if (_bytes > sizeof(_record->data))                                                \
+			_bytes = sizeof(_record->data);                                            \
+		if (_bytes && bpf_probe_read_user(_record->data, _bytes, (void *)(piece)->from)) { \
+			count(COUNTER_ARGUMENT_UNREADABLE);                                        \
+			_record->piece.captured = 0;                                               \
+		}                                                                                  \
+		submit(_record);                                                                   \
+	} while (0)
+
+/* Global, so that the verifier proves it once and not on every path to it. */
+__noinline int emit_piece(const struct piece *piece)
+{
+	struct http_data_head head = {};
+
+	if (!piece)
+		return 0;
+	fill_head(&head.head, 0, piece->who, piece->start_ns, piece->end_ns);
+	head.connection = piece->connection;
+	head.arrival_ns = piece->arrival_ns;
+	head.stream_offset = piece->offset;
+	head.result = piece->result;
+	head.sequence = piece->sequence;
+	head.fd = piece->fd;
+	head.captured = (__u16)piece->bytes;
+	head.direction = piece->direction;
+	if (piece->bytes <= SMALL_BYTES)
+		EMIT_PIECE(http_data_256, HTTP_DATA_256, &head, piece);
+	else if (piece->bytes <= MEDIUM_BYTES)
+		EMIT_PIECE(http_data_4k, HTTP_DATA_4K, &head, piece);
+	else
+		EMIT_PIECE(http_data_16k, HTTP_DATA_16K, &head, piece);
+	return 0;
+}
+
+/* How many of `bytes` may still be captured in this direction. */
+static __always_inline __u32 allowance(struct connection *connection, __u8 direction, __u64 bytes)
+{
+	__u64 bound = bytes <= MEDIUM_BYTES ? http_stream_bytes : http_bulk_bytes;
+	__u64 wanted = bytes < LARGE_BYTES ? bytes : LARGE_BYTES;
+	__u64 used = connection->captured[direction & 1];
+
+	if (used >= bound)
+		return 0;
+	connection->captured[direction & 1] = used + wanted;
+	return (__u32)wanted;
+}
+
+static __always_inline void emit_part(struct connection *connection, struct piece *piece,
+				      __u64 offset, __u64 from, __u32 bytes)
+{
+	piece->offset = offset;
+	piece->from = from;
+	piece->bytes = bytes;
+	piece->sequence = __sync_fetch_and_add(&connection->sequence, 1);
+	emit_piece(piece);
+}
+
+/*
+ * `bytes` moved at `from` (0: nobody knows where): the beginning, and the end, for it holds what ends a
+ * message: `usage`, the last chunk. Of frames, more of the beginning.
+ */
+__noinline int move(struct connection *connection, struct piece *piece, __u64 from, __u64 bytes)
+{
+	__u64 done, offset;
+	__u32 captured, tail;
+
+	if (!connection || !piece)
+		return 0;
+	offset = connection->offset[piece->direction & 1];
+	connection->offset[piece->direction & 1] = offset + bytes;
+	captured = allowance(connection, piece->direction, from ? bytes : 0);
+	emit_part(connection, piece, offset, from, captured);
+	piece->arrival_ns = 0; /* of the first byte of the call only */
+	done = captured;
+	if (!captured || bytes <= captured) {
+		count_many(COUNTER_BYTES_NOT_CAPTURED, bytes - captured);
+		return 0;
+	}
+	if (connection->speech == SPEECH_FRAMES) {
+		for (int i = 1; i < FRAME_CHUNKS; i++) {
+			if (bytes - done < LARGE_BYTES)
+				break;
+			captured = allowance(connection, piece->direction, bytes - done);
+			if (!captured)
+				break;
+			emit_part(connection, piece, offset + done, from + done, captured);
+			done += captured;
+		}
+	}
+	tail = connection->speech == SPEECH_FRAMES ? LARGE_BYTES : MEDIUM_BYTES;
+	captured = bytes - done < tail ? (__u32)(bytes - done) : MEDIUM_BYTES;
+	if (captured)
+		emit_part(connection, piece, offset + bytes - captured, from + bytes - captured,
+			  captured);
+	count_many(COUNTER_BYTES_NOT_CAPTURED, bytes - done - captured);
+	return 0;
+}
+
+/* `bytes` moved at `count` iovecs, in their order. */
+__noinline int move_vectors(struct connection *connection, struct piece *piece, __u64 vectors,
+			    __u64 parts, __u64 bytes)
+{
+	if (!connection || !piece)
+		return 0;
+	for (__u32 i = 0; i < VECTORS; i++) {
+		struct iovec vector = {};
+		__u64 part;
+
+		if (i >= parts || !bytes)
+			break;
+		if (!read_user(&vector, sizeof(vector), (void *)(vectors + i * sizeof(vector))))
+			break;
+		part = vector.bytes < bytes ? vector.bytes : bytes;
+		if (!part)
+			continue;
+		bytes -= part;
+		move(connection, piece, vector.base, part);
+	}
+	if (bytes) {
+		count(COUNTER_VECTORS_NOT_CAPTURED);
+		move(connection, piece, 0, bytes);
+	}
+	return 0;
+}
+
+/* The messages of recvmmsg and sendmmsg; the kernel wrote how long each is. */
+static __always_inline void move_messages(struct connection *connection, struct piece *piece,
+					  const struct transfer *transfer)
+{
+	__s64 left = transfer->result;
+
+	for (__u32 i = 0; i < MESSAGES; i++) {
+		struct mmsghdr each = {};
+
+		if (i >= left)
+			return;
+		if (!read_user(&each, sizeof(each), (void *)(transfer->at + i * sizeof(each))))
+			break;
+		piece->result = each.bytes;
+		if (each.bytes)
+			move_vectors(connection, piece, each.message.vectors,
+				     each.message.vector_count, each.bytes);
+	}
+	if (left > MESSAGES)
+		count(COUNTER_VECTORS_NOT_CAPTURED); /* how many bytes nobody added up */
+}
+
+/* The first bytes that a call moved. */
+static __always_inline void read_prefix(const struct transfer *transfer, struct prefix *prefix)
+{
+	__u64 at = transfer->at, bytes = transfer->result;
+	struct iovec vector = {};
+
+	if (transfer->kind == TRANSFER_FILE)
+		return;
+	if (transfer->kind != TRANSFER_BUFFER) {
+		struct mmsghdr first = {};
+
+		if (transfer->kind == TRANSFER_MESSAGES) {
+			if (!read_user(&first, sizeof(first), (void *)at))
+				return;
+			at = first.message.vectors;
+			bytes = first.bytes;
+		}
+		for (int i = 0; i < EMPTY_PARTS && !vector.bytes; i++)
+			if (!read_user(&vector, sizeof(vector), (void *)(at + i * sizeof(vector))))
+				return;
+		at = vector.base;
+		prefix->moved = (__u32)bytes;
+		if (vector.bytes < bytes)
+			bytes = vector.bytes;
+	} else {
+		prefix->moved = (__u32)bytes;
+	}
+	if (bytes > PREFIX_BYTES)
+		bytes = PREFIX_BYTES;
+	if (bytes && !bpf_probe_read_user(prefix->bytes, (__u32)bytes, (void *)at))
+		prefix->count = (__u32)bytes;
+}
+
+enum verdict { VERDICT_KEEP = 0, VERDICT_LET_GO = 1 };
+
+/* Whether a connection of which nothing was told yet is of interest, by what a call moved. */
+static __always_inline enum verdict recognise(struct connection *connection,
+					      const struct transfer *transfer)
+{
+	bool asks =
+		connection->role !=
+		(transfer->direction == HTTP_DIRECTION_READ ? HTTP_ROLE_CLIENT : HTTP_ROLE_SERVER);
+	struct prefix prefix = {};
+
+	read_prefix(transfer, &prefix);
+	connection->speech = speech_of(&prefix, connection->late, asks);
+	connection->state = CONNECTION_FOLLOWED;
+	switch (connection->speech) {
+	case SPEECH_UNDECIDED:
+		connection->state = CONNECTION_NEW;
+		connection->late = 1; /* unseen bytes have passed */
+		count_many(COUNTER_BYTES_NOT_CAPTURED, transfer->result);
+		return VERDICT_KEEP;
+	case SPEECH_TLS:
+		count(COUNTER_CONNECTION_TLS);
+		if (connection->layer == HTTP_LAYER_SOCKET) {
+			connection->state = CONNECTION_CIPHERTEXT;
+			return VERDICT_KEEP;
+		}
+		connection->state = CONNECTION_LET_GO;
+		return VERDICT_LET_GO;
+	case SPEECH_UNKNOWN:
+		if (http_unknown_bytes) {
+			connection->state = CONNECTION_BOUNDED;
+			break;
+		}
+		count(COUNTER_CONNECTION_NOT_HTTP);
+		connection->state = CONNECTION_LET_GO;
+		return VERDICT_LET_GO;
+	default:
+		break;
+	}
+	emit_open(transfer->who, connection, transfer->end_ns, transfer->direction,
+		  transfer->kind == TRANSFER_MESSAGES ? -1 : transfer->result);
+	return VERDICT_KEEP;
+}
+
+/* A call has moved bytes of a connection, or found its end. Returns enum verdict. */
+__noinline int follow(struct connection *connection, const struct transfer *transfer)
+{
+	struct piece piece = {};
+	__u64 bytes;
+
+	if (!connection || !transfer)
+		return VERDICT_KEEP;
+	if (connection->state == CONNECTION_LET_GO)
+		return VERDICT_KEEP;
+	if (connection->state == CONNECTION_NEW) {
+		if (transfer->result <= 0)
+			return VERDICT_KEEP;
+		if (recognise(connection, transfer) == VERDICT_LET_GO)
+			return VERDICT_LET_GO;
+		if (connection->state == CONNECTION_NEW)
+			return VERDICT_KEEP;
+	}
+	if (connection->state == CONNECTION_CIPHERTEXT) {
+		if (transfer->direction == HTTP_DIRECTION_READ && transfer->result > 0)
+			note_ciphertext(connection);
+		return ++connection->sequence > CIPHERTEXT_CALLS ? VERDICT_LET_GO : VERDICT_KEEP;
+	}
+	if (connection->direction != transfer->direction) {
+		connection->direction = transfer->direction;
+		connection->captured[transfer->direction & 1] = 0;
+	}
+	if (connection->speech == SPEECH_FRAMES &&
+	    transfer->end_ns - connection->allowed_ns >= FRAMES_WITHIN_NS) {
+		connection->allowed_ns = transfer->end_ns;
+		connection->captured[0] = connection->captured[1] = 0;
+	}
+	piece.who = transfer->who;
+	piece.start_ns = transfer->start_ns;
+	piece.end_ns = transfer->end_ns;
+	piece.arrival_ns = transfer->arrival_ns;
+	piece.connection = connection->id;
+	piece.fd = transfer->fd;
+	piece.direction = transfer->direction;
+	piece.result = transfer->result;
+	bytes = transfer->result > 0 ? (__u64)transfer->result : 0;
+	if (transfer->kind == TRANSFER_MESSAGES && bytes)
+		move_messages(connection, &piece, transfer);
+	else if (transfer->kind == TRANSFER_VECTOR && bytes)
+		move_vectors(connection, &piece, transfer->at, transfer->parts, bytes);
+	else
+		move(connection, &piece, transfer->kind == TRANSFER_BUFFER ? transfer->at : 0,
+		     bytes);
+	if (connection->state == CONNECTION_BOUNDED &&
+	    connection->offset[0] + connection->offset[1] >= http_unknown_bytes) {
+		count(COUNTER_CONNECTION_NOT_HTTP);
+		return VERDICT_LET_GO;
+	}
+	return VERDICT_KEEP;
+}
+
+#endif

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The connections that are followed, and what is told of their beginning and end.
+ *
+ * One has a record only from its first bytes on, once they may be of a protocol that user space knows: what
+ * never speaks, is refused, or speaks something else costs no record.
+ */
+#ifndef OTELGPU_CONNECTIONS_H
+#define OTELGPU_CONNECTIONS_H
+
+#include "arrival.h"
+#include "speech.h"
+#include "../lib/emit.h"
+
+/* The last number given out: enum connection_number. */
+__u64 http_connections = 0;
+
+enum connection_state {
+	CONNECTION_NEW = 0,	 /* nothing that tells was said yet */
+	CONNECTION_FOLLOWED = 1, /* http_open was told */
+	CONNECTION_BOUNDED = 2,	 /* the same, of an unknown protocol: until http_unknown_bytes */
+	CONNECTION_LET_GO = 3, /* a TLS session of no interest, which is not to be taken for new */
+	CONNECTION_CIPHERTEXT =
+		4, /* a socket of TLS, for CIPHERTEXT_CALLS: so long its session is sought */
+};
+
+/* User space makes those it finds open, of id, role and late. */
+struct connection {
+	__u64 id;
+	__u64 sock;	   /* struct sock, compared only; 0: not known yet, or no socket's */
+	__u64 began_ns;	   /* 0: before anybody looked */
+	__u64 offset[2];   /* bytes moved, by enum http_direction */
+	__u64 captured[2]; /* bytes captured since the direction turned, or since allowed_ns */
+	__u64 allowed_ns;  /* of frames, which go one way for ever: when the bound began anew */
+	__u32 sequence;
+	__s32 fd;
+	__u8 state;
+	__u8 direction; /* of the last piece */
+	__u8 late;	/* found open: what comes may be the middle of something */
+	__u8 role;
+	__u8 layer;
+	__u8 speech;
+	__u8 is_tcp;
+	__u8 reserved;
+};
+
+struct connection_key {
+	__u32 tgid;
+	__s32 fd;
+};
+
+/*
+ * Sockets in scope, by process and descriptor. Entries go at close, when the peer turns out to speak something
+ * else, when the descriptor has become another socket's, and, for processes that ended, by user space.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct connection_key);
+	__type(value, struct connection);
+} connections SEC(".maps");
+
+/* Processes that have entries in the tables of connections: user space looks for them when one has ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 32768);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u8);
+} holders SEC(".maps");
+
+/* The number of a connection that a process begins; 0 if there is no room for the process. */
+static __always_inline __u64 new_connection(__u32 tgid)
+{
+	__u8 one = 1;
+
+	if (!bpf_map_lookup_elem(&holders, &tgid) &&
+	    bpf_map_update_elem(&holders, &tgid, &one, BPF_ANY)) {
+		count(COUNTER_CONNECTION_TABLE_FULL);
+		return 0;
+	}
+	return __sync_fetch_and_add(&http_connections, 1) + 1;
+}
+
+/*
+ * Tell that a connection began, before its first piece. `moved` bytes of `direction` were moved since: TCP's
+ * numbers are those of the first byte that is told of. -1: nobody added them up.
+ */
+static __always_inline void emit_open(struct identity who, const struct connection *connection,
+				      __u64 now, __u8 direction, __s64 moved)
+{
+	__u64 began = connection->began_ns ? connection->began_ns : now;
+	struct http_open *record = EMIT_BEGIN(http_open, HTTP_OPEN, who, began, began);
+	struct sock *sock = (struct sock *)connection->sock;
+
+	if (!record)
+		return;
+	record->connection = connection->id;
+	record->fd = connection->fd;
+	record->late = connection->late;
+	record->role = connection->role;
+	record->layer = connection->layer;
+	if (sock) {
+		read_ends(record, sock);
+		if (connection->layer == HTTP_LAYER_SOCKET && connection->is_tcp && moved >= 0 &&
+		    tcp_position(sock, record->sequence)) {
+			record->sequence[direction & 1] -= (__u32)moved;
+			record->sequences_known =
+				1 << HTTP_DIRECTION_READ | 1 << HTTP_DIRECTION_WRITE;
+		}
+	} else if (connection->fd >= 0) {
+		count(COUNTER_SOCKET_UNREADABLE);
+	}
+	submit(record);
+}
+
+/*
+ * The socket of TLS that a thread has read last, until it hands the bytes to the session: so programs do that
+ * keep TLS apart from sockets (asyncio, uvloop, Node), one right after the other.
+ */
+struct ciphertext {
+	__u64 sock; /* 0: none, or the session has it */
+	__s32 fd;
+	__u32 ambiguous; /* another was read before the bytes went to a session */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct ciphertext);
+} ciphertext_read SEC(".maps");
+
+#define CIPHERTEXT_CALLS 16 /* a handshake and the first records after it */
+
+static __always_inline void note_ciphertext(const struct connection *connection)
+{
+	struct ciphertext *read = bpf_task_storage_get(&ciphertext_read, bpf_get_current_task_btf(),
+						       NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!read) {
+		count(COUNTER_THREAD_STATE_FAILED);
+		return;
+	}
+	if (read->sock && read->sock != connection->sock)
+		read->ambiguous = 1;
+	read->sock = connection->sock;
+	read->fd = connection->fd;
+}
+
+/* The session that the bytes go to has this socket, unless SSL_set_fd told of one. */
+static __always_inline void bind_session(struct connection *session)
+{
+	struct ciphertext *read =
+		bpf_task_storage_get(&ciphertext_read, bpf_get_current_task_btf(), NULL, 0);
+
+	if (!read || !read->sock)
+		return;
+	if (session->fd < 0 && session->state == CONNECTION_NEW && !read->ambiguous) {
+		session->fd = read->fd;
+		session->sock = read->sock;
+	}
+	read->sock = 0;
+	read->ambiguous = 0;
+}
+
+static __always_inline void emit_close(struct identity who, const struct connection *connection)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct http_close *record = EMIT_BEGIN(http_close, HTTP_CLOSE, who, now, now);
+
+	if (!record)
+		return;
+	record->connection = connection->id;
+	record->fd = connection->fd;
+	record->sequence = connection->sequence;
+	submit(record);
+}
+
+/* Whether user space was told of it. */
+static __always_inline bool is_told(const struct connection *connection)
+{
+	return connection->state == CONNECTION_FOLLOWED || connection->state == CONNECTION_BOUNDED;
+}
+
+/* Follow it no further. Global, so that the verifier proves it once. */
+__noinline int let_go(const struct connection_key *key, __u32 tid)
+{
+	struct connection *connection;
+	struct connection_key found;
+
+	if (!key)
+		return 0;
+	found = *key;
+	connection = bpf_map_lookup_elem(&connections, &found);
+	if (!connection)
+		return 0;
+	if (connection->is_tcp)
+		forget_arrivals(connection->sock);
+	if (is_told(connection)) {
+		struct identity who = { .tgid = found.tgid, .tid = tid };
+
+		emit_close(who, connection);
+	}
+	bpf_map_delete_elem(&connections, &found);
+	return 0;
+}
+
+/* A descriptor is a connection's from now on: it was accepted, or is being made. */
+static __always_inline void begin_connection(struct identity who, __s32 fd, __u8 role, __u64 now)
+{
+	struct connection_key key = { .tgid = who.tgid, .fd = fd };
+	struct connection connection = { .began_ns = now, .fd = fd, .role = role };
+	struct connection *before = bpf_map_lookup_elem(&connections, &key);
+	struct sock *sock = socket_of(fd);
+
+	if (!sock || !is_stream(sock))
+		return;
+	connection.sock = (__u64)sock;
+	if (before) {
+		if (role == HTTP_ROLE_CLIENT && before->sock == connection.sock)
+			return; /* connect() again: to hear how it went */
+		count(COUNTER_CLOSE_UNSEEN);
+		let_go(&key, who.tid);
+	}
+	connection.id = new_connection(who.tgid);
+	if (!connection.id)
+		return;
+	connection.is_tcp = is_inet(sock);
+	if (bpf_map_update_elem(&connections, &key, &connection, BPF_ANY)) {
+		count(COUNTER_CONNECTION_TABLE_FULL);
+		return;
+	}
+	if (connection.is_tcp)
+		watch_arrivals(connection.sock);
+}
+
+/*
+ * The connection of a descriptor, or NULL. The descriptor may have become another file's behind our back (dup2,
+ * exec, close_range, io_uring), so it is compared; what user space found gets its socket here.
+ */
+static __always_inline struct connection *connection_of(struct identity who, __s32 fd)
+{
+	struct connection_key key = { .tgid = who.tgid, .fd = fd };
+	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
+	struct sock *sock;
+
+	if (!connection)
+		return NULL;
+	sock = socket_of(fd);
+	if (connection->sock == (__u64)sock && sock)
+		return connection;
+	if (connection->sock || !sock) {
+		count(COUNTER_CLOSE_UNSEEN);
+		let_go(&key, who.tid);
+		return NULL;
+	}
+	connection->sock = (__u64)sock;
+	connection->fd = fd;
+	connection->is_tcp = is_inet(sock);
+	if (connection->is_tcp)
+		watch_arrivals(connection->sock);
+	return connection;
+}
+
+#endif

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Which protocol a connection may speak, by the first bytes of either direction. Coarse: it keeps from user
+ * space what cannot be of interest; user space decides. Pure functions of bytes.
+ */
+#ifndef OTELGPU_SPEECH_H
+#define OTELGPU_SPEECH_H
+
+#include "http.h"
+
+#define PREFIX_BYTES 16 /* looked at; a power of two */
+
+struct prefix {
+	__u8 bytes[PREFIX_BYTES];
+	__u32 count; /* of bytes: as many as the call moved and can be read */
+	__u32 moved; /* by the call */
+};
+
+enum speech {
+	SPEECH_UNDECIDED = 0, /* so far: the connection was found in the middle of something */
+	SPEECH_TEXT = 1,      /* HTTP/1 */
+	SPEECH_FRAMES = 2, /* HTTP/2, ZMTP: a frame that is not seen whole costs those after it */
+	SPEECH_TLS = 3,
+	SPEECH_UNKNOWN = 4,
+};
+
+static __always_inline bool is_capital(__u8 byte)
+{
+	return byte >= 'A' && byte <= 'Z';
+}
+
+/*
+ * RFC 9112, 3 and 4: a method or `HTTP/`, as far as it was read; RFC 9113, 3.4: the preface `PRI * HTTP/2.0`.
+ * Capital letters, of which the fourth may be a space: `GET `, `POST`, not `SSH-`.
+ */
+static __always_inline bool starts_http1(const struct prefix *prefix)
+{
+	return is_capital(prefix->bytes[0]) &&
+	       (prefix->count < 2 || is_capital(prefix->bytes[1])) &&
+	       (prefix->count < 3 || is_capital(prefix->bytes[2])) &&
+	       (prefix->count < 4 || is_capital(prefix->bytes[3]) || prefix->bytes[3] == ' ');
+}
+
+static __always_inline bool starts_preface(const struct prefix *prefix)
+{
+	return prefix->count >= 4 && prefix->bytes[0] == 'P' && prefix->bytes[1] == 'R' &&
+	       prefix->bytes[2] == 'I' && prefix->bytes[3] == ' ';
+}
+
+/* RFC 9113, 4.1 and 6: types of frames. */
+enum {
+	HTTP2_DATA = 0,
+	HTTP2_HEADERS = 1,
+	HTTP2_PRIORITY = 2,
+	HTTP2_RST_STREAM = 3,
+	HTTP2_SETTINGS = 4,
+	HTTP2_PUSH_PROMISE = 5,
+	HTTP2_PING = 6,
+	HTTP2_GOAWAY = 7,
+	HTTP2_WINDOW_UPDATE = 8,
+	HTTP2_CONTINUATION = 9,
+};
+
+/* RFC 9113, 6: a frame's head whose length and stream are such as its type may have. */
+static __always_inline bool is_http2_frame(const struct prefix *prefix)
+{
+	const __u8 *bytes = prefix->bytes;
+	__u32 length = bytes[0] << 16 | bytes[1] << 8 | bytes[2];
+	bool whole = !(bytes[5] | bytes[6] | bytes[7] | bytes[8]); /* the connection's own stream */
+
+	if (prefix->count < 9 || bytes[5] & 0x80)
+		return false;
+	switch (bytes[3]) {
+	case HTTP2_DATA:
+	case HTTP2_HEADERS:
+	case HTTP2_CONTINUATION:
+		return !whole && length <= 1 << 20;
+	case HTTP2_RST_STREAM:
+		return !whole && length == 4;
+	case HTTP2_PRIORITY:
+		return !whole && length == 5;
+	case HTTP2_SETTINGS:
+		return whole && length <= 6 * 64 && length % 6 == 0;
+	case HTTP2_PING:
+		return whole && length == 8;
+	case HTTP2_GOAWAY:
+		return whole && length >= 8 && length <= 1 << 14;
+	case HTTP2_WINDOW_UPDATE:
+		return length == 4;
+	default:
+		return false;
+	}
+}
+
+/* A server may send its settings before the preface comes: RFC 9113, 3.4. */
+static __always_inline bool starts_settings(const struct prefix *prefix)
+{
+	return prefix->count >= 9 && prefix->bytes[3] == HTTP2_SETTINGS && is_http2_frame(prefix);
+}
+
+/* ZMTP 3.1 (rfc.zeromq.org/spec/37), signature: 0xff, eight bytes, 0x7f; the rest may come later. */
+static __always_inline bool starts_zmtp(const struct prefix *prefix)
+{
+	return prefix->bytes[0] == 0xff && (prefix->count < 10 || prefix->bytes[9] == 0x7f);
+}
+
+/*
+ * ZMTP 3.1, framing: flags (1 more, 2 long, 4 command), then one byte of length or eight. A short frame is taken
+ * for one if it ends with the call, or if flags follow it; a long one, if it is shorter than 4 GiB.
+ */
+static __always_inline bool is_zmtp_frame(const struct prefix *prefix)
+{
+	const __u8 *bytes = prefix->bytes;
+	__u32 next = 2 + bytes[1];
+
+	if (prefix->count < 2 || bytes[0] > 7 || bytes[0] == 5 || bytes[0] == 7)
+		return false; /* a command is one frame */
+	if (bytes[0] & 2)
+		return prefix->count >= 9 && !(bytes[1] | bytes[2] | bytes[3] | bytes[4]) &&
+		       (bytes[5] | bytes[6] | bytes[7]);
+	if (next == prefix->moved)
+		return true;
+	return next < prefix->count && bytes[next & (PREFIX_BYTES - 1)] <= 7;
+}
+
+/* RFC 8446, 5.1: a record's type and version; a connection starts with a handshake, 22. */
+static __always_inline bool is_tls(const struct prefix *prefix, bool first)
+{
+	const __u8 *bytes = prefix->bytes;
+	bool typed = first ? bytes[0] == 22 : bytes[0] >= 20 && bytes[0] <= 23;
+
+	return typed && (prefix->count < 2 ? first : bytes[1] == 3) &&
+	       (prefix->count < 3 || bytes[2] <= 4);
+}
+
+/*
+ * What the bytes that a call moved may be. `late`: the connection was found open, and this may be the middle of
+ * a message. `asks`: it may be a client who sent them. A server's are known by what the client sent before.
+ */
+static __always_inline enum speech speech_of(const struct prefix *prefix, bool late, bool asks)
+{
+	if (!prefix->count)
+		return SPEECH_UNDECIDED;
+	if (starts_zmtp(prefix) || starts_settings(prefix))
+		return SPEECH_FRAMES;
+	if (asks && starts_http1(prefix))
+		return starts_preface(prefix) ? SPEECH_FRAMES : SPEECH_TEXT;
+	if (is_tls(prefix, !late))
+		return SPEECH_TLS;
+	if (!late)
+		return SPEECH_UNKNOWN;
+	return is_http2_frame(prefix) || is_zmtp_frame(prefix) ? SPEECH_FRAMES : SPEECH_UNDECIDED;
+}
+
+#endif

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * TLS sessions in clear: what OpenSSL's SSL_read and SSL_write gave and took, versions 1.1.1 and 3, wherever
+ * a file exports them (libssl, copies in Python wheels, Node's program). A session is a connection of its own.
+ *
+ * The object SSL is opaque: only its address is used. How a session begins, and in which role, its own setters
+ * tell; of one that began before, neither is known. Signatures: include/openssl/ssl.h.
+ *
+ * Calls need return probes; where those are off, TLS is not seen.
+ */
+#ifndef OTELGPU_TLS_H
+#define OTELGPU_TLS_H
+
+#include "capture.h"
+
+/* Attach cookies, and this where the return is not to be probed. */
+enum http_api {
+	API_SSL_read = 1,		/* int (SSL *, void *, int) */
+	API_SSL_read_ex = 2,		/* int (SSL *, void *, size_t, size_t *) */
+	API_SSL_write = 3,		/* int (SSL *, const void *, int) */
+	API_SSL_write_ex = 4,		/* int (SSL *, const void *, size_t, size_t *) */
+	API_SSL_sendfile = 5,		/* ssize_t (SSL *, int, off_t, size_t, int); 3.0 */
+	API_SSL_set_fd = 6,		/* int (SSL *, int) */
+	API_SSL_set_rfd = 7,		/* int (SSL *, int) */
+	API_SSL_accept = 8,		/* int (SSL *) */
+	API_SSL_connect = 9,		/* int (SSL *) */
+	API_SSL_set_accept_state = 10,	/* void (SSL *) */
+	API_SSL_set_connect_state = 11, /* void (SSL *) */
+	API_SSL_free = 12,		/* void (SSL *) */
+	API_SSL_do_handshake = 13,	/* int (SSL *) */
+};
+#define TLS_COOKIE_ENTRY_ONLY (1ULL << 32)
+
+#define TLS_CALLS "libssl:SSL_read,SSL_read_ex,SSL_write,SSL_write_ex,SSL_sendfile"
+#define TLS_BEGINNINGS                                                               \
+	"libssl:SSL_set_fd,SSL_set_rfd,SSL_accept,SSL_connect,SSL_set_accept_state," \
+	"SSL_set_connect_state"
+
+/* Return probes are off. */
+const volatile bool entry_only = false;
+
+struct session_key {
+	__u32 tgid;
+	__u32 reserved;
+	__u64 ssl; /* SSL * */
+};
+
+/* TLS sessions in scope. Entries go at SSL_free and, for processes that ended, by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct session_key);
+	__type(value, struct connection);
+} tls_sessions SEC(".maps");
+
+struct tls_call {
+	struct transfer transfer;
+	__u64 ssl;
+	__u64 sp;	/* at entry; 0: none is under way */
+	__u64 moved_at; /* SSL_read_ex, SSL_write_ex: where the count will be */
+};
+
+/* The call that a thread is inside of. The kernel frees it with the thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct tls_call);
+} tls_calls SEC(".maps");
+
+static __always_inline struct connection *new_session(const struct session_key *key, __u64 now)
+{
+	struct connection session = { .began_ns = now, .fd = -1, .layer = HTTP_LAYER_TLS };
+
+	session.late = !now;
+	session.id = new_connection(key->tgid);
+	if (!session.id)
+		return NULL;
+	if (bpf_map_update_elem(&tls_sessions, key, &session, BPF_ANY)) {
+		count(COUNTER_CONNECTION_TABLE_FULL);
+		return NULL;
+	}
+	return bpf_map_lookup_elem(&tls_sessions, key);
+}
+
+/* SSL_accept and the like: a session that has not begun to talk, told of what it will be. */
+static __always_inline int begin_session(struct pt_regs *regs)
+{
+	struct session_key key = { .ssl = ARGUMENT_1(regs) };
+	struct connection *session;
+	struct identity who;
+
+	if (entry_only || !in_scope(&who))
+		return 0;
+	key.tgid = who.tgid;
+	session = bpf_map_lookup_elem(&tls_sessions, &key);
+	if (session && session->state != CONNECTION_NEW) {
+		if (is_told(session))
+			emit_close(who, session); /* the object is used again */
+		session = NULL;
+	}
+	if (!session)
+		session = new_session(&key, bpf_ktime_get_ns());
+	if (!session)
+		return 0;
+	switch ((__u32)bpf_get_attach_cookie(regs)) {
+	case API_SSL_accept:
+	case API_SSL_set_accept_state:
+		session->role = HTTP_ROLE_SERVER;
+		break;
+	case API_SSL_connect:
+	case API_SSL_set_connect_state:
+		session->role = HTTP_ROLE_CLIENT;
+		break;
+	default:
+		session->fd = (__s32)ARGUMENT_2(regs);
+	}
+	return 0;
+}
+
+static __always_inline struct connection *session_of(struct identity who, __u64 ssl)
+{
+	struct session_key key = { .tgid = who.tgid, .ssl = ssl };
+
+	return bpf_map_lookup_elem(&tls_sessions, &key);
+}
+
+static __always_inline bool enter_tls(struct pt_regs *regs)
+{
+	__u64 cookie = bpf_get_attach_cookie(regs);
+	struct connection *session;
+	struct tls_call *call;
+	struct identity who;
+
+	if (entry_only || cookie & TLS_COOKIE_ENTRY_ONLY || !in_scope(&who))
+		return false;
+	call = bpf_task_storage_get(&tls_calls, bpf_get_current_task_btf(), NULL,
+				    BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!call) {
+		count(COUNTER_THREAD_STATE_FAILED);
+		return false;
+	}
+	if (call->sp && call->sp < regs->sp)
+		count(COUNTER_CALL_ABANDONED);
+	session = session_of(who, ARGUMENT_1(regs));
+	if (session)
+		bind_session(session);
+	call->ssl = ARGUMENT_1(regs);
+	call->sp = regs->sp;
+	call->moved_at = ARGUMENT_4(regs);
+	call->transfer.who = who;
+	call->transfer.at = ARGUMENT_2(regs);
+	call->transfer.kind = (__u32)cookie == API_SSL_sendfile ? TRANSFER_FILE : TRANSFER_BUFFER;
+	call->transfer.direction =
+		(__u32)cookie <= API_SSL_read_ex ? HTTP_DIRECTION_READ : HTTP_DIRECTION_WRITE;
+	call->transfer.start_ns = bpf_ktime_get_ns();
+	return true;
+}
+
+/* How many bytes a call moved: -1 if none, as when it must be called again. */
+static __always_inline __s64 tls_result(struct pt_regs *regs, const struct tls_call *call)
+{
+	__u32 api = (__u32)bpf_get_attach_cookie(regs);
+	__u64 moved = 0;
+
+	if (api == API_SSL_sendfile)
+		return (__s64)RESULT(regs);
+	if (api == API_SSL_read || api == API_SSL_write)
+		return (__s32)RESULT(regs);
+	if ((__s32)RESULT(regs) != 1 || !read_user(&moved, sizeof(moved), (void *)call->moved_at))
+		return -1;
+	return (__s64)moved;
+}
+
+static __always_inline int leave_tls(struct pt_regs *regs)
+{
+	struct tls_call *call =
+		bpf_task_storage_get(&tls_calls, bpf_get_current_task_btf(), NULL, 0);
+	struct session_key key = {};
+	struct connection *session;
+
+	if (!call)
+		return 0;
+	if (call->sp + sizeof(__u64) != regs->sp && call->sp != regs->sp) {
+		count(COUNTER_RETURN_WITHOUT_ENTRY); /* another was called inside it */
+		return 0;
+	}
+	call->sp = 0;
+	call->transfer.result = tls_result(regs, call);
+	if (call->transfer.result <= 0)
+		return 0;
+	session = session_of(call->transfer.who, call->ssl);
+	if (!session) {
+		key.tgid = call->transfer.who.tgid;
+		key.ssl = call->ssl;
+		session = new_session(&key, 0);
+	}
+	if (!session)
+		return 0;
+	if (call->transfer.direction == HTTP_DIRECTION_READ)
+		bind_session(session);
+	if (!session->sock && session->fd >= 0)
+		session->sock = (__u64)socket_of(session->fd);
+	call->transfer.fd = session->fd;
+	call->transfer.end_ns = bpf_ktime_get_ns();
+	if (follow(session, &call->transfer) == VERDICT_LET_GO) {
+		if (is_told(session))
+			emit_close(call->transfer.who, session);
+		session->state = CONNECTION_LET_GO;
+	}
+	return 0;
+}
+
+extern bool bpf_session_is_return(void) __ksym __weak; /* Linux 6.13 */
+
+SEC("usession/" TLS_CALLS)
+int tls_session(struct pt_regs *regs)
+{
+	if (bpf_session_is_return())
+		return leave_tls(regs);
+	return enter_tls(regs) ? 0 : 1; /* 1: the return is not probed */
+}
+
+SEC("uprobe/" TLS_CALLS)
+int tls_entry(struct pt_regs *regs)
+{
+	enter_tls(regs);
+	return 0;
+}
+
+SEC("uretprobe/" TLS_CALLS)
+int tls_return(struct pt_regs *regs)
+{
+	return leave_tls(regs);
+}
+
+SEC("uprobe/" TLS_BEGINNINGS)
+int tls_begins(struct pt_regs *regs)
+{
+	return begin_session(regs);
+}
+
+/* Called after each part of the handshake that was read. */
+SEC("uprobe/libssl:SSL_do_handshake")
+int tls_handshakes(struct pt_regs *regs)
+{
+	struct connection *session;
+	struct identity who;
+
+	if (entry_only || !in_scope(&who))
+		return 0;
+	session = session_of(who, ARGUMENT_1(regs));
+	if (session)
+		bind_session(session);
+	return 0;
+}
+
+SEC("uprobe/libssl:SSL_free")
+int tls_ends(struct pt_regs *regs)
+{
+	struct session_key key = { .ssl = ARGUMENT_1(regs) };
+	struct connection *session;
+	struct identity who;
+
+	if (entry_only || !in_scope(&who))
+		return 0;
+	key.tgid = who.tgid;
+	session = bpf_map_lookup_elem(&tls_sessions, &key);
+	if (!session)
+		return 0;
+	if (is_told(session))
+		emit_close(who, session);
+	bpf_map_delete_elem(&tls_sessions, &key);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,87 @@
+"""Request paths become routes: of low cardinality, whatever clients send. Pure.
+
+In: the paths that a process is asked for. Out: a template of each. Segments that look like identifiers are ``*`` at
+once; those that turn out to vary (more than :data:`CHILDREN` in one place) are ``*`` from then on. What a process
+is asked for beyond :data:`NODES` places is ``/*``: the number of its routes is bounded for good.
+
+Example: ``/v1/users/42/files`` → ``/v1/users/*/files`` at once; ``/wiki/Otter``, ``/wiki/Beaver`` … are routes of
+their own until the 33rd, which is ``/wiki/*`` as are all after it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+CHILDREN: Final = 32
+NODES: Final = 512
+_DEPTH: Final = 4
+_LONGEST: Final = 24
+_HAS_DIGIT: Final = re.compile(r"\d").search
+_VERSION: Final = re.compile(r"v\d{1,2}").fullmatch
+
+
+@lru_cache(maxsize=4096)
+def template(path: str) -> str:
+    """A path with what looks like an identifier replaced by ``*``, cut after four segments.
+
+    ``/v1/users/42/files`` → ``/v1/users/*/files``.
+    """
+    segments = path.split("/")[1:]
+    kept = ["*" if len(s) > _LONGEST or (_HAS_DIGIT(s) and not _VERSION(s)) else s for s in segments[:_DEPTH]]
+    return "/" + "/".join(kept) + ("/*" if len(segments) > _DEPTH else "")
+
+
+@dataclass(slots=True)
+class _Place:
+    children: dict[str, _Place] = field(default_factory=dict)
+    varies: bool = False
+
+
+@dataclass(slots=True)
+class _Process:
+    root: _Place = field(default_factory=_Place)
+    places: int = 0
+    known: dict[str, str] = field(default_factory=dict)  # template → route, until a place turns out to vary
+
+
+class Routes:
+    """The routes of a session's processes."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, _Process] = {}
+
+    def route(self, tgid: int, path: str) -> str:
+        """The route of a path that a process is asked for."""
+        process = self._processes.setdefault(tgid, _Process())
+        wanted = template(path)
+        known = process.known.get(wanted)
+        if known is None:
+            known = self._find(process, wanted)
+            if len(process.known) < NODES:
+                process.known[wanted] = known
+        return known
+
+    def _find(self, process: _Process, wanted: str) -> str:
+        place = process.root
+        found: list[str] = []
+        for segment in wanted[1:].split("/"):
+            name = "*" if place.varies else segment
+            below = place.children.get(name)
+            if below is None:
+                if process.places >= NODES:
+                    return "/".join(["", *found, "*"])
+                if name != "*" and len(place.children) >= CHILDREN:
+                    place.varies, name = True, "*"
+                    process.known.clear()
+                below = place.children.setdefault(name, _Place())
+                process.places += 1
+            found.append(name)
+            place = below
+        return "/" + "/".join(found)
+
+    def forget(self, tgid: int) -> None:
+        """A process ended."""
+        self._processes.pop(tgid, None)

@@ -1,0 +1,26 @@
+"""What a serving engine's message is known by besides its bytes, and what all engines' messages have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otelgpu.model.exchange import Published
+
+MAX_REQUEST_ID = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The call that moved a message. ``time_ns``: sent: its write began; received: its read returned."""
+
+    connection: int
+    time_ns: int
+    tgid: int
+    tid: int
+    sent: bool
+    published: Published | None
+
+
+def is_request_id(text: str) -> bool:
+    """Whether a string can be what an engine calls a request."""
+    return 0 < len(text) <= MAX_REQUEST_ID and text.isprintable()

