@@ -87,6 +87,15 @@ static __always_inline __u64 new_connection(__u32 tgid)
  * Tell that a connection began, before its first piece. `moved` bytes of `direction` were moved since: TCP's
  * numbers are those of the first byte that is told of. -1: nobody added them up.
  */
+#define O_NONBLOCK 04000 /* include/uapi/asm-generic/fcntl.h */
+
+static __always_inline bool is_nonblocking(__s32 fd)
+{
+	struct file *file = file_of(fd);
+
+	return !file || BPF_CORE_READ(file, f_flags) & O_NONBLOCK;
+}
+
 static __always_inline void emit_open(struct identity who, const struct connection *connection,
 				      __u64 now, __u8 direction, __s64 moved)
 {
@@ -101,6 +110,7 @@ static __always_inline void emit_open(struct identity who, const struct connecti
 	record->late = connection->late;
 	record->role = connection->role;
 	record->layer = connection->layer;
+	record->nonblocking = is_nonblocking(connection->fd);
 	if (sock) {
 		read_ends(record, sock);
 		if (connection->layer == HTTP_LAYER_SOCKET && connection->is_tcp && moved >= 0 &&

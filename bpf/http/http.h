@@ -59,7 +59,8 @@ struct http_open {
 	__u8 role;	      /* enum http_role */
 	__u8 layer;	      /* enum http_layer */
 	__u8 sequences_known; /* bit 1 << enum http_direction: sequence[] tells */
-	__u8 reserved[2];
+	__u8 nonblocking; /* its calls wait for nothing, or a TLS session lies in memory: an event loop's */
+	__u8 reserved;
 	__u8 local_address[16]; /* network byte order; IPv4 in the first four bytes */
 	__u8 peer_address[16];
 };

@@ -111,6 +111,7 @@ struct file {
 	struct path f_path;
 	struct inode *f_inode;
 	void *private_data;
+	unsigned int f_flags;
 };
 struct fdtable {
 	unsigned int max_fds;

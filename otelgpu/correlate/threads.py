@@ -7,6 +7,10 @@ such work is left unlinked rather than given to the wrong request.
 Worked example, thread 7: claims (t=10, exchange 1, held), (t=30, exchange 1, let go) answer
 t=5 → 0, t=10 → 1, t=29 → 1, t=30 → 0.
 
+An event loop is a thread that has held several requests at once, or that reads without waiting. One that calls while it holds none does work of
+its own, or of a request that it has answered (a background task), and does so also while it holds just one: from
+then on it is not trusted (:meth:`ThreadTimeline.distrust`).
+
 Invariant: an answer for time t depends only on claims with time ≤ t, so it does not matter how claims
 and questions were batched, as long as every claim up to t has been applied before t is asked about.
 """
@@ -21,10 +25,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.model.codes import Codes, all_of, distinct, order_of
+from otelgpu.model.codes import Codes, all_of, distinct, order_of, values_of
 from otelgpu.model.exchange import Claim
 
 AMBIGUOUS: Final = -1
+_NEVER_NS: Final = (1 << 64) - 1
 
 
 @dataclass(slots=True)
@@ -33,6 +38,13 @@ class _Thread:
     held: dict[int, None] = field(default_factory=dict)
     times: list[int] = field(default_factory=list)  # ascending
     states: list[int] = field(default_factory=list)  # what holds from times[i] on
+
+
+@dataclass(slots=True)
+class _Loop:
+    tgid: int
+    since_ns: int
+    loose_ns: int = _NEVER_NS  # since when it is known to work for others than it holds
 
 
 def _as_of(
@@ -57,10 +69,13 @@ class ThreadTimeline:
 
     def __init__(self) -> None:
         self._threads: dict[int, _Thread] = {}
+        self._loops: dict[int, _Loop] = {}
 
     def apply(self, claims: Iterable[Claim]) -> None:
         """Add claims; per thread they come in order of time."""
         for claim in claims:
+            if claim.loop:
+                self._loops.setdefault(claim.tid, _Loop(claim.tgid, claim.time_ns))
             thread = self._threads.get(claim.tid)
             if thread is None:
                 thread = self._threads[claim.tid] = _Thread(claim.tgid)
@@ -74,6 +89,7 @@ class ThreadTimeline:
                 state = next(iter(thread.held))
             else:
                 state = AMBIGUOUS
+                self._loops.setdefault(claim.tid, _Loop(claim.tgid, claim.time_ns))
             time_ns = max(claim.time_ns, thread.times[-1]) if thread.times else claim.time_ns
             thread.times.append(time_ns)
             thread.states.append(state)
@@ -104,6 +120,21 @@ class ThreadTimeline:
         # A thread's calls nearly always come in the order of their times.
         order = order_of(codes, len(asked))
         return _as_of(np.array(all_begins, dtype=np.uint64), all_states, when, order)
+
+    def distrust(
+        self,
+        tids: npt.NDArray[np.uint32],
+        times_ns: npt.NDArray[np.uint64],
+        owners: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """``owners`` of calls, those of loops that also work for nobody they hold made :data:`AMBIGUOUS`."""
+        for tid in self._loops.keys() & set(values_of(tids)) if self._loops and len(tids) else ():
+            loop, mine = self._loops[tid], tids == tid
+            alone = times_ns[mine & (owners == 0) & (times_ns > loop.since_ns)]
+            if len(alone):
+                loop.loose_ns = min(loop.loose_ns, int(alone.min()))
+            owners = np.where(mine & (owners > 0) & (times_ns >= loop.loose_ns), AMBIGUOUS, owners)
+        return owners
 
     def owner(self, tid: int, time_ns: int) -> int:
         """The state of one thread at a time, as :meth:`owners` gives it."""
@@ -146,3 +177,4 @@ class ThreadTimeline:
         """Drop a process that ended: its thread ids may be given out again."""
         for tid in [tid for tid, thread in self._threads.items() if thread.tgid == tgid]:
             del self._threads[tid]
+        self._loops = {tid: loop for tid, loop in self._loops.items() if loop.tgid != tgid}

@@ -239,3 +239,4 @@ class Claim:
     tid: int
     exchange: int  # Exchange.key
     held: bool
+    loop: bool = False  # it reads without waiting, as event loops do: it may work for others meanwhile

@@ -125,7 +125,7 @@ class Ownership:
 
     def owners(self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """What threads held because they read it: quickest in the order of arrival."""
-        return self._timeline.owners(tids, times_ns)
+        return self._timeline.distrust(tids, times_ns, self._timeline.owners(tids, times_ns))
 
     def give(self, rows: Operations, owners: npt.NDArray[np.int64]) -> list[Work]:
         """Operations with what :meth:`owners` said of them. Their ``context_source`` is set here."""
@@ -172,7 +172,7 @@ class Ownership:
         """Work that might have been of a step, and is of none that is told."""
         self._summary.add_steps(-len(rows))
         tids, starts = np.ascontiguousarray(rows["tid"]), np.ascontiguousarray(rows["start_ns"])
-        self.abandon(rows, self._timeline.owners(tids, starts))
+        self.abandon(rows, self.owners(tids, starts))
 
     def abandon(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
         """Work of no request and no step: of a window of its process."""

@@ -118,5 +118,5 @@ def rows(quick: bool) -> list[Row]:
         found += _rows(asked, "keep-alive GET", (), rounds, requests)
     with _streaming() as asked:
         found += _rows(asked, "16 streamed tokens", ("--families=http",), rounds, streams)
-        found += _rows(asked, "the same with its 190 CUDA calls", (), rounds, streams)
+        found += _rows(asked, "the same with its 200 CUDA calls", (), rounds, streams)
     return found

@@ -30,6 +30,7 @@ class Ends:
 
     role: Role = Role.UNKNOWN
     tls: bool = False
+    nonblocking: bool = False
     local: Endpoint = NOWHERE
     peer: Endpoint = NOWHERE
     local_key: bytes = b""  # 16 bytes of address and 2 of port; empty: no TCP, or not known
@@ -40,6 +41,7 @@ class Ends:
     def tell(self, facts: ConnectionFacts) -> None:
         """Write down what follows for a process in ``facts.role``."""
         facts.tls = self.tls
+        facts.nonblocking = self.nonblocking
         if facts.role is Role.UNKNOWN:
             return
         client = facts.role is Role.CLIENT
@@ -67,6 +69,7 @@ def read_ends(record: np.void) -> Ends:
     return Ends(
         role=Role(role) if role in _ROLES else Role.UNKNOWN,
         tls=int(record["layer"]) == _LAYER_TLS,
+        nonblocking=bool(record["nonblocking"]),
         local=local,
         peer=peer,
         local_key=local_key,

@@ -99,7 +99,14 @@ class ExchangeQueue:
     def _claim(self, exchange: OpenExchange, time_ns: int, *, held: bool) -> None:
         tgid, tid = self._thread
         self._session.claims.append(
-            Claim(time_ns=time_ns, tgid=tgid, tid=tid, exchange=exchange.key, held=held)
+            Claim(
+                time_ns=time_ns,
+                tgid=tgid,
+                tid=tid,
+                exchange=exchange.key,
+                held=held,
+                loop=self._facts.nonblocking,
+            )
         )
 
     def drop(self, exchange: OpenExchange, time_ns: int) -> None:

@@ -340,7 +340,14 @@ class Http2:
     def _claim(self, stream: Stream, thread: tuple[int, int], time_ns: int, *, held: bool) -> None:
         tgid, tid = thread
         self.session.claims.append(
-            Claim(time_ns=time_ns, tgid=tgid, tid=tid, exchange=stream.exchange.key, held=held)
+            Claim(
+                time_ns=time_ns,
+                tgid=tgid,
+                tid=tid,
+                exchange=stream.exchange.key,
+                held=held,
+                loop=self._facts.nonblocking,
+            )
         )
 
     def _finish(self, number: int, stream: Stream, time_ns: int, error: str) -> None:

@@ -47,9 +47,8 @@ class ConnectionFacts:
     identity: int
     role: Role
     tls: bool = False
-    late: bool = (
-        False  # bytes were moved before anybody looked: what comes first may be the middle of something
-    )
+    nonblocking: bool = False  # its calls wait for nothing: an event loop's
+    late: bool = False  # bytes were moved before anybody looked: what comes first may be a middle
     server: Endpoint = NOWHERE
     client: Endpoint = NOWHERE
     wire_key: bytes = b""  # 4-tuple or pair of Unix sockets, alike at both ends; empty: not known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -153,3 +154,48 @@ def test_forgetting_the_past_does_not_change_the_present(
     before = asked(made, recent)
     made.forget_before(horizon)
     assert asked(made, recent) == before
+
+
+# -- event loops ------------------------------------------------------------------------------------
+
+
+def trusted(timeline: ThreadTimeline, *times: int, tid: int = 101) -> list[int]:
+    tids, when = np.full(len(times), tid, np.uint32), np.array(times, np.uint64)
+    return timeline.distrust(tids, when, timeline.owners(tids, when)).tolist()
+
+
+def test_a_loop_that_works_while_it_holds_nothing_is_trusted_no_more() -> None:
+    timeline = ThreadTimeline()
+    timeline.apply([claim(10, 1), claim(20, 2), claim(30, 1, held=False), claim(40, 2, held=False)])
+    timeline.apply([claim(60, 3), claim(70, 3, held=False), claim(90, 4)])
+    assert trusted(timeline, 15, 25, 35, 65) == [1, AMBIGUOUS, 2, 3]
+    assert trusted(timeline, 80, 95) == [0, AMBIGUOUS]  # a task that runs on after its answer
+    assert trusted(timeline, 65) == [3]  # which was before
+    assert trusted(timeline, 95, tid=102) == [0]
+
+
+def test_a_thread_that_serves_one_after_the_other_may_clean_up_after_its_answer() -> None:
+    timeline = ThreadTimeline()
+    timeline.apply([claim(10, 1), claim(20, 1, held=False), claim(40, 2)])
+    assert trusted(timeline, 15, 30, 45) == [1, 0, 2]
+
+
+def test_what_a_loop_did_before_its_first_requests_is_no_reason_for_distrust() -> None:
+    timeline = ThreadTimeline()
+    timeline.apply([claim(10, 1), claim(20, 2), claim(30, 2, held=False)])
+    assert trusted(timeline, 5, 35) == [0, 1]
+
+
+def test_a_loops_number_given_out_again_is_no_loop() -> None:
+    timeline = ThreadTimeline()
+    timeline.apply([claim(10, 1), claim(20, 2), claim(30, 1, held=False), claim(40, 2, held=False)])
+    assert trusted(timeline, 50) == [0]
+    timeline.forget_process(100)
+    timeline.apply([claim(60, 3)])
+    assert trusted(timeline, 65) == [3]
+
+
+def test_who_reads_without_waiting_is_a_loop_with_its_first_request() -> None:
+    timeline = ThreadTimeline()
+    timeline.apply([replace(claim(10, 1), loop=True), claim(20, 1, held=False), claim(40, 2)])
+    assert trusted(timeline, 15, 30, 45) == [1, 0, AMBIGUOUS]
