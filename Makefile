@@ -83,7 +83,7 @@ fuzz: $(PYTHON_VENV) ## Fuzz what parses foreign bytes (FUZZ_SECONDS=60 for each
 	@$(PYTHON_VENV) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60) $(filter-out all,$(FUZZ_TARGETS))
 
 .PHONY: backends
-backends: ## Build the OpenTelemetry Collector for tests/backends and make bench (needs Go; minutes, then quick)
+backends: ## Build the Collector and Jaeger for tests/backends and make bench (needs Go; ten minutes, then quick)
 	$(call step,backends)
 	@tools/backends.sh
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Build what tests/backends sends to, from Go modules and outside the checkout, into $XDG_CACHE_HOME/otelgpu/backends
 # (or ~/.cache/…): otelcol, the OpenTelemetry Collector of tests/backends/ocb.yaml, and jaeger, of
-# tests/backends/jaeger/go.mod. One to four and five to eight minutes on two cores the first time, at once when what is
+# tests/backends/jaeger/go.mod. One to four and five to ten minutes on two cores the first time, at once when what is
 # there was built from the same files. Needs Go and its module proxy, not root.
 #   tools/backends.sh [otelcol] [jaeger]        by default both
 set -euo pipefail
@@ -48,7 +48,7 @@ build_otelcol() {
 
 build_jaeger() {
     cp "$folder"/jaeger/go.{mod,sum} "$source"
-    step COMPILE "jaeger $(sed -n 's,.*jaegertracing/jaeger ,,p' "$folder/jaeger/go.mod"): about 2000 packages" \
+    step COMPILE "jaeger $(sed -n 's,.*jaegertracing/jaeger \([^ ]*\).*,\1,p' "$folder/jaeger/go.mod"): 2300 packages" \
         go build -C "$source" -mod=readonly -v -trimpath -ldflags='-s -w' -o "$cache/jaeger.new" \
         github.com/jaegertracing/jaeger/cmd/jaeger
 }

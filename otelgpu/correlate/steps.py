@@ -109,11 +109,6 @@ class EngineSteps:
         """Whether any engine was heard: what they say of a request may need a while to be matched."""
         return self._heard
 
-    def makes_steps(self, tgid: int) -> bool:
-        """Whether a process was seen to make any: tokens that it writes itself may be of one that is not found yet."""
-        engine = self._engines.get(tgid)
-        return engine is not None and engine.makes_steps
-
     def hear(self, messages: Iterable[EngineMessage]) -> None:
         """What engine processes said to each other: those that take requests and send tokens are watched."""
         for message in messages:

@@ -65,11 +65,6 @@ class Engine:
         """Operations held."""
         return self._steps.rows + self._rows
 
-    @property
-    def makes_steps(self) -> bool:
-        """Whether it was seen to make any."""
-        return bool(self._recent)
-
     def take(self, rows: Operations) -> None:
         """More operations. The array is kept."""
         self._steps.add(rows)

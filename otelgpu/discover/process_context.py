@@ -20,13 +20,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-from google.protobuf.message import DecodeError
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from typing import TYPE_CHECKING, Final
 
 from otelgpu.model.resource import AttributeValue
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 MAX_PAYLOAD_BYTES: Final = 1 << 16
 MAX_ATTRIBUTES: Final = 256
@@ -76,6 +75,11 @@ def parse_process_context(payload: bytes) -> ProcessContext:
     Of what OpenTelemetry allows as an attribute, bytes, maps, arrays of anything but strings, and numbers that
     are not finite are passed over.
     """
+    # Most sessions observe nobody who publishes, and these take a while to import.
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+    from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
     resource: dict[str, AttributeValue] = {}
     attributes: dict[str, AttributeValue] = {}
     try:

@@ -100,16 +100,13 @@ class StepSession:
         self._model_bytes, self._bandwidth = model_bytes, bandwidth
 
     def waits_ns(self, exchange: Exchange) -> int:
-        """How long after its end all steps that served an exchange, and what an engine says of it, are known."""
-        if exchange.generation is None:
-            return 0
-        if self._steps.hears_engines:
-            return _SETTLED_NS
-        return SETTLED_NS if self._steps.makes_steps(exchange.tgid) else 0
+        """How long after its end all that an engine has to say of an exchange is known."""
+        return _SETTLED_NS if exchange.generation is not None and self._steps.hears_engines else 0
 
     def match(self, now_ns: int, *, final: bool) -> None:
-        """At a tick, before :meth:`take_up`: what engines did until now."""
-        self._steps.match(_known_until(now_ns, final=final), final=final)
+        """At a tick, before :meth:`take_up`: what engines said until now of the steps they made."""
+        if self._steps.hears_engines:
+            self._steps.match(_known_until(now_ns, final=final), final=final)
 
     def take_up(self, exchanges: Sequence[Exchange], served: Served) -> TakenUp:
         """What engines did for exchanges that have ended, and what their own operations were like."""

@@ -245,8 +245,12 @@ def test_steps_of_an_engines_thread_are_in_the_summary_and_are_no_loss(host: Hos
         host.launch(times=2, tid=200)
         host.synchronize(tid=200)
         host.write(stream_event(f"t{token}"))
+    batches, made_ns = len(host.sent), host.now_ns + 100 * MS
+    host.now_ns = made_ns
     host.write(stream_end())
-    rows, session = played(host.inputs())
+    inputs = host.inputs()
+    inputs.insert(len(inputs) - (len(host.sent) - batches) - 1, Tick(time_ns=made_ns))
+    rows, session = played(inputs)
     steps = named(rows, "engine.step")
     assert steps
     assert (session.summary.steps, session.summary.stepped) == (len(steps), 4 * len(steps))
