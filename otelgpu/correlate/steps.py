@@ -96,7 +96,7 @@ class EngineSteps:
         """Exchanges that began: the processes that serve them are watched."""
         for each in opened:
             self._index.open(each)
-            if each.role is Role.SERVER:
+            if self._rules.by_time and each.role is Role.SERVER:
                 self._watch(each.tgid, each.start_ns)
 
     def name(self, named: Iterable[Named]) -> None:
@@ -203,9 +203,6 @@ class EngineSteps:
         rest, self._rest = self._rest, []
         for engine in self._engines.values():
             for given in engine.release(now_ns, final=final):
-                if self._rules.tells_served_only and not (engine.talks or given.tokens or given.written):
-                    rest.append(given.rows)
-                    continue
                 steps.append(self._settled(given))
                 parts.append(given.rows)
         self._engines = {tgid: each for tgid, each in self._engines.items() if not each.ended}
@@ -255,7 +252,7 @@ class EngineSteps:
         """The steps that served an exchange that has ended; None where none is known.
 
         By messages, where any told of it. Else, of a stream whose own process drives a GPU and sends no messages, by
-        time order.
+        time order, if no more than ``StepRules.grace_ns`` lies between its first step and its end.
         """
         generation = exchange.generation
         also = (generation.response_id, generation.request_id) if generation is not None else ()
@@ -275,9 +272,14 @@ class EngineSteps:
             return None
         steps = engine.recent()
         gained = Gained(added_ns=exchange.start_ns)
-        for position in attribute_tokens(times, [step.end_ns for step in steps]).tolist():
+        positions = attribute_tokens(times, [step.end_ns for step in steps]).tolist()
+        # Steps are told a while after they ended, with the requests that are known to be theirs by then.
+        untold_ns = exchange.end_ns - self._rules.grace_ns
+        if positions[0] < 0 or steps[positions[0]].end_ns <= untold_ns:
+            return None
+        for position in positions:
             # A step that ended before the request began gave it nothing.
-            if position < 0 or steps[position].end_ns < exchange.start_ns:
+            if steps[position].end_ns < exchange.start_ns:
                 gained.unattributed += 1
                 continue
             phase = StepPhase.DECODE if gained.heard else StepPhase.PREFILL

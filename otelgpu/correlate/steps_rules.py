@@ -87,8 +87,9 @@ class StepRules:
     ``settle_ns``: how long a message may wait for later ones to show of which step it is.
     ``grace_ns``: how long after its end a step is told; more than both together.
     ``longest_ns``: a step that takes longer loses its first operations to the unlinked.
-    ``tells_served_only``: of a process that sends no messages, steps that gave no known request anything are not
-    told: a server that waits for its own kernels now and then is no engine.
+    ``by_time``: a process that serves is taken for an engine, and what it streams for its steps' by the order of time.
+    Off for serving: calls that may be of a step are held until that is known, which for a server that is none takes
+    longer than what is nobody's waits to be told.
     """
 
     reads_results: bool = True
@@ -96,7 +97,7 @@ class StepRules:
     settle_ns: int = 250 * _MS
     grace_ns: int = 1_000 * _MS
     longest_ns: int = 30_000 * _MS
-    tells_served_only: bool = True
+    by_time: bool = False
 
 
 SERVING: Final = StepRules()

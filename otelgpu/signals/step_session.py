@@ -105,8 +105,7 @@ class StepSession:
 
     def match(self, now_ns: int, *, final: bool) -> None:
         """At a tick, before :meth:`take_up`: what engines said until now of the steps they made."""
-        if self._steps.hears_engines:
-            self._steps.match(_known_until(now_ns, final=final), final=final)
+        self._steps.match(_known_until(now_ns, final=final), final=final)
 
     def take_up(self, exchanges: Sequence[Exchange], served: Served) -> TakenUp:
         """What engines did for exchanges that have ended, and what their own operations were like."""

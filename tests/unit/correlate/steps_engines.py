@@ -16,7 +16,7 @@ from otelgpu.model.operations import CopyDirection, OperationKind, Operations, c
 US, MS = 1_000, 1_000_000
 TGID, TID, SENDER = 700, 701, 702
 
-RULES = replace(SERVING, tells_served_only=False)
+RULES = replace(SERVING, by_time=True)
 APIS = {
     1: "cudaLaunchKernel",
     2: "cudaGraphLaunch",
