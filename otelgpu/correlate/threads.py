@@ -7,9 +7,9 @@ such work is left unlinked rather than given to the wrong request.
 Worked example, thread 7: claims (t=10, exchange 1, held), (t=30, exchange 1, let go) answer
 t=5 → 0, t=10 → 1, t=29 → 1, t=30 → 0.
 
-An event loop is a thread that has held several requests at once, or that reads without waiting. One that calls while it holds none does work of
-its own, or of a request that it has answered (a background task), and does so also while it holds just one: from
-then on it is not trusted (:meth:`ThreadTimeline.distrust`).
+An event loop is a thread that has held several requests at once, or that reads without waiting. One that calls
+while it holds none does work of its own, or of a request that it has answered (a background task), and does so also
+while it holds just one: from then on it is not trusted (:meth:`ThreadTimeline.distrust`).
 
 Invariant: an answer for time t depends only on claims with time ≤ t, so it does not matter how claims
 and questions were batched, as long as every claim up to t has been applied before t is asked about.

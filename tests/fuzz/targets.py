@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 
 from otelgpu.discover.maps import parse_maps
-from otelgpu.families.http.http2 import MAX_OPEN, Http2
+from otelgpu.families.http.http2.parser import MAX_OPEN, Http2
 from otelgpu.families.http.llm import GenerationReader, grpc_reader, http_reader, realtime_reader
 from otelgpu.families.http.protocol import Call, ConnectionFacts
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.zmtp import ZmtpParser, recognise
+from otelgpu.families.http.zmtp.parser import ZmtpParser, recognise
 from otelgpu.layout.elf import ElfError, ElfImage
 from otelgpu.model.exchange import Role
 from otelgpu.symbols.cubin import CubinError, kernel_names, ptx_entries

@@ -6,7 +6,7 @@ import pytest
 
 from otelgpu.cli import options
 from otelgpu.config import Config
-from otelgpu.families.http import http1
+from otelgpu.families.http.http1 import parser as http1
 from otelgpu.families.http.plugins import Plugins
 from otelgpu.kernel.loader import read_image
 

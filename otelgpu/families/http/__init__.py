@@ -4,8 +4,8 @@ In: records of sockets and of TLS in clear. Out: exchanges, claims of threads, m
 
 * ``decode`` takes batches of records, ``connection`` puts a connection's calls in order and asks the ``protocols``
   whose it is; ``ends`` and ``protocol`` say what is known of it.
-* Parsers: ``http1``, ``http2`` with ``grpc``, ``websocket`` with ``realtime``, ``zmtp`` with ``engines``, and
-  ``plugins``, which others install.
+* Parsers, each in a package: ``http1``, ``http2`` with gRPC, ``websocket``, ``zmtp`` with ``engines``; and ``plugins``,
+  which others install.
 * ``llm`` reads what LLM APIs say, ``trace_context`` W3C headers; ``signals`` has the names of it all.
 """
 

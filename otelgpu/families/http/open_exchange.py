@@ -5,7 +5,7 @@ It holds facts only; the parser decides when each becomes known.
 
 from __future__ import annotations
 
-from otelgpu.families.http.framing import Head
+from otelgpu.families.http.http1.framing import Head
 from otelgpu.families.http.llm import GenerationReader
 from otelgpu.families.http.protocol import Call, ConnectionFacts
 from otelgpu.families.http.trace_context import parse_trace_context

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from otelgpu.families.http import http1, http2, zmtp
+from otelgpu.families.http.http1 import parser as http1
+from otelgpu.families.http.http2 import parser as http2
 from otelgpu.families.http.plugins import Plugins, load_plugins
 from otelgpu.families.http.protocol import ProtocolSpec
+from otelgpu.families.http.zmtp import parser as zmtp
 
 BUILT_IN: Final[tuple[ProtocolSpec, ...]] = (http1.SPEC, zmtp.SPEC, http2.SPEC)
 """On a connection found open, a long ZMTP frame looks like DATA of HTTP/2; what ZMTP asks for is stricter."""

@@ -9,7 +9,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-from otelgpu.families.http.http2 import Http2
+from otelgpu.families.http.http2.parser import Http2
 from otelgpu.families.http.protocol import Call, ConnectionFacts
 from otelgpu.families.http.session import COUNTERS, Session
 from otelgpu.model.exchange import Endpoint, Exchange, Role

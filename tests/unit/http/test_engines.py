@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otelgpu.families.http.engine_sglang import SglangReader
-from otelgpu.families.http.engine_vllm import LAYOUTS
+from otelgpu.families.http.engines.sglang import SglangReader
+from otelgpu.families.http.engines.vllm import LAYOUTS
 from otelgpu.model.engine import EngineItem, EngineOutput, EngineRequest
 from tests.unit.http.zmtp_traffic import READY, Chunk, greeting, losses, message, play, sent
 
@@ -369,7 +369,7 @@ def test_of_a_cut_request_of_sglang_the_name_is_known() -> None:
 
 
 def test_requests_that_sglang_never_ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otelgpu.families.http.engine_sglang.MAX_COUNTED", 3)
+    monkeypatch.setattr("otelgpu.families.http.engines.sglang.MAX_COUNTED", 3)
     steps = [
         *(batch((f"r-{n}", 1, False)) for n in range(4)),
         batch(("r-0", 2, False)),

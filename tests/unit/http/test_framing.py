@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.http.framing import (
+from otelgpu.families.http.http1.framing import (
     Framing,
     Head,
     InvalidHttp,

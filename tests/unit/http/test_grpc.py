@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otelgpu.families.http.grpc import MAX_MESSAGE_BYTES, MessageReader, OpenRpc, is_grpc
+from otelgpu.families.http.http2.grpc import MAX_MESSAGE_BYTES, MessageReader, OpenRpc, is_grpc
 from otelgpu.families.http.session import Session
 from otelgpu.model.engine import EngineItem, EngineOutput, EngineRequest
 from otelgpu.model.exchange import Role

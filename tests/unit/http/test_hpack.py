@@ -10,7 +10,7 @@ from hpack import Decoder, Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otelgpu.families.http.hpack_reader import (
+from otelgpu.families.http.http2.hpack_reader import (
     MAX_LIST_BYTES,
     MAX_TABLE_BYTES,
     Field,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otelgpu.families.http import http2
-from otelgpu.families.http.http2_frames import (
+from otelgpu.families.http.http2 import parser as http2
+from otelgpu.families.http.http2.frames import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -324,7 +324,7 @@ def test_a_hole_in_the_padding_is_none_in_the_body(monkeypatch: pytest.MonkeyPat
     observed.feed(True, frame(HEADERS, 4, 1, GET))
     gaps: list[int] = []
     monkeypatch.setattr(
-        "otelgpu.families.http.http2_stream.Stream.request_gap", lambda stream, size: gaps.append(size)
+        "otelgpu.families.http.http2.stream.Stream.request_gap", lambda stream, size: gaps.append(size)
     )
     padded = frame(DATA, PADDED | END_STREAM, 1, b"\x0a" + b"body" + bytes(10))
     observed.feed(True, padded[:12])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otelgpu.families.http.http2_frames import DATA, HEADERS, PREFACE, SETTINGS
+from otelgpu.families.http.http2.frames import DATA, HEADERS, PREFACE, SETTINGS
 from tests.unit.http.http2_traffic import Pair, Wire, frame, request_fields
 from tests.unit.http.test_http2 import GET, OK
 from tests.unit.http.traffic import Connection, Seen, new_state

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.http import msgpack
+from otelgpu.families.http.engines import msgpack
 
 encode = msgspec.msgpack.encode
 KINDS: dict[str, list[Any]] = {

@@ -121,7 +121,7 @@ def test_the_example_takes_any_bytes(calls: list[tuple[bool, bytes, int]]) -> No
         ("x = no_such_module:SPEC", "ModuleNotFoundError"),
         ("x = otelgpu_resp:NOTHING", "AttributeError"),
         ("x = otelgpu_resp:MAX_OPEN", "no ProtocolSpec"),
-        ("x = otelgpu.families.http.http1:SPEC", "already"),
+        ("x = otelgpu.families.http.http1.parser:SPEC", "already"),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_left_out(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otelgpu.families.http.permessage_deflate import MAX_INFLATED_BYTES, Deflate, Inflater
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.websocket_frames import MAX_MESSAGE_BYTES, are_frames
+from otelgpu.families.http.websocket.frames import MAX_MESSAGE_BYTES, are_frames
+from otelgpu.families.http.websocket.permessage_deflate import MAX_INFLATED_BYTES, Deflate, Inflater
 from otelgpu.model.exchange import Role, StartSource
 from tests.unit.http.traffic import (
     MS,

@@ -22,8 +22,8 @@ from examples.engine.messages import (
 from otelgpu.families.http.protocol import Recognition
 from otelgpu.families.http.protocols import BUILT_IN
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.zmtp import SPEC, recognise
-from otelgpu.families.http.zmtp_frames import GREETING_BYTES, MAX_HEAD_BYTES, TAIL_BYTES, Body
+from otelgpu.families.http.zmtp.frames import GREETING_BYTES, MAX_HEAD_BYTES, TAIL_BYTES, Body
+from otelgpu.families.http.zmtp.parser import SPEC, recognise
 from otelgpu.model.engine import EngineItem, EngineMessage, EngineOutput, EngineRequest
 from otelgpu.model.exchange import Role
 from tests.unit.http.zmtp_traffic import (

@@ -17,7 +17,7 @@ import zmq
 
 from otelgpu.families.http.protocol import Call, ConnectionFacts
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.zmtp import ZmtpParser
+from otelgpu.families.http.zmtp.parser import ZmtpParser
 from otelgpu.model.engine import EngineMessage
 from otelgpu.model.exchange import Role
 

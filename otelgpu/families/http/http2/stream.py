@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from otelgpu.families.http import llm
-from otelgpu.families.http.framing import HEADERS, Head
-from otelgpu.families.http.grpc import OpenRpc, is_grpc
-from otelgpu.families.http.grpc_engines import EngineReader, engine_reader
-from otelgpu.families.http.hpack_reader import Field
+from otelgpu.families.http.http1.framing import HEADERS, Head
+from otelgpu.families.http.http2.grpc import OpenRpc, is_grpc
+from otelgpu.families.http.http2.grpc_engines import EngineReader, engine_reader
+from otelgpu.families.http.http2.hpack_reader import Field
 from otelgpu.families.http.open_exchange import OpenExchange
 from otelgpu.families.http.protocol import Call
 from otelgpu.families.http.session import Session

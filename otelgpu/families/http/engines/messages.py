@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from otelgpu.families.http import engine_vllm, msgpack
-from otelgpu.families.http.engine_envelope import Envelope
-from otelgpu.families.http.engine_sglang import SglangReader
+from otelgpu.families.http.engines import msgpack
+from otelgpu.families.http.engines import vllm as engine_vllm
+from otelgpu.families.http.engines.envelope import Envelope
+from otelgpu.families.http.engines.sglang import SglangReader
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.zmtp_frames import Body
+from otelgpu.families.http.zmtp.frames import Body
 from otelgpu.model.engine import EngineMessage
 
 __all__ = ["EngineReader", "Envelope"]

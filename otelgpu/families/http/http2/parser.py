@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from otelgpu.families.http.framing import Head
-from otelgpu.families.http.http2_frames import (
+from otelgpu.families.http.http1.framing import Head
+from otelgpu.families.http.http2.frames import (
     HEAD_BYTES,
     PREFACE,
     SETTINGS,
@@ -33,8 +33,8 @@ from otelgpu.families.http.http2_frames import (
     InvalidHttp2,
     starts_frames,
 )
-from otelgpu.families.http.http2_sides import Requests, Responses
-from otelgpu.families.http.http2_stream import Stream
+from otelgpu.families.http.http2.sides import Requests, Responses
+from otelgpu.families.http.http2.stream import Stream
 from otelgpu.families.http.open_exchange import OpenExchange
 from otelgpu.families.http.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.families.http.session import Session

@@ -9,11 +9,11 @@ Invariant: no message is held longer than it takes to complete, and none beyond 
 from __future__ import annotations
 
 from otelgpu.families.http.open_exchange import OpenExchange
-from otelgpu.families.http.permessage_deflate import Deflate, Inflater
 from otelgpu.families.http.protocol import Call, ConnectionFacts, Parser
-from otelgpu.families.http.realtime import Realtime
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.websocket_frames import FrameReader, InvalidFrame
+from otelgpu.families.http.websocket.frames import FrameReader, InvalidFrame
+from otelgpu.families.http.websocket.permessage_deflate import Deflate, Inflater
+from otelgpu.families.http.websocket.realtime import Realtime
 
 
 class _Side:

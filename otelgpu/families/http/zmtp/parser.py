@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from otelgpu.families.http.engines import EngineReader, Envelope
+from otelgpu.families.http.engines.messages import EngineReader, Envelope
 from otelgpu.families.http.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.zmtp_frames import (
+from otelgpu.families.http.zmtp.frames import (
     SIGNATURE_BYTES,
     Body,
     FrameReader,

@@ -21,11 +21,11 @@ from typing import Final
 
 import msgspec
 
-from otelgpu.families.http import msgpack
-from otelgpu.families.http.engine_envelope import Envelope, is_request_id
+from otelgpu.families.http.engines import msgpack
+from otelgpu.families.http.engines.envelope import Envelope, is_request_id
 from otelgpu.families.http.session import Session
 from otelgpu.families.http.trace_context import parse_trace_context
-from otelgpu.families.http.zmtp_frames import Body
+from otelgpu.families.http.zmtp.frames import Body
 from otelgpu.model.engine import EngineItem, EngineOutput, EngineRequest
 from otelgpu.model.exchange import TraceParent
 

@@ -18,10 +18,10 @@ from array import array
 
 import msgspec
 
-from otelgpu.families.http import msgpack
-from otelgpu.families.http.engine_envelope import Envelope, is_request_id
+from otelgpu.families.http.engines import msgpack
+from otelgpu.families.http.engines.envelope import Envelope, is_request_id
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.zmtp_frames import Body
+from otelgpu.families.http.zmtp.frames import Body
 from otelgpu.model.engine import EngineItem, EngineMessage, EngineOutput, EngineRequest
 
 ENGINE = "sglang"

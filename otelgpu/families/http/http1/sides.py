@@ -1,6 +1,6 @@
 """The two directions of a connection: what their readers find becomes steps of exchanges.
 
-In: calls of the :class:`~otelgpu.families.http.framing.MessageReader` of each direction. Out: calls on the
+In: calls of the :class:`~otelgpu.families.http.http1.framing.MessageReader` of each direction. Out: calls on the
 parser and on the body readers of its exchanges. It must not decide what holes and errors mean.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otelgpu.families.http import llm
-from otelgpu.families.http.framing import (
+from otelgpu.families.http.http1.framing import (
     HEADERS,
     NO_BODY,
     Framing,
@@ -21,7 +21,7 @@ from otelgpu.families.http.framing import (
 from otelgpu.families.http.open_exchange import SWITCHING_PROTOCOLS, OpenExchange
 
 if TYPE_CHECKING:
-    from otelgpu.families.http.http1 import Http1
+    from otelgpu.families.http.http1.parser import Http1
     from otelgpu.families.http.protocol import Call
 
 

@@ -25,13 +25,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from otelgpu.families.http import http2, websocket
-from otelgpu.families.http.exchange_queue import ExchangeQueue
-from otelgpu.families.http.framing import REQUEST_START, RESPONSE_START, InvalidHttp, State
+from otelgpu.families.http.http1.exchange_queue import ExchangeQueue
+from otelgpu.families.http.http1.framing import REQUEST_START, RESPONSE_START, InvalidHttp, State
+from otelgpu.families.http.http1.sides import Requests, Responses
+from otelgpu.families.http.http2 import parser as http2
 from otelgpu.families.http.open_exchange import SWITCHING_PROTOCOLS, OpenExchange
 from otelgpu.families.http.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.families.http.session import Session
-from otelgpu.families.http.sides import Requests, Responses
+from otelgpu.families.http.websocket import parser as websocket
 from otelgpu.model.exchange import Named, Opened, Role, StartSource
 
 #: No client has more requests on the way on one connection.

@@ -1,6 +1,6 @@
 """The two directions of an HTTP/2 connection: what their frame readers find becomes steps of streams.
 
-In: calls of the :class:`~otelgpu.families.http.http2_frames.FrameReader` of each direction. Out: calls on the
+In: calls of the :class:`~otelgpu.families.http.http2.frames.FrameReader` of each direction. Out: calls on the
 connection and on its streams. It must not decide what exchanges mean.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otelgpu.families.http.framing import Head
-from otelgpu.families.http.hpack_reader import HpackError, HpackReader
-from otelgpu.families.http.http2_frames import FrameReader, InvalidHttp2
-from otelgpu.families.http.http2_stream import read_head
+from otelgpu.families.http.http1.framing import Head
+from otelgpu.families.http.http2.frames import FrameReader, InvalidHttp2
+from otelgpu.families.http.http2.hpack_reader import HpackError, HpackReader
+from otelgpu.families.http.http2.stream import read_head
 
 if TYPE_CHECKING:
-    from otelgpu.families.http.http2 import Http2
+    from otelgpu.families.http.http2.parser import Http2
 
 
 class _Side:

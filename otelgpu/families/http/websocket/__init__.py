@@ -1,0 +1,1 @@
+"""WebSocket: ``frames`` and ``permessage_deflate`` read messages, ``realtime`` makes exchanges of some of them."""
