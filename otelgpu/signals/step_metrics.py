@@ -42,20 +42,6 @@ MBU: Final = Metric(
 
 METRICS: Final = (DURATION, BATCH_SIZE, TOKENS, MBU)
 
-BANDWIDTHS: Final[Mapping[str, float]] = {
-    "NVIDIA A100-SXM4-40GB": 1.555e12,
-    "NVIDIA A100-PCIE-40GB": 1.555e12,
-    "NVIDIA A100-SXM4-80GB": 2.039e12,
-    "NVIDIA A100 80GB PCIe": 1.935e12,
-    "NVIDIA H100 80GB HBM3": 3.35e12,
-    "NVIDIA H100 PCIe": 2.0e12,
-    "NVIDIA H200": 4.8e12,
-    "NVIDIA L4": 300e9,
-    "NVIDIA L40S": 864e9,
-    "Tesla T4": 320e9,
-}
-"""Peak bytes per second of a GPU's memory, by the name that NVML has for it: NVIDIA's data sheets."""
-
 
 def utilisation(step: ServedStep, model_bytes: int, bandwidth: float) -> float | None:
     """Share of the peak bandwidth that reading the weights once took; None of a step that did not only decode.

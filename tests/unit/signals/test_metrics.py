@@ -14,6 +14,7 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 
 from otelgpu.families import registry
 from otelgpu.families.base import Instrument, Metric, OperationSignals
+from otelgpu.model.context import Context
 from otelgpu.model.operations import CopyDirection, OperationKind
 from otelgpu.model.resource import resource
 from otelgpu.model.telling import Telling
@@ -226,3 +227,22 @@ def test_a_gauge_that_is_told_no_more_leaves_no_empty_metric() -> None:
     metrics.unset(metric, LLM)
     data, points = metrics.read(5)
     assert (len(data.resource_metrics), points) == (0, 0)
+
+
+# -- exemplars --------------------------------------------------------------------------------------
+
+
+def test_a_bucket_names_its_newest_sampled_span_until_it_is_read() -> None:
+    metrics, told = Metrics(START), [Context(bytes([i]) * 16, bytes([i]) * 8, 1) for i in range(4)]
+    values = [0.5, 0.6, 2.0, 99.0]
+    metrics.add(histogram(), "s", LLM, {"a": "b"}, np.array(values))
+    spans = [(told[0], 10), (told[1], 11), None, (told[3], 13)]  # the third is not sampled
+    metrics.exemplify(histogram(), LLM, {"a": "b"}, values, spans)
+    metrics.exemplify(histogram(), LLM, {"a": "other series"}, values, spans)
+    (point,) = points(metrics)["h"]
+    found = [(e.as_double, e.time_unix_nano, e.trace_id, e.span_id) for e in point.exemplars]
+    assert found == [
+        (0.6, 11, told[1].trace_id, told[1].span_id),
+        (99.0, 13, told[3].trace_id, told[3].span_id),
+    ]
+    assert not points(metrics)["h"][0].exemplars
