@@ -108,7 +108,10 @@ def test_a_bomb_is_given_up_and_counted() -> None:
     assert done.told.output_tokens is None
 
 
-@pytest.mark.parametrize("spoil", [b"\x00not gzip", gzip.compress(b"data: {}\n\n")[:-4], b""])
+SPOILT = {"foreign": b"\x00not gzip", "cut": gzip.compress(b"data: {}\n\n")[:-4], "empty": b""}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_bad_compression_is_counted(spoil: bytes) -> None:
     done = ask("/v1/chat/completions", CHAT)
     answer(done, [spoil], EVENTS, {b"content-encoding": b"gzip"})
