@@ -50,7 +50,7 @@ def state(ledger: MemoryLedger) -> list[object]:
     return [dict(ledger.counters), kept]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.lists(calls(), min_size=1, max_size=20), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(1, 60), st.integers(1, 2)), max_size=2),

@@ -44,7 +44,7 @@ def _base64_ids(node: Any) -> Any:
 
 
 @given(span_batches())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_json_and_protobuf_encodings_of_any_columns_hold_the_same(columns: SpanColumns) -> None:
     from_json, from_protobuf = TracesData(), TracesData()
     for line, _ in span_lines(columns):

@@ -62,7 +62,7 @@ def busy(rows: int, stacks: int = 40, seed: int = 3) -> ProfileColumns:
 
 
 @given(st.lists(profile_batches(), max_size=3), st.sampled_from([1, 300, 600, 1000, 2**21]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_columns_read_back_as_they_were(batches: list[ProfileColumns], max_bytes: int) -> None:
     for columns in batches:
         payloads = list(encode_profiles([columns], max_bytes=max_bytes))
@@ -369,7 +369,7 @@ def test_the_checker_finds_each_broken_rule(rule: str) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=200), max_size=8), st.integers(0, 2**31 - 1))
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_messages_of_any_lengths_are_as_long_as_their_sizes_say(rows: list[list[int]], index: int) -> None:
     flat = np.array([value for row in rows for value in row], dtype=np.uint64)
     counts = np.array([len(row) for row in rows], dtype=np.intp)

@@ -46,7 +46,7 @@ def only(attribute: Attribute, rows: int) -> list[dict[str, object]]:
 
 
 @given(st.lists(span_batches(), max_size=4), st.sampled_from([1, 300, 2000, 2**21]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_any_columns_read_back_as_protobuf_objects_made_the_plain_way(
     batches: list[SpanColumns], max_bytes: int
 ) -> None:

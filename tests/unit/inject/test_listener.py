@@ -228,7 +228,7 @@ def test_what_is_preloaded_already_stays(before: str, after: str) -> None:
     assert found == {"LD_PRELOAD": after, "OTELGPU_INJECT_SOCKET": "/s"}
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     written=st.lists(st.tuples(st.sampled_from([128, 256]), st.binary(min_size=8, max_size=256)), max_size=20)
 )

@@ -44,7 +44,7 @@ def test_every_header_byte_may_be_anything(value: int) -> None:
         use_all_of(content)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_mutations_are_survived(data: st.DataObject) -> None:
     content = bytearray(SAMPLE[0])
