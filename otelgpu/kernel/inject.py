@@ -194,6 +194,8 @@ class InjectListener:
                             connection.close()
                         return
                     if descriptor != self._socket.fileno():
+                        # Taken off first: what was closed is told of as long as a child holds it.
+                        events.unregister(descriptor)
                         self._answer(waiting.pop(descriptor))
                         continue
                     try:
@@ -205,7 +207,9 @@ class InjectListener:
                         time.sleep(_RELIEF_S)
                 # After the events, some of which may be of those that are let go.
                 while len(waiting) > _BACKLOG:  # they connect and say nothing
-                    waiting.pop(next(iter(waiting))).close()
+                    oldest = next(iter(waiting))
+                    events.unregister(oldest)
+                    waiting.pop(oldest).close()
                     self._counters["connection_silent"] += 1
 
     def _answer(self, connection: socket.socket) -> None:

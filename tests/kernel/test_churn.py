@@ -68,7 +68,7 @@ def test_500_short_processes_leave_nothing_behind(watching: Watch) -> None:
     scope = watching.source._loaded["process"].map("scope_processes")
     assert scope.list_keys() == []
     source = watching.source
-    assert source._mappers == set() and source._served == set()
+    assert source._mappers == set()
     lost = {reason: count for (_, reason), count in watching.losses().items()}
     # A process of a millisecond may be gone before anyone can describe it: counted, and nothing else.
     assert lost.keys() <= {"process_vanished", "mapping_vanished", "process_gone"}

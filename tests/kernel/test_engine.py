@@ -146,6 +146,7 @@ def test_long_prompts_keep_their_traceparent(tmp_path: Path) -> None:
 def test_an_engine_found_running_is_read_from_then_on() -> None:
     with start_engine_server(*OPTIONS) as server, Watch(families=("http",)) as watch:
         send(server, 5)
+        time.sleep(SETTLE_S)  # its last steps, which give nobody anything, come after the last answer
         before = len(server.steps())
         watch.observe(server.pid, server.engine_pid)
         watch.pump(SETTLE_S)

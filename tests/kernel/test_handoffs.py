@@ -83,7 +83,8 @@ def test_requests_that_come_apart_are_linked(way: str, tmp_path: Path) -> None:
     right, wrong, nobodys = observed(tmp_path, way, workers=4, clients=1, requests=40, pause_s=0.03)
     assert right + wrong + nobodys == 120
     # A pool starts a thread for the first, and a connection's thread wakes the one that started it.
-    assert (right, wrong) == (117, 0)
+    assert wrong == 0
+    assert right >= 105  # and a worker that had not gone idle again is not woken
 
 
 CALLS = {"nested": 6, "several": 9}
