@@ -20,7 +20,8 @@ from otelgpu.families import registry
 from otelgpu.families.base import Family
 from otelgpu.kernel.loader import Image
 from otelgpu.kernel.ring import Ring
-from otelgpu.model.exchange import Claim, Endpoint, Exchange
+from otelgpu.model.engine import EngineMessage
+from otelgpu.model.exchange import Claim, Endpoint, Exchange, Named, Opened
 from otelgpu.model.inputs import Batch
 
 RING_BYTES = 8 << 20
@@ -75,6 +76,9 @@ class Activity:
 
     claims: Sequence[Claim] = ()
     exchanges: Sequence[Exchange] = ()
+    opened: Sequence[Opened] = ()
+    named: Sequence[Named] = ()
+    messages: Sequence[EngineMessage] = ()
 
 
 class Told:
@@ -98,7 +102,7 @@ class Told:
 
 def told_family(told: Told) -> Family:
     """Family http, fed by hand."""
-    return Family(name="http", open=lambda btf: told, signals=registry.families()["http"].signals)
+    return Family(name="http", open=lambda btf, _: told, signals=registry.families()["http"].signals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
