@@ -34,6 +34,10 @@ from otelgpu.signals.step_phases import request_phases
 from otelgpu.signals.step_spans import request_attributes, request_links, step_spans
 from otelgpu.signals.totals import Totals
 
+HINTED_ROWS: Final = 8192
+"""Operations of the requests that are answered at a tick, of which hints are looked for: beyond, there are none,
+for looking takes a microsecond or two each."""
+
 _SETTLED_NS: Final = SETTLED_NS + SERVING.settle_ns
 
 
@@ -110,7 +114,9 @@ class StepSession:
     def take_up(self, exchanges: Sequence[Exchange], served: Served) -> TakenUp:
         """What engines did for exchanges that have ended, and what their own operations were like."""
         views = [self._steps.answer(exchange) for exchange in exchanges]
-        hints = request_hints(served.operations, served.request, len(exchanges), self._calls)
+        hints: Sequence[Mapping[str, Any]] = [{}] * len(exchanges)
+        if len(served.operations) <= HINTED_ROWS:
+            hints = request_hints(served.operations, served.request, len(exchanges), self._calls)
         return TakenUp(exchanges=exchanges, views=views, hints=hints, seed=self._seed)
 
     def tell(self, now_ns: int, *, offset_ns: int, final: bool) -> StepsTold | None:
