@@ -15,6 +15,7 @@ from otelgpu.families.http.http2.stream import read_head
 
 if TYPE_CHECKING:
     from otelgpu.families.http.http2.parser import Http2
+    from otelgpu.families.http.http2.stream import Stream
 
 
 class _Side:
@@ -46,6 +47,14 @@ class _Side:
             session.count("http2_headers_too_large")
         return read_head(fields)
 
+    def _stream_of(self, stream: int, *, moves: bool) -> Stream | None:
+        """The open stream that a DATA frame is of; one that moves nothing is counted as those of a flood are."""
+        if moves:
+            self.connection.data_frames += 1
+        else:
+            self.connection.control_frames += 1
+        return self.connection.streams.get(stream)
+
     def promised(self, block: bytes | None) -> None:
         """Keep the table right; what a server pushes answers no request."""
         self.connection.session.count("http2_pushes")
@@ -64,11 +73,7 @@ class Requests(_Side):
     def data(self, stream: int, data: bytes, size: int, ended: bool) -> None:
         """Take bytes of a request's body."""
         connection = self.connection
-        if data or ended:
-            connection.data_frames += 1
-        else:
-            connection.control_frames += 1
-        open_stream = connection.streams.get(stream)
+        open_stream = self._stream_of(stream, moves=bool(data) or ended)
         if open_stream is None:
             return
         open_stream.exchange.request_bytes += size
@@ -131,11 +136,7 @@ class Responses(_Side):
     def data(self, stream: int, data: bytes, size: int, ended: bool) -> None:
         """Take bytes of a response's body."""
         connection = self.connection
-        if data or ended:
-            connection.data_frames += 1
-        else:
-            connection.control_frames += 1
-        open_stream = connection.streams.get(stream)
+        open_stream = self._stream_of(stream, moves=bool(data) or ended)
         if open_stream is None:
             return
         exchange = open_stream.exchange
