@@ -142,6 +142,7 @@ class SteppedEpoll:
     def __init__(self) -> None:
         self._real = EPOLL()
         self.register = self._real.register
+        self.unregister = self._real.unregister
 
     def __enter__(self) -> SteppedEpoll:
         return self
