@@ -50,6 +50,7 @@ class Reader:
         self.records = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._drain)
+        self._collecting = threading.Lock()
 
     def __enter__(self) -> Reader:
         self._thread.start()
@@ -66,8 +67,9 @@ class Reader:
             self.collect()
 
     def collect(self) -> None:
-        self.listener.gone()
-        self.records += sum(len(batch.records) for batch in self.listener.drain())
+        with self._collecting:
+            self.listener.gone()
+            self.records += sum(len(batch.records) for batch in self.listener.drain())
 
 
 def _cost(library: Library, btf: Btf, quick: bool) -> list[Row]:
