@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.correlate.hints import hints
-from otelgpu.correlate.steps_evidence import evidence_of
+from otelgpu.correlate.steps_evidence import evidence_by_group
 from otelgpu.correlate.steps_rules import Role, StepCalls
-from otelgpu.model.codes import order_of
 from otelgpu.model.operations import Operations
 from otelgpu.model.steps import Evidence
 from otelgpu.signals import step_names
@@ -36,18 +35,33 @@ def request_hints(
     Shares of time are of the time from a request's first call to the return of its last one, for it need not have
     worked with the GPU before and after. Its thread is the one that launched most.
     """
-    if not len(rows):
-        return [{}] * requests
-    order = order_of(request, requests)
-    ends = np.cumsum(np.bincount(request, minlength=requests))
-    return [_hints_of(rows.take(mine), calls) for mine in np.split(order, ends[:-1])]
-
-
-def _hints_of(rows: Operations, calls: StepCalls) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [{} for _ in range(requests)]
     roles = calls.roles(rows)
-    launching = rows["tid"][roles == Role.LAUNCH]
+    launches = roles == Role.LAUNCH
+    launching, tids = _launching(request[launches], rows["tid"][launches].astype(np.int64))
     if not len(launching):
-        return {}
-    tids, counts = np.unique(launching, return_counts=True)
-    elapsed_ns = int((rows["start_ns"] + rows["duration_ns"]).max()) - int(rows["start_ns"].min())
-    return hint_values(evidence_of(rows, roles, int(tids[counts.argmax()])), elapsed_ns)
+        return found
+    place = np.full(requests, -1, dtype=np.int64)
+    place[launching] = np.arange(len(launching))
+    theirs = place[request] >= 0
+    rows, roles, group = rows.compress(theirs), roles[theirs], place[request[theirs]]
+    first = np.full(len(launching), np.iinfo(np.int64).max)
+    last = np.zeros(len(launching), dtype=np.int64)
+    starts = rows["start_ns"].astype(np.int64)
+    np.minimum.at(first, group, starts)
+    np.maximum.at(last, group, starts + rows["duration_ns"].astype(np.int64))
+    evidence = evidence_by_group(rows, roles, group, tids)
+    for each, of, elapsed_ns in zip(launching.tolist(), evidence, (last - first).tolist(), strict=True):
+        found[each] = hint_values(of, elapsed_ns)
+    return found
+
+
+def _launching(
+    request: npt.NDArray[np.int64], tids: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of launches' requests and threads: which requests there are, ascending, and who launched most of each."""
+    pairs, counts = np.unique(request << 32 | tids, return_counts=True)
+    whose = pairs >> 32
+    most = np.lexsort((pairs, -counts, whose))
+    whose, firsts = np.unique(whose[most], return_index=True)
+    return whose, pairs[most][firsts] & 0xFFFFFFFF
