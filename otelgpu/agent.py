@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from otelgpu import __version__
 from otelgpu.capture import CaptureError, CaptureReader, CaptureWriter, Header
@@ -28,11 +28,13 @@ from otelgpu.kernel.trace_context_map import TraceContextMap
 from otelgpu.model.inputs import Input, LossCounted, Tick
 from otelgpu.model.resource import AttributeValue, Resource, resource
 from otelgpu.model.telling import Telling
-from otelgpu.pipeline import Pipeline, Spans
 from otelgpu.sensors.device_poller import DevicePoller
 from otelgpu.signals.summary import Summary
 from otelgpu.sources import Source
 from otelgpu.symbols.demangle import demangle, short_name
+
+if TYPE_CHECKING:
+    from otelgpu.pipeline import Pipeline, Spans
 
 _log = logging.getLogger("otelgpu.agent")
 
@@ -241,6 +243,8 @@ class Agent:
         return CaptureWriter(self._plan.capture, header)
 
     def _open_session(self) -> Session:
+        from otelgpu.pipeline import Pipeline  # meanwhile the probes were loaded
+
         btf = self._source.btf
         pipeline = Pipeline(
             {name: family for name, family in self._plan.families.items() if name in btf},
@@ -322,6 +326,8 @@ def replay(
     telling: Telling,
 ) -> Outcome:
     """Feed a capture to the exporters. Raises :class:`OtelgpuError` on a damaged one, after a flush."""
+    from otelgpu.pipeline import Pipeline
+
     began = time.monotonic()
     reader = CaptureReader(path)
     known = {name: family for name, family in families.items() if name in reader.btf}

@@ -31,6 +31,7 @@ from otelgpu.discover.process_context import ProcessContexts
 from otelgpu.discover.processes import describe, list_processes, process_resource
 from otelgpu.discover.symbols import AddressResolver
 from otelgpu.discover.thread_context import ThreadContexts
+from otelgpu.discover.watchers import Watcher, WatchSettings, open_watchers
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.base import Family, OperationSignals
 from otelgpu.kernel import clock, features
@@ -91,6 +92,8 @@ class LiveSettings:
     base_attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     knobs: Mapping[str, int] = field(default_factory=dict)  # constants of the families' BPF programs, by name
     trace_contexts: Path | None = PINNED_AT  # OBI's map, read if it is there at the start
+    meanwhile: Callable[[], None] = lambda: None  # what there is to do while the kernel verifies programs
+    watching: WatchSettings = field(default_factory=WatchSettings)
 
 
 class LiveSource:
@@ -105,6 +108,7 @@ class LiveSource:
         self._loaded: dict[str, LoadedFamily] = {}
         self._events = select.epoll()
         self._placer = ProbePlacer((), with_returns=self.with_returns)
+        self._watchers: dict[str, Watcher] = {}
         try:
             self._load(families)
         except BaseException:
@@ -195,6 +199,7 @@ class LiveSource:
         # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
         with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
             loading = {name: pool.submit(load, name) for name in families}
+            self._settings.meanwhile()
         if trace_contexts is not None:
             os.close(trace_contexts)
         self._loaded |= {name: done.result() for name, done in loading.items()}
@@ -215,6 +220,7 @@ class LiveSource:
             if isinstance(family.signals, OperationSignals)
             for hook in hooks_of(self._loaded[name])
         )
+        self._watchers = open_watchers(self._loaded, self._placer, self._settings.watching)
         for loaded in self._loaded.values():
             attach_tracepoints(loaded)
 
@@ -256,8 +262,11 @@ class LiveSource:
 
     def _look_at(self, tgid: int) -> None:
         mappings = executable_mappings(tgid)
-        if any(self._has_calls(placement) for placement in self._placer.examine_process(tgid, mappings)):
+        placements = self._placer.examine_process(tgid, mappings)
+        if any(map(self._has_calls, placements)):
             self._note_mapper(tgid)
+        if placements:
+            self._tell_mapped(tgid)
         self._thread_contexts.look_at(tgid, time.monotonic(), mappings)
 
     def prepare_file(self, path: Path) -> None:
@@ -378,6 +387,7 @@ class LiveSource:
             if placement is not None:
                 if record["held"]:
                     placement.blind_ns = 0
+                self._tell_mapped(tgid)
                 if self._has_calls(placement):
                     self._mappers.add(tgid)
             self._namer.remap(tgid, start, end)
@@ -387,6 +397,10 @@ class LiveSource:
         finally:
             if self._settings.hold_on_load:
                 self._let_go(tgid, record)
+
+    def _tell_mapped(self, tgid: int) -> None:
+        for watcher in self._watchers.values():
+            watcher.mapped(tgid)
 
     def _has_calls(self, placement: Placement | None) -> bool:
         """Whether a file has functions that make operations, and not TLS alone."""
@@ -446,12 +460,16 @@ class LiveSource:
         drained: list[tuple[Batch, list[int]]] = []
         for batch in chain.from_iterable(loaded.drain() for loaded in self._draining):
             self._learn_handles(batch)  # of all batches, before any is named
+            if watcher := self._watchers.get(batch.family):
+                watcher.look(batch)
             drained.append((batch, values_of(np.ascontiguousarray(batch.heads["tgid"]))))
         found += self._ready
         self._ready = []
         for batch, tgids in drained:
             found += self._facts_for(batch, tgids)
             found.append(batch)
+        for watcher in self._watchers.values():
+            found += watcher.collect(now_ns)
         gone: list[ProcessGone] = []
         while self._gone and self._gone[0].time_ns <= now_ns:
             gone.append(self._gone.popleft())
@@ -491,6 +509,8 @@ class LiveSource:
         self._seen.discard(tgid)
         self._namer.forget(tgid)
         self._mappers.discard(tgid)
+        for watcher in self._watchers.values():
+            watcher.forget(tgid)
         self._resolver.forget(tgid)
         self._forget_contexts(tgid)
         for loaded in self._followers:
@@ -523,6 +543,7 @@ class LiveSource:
             ("symbols", self._namer.counters),
             ("contexts", self._thread_contexts.counters),
             ("contexts", self._process_contexts.counters),
+            *((family, watcher.counters) for family, watcher in self._watchers.items()),
         ):
             totals |= {(room, reason): count for reason, count in counters.items()}
         return totals
@@ -540,6 +561,8 @@ class LiveSource:
     def close(self) -> None:
         """Detach everything; idempotent."""
         self.stop_holding()
+        for watcher in self._watchers.values():
+            watcher.close()
         self._placer.detach()
         for loaded in self._loaded.values():
             loaded.close()

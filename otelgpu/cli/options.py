@@ -6,6 +6,7 @@ import fnmatch
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,7 +19,7 @@ from otelgpu.discover.processes import describe, parse_resource_attributes
 from otelgpu.export.base import Exporter
 from otelgpu.export.destination import open_exporter, parse_destination
 from otelgpu.families import registry
-from otelgpu.families.http.protocols import installed
+from otelgpu.families.http.plugins import are_installed
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.live import LiveSettings, Scope
 from otelgpu.model.resource import AttributeValue
@@ -195,12 +196,24 @@ def live_settings(config: Config) -> LiveSettings:
         knobs=_knobs(config),
         # What we write there ourselves would be taken for the processes' own.
         trace_contexts=None if config.publish_context else PINNED_AT,
+        meanwhile=lambda: _import_the_rest(config),
     )
+
+
+def _import_the_rest(config: Config) -> None:
+    """What is not needed before the probes are loaded: half of what there is."""
+    import_module("otelgpu.pipeline")
+    for name in registry.select(config.families):
+        import_module(f"otelgpu.families.{name}.decode")
 
 
 def _knobs(config: Config) -> dict[str, int]:
     wanted = "http" in config.families or not config.families
-    return {"http_unknown_bytes": PLUGIN_BYTES} if wanted and installed().specs else {}
+    if not wanted or not are_installed():
+        return {}
+    from otelgpu.families.http.protocols import installed  # and with it every protocol there is
+
+    return {"http_unknown_bytes": PLUGIN_BYTES} if installed().specs else {}
 
 
 def injected_source(config: Config) -> InjectedSource:

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from otelgpu.layout.btf import Btf
+from otelgpu.model.communicators import CommunicatorSeen
 from otelgpu.model.engine import EngineMessage
 from otelgpu.model.exchange import Claim, Exchange, Named, Opened
 from otelgpu.model.handoffs import Handoff
@@ -186,6 +187,14 @@ class OperationDecoder(Protocol):
 
     def decode(self, batch: Batch) -> Operations:
         """Shape (n,) for n records, in order; they may be the batch's own, so whoever changes them copies."""
+
+
+@runtime_checkable
+class CommunicatorDecoder(OperationDecoder, Protocol):
+    """One that also tells what is known of the communicators that operations name."""
+
+    def communicators(self, batch: Batch) -> list[CommunicatorSeen]:
+        """What a batch told of communicators, in its order; of batches of other kinds nothing."""
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final, NamedTuple
 
 
@@ -21,3 +22,12 @@ class Context(NamedTuple):
 NO_CONTEXT: Final = Context(bytes(16), bytes(8), 0)
 NO_SPAN: Final = bytes(8)
 SAMPLED: Final = 1
+
+
+class Unsettled(Enum):
+    """An answer that is not known yet: ask again later."""
+
+    UNSETTLED = "unsettled"
+
+
+UNSETTLED: Final = Unsettled.UNSETTLED

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.model.devices import DeviceInput
+from otelgpu.model.fabric import FabricInput
 from otelgpu.model.resource import Resource
 
 Records = npt.NDArray[np.void]
@@ -117,4 +118,5 @@ Input = (
     | CallsCounted
     | Tick
     | DeviceInput
+    | FabricInput
 )

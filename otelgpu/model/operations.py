@@ -31,6 +31,14 @@ class OperationKind(IntEnum):
     GRAPH = 11  # captured, made executable, updated, ended
     MODULE = 12  # code or a context loaded or unloaded
     DEVICE = 13  # a device or context made current, peer access switched
+    COLLECTIVE = 14  # all ranks of a communicator move data together
+    POINT_TO_POINT = 15  # one rank sends or receives, puts or waits for a signal
+    COMMUNICATOR = 16  # made, split, asked about, ended
+    GROUP = 17  # calls that take effect together, at its end
+
+
+DEVICE_KINDS: Final = tuple(kind for kind in OperationKind if kind <= OperationKind.DEVICE)
+"""What calls of a device's API do; the others are of libraries that communicate."""
 
 
 class CopyDirection(IntEnum):
@@ -56,6 +64,15 @@ class Memory(IntEnum):
     REGISTERED = 6  # the program's own, pinned
     IMPORTED = 7  # another process's: not counted as its own
     ADDRESS = 8  # an address range with no memory behind it
+
+
+class SequenceSource(IntEnum):
+    """Where ``sequence`` of a collective comes from."""
+
+    UNKNOWN = 0  # the communicator could not be read
+    FUNCTION = 1  # the communicator's own count of collectives of this function
+    OPERATIONS = 2  # its count of all operations: versions that keep none by function
+    CAPTURED = 3  # noted into a graph: the count does not move, the call is no collective of its own
 
 
 class ContextSource(IntEnum):
@@ -99,9 +116,17 @@ _FIELDS: Final[tuple[tuple[str, Any, int], ...]] = (
     ("block", ("<u4", 3), 108),  # launches
     ("extra", "<u8", 96),  # graph launches: nodes; mappings: offset; allocations: pool
     ("caller", "<u8", 104),  # allocations: return address of the call, which is its site
+    ("communicator_hash", "<u8", 72),  # collectives: the same on all ranks; 0: not known
+    ("sequence", "<u8", 96),  # collectives: what the communicator counted before this call
+    ("group", "<u4", 104),  # collectives: ordinal on this thread of the group they are in; 0: in none
+    ("rank", "<i4", 108),  # collectives: of the caller; -1: not known
+    ("peer", "<i4", 112),  # collectives: the root; sends and receives: the other rank; -1: none
     ("direction", "<u4", 112),  # copies: CopyDirection
     ("detail", "<u4", 112),  # others: the call's flags
     ("memory", "u1", 116),  # Memory
+    ("datatype", "u1", 116),  # collectives: the vendor's number of the elements' type
+    ("reduction", "u1", 117),  # collectives that reduce: the vendor's number of the operation
+    ("sequence_source", "u1", 118),  # collectives: SequenceSource
     ("status", "<i4", 120),  # the vendor's result code
     ("api", "<u2", 124),  # index into the family's API names
     ("device", "<i2", 126),  # current device of the thread, DEVICE_UNKNOWN when nobody told

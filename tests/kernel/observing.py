@@ -25,7 +25,7 @@ from otelgpu.discover.probes import Placement
 from otelgpu.families import registry
 from otelgpu.live import LiveSettings, LiveSource, Scope
 from otelgpu.model.inputs import Batch, CallsCounted, FunctionNamed, Input, Records
-from otelgpu.model.operations import OperationKind
+from otelgpu.model.operations import DEVICE_KINDS
 from tests.rig import fake_cudart_path
 from tools.cuda_calls import calls
 
@@ -162,7 +162,7 @@ class Watch:
         found: Counter[str] = Counter()
         for item in self.inputs:
             if isinstance(item, Batch) and item.family == "cuda":
-                mine = item.heads["kind"] <= max(OperationKind)
+                mine = item.heads["kind"] <= DEVICE_KINDS[-1]
                 if tgid is not None:
                     mine &= item.heads["tgid"] == tgid
                 found.update(names[int(api)] for api in item.records["api"][mine])

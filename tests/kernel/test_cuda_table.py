@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from otelgpu.model.operations import OperationKind
+from otelgpu.model.operations import DEVICE_KINDS, OperationKind
 from tests.kernel.observing import Watch
 from tests.rig import cuda_include_flags, missing_compiler
 from tools.cuda_calls import Call, calls
@@ -70,7 +70,7 @@ def observed(watching: Watch, program: Path) -> Iterator[tuple[dict[str, Any], n
     said, _ = watching.during(lambda: process.communicate("\n", timeout=30))
     assert process.returncode == 0
     names = watching.api_names()
-    records = [r for r in watching.records() if r["head"]["kind"] <= max(OperationKind)]
+    records = [r for r in watching.records() if r["head"]["kind"] <= DEVICE_KINDS[-1]]
     records.sort(key=lambda record: int(record["head"]["time_ns"]))
     following = iter(records)
     for line in said.splitlines():

@@ -9,7 +9,7 @@ import pytest
 
 from otelgpu.discover.elf_files import open_elf
 from otelgpu.families.cuda.results import result_name
-from otelgpu.model.operations import OperationKind
+from otelgpu.model.operations import DEVICE_KINDS
 from tests.kernel.observing import OTELGPU, PROBED, Watch, cuda_calls, probed, read_spans
 from tests.rig import run_cuda_client, start_cuda_client
 from tools.cuda_calls import calls
@@ -47,7 +47,7 @@ def test_every_failing_call_arrives_with_its_code(watching: Watch, library: Path
     assert watching.calls(said.pid) == made
     names = watching.api_names()
     seen: dict[str, dict[int, int]] = {}
-    for kind in OperationKind:
+    for kind in DEVICE_KINDS:
         for record in watching.records(f"cuda_{kind.name.lower()}"):
             if status := int(record["status"]):
                 codes = seen.setdefault(names[int(record["api"])], {})

@@ -6,6 +6,7 @@ import pytest
 
 from otelgpu.cli import options
 from otelgpu.config import Config
+from otelgpu.families.http import protocols
 from otelgpu.families.http.http1 import parser as http1
 from otelgpu.families.http.plugins import Plugins
 from otelgpu.kernel.loader import read_image
@@ -14,7 +15,8 @@ from otelgpu.kernel.loader import read_image
 def plugins(monkeypatch: pytest.MonkeyPatch, *, count: int) -> None:
     """So many plug-ins are installed, and one that could not be loaded."""
     found = Plugins(specs=(http1.SPEC,) * count, failed={"broken": "ImportError: no"})
-    monkeypatch.setattr(options, "installed", lambda: found)
+    monkeypatch.setattr(options, "are_installed", lambda: True)
+    monkeypatch.setattr(protocols, "installed", lambda: found)
 
 
 @pytest.mark.parametrize("families", [(), ("cuda", "http")])

@@ -13,6 +13,7 @@ from otelgpu.families.cuda.functions import PEER_ACCESS, context_step
 from otelgpu.layout.btf import Btf, BtfError
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import (
+    DEVICE_KINDS,
     OPERATION,
     CopyDirection,
     OperationKind,
@@ -23,7 +24,6 @@ from otelgpu.model.operations import (
 
 _PREFIX: Final = "API_"
 _NO_FUNCTION: Final = frozenset(("API_NONE", "API_COUNT"))
-_LAST: Final = max(OperationKind)
 
 # Field of struct cuda_call → column that must lie at the same place. The head begins a record.
 _SAME_PLACE: Final[Mapping[str, str]] = {
@@ -90,7 +90,7 @@ class CudaDecoder:
             return operations(0)
         rows: Operations = batch.records.view(OPERATION)
         kinds = np.ascontiguousarray(rows["kind"])
-        calls = (kinds >= OperationKind.LAUNCH) & (kinds <= _LAST)
+        calls = (kinds >= DEVICE_KINDS[0]) & (kinds <= DEVICE_KINDS[-1])
         if not calls.all():
             rows, kinds = rows.compress(calls), kinds[calls]
         rows = _with_directions(rows, np.flatnonzero(kinds == OperationKind.COPY))

@@ -9,16 +9,20 @@ In: records of sockets and of TLS in clear. Out: exchanges, claims of threads, m
 * ``llm`` reads what LLM APIs say, ``trace_context`` W3C headers; ``signals`` has the names of it all.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otelgpu.families.base import Family
-from otelgpu.families.http.decode import HttpState
 from otelgpu.families.http.signals import SIGNALS
 from otelgpu.layout.btf import Btf
 from otelgpu.model.telling import Telling
 
+if TYPE_CHECKING:
+    from otelgpu.families.http.decode import HttpState
 
-def _open(btf: Btf, telling: Telling) -> HttpState:
+
+def _open(btf: Btf, telling: Telling) -> "HttpState":
+    from otelgpu.families.http.decode import HttpState  # every protocol: a quarter of what there is to import
+
     return HttpState(
         write_direction=btf.enumerators("http_direction")["HTTP_DIRECTION_WRITE"],
         capture_content=telling.capture_content,

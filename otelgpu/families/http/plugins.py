@@ -28,6 +28,11 @@ class Plugins:
     failed: Mapping[str, str]
 
 
+def are_installed() -> bool:
+    """Whether there is any, good or not; nothing is loaded."""
+    return bool(entry_points(group=GROUP))
+
+
 @cache
 def load_plugins(taken: frozenset[str]) -> Plugins:
     """Load every plug-in once. ``taken``: names of protocols that are there already."""

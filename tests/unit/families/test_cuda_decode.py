@@ -10,7 +10,7 @@ import pytest
 from otelgpu.families.base import ContextStep
 from otelgpu.families.cuda.decode import NAMES_PEER, CudaDecoder
 from otelgpu.layout.btf import BtfError
-from otelgpu.model.operations import OPERATION, CopyDirection, Memory, OperationKind
+from otelgpu.model.operations import DEVICE_KINDS, OPERATION, CopyDirection, Memory, OperationKind
 from tests.unit.families.records import btf, record, together
 
 HEAD = {
@@ -44,15 +44,15 @@ def api(name: str) -> int:
 # -- calls -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", OperationKind)
+@pytest.mark.parametrize("kind", DEVICE_KINDS)
 def test_every_kind_of_call_is_an_operation(kind: OperationKind) -> None:
     assert decoded(f"cuda_{kind.name.lower()}")["kind"] == kind
 
 
 def test_the_kinds_and_memories_of_the_header_are_those_of_the_model() -> None:
     kinds, memories = btf("cuda").enumerators("cuda_kind"), btf("cuda").enumerators("cuda_memory")
-    assert {kind.name: kinds[f"CUDA_{kind.name}"] for kind in OperationKind} == {
-        k.name: k for k in OperationKind
+    assert {kind.name: kinds[f"CUDA_{kind.name}"] for kind in DEVICE_KINDS} == {
+        k.name: k for k in DEVICE_KINDS
     }
     assert memories == {f"CUDA_MEMORY_{memory.name}": memory for memory in Memory}
 

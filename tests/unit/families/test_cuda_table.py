@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from otelgpu.kernel.loader import read_image
-from otelgpu.model.operations import Memory, OperationKind
+from otelgpu.model.operations import DEVICE_KINDS, Memory
 from tools.cuda_calls import calls
 
 EXPORTS = Path(__file__).with_name("libcudart_exports.txt")
@@ -57,7 +57,7 @@ def test_per_thread_forms_are_read_as_their_ordinary_ones() -> None:
 def test_kinds_and_memories_are_numbered_as_the_model_numbers_them() -> None:
     btf = read_image("cuda").btf
     kinds = btf.enumerators("cuda_kind")
-    assert {kind.name: kind.value for kind in OperationKind}.items() <= {
+    assert {kind.name: kind.value for kind in DEVICE_KINDS}.items() <= {
         name.removeprefix("CUDA_"): number for name, number in kinds.items()
     }.items()
     assert {

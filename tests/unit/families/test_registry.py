@@ -20,7 +20,7 @@ from otelgpu.families.base import (
 )
 from otelgpu.families.cuda.functions import Functions, canonical
 from otelgpu.families.http import signals as http
-from otelgpu.model.operations import OperationKind
+from otelgpu.model.operations import DEVICE_KINDS
 from otelgpu.model.telling import Telling
 from otelgpu.signals import memory, names
 from tests.unit.families.records import btf
@@ -62,7 +62,7 @@ def cuda_signals() -> OperationSignals:
 
 
 def test_every_kind_of_operation_has_its_attributes() -> None:
-    assert set(cuda_signals().attributes) == set(OperationKind)
+    assert set(cuda_signals().attributes) == set(DEVICE_KINDS)
 
 
 def test_columns_of_the_table_answer_one_value_per_row() -> None:

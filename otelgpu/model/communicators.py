@@ -1,0 +1,28 @@
+"""Communicators: groups of ranks that call collectives together. What a process's agent learns of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicatorSeen:
+    """What a call told of a communicator of process ``tgid`` at ``time_ns``; it replaces what was told before.
+
+    ``hash`` is the same on all ranks, 0 where it is not known; ``rank``, ``ranks`` and ``device`` are -1 then.
+    ``parent``: address of the communicator that it was split, shrunk or grown from; 0 for none.
+    ``created``: it was made under the agent's eyes, so that its counts begin at 0. ``ended``: it was destroyed
+    or aborted, and its address may become another's. ``async_error``: the library's result code, 0 for none.
+    """
+
+    tgid: int
+    time_ns: int
+    address: int
+    hash: int
+    rank: int
+    ranks: int
+    device: int = -1
+    parent: int = 0
+    created: bool = False
+    ended: bool = False
+    async_error: int = 0
