@@ -77,6 +77,23 @@ test-kernel: bpf fakes ## The tests on the running kernel (root, or sudo) and on
 	$(call step,kernel and GPU tests on $(shell uname -r))
 	@$(call pytest,$(AS_ROOT),$(ROOT_TESTS),-p no:cacheprovider)
 
+.PHONY: vm
+vm: $(PYTHON_VENV) ## Packages and kernels for the guests of test-kernels and test-rdma (Debian; needs root; once)
+	$(call step,guests: packages and kernels)
+	@tools/vm.sh $(VM_LINES)
+
+.PHONY: test-kernels
+test-kernels: bpf fakes vm ## What works on other kernels, measured in guests: docs/kernels.md (VM_LINES="6.1 7"; long)
+	$(call step,guests with Linux $(or $(VM_LINES),5.10 6.1 6.12 7))
+	@$(PYTHON_VENV) -m tests.vm.measure $(or $(VM_LINES),5.10 6.1 6.12 7)
+	@$(PYTHON_VENV) -m tests.vm.table
+
+.PHONY: test-rdma
+test-rdma: VM_LINES := 7
+test-rdma: bpf vm ## Real RDMA programs over soft RoCE in a guest, observed (five to ten minutes)
+	$(call step,RDMA in a guest)
+	@$(call pytest,$(PYTHON_VENV),tests/vm,-p no:cacheprovider)
+
 .PHONY: fuzz
 fuzz: $(PYTHON_VENV) ## Fuzz what parses foreign bytes (FUZZ_SECONDS=60 for each target, FUZZ_TARGETS=all)
 	$(call step,fuzzing)

@@ -13,6 +13,7 @@
 #include "contexts.h"
 #include "slots.h"
 #include "../lib/emit.h"
+#include "../lib/own_stack.h"
 #include <bpf/bpf_tracing.h>
 
 RECORD(cuda_call);
@@ -531,18 +532,18 @@ static __always_inline int leave(struct pt_regs *regs, enum served serves)
 #define PAIRS		  "libcudart:" CUDA_RUNTIME_PAIRS(NAME) ";libcuda:" CUDA_DRIVER_PAIRS(NAME)
 #define ENTRIES		  "libcudart:" CUDA_RUNTIME_ENTRIES(NAME) ";libcuda:" CUDA_DRIVER_ENTRIES(NAME)
 
-extern bool bpf_session_is_return(void) __ksym __weak; /* Linux 6.13 */
-
 SEC("usession/" LAUNCHES)
 int launch_session(struct pt_regs *regs)
 {
-	return bpf_session_is_return() ? leave(regs, SERVES_LAUNCHES)
-				       : enter(regs, SERVES_LAUNCHES, true, true);
+	ON_OWN_STACK_IN_SESSION(regs);
+	return is_return(regs) ? leave(regs, SERVES_LAUNCHES)
+			       : enter(regs, SERVES_LAUNCHES, true, true);
 }
 
 SEC("uprobe/" LAUNCHES)
 int launch_entry(struct pt_regs *regs)
 {
+	ON_OWN_STACK(regs);
 	enter(regs, SERVES_LAUNCHES, !entry_only, false);
 	return 0;
 }
@@ -550,19 +551,21 @@ int launch_entry(struct pt_regs *regs)
 SEC("uretprobe/" LAUNCHES)
 int launch_return(struct pt_regs *regs)
 {
+	ON_OWN_STACK(regs);
 	return leave(regs, SERVES_LAUNCHES);
 }
 
 SEC("usession/" PAIRS)
 int call_session(struct pt_regs *regs)
 {
-	return bpf_session_is_return() ? leave(regs, SERVES_PAIRS)
-				       : enter(regs, SERVES_PAIRS, true, true);
+	ON_OWN_STACK_IN_SESSION(regs);
+	return is_return(regs) ? leave(regs, SERVES_PAIRS) : enter(regs, SERVES_PAIRS, true, true);
 }
 
 SEC("uprobe/" PAIRS)
 int call_entry(struct pt_regs *regs)
 {
+	ON_OWN_STACK(regs);
 	enter(regs, SERVES_PAIRS, !entry_only, false);
 	return 0;
 }
@@ -570,12 +573,14 @@ int call_entry(struct pt_regs *regs)
 SEC("uretprobe/" PAIRS)
 int call_return(struct pt_regs *regs)
 {
+	ON_OWN_STACK(regs);
 	return leave(regs, SERVES_PAIRS);
 }
 
 SEC("uprobe/" ENTRIES)
 int call_told_at_entry(struct pt_regs *regs)
 {
+	ON_OWN_STACK(regs);
 	enter(regs, SERVES_ENTRIES, false, false);
 	return 0;
 }

@@ -58,53 +58,53 @@ struct iovec {
 	__u64 bytes;
 };
 
-/* struct user_msghdr, struct mmsghdr: include/linux/socket.h (x86-64) */
-struct user_msghdr {
-	__u64 name;
-	__u64 name_bytes;
+/*
+ * Of struct user_msghdr what is needed, and of struct mmsghdr, which begins with one: include/linux/socket.h
+ * (x86-64).
+ */
+#define MESSAGE_VECTORS_AT 16
+#define MESSAGE_MOVED_AT   56
+#define MESSAGES_STRIDE	   64
+
+struct message_vectors {
 	__u64 vectors;
 	__u64 vector_count;
-	__u64 control;
-	__u64 control_bytes;
-	__u64 flags;
-};
-struct mmsghdr {
-	struct user_msghdr message;
-	__u32 bytes;
-	__u32 reserved;
 };
 
-/* One piece: what a call moved at `from`, of which `bytes` are captured. */
+static __always_inline bool read_message(struct message_vectors *vectors, __u32 *moved, __u64 at)
+{
+	return read_user(vectors, sizeof(*vectors), (void *)(at + MESSAGE_VECTORS_AT)) &&
+	       read_user(moved, sizeof(*moved), (void *)(at + MESSAGE_MOVED_AT));
+}
+
+/* One piece: what a call moved at `from`, of which `head.captured` bytes are captured. */
 struct piece {
-	struct identity who;
-	__u64 start_ns;
-	__u64 end_ns;
-	__u64 arrival_ns;
-	__u64 connection;
-	__u64 offset;
+	struct http_data_head head;
 	__u64 from;
-	__s64 result;
-	__u32 bytes;
-	__u32 sequence;
-	__s32 fd;
-	__u8 direction;
-	__u8 reserved[3];
 };
+
+/* The one that a thread makes now: kernels before 6.13 have 512 bytes of stack for all functions on the way. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct piece);
+} pieces SEC(".maps");
 
 /*
  * Bytes of data[] past `captured` keep what the ring held before: earlier
  * records, never kernel memory. Zeroing 16 KiB for 300 would cost more than
  * the copy.
  */
-#define EMIT_PIECE(type, number, filled, piece)                                                    \
+#define EMIT_PIECE(type, number, piece)                                                            \
 	do {                                                                                       \
 		struct type *_record = bpf_ringbuf_reserve(&ring, sizeof(*_record), 0);            \
-		__u32 _bytes = (piece)->bytes;                                                     \
+		__u32 _bytes = (piece)->head.captured;                                             \
 		if (!_record) {                                                                    \
 			count(COUNTER_RING_FULL);                                                  \
 			break;                                                                     \
 		}                                                                                  \
-		_record->piece = *(filled);                                                        \
+		_record->piece = (piece)->head;                                                    \
 		_record->piece.head.kind = number;                                                 \
 		if (_bytes > sizeof(_record->data))                                                \
 			_bytes = sizeof(_record->data);                                            \
@@ -118,25 +118,14 @@ struct piece {
 /* Global, so that the verifier proves it once and not on every path to it. */
 __noinline int emit_piece(const struct piece *piece)
 {
-	struct http_data_head head = {};
-
 	if (!piece)
 		return 0;
-	fill_head(&head.head, 0, piece->who, piece->start_ns, piece->end_ns);
-	head.connection = piece->connection;
-	head.arrival_ns = piece->arrival_ns;
-	head.stream_offset = piece->offset;
-	head.result = piece->result;
-	head.sequence = piece->sequence;
-	head.fd = piece->fd;
-	head.captured = (__u16)piece->bytes;
-	head.direction = piece->direction;
-	if (piece->bytes <= SMALL_BYTES)
-		EMIT_PIECE(http_data_256, HTTP_DATA_256, &head, piece);
-	else if (piece->bytes <= MEDIUM_BYTES)
-		EMIT_PIECE(http_data_4k, HTTP_DATA_4K, &head, piece);
+	if (piece->head.captured <= SMALL_BYTES)
+		EMIT_PIECE(http_data_256, HTTP_DATA_256, piece);
+	else if (piece->head.captured <= MEDIUM_BYTES)
+		EMIT_PIECE(http_data_4k, HTTP_DATA_4K, piece);
 	else
-		EMIT_PIECE(http_data_16k, HTTP_DATA_16K, &head, piece);
+		EMIT_PIECE(http_data_16k, HTTP_DATA_16K, piece);
 	return 0;
 }
 
@@ -156,10 +145,10 @@ static __always_inline __u32 allowance(struct connection *connection, __u8 direc
 static __always_inline void emit_part(struct connection *connection, struct piece *piece,
 				      __u64 offset, __u64 from, __u32 bytes)
 {
-	piece->offset = offset;
+	piece->head.stream_offset = offset;
+	piece->head.captured = (__u16)bytes;
 	piece->from = from;
-	piece->bytes = bytes;
-	piece->sequence = __sync_fetch_and_add(&connection->sequence, 1);
+	piece->head.sequence = __sync_fetch_and_add(&connection->sequence, 1);
 	emit_piece(piece);
 }
 
@@ -174,11 +163,11 @@ __noinline int move(struct connection *connection, struct piece *piece, __u64 fr
 
 	if (!connection || !piece)
 		return 0;
-	offset = connection->offset[piece->direction & 1];
-	connection->offset[piece->direction & 1] = offset + bytes;
-	captured = allowance(connection, piece->direction, from ? bytes : 0);
+	offset = connection->offset[piece->head.direction & 1];
+	connection->offset[piece->head.direction & 1] = offset + bytes;
+	captured = allowance(connection, piece->head.direction, from ? bytes : 0);
 	emit_part(connection, piece, offset, from, captured);
-	piece->arrival_ns = 0; /* of the first byte of the call only */
+	piece->head.arrival_ns = 0; /* of the first byte of the call only */
 	done = captured;
 	if (!captured || bytes <= captured) {
 		count_many(COUNTER_BYTES_NOT_CAPTURED, bytes - captured);
@@ -188,7 +177,7 @@ __noinline int move(struct connection *connection, struct piece *piece, __u64 fr
 		for (int i = 1; i < FRAME_CHUNKS; i++) {
 			if (bytes - done < LARGE_BYTES)
 				break;
-			captured = allowance(connection, piece->direction, bytes - done);
+			captured = allowance(connection, piece->head.direction, bytes - done);
 			if (!captured)
 				break;
 			emit_part(connection, piece, offset + done, from + done, captured);
@@ -232,25 +221,29 @@ __noinline int move_vectors(struct connection *connection, struct piece *piece, 
 }
 
 /* The messages of recvmmsg and sendmmsg; the kernel wrote how long each is. */
-static __always_inline void move_messages(struct connection *connection, struct piece *piece,
-					  const struct transfer *transfer)
+__noinline int move_messages(struct connection *connection, struct piece *piece,
+			     const struct transfer *transfer)
 {
-	__s64 left = transfer->result;
+	__s64 left;
 
+	if (!connection || !piece || !transfer)
+		return 0;
+	left = transfer->result;
 	for (__u32 i = 0; i < MESSAGES; i++) {
-		struct mmsghdr each = {};
+		struct message_vectors each = {};
+		__u32 bytes = 0;
 
 		if (i >= left)
-			return;
-		if (!read_user(&each, sizeof(each), (void *)(transfer->at + i * sizeof(each))))
+			return 0;
+		if (!read_message(&each, &bytes, transfer->at + i * MESSAGES_STRIDE))
 			break;
-		piece->result = each.bytes;
-		if (each.bytes)
-			move_vectors(connection, piece, each.message.vectors,
-				     each.message.vector_count, each.bytes);
+		piece->head.result = bytes;
+		if (bytes)
+			move_vectors(connection, piece, each.vectors, each.vector_count, bytes);
 	}
 	if (left > MESSAGES)
 		count(COUNTER_VECTORS_NOT_CAPTURED); /* how many bytes nobody added up */
+	return 0;
 }
 
 /* The first bytes that a call moved. */
@@ -262,13 +255,14 @@ static __always_inline void read_prefix(const struct transfer *transfer, struct 
 	if (transfer->kind == TRANSFER_FILE)
 		return;
 	if (transfer->kind != TRANSFER_BUFFER) {
-		struct mmsghdr first = {};
+		struct message_vectors first = {};
+		__u32 moved = 0;
 
 		if (transfer->kind == TRANSFER_MESSAGES) {
-			if (!read_user(&first, sizeof(first), (void *)at))
+			if (!read_message(&first, &moved, at))
 				return;
-			at = first.message.vectors;
-			bytes = first.bytes;
+			at = first.vectors;
+			bytes = moved;
 		}
 		for (int i = 0; i < EMPTY_PARTS && !vector.bytes; i++)
 			if (!read_user(&vector, sizeof(vector), (void *)(at + i * sizeof(vector))))
@@ -288,15 +282,16 @@ static __always_inline void read_prefix(const struct transfer *transfer, struct 
 
 enum verdict { VERDICT_KEEP = 0, VERDICT_LET_GO = 1 };
 
-/* Whether a connection of which nothing was told yet is of interest, by what a call moved. */
-static __always_inline enum verdict recognise(struct connection *connection,
-					      const struct transfer *transfer)
+/* Whether a connection of which nothing was told yet is of interest, by what a call moved: enum verdict. */
+__noinline int recognise(struct connection *connection, const struct transfer *transfer)
 {
-	bool asks =
-		connection->role !=
-		(transfer->direction == HTTP_DIRECTION_READ ? HTTP_ROLE_CLIENT : HTTP_ROLE_SERVER);
 	struct prefix prefix = {};
+	bool asks;
 
+	if (!connection || !transfer)
+		return VERDICT_KEEP;
+	asks = connection->role !=
+	       (transfer->direction == HTTP_DIRECTION_READ ? HTTP_ROLE_CLIENT : HTTP_ROLE_SERVER);
 	read_prefix(transfer, &prefix);
 	connection->speech = speech_of(&prefix, connection->late, asks);
 	connection->state = CONNECTION_FOLLOWED;
@@ -325,15 +320,13 @@ static __always_inline enum verdict recognise(struct connection *connection,
 	default:
 		break;
 	}
-	emit_open(transfer->who, connection, transfer->end_ns, transfer->direction,
-		  transfer->kind == TRANSFER_MESSAGES ? -1 : transfer->result);
 	return VERDICT_KEEP;
 }
 
 /* A call has moved bytes of a connection, or found its end. Returns enum verdict. */
 __noinline int follow(struct connection *connection, const struct transfer *transfer)
 {
-	struct piece piece = {};
+	struct piece *piece;
 	__u64 bytes;
 
 	if (!connection || !transfer)
@@ -347,6 +340,9 @@ __noinline int follow(struct connection *connection, const struct transfer *tran
 			return VERDICT_LET_GO;
 		if (connection->state == CONNECTION_NEW)
 			return VERDICT_KEEP;
+		if (is_told(connection))
+			emit_open(&transfer->who, connection, transfer->end_ns, transfer->direction,
+				  transfer->kind == TRANSFER_MESSAGES ? -1 : transfer->result);
 	}
 	if (connection->state == CONNECTION_CIPHERTEXT) {
 		if (transfer->direction == HTTP_DIRECTION_READ && transfer->result > 0)
@@ -362,21 +358,25 @@ __noinline int follow(struct connection *connection, const struct transfer *tran
 		connection->allowed_ns = transfer->end_ns;
 		connection->captured[0] = connection->captured[1] = 0;
 	}
-	piece.who = transfer->who;
-	piece.start_ns = transfer->start_ns;
-	piece.end_ns = transfer->end_ns;
-	piece.arrival_ns = transfer->arrival_ns;
-	piece.connection = connection->id;
-	piece.fd = transfer->fd;
-	piece.direction = transfer->direction;
-	piece.result = transfer->result;
+	piece = bpf_task_storage_get(&pieces, bpf_get_current_task_btf(), NULL,
+				     BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!piece) {
+		count(COUNTER_THREAD_STATE_FAILED);
+		return VERDICT_KEEP;
+	}
+	fill_head(&piece->head.head, 0, transfer->who, transfer->start_ns, transfer->end_ns);
+	piece->head.connection = connection->id;
+	piece->head.arrival_ns = transfer->arrival_ns;
+	piece->head.result = transfer->result;
+	piece->head.fd = transfer->fd;
+	piece->head.direction = transfer->direction;
 	bytes = transfer->result > 0 ? (__u64)transfer->result : 0;
 	if (transfer->kind == TRANSFER_MESSAGES && bytes)
-		move_messages(connection, &piece, transfer);
+		move_messages(connection, piece, transfer);
 	else if (transfer->kind == TRANSFER_VECTOR && bytes)
-		move_vectors(connection, &piece, transfer->at, transfer->parts, bytes);
+		move_vectors(connection, piece, transfer->at, transfer->parts, bytes);
 	else
-		move(connection, &piece, transfer->kind == TRANSFER_BUFFER ? transfer->at : 0,
+		move(connection, piece, transfer->kind == TRANSFER_BUFFER ? transfer->at : 0,
 		     bytes);
 	if (connection->state == CONNECTION_BOUNDED &&
 	    connection->offset[0] + connection->offset[1] >= http_unknown_bytes) {

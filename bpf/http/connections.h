@@ -96,11 +96,11 @@ static __always_inline bool is_nonblocking(__s32 fd)
 	return !file || BPF_CORE_READ(file, f_flags) & O_NONBLOCK;
 }
 
-static __always_inline void emit_open(struct identity who, const struct connection *connection,
-				      __u64 now, __u8 direction, __s64 moved)
+static __noinline void emit_open(const struct identity *who, const struct connection *connection,
+				 __u64 now, __u8 direction, __s64 moved)
 {
 	__u64 began = connection->began_ns ? connection->began_ns : now;
-	struct http_open *record = EMIT_BEGIN(http_open, HTTP_OPEN, who, began, began);
+	struct http_open *record = EMIT_BEGIN(http_open, HTTP_OPEN, *who, began, began);
 	struct sock *sock = (struct sock *)connection->sock;
 
 	if (!record)
@@ -218,9 +218,9 @@ __noinline int let_go(const struct connection_key *key, __u32 tid)
 }
 
 /* A descriptor is a connection's from now on: it was accepted, or is being made. */
-static __always_inline void begin_connection(struct identity who, __s32 fd, __u8 role, __u64 now)
+static __noinline void begin_connection(const struct identity *who, __s32 fd, __u8 role, __u64 now)
 {
-	struct connection_key key = { .tgid = who.tgid, .fd = fd };
+	struct connection_key key = { .tgid = who->tgid, .fd = fd };
 	struct connection connection = { .began_ns = now, .fd = fd, .role = role };
 	struct connection *before = bpf_map_lookup_elem(&connections, &key);
 	struct sock *sock = socket_of(fd);
@@ -232,9 +232,9 @@ static __always_inline void begin_connection(struct identity who, __s32 fd, __u8
 		if (role == HTTP_ROLE_CLIENT && before->sock == connection.sock)
 			return; /* connect() again: to hear how it went */
 		count(COUNTER_CLOSE_UNSEEN);
-		let_go(&key, who.tid);
+		let_go(&key, who->tid);
 	}
-	connection.id = new_connection(who.tgid);
+	connection.id = new_connection(who->tgid);
 	if (!connection.id)
 		return;
 	connection.is_tcp = is_inet(sock);

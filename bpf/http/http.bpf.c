@@ -89,9 +89,9 @@ static __always_inline int begin_new(__s32 fd, __u16 kind)
 
 static __always_inline int begin_message(__s32 fd, __u8 direction, __u64 at)
 {
-	struct user_msghdr message = {};
+	struct message_vectors message = {};
 
-	if (bpf_probe_read_user(&message, sizeof(message), (void *)at))
+	if (bpf_probe_read_user(&message, sizeof(message), (void *)(at + MESSAGE_VECTORS_AT)))
 		return 0; /* the call itself will fail the same way */
 	return begin(fd, TRANSFER_VECTOR, direction, message.vectors, message.vector_count);
 }
@@ -114,6 +114,11 @@ enum {
 	NR_SENDMMSG = 307,
 };
 
+/* Of struct pt_regs: from r10 to di. */
+struct call_arguments {
+	__u64 r10, r9, r8, ax, cx, dx, si, di;
+};
+
 /*
  * The call that a thread is returning from, whose entry was not seen: from its
  * registers, which keep the arguments. It counts as begun now; what it waited
@@ -121,18 +126,19 @@ enum {
  */
 static __noinline int begun_before(struct syscall_exit *exit)
 {
-	struct pt_regs regs = {};
+	struct call_arguments arguments = {};
+	struct pt_regs *regs;
 	struct identity who;
 	__s32 fd;
 
 	if (!in_scope(&who) || !thread_call(BPF_LOCAL_STORAGE_GET_F_CREATE))
 		return 0;
-	if (bpf_probe_read_kernel(&regs, sizeof(regs),
-				  (void *)bpf_task_pt_regs(bpf_get_current_task_btf()))) {
+	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	if (bpf_probe_read_kernel(&arguments, sizeof(arguments), &regs->r10)) {
 		count(COUNTER_ARGUMENT_UNREADABLE);
 		return 0;
 	}
-	fd = (__s32)regs.di;
+	fd = (__s32)arguments.di;
 	switch (exit->number) {
 	case NR_ACCEPT:
 	case NR_ACCEPT4:
@@ -140,28 +146,28 @@ static __noinline int begun_before(struct syscall_exit *exit)
 	case NR_CONNECT:
 		return begin_new(fd, TRANSFER_CONNECT);
 	case NR_RECVFROM:
-		if (regs.r10 & MSG_PEEK)
+		if (arguments.r10 & MSG_PEEK)
 			return 0;
-		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, regs.si, 0);
+		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, arguments.si, 0);
 	case NR_READ:
-		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, regs.si, 0);
+		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, arguments.si, 0);
 	case NR_WRITE:
 	case NR_SENDTO:
-		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_WRITE, regs.si, 0);
+		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_WRITE, arguments.si, 0);
 	case NR_READV:
-		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_READ, regs.si, regs.dx);
+		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_READ, arguments.si, arguments.dx);
 	case NR_WRITEV:
-		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_WRITE, regs.si, regs.dx);
+		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_WRITE, arguments.si, arguments.dx);
 	case NR_RECVMSG:
-		if (regs.dx & MSG_PEEK)
+		if (arguments.dx & MSG_PEEK)
 			return 0;
-		return begin_message(fd, HTTP_DIRECTION_READ, regs.si);
+		return begin_message(fd, HTTP_DIRECTION_READ, arguments.si);
 	case NR_SENDMSG:
-		return begin_message(fd, HTTP_DIRECTION_WRITE, regs.si);
+		return begin_message(fd, HTTP_DIRECTION_WRITE, arguments.si);
 	case NR_RECVMMSG:
-		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_READ, regs.si, 0);
+		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_READ, arguments.si, 0);
 	case NR_SENDMMSG:
-		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_WRITE, regs.si, 0);
+		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_WRITE, arguments.si, 0);
 	case NR_SENDFILE:
 		return begin(fd, TRANSFER_FILE, HTTP_DIRECTION_WRITE, 0, 0);
 	default:
@@ -170,7 +176,7 @@ static __noinline int begun_before(struct syscall_exit *exit)
 }
 
 /* A call that moves bytes has returned. */
-static __always_inline int moved(struct transfer *call)
+static __noinline int moved(struct transfer *call)
 {
 	struct connection_key key = { .tgid = call->who.tgid, .fd = call->fd };
 	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
@@ -212,11 +218,11 @@ int exit_call(struct syscall_exit *exit)
 	call->result = exit->ret;
 	if (kind == TRANSFER_ACCEPT) {
 		if (exit->ret >= 0)
-			begin_connection(call->who, (__s32)exit->ret, HTTP_ROLE_SERVER,
+			begin_connection(&call->who, (__s32)exit->ret, HTTP_ROLE_SERVER,
 					 call->end_ns);
 	} else if (kind == TRANSFER_CONNECT) {
 		if (!exit->ret || exit->ret == -EINPROGRESS)
-			begin_connection(call->who, call->fd, HTTP_ROLE_CLIENT, call->end_ns);
+			begin_connection(&call->who, call->fd, HTTP_ROLE_CLIENT, call->end_ns);
 	} else {
 		moved(call);
 	}

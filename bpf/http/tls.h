@@ -12,6 +12,7 @@
 #define OTELGPU_TLS_H
 
 #include "capture.h"
+#include "../lib/own_stack.h"
 
 /* Attach cookies, and this where the return is not to be probed. */
 enum http_api {
@@ -212,12 +213,11 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 	return 0;
 }
 
-extern bool bpf_session_is_return(void) __ksym __weak; /* Linux 6.13 */
-
 SEC("usession/" TLS_CALLS)
 int tls_session(struct pt_regs *regs)
 {
-	if (bpf_session_is_return())
+	ON_OWN_STACK_IN_SESSION(regs);
+	if (is_return(regs))
 		return leave_tls(regs);
 	return enter_tls(regs) ? 0 : 1; /* 1: the return is not probed */
 }
@@ -225,6 +225,7 @@ int tls_session(struct pt_regs *regs)
 SEC("uprobe/" TLS_CALLS)
 int tls_entry(struct pt_regs *regs)
 {
+	ON_OWN_STACK(regs);
 	enter_tls(regs);
 	return 0;
 }
@@ -232,12 +233,14 @@ int tls_entry(struct pt_regs *regs)
 SEC("uretprobe/" TLS_CALLS)
 int tls_return(struct pt_regs *regs)
 {
+	ON_OWN_STACK(regs);
 	return leave_tls(regs);
 }
 
 SEC("uprobe/" TLS_BEGINNINGS)
 int tls_begins(struct pt_regs *regs)
 {
+	ON_OWN_STACK(regs);
 	return begin_session(regs);
 }
 
@@ -248,6 +251,7 @@ int tls_handshakes(struct pt_regs *regs)
 	struct connection *session;
 	struct identity who;
 
+	ON_OWN_STACK(regs);
 	if (entry_only || !in_scope(&who))
 		return 0;
 	session = session_of(who, ARGUMENT_1(regs));
@@ -263,6 +267,7 @@ int tls_ends(struct pt_regs *regs)
 	struct connection *session;
 	struct identity who;
 
+	ON_OWN_STACK(regs);
 	if (entry_only || !in_scope(&who))
 		return 0;
 	key.tgid = who.tgid;

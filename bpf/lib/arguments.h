@@ -23,6 +23,16 @@ static __always_inline __u64 stack_argument(struct pt_regs *regs, int n)
 	return value;
 }
 
+/*
+ * In a `usession` program: whether the probed function has returned. At its entry the instruction pointer is
+ * where the probe lies, which the helper tells at the return as well. (The kernel's bpf_session_is_return()
+ * takes nothing in Linux 6.13 and the context in 7.2: no declaration fits both.)
+ */
+static __always_inline bool is_return(struct pt_regs *regs)
+{
+	return regs->ip != bpf_get_func_ip(regs);
+}
+
 /* Copy `size` bytes of user memory; zeroes and a count when it faults. */
 static __always_inline bool read_user(void *into, __u32 size, const void *from)
 {

@@ -161,8 +161,9 @@ static __always_inline bool take_thread_context(struct record_head *head)
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	struct context_places *places;
 	__u64 thread_pointer;
+	__u32 tgid = head->tgid; /* Linux 6.1 refuses a key in the ring's memory */
 
-	places = bpf_map_lookup_elem(&context_processes, &head->tgid);
+	places = bpf_map_lookup_elem(&context_processes, &tgid);
 	if (!places)
 		return false;
 	thread_pointer = BPF_CORE_READ(task, thread.fsbase);

@@ -18,19 +18,30 @@ enum counter {
 	COUNTER_CONNECTION_NOT_HTTP = 8, /* its first bytes start no known protocol; not followed */
 	COUNTER_CONNECTION_TLS = 9,	 /* TLS: not followed here, but where it is in clear */
 	COUNTER_BYTES_NOT_CAPTURED = 10, /* body bytes beyond the bound */
-	COUNTER_VECTORS_NOT_CAPTURED = 11, /* iovecs beyond the bound */
-	COUNTER_SOCKET_UNREADABLE = 12,	   /* addresses of a socket could not be read */
-	COUNTER_FILE_UNREADABLE = 13,	   /* a mapped file could not be identified */
-	COUNTER_SCOPE_TABLE_FULL = 14,	   /* a child process could not be followed */
-	COUNTER_DETAIL_SHED = 15,	   /* calls counted instead of recorded: overload */
-	COUNTER_CALL_TABLE_FULL = 16,	   /* ... without saying of which process */
-	COUNTER_CONTEXT_TABLE_FULL = 17,   /* the device of a context is unknown */
-	COUNTER_BATCH_CUT = 18,		   /* copies of a batch beyond the bound: their bytes */
-	COUNTER_GRAPH_TABLE_FULL = 19,	   /* the nodes of a graph are unknown */
-	COUNTER_CONTEXT_UNREADABLE = 20,   /* a thread's published context: the record has none */
-	COUNTER_PUBLISHERS_FULL = 21,	   /* where a child's threads publish is not known */
-	COUNTER_CLOSE_UNSEEN = 22,	   /* a descriptor was another connection's before */
-	COUNTER_COUNT = 23,
+	COUNTER_VECTORS_NOT_CAPTURED = 11,  /* iovecs beyond the bound */
+	COUNTER_SOCKET_UNREADABLE = 12,	    /* addresses of a socket could not be read */
+	COUNTER_FILE_UNREADABLE = 13,	    /* a mapped file could not be identified */
+	COUNTER_SCOPE_TABLE_FULL = 14,	    /* a child process could not be followed */
+	COUNTER_DETAIL_SHED = 15,	    /* calls counted instead of recorded: overload */
+	COUNTER_CALL_TABLE_FULL = 16,	    /* ... without saying of which process */
+	COUNTER_CONTEXT_TABLE_FULL = 17,    /* the device of a context is unknown */
+	COUNTER_BATCH_CUT = 18,		    /* copies of a batch beyond the bound: their bytes */
+	COUNTER_GRAPH_TABLE_FULL = 19,	    /* the nodes of a graph are unknown */
+	COUNTER_CONTEXT_UNREADABLE = 20,    /* a thread's published context: the record has none */
+	COUNTER_PUBLISHERS_FULL = 21,	    /* where a child's threads publish is not known */
+	COUNTER_CLOSE_UNSEEN = 22,	    /* a descriptor was another connection's before */
+	COUNTER_QUEUE_PAIR_TABLE_FULL = 23, /* its posts and completions are not counted */
+	COUNTER_SCATTER_CUT = 24,     /* entries of a work request beyond the bound: their bytes */
+	COUNTER_COMPLETIONS_CUT = 25, /* of one poll, beyond the bound */
+	COUNTER_COMMUNICATOR_LAYOUT_UNKNOWN =
+		26, /* a call's communicator is not read: version not known */
+	COUNTER_COMMUNICATOR_UNREADABLE = 27,  /* ... its memory is not there, or no longer */
+	COUNTER_COMMUNICATOR_IMPLAUSIBLE = 28, /* ... it reads as no communicator does */
+	COUNTER_COMMUNICATOR_TABLE_FULL = 29,  /* it is told again at its next use */
+	COUNTER_COMMUNICATORS_CUT =
+		30, /* made in one call or group, beyond the bound: told at first use */
+	COUNTER_GROUP_BEGIN_UNSEEN = 31, /* ncclGroupEnd of a group that began before the probes */
+	COUNTER_COUNT = 32,
 };
 ENUM(counter);
 

@@ -15,6 +15,7 @@
 #include "../lib/arguments.h"
 #include "../lib/emit.h"
 #include "../lib/files.h"
+#include "../lib/own_stack.h"
 #include <bpf/bpf_tracing.h>
 
 RECORD(sched_handoff);
@@ -251,6 +252,7 @@ int on_sem_init(struct pt_regs *regs)
 	struct handoff_state *state;
 	struct identity who;
 
+	ON_OWN_STACK(regs);
 	if ((__u32)ARGUMENT_2(regs) || (__u32)ARGUMENT_3(regs) != 1 || !in_scope(&who))
 		return 0;
 	state = state_of(bpf_get_current_task_btf(), BPF_LOCAL_STORAGE_GET_F_CREATE);

@@ -1,7 +1,8 @@
 """Gathers the facts that ``discover/visibility.py`` judges: what ``/proc`` and the mapped files show.
 
 In: a process id and the symbols that probes are for. Out: :class:`~otelgpu.discover.visibility.Observed`.
-Nothing of the process is changed and nothing of its memory is read; arguments are looked at but not kept.
+Nothing of the process is changed. Of its memory only that of a process with libibverbs is read, to find which RDMA
+devices it has open. Arguments are looked at but not kept.
 """
 
 from __future__ import annotations
@@ -10,22 +11,35 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
+from otelgpu.discover import verbs_contexts
+from otelgpu.discover.communicators import known_layout
 from otelgpu.discover.connections import open_connections
 from otelgpu.discover.elf_files import ElfFile, open_elf, open_mapping
 from otelgpu.discover.libraries import library_stem
 from otelgpu.discover.maps import Mapping as Mapped
 from otelgpu.discover.maps import distinct_files, executable_mappings, read_maps
 from otelgpu.discover.processes import ProcessFacts, describe, guess_service_name
-from otelgpu.discover.visibility import TLS, EmbeddedRuntime, Library, Observed, TlsStack
+from otelgpu.discover.verbs_providers import REASONS
+from otelgpu.discover.visibility import (
+    NCCL,
+    TLS,
+    VERBS,
+    EmbeddedRuntime,
+    Library,
+    NcclCopy,
+    Observed,
+    OpenDevice,
+    TlsStack,
+)
 from otelgpu.errors import OtelgpuError
-from otelgpu.layout.elf import ElfError
+from otelgpu.layout.elf import ElfError, ElfImage
 
 TryProbe = Callable[[str, str, int], str]
 """(symbol, path, file offset) → what the kernel says against a probe there, or ""."""
@@ -70,17 +84,25 @@ class _File:
     own_runtime: bool = False  # has device code, and imports no runtime to launch it
     exports_tls: bool = False  # under OpenSSL's names
     linked_tls: tuple[str, ...] = ()
+    nccl: NcclCopy | None = None  # without its path
     error: str = ""
 
 
 class Examiner:
     """Looks at processes; remembers files, because processes share them.
 
-    ``wanted``: library stem → symbols. ``try_probe`` is asked once for each readable library.
+    ``wanted``: library stem → symbols. ``try_probe`` is asked once for each readable library. ``context_offsets``:
+    ``enum verbs_context_offset``; without them open RDMA devices are not looked for.
     """
 
-    def __init__(self, wanted: Mapping[str, frozenset[str]], try_probe: TryProbe | None = None) -> None:
+    def __init__(
+        self,
+        wanted: Mapping[str, frozenset[str]],
+        try_probe: TryProbe | None = None,
+        context_offsets: Mapping[str, int] | None = None,
+    ) -> None:
         self._wanted = wanted
+        self._context_offsets = context_offsets
         self._symbols = frozenset().union(*wanted.values())
         self._try_probe = try_probe
         self._files: dict[tuple[object, ...], _File] = {}
@@ -109,12 +131,39 @@ class Examiner:
             is_go=program.is_go,
             libraries=tuple(self._library(pid, m) for m in libraries),
             embedded=_embedded(facts.executable, program, others),
+            nccl=tuple(
+                replace(file.nccl, path=path)
+                for path, file in self._with_nccl(pid, libraries, {facts.executable: program, **others})
+                if file.nccl is not None
+            ),
+            devices=self._devices(pid) if any(library_stem(m.path) == VERBS for m in libraries) else (),
             tls=self._tls(pid, facts.executable, program, mapped),
             event_loops=_known(_EVENT_LOOPS, mapped) or _loop_program(facts),
             io_uring=descriptors.count(_IO_URING),
             connections=sum(each.role == "SERVER" for each in open_connections(pid)),
             sockets=sum(target.startswith("socket:") for target in descriptors),
         )
+
+    def _with_nccl(
+        self, pid: int, libraries: Sequence[Mapped], others: Mapping[str, _File]
+    ) -> list[tuple[str, _File]]:
+        return [*((m.path, self._mapped_file(pid, m)) for m in libraries), *others.items()]
+
+    def _devices(self, pid: int) -> tuple[OpenDevice, ...]:
+        """Providers of the RDMA devices that it has open, and why some are refused."""
+        if self._context_offsets is None:
+            return ()
+        mappings = executable_mappings(pid)
+        found: dict[OpenDevice, None] = {}
+        for functions in verbs_contexts.find_contexts(pid, self._context_offsets):
+            try:
+                located = verbs_contexts.locate(functions, mappings)
+                if located:
+                    os.close(verbs_contexts.open_provider(pid, located[0].mapping))
+                    found[OpenDevice(provider=located[0].mapping.path)] = None
+            except verbs_contexts.NoProvider as reason:
+                found[OpenDevice(refusal=REASONS[str(reason)])] = None
+        return tuple(found)
 
     def is_interesting(self, pid: int) -> bool:
         """Whether a process belongs in the list when none was asked for.
@@ -206,11 +255,20 @@ class Examiner:
                     stripped=file.image.is_stripped,
                     is_go=file.image.is_go,
                     own_runtime=_has_own_runtime(file),
+                    nccl=_nccl_copy(file.image) if found.keys() & self._wanted.get(NCCL, ()) else None,
                 )
         except OSError as error:
             return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
         except OtelgpuError as error:
             return _File(offsets={}, error=f"it cannot be understood: {error.message}")
+
+
+def _nccl_copy(image: ElfImage) -> NcclCopy:
+    version, layout, _ = known_layout(image)
+    if layout is not None:
+        return NcclCopy(path="", version=version or "", layout="listed")
+    described = image.section(".debug_info") is not None
+    return NcclCopy(path="", version=version or "", layout="debug_info" if described else "unknown")
 
 
 def _linked_tls(file: ElfFile) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 ``uprobe/<stem>:<symbol>,<symbol>,…;<stem>:…`` goes to every file that is that library (``libcudart`` for any
 ``libcudart*.so*``), as do ``uretprobe/…`` (to the returns) and ``usession/…`` (to both); which of the symbols
-it runs for, the program is told by its cookie: the number of ``API_<symbol>`` in ``enum <family>_api``.
+it runs for, the program is told by its cookie: the number of ``API_<symbol>`` in ``enum <family>_api``, and above
+it what is to be said of the file.
 ``tracepoint/<category>/<prefix><a>,<b>,…`` goes to each tracepoint of the list; ``tp_btf/<name>`` to the
 kernel's typed tracepoint.
 """
@@ -10,14 +11,15 @@ kernel's typed tracepoint.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from otelgpu.kernel.libbpf import BpfError, Link, Program
-from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.kernel.loader import Image, LoadedFamily
 
 PROBES: Final = ("uretprobe", "usession", "uprobe")  # in the order of attaching: none returns unentered
 _COOKIE_ENTRY_ONLY: Final = 1 << 32  # the probe's return is not to be probed
+_COOKIE_MARK_SHIFT: Final = 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,16 @@ def hooks_of(family: LoadedFamily) -> list[Hook]:
     return hooks(family.programs, {key.removeprefix("API_"): number for key, number in numbers.items()})
 
 
+def functions_of(image: Image) -> dict[str, str]:
+    """The functions that the programs of a family are for: symbol → the stem of its library. Nothing is loaded."""
+    return {
+        symbol: stem
+        for section in image.sections
+        if section.partition("/")[0].lstrip("?") in PROBES
+        for stem, symbol in places(section)
+    }
+
+
 def places(section: str) -> list[tuple[str, str]]:
     """``uprobe/liba:x,y;libb:z`` → ``[("liba", "x"), ("liba", "y"), ("libb", "z")]``."""
     return [
@@ -86,12 +98,18 @@ def expand(listed: str) -> list[str]:
 
 
 def attach_hooks(
-    wanted: Iterable[Hook], path: str, offsets: Mapping[str, int], *, with_returns: bool
+    wanted: Iterable[Hook],
+    path: str,
+    offsets: Mapping[str, int],
+    *,
+    with_returns: bool,
+    marks: Mapping[str, int] | None = None,
 ) -> tuple[list[Link], list[BpfError]]:
     """Put probes on the file at ``path``, in every process that maps it.
 
     ``offsets``: symbol → file offset. Symbols that the file lacks are passed over, and of several at one place
-    the first is probed. Returns the links, and an error for each probe that the kernel refused.
+    the first is probed. ``marks``: library's stem → a number of 31 bits that its programs read in their cookies.
+    Returns the links, and an error for each probe that the kernel refused.
     """
     by_program: dict[int, list[Hook]] = {}
     taken: set[tuple[bool, int]] = set()
@@ -101,6 +119,8 @@ def attach_hooks(
         place = (hook.is_return, offsets[hook.symbol])
         if place not in taken:
             taken.add(place)
+            if mark := (marks or {}).get(hook.stem, 0):
+                hook = replace(hook, cookie=hook.cookie | mark << _COOKIE_MARK_SHIFT)
             by_program.setdefault(id(hook.program), []).append(hook)
     links: list[Link] = []
     refused: list[BpfError] = []

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otelgpu.kernel.kernel_btf import VMLINUX_BTF, lacking_features
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all, load_libbpf
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
+from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 
 _FLOOR: Final = (5, 15)
 TRACEFS: Final = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
-_VMLINUX_BTF: Final = Path("/sys/kernel/btf/vmlinux")
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
 # include/uapi/linux/capability.h
@@ -100,14 +101,14 @@ def survey() -> list[Feature]:
         libbpf = Feature(name="libbpf", present=True, required=True, detail=load_libbpf().version)
     except BpfError as error:
         libbpf = Feature(name="libbpf", present=False, required=True, detail=error.message, remedy=error.hint)
-    traced = mount_tracefs()
+    traced, lacking = mount_tracefs(), lacking_features() if VMLINUX_BTF.exists() else []
     return [
         Feature(
             name="kernel",
             present=version >= _FLOOR,
             required=False,
             detail=platform.release(),
-            consequence="untested; per-thread state and attach cookies may be missing",
+            consequence="what older kernels lack is in the lines below",
             remedy=f"use Linux {_FLOOR[0]}.{_FLOOR[1]} or later",
         ),
         Feature(
@@ -120,13 +121,21 @@ def survey() -> list[Feature]:
         ),
         Feature(
             name="BTF",
-            present=_VMLINUX_BTF.exists(),
+            present=VMLINUX_BTF.exists(),
             required=True,
-            detail=str(_VMLINUX_BTF),
+            detail=str(VMLINUX_BTF),
             consequence="kernel structures cannot be found",
             remedy="use a kernel built with CONFIG_DEBUG_INFO_BTF=y",
         ),
         libbpf,
+        Feature(
+            name="BPF features",
+            present=not lacking,
+            required=True,
+            detail="missing: " + ", ".join(lacking) if lacking else "all that the programs need",
+            consequence="no BPF object can be loaded: nothing can be observed",
+            remedy=f"use Linux {_FLOOR[0]}.{_FLOOR[1]} or later",
+        ),
         Feature(
             name="capabilities",
             present=not needed,
@@ -152,6 +161,33 @@ def survey() -> list[Feature]:
             remedy="mount -t bpf bpf /sys/fs/bpf",
         ),
     ]
+
+
+LINKS: Final = {
+    UprobeLinks.SINGLE: "one for each probe, one at a time",
+    UprobeLinks.MULTI: "one for all probes of a file",
+    UprobeLinks.SESSION: "one for all probes of a file, entry and return together",
+}
+
+
+def probe_links() -> Feature:
+    """How probes are attached: all that is seen is the same, what it costs is not."""
+    kind = uprobe_links()
+    return Feature(
+        name="probe links",
+        present=kind is UprobeLinks.SESSION,
+        required=False,
+        detail=LINKS[kind],
+        consequence=(
+            "each call costs two probes"
+            + (
+                ", and attaching and detaching take long (0.1 s a probe)"
+                if kind is UprobeLinks.SINGLE
+                else ""
+            )
+        ),
+        remedy="use Linux 6.13 or later" + (" (6.6: attached at once)" if kind is UprobeLinks.SINGLE else ""),
+    )
 
 
 def _is_mounted(kind: str) -> bool:
@@ -191,7 +227,7 @@ def _try_return_probe(family: LoadedFamily) -> bool:
     os.close(ready_read)
     links: list[Link] = []
     try:
-        path, offset = _function_file_offset("getpid")
+        path, offset = function_file_offset("getpid")
         program = family.object.programs["on_trial"]
         links = program.attach_uprobes(path, [offset], [0], tgid=child)
     finally:
@@ -223,7 +259,7 @@ def _call_getpid_under_filter() -> None:
         os._exit(0)
 
 
-def _function_file_offset(name: str) -> tuple[str, int]:
+def function_file_offset(name: str) -> tuple[str, int]:
     """The file and the file offset of a libc function, as this process has it mapped."""
     address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
     for line in Path("/proc/self/maps").read_text().splitlines():

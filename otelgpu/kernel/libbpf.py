@@ -10,19 +10,24 @@ import ctypes
 import errno
 import os
 import re
-import struct
+import resource
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
-from enum import IntEnum
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from otelgpu.errors import OtelgpuError
+from otelgpu.kernel.kernel_btf import lacking_features
+from otelgpu.kernel.uprobe_links import (
+    ATTACH_TYPES,
+    PROGRAM_TYPE,
+    UprobeLinks,
+    link_uprobes,
+    uprobe_links,
+)
 
 _NEEDED: Final = "libbpf.so.1"
-_VMLINUX_BTF: Final = Path("/sys/kernel/btf/vmlinux")
 _PrintFunction = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 
 
@@ -46,57 +51,6 @@ class _UprobeOptions(ctypes.Structure):
         ("func_name", c_char_p),
     ]
 
-
-class _UprobeMulti(ctypes.Structure):
-    """union bpf_attr, link_create with uprobe_multi: include/uapi/linux/bpf.h of Linux 6.6."""
-
-    _fields_ = [
-        ("prog_fd", c_uint32),
-        ("target_fd", c_uint32),
-        ("attach_type", c_uint32),
-        ("flags", c_uint32),
-        ("path", c_uint64),
-        ("offsets", c_uint64),
-        ("ref_ctr_offsets", c_uint64),
-        ("cookies", c_uint64),
-        ("cnt", c_uint32),
-        ("multi_flags", c_uint32),
-        ("pid", c_uint32),
-        ("padding", c_uint32),
-    ]
-
-
-class _ProgramLoad(ctypes.Structure):
-    """union bpf_attr, prog_load: include/uapi/linux/bpf.h."""
-
-    _fields_ = [
-        ("prog_type", c_uint32),
-        ("insn_cnt", c_uint32),
-        ("insns", c_uint64),
-        ("license", c_uint64),
-        ("log_level", c_uint32),
-        ("log_size", c_uint32),
-        ("log_buf", c_uint64),
-        ("kern_version", c_uint32),
-        ("prog_flags", c_uint32),
-        ("prog_name", ctypes.c_char * 16),
-        ("prog_ifindex", c_uint32),
-        ("expected_attach_type", c_uint32),
-    ]
-
-
-_NR_BPF: Final = 321  # arch/x86/entry/syscalls/syscall_64.tbl
-_BPF_PROG_LOAD: Final = 5
-_BPF_LINK_CREATE: Final = 28
-_BPF_PROG_TYPE_KPROBE: Final = 2
-_BPF_TRACE_UPROBE_MULTI: Final = 48
-_BPF_TRACE_UPROBE_SESSION: Final = 57
-_BPF_F_UPROBE_MULTI_RETURN: Final = 1
-_ATTACH_TYPES: Final = {
-    "uprobe": _BPF_TRACE_UPROBE_MULTI,
-    "uretprobe": _BPF_TRACE_UPROBE_MULTI,
-    "usession": _BPF_TRACE_UPROBE_SESSION,
-}
 
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "libbpf_version_string": (c_char_p, ()),
@@ -131,6 +85,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_map_update_elem": (c_int, (c_int, c_char_p, c_char_p, c_uint64)),
     "bpf_map_delete_elem": (c_int, (c_int, c_char_p)),
     "bpf_map_get_next_key": (c_int, (c_int, c_char_p, c_char_p)),
+    "bpf_map_lookup_batch": (c_int, (c_int, *(c_void_p,) * 6)),
     "bpf_map_create": (c_int, (c_int, c_char_p, c_uint32, c_uint32, c_uint32, c_void_p)),
     "bpf_obj_get": (c_int, (c_char_p,)),
     "bpf_obj_pin": (c_int, (c_int, c_char_p)),
@@ -153,7 +108,6 @@ class Libbpf:
             ) from error
         self._said: list[str] = []
         libc = ctypes.CDLL(None, use_errno=True)
-        self.syscall = libc.syscall
         self._format = libc.vsnprintf
         self._format.argtypes = (c_char_p, c_size_t, c_char_p, c_void_p)
         self._print = _PrintFunction(self._on_print)  # kept: libbpf calls it for as long as we live
@@ -333,56 +287,11 @@ class DescriptorLink(Link):
             self._descriptor = None
 
 
-class UprobeLinks(IntEnum):
-    """How this kernel attaches uprobes; each can what the ones before it can."""
-
-    SINGLE = 0  # through perf events, one at a time; taken off one at a time too, 0.1 s each
-    MULTI = 1  # many offsets of a file in one BPF link (Linux 6.6); any number taken off at once
-    SESSION = 2  # one program for entry and return, which declines the return (6.13)
-
-
 @cache
-def uprobe_links() -> UprobeLinks:
-    """The best this kernel has, found by trying."""
-    for kind, attach_type in (
-        (UprobeLinks.SESSION, _BPF_TRACE_UPROBE_SESSION),
-        (UprobeLinks.MULTI, _BPF_TRACE_UPROBE_MULTI),
-    ):
-        if _has_link(attach_type):
-            return kind
-    return UprobeLinks.SINGLE
-
-
-def _has_link(attach_type: int) -> bool:
-    """Whether an attempt to link a program to ``/`` fails only because that is no regular file (EBADF)."""
-    library = load_libbpf()
-    code = ctypes.create_string_buffer(struct.pack("<QQ", 0xB7, 0x95))  # r0 = 0; exit
-    licence, path = ctypes.create_string_buffer(b"GPL"), ctypes.create_string_buffer(b"/")
-    load = _ProgramLoad(
-        prog_type=_BPF_PROG_TYPE_KPROBE,
-        insn_cnt=2,
-        insns=ctypes.addressof(code),
-        license=ctypes.addressof(licence),
-        expected_attach_type=attach_type,
-    )
-    program = library.syscall(_NR_BPF, _BPF_PROG_LOAD, byref(load), ctypes.sizeof(load))
-    if program < 0:
-        return False
-    try:
-        offsets = (c_uint64 * 1)(0)
-        link = _UprobeMulti(
-            prog_fd=program,
-            attach_type=attach_type,
-            path=ctypes.addressof(path),
-            offsets=ctypes.addressof(offsets),
-            cnt=1,
-        )
-        attached = library.syscall(_NR_BPF, _BPF_LINK_CREATE, byref(link), ctypes.sizeof(link))
-        if attached >= 0:
-            os.close(attached)
-        return attached >= 0 or ctypes.get_errno() == errno.EBADF
-    finally:
-        os.close(program)
+def _allow_descriptors() -> None:
+    """As many open files as this process may have: each link of a single probe is two, a CUDA runtime 2000."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 _CLOSERS: Final = 64  # threads: each waits for the kernel, all of them for the same thing
@@ -471,6 +380,11 @@ class Program:
         return Link(self._library, link)
 
     @property
+    def fd(self) -> int:
+        """File descriptor. After load only."""
+        return int(self._library.bpf_program__fd(self._handle))
+
+    @property
     def probes(self) -> str:
         """``uprobe``, ``uretprobe``, ``usession`` or another kind of ``section``."""
         return self.section.partition("/")[0]
@@ -485,6 +399,7 @@ class Program:
         if uprobe_links() >= UprobeLinks.MULTI:
             return [self._attach_multi(path, offsets, cookies, tgid)]
         links: list[Link] = []
+        _allow_descriptors()
         try:
             for offset, cookie in zip(offsets, cookies, strict=True):
                 links.append(self._attach_single(path, offset, cookie, tgid))
@@ -505,29 +420,17 @@ class Program:
         return Link(self._library, link)
 
     def _attach_multi(self, path: str, offsets: Sequence[int], cookies: Sequence[int], tgid: int) -> Link:
-        name = ctypes.create_string_buffer(path.encode())
-        places, values = (c_uint64 * len(offsets))(*offsets), (c_uint64 * len(offsets))(*cookies)
-        request = _UprobeMulti(
-            prog_fd=self._library.bpf_program__fd(self._handle),
-            attach_type=_ATTACH_TYPES[self.probes],
-            path=ctypes.addressof(name),
-            offsets=ctypes.addressof(places),
-            cookies=ctypes.addressof(values),
-            cnt=len(offsets),
-            multi_flags=_BPF_F_UPROBE_MULTI_RETURN if self.probes == "uretprobe" else 0,
-            pid=max(tgid, 0),
-        )
-        descriptor = self._library.syscall(_NR_BPF, _BPF_LINK_CREATE, byref(request), ctypes.sizeof(request))
+        descriptor = link_uprobes(self.fd, self.probes, path, offsets, cookies, tgid)
         if descriptor < 0:
             where = f"{offsets[0]:#x}" + (f" and {len(offsets) - 1} others" if len(offsets) > 1 else "")
-            raise self._library.error(f"cannot attach {self.name} to {path}+{where}")
+            raise self._library.error(f"cannot attach {self.name} to {path}+{where}", descriptor)
         return DescriptorLink(descriptor)
 
     def prepare(self) -> None:
         """Tell the kernel how it will be attached. Before load only."""
-        if self.probes in _ATTACH_TYPES and uprobe_links() >= UprobeLinks.MULTI:
-            self._library.bpf_program__set_type(self._handle, _BPF_PROG_TYPE_KPROBE)
-            self._library.bpf_program__set_expected_attach_type(self._handle, _ATTACH_TYPES[self.probes])
+        if self.probes in ATTACH_TYPES and uprobe_links() >= UprobeLinks.MULTI:
+            self._library.bpf_program__set_type(self._handle, PROGRAM_TYPE)
+            self._library.bpf_program__set_expected_attach_type(self._handle, ATTACH_TYPES[self.probes])
 
 
 class Object:
@@ -557,21 +460,17 @@ class Object:
             program.prepare()
         code = self._library.bpf_object__load(self._handle)
         if code:
-            raise self._library.error(f"the kernel refused BPF object {self.name}", code)
+            error = self._library.error(f"the kernel refused BPF object {self.name}", code)
+            if lacking := lacking_features():  # one clear line in place of libbpf's many
+                what = f"this kernel is too old for BPF object {self.name}: it has no {', no '.join(lacking)}"
+                raise BpfError(what, errno=error.errno, hint="use Linux 5.15 or later") from error
+            raise error
 
     def close(self) -> None:
         """Idempotent; frees maps and programs that nothing else holds."""
         if self._handle:
             self._library.bpf_object__close(self._handle)
             self._handle = None
-
-
-def has_typed_tracepoint(name: str) -> bool:
-    """Whether the running kernel has a tracepoint for ``SEC("tp_btf/<name>")``: its BTF names the type."""
-    try:
-        return b"\0btf_trace_" + name.encode() + b"\0" in _VMLINUX_BTF.read_bytes()
-    except OSError:
-        return False
 
 
 def possible_cpus() -> int:

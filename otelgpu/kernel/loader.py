@@ -6,8 +6,9 @@ The order is open → configure → load → attach; attaching probes is ``kerne
 from __future__ import annotations
 
 import io
+import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
@@ -18,16 +19,8 @@ import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from otelgpu.kernel.libbpf import (
-    BpfError,
-    Link,
-    Map,
-    Object,
-    Program,
-    detach_all,
-    has_typed_tracepoint,
-    possible_cpus,
-)
+from otelgpu.kernel.kernel_btf import has_typed_tracepoint
+from otelgpu.kernel.libbpf import BpfError, Link, Map, Object, Program, detach_all, possible_cpus
 from otelgpu.kernel.ring import Ring
 from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
@@ -61,6 +54,11 @@ class Image:
     def btf(self) -> Btf:
         """The object's types."""
         return Btf(self.btf_section)
+
+    @property
+    def sections(self) -> list[str]:
+        """Names of the object's sections, those of programs (``SEC()``) among them."""
+        return [section.name for section in self._elf.iter_sections()]
 
     @cache  # noqa: B019 (an image lives as long as the program)
     def variables(self, section: str) -> dict[str, tuple[int, int]]:
@@ -179,6 +177,45 @@ class LoadedFamily:
         self.links.clear()
         self.ring.close()
         self.object.close()
+
+
+class Loader:
+    """Loads families that share the scope and the contexts of ``process``, now or later.
+
+    ``ring_bytes`` by family; ``trace_contexts`` as :func:`load_family` has it, closed with this.
+    """
+
+    def __init__(
+        self,
+        process: LoadedFamily,
+        *,
+        knobs: Mapping[str, int],
+        ring_bytes: Callable[[str], int],
+        sessions: bool,
+        returns: bool,
+        trace_contexts: int | None,
+    ) -> None:
+        self._process, self._knobs, self._ring_bytes = process, knobs, ring_bytes
+        self._sessions, self._returns, self._trace_contexts = sessions, returns, trace_contexts
+
+    def load(self, image: Image) -> LoadedFamily:
+        """One family; may be called from several threads. Raises :class:`BpfError`."""
+        size = self._ring_bytes(image.family)
+        return load_family(
+            image,
+            knobs={"ring_wake_bytes": size // 4, **self._knobs},
+            ring_bytes=size,
+            shared=self._process,
+            sessions=self._sessions,
+            returns=self._returns,
+            trace_contexts=self._trace_contexts,
+        )
+
+    def close(self) -> None:
+        """Load no more; idempotent."""
+        if self._trace_contexts is not None:
+            os.close(self._trace_contexts)
+            self._trace_contexts = None
 
 
 def needed_programs(sections: Mapping[str, str], *, sessions: bool, returns: bool) -> frozenset[str]:

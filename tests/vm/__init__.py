@@ -1,0 +1,1 @@
+"""Guests with other kernels, and with RDMA devices, under QEMU: no KVM and no hardware needed."""
