@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,12 +23,13 @@ from otelgpu.discover.maps import Mapping, executable_mappings
 from otelgpu.kernel.attach import Hook, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.features import filesystem_magic
-from otelgpu.kernel.libbpf import Link, detach_all
-from otelgpu.layout.elf import ElfError
+from otelgpu.kernel.libbpf import BpfError, Link, detach_all
+from otelgpu.layout.elf import ElfError, ElfImage
 
 _log = logging.getLogger("otelgpu.discover")
 
 EXAMINED_FILES: Final = 65_536
+_LIBRARY: Final = "lib"  # what the stems of libraries begin with
 _SHARED_OBJECT: Final = re.compile(r".\.so(?:\.|$)")
 _CUT_NAME_BYTES: Final = 63  # of a name of process.h: the suffix may be cut off
 _PLAIN_NS: Final = (
@@ -57,20 +58,53 @@ class Placement:
     blind_ns: int = 0  # longest time that a process had the file mapped before the probes were there
 
 
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """Hooks that are made when a file has one of ``symbols``."""
+
+    symbols: frozenset[str]
+    make: Callable[[], Iterable[Hook]]
+
+
 class ProbePlacer:
     """Examines files and attaches what belongs to them."""
 
     def __init__(self, hooks: Iterable[Hook], *, with_returns: bool) -> None:
-        self._hooks = list(hooks)
-        self._symbols = frozenset(hook.symbol for hook in self._hooks)
-        self.stems = frozenset(hook.stem for hook in self._hooks)
+        self._hooks: list[Hook] = []
+        self._nameless: list[Hook] = []
+        self._later: list[_Later] = []
+        self._symbols: frozenset[str] = frozenset()
+        self.stems: frozenset[str] = frozenset()
         """What the libraries are called that some probe is for."""
+        self.add(hooks)
+        self.marks: dict[str, Callable[[ElfImage, str], int]] = {}
+        """By stem: what a file's image and path say to its programs, in their cookies (31 bits)."""
         self._with_returns = with_returns
         # By inode number, size and time of change; then by device, which overlayfs stands aside of.
         self._examined: dict[_Identity, dict[int | str, Placement | None]] = {}
         self._by_inode: dict[Inode, Placement] = {}
         self._plain: dict[Inode, int] = {}  # files without probes: when that was found
         self.counters: Counter[str] = Counter()
+
+    def add_later(self, functions: dict[str, str], make: Callable[[], Iterable[Hook]]) -> None:
+        """``make`` hooks once a file has one of ``functions`` (symbol → stem of its library)."""
+        symbols = frozenset(symbol for symbol, stem in functions.items() if stem.startswith(_LIBRARY))
+        self._later.append(_Later(symbols, make))
+        self._symbols |= symbols
+        self.stems |= {functions[symbol] for symbol in symbols}
+
+    def add(self, hooks: Iterable[Hook]) -> None:
+        """More hooks, before any file is examined."""
+        for hook in hooks:
+            (self._hooks if hook.stem.startswith(_LIBRARY) else self._nameless).append(hook)
+        self._symbols |= {hook.symbol for hook in self._hooks}
+        self.stems |= {hook.stem for hook in self._hooks}
+
+    def _make(self, offsets: Container[str]) -> None:
+        """The hooks that a file with these functions is the first to need."""
+        for later in [each for each in self._later if any(symbol in offsets for symbol in each.symbols)]:
+            self._later.remove(later)
+            self.add(later.make())
 
     @property
     def placements(self) -> list[Placement]:
@@ -94,7 +128,7 @@ class ProbePlacer:
         if mappings is None:
             mappings = executable_mappings(tgid)
         found = [self.examine_program(tgid)]
-        for each in mappings if self._hooks else ():
+        for each in mappings if self._symbols else ():
             inode = (each.device[0] << 20 | each.device[1], each.inode)
             found.append(self.examine_mapping(tgid, each.start, each.end, each.path, 0, inode))
         return [placement for placement in found if placement is not None]
@@ -124,7 +158,7 @@ class ProbePlacer:
         none is for a while. Opened through ``/proc/PID/map_files``, which reaches into containers and to
         deleted files; where that is forbidden or the mapping has changed, through ``/proc/PID/root``.
         """
-        if not self._hooks or not _may_be_library(path):
+        if not self._symbols or not _may_be_library(path):
             return None
         exact = f"/proc/{tgid}/map_files/{start:x}-{end:x}"
         if inode is not None:
@@ -148,6 +182,14 @@ class ProbePlacer:
     def examine_file(self, path: Path) -> Placement | None:
         """A file that a program is about to load."""
         return self._examine(str(path), str(path), mapped_ns=0)
+
+    def place_at(self, path: str, stem: str, offsets: dict[str, int]) -> tuple[list[Link], list[BpfError]]:
+        """Put the probes of ``stem`` on a file's functions that have no names, at file ``offsets`` by symbol.
+
+        ``stem`` is one that no library has: those are placed here and nowhere else. The links are the caller's.
+        """
+        chosen = [hook for hook in self._nameless if hook.stem == stem]
+        return attach_hooks(chosen, path, offsets, with_returns=self._with_returns)
 
     def detach(self) -> None:
         """Take every probe off."""
@@ -227,6 +269,7 @@ class ProbePlacer:
             return None
         if not offsets:
             return None
+        self._make(offsets)
         # The descriptor's own path: right in every mount namespace, and for deleted files.
         # Go moves its stacks, return addresses included: a return probe would crash it.
         links, refused = attach_hooks(
@@ -234,6 +277,7 @@ class ProbePlacer:
             f"/proc/self/fd/{descriptor}",
             offsets,
             with_returns=self._with_returns and not image.is_go,
+            marks=self._marks_of(image, path, offsets),
         )
         self.counters["probes_refused"] += len(refused)
         for refusal in refused:
@@ -247,6 +291,10 @@ class ProbePlacer:
             ready_ns=monotonic_ns(),
             links=links,
         )
+
+    def _marks_of(self, image: ElfImage, path: str, offsets: Container[str]) -> dict[str, int]:
+        stems = {hook.stem for hook in self._hooks if hook.symbol in offsets} if self.marks else set()
+        return {stem: mark(image, path) for stem, mark in self.marks.items() if stem in stems}
 
 
 def _may_be_library(path: str) -> bool:

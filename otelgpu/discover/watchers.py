@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from math import inf
+from typing import Final, Protocol
 
 from otelgpu.discover.probes import ProbePlacer
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.inputs import Batch, Input
+
+_EVERYTHING: Final = 100.0  # percent of a core: whoever allows that wants all posts and polls counted
 
 
 class Watcher(Protocol):
@@ -33,7 +36,7 @@ class Watcher(Protocol):
         """At each collection, after the rings were drained: what goes before its tick."""
 
     def forget(self, tgid: int) -> None:
-        """A process has ended."""
+        """A process has ended: what is left of it is in the collection that follows at once."""
 
     def close(self) -> None:
         """Take off what it put on; idempotent."""
@@ -47,19 +50,19 @@ class WatchSettings:
     rdma_transfers: bool = False  # tell single work requests
 
 
-def open_watchers(
-    loaded: Mapping[str, LoadedFamily], placer: ProbePlacer, settings: WatchSettings
-) -> dict[str, Watcher]:
-    """The watchers of the families that were loaded, by family."""
-    found: dict[str, Watcher] = {}
-    if "nccl" in loaded:
-        from otelgpu.discover.communicators import NcclLayouts  # as its family, not always wanted
+def open_watcher(loaded: LoadedFamily, placer: ProbePlacer, settings: WatchSettings) -> Watcher | None:
+    """The watcher of a family that was loaded; None for those that need none."""
+    if loaded.family == "nccl":
+        from otelgpu.discover.communicators import NcclLayouts  # as its family, seldom wanted
 
-        found["nccl"] = NcclLayouts(loaded["nccl"], placer)
-    if "verbs" in loaded:
+        return NcclLayouts(loaded, placer)
+    if loaded.family == "verbs":
         from otelgpu.discover.verbs_providers import VerbsProviders
 
-        found["verbs"] = VerbsProviders(
-            loaded["verbs"], placer, budget=settings.rdma_budget, transfers=settings.rdma_transfers
+        return VerbsProviders(
+            loaded,
+            placer,
+            budget=settings.rdma_budget if settings.rdma_budget < _EVERYTHING else inf,
+            transfers=settings.rdma_transfers,
         )
-    return found
+    return None

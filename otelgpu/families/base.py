@@ -21,6 +21,7 @@ from otelgpu.model.exchange import Claim, Exchange, Named, Opened
 from otelgpu.model.handoffs import Handoff
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import Memory, OperationKind, Operations
+from otelgpu.model.queue_pairs import VerbsFact
 from otelgpu.model.spans import Attribute
 from otelgpu.model.telling import Telling
 
@@ -105,9 +106,9 @@ class OperationSignals:
     attributes: Mapping[OperationKind, tuple[CallAttribute, ...]]
     labels: Mapping[OperationKind, tuple[tuple[str, Callable[[int], str], Column], ...]]  # text attributes
     api_labels: tuple[tuple[str, Callable[[str], str]], ...]  # text attributes that the exported name tells
-    kernel_name: str  # attribute key of a launch's full kernel name
     metrics: tuple[OperationMetric, ...]
     summaries: tuple[tuple[str, OperationKind, Column | None], ...]  # totals on a phase: key, rows, value
+    kernel_name: str = ""  # attribute key of a launch's full kernel name; "" of a family that launches none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,10 +224,31 @@ class HandoffDecoder(Protocol):
         """The events of a batch, in its order."""
 
 
+@runtime_checkable
+class FabricDecoder(Protocol):
+    """Records → facts of queue pairs and the memory and events that belong to them."""
+
+    def facts(self, batch: Batch) -> list[VerbsFact]:
+        """The facts of a batch, in its order; of batches of other kinds none."""
+
+
+class Load(Enum):
+    """When a family's BPF programs are loaded: that takes time and memory, and few programs have some functions."""
+
+    AT_ONCE = "at once"
+    FOUND = (
+        "found"  # when a file with one of its functions is found, even one that a program may only load later
+    )
+    MAPPED = (
+        "mapped"  # when a program has mapped one, or is linked to it: the library is on every host, and idle
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Everything the rest of the program knows about a family. ``signals``: None of hand-offs."""
+    """Everything the rest of the program knows about a family. ``signals``: None of hand-offs and of facts."""
 
     name: str
-    open: Callable[[Btf, Telling], OperationDecoder | Conversation | HandoffDecoder]
+    open: Callable[[Btf, Telling], OperationDecoder | Conversation | HandoffDecoder | FabricDecoder]
     signals: OperationSignals | ExchangeSignals | None
+    load: Load = Load.AT_ONCE

@@ -26,3 +26,4 @@ class CommunicatorSeen:
     created: bool = False
     ended: bool = False
     async_error: int = 0
+    duration_ns: int = 0  # how long the call took that made it, until time_ns; 0: another call tells

@@ -49,11 +49,15 @@ class ClockAnchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSeen:
-    """A process came into scope, or changed its program image; ``resource`` describes it from here on."""
+    """A process came into scope, or changed its program image; ``resource`` describes it from here on.
+
+    ``parent``: the process that it was a child of then, 0 where that is not known.
+    """
 
     tgid: int
     time_ns: int
     resource: Resource
+    parent: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

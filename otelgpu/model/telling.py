@@ -19,4 +19,4 @@ class Telling:
     capture_content: bool = False  # prompts and completions on spans
     model_bytes: int = 0  # read by a decode step: the weights; 0: not known
     memory_bandwidth: int = 0  # of a device, bytes per second; 0: not known
-    collective_sample_ratio: float = 1.0  # of collectives that are told as traces; the same ones on every rank
+    collective_sample_ratio: float = 1.0  # of collectives that are told as traces: the same on all ranks

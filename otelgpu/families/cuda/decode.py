@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from otelgpu.families.base import ContextStep
+from otelgpu.families.call_layout import check_layout
 from otelgpu.families.cuda.functions import PEER_ACCESS, context_step
-from otelgpu.layout.btf import Btf, BtfError
+from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import (
     DEVICE_KINDS,
@@ -25,7 +26,7 @@ from otelgpu.model.operations import (
 _PREFIX: Final = "API_"
 _NO_FUNCTION: Final = frozenset(("API_NONE", "API_COUNT"))
 
-# Field of struct cuda_call → column that must lie at the same place. The head begins a record.
+# Field of struct cuda_call → column that must lie at the same place.
 _SAME_PLACE: Final[Mapping[str, str]] = {
     "object": "handle",
     "function": "function",
@@ -42,20 +43,6 @@ _SAME_PLACE: Final[Mapping[str, str]] = {
     "status": "status",
     "api": "api",
     "device": "device",
-}
-_SAME_PLACE_IN_HEAD: Final[Mapping[str, str]] = {
-    "time_ns": "start_ns",
-    "duration_ns": "duration_ns",
-    "tgid": "tgid",
-    "tid": "tid",
-    "cgroup_id": "cgroup_id",
-    "trace_id": "trace_id",
-    "span_id": "span_id",
-    "kind": "kind",
-    "cpu": "cpu",
-    "trace_flags": "trace_flags",
-    "context_source": "context_source",
-    "returned": "returned",
 }
 
 
@@ -79,7 +66,7 @@ class CudaDecoder:
         steps = {number: context_step(name) for number, name in self.apis.items()}
         self.context_steps: Mapping[int, ContextStep] = {n: step for n, step in steps.items() if step}
         self._peers = [number for number, name in self.apis.items() if name in PEER_ACCESS]
-        _check(btf.dtype("cuda_call"))
+        check_layout("cuda_call", btf.dtype("cuda_call"), _SAME_PLACE)
 
     def decode(self, batch: Batch) -> Operations:
         """One row per record that is a call of its own, in order: shape (n,). Names and handles are not.
@@ -113,27 +100,3 @@ def _with_directions(rows: Operations, copies: npt.NDArray[np.intp]) -> Operatio
         rows = concatenate([rows])  # .copy() would go field by field
         rows["direction"][absurd] = CopyDirection.UNKNOWN
     return rows
-
-
-def _check(call: np.dtype[np.void]) -> None:
-    """Raise BtfError unless struct cuda_call is laid out as an operation."""
-    head = call["head"] if "head" in (call.names or ()) else np.dtype([])
-    wrong = [
-        field for field, column in _SAME_PLACE.items() if _place(call, field) != _place(OPERATION, column)
-    ]
-    wrong += [
-        f"head.{field}"
-        for field, column in _SAME_PLACE_IN_HEAD.items()
-        if _place(head, field) != _place(OPERATION, column)
-    ]
-    if wrong or call.itemsize != OPERATION.itemsize:
-        raise BtfError(
-            f"struct cuda_call ({call.itemsize} bytes) is not laid out as an operation "
-            f"({OPERATION.itemsize} bytes): {', '.join(wrong) or 'its size differs'}",
-            "was the capture made by another version?",
-        )
-
-
-def _place(layout: np.dtype[Any], field: str) -> tuple[Any, ...] | None:
-    """Type and offset of a field."""
-    return layout.fields[field][:2] if layout.fields and field in layout.fields else None

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The stand-in driver: simulated devices, their memory by account only, and one virtual queue per stream
- * that is nothing but the CLOCK_MONOTONIC time at which it runs empty. Work on different streams runs at
+ * that is nothing but the CLOCK_MONOTONIC time at which it runs empty (moment.h). Work on different streams runs at
  * the same time; the legacy default stream of a device waits for all its streams and all wait for it, as
  * on a real device.
  *
@@ -21,6 +21,8 @@
 #include <stdint.h>
 
 #include <cuda.h>
+
+#include "moment.h"
 
 #define DEVICES_MAX	      8
 #define THREADS_PER_BLOCK_MAX 1024 /* of every device since compute capability 2.0 */

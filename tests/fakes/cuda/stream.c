@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams and events: when the work that was given to a device is done. */
 #include <errno.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "driver.h"
@@ -13,7 +14,7 @@
 struct CUstream_st {
 	CUcontext context;
 	CUgraph graph; /* what is captured */
-	int64_t busy_until_ns;
+	struct moment busy_until;
 	int device;
 	unsigned int flags;
 	bool in_use, capturing, capture_invalid;
@@ -21,14 +22,14 @@ struct CUstream_st {
 
 struct CUevent_st {
 	CUcontext context;
-	int64_t time_ns; /* 0: never recorded */
+	struct moment time; /* 0: never recorded */
 	bool in_use;
 };
 
 static struct CUstream_st streams[STREAMS_MAX];
 static struct CUevent_st events[EVENTS_MAX];
 static struct CUstream_st legacy[DEVICES_MAX];
-static int64_t device_busy_until_ns[DEVICES_MAX]; /* the latest of all its streams */
+static struct moment device_busy_until[DEVICES_MAX]; /* the latest of all its streams */
 static _Thread_local struct CUstream_st of_thread[DEVICES_MAX];
 
 static int64_t now_ns(void)
@@ -50,9 +51,11 @@ static void wait_until(int64_t deadline_ns)
 		;
 }
 
-static int64_t later(int64_t a, int64_t b)
+static bool has_come(const struct moment *moment)
 {
-	return a > b ? a : b;
+	int64_t ns = moment_ns(moment, false);
+
+	return ns >= 0 && ns <= now_ns();
 }
 
 /* The stream behind a handle, NULL for a bad one. With the lock held. */
@@ -75,40 +78,98 @@ static bool is_legacy(CUstream stream)
 	return stream == &legacy[stream->device];
 }
 
-/* With the lock held. The result is when the work ends. */
-static int64_t append(CUstream stream, int64_t duration_ns)
+/* To when work that is given to the stream now could begin. With the lock held. */
+static void raise_to_start(CUstream stream)
 {
-	int64_t *device_until_ns = &device_busy_until_ns[stream->device];
-	int64_t start_ns = later(now_ns(), stream->busy_until_ns);
-
-	start_ns = later(start_ns, is_legacy(stream) ? *device_until_ns
-						     : legacy[stream->device].busy_until_ns);
-	stream->busy_until_ns = start_ns + duration_ns;
-	*device_until_ns = later(*device_until_ns, stream->busy_until_ns);
-	return stream->busy_until_ns;
+	moment_raise_ns(&stream->busy_until, now_ns());
+	moment_raise(&stream->busy_until, is_legacy(stream) ? &device_busy_until[stream->device]
+							    : &legacy[stream->device].busy_until);
 }
 
-/* The stand-in CUPTI numbers streams from 7, as the real one does: the first that a program makes is 13. */
-static void tell(CUstream stream, int64_t duration_ns, CUgraphNodeType type, CUfunction function)
+/* With the lock held. */
+static struct moment append(CUstream stream, int64_t duration_ns)
+{
+	struct moment start;
+
+	raise_to_start(stream);
+	start = stream->busy_until;
+	moment_add_ns(&stream->busy_until, duration_ns);
+	moment_raise(&device_busy_until[stream->device], &stream->busy_until);
+	return start;
+}
+
+#ifndef FAKE_STANDALONE
+struct pending {
+	struct moment start, end;
+};
+
+static bool pending_times(void *pending, int64_t *start_ns, int64_t *end_ns)
+{
+	const struct pending *mine = pending;
+
+	if (start_ns) {
+		*start_ns = moment_ns(&mine->start, false);
+		*end_ns = moment_ns(&mine->end, false);
+		if (*start_ns < 0 || *end_ns < 0)
+			return false;
+	}
+	free(pending);
+	return true;
+}
+#endif
+
+/*
+ * What began at `start` and lasts until the stream is free. The stand-in CUPTI numbers streams from 7, as the
+ * real one does: the first that a program makes is 13.
+ */
+static void tell(CUstream stream, const struct moment *start, CUgraphNodeType type,
+		 CUfunction function)
 {
 #ifndef FAKE_STANDALONE
 	struct fake_work work = {
 		.kind = type == CU_GRAPH_NODE_TYPE_MEMCPY   ? FAKE_WORK_COPY
 			: type == CU_GRAPH_NODE_TYPE_MEMSET ? FAKE_WORK_SET
 							    : FAKE_WORK_KERNEL,
-		.start_ns = stream->busy_until_ns - duration_ns,
-		.end_ns = stream->busy_until_ns,
+		.start_ns = start->ns,
+		.end_ns = stream->busy_until.ns,
 		.device = (uint32_t)stream->device,
 		.stream = is_legacy(stream) ? 7 : 13,
 		.graph_node = type == CU_GRAPH_NODE_TYPE_GRAPH,
 		.name = function ? function_name(function) : "graph",
 	};
 
-	if (fake_cupti_hooks && duration_ns)
-		fake_cupti_hooks->work(&work);
+	if (!fake_cupti_hooks)
+		return;
+	if (stream->busy_until.count) { /* it waits for a collective, or is one */
+		struct pending *pending = malloc(sizeof(*pending));
+
+		if (!pending)
+			abort();
+		*pending = (struct pending){ *start, stream->busy_until };
+		work.times = pending_times;
+		work.pending = pending;
+	}
+	fake_cupti_hooks->work(&work);
 #else
-	(void)stream, (void)duration_ns, (void)type, (void)function;
+	(void)stream, (void)start, (void)type, (void)function;
 #endif
+}
+
+/* The same for a kernel if it is a collective, whose end is its own affair; false: it is none. */
+static bool append_collective(CUstream stream, CUfunction function)
+{
+	struct moment start;
+
+	if (!moment_hooks())
+		return false;
+	raise_to_start(stream);
+	start = stream->busy_until;
+	if (!moment_hooks()->launch(&stream->busy_until))
+		return false;
+	moment_forget(&device_busy_until[stream->device], &start);
+	moment_raise(&device_busy_until[stream->device], &stream->busy_until);
+	tell(stream, &start, CU_GRAPH_NODE_TYPE_KERNEL, function);
+	return true;
 }
 
 static CUresult refused(void)
@@ -119,6 +180,7 @@ static CUresult refused(void)
 CUresult stream_enqueue(CUstream handle, int64_t duration_ns, CUgraphNodeType type,
 			CUfunction function)
 {
+	struct moment start;
 	CUstream stream;
 	LOCKED();
 
@@ -129,30 +191,36 @@ CUresult stream_enqueue(CUstream handle, int64_t duration_ns, CUgraphNodeType ty
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	if (stream->capturing)
 		return graph_append(stream->graph, duration_ns, type, function, NULL);
-	append(stream, duration_ns);
-	tell(stream, duration_ns, type, function);
+	if (type == CU_GRAPH_NODE_TYPE_KERNEL && append_collective(stream, function))
+		return CUDA_SUCCESS;
+	start = append(stream, duration_ns);
+	if (duration_ns)
+		tell(stream, &start, type, function);
 	return CUDA_SUCCESS;
 }
 
-static CUresult end_of_run(CUstream handle, int64_t duration_ns, int64_t *end_ns)
+static CUresult end_of_run(CUstream handle, int64_t duration_ns, struct moment *end)
 {
+	struct moment start;
 	CUstream stream;
 	LOCKED();
 
 	stream = find(handle);
 	if (!stream)
 		return refused();
-	*end_ns = append(stream, duration_ns);
-	tell(stream, duration_ns, CU_GRAPH_NODE_TYPE_MEMCPY, NULL); /* all that is waited for */
+	start = append(stream, duration_ns);
+	*end = stream->busy_until;
+	if (duration_ns)
+		tell(stream, &start, CU_GRAPH_NODE_TYPE_MEMCPY, NULL); /* all that is waited for */
 	return CUDA_SUCCESS;
 }
 
 CUresult stream_run(CUstream handle, int64_t duration_ns)
 {
-	int64_t end_ns = 0;
-	CUresult status = end_of_run(handle, duration_ns, &end_ns);
+	struct moment end = { 0 };
+	CUresult status = end_of_run(handle, duration_ns, &end);
 
-	wait_until(end_ns);
+	wait_until(moment_ns(&end, true));
 	return status;
 }
 
@@ -185,7 +253,7 @@ static CUresult destroy(CUstream handle)
 }
 
 /* When all that was queued is done. A capturing stream cannot be asked: the capture is lost. */
-static CUresult end_of(CUstream handle, int64_t *end_ns)
+static CUresult end_of(CUstream handle, struct moment *end)
 {
 	CUstream stream;
 	LOCKED();
@@ -197,37 +265,39 @@ static CUresult end_of(CUstream handle, int64_t *end_ns)
 		stream->capture_invalid = true;
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	}
-	*end_ns = is_legacy(stream) ? device_busy_until_ns[stream->device] : stream->busy_until_ns;
+	*end = is_legacy(stream) ? device_busy_until[stream->device] : stream->busy_until;
 	return CUDA_SUCCESS;
 }
 
 static CUresult synchronize(CUstream handle)
 {
-	int64_t end_ns = 0;
-	CUresult status = end_of(handle, &end_ns);
+	struct moment end = { 0 };
+	CUresult status = end_of(handle, &end);
 
-	wait_until(end_ns);
+	wait_until(moment_ns(&end, true));
 	return status;
 }
 
 static CUresult query(CUstream handle)
 {
-	int64_t end_ns = 0;
-	CUresult status = end_of(handle, &end_ns);
+	struct moment end = { 0 };
+	CUresult status = end_of(handle, &end);
 
-	return status || end_ns <= now_ns() ? status : CUDA_ERROR_NOT_READY;
+	return status || has_come(&end) ? status : CUDA_ERROR_NOT_READY;
 }
 
-static int64_t end_of_device(int device)
+static struct moment end_of_device(int device)
 {
 	LOCKED();
 
-	return device_busy_until_ns[device];
+	return device_busy_until[device];
 }
 
 CUresult device_wait(int device)
 {
-	wait_until(end_of_device(device));
+	const struct moment end = end_of_device(device);
+
+	wait_until(moment_ns(&end, true));
 	return CUDA_SUCCESS;
 }
 
@@ -276,7 +346,8 @@ static CUresult record(CUevent handle, CUstream stream_handle)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (stream->capturing)
 		return graph_append(stream->graph, 0, CU_GRAPH_NODE_TYPE_EVENT_RECORD, NULL, NULL);
-	handle->time_ns = append(stream, 0);
+	append(stream, 0);
+	handle->time = stream->busy_until;
 	return CUDA_SUCCESS;
 }
 
@@ -288,46 +359,51 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle)
 	stream = find(stream_handle);
 	if (!stream || !IS_SLOT(events, handle))
 		return CUDA_ERROR_INVALID_HANDLE;
-	stream->busy_until_ns = later(stream->busy_until_ns, handle->time_ns);
+	moment_raise(&stream->busy_until, &handle->time);
 	return CUDA_SUCCESS;
 }
 
-static CUresult time_of(CUevent handle, int64_t *time_ns)
+static CUresult time_of(CUevent handle, struct moment *time)
 {
 	LOCKED();
 
 	if (!IS_SLOT(events, handle))
 		return CUDA_ERROR_INVALID_HANDLE;
-	*time_ns = handle->time_ns;
+	*time = handle->time;
 	return CUDA_SUCCESS;
 }
 
 static CUresult synchronize_event(CUevent handle)
 {
-	int64_t time_ns = 0;
-	CUresult status = time_of(handle, &time_ns);
+	struct moment time = { 0 };
+	CUresult status = time_of(handle, &time);
 
-	wait_until(time_ns);
+	wait_until(moment_ns(&time, true));
 	return status;
 }
 
 static CUresult query_event(CUevent handle)
 {
-	int64_t time_ns = 0;
-	CUresult status = time_of(handle, &time_ns);
+	struct moment time = { 0 };
+	CUresult status = time_of(handle, &time);
 
-	return status || time_ns <= now_ns() ? status : CUDA_ERROR_NOT_READY;
+	return status || has_come(&time) ? status : CUDA_ERROR_NOT_READY;
 }
 
 static CUresult elapsed(float *milliseconds, CUevent start, CUevent end)
 {
-	int64_t start_ns = 0, end_ns = 0;
-	CUresult status = time_of(start, &start_ns);
+	struct moment started = { 0 }, ended = { 0 };
+	CUresult status = time_of(start, &started);
+	int64_t start_ns, end_ns;
 
 	if (status == CUDA_SUCCESS)
-		status = time_of(end, &end_ns);
-	if (status != CUDA_SUCCESS || !start_ns || !end_ns)
+		status = time_of(end, &ended);
+	if (status != CUDA_SUCCESS || !started.ns || !ended.ns)
 		return CUDA_ERROR_INVALID_HANDLE;
+	start_ns = moment_ns(&started, false);
+	end_ns = moment_ns(&ended, false);
+	if (start_ns < 0 || end_ns < 0)
+		return CUDA_ERROR_NOT_READY;
 	*milliseconds = (float)(end_ns - start_ns) / NS_PER_MS;
 	return end_ns <= now_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }

@@ -51,6 +51,7 @@ static const struct function {
 	{ CUPTI_CB_DOMAIN_RUNTIME_API, 430, "cudaLaunchKernelExC_v11060" },
 	{ CUPTI_CB_DOMAIN_DRIVER_API, 126, "cuStreamSynchronize" },
 	{ CUPTI_CB_DOMAIN_DRIVER_API, 277, "cuMemcpyHtoDAsync_v2" },
+	{ CUPTI_CB_DOMAIN_DRIVER_API, 279, "cuMemcpyDtoHAsync_v2" },
 	{ CUPTI_CB_DOMAIN_DRIVER_API, 307, "cuLaunchKernel" },
 	{ CUPTI_CB_DOMAIN_DRIVER_API, 514, "cuGraphLaunch" },
 	{ CUPTI_CB_DOMAIN_DRIVER_API, 652, "cuLaunchKernelEx" },
@@ -152,6 +153,8 @@ static void work(const struct fake_work *done)
 				(struct queued){ *done, depth ? correlations[depth - 1] : 0 };
 		else
 			dropped++;
+	} else if (done->pending) {
+		done->times(done->pending, NULL, NULL);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -261,6 +264,14 @@ static void deliver(bool all)
 		abort();
 	pthread_mutex_lock(&lock);
 	for (unsigned int i = 0; i < queued; i++) {
+		struct fake_work *work = &queue[i].work;
+
+		if (work->pending) {
+			if (work->times(work->pending, &work->start_ns, &work->end_ns))
+				work->pending = NULL;
+			else
+				work->end_ns = INT64_MAX;
+		}
 		if (all || queue[i].work.end_ns <= now_ns)
 			taken[count++] = queue[i];
 		else

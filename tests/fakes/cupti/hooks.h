@@ -7,6 +7,7 @@
 #ifndef FAKE_CUPTI_HOOKS_H
 #define FAKE_CUPTI_HOOKS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum fake_work_kind { FAKE_WORK_KERNEL = 1, FAKE_WORK_COPY = 2, FAKE_WORK_SET = 3 };
@@ -23,6 +24,12 @@ struct fake_work {
 	uint64_t graph_node; /* 0: not of a graph */
 	uint32_t graph;
 	const char *name; /* kernels: mangled; lives as long as the process */
+	/*
+	 * Where times are not known when it is queued, else NULL: false, they are not known yet; true, they
+	 * are there, and `pending` is gone. With times of NULL `pending` goes unasked.
+	 */
+	bool (*times)(void *pending, int64_t *start_ns, int64_t *end_ns);
+	void *pending;
 };
 
 struct fake_cupti_hooks {

@@ -11,6 +11,7 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.families import registry
 from otelgpu.families.base import (
     Conversation,
+    FabricDecoder,
     Family,
     HandoffDecoder,
     Instrument,
@@ -28,17 +29,17 @@ from tests.unit.model.builders import calls, exchange, generation
 
 
 def test_families_are_found_in_alphabetical_order() -> None:
-    assert list(registry.families()) == ["cuda", "http", "sched"]
+    assert list(registry.families()) == ["cuda", "http", "nccl", "sched", "verbs"]
 
 
 def test_a_choice_keeps_the_order_of_the_registry() -> None:
     assert list(registry.select(("http", "cuda"))) == ["cuda", "http"]
-    assert list(registry.select(())) == ["cuda", "http", "sched"]
+    assert list(registry.select(())) == ["cuda", "http", "nccl", "sched", "verbs"]
     assert list(registry.select(("http",))) == ["http"]
 
 
 def test_a_family_that_there_is_not_says_which_there_are() -> None:
-    with pytest.raises(OtelgpuError, match=r"'hip'\nfamilies are: cuda, http, sched"):
+    with pytest.raises(OtelgpuError, match=r"'hip'\nfamilies are: cuda, http, nccl, sched, verbs"):
         registry.select(("cuda", "hip"))
 
 
@@ -51,7 +52,7 @@ def test_a_family_opens_on_the_types_of_its_object(name: str) -> None:
     family = registry.families()[name]
     wanted: type = OperationDecoder if isinstance(family.signals, OperationSignals) else Conversation
     if family.signals is None:
-        wanted = HandoffDecoder
+        wanted = FabricDecoder if name == "verbs" else HandoffDecoder
     assert isinstance(family.open(btf(name), Telling()), wanted)
 
 

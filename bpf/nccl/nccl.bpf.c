@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Family nccl: calls of the NCCL API, entry paired with return per thread. What is observed and how it is
+ * read is the table in calls.h; a program is told by its attach cookie for which function it runs (enum
+ * nccl_api), and how the communicators of that copy of the library are laid out.
+ *
+ * A call made inside another on the same thread (ncclBcast calls ncclBroadcast) is part of that one and is
+ * not recorded. What contains what is told by the stack pointer, as in cuda.bpf.c.
+ */
+#include "groups.h"
+#include "../lib/own_stack.h"
+#include <bpf/bpf_tracing.h>
+
+RECORD(nccl_call);
+RECORD(nccl_communicator);
+ENUM(nccl_kind);
+ENUM(nccl_api);
+ENUM(nccl_shape);
+ENUM(nccl_function);
+ENUM(nccl_sequence);
+
+/* Return probes are off: record at entry, with neither duration nor status, and no communicator's making. */
+const volatile bool entry_only = false;
+
+/* An attach cookie: a number of enum nccl_api, this, and the index of the library's layout above it. */
+#define COOKIE_ENTRY_ONLY   (1ULL << 32)
+#define COOKIE_LAYOUT_SHIFT 33
+
+/* -- Entry and return ------------------------------------------------------------------------- */
+
+enum wanted { RETURN_IGNORED = 1, RETURN_WANTED = 0 }; /* as a session program answers */
+
+static __always_inline void submit_call(struct call *call, __u64 end_ns, bool returned)
+{
+	struct record_head *head = &call->record.head;
+
+	head->duration_ns = end_ns - head->time_ns;
+	head->cgroup_id = bpf_get_current_cgroup_id();
+	head->cpu = (__u16)bpf_get_smp_processor_id();
+	head->returned = returned;
+	output(&call->record, sizeof(call->record));
+}
+
+static __always_inline struct telling telling_of(const struct call *call, __u64 time_ns)
+{
+	struct telling telling = {
+		.address = call->record.communicator,
+		.time_ns = time_ns,
+		.who = { .tgid = call->record.head.tgid, .tid = call->record.head.tid },
+		.status = call->record.status,
+		.api = call->record.api,
+		.layout = call->layout,
+	};
+
+	return telling;
+}
+
+/* What the communicator says of itself. Of its own for the stack, as finish_making(). */
+__attribute__((noinline)) int look_into(struct call *call, __u32 api, __u64 now_ns)
+{
+	struct communicator_read found = { .rank = -1, .ranks = -1, .device = -1 };
+	const struct spec *spec = spec_of(api);
+	const struct nccl_layout *layout;
+	struct nccl_call *record;
+	struct telling telling;
+	__u32 index;
+
+	if (!call || !spec)
+		return 0;
+	telling = telling_of(call, now_ns);
+	record = &call->record;
+	index = call->layout;
+	if (spec->shape == SHAPE_ENDED) {
+		telling.ended = 1;
+		read_communicator(&found, telling.address, index, 0, 0);
+		see_ended(&telling, &found);
+	} else {
+		see_communicator(&found, &telling);
+	}
+	record->hash = found.hash;
+	record->rank = found.rank;
+	record->device = (__s16)found.device;
+	layout = bpf_map_lookup_elem(&layouts, &index);
+	if (layout && found.hash && spec->kind == NCCL_COLLECTIVE)
+		fill_sequence(call, layout, spec->function, found.ranks);
+	return 0;
+}
+
+static __always_inline int enter(struct pt_regs *regs, bool returns)
+{
+	__u64 cookie = bpf_get_attach_cookie(regs);
+	__u32 api = (__u32)cookie;
+	const struct spec *spec = spec_of(api);
+	struct thread *thread;
+	struct identity who;
+	struct call *call;
+	__u64 now_ns;
+
+	if (!spec || !in_scope(&who))
+		return RETURN_IGNORED;
+	if (cookie & COOKIE_ENTRY_ONLY)
+		returns = false;
+	thread = this_thread(true);
+	if (!thread)
+		return RETURN_IGNORED;
+	call = &thread->call;
+	if (is_inside(call, regs->sp, api))
+		return RETURN_IGNORED;
+	if (call->under_way && !call->unreturned)
+		count(COUNTER_CALL_ABANDONED);
+	call->under_way = 0;
+	if (spec->shape == SHAPE_GROUP_BEGUN) {
+		begin_group(thread);
+		return RETURN_IGNORED;
+	}
+	if (spec->shape == SHAPE_GROUP_ENDED && thread->group.depth != 1) {
+		if (thread->group.depth)
+			thread->group.depth--;
+		else
+			count(COUNTER_GROUP_BEGIN_UNSEEN);
+		return RETURN_IGNORED;
+	}
+	if (!returns && spec->shape == SHAPE_ASYNC_ERROR)
+		return RETURN_IGNORED; /* the answer is known at the return only */
+	now_ns = bpf_ktime_get_ns();
+	__builtin_memset(call, 0, sizeof(*call));
+	call->sp = regs->sp;
+	call->under_way = 1;
+	call->unreturned = !returns;
+	call->layout = (cookie >> COOKIE_LAYOUT_SHIFT) & (NCCL_LAYOUTS - 1);
+	if (call->unreturned)
+		read_at(&call->return_address, sizeof(call->return_address), call->sp);
+	call->record.api = (__u16)api;
+	call->record.head.tgid = who.tgid;
+	call->record.head.tid = who.tid;
+	call->record.head.kind = spec->kind;
+	call->record.rank = -1;
+	call->record.device = -1;
+	read_words(&thread->words, regs, spec->stack);
+	fill_slots(&call->record, &thread->words, spec);
+	if (spec->shape)
+		fill_shape(call, &thread->words, spec->shape);
+	if (spec->shape == SHAPE_ASYNC_ERROR)
+		return RETURN_WANTED;
+	fill_context(&call->record.head);
+	if (call->record.communicator)
+		look_into(call, api, now_ns);
+	if (makes(spec->shape)) {
+		call->record.extra = call->made.ranks > 0 ? call->made.ranks : 0;
+		if (!call->record.communicator)
+			call->record.rank = call->made.rank;
+	}
+	if (spec->shape == SHAPE_GROUP_ENDED)
+		thread->group.depth = 0;
+	else if (thread->group.depth)
+		join_group(&thread->group, call, spec);
+	/* Last thing before the call itself: the clock is read as late as can be. */
+	call->record.head.time_ns = bpf_ktime_get_ns();
+	if (!call->unreturned)
+		return RETURN_WANTED;
+	now_ns = call->record.head.time_ns;
+	if (spec->shape == SHAPE_GROUP_ENDED)
+		fill_group(&call->record, &thread->group);
+	submit_call(call, now_ns, false);
+	return RETURN_IGNORED;
+}
+
+/* A group has ended: its record, after those of its members. */
+static __always_inline void finish_group(struct thread *thread, __u64 end_ns)
+{
+	struct call *call = &thread->call;
+	const struct nccl_layout *layout;
+	__u32 index = call->layout;
+
+	fill_group(&call->record, &thread->group);
+	layout = bpf_map_lookup_elem(&layouts, &index);
+	if (layout && layout->known && call->record.hash && thread->group.collectives &&
+	    graphs_of(layout, call->record.communicator) > thread->group.graphs)
+		call->record.sequence_source = NCCL_SEQUENCE_CAPTURED;
+	if (may_have_worked(call->record.status))
+		tell_pendings(thread, end_ns, call->record.status);
+}
+
+/* Of its own for the stack, as finish_making(). */
+__attribute__((noinline)) int finish_async_error(struct call *call, __u64 end_ns)
+{
+	struct telling telling;
+	__s32 error = 0;
+
+	if (!call || call->record.status || !call->out ||
+	    !read_user(&error, sizeof(error), (void *)call->out))
+		return 0;
+	telling = telling_of(call, end_ns);
+	if (!may_have_worked(error) && telling.address)
+		see_async_error(&telling, error);
+	return 0;
+}
+
+static __always_inline int leave(struct pt_regs *regs)
+{
+	__u64 end_ns = bpf_ktime_get_ns();
+	__u32 api = (__u32)bpf_get_attach_cookie(regs);
+	__u64 sp = regs->sp - sizeof(__u64); /* what it was at entry */
+	const struct nccl_layout *layout;
+	const struct spec *spec = spec_of(api);
+	struct thread *thread;
+	struct call *call;
+	__u32 index;
+
+	thread = this_thread(false);
+	if (!thread || !spec)
+		return 0; /* out of scope at entry */
+	call = &thread->call;
+	if (call->under_way && (call->sp > sp || (call->sp == sp && call->record.api != api)))
+		return 0; /* it was inside this one */
+	if (!call->under_way || call->sp != sp || call->unreturned) {
+		/* Ends of inner groups are not waited for. */
+		if (spec->shape != SHAPE_GROUP_ENDED)
+			count(COUNTER_RETURN_WITHOUT_ENTRY);
+		return 0;
+	}
+	call->under_way = 0;
+	call->record.status = (__s32)RESULT(regs);
+	index = call->layout;
+	if (spec->shape == SHAPE_ASYNC_ERROR) {
+		finish_async_error(call, end_ns);
+		return 0;
+	}
+	if (spec->shape == SHAPE_GROUP_ENDED)
+		finish_group(thread, end_ns);
+	else if (makes(spec->shape))
+		finish_making(thread, spec->shape, end_ns);
+	layout = bpf_map_lookup_elem(&layouts, &index);
+	if (layout && spec->kind == NCCL_COLLECTIVE && call->record.hash && !call->record.status &&
+	    !call->record.group)
+		check_sequence(call, layout, spec->function);
+	submit_call(call, end_ns, true);
+	return 0;
+}
+
+/* -- Programs ------------------------------------------------------------------------------ */
+
+#define NAME(symbol, ...) #symbol ","
+#define PAIRS		  "libnccl:" NCCL_PAIRS(NAME)
+#define ENTRIES		  "libnccl:" NCCL_ENTRIES(NAME)
+
+SEC("usession/" PAIRS)
+int call_session(struct pt_regs *regs)
+{
+	ON_OWN_STACK_IN_SESSION(regs);
+	return is_return(regs) ? leave(regs) : enter(regs, true);
+}
+
+SEC("uprobe/" PAIRS)
+int call_entry(struct pt_regs *regs)
+{
+	ON_OWN_STACK(regs);
+	enter(regs, !entry_only);
+	return 0;
+}
+
+SEC("uretprobe/" PAIRS)
+int call_return(struct pt_regs *regs)
+{
+	ON_OWN_STACK(regs);
+	return leave(regs);
+}
+
+SEC("uprobe/" ENTRIES)
+int call_told_at_entry(struct pt_regs *regs)
+{
+	ON_OWN_STACK(regs);
+	enter(regs, false);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What is kept of a thread that calls NCCL, and the way from a function's row in calls.h and the registers at its
+ * entry to the slots of its record.
+ */
+#ifndef OTELGPU_NCCL_SLOTS_H
+#define OTELGPU_NCCL_SLOTS_H
+
+#include "communicators.h"
+#include "../lib/arguments.h"
+
+/* -- The table -------------------------------------------------------------------------------- */
+
+struct spec {
+	__u8 kind;
+	__u8 shape;
+	__u8 function; /* enum nccl_function */
+	__u8 communicator;
+	__u8 count;
+	__u8 datatype;
+	__u8 reduction;
+	__u8 peer;
+	__u8 stream;
+	__u8 stack; /* some slot is on the stack */
+	__u8 reserved[6];
+};
+
+#define ON_STACK(slot) ((slot) >= STACK(0))
+#define SPEC(symbol, of_kind, of_shape, of_function, comm, elements, type, op, other, on) \
+	[API_##symbol] = { .kind = NCCL_##of_kind,                                        \
+			   .shape = SHAPE_##of_shape,                                     \
+			   .function = FUNCTION_##of_function,                            \
+			   .communicator = comm,                                          \
+			   .count = elements,                                             \
+			   .datatype = type,                                              \
+			   .reduction = op,                                               \
+			   .peer = other,                                                 \
+			   .stream = on,                                                  \
+			   .stack = ON_STACK(comm) || ON_STACK(on) ||                     \
+				    SHAPE_##of_shape == SHAPE_MADE },
+static const struct spec specs[API_COUNT] = { NCCL_CALLS(SPEC) };
+
+/*
+ * A function's row, NULL of no function. Linux 6.1 forgets the bound of a number that is spilled, but not that
+ * of a pointer: the compiler is to make the one of the other here, and not later.
+ */
+static __always_inline const struct spec *spec_of(__u32 api)
+{
+	const struct spec *spec;
+	__u64 row = api;
+
+	asm volatile("" : "+r"(row));
+	if (row >= API_COUNT)
+		return NULL;
+	spec = &specs[row];
+	asm volatile("" : "+r"(spec));
+	return spec;
+}
+
+/* -- State ------------------------------------------------------------------------------------ */
+
+#define WORDS	      16
+#define PENDING	      16 /* communicators made in one group; more are told when they are first used */
+#define GROUP_DEEPEST 64
+
+/* A communicator that will be there when the group ends. */
+struct pending {
+	__u64 at; /* ncclComm_t * */
+	__u64 parent;
+	__u64 identity;
+	__s32 rank;
+	__s32 ranks;
+	__s32 color;
+	__u16 api;
+	__u16 reserved;
+};
+
+/* The call that a thread is inside of. */
+struct call {
+	struct nccl_call record;
+	struct pending made;  /* shapes that make one */
+	__u64 sp;	      /* at entry: where the return address is */
+	__u64 return_address; /* of a call whose return is not probed */
+	__u64 out;	      /* where the result will be: ncclResult_t *, ncclComm_t[] */
+	__s32 graphs;	      /* that the communicator was captured into, before */
+	__u8 under_way;
+	__u8 unreturned; /* its return is not probed */
+	__u8 layout;
+	__u8 counted; /* `sequence` was read: it should have moved at the return */
+};
+
+struct group {
+	__u64 time_ns;
+	__u64 communicator; /* of all members; 0: they differ */
+	__u64 hash;
+	__u64 stream;
+	__u32 ordinal;
+	__u32 depth;
+	__u32 calls;
+	__u32 pendings;
+	__s32 rank;
+	__s32 graphs;
+	__u16 kept; /* whether the communicator of the first member is still that of all */
+	__u8 collectives;
+	__u8 device_known;
+	__s16 device;
+	__s16 reserved;
+};
+
+/* What slots come from: registers at 1 to 6, the stack from 8 on. */
+struct words {
+	__u64 at[WORDS];
+};
+
+/* The kernel frees it with the thread. */
+struct thread {
+	struct call call;
+	struct group group;
+	struct pending pending[PENDING];
+	struct words words;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+static __always_inline struct thread *this_thread(bool create)
+{
+	struct thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), NULL,
+						     create ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+
+	if (create && !thread)
+		count(COUNTER_THREAD_STATE_FAILED);
+	return thread;
+}
+
+/* -- Nesting ---------------------------------------------------------------------------------- */
+
+#define TRAMPOLINE_SHIFT 16 /* arch/x86: TASK_SIZE_MAX is 47 bits less a page */
+#define TRAMPOLINE_AREA	 0x7fffffffULL
+
+/*
+ * Whether the thread is still inside of the call that it began: its return address is where it was, as the
+ * kernel's trampoline if the return is probed. Where it is not, an old return address may lie there for long,
+ * and only ncclBcast is known to call another function that is observed.
+ */
+static __always_inline bool is_inside(const struct call *outer, __u64 sp, __u32 api)
+{
+	__u64 address = 0;
+
+	if (!outer->under_way || outer->sp < sp || !read_at(&address, sizeof(address), outer->sp))
+		return false;
+	if (!outer->unreturned)
+		return address >> TRAMPOLINE_SHIFT == TRAMPOLINE_AREA;
+	return address == outer->return_address && outer->record.api == API_ncclBcast &&
+	       api == API_ncclBroadcast;
+}
+
+/* -- Slots ------------------------------------------------------------------------------------ */
+
+static __always_inline void read_words(struct words *words, struct pt_regs *regs, bool stack)
+{
+	words->at[NONE] = 0;
+	words->at[BYTE] = 0; /* ncclInt8 */
+	words->at[1] = ARGUMENT_1(regs);
+	words->at[2] = ARGUMENT_2(regs);
+	words->at[3] = ARGUMENT_3(regs);
+	words->at[4] = ARGUMENT_4(regs);
+	words->at[5] = ARGUMENT_5(regs);
+	words->at[6] = ARGUMENT_6(regs);
+	if (stack)
+		read_user(&words->at[8], 8 * sizeof(__u64), (void *)(regs->sp + 8));
+}
+
+static __always_inline __u64 slot(const struct words *words, __u8 source)
+{
+	return words->at[source & (WORDS - 1)];
+}
+
+static __always_inline void fill_slots(struct nccl_call *record, const struct words *words,
+				       const struct spec *spec)
+{
+	__u32 reduction = (__u32)slot(words, spec->reduction);
+
+	record->communicator = slot(words, spec->communicator);
+	record->count = slot(words, spec->count);
+	record->stream = slot(words, spec->stream);
+	record->peer = spec->peer ? (__s32)slot(words, spec->peer) : -1;
+	record->datatype = spec->datatype ? (__u8)slot(words, spec->datatype) : NCCL_NO_TYPE;
+	record->reduction = NCCL_NO_REDUCTION;
+	if (spec->reduction)
+		record->reduction =
+			reduction < NCCL_REDUCTION_OF_OWN ? (__u8)reduction : NCCL_REDUCTION_OF_OWN;
+}
+
+static __always_inline __u64 user_word(__u64 address)
+{
+	__u64 word = 0;
+
+	if (address)
+		read_user(&word, sizeof(word), (void *)address);
+	return word;
+}
+
+/* ncclWaitSignalDesc_t */
+struct wait_signal {
+	__s32 operations;
+	__s32 peer;
+	__s32 signal;
+	__s32 context;
+};
+
+/* At the entry, after the slots. Of its own for the verifier. */
+__attribute__((noinline)) int fill_shape(struct call *call, const struct words *words, __u32 shape)
+{
+	struct wait_signal first = {};
+	struct pending *made;
+
+	if (!call || !words)
+		return 0;
+	made = &call->made;
+	made->rank = -1;
+	made->ranks = -1;
+	made->api = call->record.api;
+	made->parent = call->record.communicator;
+	switch (shape) {
+	case SHAPE_MADE:
+		made->at = words->at[1];
+		made->ranks = (__s32)words->at[2];
+		made->rank = (__s32)words->at[3];
+		made->identity = digest(words->at[STACK(0)]);
+		break;
+	case SHAPE_MADE_SCALABLE:
+		made->at = words->at[1];
+		made->ranks = (__s32)words->at[2];
+		made->rank = (__s32)words->at[3];
+		made->identity = digest(user_word(words->at[5]));
+		break;
+	case SHAPE_MADE_ALL:
+		call->out = words->at[1];
+		made->ranks = (__s32)words->at[2];
+		break;
+	case SHAPE_MADE_SPLIT:
+		made->color = (__s32)words->at[2];
+		made->at = words->at[4];
+		break;
+	case SHAPE_MADE_SHRUNK:
+		made->at = words->at[4];
+		break;
+	case SHAPE_MADE_GROWN:
+		made->ranks = (__s32)words->at[2];
+		made->rank = (__s32)words->at[4];
+		made->at = words->at[5];
+		break;
+	case SHAPE_ASYNC_ERROR:
+		call->out = words->at[2];
+		break;
+	case SHAPE_WAIT_SIGNAL:
+		if (words->at[1] == 1 && read_user(&first, sizeof(first), (void *)words->at[2]))
+			call->record.peer = first.peer;
+		break;
+	}
+	return 0;
+}
+
+static __always_inline bool makes(__u8 shape)
+{
+	return shape >= SHAPE_MADE && shape <= SHAPE_MADE_GROWN;
+}
+
+#endif

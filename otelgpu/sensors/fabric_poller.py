@@ -1,0 +1,210 @@
+"""RDMA ports, queue pairs and the kernel log, from threads of their own: hardware that hangs holds up nobody.
+
+In: :mod:`otelgpu.sensors.rdma_ports`, :mod:`otelgpu.sensors.rdma_netlink`, :mod:`otelgpu.sensors.kernel_log`.
+Out: :mod:`otelgpu.model.fabric`, in order of time of each source. Where there is no RDMA device a poll is one
+listing of a folder that does not exist.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from otelgpu.model.fabric import FabricInput, PortGone, PortReadings, PortSeen, QueuePairReadings
+from otelgpu.sensors import kernel_log, rdma_netlink, rdma_ports
+from otelgpu.sensors.kernel_log import KernelLogWatch
+from otelgpu.sensors.rdma_netlink import QueuePairWatch
+from otelgpu.sensors.rdma_ports import PortWatch
+
+_log = logging.getLogger("otelgpu.fabric")
+
+INTERVAL_S: Final = 2.0
+"""A port has some 100 counters, each a file, that the kernel reads anew at most every 10 ms."""
+
+STUCK_NS: Final = 60_000_000_000
+READY: Final = 8192  # inputs that wait to be collected
+_PAUSE_S: Final = 0.05  # between two looks at a log that is written without end
+
+REASONS: Final[Mapping[str, str]] = {
+    **rdma_ports.REASONS,
+    **rdma_netlink.REASONS,
+    **kernel_log.REASONS,
+    "ports_stuck": "an RDMA driver has not answered for a minute; what its ports read is not told until it does",
+    "readings_dropped": "readings of RDMA ports that nobody collected in time",
+}
+"""What one count of (``fabric``, reason) means."""
+
+
+class Sensor(Protocol):
+    """What is polled from a thread: ``poll`` may block, and never raises."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """By reason, since the start."""
+
+    def poll(self, now_ns: int) -> list[FabricInput]:
+        """What is new as of ``now_ns``, CLOCK_MONOTONIC."""
+
+    def close(self) -> None:
+        """Let everything go; idempotent."""
+
+
+class FabricWatch:
+    """Ports, and the queue pairs of devices that have ports."""
+
+    def __init__(self, ports: PortWatch | None = None, pairs: QueuePairWatch | None = None) -> None:
+        self._ports = ports or PortWatch()
+        self._pairs = pairs or QueuePairWatch()
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Of both."""
+        return self._ports.counters + self._pairs.counters
+
+    def poll(self, now_ns: int) -> list[FabricInput]:
+        """Ports first: what is told of a queue pair is of a port that was told."""
+        found = self._ports.poll(now_ns)
+        return found + self._pairs.poll(now_ns, self._ports.devices)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._pairs.close()
+
+
+class _Polled:
+    """One sensor on its thread. ``wait`` is called between polls with the seconds since the last began."""
+
+    def __init__(self, sensor: Sensor, name: str, wait: Callable[[float], bool]) -> None:
+        self._sensor = sensor
+        self._wait = wait
+        self._lock = threading.Lock()  # of what follows
+        self._ready: list[FabricInput] = []
+        self._counters: Mapping[str, int] = {}
+        self._dropped = 0
+        self.asked_ns = 0  # when the poll under way began; 0: none is
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def counters(self) -> Counter[str]:
+        with self._lock:
+            return Counter(self._counters) + Counter(readings_dropped=self._dropped)
+
+    def take(self) -> list[FabricInput]:
+        with self._lock:
+            found, self._ready = self._ready, []
+            return found
+
+    def _run(self) -> None:
+        took_s = 0.0
+        while self._wait(took_s):
+            began_ns = time.monotonic_ns()
+            self.asked_ns = began_ns
+            found = self._sensor.poll(began_ns)
+            self.asked_ns = 0
+            with self._lock:
+                self._counters = dict(self._sensor.counters)
+                self._keep(found)
+            took_s = (time.monotonic_ns() - began_ns) / 1e9
+        with self._lock:
+            self._counters = dict(self._sensor.counters)
+        self._sensor.close()
+
+    def _keep(self, found: list[FabricInput]) -> None:
+        self._ready += found
+        if len(self._ready) > READY:
+            kept: list[FabricInput] = [
+                item for item in self._ready if not isinstance(item, PortReadings | QueuePairReadings)
+            ]
+            kept = kept[-READY:]
+            self._dropped += len(self._ready) - len(kept)
+            self._ready = kept
+
+
+class FabricPoller:
+    """Polls from :meth:`start` to :meth:`stop`; :meth:`collect` never waits for a driver.
+
+    ``interval_s`` 0: no ports and no queue pairs. ``log`` None: no kernel log.
+    """
+
+    def __init__(
+        self,
+        interval_s: float = INTERVAL_S,
+        *,
+        watch: Sensor | None = None,
+        log: Callable[[], KernelLogWatch] | None = KernelLogWatch,
+    ) -> None:
+        self._interval_s = interval_s
+        self._open_log = log
+        self._watch = watch if watch is not None or not interval_s else FabricWatch()
+        self._stopping = threading.Event()
+        self._ended, self._end = os.pipe()
+        self._fabric: _Polled | None = None
+        self._log: _Polled | None = None
+        # Of the collecting side alone:
+        self._told: dict[tuple[str, int], PortSeen] = {}
+        self._stuck = 0
+        self._is_stuck = False
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """By reason, since the start: see :data:`REASONS`."""
+        found = Counter(ports_stuck=self._stuck)
+        for polled in (self._fabric, self._log):
+            if polled is not None:
+                found += polled.counters
+        return dict(+found)
+
+    def start(self) -> None:
+        """Begin to poll, now and then every interval; the kernel log from its end as of now."""
+        if self._watch is not None:
+            self._fabric = _Polled(self._watch, "otelgpu-fabric", self._wait_for_time)
+            self._fabric.thread.start()
+        if self._open_log is not None:
+            log = self._open_log()
+
+            def wait(took_s: float) -> bool:
+                return not self._stopping.wait(_PAUSE_S) and log.wait(self._ended)
+
+            self._log = _Polled(log, "otelgpu-kernel-log", wait)
+            self._log.thread.start()
+
+    def stop(self, deadline_s: float = 1.0) -> None:
+        """End the threads; one that hangs in a driver is left to die with the process. Idempotent."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        os.close(self._end)  # which makes the other end readable
+        threads = [polled.thread for polled in (self._fabric, self._log) if polled is not None]
+        until = time.monotonic() + deadline_s
+        for thread in threads:
+            thread.join(max(until - time.monotonic(), 0))
+        if not any(thread.is_alive() for thread in threads):
+            os.close(self._ended)
+
+    def collect(self, now_ns: int) -> list[FabricInput]:
+        """What was learnt since the last call. ``now_ns``: CLOCK_MONOTONIC."""
+        found = self._fabric.take() if self._fabric is not None else []
+        for item in found:
+            if isinstance(item, PortSeen):
+                self._told[item.device, item.port] = item
+            elif isinstance(item, PortGone):
+                self._told.pop((item.device, item.port), None)
+        asked_ns = self._fabric.asked_ns if self._fabric is not None else 0
+        stuck = bool(asked_ns) and now_ns - asked_ns > STUCK_NS
+        if stuck and not self._is_stuck:
+            self._stuck += 1
+            _log.warning("an RDMA driver has not answered for a minute")
+            found += [PortGone(time_ns=now_ns, device=d, port=p) for d, p in sorted(self._told)]
+        elif self._is_stuck and not stuck:
+            found = [*self._told.values(), *found]  # which the watch does not tell again
+        self._is_stuck = stuck
+        return found + (self._log.take() if self._log is not None else [])
+
+    def _wait_for_time(self, took_s: float) -> bool:
+        first = took_s == 0.0
+        return not self._stopping.wait(0.0 if first else max(self._interval_s - took_s, 0.0))

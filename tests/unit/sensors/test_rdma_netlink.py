@@ -1,0 +1,303 @@
+"""RDMA netlink: answers as the kernel writes them, answers that lie, and kernels that have none."""
+
+from __future__ import annotations
+
+import errno
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otelgpu.model.fabric import FabricInput, QueuePairReadings
+from otelgpu.sensors import rdma_netlink as nl
+from otelgpu.sensors.rdma_netlink import LIST_EVERY_NS, RETRY_NS, QueuePairWatch, attribute
+
+NOW = 5_000_000_000
+HEADER = Path("/usr/include/rdma/rdma_netlink.h")
+DEVICES = ("mlx5_0",)
+
+
+def u32(kind: int, value: int) -> bytes:
+    return attribute(kind, struct.pack("=I", value))
+
+
+def message(kind: int, sequence: int, payload: bytes) -> bytes:
+    return struct.pack("=IHHII", 16 + len(payload), kind, 2, sequence, 0) + payload + bytes(-len(payload) % 4)
+
+
+def device(index: int, name: str) -> bytes:
+    return u32(nl._DEV_INDEX, index) + attribute(nl._DEV_NAME, name.encode() + b"\0")
+
+
+def queue_pair(number: int, pid: int = 0, port: int = 1) -> bytes:
+    parts = u32(nl._PORT_INDEX, port) + u32(nl._RES_LQPN, number)
+    parts += attribute(26, b"\2") + attribute(27, b"\3")  # RES_TYPE rc, RES_STATE RTS: one byte each
+    if pid:
+        parts += u32(nl._RES_PID, pid)
+    return attribute(nl._RES_QP_ENTRY | 0x8000, parts)
+
+
+def queue_pairs(*entries: bytes) -> bytes:
+    return u32(nl._DEV_INDEX, 0) + attribute(nl._RES_QP | 0x8000, b"".join(entries))
+
+
+def counter(numbers: Sequence[int], values: Mapping[str, int], port: int = 1) -> bytes:
+    bound = b"".join(attribute(nl._RES_QP_ENTRY, u32(nl._RES_LQPN, number)) for number in numbers)
+    hardware = b"".join(
+        attribute(
+            nl._STAT_HWCOUNTER_ENTRY,
+            attribute(nl._STAT_HWCOUNTER_ENTRY_NAME, name.encode() + b"\0")
+            + attribute(nl._STAT_HWCOUNTER_ENTRY_VALUE, struct.pack("=Q", value)),
+        )
+        for name, value in values.items()
+    )
+    entry = (
+        u32(nl._PORT_INDEX, port) + attribute(nl._RES_QP, bound) + attribute(nl._STAT_HWCOUNTERS, hardware)
+    )
+    return attribute(nl._STAT_COUNTER, attribute(nl._STAT_COUNTER_ENTRY, entry))
+
+
+class Kernel:
+    """Answers questions by command: payloads, an errno, or raw bytes."""
+
+    def __init__(self, answers: Mapping[int, Sequence[bytes] | int | bytes]) -> None:
+        self.answers = dict(answers)
+        self.asked: list[int] = []
+        self.closed = 0
+        self._waiting: list[bytes] = []
+
+    def send(self, data: bytes, /) -> int:
+        length, kind, flags, sequence, _ = struct.unpack_from("=IHHII", data)
+        assert (length, kind >> 10, flags) == (len(data), 5, 0x301)
+        self.asked.append(kind & 1023)
+        answer = self.answers.get(kind & 1023, ())
+        if isinstance(answer, int):
+            error = struct.pack("=i", -answer) + data[:16]
+            self._waiting = [message(2, sequence, error)]
+        elif isinstance(answer, bytes):
+            self._waiting = [answer]
+        else:
+            stale = message(kind, sequence - 1, b"\1\2\3")  # of a question before
+            self._waiting = [stale + b"".join(message(kind, sequence, payload) for payload in answer)]
+            self._waiting.append(message(3, sequence, struct.pack("=i", 0)))
+        return len(data)
+
+    def recv(self, size: int, /) -> bytes:
+        if not self._waiting:
+            raise TimeoutError
+        return self._waiting.pop(0)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def poll(watch: QueuePairWatch, now_ns: int = NOW) -> list[QueuePairReadings]:
+    found: list[FabricInput] = watch.poll(now_ns, DEVICES)
+    return [item for item in found if isinstance(item, QueuePairReadings)]
+
+
+def opening(kernel: Kernel) -> Callable[[], Any]:
+    return lambda: kernel
+
+
+def test_the_numbers_are_those_of_the_kernels_header() -> None:
+    if not HEADER.exists():
+        pytest.skip(f"no {HEADER}: install linux-libc-dev")
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+
+    def enumerators(name: str) -> dict[str, int]:
+        body = re.search(rf"enum {name} \{{(.*?)\}}", text, re.DOTALL)
+        assert body is not None
+        found: dict[str, int] = {}
+        value = -1
+        for word in (part.strip() for part in body[1].split(",") if part.strip()):
+            key, _, given_value = (piece.strip() for piece in word.partition("="))
+            value = (
+                (int(given_value) if given_value.isdigit() else found[given_value])
+                if given_value
+                else value + 1
+            )
+            found[key] = value
+        return found
+
+    commands, known = enumerators("rdma_nldev_command"), enumerators("rdma_nldev_attr")
+    for name, value in vars(nl).items():
+        if name.startswith("_CMD_"):
+            assert commands[f"RDMA_NLDEV{name}"] == value
+        elif name.startswith(("_DEV_", "_PORT_", "_RES_", "_STAT_")):
+            assert known[f"RDMA_NLDEV_ATTR{name}"] == value, name
+
+
+def test_an_answer_of_linux_6_1_is_understood() -> None:
+    # As it came, of rdma_rxe: the kernel's own queue pair 1, made by ib_core.
+    data = bytes.fromhex(
+        "600000000a14020021000000aa00000008000100010000000900020072786542000000003c00130038001400"
+        "080003000100000008001500010000000c001d0069625f636f726500080018000000000005001a0001000000"
+        "05001b0003000000"
+    )
+    ((kind, sequence, payload),) = nl.messages(data)
+    assert (kind >> 10, kind & 1023, sequence) == (5, nl._CMD_RES_QP_GET, 0x21)
+    assert list(nl.parse_queue_pairs(payload)) == [nl.QueuePair(number=1, port=1, pid=0)]
+
+
+def test_a_queue_pair_is_told_once_with_its_process(tmp_path: Path) -> None:
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77" / "status").write_text("Name:\tnccl\nTgid:\t70\nPid:\t77\n")
+    kernel = Kernel(
+        {
+            nl._CMD_GET: [device(0, "mlx5_0") + device(0, "mlx5_0"), device(1, "other")],
+            nl._CMD_RES_QP_GET: [
+                queue_pairs(queue_pair(1), queue_pair(300, pid=77)),
+                queue_pairs(queue_pair(301, 99)),
+            ],
+            nl._CMD_STAT_GET: errno.EOPNOTSUPP,
+        }
+    )
+    watch = QueuePairWatch(opening(kernel), tmp_path)
+    found = poll(watch)
+    assert [(pair.number, pair.tgid, pair.port, dict(pair.values)) for pair in found] == [
+        (1, 0, 1, {}),
+        (300, 70, 1, {}),
+        (301, 99, 1, {}),
+    ]
+    assert {pair.device for pair in found} == {"mlx5_0"}
+    assert poll(watch, NOW + LIST_EVERY_NS) == []
+    assert +watch.counters == {}
+    # A driver that counts nothing per queue pair is not asked again.
+    assert kernel.asked == [
+        nl._CMD_GET,
+        nl._CMD_RES_QP_GET,
+        nl._CMD_STAT_GET,
+        nl._CMD_GET,
+        nl._CMD_RES_QP_GET,
+    ]
+
+
+def test_counters_are_of_the_one_queue_pair_that_is_bound(tmp_path: Path) -> None:
+    kernel = Kernel(
+        {
+            nl._CMD_GET: [device(4, "mlx5_0")],
+            nl._CMD_RES_QP_GET: [queue_pairs(queue_pair(300, pid=70))],
+            nl._CMD_STAT_GET: [
+                counter([300], {"rx_write_requests": 2**63, "packet_seq_err": 5}),
+                counter([301, 302], {"packet_seq_err": 9}),
+                counter([], {"packet_seq_err": 9}),
+            ],
+        }
+    )
+    watch = QueuePairWatch(opening(kernel), tmp_path)
+    told = [pair for pair in poll(watch) if pair.values]
+    assert told == [
+        QueuePairReadings(
+            time_ns=NOW,
+            device="mlx5_0",
+            port=1,
+            number=300,
+            tgid=70,
+            values={"rx_write_requests": 2**63, "packet_seq_err": 5},
+        )
+    ]
+    assert +watch.counters == {"queue_pair_counter_shared": 1}
+
+
+def test_without_a_device_nothing_is_asked() -> None:
+    def refuse() -> Any:
+        raise AssertionError("opening it would load modules")
+
+    assert QueuePairWatch(refuse).poll(NOW, ()) == []
+
+
+def test_a_kernel_without_it_is_counted_once() -> None:
+    opens: list[None] = []
+
+    def refuse() -> Any:
+        opens.append(None)
+        raise OSError(errno.EPROTONOSUPPORT, "")
+
+    watch = QueuePairWatch(refuse)
+    for time_ns in (NOW, NOW + 1, NOW + RETRY_NS, NOW + 2 * RETRY_NS):
+        assert poll(watch, time_ns) == []
+    assert (len(opens), +watch.counters) == (3, {"netlink_missing": 1})
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (errno.EPERM, "netlink_failed"),
+        (b"", "netlink_malformed"),
+        (b"\1", "netlink_malformed"),
+        (struct.pack("=IHHII", 4, 5121, 2, 1, 0), "netlink_malformed"),
+        (struct.pack("=IHHII", 2**31, 5121, 2, 1, 0), "netlink_malformed"),
+        (message(5121, 1, struct.pack("=HH", 2, 1)), "netlink_malformed"),
+        (message(5121, 1, struct.pack("=HH", 90, 1)), "netlink_malformed"),
+        (message(5121, 1, attribute(1, b"\1\2\3") + attribute(2, b"x\0")), "netlink_malformed"),
+        (message(5121, 1, attribute(1, b"\xff" * 8) + attribute(2, b"x\0")), "netlink_malformed"),
+        (message(2, 1, struct.pack("=i", -(2**31))), "netlink_failed"),
+        (message(2, 1, b""), "netlink_malformed"),
+        (message(7, 1, b"x"), "netlink_failed"),  # and then nothing, until the time is over
+    ],
+    ids=str,
+)
+def test_an_answer_that_is_wrong_is_counted_and_asked_for_again(answer: bytes | int, reason: str) -> None:
+    kernel = Kernel({nl._CMD_GET: answer})
+    watch = QueuePairWatch(opening(kernel))
+    assert poll(watch) == []
+    assert +watch.counters == {reason: 1}
+    assert kernel.closed == 1
+    kernel.answers = {nl._CMD_GET: [device(0, "mlx5_0")], nl._CMD_RES_QP_GET: [queue_pairs(queue_pair(1))]}
+    assert poll(watch, NOW + 1) == []
+    assert len(poll(watch, NOW + RETRY_NS)) == 1
+
+
+def test_queue_pairs_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nl, "QUEUE_PAIRS", 3)
+    pairs = queue_pairs(*(queue_pair(number) for number in range(5)))
+    watch = QueuePairWatch(opening(Kernel({nl._CMD_GET: [device(0, "mlx5_0")], nl._CMD_RES_QP_GET: [pairs]})))
+    assert len(poll(watch)) == 3
+    assert +watch.counters == {"queue_pairs_ignored": 2}
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nl, "_MOST", 100)
+    many = [queue_pairs(*(queue_pair(number) for number in range(5)))]
+    kernel = Kernel({nl._CMD_GET: [device(0, "mlx5_0")], nl._CMD_RES_QP_GET: many})
+    watch = QueuePairWatch(opening(kernel))
+    poll(watch)
+    assert (watch.counters["netlink_too_long"], watch.counters["netlink_failed"]) == (1, 1)
+    assert kernel.closed
+
+
+_VALID = counter([300, 301], {"a": 1, "b": 2}) + queue_pairs(queue_pair(3, 4)) + device(1, "mlx5_0")
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.tuples(st.integers(0, len(_VALID) - 1), st.binary(min_size=1, max_size=4)).map(
+            lambda change: _VALID[: change[0]] + change[1] + _VALID[change[0] + len(change[1]) :]
+        ),
+    )
+)
+@settings(max_examples=120, deadline=None)
+def test_whatever_the_kernel_answers_only_one_error_comes_of_it(data: bytes) -> None:
+    for parse in (nl.messages, nl.attributes, nl.parse_queue_pairs, nl.parse_counters):
+        try:
+            list(parse(data))
+        except nl.MalformedError:
+            continue
+    try:
+        nl.parse_device(data)
+    except nl.MalformedError:
+        return
+
+
+def test_this_kernel_answers_or_says_that_it_cannot(tmp_path: Path) -> None:
+    watch = QueuePairWatch()
+    watch.poll(NOW, ("no such device",))
+    watch.close()
+    assert (+watch.counters).keys() <= {"netlink_missing", "netlink_refused"}
