@@ -29,6 +29,7 @@ from otelgpu.model.inputs import Input, LossCounted, Tick
 from otelgpu.model.resource import AttributeValue, Resource, resource
 from otelgpu.model.telling import Telling
 from otelgpu.sensors.device_poller import DevicePoller
+from otelgpu.sensors.fabric_poller import FabricPoller
 from otelgpu.signals.summary import Summary
 from otelgpu.sources import Source
 from otelgpu.symbols.demangle import demangle, short_name
@@ -179,32 +180,41 @@ class Plan:
     interval_s: float
     metric_interval_s: float
     device_interval_s: float = 0.0  # how often NVML is read; 0: never
+    fabric_interval_s: float = 0.0  # how often RDMA ports are, and whether the kernel's log is; 0: never
     publish_context: bool = False  # what threads work for, to other eBPF tools
     seed: int | None = None
 
 
-class Devices:
-    """GPUs as they are read beside the source, in front of whose ticks their inputs go."""
+class Sensors:
+    """What is read beside the source, in front of whose ticks its inputs go: GPUs, RDMA ports, the kernel's log."""
 
-    def __init__(self, interval_s: float) -> None:
-        self._poller = DevicePoller(interval_s) if interval_s else None
+    def __init__(self, device_interval_s: float, fabric_interval_s: float) -> None:
+        self._poller = DevicePoller(device_interval_s) if device_interval_s else None
+        self._fabric = FabricPoller(fabric_interval_s) if fabric_interval_s else None
         self._follower = DeviceFollower()
-        self._reported: Counter[str] = Counter()
+        self._reported: Counter[tuple[str, str]] = Counter()
         if self._poller is not None:
             self._poller.start()
+        if self._fabric is not None:
+            self._fabric.start()
 
     def join(self, inputs: list[Input], users: Set[int]) -> list[Input]:
         """``inputs`` end with a tick or hold none. ``users``: processes whose devices are wanted."""
-        if self._poller is None:
-            return inputs
         now_ns = clock.monotonic_ns()
-        found = self._poller.collect(now_ns)
-        self._follower.take(found)
-        found += self._follower.follow(users, now_ns)
-        grown = Counter(self._poller.counters) - self._reported
+        found: list[Input] = []
+        counted: Counter[tuple[str, str]] = Counter()
+        if self._poller is not None:
+            devices = self._poller.collect(now_ns)
+            self._follower.take(devices)
+            found += [*devices, *self._follower.follow(users, now_ns)]
+            counted.update({("devices", reason): count for reason, count in self._poller.counters.items()})
+        if self._fabric is not None:
+            found += self._fabric.collect(now_ns)
+            counted.update({("fabric", reason): count for reason, count in self._fabric.counters.items()})
+        grown = counted - self._reported
         self._reported += grown
         losses = [
-            LossCounted(family="devices", reason=reason, count=count) for reason, count in grown.items()
+            LossCounted(family=room, reason=reason, count=count) for (room, reason), count in grown.items()
         ]
         return [*found, *losses, *inputs]
 
@@ -212,6 +222,8 @@ class Devices:
         """Read no more."""
         if self._poller is not None:
             self._poller.stop()
+        if self._fabric is not None:
+            self._fabric.stop()
 
 
 class Agent:
@@ -226,7 +238,7 @@ class Agent:
         self._start = clock.anchor()
         self._writer = self._open_capture()
         self._session = self._open_session()
-        self._devices = Devices(plan.device_interval_s)
+        self._sensors = Sensors(plan.device_interval_s, plan.fabric_interval_s)
         self._told = TraceContextMap() if plan.publish_context else None
         self._feed([self._start])
 
@@ -273,7 +285,7 @@ class Agent:
                 return
 
     def _collect(self) -> None:
-        self._feed(self._devices.join(self._source.collect(), self._source.gpu_processes))
+        self._feed(self._sensors.join(self._source.collect(), self._source.gpu_processes))
         if self._told is not None:
             self._told.show(self._session.thread_contexts())
 
@@ -291,7 +303,7 @@ class Agent:
 
     def finish(self) -> Outcome:
         """Collect what is left, detach, flush."""
-        self._devices.stop()
+        self._sensors.stop()
         self._collect()
         if self._told is not None:
             self._told.close()

@@ -19,6 +19,14 @@ import numpy as np
 from otelgpu.errors import OtelgpuError
 from otelgpu.layout.btf import Btf, BtfError
 from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, ProcessDevices
+from otelgpu.model.fabric import (
+    FabricInput,
+    HardwareError,
+    PortGone,
+    PortReadings,
+    PortSeen,
+    QueuePairReadings,
+)
 from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
@@ -66,6 +74,7 @@ class _Seen(msgspec.Struct, frozen=True, tag="process", array_like=True):
     tgid: int
     time_ns: int
     attributes: dict[str, AttributeValue]
+    parent: int = 0
 
 
 class _Gone(msgspec.Struct, frozen=True, tag="gone", array_like=True):
@@ -114,8 +123,29 @@ class _ProcessDevices(msgspec.Struct, frozen=True, tag="process_devices", array_
     devices: ProcessDevices
 
 
+class _Port(msgspec.Struct, frozen=True, tag="port", array_like=True):
+    seen: PortSeen
+
+
+class _PortReadings(msgspec.Struct, frozen=True, tag="port_readings", array_like=True):
+    readings: PortReadings
+
+
+class _PairReadings(msgspec.Struct, frozen=True, tag="queue_pair_readings", array_like=True):
+    readings: QueuePairReadings
+
+
+class _PortGone(msgspec.Struct, frozen=True, tag="port_gone", array_like=True):
+    gone: PortGone
+
+
+class _HardwareError(msgspec.Struct, frozen=True, tag="hardware_error", array_like=True):
+    error: HardwareError
+
+
 _DeviceFrame = _Device | _Readings | _DeviceGone | _ProcessDevices
-_Frame = _Records | _Clock | _Seen | _Gone | _Named | _Loss | _Counted | _Tick | _DeviceFrame
+_FabricFrame = _Port | _PortReadings | _PairReadings | _PortGone | _HardwareError
+_Frame = _Records | _Clock | _Seen | _Gone | _Named | _Loss | _Counted | _Tick | _DeviceFrame | _FabricFrame
 
 
 class CaptureWriter:
@@ -214,8 +244,9 @@ class CaptureReader:
                 )
             case _Clock(monotonic_ns, unix_ns):
                 return ClockAnchor(monotonic_ns=monotonic_ns, unix_ns=unix_ns)
-            case _Seen(tgid, time_ns, attributes):
-                return ProcessSeen(tgid=tgid, time_ns=time_ns, resource=resource(attributes))
+            case _Seen(tgid, time_ns, attributes, parent):
+                described = resource(attributes)
+                return ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described, parent=parent)
             case _Gone(tgid, time_ns):
                 return ProcessGone(tgid=tgid, time_ns=time_ns)
             case _Named(tgid, address, name, known):
@@ -228,6 +259,14 @@ class CaptureReader:
                 return Tick(time_ns=time_ns)
             case _Device(fact) | _Readings(fact) | _DeviceGone(fact) | _ProcessDevices(fact):
                 return fact
+            case (
+                _Port(fact)
+                | _PortReadings(fact)
+                | _PairReadings(fact)
+                | _PortGone(fact)
+                | _HardwareError(fact)
+            ):
+                return fact
 
 
 def _frame(item: Input) -> _Frame:
@@ -237,7 +276,8 @@ def _frame(item: Input) -> _Frame:
         case ClockAnchor():
             return _Clock(item.monotonic_ns, item.unix_ns)
         case ProcessSeen():
-            return _Seen(item.tgid, item.time_ns, {_text(k): _value(v) for k, v in item.resource.attributes})
+            attributes = {_text(k): _value(v) for k, v in item.resource.attributes}
+            return _Seen(item.tgid, item.time_ns, attributes, item.parent)
         case ProcessGone():
             return _Gone(item.tgid, item.time_ns)
         case FunctionNamed():
@@ -248,8 +288,10 @@ def _frame(item: Input) -> _Frame:
             return _Loss(item.family, item.reason, item.count)
         case Tick():
             return _Tick(item.time_ns)
-        case _:
+        case DeviceSeen() | DeviceReadings() | DeviceGone() | ProcessDevices():
             return _device_frame(item)
+        case _:
+            return _fabric_frame(item)
 
 
 def _device_frame(item: DeviceInput) -> _DeviceFrame:
@@ -262,6 +304,20 @@ def _device_frame(item: DeviceInput) -> _DeviceFrame:
             return _DeviceGone(item)
         case ProcessDevices():
             return _ProcessDevices(item)
+
+
+def _fabric_frame(item: FabricInput) -> _FabricFrame:
+    match item:
+        case PortSeen():
+            return _Port(item)
+        case PortReadings():
+            return _PortReadings(item)
+        case QueuePairReadings():
+            return _PairReadings(item)
+        case PortGone():
+            return _PortGone(item)
+        case HardwareError():
+            return _HardwareError(item)
 
 
 def _text(text: str) -> str:

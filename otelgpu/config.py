@@ -46,6 +46,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Launches per kernel name as a metric, for the first so many names; the others are "other". 0: none."""
     device_interval_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 10_000
     """How often NVML is read for hw.gpu.* (needs the extra "gpu"); 0: never."""
+    fabric_interval_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 2_000
+    """How often RDMA ports are read for rdma.*, and whether the kernel's log is, for Xids; 0: never."""
+    rdma_budget: Annotated[float, msgspec.Meta(ge=0, le=100)] = 1.0
+    """Percent of a core that counting a process's RDMA posts and polls may cost it. 0: neither; 100: all, always."""
+    rdma_transfers: bool = False
+    """A span for each RDMA work request (while all are counted): for looking into one, not to be left on."""
+    collective_sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    """Share of the collectives that are told as traces: the same ones on every rank. Metrics have them all."""
     own_spans: OwnSpans = "auto"
     """Of requests whose process makes spans itself. auto: GPU work goes under those; always: ours beside them."""
     model_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -200,6 +208,7 @@ def telling(config: Config, environ: Mapping[str, str]) -> Telling:
         capture_content=environ.get(_CONTENT, "").strip().lower() in _CONTENT_ON_SPANS,
         model_bytes=config.model_bytes,
         memory_bandwidth=config.memory_bandwidth,
+        collective_sample_ratio=config.collective_sample_ratio,
     )
 
 

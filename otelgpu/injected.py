@@ -174,7 +174,9 @@ class InjectedSource:
                 self.counters["process_not_described"] += 1
                 continue
             described = process_resource(look.facts, self._base_attributes)
-            self._ready.append(ProcessSeen(tgid=tgid, time_ns=look.time_ns, resource=described))
+            self._ready.append(
+                ProcessSeen(tgid=tgid, time_ns=look.time_ns, resource=described, parent=look.facts.ppid)
+            )
 
     def _inherit(self, tgid: int, look: _Look) -> None:
         """A child that forked and executed nothing has its parent's kernels, under the same handles."""

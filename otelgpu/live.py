@@ -17,13 +17,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from otelgpu.discover.connections import open_connections
+from otelgpu.discover.followed import FollowedConnections
 from otelgpu.discover.kernel_names import KernelNamer, NameKinds
 from otelgpu.discover.maps import executable_mappings
 from otelgpu.discover.probes import Placement, ProbePlacer
@@ -31,15 +32,16 @@ from otelgpu.discover.process_context import ProcessContexts
 from otelgpu.discover.processes import describe, list_processes, process_resource
 from otelgpu.discover.symbols import AddressResolver
 from otelgpu.discover.thread_context import ThreadContexts
-from otelgpu.discover.watchers import Watcher, WatchSettings, open_watchers
-from otelgpu.errors import OtelgpuError
-from otelgpu.families.base import Family, OperationSignals
+from otelgpu.discover.watchers import Watcher, WatchSettings, open_watcher
+from otelgpu.families.base import Family, Load, OperationSignals
 from otelgpu.kernel import clock, features
-from otelgpu.kernel.attach import attach_tracepoints, hooks_of
-from otelgpu.kernel.libbpf import BpfError, UprobeLinks, uprobe_links
-from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
+from otelgpu.kernel.attach import Hook, attach_tracepoints, functions_of, hooks_of
+from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family, read_image
 from otelgpu.kernel.overload import Overload
+from otelgpu.kernel.scope import put_cgroup
 from otelgpu.kernel.trace_context_map import PINNED_AT, open_trace_contexts
+from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.layout.btf import Btf
 from otelgpu.model.codes import values_of
 from otelgpu.model.inputs import (
@@ -62,10 +64,6 @@ _MAPPING: Final = "process_mapping"
 _IN_FLIGHT_S: Final = 0.005  # a BPF program that has begun has ended by then
 _PROCESS_RING_BYTES: Final = 1 << 20
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
-# What a family's BPF object may have, known by its field and map names: see bpf/cuda and bpf/http.
-_CONNECTIONS: Final = "connections"  # map: (process, descriptor) → struct connection
-_HOLDERS: Final = "holders"  # map: processes with entries in these, whose keys begin with a process
-_HELD: Final = (_CONNECTIONS, "tls_sessions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +107,13 @@ class LiveSource:
         self._events = select.epoll()
         self._placer = ProbePlacer((), with_returns=self.with_returns)
         self._watchers: dict[str, Watcher] = {}
+        self._images: dict[str, Image] = {}
+        self._draining: list[LoadedFamily] = []
+        self._followed: list[FollowedConnections] = []
+        self.overloads: list[Overload] = []
+        self._name_kinds: dict[str, NameKinds] = {}
+        self._loader: Loader | None = None
+        self._found_mapped: frozenset[str] = frozenset()
         try:
             self._load(families)
         except BaseException:
@@ -125,24 +130,24 @@ class LiveSource:
         self._mappers: set[int] = set()  # processes that have mapped a probed library
         self._resolver = AddressResolver()
         self._namer = KernelNamer(self._resolver)
-        self._name_kinds = {
-            name: NameKinds.of(name, loaded.image.btf.enumerators(f"{name}_kind"))
-            for name, loaded in self._loaded.items()
-        }
         self._reported: Counter[tuple[str, str]] = Counter()
         self._anchors = clock.Anchors()
         self._counted_ns = 0
-        self._late_connections = 0
 
     @property
     def btf(self) -> dict[str, Btf]:
         """Record descriptions by family."""
-        return {name: loaded.image.btf for name, loaded in self._loaded.items()}
+        return {name: image.btf for name, image in self._described.items()}
 
     @property
     def btf_sections(self) -> dict[str, bytes]:
         """The same, raw, for a capture."""
-        return {name: loaded.image.btf_section for name, loaded in self._loaded.items()}
+        return {name: image.btf_section for name, image in self._described.items()}
+
+    @property
+    def _described(self) -> dict[str, Image]:
+        """Of all families, whether they were loaded or not yet."""
+        return {_PROCESS: self._loaded[_PROCESS].image, **self._images}
 
     @property
     def placements(self) -> list[Placement]:
@@ -151,8 +156,8 @@ class LiveSource:
 
     @property
     def stems(self) -> frozenset[str]:
-        """Library names that probes are for."""
-        return self._placer.stems
+        """Names of the libraries that are looked for before a program has them."""
+        return self._placer.stems - self._found_mapped
 
     @property
     def gpu_processes(self) -> Set[int]:
@@ -177,52 +182,73 @@ class LiveSource:
         process = load_family(read_image(_PROCESS), knobs=knobs, ring_bytes=_PROCESS_RING_BYTES)
         self._loaded[_PROCESS] = process
         for slot, directory in enumerate(self._scope.cgroups):
-            _put_cgroup(process, slot, directory)
+            put_cgroup(process, slot, directory)
         if self._settings.return_probes is None:
             self.with_returns = features.return_probes_are_safe(process)
         knobs["entry_only"] = int(not self.with_returns)
-        trace_contexts = self._open_trace_contexts()
-
-        def load(name: str) -> LoadedFamily:
-            size = self._settings.ring_bytes.get(name, self._settings.default_ring_bytes)
-            own = {**knobs, "ring_wake_bytes": size // 4, **self._settings.knobs}
-            return load_family(
-                read_image(name),
-                knobs=own,
-                ring_bytes=size,
-                shared=process,
-                sessions=self._settings.sessions and uprobe_links() >= UprobeLinks.SESSION,
-                returns=self.with_returns,
-                trace_contexts=trace_contexts,
+        settings = self._settings
+        self._loader = Loader(
+            process,
+            knobs={**knobs, **settings.knobs},
+            ring_bytes=lambda name: settings.ring_bytes.get(name, settings.default_ring_bytes),
+            sessions=settings.sessions and uprobe_links() >= UprobeLinks.SESSION,
+            returns=self.with_returns,
+            trace_contexts=self._open_trace_contexts(),
+        )
+        self._images = {name: read_image(name) for name in families}
+        self._operations = {n for n, f in families.items() if isinstance(f.signals, OperationSignals)}
+        functions = {name: functions_of(image) for name, image in self._images.items()}
+        self._found_mapped = frozenset(
+            chain.from_iterable(
+                functions[n].values() for n, family in families.items() if family.load is Load.MAPPED
             )
-
+        )
+        self._call_symbols = frozenset(chain.from_iterable(functions[name] for name in self._operations))
+        self._placer = ProbePlacer((), with_returns=self.with_returns)
         # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
         with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
-            loading = {name: pool.submit(load, name) for name in families}
-            self._settings.meanwhile()
-        if trace_contexts is not None:
-            os.close(trace_contexts)
-        self._loaded |= {name: done.result() for name, done in loading.items()}
-        for loaded in self._loaded.values():
-            self._events.register(loaded.ring.fd, select.EPOLLIN)
-        self.overloads = [Overload(found) for found in self._loaded.values() if Overload.is_for(found)]
-        self._followers = [found for found in self._loaded.values() if _CONNECTIONS in found.object.maps]
-        # Calls first, then what tells whose they are: every request that a call was made for is known.
-        self._draining = [
-            self._loaded[name]
-            for name in sorted(families, key=lambda n: not isinstance(families[n].signals, OperationSignals))
-        ]
-        wanted = [hook for loaded in self._loaded.values() for hook in hooks_of(loaded)]
-        self._placer = ProbePlacer(wanted, with_returns=self.with_returns)
-        self._call_symbols = frozenset(
-            hook.symbol
-            for name, family in families.items()
-            if isinstance(family.signals, OperationSignals)
-            for hook in hooks_of(self._loaded[name])
-        )
-        self._watchers = open_watchers(self._loaded, self._placer, self._settings.watching)
-        for loaded in self._loaded.values():
-            attach_tracepoints(loaded)
+            loading = [
+                pool.submit(self._loader.load, image)
+                for name, image in self._images.items()
+                if families[name].load is Load.AT_ONCE
+            ]
+            settings.meanwhile()
+        adopted = [process, *(done.result() for done in loading)]
+        for loaded in adopted:
+            self._adopt(loaded)
+        for name, family in families.items():
+            if family.load is not Load.AT_ONCE:
+                self._placer.add_later(functions[name], partial(self._load_late, name))
+
+    def _load_late(self, name: str) -> list[Hook]:
+        """A family whose first library is there; no hooks beside those that it adds itself."""
+        assert self._loader is not None
+        try:
+            self._adopt(self._loader.load(self._images[name]))
+        except BpfError as error:
+            self.counters["family_not_loaded"] += 1
+            _log.warning("family %s is not observed: %s", name, error)
+        return []
+
+    def _adopt(self, loaded: LoadedFamily) -> None:
+        """Make a loaded family part of everything; its hooks are to be placed from here on."""
+        family = loaded.family
+        self._loaded[family] = loaded
+        self._events.register(loaded.ring.fd, select.EPOLLIN)
+        if Overload.is_for(loaded):
+            self.overloads.append(Overload(loaded))
+        if FollowedConnections.is_for(loaded):
+            self._followed.append(FollowedConnections(loaded))
+        if family != _PROCESS:
+            # Calls first, then what tells whose they are: every request that a call was made for is known.
+            self._draining.append(loaded)
+            self._draining.sort(key=lambda each: each.family not in self._operations)
+        self._name_kinds[family] = NameKinds.of(family, loaded.image.btf.enumerators(f"{family}_kind"))
+        self._placer.add(hooks_of(loaded))
+        watcher = open_watcher(loaded, self._placer, self._settings.watching)
+        if watcher is not None:
+            self._watchers[family] = watcher
+        attach_tracepoints(loaded)
 
     def _open_trace_contexts(self) -> int | None:
         if self._settings.trace_contexts is None:
@@ -283,24 +309,11 @@ class LiveSource:
         described = process_resource(
             facts, self._settings.base_attributes, context.resource if context is not None else {}
         )
-        self._ready.append(ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described))
+        self._ready.append(ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described, parent=facts.ppid))
 
     def _adopt_connections(self, tgid: int) -> None:
-        """Tell the programs that follow connections of those that began before they were there."""
-        for loaded in self._followers:
-            connections = loaded.map(_CONNECTIONS)
-            value = np.zeros(1, dtype=loaded.image.btf.dtype("connection"))
-            numbers = loaded.image.btf.enumerators("connection_number")
-            first = 1 << numbers["CONNECTION_FOUND_SHIFT"]
-            roles = loaded.image.btf.enumerators("http_role")
-            for found in open_connections(tgid):
-                key = struct.pack("<Ii", tgid, found.descriptor)
-                if connections.get(key) is None:
-                    self._late_connections += 1
-                    value["id"], value["late"] = first + self._late_connections, 1
-                    value["role"] = roles[f"HTTP_ROLE_{found.role}"]
-                    connections.put(key, value.tobytes())
-                    loaded.map(_HOLDERS).put(struct.pack("<I", tgid), b"\1")
+        for followed in self._followed:
+            followed.adopt(tgid)
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -468,11 +481,13 @@ class LiveSource:
         for batch, tgids in drained:
             found += self._facts_for(batch, tgids)
             found.append(batch)
-        for watcher in self._watchers.values():
-            found += watcher.collect(now_ns)
         gone: list[ProcessGone] = []
         while self._gone and self._gone[0].time_ns <= now_ns:
             gone.append(self._gone.popleft())
+        for watcher in self._watchers.values():
+            for each in gone:
+                watcher.forget(each.tgid)
+            found += watcher.collect(now_ns)
         if gone:
             found += self._counted({each.tgid for each in gone})  # before what they were is forgotten
         for each in gone:
@@ -509,17 +524,10 @@ class LiveSource:
         self._seen.discard(tgid)
         self._namer.forget(tgid)
         self._mappers.discard(tgid)
-        for watcher in self._watchers.values():
-            watcher.forget(tgid)
         self._resolver.forget(tgid)
         self._forget_contexts(tgid)
-        for loaded in self._followers:
-            if not loaded.map(_HOLDERS).delete(struct.pack("<I", tgid)):
-                continue
-            for table in map(loaded.map, _HELD):
-                for key in table.list_keys():
-                    if struct.unpack_from("<I", key)[0] == tgid:
-                        table.delete(key)
+        for followed in self._followed:
+            followed.forget(tgid)
 
     def _forget_contexts(self, tgid: int) -> None:
         self._thread_contexts.forget(tgid)
@@ -567,24 +575,10 @@ class LiveSource:
         for loaded in self._loaded.values():
             loaded.close()
         self._loaded.clear()
+        if self._loader is not None:
+            self._loader.close()
         self._events.close()
 
 
 def _name_of(mapping: np.void) -> str:
     return bytes(mapping["name"]).decode(errors="surrogateescape")
-
-
-def _put_cgroup(process: LoadedFamily, slot: int, directory: Path) -> None:
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise OtelgpuError(f"cannot open cgroup {directory}: {error.strerror}") from error
-    try:
-        process.map("scope_cgroups").put(struct.pack("<I", slot), struct.pack("<i", descriptor))
-    except BpfError as error:
-        raise OtelgpuError(
-            f"{directory} is not a cgroup v2 directory: {error.message}",
-            "give a directory of the unified hierarchy",
-        ) from error
-    finally:
-        os.close(descriptor)

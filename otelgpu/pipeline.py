@@ -23,9 +23,13 @@ from otelgpu.correlate.requests import OPERATIONS_PER_REQUEST
 from otelgpu.correlate.steps import EngineSteps
 from otelgpu.correlate.steps_rules import StepCalls
 from otelgpu.correlate.threads import ThreadTimeline
+from otelgpu.correlate.training import TrainingSteps
+from otelgpu.correlate.training_device import LOST as LOST_WORK
 from otelgpu.families.base import (
     Activity,
+    CommunicatorDecoder,
     Conversation,
+    FabricDecoder,
     Family,
     HandoffDecoder,
     Instrument,
@@ -35,7 +39,9 @@ from otelgpu.families.base import (
 )
 from otelgpu.layout.btf import Btf
 from otelgpu.model.codes import values_of
+from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.devices import DeviceGone, DeviceReadings, DeviceSeen, ProcessDevices
+from otelgpu.model.exchange import Role
 from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
@@ -52,14 +58,16 @@ from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns
 from otelgpu.model.telling import Detail, Telling
 from otelgpu.signals import names
+from otelgpu.signals.collective_session import LOST, CollectiveSession
 from otelgpu.signals.device_session import KINDS as DEVICE_KINDS
 from otelgpu.signals.device_session import DeviceSession
 from otelgpu.signals.devices import DeviceMetrics
+from otelgpu.signals.fabric_session import FabricSession
 from otelgpu.signals.memory import MemoryMetrics
 from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.operation_metrics import OperationMeter
 from otelgpu.signals.operation_spans import Parents, Vocabulary, operation_spans
-from otelgpu.signals.ownership import Ownership, Work
+from otelgpu.signals.ownership import Ownership, Work, only
 from otelgpu.signals.parts import Part, SmallParts, parts_of
 from otelgpu.signals.published import under_published
 from otelgpu.signals.request_session import RequestSession, served_by
@@ -67,6 +75,7 @@ from otelgpu.signals.step_session import StepSession
 from otelgpu.signals.summary import Summary
 from otelgpu.signals.top_kernels import TopKernels
 from otelgpu.signals.totals import Totals
+from otelgpu.signals.training_session import TrainingSession
 from otelgpu.signals.windows import UnlinkedWindows
 
 if TYPE_CHECKING:
@@ -80,6 +89,12 @@ HISTORY_NS: Final = 120_000_000_000
 
 SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all": OPERATIONS_PER_REQUEST}
 """Operation spans under one phase, request or window; calls beyond it are merged and counted."""
+
+_TOGETHER: Final = (OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT)
+"""Calls that several processes make together: they are told in traces of their own."""
+
+_WAITED: Final = (OperationKind.SYNCHRONIZATION, OperationKind.GRAPH)
+"""Calls of a device's API that tell how long such a call was waited for, and whether it was made at all."""
 
 ROWS_AT_A_TIME: Final = 8192
 """Operations that are joined and measured together: 1 MiB, so that they stay in the second-level cache."""
@@ -122,6 +137,7 @@ class Pipeline:
         self._operation_signals: list[tuple[OperationDecoder, OperationSignals]] = []
         self._family_index: dict[str, int] = {}
         self._handoff_decoders: dict[str, HandoffDecoder] = {}
+        self._fabric_decoders: dict[str, FabricDecoder] = {}
         spoken = []
         for name, family in families.items():
             opened = family.open(btf[name], telling)
@@ -130,11 +146,13 @@ class Pipeline:
                 self._family_index[name] = len(self._operation_signals)
                 self._decoders[name] = opened
                 self._operation_signals.append((opened, family.signals))
-            elif family.signals is None:
-                assert isinstance(opened, HandoffDecoder)
+            elif isinstance(opened, FabricDecoder):
+                self._fabric_decoders[name] = opened
+            elif isinstance(opened, HandoffDecoder):
                 self._handoff_decoders[name] = opened
             else:
                 assert isinstance(opened, Conversation)
+                assert family.signals is not None
                 self._conversations[name] = opened
                 spoken.append(family.signals)
         self._totals = Totals(self._operation_signals)
@@ -152,15 +170,24 @@ class Pipeline:
         self._memory = MemoryMetrics(self._ledger, self._processes.resource, self._functions.name)
         self.summary = Summary()
         self._devices = DeviceMetrics(self.metrics, own, self._processes.known)
+        self._fabric = FabricSession(
+            self.metrics,
+            self._processes.resource,
+            self._processes.known,
+            own,
+            seed=seed,
+            context_of=self._context_of_process,
+        )
         self._gone: list[ProcessGone] = []
         self._offset_ns = 0
         self._timeline = ThreadTimeline()
+        self._serving_processes: set[int] = set()
         apis = [decoder.apis for decoder, _ in self._operation_signals]
-        steps = EngineSteps(apis)
+        steps, calls = EngineSteps(apis), StepCalls(apis)
         self._identities = Identities(seed, self._serving, defer=telling.own_spans == "auto")
         self._steps = StepSession(
             steps,
-            StepCalls(apis),
+            calls,
             self.metrics,
             self._totals,
             self._processes.resource,
@@ -185,7 +212,27 @@ class Pipeline:
         self._windows = UnlinkedWindows(
             self._totals, limit=SPANS_PER_PARENT[self._detail], runs=self._detail != "all"
         )
-        self._ownership = Ownership(self._timeline, self._requests, steps, self._windows, self.summary)
+        self._training = TrainingSession(
+            TrainingSteps(apis, is_engine=steps.watches, serves=self._serves),
+            self.metrics,
+            self._totals,
+            self._processes.resource,
+            seed=seed,
+            kernel_name=self._kernel_name,
+        )
+        self._ownership = Ownership(
+            self._timeline, self._requests, steps, self._training, self._windows, self.summary
+        )
+        self._collectives = CollectiveSession(
+            self.metrics,
+            self.vocabulary,
+            calls,
+            self._processes.resource,
+            seed=seed,
+            telling=telling,
+            request_context=self._identities.context,
+            step_at=self._step_at,
+        )
         self._device = DeviceSession(
             self.metrics,
             self.vocabulary,
@@ -194,6 +241,8 @@ class Pipeline:
             resource_of=self._processes.resource,
             name_of=self._functions.index,
             demangle=demangle,
+            show=self._collectives.see_device_work,
+            watch=self._training,
         )
         self._now_ns = 0
         self._next_sweep_ns = 0
@@ -218,10 +267,18 @@ class Pipeline:
                 self._gone.append(item)
             case LossCounted():
                 self._loss(item.family, item.reason, item.count)
+                if item.family == "nccl" and item.reason in LOST:
+                    self._collectives.lose()
+                if item.reason in LOST_WORK:
+                    self._training.lose()
             case CallsCounted():
                 self._count_calls(item)
             case DeviceSeen() | DeviceReadings() | DeviceGone() | ProcessDevices():
                 self._devices.take(item)
+                if isinstance(item, DeviceSeen):
+                    self._fabric.learn(item)
+            case _:
+                self._fabric.learn(item)
         return ()
 
     def finish(self) -> Spans:
@@ -244,6 +301,15 @@ class Pipeline:
             if context is not None and context.sampled
         }
 
+    def _serves(self, tgid: int) -> bool:
+        """Whether a process answers requests, or comes from one that does, as the workers of engines do."""
+        return not self._serving_processes.isdisjoint(self._processes.lineage(tgid))
+
+    def _context_of_process(self, tgid: int, time_ns: int) -> Context | None:
+        """The span that a process worked under; None where it is not known, or there were several."""
+        keys = {key for of, _, key in self._timeline.current() if of == tgid}
+        return self._identities.context(keys.pop()) if len(keys) == 1 else None
+
     def _see(self, seen: ProcessSeen) -> None:
         if self._processes.see(seen):  # it exec'd
             self._ledger.end_process(seen.tgid, seen.time_ns)
@@ -255,11 +321,22 @@ class Pipeline:
             self._take(conversation.feed(batch))
         elif handing := self._handoff_decoders.get(batch.family):
             self._ownership.hand_off(handing.hand_offs(batch))
+        elif fabric := self._fabric_decoders.get(batch.family):
+            self._fabric.take(fabric.facts(batch))
         elif batch.kind in DEVICE_KINDS:
             for answer in self._device.feed(batch, self._now_ns):
                 self._name(answer)
-        elif batch.family in self._decoders:
+        elif decoder := self._decoders.get(batch.family):
+            if isinstance(decoder, CommunicatorDecoder):
+                seen = decoder.communicators(batch)
+                self._collectives.learn(seen)
+                self._fabric.learn_communicators(seen)
             self._batches.setdefault(batch.family, []).append(batch)
+
+    def _kernel_name(self, tgid: int, name: int) -> str:
+        """The full name of a kernel, "" where it is not known."""
+        index = self._functions.index(tgid, name)
+        return self._functions.full[index] if index else ""
 
     def _name(self, answer: FunctionNamed) -> None:
         if not self._functions.learn(answer):
@@ -294,6 +371,8 @@ class Pipeline:
         spans.append(self._answer(final=final))
         self._give_up(final=final)
         spans.append(self._tell_steps(final=final))
+        spans.append(self._collectives.tell(self._now_ns, self._offset_ns, final))
+        spans.append(self._fabric.tell(self._now_ns, self._offset_ns, final))
         spans.append(self._close_windows(final=final))
         self._forget_processes()
         self._ownership.forget_before(self._now_ns - HISTORY_NS)
@@ -303,10 +382,13 @@ class Pipeline:
     def _forget_processes(self) -> None:
         for gone in self._gone:
             self._ownership.forget_process(gone.tgid)
+            self._collectives.forget_process(gone.tgid, gone.time_ns)
+            self._fabric.forget_process(gone.tgid, gone.time_ns)
             self._device.forget_process(gone.tgid)
             self._devices.forget_process(gone.tgid)
             self._functions.forget(gone.tgid)
             self._processes.end(gone)
+            self._serving_processes.discard(gone.tgid)
         self._gone.clear()
         self._processes.expire(self._now_ns)
 
@@ -318,7 +400,12 @@ class Pipeline:
                 self._take(conversation.process_gone(gone.tgid, gone.time_ns))
             self._take(conversation.expire(self._now_ns))
 
+    def _step_at(self, tgid: int, tid: int, time_ns: int) -> Context | Unsettled | None:
+        """The span of the step that a thread was in, an engine's or one of training."""
+        return self._steps.step_at(tgid, tid, time_ns) or self._training.step_at(tgid, tid, time_ns)
+
     def _take(self, activity: Activity) -> None:
+        self._serving_processes.update(each.tgid for each in activity.opened if each.role is Role.SERVER)
         self._ownership.take(activity)
 
     def _serving(self, tgid: int, tid: int, time_ns: int) -> int:
@@ -373,8 +460,18 @@ class Pipeline:
         for part in parts:
             if part.kind in MEMORY_KINDS:
                 self._ledger.add(part.rows)
+            elif part.kind in _WAITED and self._collectives.has_communicators(part.tgid):
+                self._collectives.see_waits(part.rows)
+            elif part.kind == OperationKind.GROUP:
+                self._collectives.see_groups(part.rows)
         self._set_names(parts)
         self._measure(self._small.pass_on(parts))
+        together = np.isin(rows["kind"], _TOGETHER)
+        if together.any():
+            collectives, callers = only(together, rows, owners)
+            self._training.take(collectives)  # which only looks at them
+            self._collectives.take(collectives, callers)
+            rows, owners = only(~together, rows, owners)
         return self._tell(self._ownership.give(rows, owners))
 
     def _tell(self, work: Iterable[Work]) -> Spans:
@@ -419,13 +516,15 @@ class Pipeline:
         self._ownership.abandon_unanswered(left)
 
     def _tell_steps(self, *, final: bool) -> Spans:
-        """Engine steps of which no more will be known."""
-        told = self._steps.tell(self._now_ns, offset_ns=self._offset_ns, final=final)
-        if told is None:
-            return ()
-        self.summary.steps += sum(map(len, told.spans))
-        self._ownership.abandon_steps(told.rest)
-        return chain(told.spans, self._spans(told.work, told.parents))
+        """Steps of which no more will be known."""
+        found: list[Spans] = []
+        for session in (self._steps, self._training):
+            told = session.tell(self._now_ns, offset_ns=self._offset_ns, final=final)
+            if told is not None:
+                self.summary.steps += sum(map(len, told.spans))
+                self._ownership.abandon_steps(told.rest)
+                found += [told.spans, self._spans(told.work, told.parents)]
+        return chain.from_iterable(found)
 
     def _close_windows(self, *, final: bool) -> Spans:
         closed = self._windows.close(
@@ -460,7 +559,10 @@ class Pipeline:
             ("devices", self._devices.counters),
             ("correlate", self._ownership.handoffs.counters),
             ("steps", self._ownership.steps.counters),
+            ("training", self._training.counters),
             ("memory", self._ledger.counters),
+            ("collectives", self._collectives.counters),
+            ("fabric", self._fabric.counters),
         )
         for family, counted in [*counters.items(), *own]:
             for reason, total in counted.items():

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, get_args
 
 import click
 import msgspec
@@ -28,28 +28,30 @@ from otelgpu.families.base import ExchangeSignals, Metric, OperationMetric, Oper
 from otelgpu.families.registry import families
 from otelgpu.model.exchange import NOWHERE, Exchange, Role, StartSource
 from otelgpu.model.operations import ContextSource
-from otelgpu.signals import device_time, devices, memory, names, step_metrics, step_names
+from otelgpu.signals import (
+    collective_metrics,
+    collective_names,
+    device_time,
+    devices,
+    fabric_ports,
+    memory,
+    names,
+    queue_pair_names,
+    step_metrics,
+    step_names,
+    training_metrics,
+    training_names,
+)
+from tools import collective_tables, fabric_tables, queue_pair_tables, training_tables
 from tools.cuda_calls import rows as calls
 from tools.examples import MBU, exchanges_told, full_exchange, full_step, step_attributes, told
-from tools.meanings import ATTRIBUTES, CONTEXT_SOURCES, LOSSES, START_SOURCES
+from tools.loss_reasons import loss_reasons
+from tools.meanings import ATTRIBUTES, CONTEXT_SOURCES, LOSSES, START_SOURCES, words_for
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 _REGION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_COUNTING: Final = {
-    "live.py": "live",
-    "discover/probes.py": "probes",
-    "kernel/overload.py": "cuda",
-    "correlate/handoffs.py": "correlate",
-    "correlate/returns.py": "correlate",
-    "signals/devices.py": "devices",
-}
-"""Module that names its reasons where it counts them → the room under which they are told."""
-_COUNTER: Final = re.compile(r"COUNTER_(\w+) = \d+,\s*/\* (.*?) \*/")
-
 Rows = Iterable[Sequence[str]]
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 def table(header: Sequence[str], rows: Rows) -> str:
@@ -178,7 +180,7 @@ def exchange_signals() -> dict[str, ExchangeSignals]:
 
 
 def _attribute_row(key: str, kind: str, requirement: str) -> tuple[str, ...]:
-    meaning, example = _meaning(ATTRIBUTES, key)
+    meaning, example = words_for(ATTRIBUTES, key)
     return code(key), kind, meaning, code(example), requirement
 
 
@@ -226,7 +228,7 @@ def summary_keys() -> list[str]:
 
 
 def _summary_meaning(key: str) -> tuple[str, str]:
-    meaning, example = _meaning(ATTRIBUTES, key)
+    meaning, example = words_for(ATTRIBUTES, key)
     return meaning, code(example)
 
 
@@ -246,7 +248,8 @@ def operation_attributes() -> str:
         names.ERROR_TYPE: _attribute_row(names.ERROR_TYPE, "string", "failed calls"),
     }
     for signals in operation_signals().values():
-        rows[signals.kernel_name] = _attribute_row(signals.kernel_name, "string", "launch")
+        if signals.kernel_name:
+            rows[signals.kernel_name] = _attribute_row(signals.kernel_name, "string", "launch")
         rows |= {key: _attribute_row(key, "string", "always") for key, _ in signals.api_labels}
         integers = [(kind, spec.key, "int") for kind, specs in signals.attributes.items() for spec in specs]
         labels = [(kind, key, "string") for kind, specs in signals.labels.items() for key, *_ in specs]
@@ -272,6 +275,14 @@ def engine_attributes() -> str:
     )
 
 
+def training_attributes() -> str:
+    """Attributes of steps of training."""
+    return table(
+        ("Attribute", "What it tells"),
+        [(code(key), text) for key, text in training_tables.ATTRIBUTES.items()],
+    )
+
+
 def hints() -> str:
     """Each hint, and from which share on it is given."""
     rows = [
@@ -283,13 +294,13 @@ def hints() -> str:
 
 def context_sources() -> str:
     """Each value of ``otelgpu.context.source``."""
-    rows = [(code(each.name.lower()), _meaning(CONTEXT_SOURCES, each)) for each in ContextSource]
+    rows = [(code(each.name.lower()), words_for(CONTEXT_SOURCES, each)) for each in ContextSource]
     return table((f"`{names.CONTEXT_SOURCE}`", "The call is tied to a span by"), rows)
 
 
 def start_sources() -> str:
     """Each value of ``otelgpu.start.source``."""
-    rows = [(code(each.value), _meaning(START_SOURCES, each)) for each in StartSource]
+    rows = [(code(each.value), words_for(START_SOURCES, each)) for each in StartSource]
     return table(("`otelgpu.start.source`", "The span starts when"), rows)
 
 
@@ -311,7 +322,8 @@ def metrics() -> str:
         rows += [_metric_row(metric, list(labels), signals.scope) for metric, labels in keys.values()]
     for spec, scope in operation_metrics():
         keys_of = [names.ERROR_TYPE] if spec.failed else [spec.attribute[0]] if spec.attribute else []
-        rows.append(_metric_row(spec.metric, keys_of, scope))
+        row = _metric_row(spec.metric, keys_of, scope)
+        rows += [row] if row not in rows else []  # one metric may be fed from several kinds of calls
     labels_of: dict[str, dict[str, None]] = {metric.name: {} for metric in step_metrics.METRICS}
     for found in step_metrics.step_metrics([full_step()], [MBU]):
         labels_of[found.metric.name].update(dict.fromkeys(found.labels))
@@ -322,6 +334,22 @@ def metrics() -> str:
     rows.append(_metric_row(device_time.KERNEL_DURATION, [], device_time.SCOPE))
     rows.append(_metric_row(device_time.CALLS, [device_time.SAMPLED], device_time.SCOPE))
     rows += [_metric_row(metric, [], devices.SCOPE) for metric in devices.METRICS]
+    rows += [
+        _metric_row(metric, keys, fabric_ports.SCOPE)
+        for metric, keys in fabric_tables.metric_labels().items()
+    ]
+    rows += [
+        _metric_row(metric, keys, queue_pair_names.SCOPE)
+        for metric, keys in queue_pair_tables.metric_labels().items()
+    ]
+    rows += [
+        _metric_row(metric, keys, collective_names.SCOPE)
+        for metric, keys in collective_metrics.METRICS.items()
+    ]
+    rows += [
+        _metric_row(metric, keys, training_names.SCOPE)
+        for metric, keys in training_tables.metric_labels().items()
+    ]
     rows.append(_metric_row(losses_metric(), [names.LOSS_FAMILY, names.LOSS_REASON], "otelgpu"))
     return table(("Metric", "Instrument", "Unit", "Description", "Attributes", "Scope"), rows)
 
@@ -347,6 +375,9 @@ def buckets() -> str:
     """The explicit bounds of every histogram."""
     found = [device_time.KERNEL_DURATION, *(spec.metric for spec, _ in operation_metrics())]
     found += step_metrics.METRICS
+    found += collective_metrics.METRICS
+    found.append(training_metrics.DURATION)
+    found += [metric for metric in queue_pair_names.METRICS if metric.buckets]
     exchanges = exchanges_told(full_exchange())
     for signals in exchange_signals().values():
         found += [measured.metric for measured in signals.metrics(exchanges, ["/"] * len(exchanges))]
@@ -359,58 +390,6 @@ def buckets() -> str:
 
 
 # -- Losses ----------------------------------------------------------------------------------------------
-
-
-def bpf_counters() -> dict[str, str]:
-    """Counter of ``enum counter`` → its comment in bpf/lib/counters.h."""
-    text = (ROOT / "bpf" / "lib" / "counters.h").read_text()
-    return {name.lower(): meaning for name, meaning in _COUNTER.findall(text)}
-
-
-def counted_in_source() -> set[tuple[str, str]]:
-    """(room, reason) of every counter that Python code names as a literal."""
-    package = ROOT / "otelgpu"
-    found = set()
-    for name, room in _COUNTING.items():
-        text = (package / name).read_text()
-        found |= {(room, reason) for reason in re.findall(r'counters\["(\w+)"\] \+=', text)}
-    for path in package.rglob("*.py"):
-        text = path.read_text()
-        found |= set(re.findall(r'self\._loss\(\s*"(\w+)", "(\w+)"', text))
-        found |= set(re.findall(r'LossCounted\(family="(\w+)", reason="(\w+)"', text))
-    return found
-
-
-class Undescribed(LookupError):
-    """A name of the code's that tools/meanings.py has no words for."""
-
-
-def _meaning(table_: Mapping[_Key, _Value], key: _Key) -> _Value:
-    if key not in table_:
-        raise Undescribed(f"say in tools/meanings.py what {key!r} means")
-    return table_[key]
-
-
-def loss_reasons() -> dict[tuple[str, str], str]:
-    """(``otelgpu.family``, ``otelgpu.reason``) → what one count means. ``*``: each family with probes."""
-    from otelgpu.correlate.memory import COUNTERS as MEMORY_COUNTERS
-    from otelgpu.correlate.steps import COUNTERS as STEP_COUNTERS
-    from otelgpu.discover import kernel_names, process_context, symbols, thread_context
-    from otelgpu.families.http.session import COUNTERS
-    from otelgpu.sensors.nvml import REASONS as DEVICE_REASONS
-    from otelgpu.symbols import fatbin, functions, handles, registrations
-
-    found = {("*", name): text for name, text in bpf_counters().items() if name != "submitted"}
-    found |= {("http", name): text for name, text in COUNTERS.items()}
-    found |= {("memory", name): text for name, text in MEMORY_COUNTERS.items()}
-    found |= {("steps", name): text for name, text in STEP_COUNTERS.items()}
-    found |= {("devices", name): text for name, text in DEVICE_REASONS.items()}
-    for module in (symbols, functions, registrations, fatbin, handles, kernel_names):
-        found |= {("symbols", name): _meaning(LOSSES, ("symbols", name)) for name in module.REASONS}
-    for module in (thread_context, process_context):
-        found |= {("contexts", name): _meaning(LOSSES, ("contexts", name)) for name in module.REASONS}
-    found |= {pair: _meaning(LOSSES, pair) for pair in sorted(counted_in_source() - found.keys())}
-    return found
 
 
 def losses() -> str:
@@ -427,7 +406,7 @@ def export_losses() -> str:
     """What an exporter can lose."""
     reasons = (*LOSS_REASONS, "unencodable", "write_failed")
     return table(
-        ("Reason", "Meaning"), [(code(name), _meaning(LOSSES, ("export", name))) for name in reasons]
+        ("Reason", "Meaning"), [(code(name), words_for(LOSSES, ("export", name))) for name in reasons]
     )
 
 
@@ -439,11 +418,77 @@ def cuda_calls() -> str:
     return table(("Function", "Library", "Kind", "Fields read", "Probed at"), calls())
 
 
+def fabric_metrics() -> str:
+    """Each metric of RDMA ports."""
+    labels = fabric_tables.metric_labels().items()
+    rows = (_metric_row(metric, keys, fabric_ports.SCOPE)[:5] for metric, keys in labels)
+    return table(("Metric", "Instrument", "Unit", "Description", "Attributes"), rows)
+
+
+def queue_pair_metrics() -> str:
+    """Each metric of queue pairs and registered memory."""
+    labels = queue_pair_tables.metric_labels().items()
+    rows = (_metric_row(metric, keys, queue_pair_names.SCOPE)[:5] for metric, keys in labels)
+    return table(("Metric", "Instrument", "Unit", "Description", "Attributes"), rows)
+
+
+def queue_pair_attributes() -> str:
+    """What queue pairs are described by."""
+    rows = [(code(key), *texts) for key, texts in queue_pair_tables.ATTRIBUTES.items()]
+    return table(("Attribute", "Meaning", "Example"), rows)
+
+
+def queue_pair_losses() -> str:
+    """Counters of ports whose growth is divided among queue pairs."""
+    return table(("Counter", f"`{queue_pair_names.LOSS_KIND}`"), queue_pair_tables.losses())
+
+
+def fabric_attributes() -> str:
+    """What ports and errors are described by."""
+    return table(
+        ("Attribute", "Meaning"), [(code(key), text) for key, text in fabric_tables.ATTRIBUTES.items()]
+    )
+
+
+def fabric_counters() -> str:
+    """Each counter of RDMA drivers that has a meaning here."""
+    return table(("Counter", "Metric", "Attributes", "Factor"), fabric_tables.counters())
+
+
+def xids() -> str:
+    """Each Xid that has a meaning here."""
+    return table(("Xid", "Name", "Class", "Action"), fabric_tables.xids())
+
+
+def xid_actions() -> str:
+    """What each action of an Xid is in words."""
+    return table(("Action", "What to do"), fabric_tables.actions())
+
+
+def collective_metrics_table() -> str:
+    """Each metric of collectives as a whole."""
+    rows = (_metric_row(metric, keys, "")[:5] for metric, keys in collective_metrics.METRICS.items())
+    return table(("Metric", "Instrument", "Unit", "Description", "Attributes"), rows)
+
+
+def collective_attributes() -> str:
+    """What collectives, their calls and waits are described by."""
+    rows = [(code(key), where, text) for key, (where, text) in collective_tables.ATTRIBUTES.items()]
+    return table(("Attribute", "On", "Meaning"), rows)
+
+
+def collective_sources() -> str:
+    """Where numbers of collectives are from."""
+    rows = [(code(name), text) for name, text in collective_tables.sources()]
+    return table(("`nccl.sequence.source`", "Where the number is from"), rows)
+
+
 REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings,
     "request attributes": request_attributes,
     "operation attributes": operation_attributes,
     "step attributes": engine_attributes,
+    "training attributes": training_attributes,
     "hints": hints,
     "context sources": context_sources,
     "start sources": start_sources,
@@ -452,6 +497,17 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "losses": losses,
     "export losses": export_losses,
     "cuda calls": cuda_calls,
+    "fabric metrics": fabric_metrics,
+    "fabric attributes": fabric_attributes,
+    "fabric counters": fabric_counters,
+    "queue pair metrics": queue_pair_metrics,
+    "queue pair attributes": queue_pair_attributes,
+    "queue pair losses": queue_pair_losses,
+    "collective metrics": collective_metrics_table,
+    "collective attributes": collective_attributes,
+    "collective sources": collective_sources,
+    "xids": xids,
+    "xid actions": xid_actions,
     **{f"options {name}": partial(options_of, name) for name in commands()},
 }
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from otelgpu.model.exchange import StartSource
 from otelgpu.model.operations import ContextSource
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "http.request.method": ("HTTP method; `_OTHER` for an unknown one.", "POST"),
@@ -222,6 +225,29 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "hw.serial_number": ("Of the board, where it has one.", "1653124001234"),
     "hw.gpu.task": ("`general`, `encoder` or `decoder`.", "general"),
     "hw.state": ("`ok`, `degraded` (slowed down by heat or its power supply) or `failed` (lost).", "ok"),
+    "nccl.operation": ("The function without `nccl` and without its variants.", "AllReduce"),
+    "nccl.communicator.hash": (
+        "The communicator's `commHash`: the same on every rank, and in NCCL's own log. `unknown` where its structure "
+        "could not be read.",
+        "7f3c1d2ab4e88601",
+    ),
+    "nccl.communicator": ("Its address in the process.", "93824992411648"),
+    "nccl.communicator.ranks": ("How many ranks it has.", "8"),
+    "nccl.rank": ("The caller's.", "3"),
+    "nccl.root": ("Of collectives that have one.", "0"),
+    "nccl.peer": ("The other rank of a send or receive.", "4"),
+    "nccl.message.size": (
+        "Bytes of the caller's own message: elements times their size. On a collective's root: as nccl-tests count "
+        "them, all ranks' of a gathering one.",
+        "16777216",
+    ),
+    "nccl.datatype": ("Of the elements.", "float16"),
+    "nccl.reduction": ("Of collectives that reduce.", "sum"),
+    "nccl.stream": ("The CUDA stream it was queued on.", "94240113729536"),
+    "nccl.device.index": ("The communicator's CUDA device.", "3"),
+    "nccl.group": ("Number, on its thread, of the group that the call is a member of.", "12"),
+    "nccl.group.calls": ("Calls that the group is made of.", "48"),
+    "nccl.registered.size": ("Bytes of a buffer that was registered.", "1073741824"),
     "hw.limit_type": ("`high.degraded` (it slows down) or `high.critical` (it shuts down).", "high.degraded"),
     "hw.sensor_location": ("`gpu` or `memory`.", "gpu"),
     "network.io.direction": ("`receive` or `transmit`, as the GPU sees it.", "receive"),
@@ -318,6 +344,10 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
         "live",
         "trace_contexts_unusable",
     ): "OBI's map of trace contexts is of another shape, or may not be opened",
+    (
+        "live",
+        "family_not_loaded",
+    ): "a family's library is there, but the kernel refused the family's programs",
     ("live", "scope_table_full"): "a process could not be brought into scope: more than 32,768 are",
     ("live", "known_files_full"): "the table of files that need no hold is full; the next load is held again",
     (
@@ -382,3 +412,14 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
     ("export", "write_failed"): "the disk or the terminal did not take it",
 }
 """(room, reason) → meaning, for those that carry no text of their own in the code."""
+
+
+class Undescribed(LookupError):
+    """A name of the code's that tools/meanings.py has no words for."""
+
+
+def words_for(table: Mapping[_Key, _Value], key: _Key) -> _Value:
+    """What a table says of ``key``. Raises :class:`Undescribed`."""
+    if key not in table:
+        raise Undescribed(f"say in tools/meanings.py what {key!r} means")
+    return table[key]

@@ -21,7 +21,7 @@ from elftools.elf.elffile import ELFFile
 from rich.console import Console
 
 from otelgpu.cli.listing import Finding, Listing, Report
-from otelgpu.cli.options import DEFAULT_FILE, configure
+from otelgpu.cli.options import DEFAULT_FILE, common_options, configure
 from otelgpu.config import Config, otlp_defaults
 from otelgpu.discover.evidence import Examiner, TryProbe, process_of_thread
 from otelgpu.discover.processes import list_processes
@@ -34,7 +34,8 @@ from otelgpu.families import registry
 from otelgpu.families.http.protocols import BUILT_IN, installed
 from otelgpu.kernel import features
 from otelgpu.kernel.attach import PROBES, hooks_of, places
-from otelgpu.kernel.libbpf import BpfError, detach_all, has_typed_tracepoint
+from otelgpu.kernel.kernel_btf import has_typed_tracepoint
+from otelgpu.kernel.libbpf import BpfError, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
 from otelgpu.symbols.fatbin import DECOMPRESSORS
 
@@ -48,26 +49,28 @@ _PROCESS_RING_BYTES: Final = 1 << 20
 
 def survey_machine(config: Config) -> list[Finding]:
     """The kernel and this process's privileges."""
-    found = [
-        Finding(
-            name=feature.name,
-            present=feature.present,
-            required=feature.required,
-            detail=feature.detail,
-            consequence=feature.consequence,
-            remedy=feature.remedy,
-        )
-        for feature in features.survey()
-    ]
+    found = [_finding(feature) for feature in features.survey()]
     able = not any(finding.stops for finding in found)
     return [
         *found,
         _namespace(),
+        *([_finding(features.probe_links())] if able else []),
         _return_probes(config, able=able),
         _arrivals(),
         _decompressors(),
         _protocols(),
     ]
+
+
+def _finding(feature: features.Feature) -> Finding:
+    return Finding(
+        name=feature.name,
+        present=feature.present,
+        required=feature.required,
+        detail=feature.detail,
+        consequence=feature.consequence,
+        remedy=feature.remedy,
+    )
 
 
 def _namespace() -> Finding:
@@ -350,11 +353,19 @@ def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str])
     selected = registry.select(config.families)
     with ExitStack() as stack:
         families, loaded = load_families(config, stack, able=able)
-        wanted = wanted_symbols(_images(selected))
-        wanted.pop(TLS, None)  # judged by itself
+        images = _images(selected)
+        # OpenSSL is judged by itself, every program has the C library, and a provider's functions have no names.
+        wanted = {
+            stem: symbols
+            for stem, symbols in wanted_symbols(images).items()
+            if stem not in (TLS, "libc") and stem.startswith("lib")
+        }
+        offsets = [
+            image.btf.enumerators("verbs_context_offset") for image in images if image.family == "verbs"
+        ]
         verdicts = judge_processes(
             pids,
-            Examiner(wanted, _probe_trial(loaded)),
+            Examiner(wanted, _probe_trial(loaded), next(iter(offsets), None)),
             Machine(
                 wanted=wanted,
                 http="http" in selected,
@@ -399,16 +410,9 @@ def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str,
 @click.option(
     "--export", multiple=True, metavar="DEST", help="Try this destination: as for the other commands."
 )
-@click.option("--families", metavar="LIST", help="Comma-separated; default: all (cuda,http,sched).")
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    envvar="OTELGPU_CONFIG",
-    help="YAML file; see docs/configuration.md.",
-)
+@common_options
 def check(pids: tuple[int, ...], as_json: bool, **options: Any) -> None:
-    r"""Tell what is visible, what is blind and why, and what to do about it.
+    """Tell what is visible, what is blind and why, and what to do about it.
 
     Changes nothing. Exit code 0: observing is possible; 1: something required is missing.
 

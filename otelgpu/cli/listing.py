@@ -160,12 +160,12 @@ class Listing:
         style = {True: "green", False: "red", None: "yellow"}[present]
         first, *others = text.splitlines() or [""]
         mark = Text(f"{self._marks[present]} {word:8}", style=style)
-        self._put(indent, mark.append(_printable(first), style="default"))
+        self._put(indent, mark.append(printable(first), style="default"))
         for line in others:
             self._line(indent + 4, line)
 
     def _line(self, indent: int, text: str, style: str = "") -> None:
-        self._put(indent, Text(_printable(text), style=style))
+        self._put(indent, Text(printable(text), style=style))
 
     def _put(self, indent: int, text: Text) -> None:
         if self._console.is_terminal:
@@ -174,7 +174,7 @@ class Listing:
             self._console.print(Text(" " * indent).append(text), soft_wrap=True, highlight=False)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Without what could steer a terminal: names of files and processes are anyone's choice."""
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text

@@ -21,7 +21,9 @@ class _Lazy(click.Group):
         "agent": "observe",
         "record": "observe",
         "replay": "observe",
+        "top": "top",
         "check": "check",
+        "analyze": "analyze",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -40,7 +42,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="otelgpu")
 def cli() -> None:
-    r"""OpenTelemetry traces and metrics of GPU services, with no change to them.
+    """OpenTelemetry traces and metrics of GPU services, with no change to them.
 
     HTTP requests (with time to first token and time per output token) and the CUDA calls that served them
     become spans and metrics in any OTLP backend.

@@ -181,10 +181,10 @@ def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str,
         raise click.BadParameter("give process ids, separated by commas") from error
 
 
-_pid_option = click.option(
+pid_option = click.option(
     "-p", "--pid", "pids", multiple=True, callback=_pids, metavar="PID[,PID…]", help="Running processes."
 )
-_duration_option = click.option(
+duration_option = click.option(
     "--duration", "-d", type=click.FloatRange(min=0), metavar="S", help="Stop after S seconds."
 )
 
@@ -194,7 +194,7 @@ _duration_option = click.option(
 @source_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
-    r"""Start a program and observe it and its children.
+    """Start a program and observe it and its children.
 
     The exit code is the program's own. Probes are in place before its first instruction.
 
@@ -210,10 +210,10 @@ def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
 
 @click.command()
 @live_options
-@_pid_option
-@_duration_option
+@pid_option
+@duration_option
 def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options: Any) -> None:
-    r"""Observe running processes and their children, until Ctrl-C or --duration.
+    """Observe running processes and their children, until Ctrl-C or --duration.
 
     \b
     Examples:
@@ -228,9 +228,9 @@ def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options
 @click.command()
 @live_options
 @scope_options
-@_duration_option
+@duration_option
 def agent(duration: float | None, quiet: bool, **options: Any) -> None:
-    r"""Observe every matching process of this host or pod: the sidecar's and the DaemonSet's mode.
+    """Observe every matching process of this host or pod: the sidecar's and the DaemonSet's mode.
 
     \b
     Examples:
@@ -244,8 +244,8 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @live_options
 @source_options
-@_pid_option
-@_duration_option
+@pid_option
+@duration_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The capture file.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
@@ -256,7 +256,7 @@ def record(
     quiet: bool,
     **options: Any,
 ) -> None:
-    r"""Write what the probes see to a capture, to be replayed anywhere.
+    """Write what the probes see to a capture, to be replayed anywhere.
 
     \b
     Examples:
@@ -280,7 +280,7 @@ def record(
 @click.option("-o", "--output", metavar="PATH", help="Short for --export file:PATH.")
 @click.argument("capture", type=click.Path(path_type=Path))
 def replay(capture: Path, output: str | None, quiet: bool, **options: Any) -> None:
-    r"""Turn a capture into anything a live session exports. Needs no root.
+    """Turn a capture into anything a live session exports. Needs no root.
 
     \b
     Examples:

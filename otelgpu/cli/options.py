@@ -16,6 +16,7 @@ from otelgpu import __version__
 from otelgpu.agent import Plan
 from otelgpu.config import Config, load_config, otlp_defaults, telling
 from otelgpu.discover.processes import describe, parse_resource_attributes
+from otelgpu.discover.watchers import WatchSettings
 from otelgpu.export.base import Exporter
 from otelgpu.export.destination import open_exporter, parse_destination
 from otelgpu.families import registry
@@ -35,8 +36,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def output_options(command: _Command) -> _Command:
-    """``--export --detail --config``: what to make of the records."""
+def common_options(command: _Command) -> _Command:
+    """``--config --families``: of every command that works with records."""
     for option in (
         click.option(
             "--config",
@@ -45,6 +46,17 @@ def output_options(command: _Command) -> _Command:
             envvar="OTELGPU_CONFIG",
             help="YAML file; see docs/configuration.md.",
         ),
+        click.option(
+            "--families", metavar="LIST", help="Comma-separated; default: all (cuda,http,nccl,sched,verbs)."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def output_options(command: _Command) -> _Command:
+    """``--export --detail``, and the common ones: what to make of the records."""
+    for option in (
         click.option(
             "--detail",
             type=click.Choice(["phases", "ops", "all"]),
@@ -57,14 +69,13 @@ def output_options(command: _Command) -> _Command:
             help="console, file:PATH or otlp[:URL]; repeatable. Default: otlp if OTEL_EXPORTER_OTLP_ENDPOINT "
             "is set, else file:otelgpu.jsonl.",
         ),
-        click.option("--families", metavar="LIST", help="Comma-separated; default: all (cuda,http,sched)."),
     ):
         command = option(command)
-    return command
+    return common_options(command)
 
 
-def live_options(command: _Command) -> _Command:
-    """Options of the commands that observe a running system."""
+def probe_options(command: _Command) -> _Command:
+    """How probes are placed and read."""
     for option in (
         click.option(
             "--hold-on-load/--no-hold-on-load",
@@ -72,16 +83,33 @@ def live_options(command: _Command) -> _Command:
             help="Stop a process for the moment in which a newly loaded library gets its probes.",
         ),
         click.option(
+            "--rdma-budget",
+            type=float,
+            metavar="PERCENT",
+            help="Of a core, that counting RDMA posts and polls may cost each process (default 1; 100: count all).",
+        ),
+        click.option("--ring-bytes", type=int, help="Size of each ring, a power of two (default 8 MiB)."),
+    ):
+        command = option(command)
+    return command
+
+
+def live_options(command: _Command) -> _Command:
+    """Options of the commands that observe a running system and export what they see."""
+    for option in (
+        click.option(
             "--kernel-metrics",
             type=int,
             metavar="N",
             help="Count launches per kernel name, for N names (default 0: none).",
         ),
-        click.option("--ring-bytes", type=int, help="Size of each ring, a power of two (default 8 MiB)."),
+        click.option(
+            "--rdma-transfers/--no-rdma-transfers", default=None, help="A span for each RDMA work request."
+        ),
         click.option("--quiet", is_flag=True, help="No summary at the end."),
     ):
         command = option(command)
-    return output_options(command)
+    return output_options(probe_options(command))
 
 
 def source_options(command: _Command) -> _Command:
@@ -129,8 +157,16 @@ def scope_options(command: _Command) -> _Command:
 
 def configure(options: dict[str, Any]) -> Config:
     """Merge flags, environment and file. ``options`` are the commands' parameters of the same names."""
-    common = ("detail", "export", "families", "hold_on_load", "kernel_metrics", "ring_bytes")
-    names = (*common, "cgroups", "containers", "device_time", "executables", "source")
+    common = (
+        "detail",
+        "export",
+        "families",
+        "hold_on_load",
+        "kernel_metrics",
+        "rdma_budget",
+        "rdma_transfers",
+    )
+    names = (*common, "cgroups", "containers", "device_time", "executables", "ring_bytes", "source")
     flags = {name: options[name] for name in names if options.get(name) not in (None, ())}
     if "families" in flags:
         flags["families"] = tuple(part.strip() for part in flags["families"].split(",") if part.strip())
@@ -164,6 +200,7 @@ def plan(config: Config, *, capture: Path | None = None) -> Plan:
         interval_s=config.interval_ms / 1e3,
         metric_interval_s=config.metric_interval_ms / 1e3,
         device_interval_s=config.device_interval_ms / 1e3,
+        fabric_interval_s=config.fabric_interval_ms / 1e3,
         publish_context=config.publish_context,
     )
 
@@ -196,6 +233,7 @@ def live_settings(config: Config) -> LiveSettings:
         knobs=_knobs(config),
         # What we write there ourselves would be taken for the processes' own.
         trace_contexts=None if config.publish_context else PINNED_AT,
+        watching=WatchSettings(rdma_budget=config.rdma_budget, rdma_transfers=config.rdma_transfers),
         meanwhile=lambda: _import_the_rest(config),
     )
 

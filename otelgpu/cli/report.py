@@ -109,7 +109,7 @@ def _calls(summary: Summary) -> Table:
             table.add_row(f"  {how}", f"{count}", "")
     if summary.stepped:
         share = f"{100 * summary.stepped / joined:.1f} %, {summary.steps} steps"
-        table.add_row("of an engine's steps", f"{summary.stepped}", share)
+        table.add_row("of steps", f"{summary.stepped}", share)
     if summary.counted:
         table.add_row("counted only, there were too many", f"{summary.counted}", "no spans")
     if summary.unlinked:

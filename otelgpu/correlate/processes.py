@@ -10,10 +10,14 @@ it is departs at 35 s, and 7 is forgotten, unless the number was given to anothe
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from otelgpu.model.inputs import ProcessGone, ProcessSeen
 from otelgpu.model.resource import Resource, resource
+
+GENERATIONS: Final = 16
+"""How far back a process's ancestors are looked for."""
 
 LINGER_NS: Final = 15_000_000_000
 """How long a process that ended is still known: its last window is told in this time."""
@@ -26,6 +30,7 @@ class Processes:
         self._resources: dict[int, Resource] = {}
         self._leaving: deque[tuple[int, int, Resource]] = deque()  # until when, tgid, resource
         self._departed: set[Resource] = set()
+        self._parents: dict[int, int] = {}
 
     def resource(self, tgid: int) -> Resource:
         """What a process is; made up if it ended before anyone could look at it."""
@@ -37,8 +42,17 @@ class Processes:
         """What a process is, if somebody looked at it."""
         return self._resources.get(tgid)
 
+    def lineage(self, tgid: int) -> Iterator[int]:
+        """A process and those that it comes from, nearest first, as far as they are known."""
+        for _ in range(GENERATIONS):
+            if not tgid:
+                return
+            yield tgid
+            tgid = self._parents.get(tgid, 0)
+
     def see(self, seen: ProcessSeen) -> bool:
         """A process is described: whether it was something else before."""
+        self._parents[seen.tgid] = seen.parent
         before = self._resources.get(seen.tgid)
         changed = before is not None and before != seen.resource
         if before is not None and changed:
@@ -58,6 +72,7 @@ class Processes:
             self._departed.add(owner)
             if self._resources.get(tgid) == owner:  # else its number was given out again
                 del self._resources[tgid]
+                self._parents.pop(tgid, None)
 
     def take_departed(self) -> set[Resource]:
         """What departed since the last call."""

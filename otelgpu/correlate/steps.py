@@ -35,6 +35,7 @@ from otelgpu.correlate.steps_members import COUNTERS as MATCHER_COUNTERS
 from otelgpu.correlate.steps_requests import Gained, RequestSteppings, attribute_tokens, view_of
 from otelgpu.correlate.steps_rules import SERVING, WAITS, StepCalls, StepRules, is_one_of
 from otelgpu.model.codes import distinct
+from otelgpu.model.context import Unsettled
 from otelgpu.model.engine import EngineMessage, EngineOutput, EngineRequest
 from otelgpu.model.exchange import Exchange, Named, Opened, Published, Role, TraceParent
 from otelgpu.model.operations import ContextSource, OperationKind, Operations, concatenate, operations
@@ -144,6 +145,10 @@ class EngineSteps:
                 tgid, self._calls, self._rules, self._counts, unseen_until_ns
             )
         return engine
+
+    def watches(self, tgid: int) -> bool:
+        """Whether a process is an engine, as far as is known."""
+        return tgid in self._engines
 
     def take(self, rows: Operations) -> npt.NDArray[np.bool_]:
         """Copy those operations, all without a request, that may be of a step: shape (n,), True where one was taken."""
@@ -259,6 +264,11 @@ class EngineSteps:
         gained = self._requests.find(self._index.requests_of(exchange.key, also=also))
         view = view_of(gained, ContextSource.MESSAGE, self._closed) if gained else None
         return view or self._by_time(exchange)
+
+    def step_at(self, tgid: int, tid: int, time_ns: int) -> StepKey | Unsettled | None:
+        """The step that a thread was in; UNSETTLED: it may be in one that is not known yet."""
+        engine = self._engines.get(tgid)
+        return None if engine is None else engine.step_at(tid, time_ns)
 
     def _closed(self, key: StepKey) -> ServedStep | None:
         engine = self._engines.get(key.tgid)

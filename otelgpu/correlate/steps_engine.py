@@ -13,6 +13,7 @@ from otelgpu.correlate.steps_detect import ProcessSteps
 from otelgpu.correlate.steps_members import MESSAGES_WAITING, Matched, Matcher, Telling
 from otelgpu.correlate.steps_requests import Gained, RequestSteppings
 from otelgpu.correlate.steps_rules import StepCalls, StepRules
+from otelgpu.model.context import UNSETTLED, Unsettled
 from otelgpu.model.engine import EngineOutput
 from otelgpu.model.operations import Operations
 from otelgpu.model.steps import Step, StepKey, StepPhase
@@ -155,6 +156,14 @@ class Engine:
     def recent(self) -> list[Step]:
         """The last steps, in the order of their ends."""
         return list(self._recent)
+
+    def step_at(self, tid: int, time_ns: int) -> StepKey | Unsettled | None:
+        """The step that a thread was in; it may be one that has not ended yet."""
+        mine = [step for step in self._recent if step.tid == tid and step.end_ns >= time_ns]
+        if not mine:
+            return UNSETTLED
+        begun = [step for step in mine if step.start_ns <= time_ns]
+        return max(begun, key=lambda step: step.start_ns).key if begun else None
 
     def write(self, key: StepKey, exchange: int, phase: StepPhase) -> None:
         """By time order, a step gave an exchange a token."""

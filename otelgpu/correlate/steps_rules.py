@@ -102,6 +102,11 @@ class StepRules:
 
 SERVING: Final = StepRules()
 
+TRAINING: Final = StepRules(reads_results=False, settle_ns=500 * _MS, longest_ns=60_000 * _MS)
+"""``settle_ns``: the first step that is told begins at least so long after the period was established; what was fed
+until then has been passed on (ticks are 200 ms apart, by default). ``send_delay_ns``, ``grace_ns`` and ``by_time`` say
+nothing: nobody is sent anything."""
+
 
 class StepCalls:
     """The roles of a session's functions. ``apis``: by position of the family, code → exported name."""

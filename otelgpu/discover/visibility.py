@@ -19,6 +19,10 @@ DRIVER: Final = "libcuda"
 TLS: Final = "libssl"
 """Library stem of OpenSSL, whose functions show what it encrypts."""
 
+NCCL: Final = "libnccl"
+VERBS: Final = "libibverbs"
+"""Library stems of NCCL and of the RDMA verbs."""
+
 _SHOWN_NAMES: Final = 6  # of a list of files in one sentence
 
 
@@ -75,12 +79,29 @@ class TlsStack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NcclCopy:
+    """A mapped file with NCCL in it. ``version``: "" where it tells none; ``layout``: how communicators are known."""
+
+    path: str
+    version: str
+    layout: Literal["listed", "debug_info", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenDevice:
+    """RDMA devices that a process has open, of one provider. ``refusal``: why their functions get no probes, or ""."""
+
+    provider: str = ""
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """One process at one moment.
 
     ``closed``: "denied" when its mappings may not be read, "empty" when it has none. ``libraries``: the CUDA
     driver among them. ``tls``: what could encrypt. ``event_loops``: those loaded, by name. ``io_uring``: its
-    rings. ``connections``: accepted and open now; ``sockets``: all it has.
+    rings. ``connections``: accepted and open now; ``sockets``: all it has. ``devices``: of RDMA, one for each provider.
     """
 
     pid: int
@@ -98,6 +119,8 @@ class Observed:
     io_uring: int = 0
     connections: int = 0
     sockets: int = 0
+    nccl: tuple[NcclCopy, ...] = ()
+    devices: tuple[OpenDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +149,7 @@ def judge(process: Observed, machine: Machine) -> Verdict:
         return Verdict(pid=process.pid, process=process, blind=(_closed(process),))
     sees: list[str] = []
     blind: list[Blind] = []
-    for part in (_libraries, _own_runtimes, _returns, _requests):
+    for part in (_libraries, _own_runtimes, _communicators, _rdma, _returns, _requests):
         found, missed = part(process, machine)
         sees += found
         blind += missed
@@ -233,6 +256,39 @@ def _static_libraries(paths: Sequence[str]) -> Blind:
         why="they bring a runtime of their own (libcudart_static), and no driver is mapped that could be probed",
         do="nothing while the process has no libcuda: it cannot reach a GPU; else see the line on libcuda above",
     )
+
+
+def _communicators(process: Observed, machine: Machine) -> _Found:
+    """Which communicator a call of NCCL is of: read of a structure that differs from version to version."""
+    sees: list[str] = []
+    blind: list[Blind] = []
+    for copy in process.nccl:
+        what = f"communicators of NCCL {copy.version or 'of no known version'} in {copy.path}"
+        if copy.layout == "unknown":
+            why = "how this version lays them out is not known, and the file has no debugging information"
+            do = "nothing where one is made while observed, which tells the layout; else use a version of docs/nccl.md"
+            blind.append(Blind(what=f"hash, rank and sequence of {what}", why=why, do=do))
+        else:
+            how = "" if copy.layout == "listed" else ", by the file's debugging information"
+            sees.append(what + how)
+    return sees, blind
+
+
+def _rdma(process: Observed, machine: Machine) -> _Found:
+    """Posts and polls, which are functions of a device's provider and no library's exports."""
+    if not any(library.stem == VERBS and _is_seen(library) for library in process.libraries):
+        return [], []
+    if not process.devices:
+        return ["RDMA posts and polls of devices that it opens: none was found open"], []
+    blind = [
+        Blind(what="RDMA posts and polls", why=device.refusal, do=_PROVIDER)
+        for device in process.devices
+        if device.refusal
+    ]
+    return [f"RDMA posts and polls by {each.provider}" for each in process.devices if each.provider], blind
+
+
+_PROVIDER: Final = "use a provider of rdma-core or of the vendor's packages; ports are counted all the same"
 
 
 def _returns(process: Observed, machine: Machine) -> _Found:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from otelgpu.correlate.activity_names import ActivityNames
 from otelgpu.correlate.device_time import DeviceTime, correlations
 from otelgpu.correlate.requests import RequestBook
 from otelgpu.correlate.threads import AMBIGUOUS, ThreadTimeline
-from otelgpu.model.device_work import ACTIVITY, DEVICE_WORK, DeviceWork
+from otelgpu.model.device_work import ACTIVITY, DEVICE_WORK, Activities, DeviceWork
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.inputs import Batch, FunctionNamed
 from otelgpu.model.operations import OPERATION, ContextSource, Operations
@@ -42,6 +43,16 @@ def _no_totals(_: Operations, __: npt.NDArray[np.intp], groups: int) -> npt.NDAr
     return np.zeros((groups, 0), dtype=np.int64)
 
 
+class DeviceWatch(Protocol):
+    """Who looks at what devices did, whether its host call is found or not."""
+
+    def see_activities(self, rows: Activities) -> None:
+        """As a process told them."""
+
+    def see_calls(self, rows: Operations, told: npt.NDArray[np.uint64]) -> None:
+        """Host calls with their :func:`~otelgpu.correlate.device_time.correlations`."""
+
+
 class DeviceSession:
     """One session's.
 
@@ -59,10 +70,14 @@ class DeviceSession:
         resource_of: Callable[[int], Resource],
         name_of: Callable[[int, int], int],
         demangle: Callable[[str], str] = str,
+        show: Callable[[DeviceWork], None] = lambda _: None,
+        watch: DeviceWatch | None = None,
     ) -> None:
+        """``show`` is given all work whose host call is known, before it is told; ``watch`` all that is fed."""
         self._metrics, self._vocabulary = metrics, vocabulary
         self._seed, self._limit = seed, limit
         self._resource_of, self._name_of, self._demangle = resource_of, name_of, demangle
+        self._show, self._watch = show, watch
         self._join = DeviceTime()
         self._names = ActivityNames()
         self._sampling = Sampling()
@@ -85,6 +100,8 @@ class DeviceSession:
             rows = batch.records.view(ACTIVITY)
             self._join.add_activities(rows, now_ns)
             measure_activities(self._metrics, rows, self._resource_of)
+            if self._watch is not None:
+                self._watch.see_activities(rows)
             return []
         return [
             FunctionNamed(tgid=tgid, address=number, name=self._demangle(mangled), known=True)
@@ -98,6 +115,8 @@ class DeviceSession:
         told = correlations(rows)
         self._sampling.measure(self._metrics, rows, told, self._resource_of)
         self._join.add_calls(rows, told, now_ns)
+        if self._watch is not None:
+            self._watch.see_calls(rows, told)
 
     def tell(
         self,
@@ -114,6 +133,7 @@ class DeviceSession:
         if not len(work):
             return []
         self._set_names(work)
+        self._show(work)
         owners = timeline.owners(np.ascontiguousarray(work["tid"]), np.ascontiguousarray(work["start_ns"]))
         work["context_source"] = np.where(owners > 0, ContextSource.THREAD, ContextSource.NONE)
         answered = is_finished(owners)

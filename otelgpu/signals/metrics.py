@@ -11,7 +11,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,19 @@ Labels = tuple[tuple[str, str | int], ...]
 _OVERFLOW: Final[Labels] = (("otel.metric.overflow", True),)
 
 
+class Growing(Protocol):
+    """A series of a counter, or of a histogram."""
+
+    def grow(self, count: int) -> None:
+        """Add to a counter."""
+
+    def fill(self, counts: npt.NDArray[np.int64], total: float) -> None:
+        """Add measurements that somebody else put into the histogram's buckets: shape (bounds + 1,).
+
+        ``total`` is their sum. Their least and greatest are not known, and not told from then on.
+        """
+
+
 @dataclass(slots=True)
 class _Series:
     count: int = 0
@@ -42,6 +56,16 @@ class _Series:
     maximum: float = float("-inf")
     buckets: npt.NDArray[np.int64] | None = None
     exemplars: dict[int, _Exemplar] | None = None  # by bucket: the newest since the last read
+
+    def grow(self, count: int) -> None:
+        self.count += 1
+        self.total += count
+
+    def fill(self, counts: npt.NDArray[np.int64], total: float) -> None:
+        self.count += int(counts.sum())
+        self.total += total
+        self.minimum, self.maximum = float("-inf"), float("inf")
+        self.buckets = counts.copy() if self.buckets is None else self.buckets + counts
 
 
 class _Exemplar(NamedTuple):
@@ -89,6 +113,12 @@ class Metrics:
         upto = [0, *np.searchsorted(ordered, metric.buckets, side="right").tolist(), len(ordered)]
         added = np.array([after - before for before, after in pairwise(upto)], dtype=np.int64)
         series.buckets = added if series.buckets is None else series.buckets + added
+
+    def growing(
+        self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int]
+    ) -> Growing:
+        """One series to add to, for what is added to again and again; of no use once it was unset or forgotten."""
+        return self._series(metric, scope, resource, labels)
 
     def exemplify(
         self,
@@ -238,11 +268,11 @@ class Metrics:
         buckets = (
             series.buckets if series.buckets is not None else np.zeros(len(metric.buckets) + 1, np.int64)
         )
+        if isfinite(series.minimum):
+            common |= {"min": series.minimum, "max": series.maximum}
         point = message.histogram.data_points.add(
             count=series.count,
             sum=series.total,
-            min=series.minimum,
-            max=series.maximum,
             bucket_counts=buckets.tolist(),
             explicit_bounds=metric.buckets,
             **common,

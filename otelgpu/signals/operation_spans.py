@@ -24,6 +24,7 @@ import numpy.typing as npt
 from otelgpu.correlate.fold import Folded, take
 from otelgpu.families.base import Holds, OperationDecoder, OperationSignals
 from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of
+from otelgpu.model.context import Context
 from otelgpu.model.ids import span_ids
 from otelgpu.model.operations import ContextSource, OperationKind, Operations, columns_of
 from otelgpu.model.resource import Resource
@@ -44,6 +45,10 @@ class Parents:
     trace_id: npt.NDArray[np.uint8]  # (m, 16)
     span_id: npt.NDArray[np.uint8]  # (m, 8)
     flags: npt.NDArray[np.uint32]  # (m,)
+
+    def context(self, row: int) -> Context:
+        """One of them."""
+        return Context(self.trace_id[row].tobytes(), self.span_id[row].tobytes(), int(self.flags[row]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ In: what conversations and hand-offs tell of threads, operations. Out: work that
 parents; the rest waits with its request, its step, or the window of work that is nobody's.
 
 An operation is, of what applies, the first: of the span that its process published; of the request that its thread
-read (``thread``); of the request whose thread woke its thread (``wakeup``); of an engine's step; of nobody.
+read (``thread``); of the request whose thread woke its thread (``wakeup``); of a step, an engine's or one of training;
+of nobody.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from otelgpu.signals.operation_spans import Parents
 from otelgpu.signals.published import SAMPLED, is_published, published_parents
 from otelgpu.signals.request_session import RequestSession
 from otelgpu.signals.summary import Summary
+from otelgpu.signals.training_session import TrainingSession
 from otelgpu.signals.windows import UnlinkedWindows
 
 Work = tuple[Folded, Parents]
@@ -54,13 +56,15 @@ class Ownership:
         timeline: ThreadTimeline,
         requests: RequestSession,
         steps: EngineSteps,
+        training: TrainingSession,
         windows: UnlinkedWindows,
         summary: Summary,
     ) -> None:
         self.handoffs = Handoffs(timeline)
         self._timeline = timeline
         self.steps = steps
-        self._requests, self._windows, self._summary = requests, windows, summary
+        self._requests, self._training = requests, training
+        self._windows, self._summary = windows, summary
         self._claims: list[Claim] = []  # since the last tick
         self._unsettled: list[Operations] = []  # oldest first: for whom their threads worked is not yet known
         self._now_ns = 0
@@ -164,6 +168,9 @@ class Ownership:
 
     def _give_up_to_steps(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
         taken = self.steps.take(rows)
+        if not taken.all():
+            rest = np.flatnonzero(~taken)
+            taken[rest] = self._training.take(rows.take(rest) if len(rest) < len(rows) else rows)
         self._summary.add_steps(int(np.count_nonzero(taken)))
         if not taken.all():
             self.abandon(*only(~taken, rows, owners))
@@ -201,6 +208,7 @@ class Ownership:
         self._migrating.discard(tgid)
         self._requests.forget_process(tgid)
         self.steps.forget_process(tgid)
+        self._training.forget_process(tgid)
 
 
 def _under_published(rows: Operations) -> Work:

@@ -17,12 +17,12 @@ from otelgpu.correlate.requests import Served
 from otelgpu.correlate.returns import SETTLED_NS
 from otelgpu.correlate.steps import EngineSteps
 from otelgpu.correlate.steps_rules import SERVING, StepCalls
-from otelgpu.model.context import Context
+from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.operations import Operations, concatenate
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns
-from otelgpu.model.steps import RequestSteps, ServedStep
+from otelgpu.model.steps import RequestSteps, ServedStep, StepKey
 from otelgpu.signals import step_names
 from otelgpu.signals.columns import attributes_of_rows
 from otelgpu.signals.exchange_spans import Extras
@@ -31,7 +31,7 @@ from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.operation_spans import Parents
 from otelgpu.signals.step_metrics import step_metrics, utilisation
 from otelgpu.signals.step_phases import request_phases
-from otelgpu.signals.step_spans import request_attributes, request_links, step_spans
+from otelgpu.signals.step_spans import request_attributes, request_links, step_parents, step_spans
 from otelgpu.signals.totals import Totals
 
 HINTED_ROWS: Final = 8192
@@ -138,6 +138,11 @@ class StepSession:
         work = unfolded(made.operations, made.step)
         rest = told.rest if not len(made.rest) else concatenate([told.rest, made.rest])
         return StepsTold(spans=made.spans, work=work, parents=made.parents, rest=rest)
+
+    def step_at(self, tgid: int, tid: int, time_ns: int) -> Context | Unsettled | None:
+        """The span of the step that a thread was in; UNSETTLED: ask again later."""
+        key = self._steps.step_at(tgid, tid, time_ns)
+        return step_parents([key], self._seed).context(0) if isinstance(key, StepKey) else key
 
     def _utilisation(self, step: ServedStep) -> float | None:
         return utilisation(step, self._model_bytes, self._bandwidth)

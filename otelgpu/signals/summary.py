@@ -101,7 +101,7 @@ class Summary:
         self.unlinked += len(owners) - ambiguous
 
     def add_steps(self, operations: int) -> None:
-        """Operations that are of an engine's steps, or may be."""
+        """Operations that are of steps, or may be."""
         self.stepped += operations
 
     def add_counted(self, api: str, count: int) -> None:

@@ -91,7 +91,7 @@ def test_returns_are_attached_before_entries() -> None:
     ]
 
 
-def attached(wanted: Iterable[Hook], offsets: dict[str, int], **options: bool) -> tuple[list[Any], list[Any]]:
+def attached(wanted: Iterable[Hook], offsets: dict[str, int], **options: Any) -> tuple[list[Any], list[Any]]:
     return attach_hooks(wanted, "/lib/x.so", offsets, **({"with_returns": True} | options))
 
 
@@ -100,6 +100,13 @@ def test_the_symbols_of_a_program_share_a_link_and_each_has_its_cookie() -> None
     wanted = hooks([program], {"a": 7, "b": 9})  # type: ignore[list-item]
     assert attached(wanted, {"a": 64, "b": 32, "c": 96}) == (["uprobe@64,32,96"], [])
     assert program.put == [("/lib/x.so", (64, 32, 96), (7, 9, 0))]
+
+
+def test_what_is_to_be_said_of_a_file_is_in_the_cookies_of_its_library() -> None:
+    program = Program("uprobe/libnccl:a;libcuda:b")
+    wanted = hooks([program], {"a": 7, "b": 9})  # type: ignore[list-item]
+    attached(wanted, {"a": 64, "b": 32}, marks={"libnccl": 5}, with_returns=False)
+    assert program.put[0][2] == (5 << 33 | ENTRY_ONLY | 7, ENTRY_ONLY | 9)
 
 
 def test_the_cookies_of_cuda_are_the_numbers_of_its_functions() -> None:

@@ -27,10 +27,13 @@ from otelgpu.discover.evidence import looks_like_server, process_of_thread
 from otelgpu.discover.processes import describe
 from otelgpu.discover.visibility import (
     SECCOMP_FILTER,
+    VERBS,
     EmbeddedRuntime,
     Library,
     Machine,
+    NcclCopy,
     Observed,
+    OpenDevice,
     TlsStack,
     Verdict,
     gone,
@@ -119,6 +122,45 @@ def test_static_runtimes_in_libraries_are_one_blind_spot_that_names_them() -> No
     )
     spots = blind_spots(process(libraries=(library(),), embedded=inside))
     assert spots == ["CUDA calls that libcublasLt.so, libnccl.so make by themselves"]
+
+
+@pytest.mark.parametrize(
+    ("version", "layout", "sees", "blind"),
+    [
+        ("2.27.5", "listed", ["communicators of NCCL 2.27.5 in /venv/libnccl.so.2"], 0),
+        ("2.99.1", "debug_info", ["communicators of NCCL 2.99.1 in /venv/libnccl.so.2, by the file's"], 0),
+        ("", "unknown", [], 1),
+    ],
+    ids=["listed", "debug_info", "unknown"],
+)
+def test_communicators_are_seen_where_their_layout_is_known(
+    version: str, layout: Any, sees: list[str], blind: int
+) -> None:
+    copy = NcclCopy(path="/venv/libnccl.so.2", version=version, layout=layout)
+    verdict = judge(process(nccl=(copy,)), Machine(wanted={}, http=False))
+    assert [line for line in verdict.sees if not any(map(line.startswith, sees))] == []
+    assert (len(verdict.sees), len(verdict.blind)) == (len(sees), blind)
+
+
+@pytest.mark.parametrize(
+    ("devices", "sees", "blind"),
+    [
+        ((), "none was found open", None),
+        ((OpenDevice(provider="/lib/libmlx5.so.1"),), "by /lib/libmlx5.so.1", None),
+        ((OpenDevice(refusal="functions are in several files"),), None, "functions are in several files"),
+    ],
+    ids=["none", "known", "refused"],
+)
+def test_posts_are_seen_where_the_provider_is_known(
+    devices: tuple[OpenDevice, ...], sees: str | None, blind: str | None
+) -> None:
+    verbs = library(path="/lib/libibverbs.so.1", stem=VERBS, symbols=("ibv_create_qp",))
+    machine = Machine(wanted={VERBS: frozenset(verbs.symbols)}, http=False)
+    verdict = judge(process(libraries=(verbs,), devices=devices), machine)
+    rest = verdict.sees[1:]  # the first is on libibverbs itself
+    assert [bool(sees) and sees in line for line in rest] == [True] * (sees is not None)
+    assert [one.why for one in verdict.blind] == [blind] * (blind is not None)
+    assert not any("posts" in line for line in judge(process(devices=devices), machine).sees)  # no library
 
 
 DRIVER = Library(path="/usr/lib/libcuda.so.1", stem="libcuda", inode=9, symbols=("cuLaunchKernel",))

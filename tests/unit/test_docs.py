@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import yaml
 
 from otelgpu.config import Config, load_config
 from otelgpu.correlate.hints import HINTS
+from otelgpu.discover import communicators, verbs_providers
 from otelgpu.discover.processes import ProcessFacts, process_resource
 from otelgpu.export.sender import LOSS_REASONS
 from otelgpu.layout.btf import Btf
 from otelgpu.signals import names, step_names
 from otelgpu.signals.step_metrics import METRICS
-from tools import document
+from tools import document, loss_reasons
 from tools.examples import exchanges_told, full_exchange, step_attributes
 from tools.meanings import LOSSES
 
@@ -122,7 +124,7 @@ def test_every_metric_is_documented() -> None:
 def test_every_attribute_of_the_families_is_documented() -> None:
     keys = set(document.summary_keys())
     for operations in document.operation_signals().values():
-        keys.add(operations.kernel_name)
+        keys |= {operations.kernel_name} - {""}
         keys |= {spec.key for specs in operations.attributes.values() for spec in specs}
         keys |= {key for specs in operations.labels.values() for key, *_ in specs}
         keys |= {spec.attribute[0] for spec in operations.metrics if spec.attribute}
@@ -160,7 +162,7 @@ def test_every_resource_attribute_is_documented() -> None:
     assert [key for key in keys if f"`{key}`" not in section(read("signals.md"), "Resource")] == []
 
 
-@pytest.mark.parametrize("family", ["cuda", "http", "process", "sched"])
+@pytest.mark.parametrize("family", ["cuda", "http", "nccl", "process", "sched", "verbs"])
 def test_every_bpf_counter_is_documented(family: str) -> None:
     path = OBJECTS / f"{family}.bpf.o"
     if not path.exists():
@@ -171,29 +173,55 @@ def test_every_bpf_counter_is_documented(family: str) -> None:
     reasons = {name.removeprefix("COUNTER_").lower() for name in enumerators} - {"count"}
     losses = section(read("signals.md"), "Losses")
     assert sorted(reason for reason in reasons if f"`{reason}`" not in losses) == []
-    assert reasons == set(document.bpf_counters())  # the comments are those of this object
+    assert reasons == set(loss_reasons.bpf_counters())  # the comments are those of this object
 
 
 def test_every_reason_that_python_counts_is_documented() -> None:
     losses = section(read("signals.md"), "Losses")
-    missing = [pair for pair in document.loss_reasons() if f"| `{pair[1]}` |" not in losses]
+    missing = [pair for pair in loss_reasons.loss_reasons() if f"| `{pair[1]}` |" not in losses]
     assert missing == []
     # The patterns still find them.
-    assert {("probes", "probes_refused"), ("http", "telemetry_exports")} <= document.counted_in_source()
-    assert {("correlate", "handoffs_ambiguous"), ("capture", "write_failed")} <= document.counted_in_source()
+    assert {("probes", "probes_refused"), ("http", "telemetry_exports")} <= loss_reasons.counted_in_source()
+    assert {
+        ("correlate", "handoffs_ambiguous"),
+        ("capture", "write_failed"),
+    } <= loss_reasons.counted_in_source()
 
 
 def test_no_module_counts_what_no_page_describes() -> None:
-    sources = [path.read_text() for path in (document.ROOT / "otelgpu").rglob("*.py")]
-    counted = set(re.findall(r'counters\["(\w+)"\] \+=', "".join(sources)))
+    counted = set()
+    for path in (document.ROOT / "otelgpu").rglob("*.py"):
+        counted |= loss_reasons.counted_in(path.read_text())
     pages = "".join(path.read_text() for path in DOCS.glob("*.md"))
-    assert "drain_postponed" in counted  # the pattern still finds them
+    assert {"drain_postponed", "file_unreadable"} <= counted  # the second in a conditional expression
     assert sorted(reason for reason in counted if f"`{reason}`" not in pages) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "modules", "reasons"),
+    [
+        ("nccl", "communicator*.py", communicators.REASONS),
+        ("verbs", "verbs_*.py", verbs_providers.REASONS),
+    ],
+    ids=["nccl", "verbs"],
+)
+def test_watchers_describe_what_they_count_and_nothing_else(
+    family: str, modules: str, reasons: Mapping[str, str]
+) -> None:
+    sources = [path.read_text() for path in (document.ROOT / "otelgpu" / "discover").glob(modules)]
+    counted = set().union(*map(loss_reasons.counted_in, sources))
+    counted |= set(re.findall(r'raise NoProvider\("(\w+)"\)', "".join(sources)))
+    assert counted <= reasons.keys()
+    text = "".join(sources)
+    assert [
+        reason for reason in reasons if text.count(f'"{reason}"') < 2
+    ] == []  # in the table, and where it is counted
+    assert {(family, reason) for reason in reasons} <= loss_reasons.loss_reasons().keys()
 
 
 def test_no_reason_is_described_that_nobody_counts() -> None:
     exported = {("export", name) for name in (*LOSS_REASONS, "unencodable", "write_failed")}
-    assert sorted(LOSSES.keys() - document.loss_reasons().keys() - exported) == []
+    assert sorted(LOSSES.keys() - loss_reasons.loss_reasons().keys() - exported) == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -201,11 +229,13 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target, anchor in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", path.read_text()):
             page = DOCS / target if target else path
             assert page.exists(), f"{path.name}: {target}"
+            if not anchor:
+                continue  # it may be a folder
             headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
             anchors = {
                 re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
             }
-            assert not anchor or anchor in anchors, f"{path.name}: #{anchor}"
+            assert anchor in anchors, f"{path.name}: #{anchor}"
 
 
 def test_the_command_table_is_walked() -> None:

@@ -36,7 +36,7 @@ def test_calls_are_told_by_how_they_were_linked(capsys: pytest.CaptureFixture[st
         "by the context that its process published 7",
         "by the thread that read it 30",
         "by the thread that woke another for it 13",
-        "of an engine's steps 40 40.0 %, 5 steps",
+        "of steps 40 40.0 %, 5 steps",
         "without a request 9",
         "on a thread with several requests 1 not linked",
     ]

@@ -43,3 +43,15 @@ def test_the_end_of_a_process_that_nobody_saw_is_nothing() -> None:
     processes.end(ProcessGone(tgid=7, time_ns=5))
     processes.expire(1 << 60)
     assert processes.take_departed() == set()
+
+
+def test_a_process_comes_from_those_that_started_it_as_far_as_they_are_known() -> None:
+    processes = Processes()
+    for tgid, parent in ((7, 6), (6, 5), (9, 9)):
+        processes.see(ProcessSeen(tgid=tgid, time_ns=1, resource=OLD, parent=parent))
+    assert list(processes.lineage(7)) == [7, 6, 5]
+    assert list(processes.lineage(3)) == [3]
+    assert set(processes.lineage(9)) == {9}  # a number that was given out again can make a circle
+    processes.end(ProcessGone(tgid=6, time_ns=2))
+    processes.expire(2 + LINGER_NS)
+    assert list(processes.lineage(7)) == [7, 6]

@@ -14,10 +14,11 @@ from otelgpu.correlate.steps import COUNTERS, EngineSteps, ToldSteps
 from otelgpu.correlate.steps_members import Matcher, Telling
 from otelgpu.correlate.steps_requests import Gained, attribute_tokens
 from otelgpu.correlate.steps_rules import SERVING
+from otelgpu.model.context import UNSETTLED
 from otelgpu.model.engine import EngineItem, EngineOutput, EngineRequest
 from otelgpu.model.exchange import Named, Opened, Role
 from otelgpu.model.operations import ContextSource, Operations, concatenate, operations
-from otelgpu.model.steps import Membership, ServedStep, StepPhase
+from otelgpu.model.steps import Membership, ServedStep, StepKey, StepPhase
 from tests.unit.correlate.steps_engines import (
     APIS,
     D2H,
@@ -144,6 +145,22 @@ def test_without_connections_what_clients_got_is_known_or_said_not_to_be() -> No
         run = simulate(replace(ASYNC, clients=3, connections=False), seed)
         shares.append(known(check(run, told(run)[1])))
     assert sum(shares) / len(shares) > 0.5
+
+
+@pytest.mark.parametrize("plan", [SYNC, ASYNC], ids=["sync", "async"])
+def test_what_a_thread_does_is_of_the_step_that_it_began_last(plan: Plan) -> None:
+    run = simulate(replace(plan, idle=0.5), 3)
+    steps, _ = told(run)
+    truth = run.truth
+    for step, following in zip(truth, [*truth[1:], None], strict=True):
+        found = steps.step_at(TGID, TID, step.start_ns + 1)
+        assert isinstance(found, StepKey)
+        assert found.start_ns == step.start_ns
+        if following is not None and following.start_ns > step.end_ns + 1:
+            assert steps.step_at(TGID, TID, step.end_ns + 1) is None  # between two steps
+    assert steps.step_at(TGID, TID, truth[-1].end_ns + 1) is UNSETTLED  # the next one may have begun
+    assert steps.step_at(TGID, TID + 99, truth[0].start_ns) is UNSETTLED
+    assert steps.step_at(TGID + 1, TID, truth[0].start_ns) is None
 
 
 def test_every_operation_comes_out_once() -> None:

@@ -17,7 +17,7 @@ MS = 1_000_000
 def waiting() -> Ownership:
     """An operation of a thread that was woken just before it, at 90 ms; it is 100 ms."""
     nothing = cast(Any, None)  # what is not yet given to anybody
-    owned = Ownership(ThreadTimeline(), nothing, nothing, nothing, nothing)
+    owned = Ownership(ThreadTimeline(), *[nothing] * 5)
     owned.hand_off([Handoff(time_ns=89 * MS, tgid=100, tid=8, event=HandoffEvent.WOKEN, waker=7)])
     owned.settle(100 * MS, final=False)
     assert owned.answerable_ns == 100 * MS

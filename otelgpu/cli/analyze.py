@@ -1,0 +1,144 @@
+"""``otelgpu analyze``: what collected data of several hosts says together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from otelgpu.analyze.collective_calls import Gatherer
+from otelgpu.analyze.collectives import CollectiveReport
+from otelgpu.analyze.collectives import analyze as analyze_collectives
+from otelgpu.cli.listing import printable
+
+_MOST_RANKS = 20  # lines on a terminal; --json has all
+
+
+@click.group()
+def analyze() -> None:
+    """Look at collected data: files of OTLP/JSON lines, as --export file:PATH and Collectors write them."""
+
+
+@analyze.command()
+@click.argument(
+    "files",
+    metavar="FILE…",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, with all ranks.")
+def collectives(files: tuple[Path, ...], *, as_json: bool) -> None:
+    """Which rank is late, on one clock: NCCL collectives of several hosts.
+
+    Clock offsets between hosts are estimated from the ends of waits, and told with their spread.
+    """
+    gatherer = Gatherer()
+    for path in files:
+        gatherer.take(_documents(path, gatherer), source=path.name)
+    report = analyze_collectives(gatherer.columns(), gatherer.counters)
+    if as_json:
+        click.echo(json.dumps(report.shown(), indent=2))
+    else:
+        _write(Console(), report)
+
+
+def _documents(path: Path, gatherer: Gatherer) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as lines:
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                yield msgspec.json.decode(line, type=dict[str, Any])
+            except (msgspec.DecodeError, RecursionError):
+                gatherer.counters["lines_invalid"] += 1  # the last one of a file that is being written
+
+
+def _write(console: Console, report: CollectiveReport) -> None:
+    if not report.collectives:
+        console.print("No collectives: the files hold no spans of NCCL calls with a sequence.")
+    else:
+        console.print(
+            f"{report.collectives} collectives, of {report.compared} at least two ranks can be compared.",
+            highlight=False,
+        )
+        console.print(_clocks(report))
+        console.print(_ranks(report))
+    if report.bandwidths:
+        console.print(_bandwidths(report))
+    for reason, count in report.counters.items():
+        console.print(f"{reason}: {count}", highlight=False)
+
+
+def _clocks(report: CollectiveReport) -> Table:
+    table = _table("Clocks, as estimated", ("host", "compared with", "offset", "spread", "ends"))
+    for clock in report.hosts:
+        reference = report.hosts[clock.group].host
+        _add(
+            table,
+            clock.host,
+            "-" if reference == clock.host else reference,
+            _milliseconds(clock.offset_s),
+            _milliseconds(clock.spread_s),
+            str(clock.ends),
+        )
+    return table
+
+
+def _ranks(report: CollectiveReport) -> Table:
+    columns = ("communicator", "rank", "host", "collectives", "median", "95 %", "last", "clock spread", "")
+    table = _table("Lateness after correction, slowest first", columns)
+    for each in report.ranks[:_MOST_RANKS]:
+        _add(
+            table,
+            each.communicator,
+            str(each.rank),
+            each.host,
+            str(each.collectives),
+            _milliseconds(each.median_s),
+            _milliseconds(each.p95_s),
+            f"{each.last:.0%}",
+            _milliseconds(each.uncertainty_s),
+            "" if each.certain else "within the clocks' spread",
+        )
+    if len(report.ranks) > _MOST_RANKS:
+        table.caption = f"{len(report.ranks) - _MOST_RANKS} more ranks: see --json"
+    return table
+
+
+def _bandwidths(report: CollectiveReport) -> Table:
+    columns = ("communicator", "operation", "time from", "calls", "algorithm", "bus")
+    table = _table("Bandwidth, GB/s, as nccl-tests define it", columns)
+    for each in report.bandwidths:
+        _add(
+            table,
+            each.communicator,
+            each.operation,
+            each.time_source,
+            str(each.calls),
+            f"{each.algorithm * 1e-9:.2f}",
+            f"{each.bus * 1e-9:.2f}",
+        )
+    return table
+
+
+def _table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*(Text(printable(cell)) for cell in cells))
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{seconds * 1e3:.3f} ms"
