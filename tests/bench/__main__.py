@@ -32,12 +32,14 @@ BENCHES = {
     "collector": "bench_collector",
     "agent": "bench_agent",
     "probe": "bench_probe",
+    "nccl": "bench_nccl",
+    "verbs": "bench_verbs",
     "syscall": "bench_syscall",
     "handoffs": "bench_handoffs",
     "latency": "bench_latency",
     "start": "bench_start",
 }
-NEED_ROOT = {"pipeline", "collector", "agent", "probe", "syscall", "handoffs", "latency", "start"}
+NEED_ROOT = {"pipeline", "collector", "agent", "probe", "verbs", "syscall", "handoffs", "latency", "start"}
 
 
 def run(name: str, *, quick: bool) -> tuple[list[Row], bool]:

@@ -60,6 +60,28 @@ BEGIN {{ printf("attached\\n"); }}
 """
 """read() and write() of one process, timed."""
 
+NCCL_EMPTY = """
+uprobe:{library}:pncclAllReduce /pid == {pid}/ {{ $none = 0; }}
+uretprobe:{library}:pncclAllReduce /pid == {pid}/ {{ $none = 0; }}
+BEGIN {{ printf("attached\\n"); }}
+"""
+"""The traps of an ncclAllReduce."""
+
+NCCL_PRINTED = """
+uprobe:{library}:pncclAllReduce /pid == {pid}/ {{
+  @call[tid] = (nsecs, arg2, arg3, arg4, arg5, sarg0, *(uint64*)(arg5 + 1066184), *(int64*)(arg5 + 1066192),
+                *(int32*)(arg5 + 1066200), *(uint64*)(arg5 + 1075728 + 32));
+}}
+uretprobe:{library}:pncclAllReduce /@call[tid].0/ {{
+  $c = @call[tid];
+  printf("%llu %llu %d %d %d %llx %llx %llx %llx %llx %llx %llx %d %llu\\n", $c.0, nsecs - $c.0, pid, tid,
+         (int32)retval, $c.1, $c.2, $c.3, $c.4, $c.5, $c.6, $c.7, $c.8, $c.9);
+  delete(@call[tid]);
+}}
+BEGIN {{ printf("attached\\n"); }}
+"""
+"""A line for each call with the fields of struct nccl_call, those of the communicator of 2.28.9 included."""
+
 
 def bpftrace(program: str, **values: object) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
     """Run one of the programs above until the end of the block."""

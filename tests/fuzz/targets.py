@@ -26,7 +26,7 @@ from otelgpu.symbols.debuginfo import embedded_symbols
 from otelgpu.symbols.demangle import demangle, short_name
 from otelgpu.symbols.fatbin import read_names
 from otelgpu.symbols.registrations import read_registrations
-from tests.fuzz import connections
+from tests.fuzz import connections, hosts, records
 
 _DATA = Path(__file__).parents[1] / "unit" / "symbols" / "data"
 _MAX_BYTES = 1 << 20  # decompressed: enough for what a fuzzer makes, and quick
@@ -34,13 +34,14 @@ _MAX_BYTES = 1 << 20  # decompressed: enough for what a fuzzer makes, and quick
 
 @dataclass(frozen=True)
 class Target:
-    """``run`` on ``seeds``, files or bytes."""
+    """``run`` on ``seeds``, files or bytes, or what makes them."""
 
     run: Callable[[bytes], None]
-    seeds: tuple[Path | bytes, ...]
+    seeds: tuple[Path | bytes, ...] | Callable[[], tuple[bytes, ...]]
 
     def read_seeds(self) -> list[bytes]:
-        return [seed.read_bytes() if isinstance(seed, Path) else seed for seed in self.seeds]
+        seeds = self.seeds() if callable(self.seeds) else self.seeds
+        return [seed.read_bytes() if isinstance(seed, Path) else seed for seed in seeds]
 
 
 def fatbin(data: bytes) -> None:
@@ -241,6 +242,12 @@ _GRPC_HEADERS = b"\x83\x86\x44\x04/a/b\x5f\x10application/grpc"
 TARGETS = {
     "connection": Target(connections.connection, connections.CONNECTION_SEEDS),
     "websocket": Target(connections.websocket, connections.WEBSOCKET_SEEDS),
+    "collectives": Target(records.collectives, records.collective_seeds),
+    "verbs": Target(records.verbs, records.verbs_seeds),
+    "kernel_log": Target(hosts.kernel_log, hosts.KERNEL_LOG_SEEDS),
+    "netlink": Target(hosts.netlink, hosts.NETLINK_SEEDS),
+    "communicator": Target(hosts.communicator, hosts.COMMUNICATOR_SEEDS),
+    "debug_info": Target(hosts.debug_info, hosts.debug_info_seeds),
     "http2": Target(
         http2,
         (

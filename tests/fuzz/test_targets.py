@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_takes_its_seeds_whole_and_cut(name: str) -> None:
     target = TARGETS[name]
-    assert target.seeds
-    for seed in target.read_seeds():
+    seeds = target.read_seeds()
+    assert seeds
+    for seed in seeds:
         target.run(seed)
         for length in range(0, len(seed), max(len(seed) // 50, 1)):
             target.run(seed[:length])

@@ -1,21 +1,23 @@
-"""Write ``llm_session.capture``: ``python -m tests.golden.make_capture``.
+"""Write the stored captures: ``python -m tests.golden.make_capture``.
 
 Run it when a record changes. The bytes depend on the record layouts and on what is written here alone:
-no clock, no process, no kernel. What the session holds is in :func:`session`.
+no clock, no process, no kernel. What ``llm_session`` holds is in :func:`session`, what ``training_job`` holds
+in :mod:`tests.golden.training_job`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from otelgpu.capture import CaptureWriter, Header
-from otelgpu.families import registry
 from otelgpu.kernel.loader import read_image
 from otelgpu.model.inputs import CallsCounted, FunctionNamed, Input, LossCounted, Tick
 from otelgpu.model.operations import Memory, OperationKind
+from tests.golden import training_job
 from tests.unit.families.records import MS, UNIX_OFFSET_NS, Host, completion, joined, plain_answer
 
-PATH = Path(__file__).parent / "llm_session.capture"
 OWN = {"service.name": "otelgpu", "service.version": "golden", "process.pid": 1}
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
 
@@ -65,20 +67,38 @@ def session() -> list[Input]:
     return [*inputs, Tick(time_ns=gone.time_ns - 1), gone, Tick(time_ns=gone.time_ns + 10_000 * MS)]
 
 
-def write(path: Path = PATH) -> None:
+class Capture(NamedTuple):
+    """``families``: those whose record layouts it holds."""
+
+    inputs: Callable[[], list[Input]]
+    families: Sequence[str]
+
+
+CAPTURES: Final = {
+    "llm_session": Capture(session, ("cuda", "http", "sched")),
+    "training_job": Capture(training_job.job, training_job.FAMILIES),
+}
+
+
+def path_of(name: str) -> Path:
+    return Path(__file__).parent / f"{name}.capture"
+
+
+def write(name: str, path: Path) -> None:
     header = Header(
         version="golden",
         seed=20_240_607,
         start_unix_ns=UNIX_OFFSET_NS,
         own=OWN,
-        btf={name: read_image(name).btf_section for name in registry.families()},
+        btf={family: read_image(family).btf_section for family in CAPTURES[name].families},
     )
     writer = CaptureWriter(path, header)
-    for item in session():
+    for item in CAPTURES[name].inputs():
         writer.write(item)
     writer.close()
 
 
 if __name__ == "__main__":
-    write()
-    print(f"{PATH}: {PATH.stat().st_size} bytes")
+    for each in CAPTURES:
+        write(each, path_of(each))
+        print(f"{path_of(each)}: {path_of(each).stat().st_size} bytes")

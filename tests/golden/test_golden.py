@@ -8,6 +8,7 @@ also proves that captures of earlier builds can still be read.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,16 @@ from otelgpu.model.resource import resource
 from otelgpu.model.telling import Detail, Telling
 from otelgpu.pipeline import Pipeline
 from otelgpu.symbols.demangle import short_name
-from tests.golden import make_capture
+from tests.golden import make_capture, training_job
 
 Check = Callable[[str, str], None]
 # Family → its enumerations that records hold.
 ENUMS = {
     "cuda": ("cuda_kind", "cuda_api"),
     "http": ("http_kind", "http_direction"),
+    "nccl": ("nccl_kind", "nccl_sequence", "nccl_api"),
     "process": ("process_kind",),
+    "verbs": ("verbs_kind", "verbs_operation", "verbs_api"),
 }
 
 
@@ -42,7 +45,7 @@ def replayed(
 ) -> list[dict[str, Any]]:
     """The lines that the file exporter writes, spans then metrics."""
     session = Pipeline(
-        registry.families(),
+        {name: family for name, family in registry.families().items() if name in reader.btf},
         reader.btf,
         seed=reader.header.seed,
         own=resource(reader.header.own),
@@ -80,26 +83,90 @@ def spread(line: dict[str, Any]) -> str:
     return "".join(json.dumps(entry) + "\n" for entry in found)
 
 
-@pytest.mark.parametrize("detail", ["ops", "all", "phases"])
-def test_the_stored_capture_replays_to_the_stored_otlp(detail: Detail, golden: Check, tmp_path: Path) -> None:
-    reader = CaptureReader(make_capture.PATH)
-    lines = replayed(list(reader), reader, detail, tmp_path)
-    reader.close()
+def stored(name: str, detail: Detail, folder: Path) -> list[dict[str, Any]]:
+    reader = CaptureReader(make_capture.path_of(name))
+    try:
+        lines = replayed(list(reader), reader, detail, folder)
+    finally:
+        reader.close()
     assert not reader.truncated
-    golden(f"llm_session.{detail}.jsonl", "".join(spread(stable(line)) for line in lines))
+    return lines
 
 
-def test_the_script_makes_the_stored_capture_as_far_as_layouts_are_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [
+        *(("llm_session", detail) for detail in ("ops", "all", "phases")),
+        *(("training_job", detail) for detail in ("ops", "phases")),
+    ],
+)
+def test_the_stored_capture_replays_to_the_stored_otlp(
+    name: str, detail: Detail, golden: Check, tmp_path: Path
+) -> None:
+    lines = stored(name, detail, tmp_path)
+    golden(f"{name}.{detail}.jsonl", "".join(spread(stable(line)) for line in lines))
+
+
+@pytest.mark.parametrize("name", make_capture.CAPTURES)
+def test_the_script_makes_the_stored_capture_as_far_as_layouts_are_the_same(
+    name: str, tmp_path: Path
+) -> None:
     """When only this fails after a change of a record: python -m tests.golden.make_capture."""
-    make_capture.write(tmp_path / "again")
-    stored, again = CaptureReader(make_capture.PATH), CaptureReader(tmp_path / "again")
-    assert [repr(item) for item in again] == [repr(item) for item in stored]
-    stored.close()
+    make_capture.write(name, tmp_path / "again")
+    found, again = CaptureReader(make_capture.path_of(name)), CaptureReader(tmp_path / "again")
+    assert [repr(item) for item in again] == [repr(item) for item in found]
+    found.close()
     again.close()
 
 
-def test_the_stored_capture_is_small() -> None:
-    assert make_capture.PATH.stat().st_size < 160_000
+@pytest.mark.parametrize(("name", "most"), [("llm_session", 160_000), ("training_job", 400_000)])
+def test_a_stored_capture_is_small(name: str, most: int) -> None:
+    assert make_capture.path_of(name).stat().st_size < most
+
+
+def told(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Spans as stored, with attributes by key."""
+    spans = [
+        span
+        for line in lines
+        for part in line.get("resourceSpans", [])
+        for scope in part["scopeSpans"]
+        for span in scope["spans"]
+    ]
+    for span in spans:
+        span["attributes"] = {each["key"]: next(iter(each["value"].values())) for each in span["attributes"]}
+    return spans
+
+
+def test_the_stored_job_is_told_as_it_was(tmp_path: Path) -> None:
+    """Whatever is taken over with --update-golden: a trace a collective, with all its ranks and one root."""
+    spans = told(stored("training_job", "ops", tmp_path))
+    traces: dict[str, list[dict[str, Any]]] = {}
+    for span in spans:
+        traces.setdefault(span["traceId"], []).append(span)
+    found: Counter[tuple[str, str]] = Counter()
+    for trace in traces.values():
+        phases = [span["attributes"].get("nccl.phase") for span in trace]
+        if "collective" not in phases:
+            continue
+        (root,) = (span for span in trace if not span.get("parentSpanId"))
+        of = root["attributes"]
+        calls = [span["attributes"] for span in trace if span.get("parentSpanId") == root["spanId"]]
+        assert sorted(int(call["nccl.rank"]) for call in calls) == list(range(int(of["nccl.ranks.seen"])))
+        assert of["nccl.ranks.seen"] == of["nccl.communicator.ranks"]
+        found[of["nccl.communicator.hash"], root["name"]] += 1
+    world, pair = (f"{hash_:016x}" for hash_ in (training_job.WORLD, training_job.PAIR))
+    assert found == {
+        (world, "AllReduce"): training_job.STEPS,
+        **{(world, "Broadcast"): 1, (pair, "AllGather"): 1, (pair, "ReduceScatter"): 1},
+    }
+    fabric = [span for span in spans if span["name"].startswith("RDMA ")]
+    assert len({span["traceId"] for span in fabric}) == 1  # both ends
+    lives = [span["attributes"] for span in fabric if span["name"] == "RDMA queue pair"]
+    assert [(life["rdma.total.bytes"], life["rdma.total.failures"]) for life in lives] == [
+        (str(96 << 20), "0"),
+        (str(96 << 20), "4"),
+    ]
 
 
 # -- layouts ----------------------------------------------------------------------------------------

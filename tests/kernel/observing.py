@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.discover.probes import Placement
+from otelgpu.discover.watchers import WatchSettings
 from otelgpu.families import registry
 from otelgpu.live import LiveSettings, LiveSource, Scope
 from otelgpu.model.inputs import Batch, CallsCounted, FunctionNamed, Input, Records
@@ -51,6 +52,7 @@ class Watch:
         sessions: bool = True,
         hold_on_load: bool = False,
         knobs: Mapping[str, int] | None = None,
+        watching: WatchSettings | None = None,
     ) -> None:
         self.inputs: list[Input] = []
         settings = LiveSettings(
@@ -60,6 +62,7 @@ class Watch:
             sessions=sessions,
             hold_on_load=hold_on_load,
             knobs=knobs or {},
+            watching=watching or WatchSettings(),
         )
         self.source = LiveSource(registry.select(families), scope or Scope(), settings)
         self._before: dict[tuple[str, str], int] = {}

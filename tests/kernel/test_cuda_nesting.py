@@ -10,7 +10,7 @@ import pytest
 
 from otelgpu import live
 from otelgpu.kernel import libbpf
-from otelgpu.kernel.libbpf import UprobeLinks
+from otelgpu.kernel.uprobe_links import UprobeLinks
 from tests.kernel.observing import Watch
 from tests.rig import missing_compiler
 

@@ -1,0 +1,51 @@
+"""`otelgpu check -p` on programs with NCCL and with RDMA devices open: what it sees in them is what is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.kernel.observing import OTELGPU
+from tests.kernel.test_verbs_capture import Client
+from tests.rig.fakes import build_fakes
+
+pytestmark = pytest.mark.usefixtures("kernel")
+
+
+def verdict(pid: int, families: str) -> dict[str, Any]:
+    command = [OTELGPU, "check", "--json", "--families", families, "-p", str(pid)]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120).stdout)
+    (found,) = told["processes"]
+    return dict(found)
+
+
+def test_a_copy_of_nccl_tells_its_version_and_whether_its_layout_is_known() -> None:
+    path = build_fakes() / "libnccl.so.2"
+    waiting = f"import ctypes; ctypes.CDLL({str(path)!r}); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", waiting], stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()
+        found = verdict(process.pid, "nccl")
+        process.stdin.write("\n")
+    told = [line for line in found["sees"] if "communicators of NCCL" in line]
+    assert len(told) == 1 and str(path) in told[0]
+    assert found["blind"] == []
+
+
+def test_the_provider_of_an_open_device_is_named() -> None:
+    if not (build_fakes() / "verbs" / "verbs_client").exists():
+        pytest.skip("the headers of libibverbs are not installed (Debian: libibverbs-dev)")
+    with Client() as client:
+        before = verdict(client.pid, "verbs")["sees"]
+        client.do("open")
+        after = verdict(client.pid, "verbs")["sees"]
+        client.do("pair", "hijack")
+        refused = verdict(client.pid, "verbs")["blind"]
+    assert any("none was found open" in line for line in before)
+    assert [line for line in after if line.startswith("RDMA posts and polls by ")]
+    assert not any("none was found open" in line for line in after)
+    assert any("in several files" in one["why"] for one in refused)

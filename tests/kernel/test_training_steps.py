@@ -1,0 +1,150 @@
+"""Steps of training as they are exported: every one is what the rank's own log says, and none is made up.
+
+The ranks are processes that ``otelgpu run`` starts; their CUDA and NCCL calls are all that otelgpu has. The backward
+pass of each is on a thread of its own, as PyTorch's is. The truth is in the files that the ranks write themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.kernel.observing import OTELGPU, Span, read_metrics, read_spans
+from tests.rig.ranks import TrainingTruth, run_ranks
+
+CLOCKS_NS: Final = 200_000
+"""The truth is CLOCK_MONOTONIC: how well this test converts it."""
+
+STEPS: Final = 300
+LEAST: Final = 30
+"""Steps that must be told: those of the first second or so are not, and a slow machine takes longer to see it."""
+
+PARTS: Final = ("call_ns", "upload_ns", "wait_ns", "input_gap_ns", "host_gap_ns")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was exported, and what the ranks say."""
+
+    spans: Sequence[Span]
+    truth: Sequence[TrainingTruth]
+    offset_ns: int
+    metrics: dict[str, list[dict[str, Any]]]
+
+    def steps(self, rank: TrainingTruth) -> list[Span]:
+        """The steps of a rank, in the order of time."""
+        mine = [
+            span
+            for span in self.spans
+            if span["name"] == "training step" and span["resource"]["process.pid"] == rank.pid
+        ]
+        return sorted(mine, key=lambda span: int(span["start"]))
+
+
+def observed(tmp_path: Path, *options: str) -> Told:
+    traces, truth = tmp_path / "traces.jsonl", tmp_path / "truth"
+    truth.mkdir()
+    offset_ns = min(time.time_ns() - time.monotonic_ns() for _ in range(9))
+    ranks = run_ranks(
+        "training",
+        f"--steps={STEPS}",
+        "--load-us=2000",
+        *options,
+        truth=truth,
+        prefix=(OTELGPU, "run", f"--export=file:{traces}", "--"),
+    )
+    return Told(read_spans(traces), ranks.training(), offset_ns, read_metrics(traces))
+
+
+@pytest.fixture(scope="module")
+def plain(kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """Two ranks; the data of the second comes late."""
+    folder = tmp_path_factory.mktemp("plain")
+    return observed(folder, "--ranks=2", "--late-rank=1", "--late-us=3000", "--late=data")
+
+
+def in_the_log(step: Span, rank: TrainingTruth, offset_ns: int) -> int:
+    """The position of the step in the log: it ends with the last call of that one, and begins with that before it."""
+    start, end = step["start"] - offset_ns, step["end"] - offset_ns
+    place = bisect_left([line["end_ns"] for line in rank.steps], end - CLOCKS_NS)
+    truth = rank.steps[place]
+    assert truth["optimizer_ns"] < end <= truth["end_ns"] + CLOCKS_NS
+    assert start <= truth["start_ns"] + CLOCKS_NS
+    done = [line for line in (*rank.steps, *rank.evaluations) if line["end_ns"] <= truth["start_ns"]]
+    before = max(done, key=lambda line: int(line["end_ns"]))
+    assert start > max(before["forward_ns"], before["optimizer_ns"])
+    return place
+
+
+def test_every_step_is_in_the_log(plain: Told) -> None:
+    for rank in plain.truth:
+        steps = plain.steps(rank)
+        assert len(steps) >= LEAST
+        places = [in_the_log(step, rank, plain.offset_ns) for step in steps]
+        assert places == list(range(places[0], places[0] + len(places)))
+        numbers = [step["attributes"]["otelgpu.step.number"] for step in steps]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def test_what_a_step_did_is_what_the_log_says(plain: Told) -> None:
+    for rank in plain.truth:
+        for step in plain.steps(rank)[:-1]:
+            truth = rank.steps[in_the_log(step, rank, plain.offset_ns)]
+            told = {key.removeprefix("otelgpu.step."): value for key, value in step["attributes"].items()}
+            assert told["boundary"] == "upload"
+            assert told["collectives"] == truth["collectives"]
+            assert told["uploaded_bytes"] == truth["copied_bytes"]
+            # The library launches a kernel of its own for each collective.
+            assert told["launches"] == truth["launches"] + truth["collectives"]
+            assert sum(told[part] for part in PARTS) == step["end"] - step["start"]
+            assert told["input_gap_ns"] >= truth["load_ns"]
+            assert told["wait_ns"] <= truth["wait_ns"]
+
+
+def test_a_rank_whose_data_is_late_is_seen_by_its_parts(plain: Told) -> None:
+    on_time, late = (plain.steps(rank) for rank in plain.truth)
+
+    def median(steps: list[Span], part: str) -> float:
+        values = sorted(step["attributes"][f"otelgpu.step.{part}"] for step in steps)
+        return float(values[len(values) // 2])
+
+    assert median(late, "input_gap_ns") > median(on_time, "input_gap_ns") + 2_000_000
+    assert median(on_time, "wait_ns") > median(late, "wait_ns") + 1_000_000
+
+
+def test_the_calls_of_a_step_are_under_it(plain: Told) -> None:
+    rank = plain.truth[0]
+    steps = {step["spanId"]: step for step in plain.steps(rank)}
+    calls = [span for span in plain.spans if span.get("parentSpanId") in steps]
+    assert calls
+    for call in calls:
+        step = steps[call["parentSpanId"]]
+        assert step["start"] <= call["start"] <= step["end"]
+        assert call["attributes"]["otelgpu.context.source"] == "step"
+        assert call["traceId"] == step["traceId"]
+
+
+def test_the_metrics_are_the_sums_of_the_steps(plain: Told) -> None:
+    steps = [step for rank in plain.truth for step in plain.steps(rank)]
+    (name,) = {name for name in plain.metrics if name == "otelgpu.training.step.duration"}
+    assert sum(int(point["count"]) for point in plain.metrics[name]) == len(steps)
+    total = sum(int(point["asInt"]) for point in plain.metrics["otelgpu.training.step.time"])
+    assert total == sum(step["end"] - step["start"] for step in steps)
+
+
+def test_micro_batches_are_no_steps_and_evaluations_are_in_none(kernel: None, tmp_path: Path) -> None:
+    told = observed(tmp_path, "--ranks=2", "--accumulate=2", "--evaluate=25")
+    for rank in told.truth:
+        steps = told.steps(rank)
+        assert len(steps) >= LEAST // 2
+        for step in steps[:-1]:
+            in_the_log(step, rank, told.offset_ns)
+        gaps = [after["start"] - before["end"] for before, after in pairwise(steps)]
+        assert sum(gap > 0 for gap in gaps) <= len(rank.evaluations)
