@@ -35,7 +35,7 @@ from otelgpu.discover.thread_context import ThreadContexts
 from otelgpu.discover.watchers import Watcher, WatchSettings, open_watcher
 from otelgpu.families.base import Family, Load, OperationSignals
 from otelgpu.kernel import clock, features
-from otelgpu.kernel.attach import Hook, attach_tracepoints, functions_of, hooks_of
+from otelgpu.kernel.attach import attach_tracepoints, functions_of, hooks_of
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family, read_image
 from otelgpu.kernel.overload import Overload
@@ -220,15 +220,14 @@ class LiveSource:
             if family.load is not Load.AT_ONCE:
                 self._placer.add_later(functions[name], partial(self._load_late, name))
 
-    def _load_late(self, name: str) -> list[Hook]:
-        """A family whose first library is there; no hooks beside those that it adds itself."""
+    def _load_late(self, name: str) -> None:
+        """A family whose first library is there."""
         assert self._loader is not None
         try:
             self._adopt(self._loader.load(self._images[name]))
         except BpfError as error:
             self.counters["family_not_loaded"] += 1
             _log.warning("family %s is not observed: %s", name, error)
-        return []
 
     def _adopt(self, loaded: LoadedFamily) -> None:
         """Make a loaded family part of everything; its hooks are to be placed from here on."""

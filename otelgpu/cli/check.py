@@ -31,6 +31,7 @@ from otelgpu.export.base import Signal
 from otelgpu.export.destination import ConsoleDestination, FileDestination, parse_destination
 from otelgpu.export.settings import OtlpSettings, Protocol
 from otelgpu.families import registry
+from otelgpu.families.base import Load
 from otelgpu.families.http.protocols import BUILT_IN, installed
 from otelgpu.kernel import features
 from otelgpu.kernel.attach import PROBES, hooks_of, places
@@ -152,30 +153,35 @@ def load_families(
 ) -> tuple[list[Finding], list[LoadedFamily]]:
     """Load every selected family's object, for as long as ``stack`` is open."""
     found, loaded = [], []
-    for name in (_PROCESS, *registry.select(config.families)):
+    selected = registry.select(config.families)
+    for name in (_PROCESS, *selected):
+        needed = name not in selected or selected[name].load is Load.AT_ONCE
         try:
             image = read_image(name)
             if not able:
-                found.append(_family(name, None, "not tried: see above"))
+                found.append(_family(name, None, "not tried: see above", needed=needed))
                 continue
             size = _PROCESS_RING_BYTES if name == _PROCESS else config.ring_bytes
             family = load_family(image, knobs={}, ring_bytes=size)
         except OtelgpuError as error:
-            found.append(_family(name, False, error.message, error.hint))
+            found.append(_family(name, False, error.message, error.hint, needed=needed))
             continue
         stack.callback(family.close)
         loaded.append(family)
-        found.append(_family(name, True, f"{len(family.programs)} programs load"))
+        found.append(_family(name, True, f"{len(family.programs)} programs load", needed=needed))
     return found, loaded
 
 
-def _family(name: str, present: bool | None, detail: str, remedy: str = "") -> Finding:
+def _family(name: str, present: bool | None, detail: str, remedy: str = "", *, needed: bool) -> Finding:
+    """``needed``: it is loaded at the start; without one that is loaded when a library turns up all others go on."""
     return Finding(
         name=name,
         present=present,
-        required=True,
+        required=needed,
         detail=detail,
-        consequence="no session can start with this family",
+        consequence="no session can start with this family"
+        if needed
+        else "nothing of this family is observed",
         remedy=remedy or "report it with the lines above and the kernel's version",
     )
 

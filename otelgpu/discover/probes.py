@@ -60,10 +60,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """Hooks that are made when a file has one of ``symbols``."""
+    """Hooks that there will be when a file has one of ``symbols``."""
 
     symbols: frozenset[str]
-    make: Callable[[], Iterable[Hook]]
+    load: Callable[[], None]
 
 
 class ProbePlacer:
@@ -73,7 +73,8 @@ class ProbePlacer:
         self._hooks: list[Hook] = []
         self._nameless: list[Hook] = []
         self._later: list[_Later] = []
-        self._symbols: frozenset[str] = frozenset()
+        self._hooked: set[str] = set()
+        self._symbols: frozenset[str] = frozenset()  # and those that there will be hooks for
         self.stems: frozenset[str] = frozenset()
         """What the libraries are called that some probe is for."""
         self.add(hooks)
@@ -86,10 +87,10 @@ class ProbePlacer:
         self._plain: dict[Inode, int] = {}  # files without probes: when that was found
         self.counters: Counter[str] = Counter()
 
-    def add_later(self, functions: dict[str, str], make: Callable[[], Iterable[Hook]]) -> None:
-        """``make`` hooks once a file has one of ``functions`` (symbol → stem of its library)."""
+    def add_later(self, functions: dict[str, str], load: Callable[[], None]) -> None:
+        """``load`` is to add hooks once a file has one of ``functions`` (symbol → stem of its library)."""
         symbols = frozenset(symbol for symbol, stem in functions.items() if stem.startswith(_LIBRARY))
-        self._later.append(_Later(symbols, make))
+        self._later.append(_Later(symbols, load))
         self._symbols |= symbols
         self.stems |= {functions[symbol] for symbol in symbols}
 
@@ -97,14 +98,15 @@ class ProbePlacer:
         """More hooks, before any file is examined."""
         for hook in hooks:
             (self._hooks if hook.stem.startswith(_LIBRARY) else self._nameless).append(hook)
-        self._symbols |= {hook.symbol for hook in self._hooks}
+        self._hooked |= {hook.symbol for hook in self._hooks}
+        self._symbols |= self._hooked
         self.stems |= {hook.stem for hook in self._hooks}
 
-    def _make(self, offsets: Container[str]) -> None:
-        """The hooks that a file with these functions is the first to need."""
+    def _load_for(self, offsets: Container[str]) -> None:
+        """What a file with these functions is the first to need."""
         for later in [each for each in self._later if any(symbol in offsets for symbol in each.symbols)]:
             self._later.remove(later)
-            self.add(later.make())
+            later.load()
 
     @property
     def placements(self) -> list[Placement]:
@@ -267,9 +269,10 @@ class ProbePlacer:
             self.counters["file_not_elf"] += 1
             _log.debug("not an ELF file that can be probed: %s: %s", path, error)
             return None
+        self._load_for(offsets)
+        offsets = {symbol: offset for symbol, offset in offsets.items() if symbol in self._hooked}
         if not offsets:
             return None
-        self._make(offsets)
         # The descriptor's own path: right in every mount namespace, and for deleted files.
         # Go moves its stacks, return addresses included: a return probe would crash it.
         links, refused = attach_hooks(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from otelgpu.discover.visibility import (
 )
 from otelgpu.export.base import Signal
 from otelgpu.export.settings import OtlpSettings
+from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import Image
 
 WANTED = {"libcudart": frozenset({"cudaMalloc", "cudaFree", "cudaLaunchKernel"})}
@@ -574,3 +576,15 @@ def test_missing_decompressors_are_said_with_what_to_install(monkeypatch: pytest
     finding = check_module._decompressors()
     assert (finding.present, finding.required, finding.detail) == (False, False, "missing: lz4")
     assert "otelgpu[names]" in finding.remedy
+
+
+def test_a_family_that_is_loaded_on_demand_stops_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(image: Image, **_: object) -> None:
+        raise BpfError(f"the kernel refused BPF object {image.family}")
+
+    monkeypatch.setattr(check_module, "load_family", refuse)
+    with ExitStack() as stack:
+        found, loaded = check_module.load_families(Config(), stack, able=True)
+    assert loaded == []
+    assert {finding.name for finding in found if finding.stops} == {"process", "cuda", "http", "sched"}
+    assert {finding.name for finding in found if not finding.stops} == {"nccl", "verbs"}

@@ -178,3 +178,37 @@ def test_without_probes_to_place_nothing_is_looked_at(build: Callable[..., Path]
     placer = ProbePlacer((), with_returns=True)
     assert placer.examine_mapping(os.getpid(), 0, 1, "libcudart.so.12", 0) is None
     assert placer.counters.total() == 0
+
+
+def test_a_family_is_loaded_for_the_first_file_that_needs_it_and_no_other(
+    placer: ProbePlacer, build: Callable[..., Path]
+) -> None:
+    loaded: list[str] = []
+    late = Program("usession/libnccl:ncclAllReduce")
+
+    def load() -> None:
+        loaded.append("nccl")
+        placer.add(hooks([late]))  # type: ignore[list-item]
+
+    placer.add_later({"ncclAllReduce": "libnccl", "post_send": "verbs_posts"}, load)
+    assert placer.is_wanted("libnccl.so.2")
+    assert placer.examine_file(build("libcudart.so.12", "cudaMalloc")) is not None
+    assert placer.examine_file(build("libother.so", "post_send")) is None  # of that stem is no library
+    assert loaded == []
+    for number in (2, 3):
+        placement = placer.examine_file(build(f"libnccl.so.{number}", "ncclAllReduce"))
+        assert placement is not None
+        assert placement.symbols == ("ncclAllReduce",)
+    assert loaded == ["nccl"]
+    assert len(late.put) == 2
+
+
+def test_a_file_of_a_family_that_could_not_be_loaded_has_no_probes(
+    placer: ProbePlacer, build: Callable[..., Path]
+) -> None:
+    placer.add_later({"ncclAllReduce": "libnccl"}, lambda: None)
+    for number in (2, 3):
+        assert placer.examine_file(build(f"libnccl.so.{number}", "ncclAllReduce")) is None
+    both = placer.examine_file(build("libboth.so", "ncclAllReduce", "cudaFree"))
+    assert both is not None
+    assert both.symbols == ("cudaFree",)
