@@ -31,6 +31,12 @@ DEVICE_MEMORY: Final = frozenset((Memory.DEVICE, Memory.MANAGED, Memory.POOL, Me
 HOST_MEMORY: Final = frozenset((Memory.HOST, Memory.REGISTERED))
 """Kinds of the host's memory that are pinned for a device."""
 
+CALL_SECONDS: Final = (
+    *(1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4),
+    *(1e-3, 2e-3, 5e-3, 1e-2, 1e-1, 1.0, 10.0),
+)
+"""Bounds of histograms of how long calls and kernels take, in seconds."""
+
 LARGEST_SIZE: Final = 1 << 48
 """Bytes; a size beyond it is no size but a mistake of the caller's."""
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.correlate.device_time import causes_work
-from otelgpu.families.base import Instrument, Metric
+from otelgpu.families.base import CALL_SECONDS, Instrument, Metric
 from otelgpu.model.device_work import Activities, DeviceWork, Work
 from otelgpu.model.ids import span_ids
 from otelgpu.model.operations import ContextSource, Operations
@@ -36,7 +36,7 @@ KERNEL_DURATION: Final = Metric(
     unit="s",
     instrument=Instrument.HISTOGRAM,
     description="Time that kernels ran on the device, as the device measured it, of those that were sampled.",
-    buckets=(1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1e-1, 1.0, 10.0),
+    buckets=CALL_SECONDS,
 )
 CALLS: Final = Metric(
     name="gpu.cuda.device_time.calls",

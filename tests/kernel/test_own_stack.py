@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
+from otelgpu.families.registry import families
 from otelgpu.kernel.libbpf import Program
 from otelgpu.kernel.loader import load_family, read_image
 from otelgpu.kernel.uprobe_links import ATTACH_TYPES, UprobeLinks, uprobe_links
 
-FAMILIES: Final = ("cuda", "http", "nccl", "sched", "verbs")
 _NR_BPF: Final = 321  # arch/x86/entry/syscalls/syscall_64.tbl
 _BPF_OBJ_GET_INFO_BY_FD: Final = 15
 
@@ -56,7 +56,7 @@ def machine_code(program: Program) -> bytes:
 
 
 @pytest.mark.parametrize("sessions", [True, False], ids=["sessions", "pairs"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_no_program_on_a_uprobe_has_the_stack_of_its_cpu(family: str, sessions: bool) -> None:
     if sessions and uprobe_links() < UprobeLinks.SESSION:
         pytest.skip("this kernel has no uprobe sessions")

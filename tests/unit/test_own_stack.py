@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import struct
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Final
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
-import otelgpu
+from otelgpu.families.registry import families
+from otelgpu.kernel.attach import PROBES, functions_of
+from otelgpu.kernel.loader import read_image
 
-FOLDER = Path(otelgpu.__file__).parent / "_bpf"
-TAIL_CALL = struct.pack("<BBHi", 0x85, 0, 0, 12)  # BPF_JMP | BPF_CALL, helper 12: include/uapi/linux/bpf.h
-KINDS = ("uprobe/", "uretprobe/", "usession/")
-
-
-def sections(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of an ELF64 file's."""
-    (at,) = struct.unpack_from("<Q", content, 40)
-    size, count, names = struct.unpack_from("<HHH", content, 58)
-    headers = [struct.unpack_from("<IIQQQQ", content, at + place * size) for place in range(count)]
-    for name, _, _, _, offset, length in headers:
-        begin = headers[names][4] + name
-        yield content[begin : content.index(b"\0", begin)].decode(), content[offset : offset + length]
+TAIL_CALL: Final = struct.pack(
+    "<BBHi", 0x85, 0, 0, 12
+)  # BPF_JMP | BPF_CALL, helper 12: include/uapi/linux/bpf.h
 
 
-@pytest.mark.parametrize("family", ["verbs"])
+@pytest.mark.parametrize("family", families())
 def test_each_program_on_a_uprobe_keeps_its_own_stack(family: str) -> None:
+    image = read_image(family)
     programs = {
-        name: code
-        for name, code in sections((FOLDER / f"{family}.bpf.o").read_bytes())
-        if name.startswith(KINDS)
+        section.name: section.data()
+        for section in ELFFile(io.BytesIO(image.data)).iter_sections()
+        if section.name.partition("/")[0] in PROBES
     }
-    assert programs
+    assert bool(programs) == bool(functions_of(image))
     assert [name for name, code in programs.items() if TAIL_CALL not in code] == []

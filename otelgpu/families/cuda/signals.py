@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.families.base import (
+    CALL_SECONDS,
     DEVICE_MEMORY,
     LARGEST_SIZE,
     CallAttribute,
@@ -88,24 +89,6 @@ _MEMORY: Final = ("cuda.memory.kind", memory_name, lambda rows: rows["memory"])
 
 _POWERS: Final = tuple(float(4**n) for n in range(14))
 _BYTE_BOUNDS: Final = tuple(float(1024 * 4**n) for n in range(-2, 12))
-_CALL_SECONDS: Final = (
-    1e-6,
-    2e-6,
-    5e-6,
-    1e-5,
-    2e-5,
-    5e-5,
-    1e-4,
-    2e-4,
-    5e-4,
-    1e-3,
-    2e-3,
-    5e-3,
-    1e-2,
-    1e-1,
-    1.0,
-    10.0,
-)
 
 
 def _counter(name: str, unit: str, description: str) -> Metric:
@@ -221,7 +204,7 @@ SIGNALS: Final = OperationSignals(
                 "gpu.cuda.kernel.launch.host.duration",
                 "s",
                 "Host time inside the launching call; the kernel's time on the GPU is not in it.",
-                _CALL_SECONDS,
+                CALL_SECONDS,
             ),
             kinds=(OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH),
             value=_seconds,
@@ -292,7 +275,7 @@ SIGNALS: Final = OperationSignals(
         ),
         OperationMetric(
             metric=_histogram(
-                "gpu.cuda.synchronize.duration", "s", "Host time spent waiting for the GPU.", _CALL_SECONDS
+                "gpu.cuda.synchronize.duration", "s", "Host time spent waiting for the GPU.", CALL_SECONDS
             ),
             kinds=(OperationKind.SYNCHRONIZATION,),
             value=_seconds,

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.families.base import (
+    CALL_SECONDS,
     CallAttribute,
     Holds,
     Instrument,
@@ -25,25 +26,6 @@ from otelgpu.families.base import (
 from otelgpu.families.nccl.names import BYTES, HASH, OPERATION, RANK, RANKS, SCOPE, hash_text, operation_of
 from otelgpu.families.nccl.results import datatype_name, reduction_name, result_name
 from otelgpu.model.operations import DEVICE_UNKNOWN, OperationKind, Operations
-
-_SECONDS: Final = (
-    1e-6,
-    2e-6,
-    5e-6,
-    1e-5,
-    2e-5,
-    5e-5,
-    1e-4,
-    2e-4,
-    5e-4,
-    1e-3,
-    2e-3,
-    5e-3,
-    1e-2,
-    0.1,
-    1.0,
-    10.0,
-)
 
 # nccl.operation → its forms; what moves data between ranks.
 _COLLECTIVES: Final = (
@@ -117,7 +99,7 @@ ENQUEUED: Final = Metric(
     unit="s",
     instrument=Instrument.HISTOGRAM,
     description="Host time inside calls that queue work; the work itself is not in it.",
-    buckets=_SECONDS,
+    buckets=CALL_SECONDS,
 )
 ERRORS: Final = Metric(
     name="nccl.errors",
