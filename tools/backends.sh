@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Build what tests/backends sends to, from Go modules and outside the checkout, into $XDG_CACHE_HOME/otelgpu/backends
-# (or ~/.cache/…): otelcol, the OpenTelemetry Collector of tests/backends/ocb.yaml, and jaeger, of
-# tests/backends/jaeger/go.mod. One to four and five to ten minutes on two cores the first time, at once when what is
-# there was built from the same files. Needs Go and its module proxy, not root.
-#   tools/backends.sh [otelcol] [jaeger]        by default both
+# Build what tests/backends sends to, outside the checkout, into $XDG_CACHE_HOME/otelgpu/backends (or ~/.cache/…):
+# otelcol, the OpenTelemetry Collector of tests/backends/ocb.yaml; jaeger and prometheus, of the go.mod in their folders
+# there; zipkin.jar, which Maven fetches. On two cores and the first time one to four, five to ten and three minutes and
+# ten seconds; at once when what is there was built from the same files. Needs Go and its module proxy, for Zipkin
+# Maven and Java 17, not root.
+#   tools/backends.sh [otelcol] [jaeger] [prometheus] [zipkin]        by default all that there are tools for
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,18 +14,31 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/otelgpu/backends
 
 say() { printf '  %-8s %s\n' "$1" "$2"; }
 fail() { printf 'backends: %s\n' "$*" >&2; exit 1; }
+has() { command -v "$1" >/dev/null; }
 
 recipe() { # of a program: the file in tests/backends that says what it is made of
     case $1 in
     otelcol) echo ocb.yaml ;;
-    jaeger) echo jaeger/go.mod ;;
-    *) fail "there is no backend $1: otelcol and jaeger are what is built" ;;
+    jaeger | prometheus) echo "$1/go.mod" ;;
+    zipkin) echo zipkin/SHA256SUMS ;;
+    *) fail "there is no backend $1: otelcol, jaeger, prometheus and zipkin are what is built" ;;
     esac
 }
 
-built_from() { recipe "$1" | tr / .; } # its copy, of when the program was built
+program() { # its file
+    case $1 in zipkin) echo "$cache/zipkin.jar" ;; *) echo "$cache/$1" ;; esac
+}
 
-ready() { [ -x "$cache/$1" ] && cmp -s "$folder/$(recipe "$1")" "$cache/$(built_from "$1")"; }
+built_from() { echo "$cache/$(recipe "$1" | tr / .)"; } # the copy of the recipe, of when the program was built
+
+ready() { [ -e "$(program "$1")" ] && cmp -s "$folder/$(recipe "$1")" "$(built_from "$1")"; }
+
+missing_tools() { # why a program cannot be built here; nothing when it can
+    case $1 in
+    zipkin) { has mvn && has java; } || echo "needs Maven and Java 17 or later (Debian: maven)" ;;
+    *) has go || echo "needs Go 1.25 or later (https://go.dev/dl)" ;;
+    esac
+}
 
 step() { # step WHAT COMMAND…: with a line of progress for every hundred that the command prints
     say "$1" "$2"
@@ -42,37 +56,66 @@ build_otelcol() {
     cp "$folder/ocb.yaml" "$source"
     (cd "$source" && step SOURCES "modules of the Collector" \
         env GOFLAGS=-mod=mod "$GOBIN/builder" --config ocb.yaml --skip-compilation)
-    step COMPILE "otelcol $version: the longest part, up to 800 packages" \
-        go build -C "$source/source" -v -trimpath -ldflags='-s -w' -o "$cache/otelcol.new" .
+    step COMPILE "otelcol $version: the longest part, up to 1900 packages" \
+        go build -C "$source/source" -v -trimpath -ldflags='-s -w' -o "$1" .
 }
 
-build_jaeger() {
-    cp "$folder"/jaeger/go.{mod,sum} "$source"
-    step COMPILE "jaeger $(sed -n 's,.*jaegertracing/jaeger \([^ ]*\).*,\1,p' "$folder/jaeger/go.mod"): 2300 packages" \
-        go build -C "$source" -mod=readonly -v -trimpath -ldflags='-s -w' -o "$cache/jaeger.new" \
-        github.com/jaegertracing/jaeger/cmd/jaeger
+compile() { # compile NAME PACKAGE OUTPUT COUNT [OPTION…]: a program of the module tests/backends/NAME
+    local name=$1 package=$2 output=$3 count=$4 version
+    shift 4
+    version=$(sed -n "s,^.*${package%/cmd/*} \(v[^ ]*\).*,\1,p" "$folder/$name/go.mod")
+    cp "$folder/$name"/go.{mod,sum} "$source"
+    step COMPILE "$name $version: $count packages" \
+        go build -C "$source" -mod=readonly -v -trimpath -ldflags='-s -w' "$@" -o "$output" "$package"
+}
+
+build_jaeger() { compile jaeger github.com/jaegertracing/jaeger/cmd/jaeger "$1" 2300; }
+
+# What would discover targets in clouds is most of it.
+build_prometheus() {
+    compile prometheus github.com/prometheus/prometheus/cmd/prometheus "$1" 1000 -tags remove_all_sd
+}
+
+build_zipkin() {
+    local archive version
+    archive=$(sed -n 's/^[0-9a-f]*  //p' "$folder/zipkin/SHA256SUMS")
+    version=${archive#zipkin-server-}
+    version=${version%-exec.jar}
+    step FETCH "zipkin $version: 125 MiB" \
+        mvn -B -ntp org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
+        -Dartifact="io.zipkin:zipkin-server:$version:jar:exec" -DoutputDirectory="$source"
+    (cd "$source" && sha256sum --check --quiet "$folder/zipkin/SHA256SUMS") ||
+        fail "$archive is not the file of tests/backends/zipkin/SHA256SUMS"
+    mv "$source/$archive" "$1"
 }
 
 build() { # build PROGRAM, unless it is there
+    local made needs
+    made=$(program "$1")
     if ! ready "$1"; then
-        command -v go >/dev/null || fail "needs Go 1.25 or later to build $1:" \
-            "install it from https://go.dev/dl/ and run make backends again"
-        rm -rf "$cache/$1" "$source"
+        needs=$(missing_tools "$1")
+        [ -z "$needs" ] || fail "$1 $needs"
+        rm -rf "$made" "$source"
         mkdir -p "$source"
         log=$cache/$1.log
-        "build_$1"
+        "build_$1" "$made.new"
         # In this order: what was interrupted is not taken for what is ready.
-        cp "$folder/$(recipe "$1")" "$cache/$(built_from "$1")"
-        mv "$cache/$1.new" "$cache/$1"
+        cp "$folder/$(recipe "$1")" "$(built_from "$1")"
+        mv "$made.new" "$made"
         rm -rf "$source"
     fi
-    say READY "$cache/$1 ($(($(stat -c %s "$cache/$1") >> 20)) MiB)"
+    say READY "$made ($(($(stat -c %s "$made") >> 20)) MiB)"
 }
 
-programs=("$@")
-[ $# -gt 0 ] || programs=(otelcol jaeger)
-for program in "${programs[@]}"; do recipe "$program" >/dev/null; done
 PATH=$PATH:/usr/local/go/bin
+programs=("$@")
+if [ $# = 0 ]; then
+    for program in otelcol jaeger prometheus zipkin; do
+        needs=$(missing_tools "$program")
+        if [ -z "$needs" ] || ready "$program"; then programs+=("$program"); else say WITHOUT "$program: $needs"; fi
+    done
+fi
+for program in "${programs[@]}"; do recipe "$program" >/dev/null; done
 mkdir -p "$cache"
 exec 9>"$cache/lock" # two builds at once would write into one folder
 flock -n 9 || { say WAIT "for the build that is under way"; flock 9; }

@@ -46,6 +46,11 @@ class Ports:
         """Whether the port has been told of, so that nothing more is to come."""
         return (queue_pair.device, queue_pair.port) in self._gids
 
+    def only_port(self, device: str) -> int:
+        """The number of a device's port, of which there is no other; 0: there are others, or none is known."""
+        found = [port for name, port in self._gids if name == device]
+        return found[0] if len(found) == 1 else 0
+
     def local(self, queue_pair: QueuePair) -> End | None:
         """The queue pair's own end; None: not known."""
         key = queue_pair.device, queue_pair.port

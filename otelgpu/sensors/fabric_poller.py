@@ -102,17 +102,20 @@ class _Polled:
     def _run(self) -> None:
         took_s = 0.0
         while self._wait(took_s):
-            began_ns = time.monotonic_ns()
-            self.asked_ns = began_ns
-            found = self._sensor.poll(began_ns)
-            self.asked_ns = 0
-            with self._lock:
-                self._counters = dict(self._sensor.counters)
-                self._keep(found)
-            took_s = (time.monotonic_ns() - began_ns) / 1e9
+            took_s = self._poll()
+        self._poll()  # what came up to the end
+        self._sensor.close()
+
+    def _poll(self) -> float:
+        """Once; the seconds it took."""
+        began_ns = time.monotonic_ns()
+        self.asked_ns = began_ns
+        found = self._sensor.poll(began_ns)
+        self.asked_ns = 0
         with self._lock:
             self._counters = dict(self._sensor.counters)
-        self._sensor.close()
+            self._keep(found)
+        return (time.monotonic_ns() - began_ns) / 1e9
 
     def _keep(self, found: list[FabricInput]) -> None:
         self._ready += found
@@ -174,7 +177,7 @@ class FabricPoller:
             self._log.thread.start()
 
     def stop(self, deadline_s: float = 1.0) -> None:
-        """End the threads; one that hangs in a driver is left to die with the process. Idempotent."""
+        """Read once more and end the threads; one that hangs in a driver is left to die with the process. Idempotent."""
         if self._stopping.is_set():
             return
         self._stopping.set()

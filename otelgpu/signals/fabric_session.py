@@ -212,6 +212,7 @@ class FabricSession:
     def _change(self, fact: QueuePairChanged) -> None:
         queue_pair = self._queue_pairs.change(fact)
         if queue_pair is not None:
+            self._infer_port(queue_pair)
             self._recount = True
             self._changed[queue_pair] = None
 
@@ -281,7 +282,14 @@ class FabricSession:
         if queue_pair is not None and not queue_pair.device:
             device, port = self._read.get((key[0], key[2]), ("", 0))
             queue_pair.device, queue_pair.port = device, queue_pair.port or port
+        if queue_pair is not None:
+            self._infer_port(queue_pair)
         return queue_pair
+
+    def _infer_port(self, queue_pair: QueuePair) -> None:
+        """The change that told the port of a late one was before the agent looked."""
+        if queue_pair.late and not queue_pair.port:
+            queue_pair.port = self._places.only_port(queue_pair.device)
 
     def _shared(self, tgid: int, address: int, number: int) -> QueuePair | None:
         """What stands for the shared receive queues of a process, or for queue pairs that are not known."""

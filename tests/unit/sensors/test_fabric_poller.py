@@ -75,14 +75,16 @@ def test_ports_and_the_log_come_together(tmp_path: Path) -> None:
     log.close()
 
 
-def test_it_ends_at_once_and_lets_go() -> None:
+def test_it_reads_once_more_at_the_end_and_lets_go() -> None:
     sensor = Scripted([SEEN])
     poller = FabricPoller(3600, watch=sensor, log=None)
     poller.start()
     assert until(poller, 1) == [SEEN]
+    sensor.found = [READ]
     poller.stop(30)
     poller.stop()
-    assert (sensor.polls, sensor.closed) == (1, True)
+    assert poller.collect(time.monotonic_ns()) == [READ]
+    assert (sensor.polls, sensor.closed) == (2, True)
     assert poller.counters == {"port_unreadable": 1}
 
 
@@ -130,5 +132,6 @@ def test_readings_that_nobody_collects_are_dropped_and_ports_are_not(monkeypatch
     poller = FabricPoller(3600, watch=sensor, log=None)
     poller.start()
     assert until(poller, 1) == [SEEN]
+    sensor.found = []
     poller.stop(30)
     assert poller.counters["readings_dropped"] == 3

@@ -427,6 +427,17 @@ def test_one_that_was_there_before_is_placed_by_the_drivers_counters() -> None:
     assert host.points("rdma.qp.work_requests") == {("rxe0", "send", 1, 17): 2, ("send", 18): 2}
 
 
+@pytest.mark.parametrize("ports", [1, 2])
+def test_one_that_was_there_before_is_on_the_port_of_a_device_that_has_no_other(ports: int) -> None:
+    host = Host()
+    for number in range(1, ports + 1):
+        host.session.learn(port(port=number))
+    caller = Caller()
+    host.take(caller.ready(port=0)).tell(caller.now_ns)
+    host.take(used(caller), caller.destroy()).tell(LATER)
+    assert host.points("rdma.qp.posts") == {("rxe0", *([1] if ports == 1 else []), 17, "rc"): 510}
+
+
 def test_latencies_keep_their_powers_of_two() -> None:
     caller = Caller()
     host = Host().take(*caller.connect())
