@@ -11,8 +11,8 @@ ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
 AS_ROOT := $(ROOT) env PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(PYTHON_VENV)
 
 C_SOURCES = $(shell git ls-files --cached --others --exclude-standard "*.c" "*.h" "*.cpp")
-NO_ROOT_TESTS = $(wildcard tests/unit tests/golden tests/contract)
-ROOT_TESTS = $(wildcard tests/kernel tests/backends tests/gpu)
+NO_ROOT_TESTS = $(wildcard tests/unit tests/golden tests/contract tests/deploy)
+ROOT_TESTS = $(wildcard tests/kernel tests/backends tests/browser tests/gpu)
 
 # $(call step,what): progress, one line a step.
 step = @printf '\n== %s\n' '$(1)'
@@ -47,7 +47,7 @@ lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format
 	@$(PYTHON_VENV) -m ruff check .
 	@$(PYTHON_VENV) -m ruff format --check .
 	$(call step,mypy --strict)
-	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py tools tests/rig examples/demo.py
+	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py tools tests/rig tests/backends examples/demo.py examples/demo_jaeger.py
 	$(call step,clang-format)
 	@$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
 	@echo '$(words $(C_SOURCES)) files are formatted'
@@ -100,9 +100,14 @@ fuzz: $(PYTHON_VENV) ## Fuzz what parses foreign bytes (FUZZ_SECONDS=60 for each
 	@$(PYTHON_VENV) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60) $(filter-out all,$(FUZZ_TARGETS))
 
 .PHONY: backends
-backends: ## Build the Collector and Jaeger for tests/backends and make bench (needs Go; ten minutes, then quick)
+backends: ## Build the Collector, Jaeger, Prometheus, Zipkin for tests/backends (needs Go; ten minutes, then quick)
 	$(call step,backends)
 	@tools/backends.sh
+
+.PHONY: image
+image: ## Build the images of deploy/ on a Debian of debootstrap's, for tests/kernel/test_image.py (root, podman)
+	$(call step,image)
+	@$(ROOT) tools/image.sh
 
 .PHONY: bench
 bench: setup fakes ## Benchmarks: a table and JSON of ratios against baselines (OTELGPU_BENCH_QUICK=1: short)
@@ -113,6 +118,12 @@ bench: setup fakes ## Benchmarks: a table and JSON of ratios against baselines (
 demo: setup fakes ## An LLM server, 20 streamed requests, their traces
 	$(call step,demo)
 	@$(AS_ROOT) -m examples.demo $(DEMO_ARGS)
+
+.PHONY: demo-jaeger
+demo-jaeger: setup fakes ## The same through a Collector into Jaeger and back (DEMO_ARGS="--keep", "--training")
+	$(call step,demo-jaeger)
+	@tools/backends.sh otelcol jaeger
+	@$(AS_ROOT) -m examples.demo_jaeger $(DEMO_ARGS)
 
 .PHONY: docs
 docs: $(PYTHON_VENV) ## Rewrite the tables in docs/ that are made from the code

@@ -2,125 +2,47 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import secrets
 import signal
-import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 from otelgpu import __version__
 from otelgpu.capture import CaptureError, CaptureReader, CaptureWriter, Header
 from otelgpu.discover.devices import DeviceFollower
-from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Exporter
 from otelgpu.families.base import Family
 from otelgpu.kernel import clock
 from otelgpu.kernel.libbpf import exit_at_once
 from otelgpu.kernel.trace_context_map import TraceContextMap
-from otelgpu.model.inputs import Input, LossCounted, Tick
-from otelgpu.model.resource import AttributeValue, Resource, resource
+from otelgpu.model.inputs import Input, LossCounted
+from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.telling import Telling
+from otelgpu.selfwatch import SelfWatch
 from otelgpu.sensors.device_poller import DevicePoller
 from otelgpu.sensors.fabric_poller import FabricPoller
+from otelgpu.session import Session, own_resource
 from otelgpu.signals.summary import Summary
 from otelgpu.sources import Source
 from otelgpu.symbols.demangle import demangle, short_name
 
 if TYPE_CHECKING:
-    from otelgpu.pipeline import Pipeline, Spans
+    from otelgpu.export.health import HealthServer
 
 _log = logging.getLogger("otelgpu.agent")
-
-FLUSH_SECONDS: Final = 5.0
 
 EAGER_SECONDS: Final = 2.0
 """How long after its start a session looks often: somebody may be waiting for the first span."""
 _EAGER_INTERVAL_S: Final = 0.03
-
-
-def own_resource(extra: Mapping[str, AttributeValue]) -> Resource:
-    """The resource of this program: what its own metrics are about."""
-    return resource(
-        {
-            **extra,
-            "service.name": "otelgpu",
-            "service.version": __version__,
-            "service.instance.id": f"{socket.gethostname()}-{os.getpid()}",
-            "process.pid": os.getpid(),
-        }
-    )
-
-
-class Session:
-    """Inputs → pipeline → exporters. The same for a live source and for a capture."""
-
-    def __init__(
-        self, pipeline: Pipeline, exporters: Sequence[Exporter], *, metric_interval_s: float | None
-    ) -> None:
-        self._pipeline = pipeline
-        self._exporters = exporters
-        self._interval = metric_interval_s
-        self._lost: Counter[str] = Counter()
-        self._next_metrics = time.monotonic() + (metric_interval_s or 0)
-
-    @property
-    def summary(self) -> Summary:
-        """Totals so far."""
-        return self._pipeline.summary
-
-    def take(self, inputs: Iterable[Input]) -> None:
-        """Feed inputs and hand on what comes out; metrics when they are due."""
-        for item in inputs:
-            spans = self._pipeline.feed(item)
-            if isinstance(item, Tick):
-                self._export(spans)
-        if self._interval is not None and time.monotonic() >= self._next_metrics:
-            self._next_metrics += self._interval
-            self.export_metrics()
-
-    def export_metrics(self) -> None:
-        """All metrics as of now, the exporters' own losses among them."""
-        lost: Counter[str] = Counter()
-        for exporter in self._exporters:
-            for key, count in exporter.stats().items():
-                _, _, reason = key.partition("_lost_")
-                lost[reason] += count if reason else 0
-        for reason, count in (lost - self._lost).items():
-            self._pipeline.feed(LossCounted(family="export", reason=reason, count=count))
-        self._lost = lost
-        data, points = self._pipeline.read_metrics()
-        for exporter in self._exporters:
-            exporter.export_metrics(data, points)
-
-    def thread_contexts(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:
-        """What threads work for now: see :meth:`Pipeline.thread_contexts`."""
-        return self._pipeline.thread_contexts()
-
-    def finish(self, deadline_s: float = FLUSH_SECONDS) -> dict[str, int]:
-        """Tell everything, flush, close; what the exporters accepted and lost, summed over them."""
-        self._export(self._pipeline.finish())
-        self.export_metrics()
-        until = time.monotonic() + deadline_s
-        stats: dict[str, int] = {}
-        for exporter in self._exporters:
-            exporter.close(max(until - time.monotonic(), 0.1))
-            for key, value in exporter.stats().items():
-                stats[key] = stats.get(key, 0) + value
-        return stats
-
-    def _export(self, spans: Spans) -> None:
-        if len(self._exporters) > 1:
-            spans = list(spans)  # which are made as they are taken, once
-        for exporter in self._exporters:
-            exporter.export_spans(spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +98,14 @@ class Plan:
     telling: Telling
     open_exporters: Callable[[], Sequence[Exporter]]
     capture: Path | None
+    capture_file: BinaryIO | None = None  # where it was opened before
     attributes: Mapping[str, AttributeValue]
     interval_s: float
     metric_interval_s: float
     device_interval_s: float = 0.0  # how often NVML is read; 0: never
     fabric_interval_s: float = 0.0  # how often RDMA ports are, and whether the kernel's log is; 0: never
     publish_context: bool = False  # what threads work for, to other eBPF tools
+    health_address: str = ""  # where probes and scrapes are answered; "": nowhere
     seed: int | None = None
 
 
@@ -218,6 +142,11 @@ class Sensors:
         ]
         return [*found, *losses, *inputs]
 
+    def poll_every(self, device_interval_s: float) -> None:
+        """Read NVML in another rhythm, if it is read."""
+        if self._poller is not None and device_interval_s:
+            self._poller.interval_s = device_interval_s
+
     def stop(self) -> None:
         """Read no more."""
         if self._poller is not None:
@@ -237,10 +166,28 @@ class Agent:
         self._began = time.monotonic()
         self._start = clock.anchor()
         self._writer = self._open_capture()
+        self._told = (
+            TraceContextMap() if plan.publish_context else None
+        )  # before exporters start threads: it forks
         self._session = self._open_session()
         self._sensors = Sensors(plan.device_interval_s, plan.fabric_interval_s)
-        self._told = TraceContextMap() if plan.publish_context else None
+        self.watch = SelfWatch(source, self._session, interval_s=plan.interval_s)
+        self._session.before_metrics = partial(self.watch.publish, "export")
+        self._health = self._open_health()
         self._feed([self._start])
+
+    def _open_health(self) -> HealthServer | None:
+        if not self._plan.health_address:
+            return None
+        from otelgpu.export.health import HealthServer  # most sessions have none
+        from otelgpu.export.prometheus import CONTENT_TYPE, exposition
+
+        server = HealthServer(
+            self._plan.health_address, self.watch, lambda data: (CONTENT_TYPE, exposition(data))
+        )
+        server.start()
+        _log.info("health and metrics at http://%s port %d", *server.address)
+        return server
 
     def _open_capture(self) -> CaptureWriter | None:
         if self._plan.capture is None:
@@ -252,7 +199,7 @@ class Agent:
             own=dict(self._own.attributes),
             btf=dict(self._source.btf_sections),
         )
-        return CaptureWriter(self._plan.capture, header)
+        return CaptureWriter(self._plan.capture, header, self._plan.capture_file)
 
     def _open_session(self) -> Session:
         from otelgpu.pipeline import Pipeline  # meanwhile the probes were loaded
@@ -273,21 +220,42 @@ class Agent:
     def work(self, interrupts: Interrupts, *, until: float | None = None, also: int | None = None) -> None:
         """Collect until asked to stop, until ``until`` (time.monotonic) or until ``also`` is readable."""
         others = [interrupts.fd] + ([also] if also is not None else [])
+        asking = [self._health.fd] if self._health is not None else []
         while True:
             timeout = self._plan.interval_s
             if time.monotonic() < self._began + EAGER_SECONDS:
                 timeout = min(timeout, _EAGER_INTERVAL_S)
             if until is not None:
                 timeout = min(timeout, max(until - time.monotonic(), 0))
-            ready = self._source.wait(timeout, others)
+            ready = self._source.wait(timeout, others + asking)
             self._collect()
             if ready & set(others) or (until is not None and time.monotonic() >= until):
                 return
 
     def _collect(self) -> None:
-        self._feed(self._sensors.join(self._source.collect(), self._source.gpu_processes))
+        began = time.monotonic()
+        inputs = self._sensors.join(self._source.collect(), self._source.gpu_processes)
+        self._feed(inputs)
         if self._told is not None:
             self._told.show(self._session.thread_contexts())
+        self.watch.turned(began, inputs)
+        if self._health is not None and self._health.is_asked():
+            self.watch.publish("scrape")
+            self._health.answer(self._session.read_own_metrics())
+
+    @property
+    def exporters(self) -> Sequence[Exporter]:
+        """Where the results go."""
+        return self._session.exporters
+
+    def go_on(self, plan: Plan, exporters: Sequence[Exporter]) -> None:
+        """Work as ``plan`` has it from now on, as far as that can be without a new start, and export there."""
+        self._collect()  # what was recorded so far is told as it was to be
+        self._plan = plan
+        self.watch.interval_s = plan.interval_s
+        self._session.retell(plan.telling, metric_interval_s=plan.metric_interval_s)
+        self._session.replace_exporters(exporters)
+        self._sensors.poll_every(plan.device_interval_s)
 
     def _feed(self, inputs: list[Input]) -> None:
         if self._writer is not None:
@@ -296,13 +264,15 @@ class Agent:
                     self._writer.write(item)
             except CaptureError as error:
                 _log.error("%s; the capture ends here, observing goes on", error)
-                self._writer.close()
+                with suppress(CaptureError):  # what it still holds finds no place either
+                    self._writer.close()
                 self._writer = None
                 inputs = [*inputs, LossCounted(family="capture", reason="write_failed", count=1)]
         self._session.take(inputs)
 
     def finish(self) -> Outcome:
         """Collect what is left, detach, flush."""
+        self.watch.stop()
         self._sensors.stop()
         self._collect()
         if self._told is not None:
@@ -316,6 +286,8 @@ class Agent:
         }
         exported = self._session.finish()
         self._source.close()
+        if self._health is not None:
+            self._health.close()
         if self._writer is not None:
             try:
                 self._writer.close()
@@ -368,66 +340,3 @@ def replay(
         submitted={},
         seconds=time.monotonic() - began,
     )
-
-
-class CannotStartError(OtelgpuError):
-    """The program to observe could not be started; ``exit_code`` is what a shell gives."""
-
-    def __init__(self, program: str, number: int) -> None:
-        super().__init__(f"cannot start {program}: {os.strerror(number)}")
-        self.errno = number
-        self.exit_code = 127 if number == errno.ENOENT else 126
-
-
-class Child:
-    """A program that waits before exec until everything that watches it is in place."""
-
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
-        self._go_read, self._go_write = os.pipe()
-        failed_read, failed_write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                os.close(self._go_write)
-                os.close(failed_read)
-                if os.read(self._go_read, 1):
-                    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and inherited across exec
-                        signal.signal(ignored, signal.SIG_DFL)
-                    os.execvpe(argv[0], list(argv), dict(environ if environ is not None else os.environ))
-            except OSError as error:
-                os.write(failed_write, str(error.errno).encode())
-            finally:
-                os._exit(127)
-        os.close(self._go_read)
-        os.close(failed_write)
-        self._failed_read = failed_read
-        self.pidfd = os.pidfd_open(self.pid)
-        self._argv = argv
-
-    def start(self) -> None:
-        """Let it exec. Raises :class:`CannotStartError`."""
-        os.write(self._go_write, b"!")
-        os.close(self._go_write)
-        with os.fdopen(self._failed_read, "rb") as pipe:
-            failure = pipe.read()
-        if failure:
-            os.waitpid(self.pid, 0)
-            raise CannotStartError(self._argv[0], int(failure))
-
-    def abandon(self) -> None:
-        """End it without having started the program."""
-        os.close(self._go_write)
-        os.waitpid(self.pid, 0)
-
-    def signal(self, number: int) -> None:
-        """Pass a signal on; nothing happens when it has ended."""
-        try:
-            signal.pidfd_send_signal(self.pidfd, number)
-        except ProcessLookupError:
-            return
-
-    def wait(self) -> int:
-        """The exit code as a shell gives it: 128 + n when signal n ended it."""
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        os.close(self.pidfd)
-        return code if code >= 0 else 128 - code

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from otelgpu.errors import OtelgpuError
+from otelgpu.kernel.output_files import open_output
 from otelgpu.layout.btf import Btf, BtfError
 from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, ProcessDevices
 from otelgpu.model.fabric import (
@@ -75,6 +76,7 @@ class _Seen(msgspec.Struct, frozen=True, tag="process", array_like=True):
     time_ns: int
     attributes: dict[str, AttributeValue]
     parent: int = 0
+    same_program: bool = False
 
 
 class _Gone(msgspec.Struct, frozen=True, tag="gone", array_like=True):
@@ -148,15 +150,26 @@ _FabricFrame = _Port | _PortReadings | _PairReadings | _PortGone | _HardwareErro
 _Frame = _Records | _Clock | _Seen | _Gone | _Named | _Loss | _Counted | _Tick | _DeviceFrame | _FabricFrame
 
 
+def create_capture(path: Path) -> BinaryIO:
+    """An empty file, for the owner's eyes only: prompts and credentials are in what crosses sockets.
+
+    Raises :class:`CaptureError`.
+    """
+    try:
+        return os.fdopen(open_output(path, 0o600), "wb")
+    except OSError as error:
+        raise CaptureError(f"cannot write capture {path}: {error.strerror}") from error
+
+
 class CaptureWriter:
     """Writes inputs as they come. Raises :class:`CaptureError` when the disk does not take them."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: Header, file: BinaryIO | None = None) -> None:
+        """``file``: what :func:`create_capture` opened at ``path``, where that was done before."""
         self._path = path
         self._encode = msgspec.msgpack.Encoder().encode
+        self._file = file or create_capture(path)
         try:
-            # It holds what crossed the sockets, prompts and credentials included: for the owner's eyes only.
-            self._file: BinaryIO = open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
             self._file.write(MAGIC)
         except OSError as error:
             raise CaptureError(f"cannot write capture {path}: {error.strerror}") from error
@@ -244,9 +257,14 @@ class CaptureReader:
                 )
             case _Clock(monotonic_ns, unix_ns):
                 return ClockAnchor(monotonic_ns=monotonic_ns, unix_ns=unix_ns)
-            case _Seen(tgid, time_ns, attributes, parent):
-                described = resource(attributes)
-                return ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described, parent=parent)
+            case _Seen(tgid, time_ns, attributes, parent, same_program):
+                return ProcessSeen(
+                    tgid=tgid,
+                    time_ns=time_ns,
+                    resource=resource(attributes),
+                    parent=parent,
+                    same_program=same_program,
+                )
             case _Gone(tgid, time_ns):
                 return ProcessGone(tgid=tgid, time_ns=time_ns)
             case _Named(tgid, address, name, known):
@@ -277,7 +295,7 @@ def _frame(item: Input) -> _Frame:
             return _Clock(item.monotonic_ns, item.unix_ns)
         case ProcessSeen():
             attributes = {_text(k): _value(v) for k, v in item.resource.attributes}
-            return _Seen(item.tgid, item.time_ns, attributes, item.parent)
+            return _Seen(item.tgid, item.time_ns, attributes, item.parent, item.same_program)
         case ProcessGone():
             return _Gone(item.tgid, item.time_ns)
         case FunctionNamed():

@@ -52,6 +52,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Percent of a core that counting a process's RDMA posts and polls may cost it. 0: neither; 100: all, always."""
     rdma_transfers: bool = False
     """A span for each RDMA work request (while all are counted): for looking into one, not to be left on."""
+    file_slow_ms: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1.0
+    """Where NCCL is used: calls on files that take so long are told, in steps of training and as metrics."""
     collective_sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     """Share of the collectives that are told as traces: the same ones on every rank. Metrics have them all."""
     own_spans: OwnSpans = "auto"
@@ -78,12 +80,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """agent: only processes in these cgroup v2 directories."""
     containers: tuple[str, ...] = ()
     """agent: only processes in these containers, by id or the beginning of one."""
+    kubernetes_api: bool = False
+    """Ask the Kubernetes API server what the pods of this node are called (docs/identity.md)."""
     resource_attributes: dict[str, str] = {}
     """Added to every resource."""
     otlp: dict[str, str] = {}
     """OTEL_EXPORTER_OTLP_* by their names in small letters without the prefix (endpoint, headers, …)."""
+    health_address: str = ""
+    """agent: PORT, HOST:PORT or [IPV6]:PORT that serves /healthz, /readyz and /metrics; loopback without a host."""
+    drop_privileges: bool = True
+    """Give up the capabilities that are not needed once the probes are loaded (docs/privileges.md)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     """Of this program's own log, on standard error."""
+    log_format: Literal["text", "json"] = "text"
+    """json: each line of the log is a JSON object."""
 
 
 def load_config(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:

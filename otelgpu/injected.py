@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,8 @@ from otelgpu.discover.kernel_names import KernelNamer, NameKinds
 from otelgpu.discover.maps import Mapping as Mapped
 from otelgpu.discover.maps import executable_mappings
 from otelgpu.discover.probes import Placement
-from otelgpu.discover.processes import ProcessFacts, describe, process_resource
+from otelgpu.discover.processes import ProcessFacts, describe
+from otelgpu.discover.resources import Describer
 from otelgpu.discover.symbols import AddressResolver
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.base import Family
@@ -28,7 +29,7 @@ from otelgpu.kernel.inject_records import FAMILY
 from otelgpu.kernel.loader import read_image
 from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Input, LossCounted, ProcessGone, ProcessSeen, Tick
-from otelgpu.model.resource import AttributeValue
+from otelgpu.model.vitals import Attachment, RingFill
 
 _LOOK_EVERY_S: Final = 0.02  # at how full the rings are: they wake nobody
 _FULL_ENOUGH: Final = 0.25
@@ -55,7 +56,7 @@ class InjectedSource:
         self,
         families: Mapping[str, Family],
         *,
-        base_attributes: Mapping[str, AttributeValue] | None = None,
+        describer: Describer | None = None,
         device_time: bool = False,
         ring_bytes: int = 1 << 20,
         socket_path: Path | None = None,
@@ -67,7 +68,7 @@ class InjectedSource:
             )
         self._image = read_image(FAMILY)
         self._library = read_library()
-        self._base_attributes = dict(base_attributes or {})
+        self.describer = describer or Describer()
         self._device_time = device_time
         self.unseen = tuple(name for name in families if name != FAMILY)
         self.counters: Counter[str] = Counter()
@@ -121,6 +122,22 @@ class InjectedSource:
         """Those that made a call."""
         return self._present
 
+    @property
+    def rings(self) -> dict[str, RingFill]:
+        """The fullest of the threads' rings, as it is now."""
+        limit = self._listener.ring_bytes
+        return {FAMILY: RingFill(high_water=round(self._listener.pressure() * limit), limit=limit)}
+
+    @property
+    def attachments(self) -> dict[int, Attachment]:
+        """The library writes what each process calls, from the first call on."""
+        return {
+            tgid: Attachment(
+                executable=Path(self._images[tgid].path).name if tgid in self._images else "", attached=1
+            )
+            for tgid in self._present
+        }
+
     def observe(self, tgid: int) -> None:
         """A process is in scope by its environment, not by its number; but it exists now, so threads may."""
         self._listener.start()
@@ -128,6 +145,9 @@ class InjectedSource:
     def observe_running(self) -> None:
         """What runs already has no library in it; what has one and waits for the agent may come now."""
         self._listener.start()
+
+    def rescope(self, admits: Callable[[int], bool]) -> None:
+        """In scope is who comes."""
 
     def prepare_file(self, path: Path) -> None:
         """There is nothing to prepare in a file."""
@@ -173,7 +193,7 @@ class InjectedSource:
             if look.facts is None:
                 self.counters["process_not_described"] += 1
                 continue
-            described = process_resource(look.facts, self._base_attributes)
+            described = self.describer.describe(look.facts)
             self._ready.append(
                 ProcessSeen(tgid=tgid, time_ns=look.time_ns, resource=described, parent=look.facts.ppid)
             )
@@ -199,6 +219,7 @@ class InjectedSource:
         batches = self._listener.drain(now_ns)
         found += self._ready
         self._ready = []
+        found += self.describer.renewed(now_ns)
         for batch in batches:
             self._namer.learn(batch, self._kinds)
         for batch in batches:
@@ -206,6 +227,7 @@ class InjectedSource:
             found.append(batch)
         for tgid in gone:
             self._present.discard(tgid)
+            self.describer.forget(tgid)
             self._images.pop(tgid, None)
             self._namer.forget(tgid)
             self._resolver.forget(tgid)
@@ -230,7 +252,7 @@ class InjectedSource:
 
     def losses(self) -> list[Input]:
         """What was lost since the last call."""
-        found: list[Input] = []
+        found: list[Input] = [*self.describer.losses()]
         for (room, reason), total in self.totals().items():
             grown = total - self._reported[room, reason]
             if grown > 0 and reason != "submitted":
@@ -240,6 +262,7 @@ class InjectedSource:
 
     def close(self) -> None:
         """Stop listening; programs go on, unobserved. Idempotent."""
+        self.describer.close()
         self._listener.close()
         self._events.close()
         self._resolver.close()

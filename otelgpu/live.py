@@ -10,13 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import select
-import signal
-import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -24,22 +22,25 @@ from typing import Final
 
 import numpy as np
 
+from otelgpu.discover.attachments import Attachments
 from otelgpu.discover.followed import FollowedConnections
 from otelgpu.discover.kernel_names import KernelNamer, NameKinds
 from otelgpu.discover.maps import executable_mappings
-from otelgpu.discover.probes import Placement, ProbePlacer
+from otelgpu.discover.probes import KEEP_NS, Placement, ProbePlacer
 from otelgpu.discover.process_context import ProcessContexts
-from otelgpu.discover.processes import describe, list_processes, process_resource
+from otelgpu.discover.processes import descendants, describe, list_processes
+from otelgpu.discover.resources import Describer
 from otelgpu.discover.symbols import AddressResolver
 from otelgpu.discover.thread_context import ThreadContexts
 from otelgpu.discover.watchers import Watcher, WatchSettings, open_watcher
-from otelgpu.families.base import Family, Load, OperationSignals
+from otelgpu.families.base import Beside, Family, Load, OperationSignals
 from otelgpu.kernel import clock, features
 from otelgpu.kernel.attach import attach_tracepoints, functions_of, hooks_of
+from otelgpu.kernel.holding import Holding
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family, read_image
 from otelgpu.kernel.overload import Overload
-from otelgpu.kernel.scope import put_cgroup
+from otelgpu.kernel.scope import Scope, keep_only, put_cgroup, put_process
 from otelgpu.kernel.trace_context_map import PINNED_AT, open_trace_contexts
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.layout.btf import Btf
@@ -55,27 +56,14 @@ from otelgpu.model.inputs import (
     Records,
     Tick,
 )
-from otelgpu.model.resource import AttributeValue
+from otelgpu.model.vitals import Attachment, RingFill
 
 _log = logging.getLogger("otelgpu.live")
 
 _PROCESS: Final = "process"
 _MAPPING: Final = "process_mapping"
-_IN_FLIGHT_S: Final = 0.005  # a BPF program that has begun has ended by then
 _PROCESS_RING_BYTES: Final = 1 << 20
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """Whose events are wanted."""
-
-    everything: bool = False
-    processes: tuple[int, ...] = ()
-    follow_children: bool = True
-    newborn: bool = False  # they have not begun to run: no call of theirs is under way
-    cgroups: tuple[Path, ...] = ()  # directories of cgroup v2
-    admits: Callable[[int], bool] | None = None  # whether a process that starts is to be observed too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +75,12 @@ class LiveSettings:
     hold_on_load: bool = False
     return_probes: bool | None = None  # None: find out whether they are safe
     sessions: bool = True  # where the kernel has them: the entry decides whether the return is probed
-    base_attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    describer: Describer = field(default_factory=Describer)
     knobs: Mapping[str, int] = field(default_factory=dict)  # constants of the families' BPF programs, by name
     trace_contexts: Path | None = PINNED_AT  # OBI's map, read if it is there at the start
     meanwhile: Callable[[], None] = lambda: None  # what there is to do while the kernel verifies programs
     watching: WatchSettings = field(default_factory=WatchSettings)
+    keep_probes_s: float = KEEP_NS / 1e9  # on a file that no process has mapped
 
 
 class LiveSource:
@@ -113,6 +102,7 @@ class LiveSource:
         self.overloads: list[Overload] = []
         self._name_kinds: dict[str, NameKinds] = {}
         self._loader: Loader | None = None
+        self._holding: Holding | None = None
         self._found_mapped: frozenset[str] = frozenset()
         try:
             self._load(families)
@@ -120,6 +110,9 @@ class LiveSource:
             self.close()
             raise
         process = self._loaded[_PROCESS]
+        if settings.hold_on_load:
+            self._holding = Holding(process, self.counters)
+        self._attachments = Attachments()
         self._thread_contexts = ThreadContexts(
             process.map("context_processes"), process.map("context_published"), process.image.btf
         )
@@ -133,6 +126,7 @@ class LiveSource:
         self._reported: Counter[tuple[str, str]] = Counter()
         self._anchors = clock.Anchors()
         self._counted_ns = 0
+        self._released_ns = clock.monotonic_ns()
 
     @property
     def btf(self) -> dict[str, Btf]:
@@ -158,6 +152,16 @@ class LiveSource:
     def stems(self) -> frozenset[str]:
         """Names of the libraries that are looked for before a program has them."""
         return self._placer.stems - self._found_mapped
+
+    @property
+    def attachments(self) -> dict[int, Attachment]:
+        """Every process that has a file with probes."""
+        return dict(self._attachments.read())
+
+    @property
+    def rings(self) -> dict[str, RingFill]:
+        """By family; what each has as its high water is forgotten."""
+        return {name: loaded.ring.take_fill() for name, loaded in self._loaded.items()}
 
     @property
     def gpu_processes(self) -> Set[int]:
@@ -198,6 +202,10 @@ class LiveSource:
         self._images = {name: read_image(name) for name in families}
         self._operations = {n for n, f in families.items() if isinstance(f.signals, OperationSignals)}
         functions = {name: functions_of(image) for name, image in self._images.items()}
+        self._beside = {
+            name: [other for other, family in families.items() if family.load == Beside(name)]
+            for name in families
+        }
         self._found_mapped = frozenset(
             chain.from_iterable(
                 functions[n].values() for n, family in families.items() if family.load is Load.MAPPED
@@ -210,14 +218,14 @@ class LiveSource:
             loading = [
                 pool.submit(self._loader.load, image)
                 for name, image in self._images.items()
-                if families[name].load is Load.AT_ONCE
+                if families[name].at_once(families)
             ]
             settings.meanwhile()
         adopted = [process, *(done.result() for done in loading)]
         for loaded in adopted:
             self._adopt(loaded)
         for name, family in families.items():
-            if family.load is not Load.AT_ONCE:
+            if isinstance(family.load, Load) and family.load is not Load.AT_ONCE:
                 self._placer.add_later(functions[name], partial(self._load_late, name))
 
     def _load_late(self, name: str) -> None:
@@ -225,6 +233,8 @@ class LiveSource:
         assert self._loader is not None
         try:
             self._adopt(self._loader.load(self._images[name]))
+            for other in self._beside.get(name, ()):
+                self._load_late(other)
         except BpfError as error:
             self.counters["family_not_loaded"] += 1
             _log.warning("family %s is not observed: %s", name, error)
@@ -264,9 +274,7 @@ class LiveSource:
     def observe(self, tgid: int) -> None:
         """Bring a process into scope and look at what it has mapped."""
         self._adopt_connections(tgid)  # first: what a thread does with one then is known from its beginning
-        try:
-            self._loaded[_PROCESS].map("scope_processes").put(struct.pack("<I", tgid), b"\1")
-        except BpfError:
+        if not put_process(self._loaded[_PROCESS], tgid):
             self.counters["scope_table_full"] += 1
             return
         self._process_contexts.look_at(tgid, time.monotonic())
@@ -285,9 +293,18 @@ class LiveSource:
             elif self._scope.admits(tgid):
                 self.observe(tgid)
 
+    def rescope(self, admits: Callable[[int], bool]) -> None:
+        """For a scope that admits some processes: see :class:`otelgpu.sources.Source`."""
+        self._scope = replace(self._scope, admits=admits)
+        picked = [tgid for tgid in list_processes() if tgid != os.getpid() and admits(tgid)]
+        for tgid in sorted(keep_only(self._loaded[_PROCESS], {*picked, *descendants(*picked)})):
+            self.observe(tgid)
+
     def _look_at(self, tgid: int) -> None:
         mappings = executable_mappings(tgid)
         placements = self._placer.examine_process(tgid, mappings)
+        for placement in placements:
+            self._attachments.note(tgid, placement)
         if any(map(self._has_calls, placements)):
             self._note_mapper(tgid)
         if placements:
@@ -298,17 +315,20 @@ class LiveSource:
         """Put probes on a file that a program is about to load."""
         self._placer.examine_file(path)
 
-    def _see(self, tgid: int, time_ns: int) -> None:
+    def _see(self, tgid: int, time_ns: int, *, again: bool = False) -> None:
+        """``again``: it is the program that it was, of which more is known."""
         facts = describe(tgid)
         if facts is None:
             return  # a loss only if records of it turn up: see _facts_for
+        again = again and tgid in self._seen
         self._seen.add(tgid)
-        self._namer.renew(tgid)
+        if not again:
+            self._namer.renew(tgid)
         context = self._process_contexts.of(tgid)
-        described = process_resource(
-            facts, self._settings.base_attributes, context.resource if context is not None else {}
+        described = self._settings.describer.describe(facts, context.resource if context is not None else {})
+        self._ready.append(
+            ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described, parent=facts.ppid, same_program=again)
         )
-        self._ready.append(ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described, parent=facts.ppid))
 
     def _adopt_connections(self, tgid: int) -> None:
         for followed in self._followed:
@@ -329,7 +349,7 @@ class LiveSource:
         try:
             while True:
                 left = max(deadline - time.monotonic(), 0)
-                if self._settings.hold_on_load:
+                if self._holding is not None:
                     left = min(left, 0.5)
                     self.start_holding()
                 due = self._thread_contexts.due_in(time.monotonic())
@@ -368,6 +388,7 @@ class LiveSource:
             self._see(tgid, time_ns)
             self._namer.inherit(int(record["parent"]), tgid)
             self._thread_contexts.inherit(int(record["parent"]), tgid)
+            self._attachments.inherit(int(record["parent"]), tgid)
             if int(record["parent"]) in self._mappers:
                 self._mappers.add(tgid)
                 self._resolver.inherit(int(record["parent"]), tgid)
@@ -379,12 +400,14 @@ class LiveSource:
             self._see(tgid, time_ns)
             self._namer.forget(tgid)
             self._mappers.discard(tgid)
-            if self._has_calls(self._placer.examine_program(tgid)):
+            program = self._placer.examine_program(tgid)
+            self._attachments.note(tgid, program)
+            if self._has_calls(program):
                 self._note_mapper(tgid)
             self._thread_contexts.look_at(tgid, time.monotonic())
         elif kind == "process_context":
             if self._process_contexts.published(tgid, int(record["address"]), time.monotonic()):
-                self._see(tgid, time_ns)
+                self._see(tgid, time_ns, again=True)
         elif kind == "process_exec" and self._scope.admits is not None and self._scope.admits(tgid):
             self.observe(tgid)
 
@@ -399,6 +422,8 @@ class LiveSource:
             if placement is not None:
                 if record["held"]:
                     placement.blind_ns = 0
+                late = not record["held"] and 0 < mapped_ns < placement.ready_ns
+                self._attachments.note(tgid, placement, blind=late)
                 self._tell_mapped(tgid)
                 if self._has_calls(placement):
                     self._mappers.add(tgid)
@@ -407,8 +432,8 @@ class LiveSource:
             if tgid in self._mappers:
                 self._note_mapper(tgid)
         finally:
-            if self._settings.hold_on_load:
-                self._let_go(tgid, record)
+            if self._holding is not None:
+                self._holding.let_go(tgid, record)
 
     def _tell_mapped(self, tgid: int) -> None:
         for watcher in self._watchers.values():
@@ -423,37 +448,15 @@ class LiveSource:
         self._mappers.add(tgid)
         self._resolver.remember(tgid)
 
-    def _let_go(self, tgid: int, record: np.void) -> None:
-        key = struct.pack("<QIxxxx", int(record["inode"]), int(record["device"]))
-        try:
-            self._loaded[_PROCESS].map("known_files").put(key, b"\1")
-        except BpfError:
-            self.counters["known_files_full"] += 1
-        if record["held"]:
-            self._continue(tgid)
-
-    def _continue(self, tgid: int) -> None:
-        try:
-            os.kill(tgid, signal.SIGCONT)
-        except ProcessLookupError:
-            self.counters["process_vanished"] += 1
-
     def start_holding(self) -> None:
         """Hold processes at what they map, for two seconds; :meth:`wait` prolongs it."""
-        if self._settings.hold_on_load:
-            self._loaded[_PROCESS].set_variable("hold_heartbeat_ns", clock.monotonic_ns())
+        if self._holding is not None:
+            self._holding.start()
 
     def stop_holding(self) -> None:
         """Hold nobody from here on, and let those go that are held now: before the source ends, or pauses."""
-        process = self._loaded.get(_PROCESS)
-        if process is None or not self._settings.hold_on_load:
-            return
-        process.set_variable("hold_heartbeat_ns", 0)
-        for _ in range(2):  # the second time for a program that had just looked at the heartbeat
-            for batch in process.drain():
-                for record in batch.records[batch.records["held"] == 1] if batch.kind == _MAPPING else ():
-                    self._continue(int(record["head"]["tgid"]))
-            time.sleep(_IN_FLIGHT_S)
+        if self._holding is not None and _PROCESS in self._loaded:
+            self._holding.stop()
 
     # -- collection -------------------------------------------------------------------------------
 
@@ -463,7 +466,8 @@ class LiveSource:
         self._handle_process_events()
         self._thread_contexts.retry(time.monotonic())
         for tgid in self._process_contexts.retry(time.monotonic()):
-            self._see(tgid, now_ns)
+            self._see(tgid, now_ns, again=True)
+        self._ready += self._settings.describer.renewed(now_ns)
         found: list[Input] = []
         if (anchor := self._anchors.due()) is not None:
             found.append(anchor)
@@ -495,8 +499,16 @@ class LiveSource:
         if now_ns - self._counted_ns >= _COUNTERS_EVERY_NS:
             self._counted_ns = now_ns
             found += self.losses()
+        self._release_probes(now_ns)
         found.append(Tick(time_ns=now_ns))
         return found
+
+    def _release_probes(self, now_ns: int) -> None:
+        """From files that nobody has any more, at a tenth of the time that they are kept."""
+        keep_ns = int(self._settings.keep_probes_s * 1e9)
+        if now_ns - self._released_ns >= keep_ns // 10:
+            self._released_ns = now_ns
+            self._placer.release(self._attachments.placements(), now_ns, keep_ns=keep_ns)
 
     def _facts_for(self, batch: Batch, tgids: list[int]) -> list[Input]:
         """What the pipeline cannot know of a batch: its processes, and the names of the functions in it."""
@@ -521,6 +533,7 @@ class LiveSource:
 
     def _forget(self, tgid: int) -> None:
         self._seen.discard(tgid)
+        self._settings.describer.forget(tgid)
         self._namer.forget(tgid)
         self._mappers.discard(tgid)
         self._resolver.forget(tgid)
@@ -529,6 +542,7 @@ class LiveSource:
             followed.forget(tgid)
 
     def _forget_contexts(self, tgid: int) -> None:
+        self._attachments.forget(tgid)
         self._thread_contexts.forget(tgid)
         self._process_contexts.forget(tgid)
 
@@ -557,7 +571,7 @@ class LiveSource:
 
     def losses(self) -> list[Input]:
         """What was lost since the last call, and what was counted in place of being recorded."""
-        found: list[Input] = [*self._counted()]
+        found: list[Input] = [*self._counted(), *self._settings.describer.losses()]
         for (room, reason), total in self.totals().items():
             grown = total - self._reported[room, reason]
             if grown and reason != "submitted":
@@ -568,6 +582,7 @@ class LiveSource:
     def close(self) -> None:
         """Detach everything; idempotent."""
         self.stop_holding()
+        self._settings.describer.close()
         for watcher in self._watchers.values():
             watcher.close()
         self._placer.detach()

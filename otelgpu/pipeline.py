@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -31,9 +32,8 @@ from otelgpu.families.base import (
     Conversation,
     FabricDecoder,
     Family,
+    FileDecoder,
     HandoffDecoder,
-    Instrument,
-    Metric,
     OperationDecoder,
     OperationSignals,
 )
@@ -53,7 +53,7 @@ from otelgpu.model.inputs import (
     ProcessSeen,
     Tick,
 )
-from otelgpu.model.operations import OperationKind, Operations, concatenate
+from otelgpu.model.operations import OperationKind, Operations, joined
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns
 from otelgpu.model.telling import Detail, Telling
@@ -63,6 +63,8 @@ from otelgpu.signals.device_session import KINDS as DEVICE_KINDS
 from otelgpu.signals.device_session import DeviceSession
 from otelgpu.signals.devices import DeviceMetrics
 from otelgpu.signals.fabric_session import FabricSession
+from otelgpu.signals.file_session import FileSession
+from otelgpu.signals.losses import Losses
 from otelgpu.signals.memory import MemoryMetrics
 from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.operation_metrics import OperationMeter
@@ -100,15 +102,6 @@ ROWS_AT_A_TIME: Final = 8192
 """Operations that are joined and measured together: 1 MiB, so that they stay in the second-level cache."""
 
 
-_LOSSES: Final = Metric(
-    name=names.LOSSES,
-    unit="{event}",
-    instrument=Instrument.COUNTER,
-    description="Events that were dropped, skipped or could not be read, by reason.",
-)
-_SELF_SCOPE: Final = "otelgpu"
-
-
 class Pipeline:
     """One session.
 
@@ -130,14 +123,13 @@ class Pipeline:
         demangle: Callable[[str], str] = str,
     ) -> None:
         self._seed = seed
-        self._own = own
+        self.own = own
         self._detail: Detail = telling.detail
         self._decoders: dict[str, OperationDecoder] = {}
         self._conversations: dict[str, Conversation] = {}
         self._operation_signals: list[tuple[OperationDecoder, OperationSignals]] = []
         self._family_index: dict[str, int] = {}
-        self._handoff_decoders: dict[str, HandoffDecoder] = {}
-        self._fabric_decoders: dict[str, FabricDecoder] = {}
+        self._readers: dict[str, Callable[[Batch], None]] = {}
         spoken = []
         for name, family in families.items():
             opened = family.open(btf[name], telling)
@@ -146,10 +138,12 @@ class Pipeline:
                 self._family_index[name] = len(self._operation_signals)
                 self._decoders[name] = opened
                 self._operation_signals.append((opened, family.signals))
+            elif isinstance(opened, FileDecoder):
+                self._readers[name] = partial(self._read_files, opened)
             elif isinstance(opened, FabricDecoder):
-                self._fabric_decoders[name] = opened
+                self._readers[name] = partial(self._read_facts, opened)
             elif isinstance(opened, HandoffDecoder):
-                self._handoff_decoders[name] = opened
+                self._readers[name] = partial(self._read_hand_offs, opened)
             else:
                 assert isinstance(opened, Conversation)
                 assert family.signals is not None
@@ -169,6 +163,7 @@ class Pipeline:
         self._ledger = MemoryLedger([decoder for decoder, _ in self._operation_signals])
         self._memory = MemoryMetrics(self._ledger, self._processes.resource, self._functions.name)
         self.summary = Summary()
+        self._losses = Losses(self.metrics, self.summary, own)
         self._devices = DeviceMetrics(self.metrics, own, self._processes.known)
         self._fabric = FabricSession(
             self.metrics,
@@ -178,6 +173,7 @@ class Pipeline:
             seed=seed,
             context_of=self._context_of_process,
         )
+        self._files = FileSession(self.metrics, self._processes.resource)
         self._gone: list[ProcessGone] = []
         self._offset_ns = 0
         self._timeline = ThreadTimeline()
@@ -202,7 +198,7 @@ class Pipeline:
             self._identities,
             self._steps,
             self._processes.resource,
-            self._loss,
+            self._losses.add,
             seed=seed,
         )
         for signals in spoken:
@@ -219,6 +215,7 @@ class Pipeline:
             self._processes.resource,
             seed=seed,
             kernel_name=self._kernel_name,
+            file_name=self._files.name,
         )
         self._ownership = Ownership(
             self._timeline, self._requests, steps, self._training, self._windows, self.summary
@@ -232,6 +229,7 @@ class Pipeline:
             telling=telling,
             request_context=self._identities.context,
             step_at=self._step_at,
+            connections=self._fabric.connections,
         )
         self._device = DeviceSession(
             self.metrics,
@@ -246,7 +244,6 @@ class Pipeline:
         )
         self._now_ns = 0
         self._next_sweep_ns = 0
-        self._counted: dict[tuple[str, str], int] = {}
 
     # -- inputs -----------------------------------------------------------------------------------
 
@@ -266,7 +263,7 @@ class Pipeline:
             case ProcessGone():
                 self._gone.append(item)
             case LossCounted():
-                self._loss(item.family, item.reason, item.count)
+                self._losses.add(item.family, item.reason, item.count)
                 if item.family == "nccl" and item.reason in LOST:
                     self._collectives.lose()
                 if item.reason in LOST_WORK:
@@ -301,6 +298,24 @@ class Pipeline:
             if context is not None and context.sampled
         }
 
+    def read_own_metrics(self) -> MetricsData:
+        """What this program tells of itself, as of the last tick."""
+        return self.metrics.read(self._now_ns + self._offset_ns, (self.own, names.SELF_SCOPE))[0]
+
+    @property
+    def tracked(self) -> dict[str, int]:
+        """How many of what is remembered while it lasts there are."""
+        found = {"process": len(self._processes), "request": len(self._timeline.held())}
+        return found | {"connection": sum(each.connection_count for each in self._conversations.values())}
+
+    def retell(self, telling: Telling) -> None:
+        """Tell in another detail, and of another share of the collectives, from the next tick on."""
+        self._detail = telling.detail
+        limit = SPANS_PER_PARENT[self._detail]
+        self._windows.keep(limit, runs=self._detail != "all")
+        self._device.keep(0 if self._detail == "phases" else limit)
+        self._collectives.retell(telling)
+
     def _serves(self, tgid: int) -> bool:
         """Whether a process answers requests, or comes from one that does, as the workers of engines do."""
         return not self._serving_processes.isdisjoint(self._processes.lineage(tgid))
@@ -311,18 +326,19 @@ class Pipeline:
         return self._identities.context(keys.pop()) if len(keys) == 1 else None
 
     def _see(self, seen: ProcessSeen) -> None:
+        before = self._processes.known(seen.tgid) if seen.same_program else None
+        self.metrics.rename(before, seen.resource)
         if self._processes.see(seen):  # it exec'd
             self._ledger.end_process(seen.tgid, seen.time_ns)
-        self._functions.forget(seen.tgid)
-        self._ownership.see(seen)
+        if before is None:
+            self._functions.forget(seen.tgid)
+            self._ownership.see(seen)
 
     def _batch(self, batch: Batch) -> None:
         if conversation := self._conversations.get(batch.family):
             self._take(conversation.feed(batch))
-        elif handing := self._handoff_decoders.get(batch.family):
-            self._ownership.hand_off(handing.hand_offs(batch))
-        elif fabric := self._fabric_decoders.get(batch.family):
-            self._fabric.take(fabric.facts(batch))
+        elif reader := self._readers.get(batch.family):
+            reader(batch)
         elif batch.kind in DEVICE_KINDS:
             for answer in self._device.feed(batch, self._now_ns):
                 self._name(answer)
@@ -333,6 +349,17 @@ class Pipeline:
                 self._fabric.learn_communicators(seen)
             self._batches.setdefault(batch.family, []).append(batch)
 
+    def _read_hand_offs(self, decoder: HandoffDecoder, batch: Batch) -> None:
+        self._ownership.hand_off(decoder.hand_offs(batch))
+
+    def _read_facts(self, decoder: FabricDecoder, batch: Batch) -> None:
+        self._fabric.take(decoder.facts(batch))
+
+    def _read_files(self, decoder: FileDecoder, batch: Batch) -> None:
+        calls = decoder.files(batch)
+        self._files.take(calls)
+        self._training.take(calls.rows)  # which only looks at them
+
     def _kernel_name(self, tgid: int, name: int) -> str:
         """The full name of a kernel, "" where it is not known."""
         index = self._functions.index(tgid, name)
@@ -340,24 +367,18 @@ class Pipeline:
 
     def _name(self, answer: FunctionNamed) -> None:
         if not self._functions.learn(answer):
-            self._loss("symbols", "kernel_names_full", 1)
+            self._losses.add("symbols", "kernel_names_full", 1)
 
     def _count_calls(self, counted: CallsCounted) -> None:
         """Calls without records: they are in the metrics that count calls, and nowhere else."""
         family, kind = self._family_index.get(counted.family), OperationKind(counted.kind)
         if family is None:
             return
-        owner = self._processes.resource(counted.tgid) if counted.tgid else self._own
+        owner = self._processes.resource(counted.tgid) if counted.tgid else self.own
         self._meter.count(family, kind, counted.api, owner, counted.count)
         self.summary.add_counted(counted.api, counted.count)
         if kind in (OperationKind.ALLOCATION, OperationKind.FREE, OperationKind.MAPPING):
-            self._loss("memory", "calls_counted", counted.count)
-
-    def _loss(self, family: str, reason: str, count: int) -> None:
-        if count:
-            labels = {names.LOSS_FAMILY: family, names.LOSS_REASON: reason}
-            self.metrics.add(_LOSSES, _SELF_SCOPE, self._own, labels, count)
-            self.summary.losses[family, reason] += count
+            self._losses.add("memory", "calls_counted", counted.count)
 
     # -- ticks ------------------------------------------------------------------------------------
 
@@ -376,7 +397,7 @@ class Pipeline:
         spans.append(self._close_windows(final=final))
         self._forget_processes()
         self._ownership.forget_before(self._now_ns - HISTORY_NS)
-        self._count_conversations()
+        self._count_losses()
         return chain.from_iterable(spans)
 
     def _forget_processes(self) -> None:
@@ -390,7 +411,8 @@ class Pipeline:
             self._processes.end(gone)
             self._serving_processes.discard(gone.tgid)
         self._gone.clear()
-        self._processes.expire(self._now_ns)
+        for tgid in self._processes.expire(self._now_ns):
+            self._ownership.forget_process(tgid)  # anew: something of it may have come since its end
 
     def _end_processes(self) -> None:
         for gone in self._gone:
@@ -434,10 +456,10 @@ class Pipeline:
                 parts.append(decoder.decode(some))
                 rows += len(parts[-1])
                 if rows >= ROWS_AT_A_TIME:
-                    yield _joined(parts)
+                    yield joined(parts)
                     parts, rows = [], 0
         if rows:
-            yield _joined(parts)
+            yield joined(parts)
 
     def _tell_device_work(self, *, final: bool) -> list[SpanColumns]:
         return self._device.tell(
@@ -551,10 +573,11 @@ class Pipeline:
             unix_offset_ns=self._offset_ns,
         )
 
-    def _count_conversations(self) -> None:
-        """Add what the conversations' own counters grew by."""
-        counters = {family: conversation.counters for family, conversation in self._conversations.items()}
-        own = (
+    def _count_losses(self) -> None:
+        """What the counters of all grew by."""
+        for family, conversation in self._conversations.items():
+            self._losses.follow(family, conversation.counters)
+        for family, counters in (
             ("device_time", self._device.counters),
             ("devices", self._devices.counters),
             ("correlate", self._ownership.handoffs.counters),
@@ -563,15 +586,5 @@ class Pipeline:
             ("memory", self._ledger.counters),
             ("collectives", self._collectives.counters),
             ("fabric", self._fabric.counters),
-        )
-        for family, counted in [*counters.items(), *own]:
-            for reason, total in counted.items():
-                before = self._counted.get((family, reason), 0)
-                if total != before:
-                    self._loss(family, reason, total - before)
-                    self._counted[family, reason] = total
-
-
-def _joined(parts: list[Operations]) -> Operations:
-    """One after the other; copied only when there are several."""
-    return parts[0] if len(parts) == 1 else concatenate(parts)
+        ):
+            self._losses.follow(family, counters)

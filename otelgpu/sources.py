@@ -7,7 +7,7 @@ inputs with one :class:`~otelgpu.model.inputs.Tick` at the end of each collectio
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from otelgpu.discover.probes import Placement
 from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Input, ProcessGone, ProcessSeen, Tick
 from otelgpu.model.resource import AttributeValue, Resource
+from otelgpu.model.vitals import Attachment, RingFill
 
 _TURN_S: Final = 0.5  # who is held at a mapping waits for a source that says within two seconds that it lives
 _PROGRAM: Final = ("service.instance.id", "process.executable.path")
@@ -44,11 +45,22 @@ class Source(Protocol):
     def gpu_processes(self) -> Set[int]:
         """Processes that have a vendor's library."""
 
+    @property
+    def rings(self) -> Mapping[str, RingFill]:
+        """How full the rings have been since the last call, by family."""
+
+    @property
+    def attachments(self) -> Mapping[int, Attachment]:
+        """The state of the libraries of each process that has some."""
+
     def observe(self, tgid: int) -> None:
         """Bring a process into scope."""
 
     def observe_running(self) -> None:
         """Look at the processes that run already."""
+
+    def rescope(self, admits: Callable[[int], bool]) -> None:
+        """Observe those processes, of the running ones too, that it admits, and what they start; and no others."""
 
     def prepare_file(self, path: Path) -> None:
         """A program is about to load a file."""
@@ -119,6 +131,16 @@ class JointSource:
         """Of both."""
         return {*self._calls.gpu_processes, *self._conversations.gpu_processes}
 
+    @property
+    def rings(self) -> dict[str, RingFill]:
+        """Of both."""
+        return {**self._calls.rings, **self._conversations.rings}
+
+    @property
+    def attachments(self) -> dict[int, Attachment]:
+        """Of both; a process's libraries are told by the source of its calls."""
+        return {**self._conversations.attachments, **self._calls.attachments}
+
     def observe(self, tgid: int) -> None:
         """Bring a process into scope of both."""
         for source in self._both:
@@ -128,6 +150,11 @@ class JointSource:
         """Have both look."""
         for source in self._both:
             source.observe_running()
+
+    def rescope(self, admits: Callable[[int], bool]) -> None:
+        """Of both."""
+        for source in self._both:
+            source.rescope(admits)
 
     def prepare_file(self, path: Path) -> None:
         """Tell both."""
@@ -164,7 +191,9 @@ class JointSource:
                 self._callers[item.tgid] = _program(item.resource)
         for item in conversations:
             match item:
-                case ProcessSeen() if self._callers.get(item.tgid) == _program(item.resource):
+                case ProcessSeen(same_program=False) if self._callers.get(item.tgid) == _program(
+                    item.resource
+                ):
                     continue
                 case ProcessGone() if item.tgid in self._callers:
                     continue

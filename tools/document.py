@@ -20,12 +20,15 @@ from typing import Any, Final, get_args
 import click
 import msgspec
 
-from otelgpu import config, pipeline
+from otelgpu import config
 from otelgpu.cli.main import cli
+from otelgpu.cli.reload import LIVE
 from otelgpu.correlate.hints import HINTS
+from otelgpu.export.prometheus import metric_name
 from otelgpu.export.sender import LOSS_REASONS
-from otelgpu.families.base import ExchangeSignals, Metric, OperationMetric, OperationSignals
+from otelgpu.families.base import ExchangeSignals, Instrument, Metric, OperationMetric, OperationSignals
 from otelgpu.families.registry import families
+from otelgpu.kernel.capabilities import NEEDS, Capability, Need
 from otelgpu.model.exchange import NOWHERE, Exchange, Role, StartSource
 from otelgpu.model.operations import ContextSource
 from otelgpu.signals import (
@@ -37,11 +40,13 @@ from otelgpu.signals import (
     memory,
     names,
     queue_pair_names,
+    self_metrics,
     step_metrics,
     step_names,
     training_metrics,
     training_names,
 )
+from otelgpu.signals.losses import LOSSES as LOSSES_METRIC
 from tools import collective_tables, fabric_tables, queue_pair_tables, training_tables
 from tools.cuda_calls import rows as calls
 from tools.examples import MBU, exchanges_told, full_exchange, full_step, step_attributes, told
@@ -350,14 +355,24 @@ def metrics() -> str:
         _metric_row(metric, keys, training_names.SCOPE)
         for metric, keys in training_tables.metric_labels().items()
     ]
-    rows.append(_metric_row(losses_metric(), [names.LOSS_FAMILY, names.LOSS_REASON], "otelgpu"))
+    rows.append(_metric_row(LOSSES_METRIC, [names.LOSS_FAMILY, names.LOSS_REASON], names.SELF_SCOPE))
+    rows += [_metric_row(metric, keys, names.SELF_SCOPE) for metric, keys in self_metrics.SELF_METRICS]
     return table(("Metric", "Instrument", "Unit", "Description", "Attributes", "Scope"), rows)
 
 
-def losses_metric() -> Metric:
-    """The program's own metric."""
-    found = [value for value in vars(pipeline).values() if isinstance(value, Metric)]
-    return next(metric for metric in found if metric.name == names.LOSSES)
+def own_metrics() -> str:
+    """What the agent tells of itself, by the names that OTLP and Prometheus have for it."""
+    rows = []
+    for metric, keys in ((LOSSES_METRIC, (names.LOSS_FAMILY, names.LOSS_REASON)), *self_metrics.SELF_METRICS):
+        counter = metric.instrument is Instrument.COUNTER
+        there = metric_name(metric.name, metric.unit, counter=counter)
+        rows.append((code(metric.name), code(there), metric.description, ", ".join(map(code, keys)) or "–"))
+    return table(("Metric", "In /metrics", "Meaning", "Attributes"), rows)
+
+
+def reloaded() -> str:
+    """The settings that SIGHUP changes."""
+    return ", ".join(code(field) for field in config.Config.__struct_fields__ if field in LIVE) + ".\n"
 
 
 def _metric_row(metric: Metric, keys: Sequence[str], scope: str) -> tuple[str, ...]:
@@ -376,6 +391,7 @@ def buckets() -> str:
     found = [device_time.KERNEL_DURATION, *(spec.metric for spec, _ in operation_metrics())]
     found += step_metrics.METRICS
     found += collective_metrics.METRICS
+    found += [metric for metric, _ in self_metrics.SELF_METRICS]
     found.append(training_metrics.DURATION)
     found += [metric for metric in queue_pair_names.METRICS if metric.buckets]
     exchanges = exchanges_told(full_exchange())
@@ -483,8 +499,34 @@ def collective_sources() -> str:
     return table(("`nccl.sequence.source`", "Where the number is from"), rows)
 
 
+def privileges() -> str:
+    """What each feature needs capabilities for."""
+    rows = [
+        (
+            need.name,
+            names_of(sorted(need.capabilities)),
+            need.does,
+            need.when or "always",
+            _stays(need),
+            need.without,
+        )
+        for need in NEEDS
+    ]
+    return table(("Feature", "Capabilities", "For", "Needed", "Kept", "Without"), rows)
+
+
+def names_of(capabilities: Iterable[Capability]) -> str:
+    """As code."""
+    return ", ".join(code(str(each)) for each in capabilities)
+
+
+def _stays(need: Need) -> str:
+    return "yes" if need.later else "no"
+
+
 REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings,
+    "privileges": privileges,
     "request attributes": request_attributes,
     "operation attributes": operation_attributes,
     "step attributes": engine_attributes,
@@ -493,6 +535,8 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "context sources": context_sources,
     "start sources": start_sources,
     "metrics": metrics,
+    "own metrics": own_metrics,
+    "reloaded settings": reloaded,
     "buckets": buckets,
     "losses": losses,
     "export losses": export_losses,

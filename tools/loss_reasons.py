@@ -17,6 +17,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _COUNTING: Final = {
     "live.py": "live",
     "discover/probes.py": "probes",
+    "kernel/holding.py": "live",
     "kernel/overload.py": "cuda",
     "correlate/handoffs.py": "correlate",
     "correlate/returns.py": "correlate",
@@ -58,7 +59,7 @@ def counted_in_source() -> set[tuple[str, str]]:
         found |= {(room, reason) for reason in counted_in((package / name).read_text())}
     for path in package.rglob("*.py"):
         text = path.read_text()
-        found |= set(re.findall(r'self\._loss\(\s*"(\w+)", "(\w+)"', text))
+        found |= set(re.findall(r'self\._(?:losses\.add|loss)\(\s*"(\w+)", "(\w+)"', text))
         found |= set(re.findall(r'LossCounted\(family="(\w+)", reason="(\w+)"', text))
     return found
 
@@ -69,6 +70,8 @@ def loss_reasons() -> dict[tuple[str, str], str]:
     from otelgpu.correlate.steps import COUNTERS as STEP_COUNTERS
     from otelgpu.discover import kernel_names, process_context, symbols, thread_context
     from otelgpu.discover.communicators import REASONS as COMMUNICATOR_REASONS
+    from otelgpu.discover.kubernetes_api import REASONS as KUBERNETES_REASONS
+    from otelgpu.discover.resources import REASONS as IDENTITY_REASONS
     from otelgpu.discover.verbs_providers import REASONS as PROVIDER_REASONS
     from otelgpu.families.http.session import COUNTERS
     from otelgpu.sensors.nvml import REASONS as DEVICE_REASONS
@@ -79,6 +82,8 @@ def loss_reasons() -> dict[tuple[str, str], str]:
     found |= {("memory", name): text for name, text in MEMORY_COUNTERS.items()}
     found |= {("steps", name): text for name, text in STEP_COUNTERS.items()}
     found |= {("devices", name): text for name, text in DEVICE_REASONS.items()}
+    found |= {("identity", name): text for name, text in IDENTITY_REASONS.items()}
+    found |= {("kubernetes", name): text for name, text in KUBERNETES_REASONS.items()}
     found |= {("nccl", name): text for name, text in COMMUNICATOR_REASONS.items()}
     found |= {("verbs", name): text for name, text in PROVIDER_REASONS.items()}
     found |= fabric_tables.reasons()

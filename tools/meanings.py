@@ -319,7 +319,10 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
     ("symbols", "handles_full"): "more kernel handles than are kept; the oldest are forgotten",
     ("symbols", "handle_chain_too_long"): "a kernel handle that leads to no function",
     ("symbols", "names_put_off"): "more new functions at once than are looked up; the next launch asks again",
-    ("symbols", "kernel_names_full"): "more than 65,536 kernel names; the launch is called `unknown`",
+    (
+        "symbols",
+        "kernel_names_full",
+    ): "more than 65,536 kernel names, or 1,024 places without one; the launch is called `unknown`",
     ("live", "process_vanished"): "a process ended while it was held for a library that it had mapped",
     ("live", "process_not_described"): "a process ended before it could be looked at: its telemetry has a "
     "resource without names",
@@ -355,6 +358,10 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
         "detail_lowered",
     ): "there was more than the ring could hold: from then on calls were counted, not recorded",
     ("cuda", "detail_raised"): "it became calm: more is recorded again",
+    (
+        "probes",
+        "process_denied",
+    ): "the program of a process may not be looked at; more capabilities are needed",
     ("probes", "process_vanished"): "a process ended before its program could be looked at",
     ("probes", "mapping_vanished"): "a library was unmapped before it could be probed",
     ("probes", "file_unreadable"): "a library or program cannot be opened or read",

@@ -19,6 +19,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     training_names.CALL: "part: in a call that queues work, a collective, or any other call but these:",
     training_names.UPLOAD: "part: in a copy to the device",
     step_names.WAIT: "part: in a synchronisation, or a copy to the host that waits",
+    training_names.FILE: "part: in a call that read, wrote or synced a file and took `file_slow_ms` or longer",
     training_names.INPUT_GAP: "part: in no call, and the next one is a copy to the device: the data loader, "
     "or whatever else the program did",
     training_names.HOST_GAP: "part: in no call otherwise",
@@ -29,6 +30,9 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     training_names.COLLECTIVE_BYTES: "bytes that they were given",
     training_names.UPLOADS: "copies to the device",
     training_names.UPLOADED_BYTES: "their bytes",
+    training_names.FILES: "such calls on files, of all threads of the process",
+    training_names.FILE_BYTES: "bytes that they moved",
+    training_names.SLOWEST_FILE: "name, without its path, of the file of the longest",
     training_names.DEVICE: "where device time is measured: the device that worked most in the step, by its ordinal "
     "in the process",
     training_names.DEVICE_COMPUTE: "part of the device's time: any kernel ran that is not the communication library's",

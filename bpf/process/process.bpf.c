@@ -30,7 +30,19 @@ const volatile bool hold_on_load = false;
 __u64 hold_heartbeat_ns = 0;
 #define HOLD_HEARTBEAT_LIMIT_NS 2000000000ULL
 
-/* Files that user space has examined; bounded, and reset by user space when full. */
+/*
+ * Threads whose process is stopped here, tgid << 32 | tid, until user space takes them out and lets the process
+ * go; or, when it was killed, whoever waits for that to happen. What does not fit is not held.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u8);
+} held_threads SEC(".maps");
+
+/* Files that user space has examined; bounded, and emptied by user space when full. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -149,6 +161,19 @@ int on_mmap_enter(struct syscall_enter *call)
 	return 0;
 }
 
+static __always_inline bool stop(struct identity who)
+{
+	__u64 thread = (__u64)who.tgid << 32 | who.tid;
+	__u8 one = 1;
+
+	if (bpf_map_update_elem(&held_threads, &thread, &one, BPF_ANY))
+		return false;
+	if (bpf_send_signal(SIGSTOP) == 0)
+		return true;
+	bpf_map_delete_elem(&held_threads, &thread);
+	return false;
+}
+
 SEC("tracepoint/syscalls/sys_exit_mmap")
 int on_mmap_exit(struct syscall_exit *call)
 {
@@ -193,7 +218,7 @@ int on_mmap_exit(struct syscall_exit *call)
 	if (bpf_probe_read_kernel_str(record->name, sizeof(record->name), name) < 0)
 		count(COUNTER_FILE_UNREADABLE);
 	if (hold)
-		record->held = bpf_send_signal(SIGSTOP) == 0;
+		record->held = stop(who);
 	submit(record);
 	return 0;
 }

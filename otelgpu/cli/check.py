@@ -9,11 +9,10 @@ import socket
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import click
@@ -21,17 +20,17 @@ from elftools.elf.elffile import ELFFile
 from rich.console import Console
 
 from otelgpu.cli.listing import Finding, Listing, Report
-from otelgpu.cli.options import DEFAULT_FILE, common_options, configure
+from otelgpu.cli.options import DEFAULT_FILE, common_options, configure, describer
 from otelgpu.config import Config, otlp_defaults
 from otelgpu.discover.evidence import Examiner, TryProbe, process_of_thread
 from otelgpu.discover.processes import list_processes
+from otelgpu.discover.resources import Describer
 from otelgpu.discover.visibility import TLS, Machine, Verdict, gone, is_thread, judge
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Signal
 from otelgpu.export.destination import ConsoleDestination, FileDestination, parse_destination
-from otelgpu.export.settings import OtlpSettings, Protocol
+from otelgpu.export.settings import OtlpSettings
 from otelgpu.families import registry
-from otelgpu.families.base import Load
 from otelgpu.families.http.protocols import BUILT_IN, installed
 from otelgpu.kernel import features
 from otelgpu.kernel.attach import PROBES, hooks_of, places
@@ -41,6 +40,7 @@ from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
 from otelgpu.symbols.fatbin import DECOMPRESSORS
 
 CONNECT_SECONDS: Final = 1.0
+KUBERNETES_SECONDS: Final = 5.0
 _PROCESS: Final = "process"  # the BPF object that follows processes and mappings; every session loads it
 _PROCESS_RING_BYTES: Final = 1 << 20
 
@@ -48,10 +48,10 @@ _PROCESS_RING_BYTES: Final = 1 << 20
 # -- The machine -----------------------------------------------------------------------------------------
 
 
-def survey_machine(config: Config) -> list[Finding]:
-    """The kernel and this process's privileges."""
+def survey_machine(config: Config, *, quick: bool = False) -> list[Finding]:
+    """The kernel and this process's privileges. ``quick``: without what has to be tried on the kernel."""
     found = [_finding(feature) for feature in features.survey()]
-    able = not any(finding.stops for finding in found)
+    able = not quick and not any(finding.stops for finding in found)
     return [
         *found,
         _namespace(),
@@ -83,6 +83,18 @@ def _namespace() -> Finding:
         detail=f"number {own}, of a container" if own else "the initial one: every process is there",
         consequence="processes outside this container are not observed",
         remedy="share the host's or the pod's namespace: docker --pid=host, hostPID, shareProcessNamespace",
+    )
+
+
+def _kubernetes(names: Describer) -> Finding:
+    trouble = names.wait_for_pods(KUBERNETES_SECONDS)
+    return Finding(
+        name="Kubernetes API",
+        present=trouble is None,
+        required=False,
+        detail=trouble or "lists the pods of this node",
+        consequence="of pods only the uid is known, and of the agent's own what the downward API says",
+        remedy="see docs/identity.md for the variables and the role that are needed; or set kubernetes_api: false",
     )
 
 
@@ -155,7 +167,7 @@ def load_families(
     found, loaded = [], []
     selected = registry.select(config.families)
     for name in (_PROCESS, *selected):
-        needed = name not in selected or selected[name].load is Load.AT_ONCE
+        needed = name not in selected or selected[name].at_once(selected)
         try:
             image = read_image(name)
             if not able:
@@ -170,6 +182,19 @@ def load_families(
         loaded.append(family)
         found.append(_family(name, True, f"{len(family.programs)} programs load", needed=needed))
     return found, loaded
+
+
+def look_for_families(config: Config) -> list[Finding]:
+    """Whether every selected family's object is there."""
+    found = []
+    for name in (_PROCESS, *registry.select(config.families)):
+        try:
+            read_image(name)
+        except BpfError as error:
+            found.append(_family(name, False, error.message, error.hint, needed=True))
+        else:
+            found.append(_family(name, None, "the object is there; not loaded", needed=True))
+    return found
 
 
 def _family(name: str, present: bool | None, detail: str, remedy: str = "", *, needed: bool) -> Finding:
@@ -218,12 +243,12 @@ def _probe_trial(loaded: Sequence[LoadedFamily]) -> TryProbe | None:
 # -- Where the results go --------------------------------------------------------------------------------
 
 
-def try_destinations(config: Config, environ: Mapping[str, str]) -> list[Finding]:
+def try_destinations(config: Config, environ: Mapping[str, str], *, connects: bool = True) -> list[Finding]:
     """Each destination that a session started now would use."""
     found: list[Finding] = []
     for text in config.export or _standard_destination(config, environ):
         try:
-            found += _try_destination(text, environ, otlp_defaults(config))
+            found += _try_destination(text, environ, otlp_defaults(config), connects)
         except OtelgpuError as error:
             found.append(_destination(text, False, error.message, error.hint))
     return found
@@ -234,7 +259,9 @@ def _standard_destination(config: Config, environ: Mapping[str, str]) -> tuple[s
     return ("otlp",) if config.otlp.get("endpoint") or any(map(environ.get, named)) else (DEFAULT_FILE,)
 
 
-def _try_destination(text: str, environ: Mapping[str, str], defaults: Mapping[str, str]) -> list[Finding]:
+def _try_destination(
+    text: str, environ: Mapping[str, str], defaults: Mapping[str, str], connects: bool
+) -> list[Finding]:
     destination = parse_destination(text)
     if isinstance(destination, ConsoleDestination):
         return [_destination(text, True, "standard output")]
@@ -244,15 +271,18 @@ def _try_destination(text: str, environ: Mapping[str, str], defaults: Mapping[st
         OtlpSettings.from_environment(environ, signal, endpoint=destination.endpoint, defaults=defaults)
         for signal in (Signal.TRACES, Signal.METRICS)
     ]
-    distinct = {(settings.protocol, _address(settings)): settings for settings in signals}
-    return [_try_endpoint(text, settings, address) for (_, address), settings in distinct.items()]
+    distinct = {(settings.protocol, settings.address): settings for settings in signals}
+    return [
+        _try_endpoint(text, settings, address if connects else None)
+        for (_, address), settings in distinct.items()
+    ]
 
 
 def _try_file(text: str, path: Path) -> Finding:
     detail = f"results go to {path.absolute()}"
     if text == DEFAULT_FILE:
         detail = f"no collector is configured (OTEL_EXPORTER_OTLP_ENDPOINT is not set): {detail}"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    if not os.access(path if path.exists() else path.parent, os.W_OK, effective_ids=True):
         return _destination(
             text, False, f"{path.absolute()} cannot be written", "name another: --export file:PATH"
         )
@@ -291,21 +321,6 @@ def _connect(host: str, port: int) -> str:
     thread.start()
     thread.join(3 * CONNECT_SECONDS)
     return said[0] if said else "the host's name or address does not answer in time"
-
-
-def _address(settings: OtlpSettings) -> tuple[str, int] | None:
-    """(host, port) to connect to; None for a gRPC target that names neither (``unix:…``, ``xds:…``)."""
-    grpc = settings.protocol is Protocol.GRPC
-    target = settings.endpoint
-    if grpc:
-        target = "//" + target.removeprefix("dns:///").removeprefix("dns:")
-    try:
-        url = urlsplit(target)
-        if not url.hostname or (grpc and (url.path or url.hostname in ("unix", "unix-abstract"))):
-            return None
-        return url.hostname, url.port or (443 if settings.secure or grpc else 80)
-    except ValueError:
-        return None
 
 
 def _destination(
@@ -351,6 +366,17 @@ def _judge(pid: int, examiner: Examiner, machine: Machine) -> Verdict:
     return judge(observed, machine) if observed is not None else gone(pid)
 
 
+def make_quick_report(config: Config, environ: Mapping[str, str]) -> Report:
+    """What can be told without loading a program, looking at a process or connecting to anything."""
+    return Report(
+        features=survey_machine(config, quick=True),
+        families=look_for_families(config),
+        collector=try_destinations(config, environ, connects=False),
+        processes=(),
+        asked=False,
+    )
+
+
 def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str]) -> Report:
     """Look at everything."""
     machine = survey_machine(config)
@@ -358,6 +384,9 @@ def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str])
     present = {finding.name: finding.present for finding in machine}
     selected = registry.select(config.families)
     with ExitStack() as stack:
+        names = stack.enter_context(closing(describer(config, environ)))
+        if config.kubernetes_api:
+            machine = [*machine, _kubernetes(names)]
         families, loaded = load_families(config, stack, able=able)
         images = _images(selected)
         # OpenSSL is judged by itself, every program has the C library, and a provider's functions have no names.
@@ -371,7 +400,7 @@ def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str])
         ]
         verdicts = judge_processes(
             pids,
-            Examiner(wanted, _probe_trial(loaded), next(iter(offsets), None)),
+            Examiner(wanted, _probe_trial(loaded), next(iter(offsets), None), names),
             Machine(
                 wanted=wanted,
                 http="http" in selected,
@@ -414,10 +443,13 @@ def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str,
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; see docs/cli.md.")
 @click.option(
+    "--quick", is_flag=True, help="For probes: load no program, look at no process, connect to nothing."
+)
+@click.option(
     "--export", multiple=True, metavar="DEST", help="Try this destination: as for the other commands."
 )
 @common_options
-def check(pids: tuple[int, ...], as_json: bool, **options: Any) -> None:
+def check(pids: tuple[int, ...], as_json: bool, quick: bool, **options: Any) -> None:
     """Tell what is visible, what is blind and why, and what to do about it.
 
     Changes nothing. Exit code 0: observing is possible; 1: something required is missing.
@@ -427,8 +459,12 @@ def check(pids: tuple[int, ...], as_json: bool, **options: Any) -> None:
       otelgpu check
       otelgpu check -p $(pgrep -d, gunicorn)
       otelgpu check --json | jq '.processes[].blind'
+      otelgpu check --quick --json | jq -e '.state != "blocked"'
     """
-    report = make_report(configure(options), pids, os.environ)
+    if quick and pids:
+        raise click.UsageError("--quick looks at no process: leave out -p")
+    config = configure(options)
+    report = make_quick_report(config, os.environ) if quick else make_report(config, pids, os.environ)
     if as_json:
         click.echo(json.dumps(report.shown(), indent=2))
     else:

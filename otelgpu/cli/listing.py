@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from otelgpu.discover.visibility import Verdict
+from otelgpu.discover.visibility import Observed, Verdict
+from otelgpu.model.resource import AttributeValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +59,19 @@ class Report:
         missing = any(finding.stops for finding in (*self.features, *self.families, *self.collector))
         return not missing and not (self.asked and not all(verdict.found for verdict in self.processes))
 
+    @property
+    def state(self) -> str:
+        """ready: nothing is missing; partly: something is, but observing is possible; blocked: it is not."""
+        if not self.ok:
+            return "blocked"
+        findings = (*self.features, *self.families, *self.collector)
+        return "partly" if any(finding.present is False for finding in findings) else "ready"
+
     def shown(self) -> dict[str, Any]:
         """The document of ``--json``; docs/cli.md describes it."""
         return {
             "ok": self.ok,
+            "state": self.state,
             "features": [finding.shown() for finding in self.features],
             "families": [finding.shown() for finding in self.families],
             "collector": [finding.shown() for finding in self.collector],
@@ -77,6 +87,11 @@ def _shown(verdict: Verdict) -> dict[str, Any]:
         "name": process.name if process else "",
         "executable": process.executable if process else "",
         "container_id": process.container_id if process else "",
+        "identity": {
+            key: {"value": value, "from": known}
+            for key, value, known in (process.identity if process else ())
+        },
+        "claimed": dict(process.claimed) if process else {},
         "namespace_pids": list(process.ns_pids) if process else [],
         "seccomp": process.seccomp if process else 0,
         "libraries": [
@@ -145,11 +160,19 @@ class Listing:
             if len(process.ns_pids) > 1:
                 title += f", {process.ns_pids[-1]} in its own PID namespace"
         self._line(2, title, style="bold")
+        if process is not None:
+            self._identity(process)
         for seen in verdict.sees:
             self._marked(4, True, "sees", seen)
         for blind in verdict.blind:
             self._marked(4, False, "blind", blind.what)
             self._reasons(8, (("why", blind.why), ("do", blind.do)))
+
+    def _identity(self, process: Observed) -> None:
+        for key, value, known in process.identity:
+            self._marked(4, True, "is", f"{key} {_text(value)} ({known})")
+        for key, value in process.claimed:
+            self._marked(4, None, "claims", f"{key} {_text(value)}, which nothing confirms")
 
     def _reasons(self, indent: int, reasons: Iterable[tuple[str, str]]) -> None:
         for label, text in reasons:
@@ -172,6 +195,10 @@ class Listing:
             self._console.print(Padding(text, (0, 0, 0, indent)), highlight=False)
         else:
             self._console.print(Text(" " * indent).append(text), soft_wrap=True, highlight=False)
+
+
+def _text(value: AttributeValue) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def printable(text: str) -> str:

@@ -24,6 +24,7 @@ class _Lazy(click.Group):
         "top": "top",
         "check": "check",
         "analyze": "analyze",
+        "view": "view",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -32,8 +33,11 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         from importlib import import_module
 
+        from otelgpu.kernel.quiet_imports import import_quietly
+
         if cmd_name not in self._MODULES:
             return None
+        import_quietly()
         module = import_module(f"otelgpu.cli.{self._MODULES[cmd_name]}")
         command: click.Command = getattr(module, cmd_name)
         return command
@@ -52,6 +56,7 @@ def cli() -> None:
       otelgpu check                      what can be seen on this machine
       otelgpu run -- python serve.py     start a service and observe it
       otelgpu attach -p PID              observe a running one
+      otelgpu view otelgpu.jsonl         look at what was observed
     """
 
 

@@ -8,12 +8,15 @@ import signal
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from otelgpu import agent as wiring
+from otelgpu.child import Child, Living
+from otelgpu.cli.logs import say
 from otelgpu.cli.options import (
     agent_scope,
     configure,
@@ -22,16 +25,19 @@ from otelgpu.cli.options import (
     live_options,
     live_settings,
     output_options,
-    plan,
+    read_config,
     scope_options,
     source_options,
 )
+from otelgpu.cli.reload import Hangups, Reloader, Reloads
+from otelgpu.cli.securing import secured_plan, tell_missing
 from otelgpu.config import Config, telling
 from otelgpu.discover.libraries import resolve_program
 from otelgpu.discover.processes import descendants
 from otelgpu.errors import OtelgpuError
 from otelgpu.families import registry
-from otelgpu.live import LiveSource, Scope
+from otelgpu.kernel.scope import Scope
+from otelgpu.live import LiveSource
 from otelgpu.sources import JointSource, Source
 
 if TYPE_CHECKING:
@@ -40,20 +46,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger("otelgpu.cli")
 
 
-def _say(text: str) -> None:
-    click.echo(f"otelgpu: {text}", err=True)
-
-
 def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -> Source:
     """Probes; with ``calls``, for what a library in the programs does not see, as far as they are allowed."""
     families = registry.select(config.families)
     if calls is None:
-        return LiveSource(families, scope, live_settings(config))
+        source = LiveSource(families, scope, live_settings(config))
+        tell_missing()
+        return source
     rest = {name: family for name, family in families.items() if name in calls.unseen}
     try:
-        return JointSource(calls, LiveSource(rest, scope, live_settings(config))) if rest else calls
+        return (
+            JointSource(calls, LiveSource(rest, scope, live_settings(config, calls.describer)))
+            if rest
+            else calls
+        )
     except OtelgpuError as error:
-        _say(f"not observed: {', '.join(rest)}, which needs eBPF: {error.message}")
+        say(f"not observed: {', '.join(rest)}, which needs eBPF: {error.message}")
         return calls
 
 
@@ -74,14 +82,15 @@ def _print(outcome: wiring.Outcome) -> None:
 def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | None, quiet: bool) -> int:
     """Start a program, observe it and its children, and return its exit code."""
     injected = injected_source(config) if config.source == "inject" else None
-    child = wiring.Child(argv, injected.environment(os.environ) if injected is not None else None)
+    child = Child(argv, injected.environment(os.environ) if injected is not None else None)
     try:
         source = _source(config, Scope(processes=(child.pid,), newborn=True), injected)
+        planned = secured_plan(config, capture=capture, starts_program=True)
         source.observe(child.pid)
         program = resolve_program(argv, dict(os.environ), Path.cwd(), source.stems)
         for path in program.files:
             source.prepare_file(path)
-        session = wiring.Agent(source, plan(config, capture=capture))
+        session = wiring.Agent(source, planned)
     except BaseException:
         child.abandon()
         if injected is not None:
@@ -108,7 +117,7 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
         except Exception as error:
             # A fault of ours must not become one of the program's: let it run to its own end.
             _log.debug("observing failed", exc_info=True)
-            _say(f"internal error, observing ended: {error!r} (OTELGPU_LOG_LEVEL=debug shows where)")
+            say(f"internal error, observing ended: {error!r} (OTELGPU_LOG_LEVEL=debug shows where)")
             source.close()
             code = child.wait() if code is None else code
     return code
@@ -141,15 +150,24 @@ def observe_processes(
         if not Path(f"/proc/{tgid}").exists():
             raise OtelgpuError(f"there is no process {tgid}")
     source = _source(config, Scope(processes=tgids))
+    planned = secured_plan(config, capture=capture)
     members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
     for member in members:
         source.observe(member)
     what = "observing 1 process" if len(members) == 1 else f"observing {len(members)} processes"
-    return _observe_until(config, source, what, duration, capture, quiet)
+    with Living(members) as living:
+        return _observe_until(config, source, planned, what, duration, quiet, living=living)
 
 
-def observe_everything(config: Config, *, duration: float | None, capture: Path | None, quiet: bool) -> int:
-    """Observe every process that the configuration admits."""
+def observe_everything(
+    config: Config,
+    *,
+    duration: float | None,
+    capture: Path | None,
+    quiet: bool,
+    reloads: Reloads | None = None,
+) -> int:
+    """Observe every process that the configuration admits. ``reloads``: of the agent."""
     if config.source == "inject" and not config.inject_socket:
         raise OtelgpuError(
             "source inject needs a place where programs can find the agent",
@@ -157,21 +175,60 @@ def observe_everything(config: Config, *, duration: float | None, capture: Path 
         )
     injected = injected_source(config) if config.source == "inject" else None
     source = _source(config, agent_scope(config), injected)
+    planned = secured_plan(config, capture=capture, serves=reloads is not None)
     source.observe_running()
-    return _observe_until(config, source, "observing every matching process", duration, capture, quiet)
+    what = "observing every matching process"
+    return _observe_until(config, source, planned, what, duration, quiet, reloads)
 
 
 def _observe_until(
-    config: Config, source: Source, what: str, duration: float | None, capture: Path | None, quiet: bool
+    config: Config,
+    source: Source,
+    planned: wiring.Plan,
+    what: str,
+    duration: float | None,
+    quiet: bool,
+    reloads: Reloads | None = None,
+    living: Living | None = None,
 ) -> int:
-    session = wiring.Agent(source, plan(config, capture=capture))
+    session = wiring.Agent(source, planned)
     until = time.monotonic() + duration if duration is not None else None
     with wiring.Interrupts() as interrupts, closing(source):
         source.start_holding()  # before it is said: who reads it may let a program go on at once
-        _say(f"{what}; " + (f"for {duration:g} s" if duration is not None else "Ctrl-C ends it"))
-        session.work(interrupts, until=until)
-        _finish(session, quiet)
+        for_long = f"for {duration:g} s" if duration is not None else "Ctrl-C ends it"
+        say(f"{what}; {for_long}", config.log_format)
+        if living is not None:
+            _work_while_they_live(session, interrupts, until, living)
+        elif reloads is None:
+            session.work(interrupts, until=until)
+        else:
+            reloader = Reloader(reloads.read, config, session, source)
+            _work_and_reload(session, interrupts, until, reloads.hangups, reloader)
+        _finish(session, quiet or config.log_format == "json")
     return 0
+
+
+def _work_while_they_live(
+    session: wiring.Agent, interrupts: wiring.Interrupts, until: float | None, living: Living
+) -> None:
+    while living.some():
+        session.work(interrupts, until=until, also=living.fd)
+        if interrupts.requested or (until is not None and time.monotonic() >= until):
+            return
+
+
+def _work_and_reload(
+    session: wiring.Agent,
+    interrupts: wiring.Interrupts,
+    until: float | None,
+    hangups: Hangups,
+    reloader: Reloader,
+) -> None:
+    while True:
+        session.work(interrupts, until=until, also=hangups.fd)
+        if interrupts.requested or not hangups.take() or hangups.lost_terminal:
+            return
+        reloader.reload()
 
 
 def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
@@ -213,7 +270,7 @@ def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
 @pid_option
 @duration_option
 def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options: Any) -> None:
-    """Observe running processes and their children, until Ctrl-C or --duration.
+    """Observe running processes and their children, until they have ended, Ctrl-C or --duration.
 
     \b
     Examples:
@@ -232,13 +289,22 @@ def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options
 def agent(duration: float | None, quiet: bool, **options: Any) -> None:
     """Observe every matching process of this host or pod: the sidecar's and the DaemonSet's mode.
 
+    SIGHUP has the file of --config read again: see docs/operations.md.
+
     \b
     Examples:
       otelgpu agent --export otlp:http://localhost:4317
       otelgpu agent --executable 'python3*' --executable vllm
       otelgpu agent --config /etc/otelgpu.yaml
     """
-    sys.exit(observe_everything(configure(options), duration=duration, capture=None, quiet=quiet))
+    with Hangups() as hangups:  # from the first moment on: without it, one that comes early ends the agent
+        config = configure(options)
+        read = partial(read_config, options) if options["config_file"] is not None else None
+        sys.exit(
+            observe_everything(
+                config, duration=duration, capture=None, quiet=quiet, reloads=Reloads(hangups, read)
+            )
+        )
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

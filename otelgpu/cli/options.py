@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -14,15 +13,19 @@ import click
 
 from otelgpu import __version__
 from otelgpu.agent import Plan
+from otelgpu.cli.logs import start_log
 from otelgpu.config import Config, load_config, otlp_defaults, telling
-from otelgpu.discover.processes import describe, parse_resource_attributes
+from otelgpu.discover.kubernetes import own_pod
+from otelgpu.discover.processes import describe
+from otelgpu.discover.resources import Describer, own_attributes, parse_resource_attributes
 from otelgpu.discover.watchers import WatchSettings
 from otelgpu.export.base import Exporter
-from otelgpu.export.destination import open_exporter, parse_destination
+from otelgpu.export.destination import Opening, parse_destination
 from otelgpu.families import registry
 from otelgpu.families.http.plugins import are_installed
+from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.trace_context_map import PINNED_AT
-from otelgpu.live import LiveSettings, Scope
+from otelgpu.live import LiveSettings
 from otelgpu.model.resource import AttributeValue
 
 if TYPE_CHECKING:
@@ -54,14 +57,17 @@ def common_options(command: _Command) -> _Command:
     return command
 
 
+detail_option = click.option(
+    "--detail",
+    type=click.Choice(["phases", "ops", "all"]),
+    help="Spans under a request: phases only; operations, equal runs folded (default); every call.",
+)
+
+
 def output_options(command: _Command) -> _Command:
     """``--export --detail``, and the common ones: what to make of the records."""
     for option in (
-        click.option(
-            "--detail",
-            type=click.Choice(["phases", "ops", "all"]),
-            help="Spans under a request: phases only; operations, equal runs folded (default); every call.",
-        ),
+        detail_option,
         click.option(
             "--export",
             multiple=True,
@@ -156,6 +162,13 @@ def scope_options(command: _Command) -> _Command:
 
 
 def configure(options: dict[str, Any]) -> Config:
+    """The configuration, and the log as it has it: see :func:`read_config`."""
+    config = read_config(options)
+    start_log(config.log_level, config.log_format)
+    return config
+
+
+def read_config(options: dict[str, Any]) -> Config:
     """Merge flags, environment and file. ``options`` are the commands' parameters of the same names."""
     common = (
         "detail",
@@ -170,38 +183,42 @@ def configure(options: dict[str, Any]) -> Config:
     flags = {name: options[name] for name in names if options.get(name) not in (None, ())}
     if "families" in flags:
         flags["families"] = tuple(part.strip() for part in flags["families"].split(",") if part.strip())
-    config = load_config(options.get("config_file"), os.environ, flags)
-    logging.basicConfig(level=config.log_level.upper(), format="otelgpu: %(levelname)s: %(message)s")
-    return config
+    return load_config(options.get("config_file"), os.environ, flags)
 
 
 def destinations(
     config: Config, environ: Mapping[str, str], *, needed: bool = True
 ) -> Callable[[], Sequence[Exporter]]:
-    """A function that opens the exporters; what is misspelt is found at once.
+    """A function that opens the exporters; see :func:`openings`."""
+    wanted = openings(config, environ, needed=needed)
+    return lambda: [opening.open() for opening in wanted]
+
+
+def openings(config: Config, environ: Mapping[str, str], *, needed: bool = True) -> list[Opening]:
+    """Where the results go; what is misspelt is found at once.
 
     ``needed``: without a destination in the settings there is a default one.
     """
     endpoint = config.otlp.get("endpoint") or any(environ.get(name) for name in _ENDPOINTS)
     default = ("otlp",) if endpoint else (DEFAULT_FILE,)
     wanted = config.export or (default if needed else ())
-    parsed = [parse_destination(text) for text in wanted]
-    return lambda: [open_exporter(d, environ, defaults=otlp_defaults(config)) for d in parsed]
+    return [Opening(parse_destination(text), dict(environ), otlp_defaults(config)) for text in wanted]
 
 
-def plan(config: Config, *, capture: Path | None = None) -> Plan:
-    """How the session works."""
+def plan(config: Config, *, capture: Path | None = None, serves: bool = False) -> Plan:
+    """How the session works. ``serves``: probes and scrapes are answered, where an address is set."""
     return Plan(
         families=registry.select(config.families),
         telling=telling(config, os.environ),
         open_exporters=destinations(config, os.environ, needed=capture is None),
         capture=capture,
-        attributes=base_attributes(config, os.environ),
+        attributes=base_attributes(config, os.environ) | own_attributes(own_pod(os.environ)),
         interval_s=config.interval_ms / 1e3,
         metric_interval_s=config.metric_interval_ms / 1e3,
         device_interval_s=config.device_interval_ms / 1e3,
         fabric_interval_s=config.fabric_interval_ms / 1e3,
         publish_context=config.publish_context,
+        health_address=config.health_address if serves else "",
     )
 
 
@@ -222,14 +239,25 @@ def base_attributes(config: Config, environ: Mapping[str, str]) -> dict[str, Att
     return found | config.resource_attributes
 
 
-def live_settings(config: Config) -> LiveSettings:
-    """How the live source is set up."""
+def describer(config: Config, environ: Mapping[str, str]) -> Describer:
+    """What describes the processes of a session; where that is asked for, it begins to ask the API server."""
+    own = own_pod(environ)
+    pods = None
+    if config.kubernetes_api:
+        from otelgpu.discover.kubernetes_api import PodWatch, find_access  # most sessions ask nobody
+
+        pods = PodWatch(find_access(environ), own)
+    return Describer(base_attributes(config, environ), own=own, pods=pods)
+
+
+def live_settings(config: Config, shared: Describer | None = None) -> LiveSettings:
+    """How the live source is set up. ``shared``: of the source beside it."""
     return LiveSettings(
         ring_bytes={},
         default_ring_bytes=config.ring_bytes,
         hold_on_load=config.hold_on_load,
         return_probes={"auto": None, "on": True, "off": False}[config.return_probes],
-        base_attributes=base_attributes(config, os.environ),
+        describer=shared or describer(config, os.environ),
         knobs=_knobs(config),
         # What we write there ourselves would be taken for the processes' own.
         trace_contexts=None if config.publish_context else PINNED_AT,
@@ -246,12 +274,13 @@ def _import_the_rest(config: Config) -> None:
 
 
 def _knobs(config: Config) -> dict[str, int]:
+    knobs = {"file_slow_ns": int(config.file_slow_ms * 1e6)}
     wanted = "http" in config.families or not config.families
     if not wanted or not are_installed():
-        return {}
+        return knobs
     from otelgpu.families.http.protocols import installed  # and with it every protocol there is
 
-    return {"http_unknown_bytes": PLUGIN_BYTES} if installed().specs else {}
+    return knobs | ({"http_unknown_bytes": PLUGIN_BYTES} if installed().specs else {})
 
 
 def injected_source(config: Config) -> InjectedSource:
@@ -260,7 +289,7 @@ def injected_source(config: Config) -> InjectedSource:
 
     return InjectedSource(
         registry.select(config.families),
-        base_attributes=base_attributes(config, os.environ),
+        describer=describer(config, os.environ),
         device_time=config.device_time,
         ring_bytes=max(config.ring_bytes // 8, 65_536),  # one for each thread
         socket_path=Path(config.inject_socket) if config.inject_socket else None,

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -32,12 +32,15 @@ from otelgpu.cli.options import (
     probe_options,
     scope_options,
 )
+from otelgpu.cli.securing import give_up
 from otelgpu.discover.processes import descendants
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.quantities import duration as duration_text
 from otelgpu.export.quantities import size
 from otelgpu.families import registry
-from otelgpu.live import LiveSource, Scope
+from otelgpu.kernel.scope import Scope
+from otelgpu.live import LiveSource
+from otelgpu.model.vitals import Delivery
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -113,6 +116,10 @@ class Frames:
     def stats(self) -> Mapping[str, int]:
         """Nothing is sent, so nothing is lost."""
         return {}
+
+    def deliveries(self) -> Sequence[Delivery]:
+        """See :meth:`stats`."""
+        return ()
 
 
 def tables(found: Sheets) -> RenderableType:
@@ -239,6 +246,8 @@ def top(
                 os.eventfd_write(enough, 1)
 
         with closing(LiveSource(registry.select(wanted), scope, live_settings(config))) as source:
+            if config.drop_privileges:
+                give_up(config)
             if pids:
                 for member in dict.fromkeys(m for tgid in pids for m in (tgid, *descendants(tgid))):
                     source.observe(member)

@@ -18,6 +18,9 @@ from otelgpu.model.inputs import FunctionNamed
 NAMES: Final = 65_536
 """Distinct names remembered; later ones are called "unknown", and counted."""
 
+PLACES: Final = 1024
+"""Of those, names that are none: places in a file or, of a process that was gone, addresses that no other will have."""
+
 UNKNOWN: Final = "unknown"
 
 
@@ -29,13 +32,15 @@ class FunctionNames:
         self.short = [UNKNOWN]
         self._shorten = shorten
         self._index: dict[str, int] = {UNKNOWN: 0}
+        self._places = 0
         self._functions: dict[int, AddressCodes] = {}  # by tgid
 
     def learn(self, answer: FunctionNamed) -> bool:
         """Take an answer. False: there is no room for another name."""
         index = self._index.get(answer.name)
-        kept = index is not None or len(self.full) < NAMES
+        kept = index is not None or (len(self.full) < NAMES and (answer.known or self._places < PLACES))
         if index is None and kept:
+            self._places += not answer.known
             index = self._index[answer.name] = len(self.full)
             self.full.append(answer.name)
             self.short.append(self._shorten(answer.name) if answer.known else answer.name)

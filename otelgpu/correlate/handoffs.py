@@ -70,8 +70,8 @@ class Handoffs:
             del self._pending[_KEPT:]
 
     def settle(self, claims: Iterable[Claim], now_ns: int, *, final: bool = False) -> None:
-        """At a tick: ``claims`` are the new ones of the threads that read requests; every event was fed."""
-        until = now_ns if final else now_ns - SETTLED_NS
+        """At a tick: ``claims`` are the new ones of the threads that read requests; every event before it was fed."""
+        until = now_ns if final else now_ns - SETTLED_NS - 1  # of this very nanosecond more may come
         ends = sorted((claim for claim in claims if not claim.held), key=lambda claim: claim.time_ns)
         self._ends += ends
         self._pending.sort(key=lambda handoff: handoff.time_ns)
@@ -161,7 +161,7 @@ class Handoffs:
             owners[owners == UNSETTLED] = 0
             return owners
         owners[unsettled] = UNSETTLED
-        young = np.flatnonzero(times_ns > np.uint64(max(now_ns - SETTLED_NS, 0)))
+        young = np.flatnonzero(times_ns >= np.uint64(max(now_ns - SETTLED_NS, 0)))
         workers = np.array([tid in self._known for tid in tids[young].tolist()], dtype=np.bool_)
         owners[young[workers]] = UNSETTLED
         return owners

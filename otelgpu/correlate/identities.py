@@ -38,7 +38,7 @@ from otelgpu.model.ids import request_ids
 REMEMBERED: Final = 65_536
 """Exchanges that are open, or ended not long ago."""
 
-ENDED_REMEMBERED: Final = 16_384
+ENDED_REMEMBERED: Final = 4096
 _EXPORTS: Final = ("/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/profiles")
 _EXPORT_SERVICE: Final = "opentelemetry.proto.collector."
 _TRACE_EXPORTS: Final = ("/v1/traces", "trace.v1.TraceService/Export")

@@ -32,6 +32,9 @@ class Processes:
         self._departed: set[Resource] = set()
         self._parents: dict[int, int] = {}
 
+    def __len__(self) -> int:
+        return len(self._resources)
+
     def resource(self, tgid: int) -> Resource:
         """What a process is; made up if it ended before anyone could look at it."""
         if tgid not in self._resources:
@@ -51,13 +54,22 @@ class Processes:
             tgid = self._parents.get(tgid, 0)
 
     def see(self, seen: ProcessSeen) -> bool:
-        """A process is described: whether it was something else before."""
+        """A process is described: whether it was something else before.
+
+        Of one that is the same program the poorer description departs with the process, not before.
+        """
         self._parents[seen.tgid] = seen.parent
         before = self._resources.get(seen.tgid)
         changed = before is not None and before != seen.resource
+        self._resources[seen.tgid] = seen.resource
+        if before is not None and changed and seen.same_program:
+            known_now = {(seen.tgid, before): seen.resource}  # it may have ended meanwhile
+            self._leaving = deque(
+                (until, tgid, known_now.get((tgid, owner), owner)) for until, tgid, owner in self._leaving
+            )
+            return False
         if before is not None and changed:
             self._leaving.append((seen.time_ns + LINGER_NS, seen.tgid, before))
-        self._resources[seen.tgid] = seen.resource
         return changed
 
     def end(self, gone: ProcessGone) -> None:
@@ -65,14 +77,17 @@ class Processes:
         if gone.tgid in self._resources:
             self._leaving.append((gone.time_ns + LINGER_NS, gone.tgid, self._resources[gone.tgid]))
 
-    def expire(self, now_ns: int) -> None:
-        """Forget those whose time is over."""
+    def expire(self, now_ns: int) -> list[int]:
+        """Forget those whose time is over, and say which."""
+        forgotten: list[int] = []
         while self._leaving and self._leaving[0][0] <= now_ns:
             _, tgid, owner = self._leaving.popleft()
             self._departed.add(owner)
             if self._resources.get(tgid) == owner:  # else its number was given out again
                 del self._resources[tgid]
                 self._parents.pop(tgid, None)
+                forgotten.append(tgid)
+        return forgotten
 
     def take_departed(self) -> set[Resource]:
         """What departed since the last call."""

@@ -83,7 +83,7 @@ class RequestBook(Generic[_Context]):
     operations that come after it.
     """
 
-    def __init__(self, sums: Sums, columns: int, remembered: int = 16_384) -> None:
+    def __init__(self, sums: Sums, columns: int, remembered: int = 4096) -> None:
         self._sums = sums
         self._columns = columns
         self._held: dict[int, _Held] = {}

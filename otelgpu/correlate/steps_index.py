@@ -25,7 +25,7 @@ from typing import Final, Generic, TypeVar
 from otelgpu.model.engine import EngineRequest
 from otelgpu.model.exchange import Named, Opened, Published, Role, TraceParent
 
-REMEMBERED: Final = 65_536
+REMEMBERED: Final = 16_384
 """Exchanges, and requests."""
 
 _MANY: Final = 16  # exchanges of one id, ids of one exchange

@@ -42,6 +42,7 @@ class Role(IntEnum):
     WAIT_DEVICE = 10
     CAPTURE_BEGIN = 11  # of a graph: what the thread queues from here on is noted, not done
     CAPTURE_END = 12
+    FILE = 13  # a file read, written or synced
 
 
 WORK: Final = (Role.LAUNCH, Role.COPY, Role.UPLOAD, Role.UPLOAD_QUEUED, Role.READ, Role.READ_QUEUED)
@@ -74,6 +75,7 @@ _KINDS: Final = np.full(256, Role.OTHER, dtype=np.uint8)
 """By kind, where that tells it."""
 _KINDS[[OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH]] = Role.LAUNCH
 _KINDS[OperationKind.SET] = Role.COPY
+_KINDS[OperationKind.FILE] = Role.FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,6 +213,9 @@ class TrainingSteps:
         moves, uploads = notes["symbol"] != 0, is_one_of(notes["role"], _UPLOADS)
         collectives, collective_bytes = _counted(notes, step, moves, steps)
         uploaded, uploaded_bytes = _counted(notes, step, uploads, steps)
+        on_files = notes["role"] == Role.FILE
+        files, file_bytes = _counted(notes, step, on_files, steps)
+        slowest = _slowest(notes, step, on_files, steps)
         return [
             TrainingStep(
                 tgid=tgid,
@@ -228,6 +231,9 @@ class TrainingSteps:
                 collective_bytes=collective_bytes[i],
                 uploads=uploaded[i],
                 uploaded_bytes=uploaded_bytes[i],
+                files=files[i],
+                file_bytes=file_bytes[i],
+                slowest_file=slowest[i],
             )
             for i, each in enumerate(found)
         ]
@@ -259,6 +265,17 @@ def _launching(notes: Notes, step: npt.NDArray[np.int64], steps: int) -> npt.NDA
         return np.zeros(steps, dtype=np.int64)
     counts = np.bincount(step[launches] * len(tids) + codes, minlength=steps * len(tids)).reshape(steps, -1)
     return np.where(counts.any(axis=1), tids[counts.argmax(axis=1)], 0).astype(np.int64)
+
+
+def _slowest(
+    notes: Notes, step: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_], steps: int
+) -> list[int]:
+    """What the longest of the chosen calls of each step is about, 0 where there is none."""
+    found = np.zeros(steps, dtype=np.uint64)
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(notes["end_ns"][rows] - notes["start_ns"][rows], kind="stable")]
+    found[step[rows]] = notes["stream"][rows]  # the last one stays
+    return [int(each) for each in found]
 
 
 def _counted(

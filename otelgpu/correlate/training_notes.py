@@ -54,7 +54,7 @@ NOTE: Final = np.dtype(
         ("start_ns", "<u8"),
         ("end_ns", "<u8"),
         ("symbol", "<u8"),  # collectives: what it is; 0: no collective
-        ("stream", "<u8"),  # that the call queues work on, or waits for
+        ("stream", "<u8"),  # that the call queues work on, or waits for; of files: which
         ("size_bytes", "<u8"),
         ("tid", "<u4"),
         ("peer", "<i4"),
@@ -82,6 +82,7 @@ MARK: Final = np.dtype(
 nothing was launched are a *run*."""
 
 _UPLOADS: Final = (Role.UPLOAD, Role.UPLOAD_QUEUED)
+_HANDLES: Final = (Role.WAIT_STREAM, Role.FILE)
 _WAITS: Final = (Role.READ, Role.WAIT_STREAM, Role.WAIT_DEVICE)
 """Waits for events are none: libraries that keep few collectives under way wait for an event at each layer."""
 
@@ -108,7 +109,7 @@ class TrainingCalls:
         notes["start_ns"] = mine["start_ns"]
         notes["end_ns"] = np.maximum(mine["start_ns"] + mine["duration_ns"], mine["start_ns"])
         notes["tid"], notes["role"] = mine["tid"], roles[chosen]
-        notes["stream"] = np.where(notes["role"] == Role.WAIT_STREAM, mine["handle"], mine["stream"])
+        notes["stream"] = np.where(is_one_of(notes["role"], _HANDLES), mine["handle"], mine["stream"])
         notes["size_bytes"] = mine["size_bytes"]
         moving = np.flatnonzero(moves[chosen])
         if len(moving):
@@ -141,7 +142,10 @@ def _symbols(calls: Operations) -> npt.NDArray[np.uint64]:
 
 
 class NoteReader:
-    """Notes of one process in the order in which the calls returned → its collectives and marks."""
+    """Notes of one process in the order in which the calls returned → its collectives and marks.
+
+    Of files it is told nothing: to read the next batch is to be in no call.
+    """
 
     def __init__(self) -> None:
         self._launched = 0

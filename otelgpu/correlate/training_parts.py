@@ -4,8 +4,8 @@ In: the notes of the calls of steps. Out: :class:`~otelgpu.model.training.StepPa
 
 How. Several threads may drive one GPU (the backward pass has its own), so that calls overlap. Starts and ends of all
 calls cut the step into pieces in each of which the same calls are under way; a piece is counted once, as the first
-of: a call, an upload, a wait for communication, another wait, and a gap. So a wait counts only while no thread does
-anything else. Calls on threads that queue no work (a watchdog's) are passed over.
+of: a call, an upload, a wait for communication, another wait, a file, and a gap. So a wait counts only while no
+thread does anything else. Calls on threads that queue no work (a watchdog's, a data loader's) are passed over.
 
 A wait is *for communication* where the last work that was queued on the stream it waits for (of a wait for the device:
 on any) is a collective. How much of it the GPU computed is not known: the collective may have waited for a kernel.
@@ -25,7 +25,7 @@ from otelgpu.model.codes import distinct
 from otelgpu.model.training import StepParts
 
 _UPLOADS: Final = (Role.UPLOAD, Role.UPLOAD_QUEUED)
-_CALL, _UPLOAD, _COMMUNICATION, _WAIT, _CLASSES = range(5)
+_CALL, _UPLOAD, _COMMUNICATION, _WAIT, _FILE, _CLASSES = range(6)
 _DEFAULT_STREAMS: Final = (0, 1, 2)  # cudaStreamLegacy, cudaStreamPerThread and NULL: one to us
 
 
@@ -53,6 +53,7 @@ def parts_of(
     notes, step = notes.compress(chosen), step[chosen]
     kinds = np.full(len(notes), _CALL, dtype=np.intp)
     kinds[is_one_of(notes["role"], _UPLOADS)] = _UPLOAD
+    kinds[notes["role"] == Role.FILE] = _FILE
     waits = is_one_of(notes["role"], WAITS)
     kinds[waits] = np.where(waits_for_communication(notes, step)[waits], _COMMUNICATION, _WAIT)
     begins = np.clip(notes["start_ns"].astype(np.int64), starts_ns[step], ends_ns[step])
@@ -84,10 +85,11 @@ def parts_of(
             upload_ns=upload,
             communication_wait_ns=communication,
             other_wait_ns=wait,
+            file_ns=file,
             input_gap_ns=before,
             gap_ns=gap,
         )
-        for call, upload, communication, wait, before, gap in zip(
+        for call, upload, communication, wait, file, before, gap in zip(
             *(each.tolist() for each in (*sums, rest)), strict=True
         )
     ]

@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.correlate.steps_rules import Roles, StepRules
+from otelgpu.correlate.steps_rules import Role, Roles, StepRules
 from otelgpu.correlate.training_notes import COLLECTIVE, MARK, NOTE, NoteReader, Notes, communicates
 from otelgpu.correlate.training_period import (
     HISTORY,
@@ -37,7 +37,7 @@ from otelgpu.correlate.training_period import (
     cuts_between,
     prefix_sums,
 )
-from otelgpu.model.operations import Operations, concatenate
+from otelgpu.model.operations import OperationKind, Operations, concatenate
 from otelgpu.model.training import Boundary
 
 NOTES_KEPT: Final = 131_072
@@ -232,7 +232,7 @@ class TrainingProcess:
     def take(self, rows: Operations, roles: Roles, *, room: int) -> npt.NDArray[np.bool_]:
         """More operations, copied where the result is True: shape (n,)."""
         self._fresh.append(self._note(rows, roles))
-        others = ~communicates(rows)
+        others: npt.NDArray[np.bool_] = ~communicates(rows) & (rows["kind"] != OperationKind.FILE)
         held = rows.compress(others)
         if not len(held):
             return others
@@ -278,7 +278,7 @@ class TrainingProcess:
     def _read(self, notes: Notes) -> list[_Closed]:
         if not len(notes):
             return []
-        collectives, marks = self._reader.read(notes)
+        collectives, marks = self._reader.read(notes.compress(notes["role"] != Role.FILE))
         self._marks = np.concatenate([self._marks, marks])
         self._keep(notes)
         if not len(collectives):

@@ -26,6 +26,7 @@ from otelgpu.discover.libraries import library_stem
 from otelgpu.discover.maps import Mapping as Mapped
 from otelgpu.discover.maps import distinct_files, executable_mappings, read_maps
 from otelgpu.discover.processes import ProcessFacts, describe, guess_service_name
+from otelgpu.discover.resources import CLAIMED, Describer
 from otelgpu.discover.verbs_providers import REASONS
 from otelgpu.discover.visibility import (
     NCCL,
@@ -92,7 +93,8 @@ class Examiner:
     """Looks at processes; remembers files, because processes share them.
 
     ``wanted``: library stem → symbols. ``try_probe`` is asked once for each readable library. ``context_offsets``:
-    ``enum verbs_context_offset``; without them open RDMA devices are not looked for.
+    ``enum verbs_context_offset``; without them open RDMA devices are not looked for. ``describer``: tells where each
+    runs.
     """
 
     def __init__(
@@ -100,8 +102,10 @@ class Examiner:
         wanted: Mapping[str, frozenset[str]],
         try_probe: TryProbe | None = None,
         context_offsets: Mapping[str, int] | None = None,
+        describer: Describer | None = None,
     ) -> None:
         self._wanted = wanted
+        self._describer = describer or Describer()
         self._context_offsets = context_offsets
         self._symbols = frozenset().union(*wanted.values())
         self._try_probe = try_probe
@@ -116,17 +120,17 @@ class Examiner:
         try:
             mapped = distinct_files(read_maps(pid, executable_only=True))
         except PermissionError:
-            return _observed(facts, closed="denied")
+            return self._observed(facts, closed="denied")
         except OSError:
             return None
         if not mapped:
-            return _observed(facts, closed="empty")
+            return self._observed(facts, closed="empty")
         libraries = [m for m in mapped if library_stem(m.path) in self._wanted]
         program = self._program(pid)
         rest = [m for m in mapped if m not in libraries and m.path != facts.executable]
         others = {m.path: self._mapped_file(pid, m) for m in rest} if libraries else {}
         descriptors = _descriptors(pid)
-        return _observed(
+        return self._observed(
             facts,
             is_go=program.is_go,
             libraries=tuple(self._library(pid, m) for m in libraries),
@@ -142,6 +146,25 @@ class Examiner:
             io_uring=descriptors.count(_IO_URING),
             connections=sum(each.role == "SERVER" for each in open_connections(pid)),
             sockets=sum(target.startswith("socket:") for target in descriptors),
+        )
+
+    def _observed(self, facts: ProcessFacts, **found: object) -> Observed:
+        told = self._describer.describe(facts).attributes
+        return Observed(
+            pid=facts.tgid,
+            name=guess_service_name(facts),
+            executable=facts.executable,
+            ns_pids=facts.ns_pids,
+            container_id=facts.container_id,
+            seccomp=facts.seccomp,
+            identity=tuple(
+                (key, value, str(known))
+                for key, (value, known) in sorted(self._describer.identify(facts).items())
+            ),
+            claimed=tuple(
+                (key.removeprefix(CLAIMED), value) for key, value in told if key.startswith(CLAIMED)
+            ),
+            **found,  # type: ignore[arg-type]
         )
 
     def _with_nccl(
@@ -316,18 +339,6 @@ def _embedded(executable: str, program: _File, others: Mapping[str, _File]) -> t
         if f.offsets or f.own_runtime
     ]
     return tuple(found)
-
-
-def _observed(facts: ProcessFacts, **found: object) -> Observed:
-    return Observed(
-        pid=facts.tgid,
-        name=guess_service_name(facts),
-        executable=facts.executable,
-        ns_pids=facts.ns_pids,
-        container_id=facts.container_id,
-        seccomp=facts.seccomp,
-        **found,  # type: ignore[arg-type]
-    )
 
 
 def looks_like_server(facts: ProcessFacts) -> bool:

@@ -20,6 +20,7 @@ from typing import Final
 from otelgpu.discover.elf_files import map_elf, paths_of
 from otelgpu.discover.libraries import library_stem
 from otelgpu.discover.maps import Mapping, executable_mappings
+from otelgpu.discover.processes import list_processes
 from otelgpu.kernel.attach import Hook, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.features import filesystem_magic
@@ -35,6 +36,8 @@ _CUT_NAME_BYTES: Final = 63  # of a name of process.h: the suffix may be cut off
 _PLAIN_NS: Final = (
     10_000_000_000  # how long an inode without probes is not looked at: it may be another file's
 )
+KEEP_NS: Final = 300_000_000_000
+"""How long a file that no process has mapped keeps its probes, which keep it (and its file system) from being freed."""
 _OVERLAYFS_MAGIC: Final = 0x794C7630  # include/uapi/linux/magic.h
 _OVERLAY: Final = "overlay"  # stands for every device of an overlayfs
 
@@ -44,7 +47,7 @@ Inode = tuple[int, int]
 _Identity = tuple[int, int, int]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Placement:
     """One file with probes on it. Times are CLOCK_MONOTONIC ns."""
 
@@ -56,6 +59,8 @@ class Placement:
     ready_ns: int
     links: list[Link] = field(repr=False)
     blind_ns: int = 0  # longest time that a process had the file mapped before the probes were there
+    used_ns: int  # when a process was last known to have it
+    expected: bool = False  # a program is about to load it, whenever that is
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,9 @@ class ProbePlacer:
         """The program of a process, which may have a library linked into it."""
         try:
             path = os.readlink(f"/proc/{tgid}/exe")
+        except PermissionError:
+            self.counters["process_denied"] += 1
+            return None
         except OSError:
             self.counters["process_vanished"] += 1
             return None
@@ -169,12 +177,12 @@ class ProbePlacer:
                 return _mapped(placement, mapped_ns)
             if monotonic_ns() - self._plain.get(inode, -_PLAIN_NS) < _PLAIN_NS:
                 return None
-        if os.access(exact, os.R_OK):
+        if os.access(exact, os.R_OK, effective_ids=True):
             return self._examine(exact, _full_path(exact, path), mapped_ns=mapped_ns)
         for mapping in executable_mappings(tgid):
             if mapping.path == path or os.path.basename(mapping.path) == path:
                 for candidate in paths_of(tgid, mapping):
-                    if os.access(candidate, os.R_OK):
+                    if os.access(candidate, os.R_OK, effective_ids=True):
                         return self._examine(
                             str(candidate), mapping.path, mapped_ns=mapped_ns, number=mapping.inode
                         )
@@ -183,7 +191,34 @@ class ProbePlacer:
 
     def examine_file(self, path: Path) -> Placement | None:
         """A file that a program is about to load."""
-        return self._examine(str(path), str(path), mapped_ns=0)
+        placement = self._examine(str(path), str(path), mapped_ns=0)
+        if placement is not None:
+            placement.expected = True
+        return placement
+
+    def release(self, used: Iterable[Placement], now_ns: int, *, keep_ns: int = KEEP_NS) -> list[Placement]:
+        """Take the probes off files that nobody has had for ``keep_ns``: those of containers that are gone, say.
+
+        ``used``: those that a process is known to have. Before any is let go, all processes are looked at.
+        """
+        for placement in used:
+            placement.used_ns = now_ns
+        idle = [each for each in self.placements if not each.expected and each.used_ns + keep_ns <= now_ns]
+        if not idle:
+            return []
+        mapped = {each.inode for tgid in list_processes() for each in executable_mappings(tgid)}
+        released: list[Placement] = []
+        for placement in idle:
+            if placement.identity[0] in mapped:
+                placement.used_ns = now_ns
+            else:
+                released.append(placement)
+        for inode in [inode for inode, each in self._by_inode.items() if each in released]:
+            del self._by_inode[inode]
+        for placement in released:
+            self._examined.pop(placement.identity, None)
+            detach_all(placement.links)
+        return released
 
     def place_at(self, path: str, stem: str, offsets: dict[str, int]) -> tuple[list[Link], list[BpfError]]:
         """Put the probes of ``stem`` on a file's functions that have no names, at file ``offsets`` by symbol.
@@ -285,14 +320,16 @@ class ProbePlacer:
         self.counters["probes_refused"] += len(refused)
         for refusal in refused:
             _log.warning("%s: %s", path, refusal)
+        ready_ns = monotonic_ns()
         return Placement(
             path=path,
             stem=library_stem(path) or "",
             identity=identity,
             symbols=tuple(sorted(offsets)),
             refused=tuple(refusal.message for refusal in refused),
-            ready_ns=monotonic_ns(),
+            ready_ns=ready_ns,
             links=links,
+            used_ns=ready_ns,
         )
 
     def _marks_of(self, image: ElfImage, path: str, offsets: Container[str]) -> dict[str, int]:

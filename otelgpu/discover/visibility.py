@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from otelgpu.model.resource import AttributeValue
+
 SECCOMP_FILTER: Final = 2
 """``Seccomp:`` of proc_pid_status(5): SECCOMP_MODE_FILTER."""
 
@@ -102,6 +104,7 @@ class Observed:
     ``closed``: "denied" when its mappings may not be read, "empty" when it has none. ``libraries``: the CUDA
     driver among them. ``tls``: what could encrypt. ``event_loops``: those loaded, by name. ``io_uring``: its
     rings. ``connections``: accepted and open now; ``sockets``: all it has. ``devices``: of RDMA, one for each provider.
+    ``identity``: where it runs, and how that is known. ``claimed``: where it says that it runs, where it is not so.
     """
 
     pid: int
@@ -121,6 +124,8 @@ class Observed:
     sockets: int = 0
     nccl: tuple[NcclCopy, ...] = ()
     devices: tuple[OpenDevice, ...] = ()
+    identity: tuple[tuple[str, AttributeValue, str], ...] = ()
+    claimed: tuple[tuple[str, AttributeValue], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

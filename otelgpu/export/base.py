@@ -6,12 +6,13 @@ here does I/O or starts threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from otelgpu.errors import OtelgpuError
+from otelgpu.model.vitals import Delivery
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -95,3 +96,24 @@ class Exporter(Protocol):
 
         Always given = accepted + queued + the sum of all lost.
         """
+
+    def deliveries(self) -> Sequence[Delivery]:
+        """The same for this program's own metrics, and what there is besides; safe from any thread."""
+
+
+def deliveries_of(kind: str, stats: Mapping[str, int], failing_s: float = 0.0) -> list[Delivery]:
+    """``Exporter.deliveries`` of a destination that is no server's, from its ``stats``."""
+    found = []
+    for items in ("spans", "points"):
+        lost = f"{items}_lost_"
+        found.append(
+            Delivery(
+                kind=kind,
+                metrics=items == "points",
+                accepted=stats[f"{items}_accepted"],
+                queued=stats[f"{items}_queued"],
+                lost={key.removeprefix(lost): n for key, n in stats.items() if key.startswith(lost)},
+                failing_s=failing_s,
+            )
+        )
+    return found

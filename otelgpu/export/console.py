@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import numpy as np
 
+from otelgpu.export.base import deliveries_of
 from otelgpu.export.quantities import duration, size
 from otelgpu.model.spans import Attribute, Codes, SpanColumns, SpanKind, StatusCode, Text
+from otelgpu.model.vitals import Delivery
 from otelgpu.signals import names
 
 if TYPE_CHECKING:
@@ -141,6 +143,10 @@ class ConsoleExporter:
             f"{items}_{key}": self._counts[f"{items}_{key}"] for items in ("spans", "points") for key in keys
         }
         return stats | {"spans_queued": sum(trace.count for trace in self._waiting.values())}
+
+    def deliveries(self) -> Sequence[Delivery]:
+        """See :class:`~otelgpu.export.base.Exporter`."""
+        return deliveries_of("console", self.stats())
 
     def _take(self, columns: SpanColumns) -> None:
         self._counts["spans_given"] += len(columns)

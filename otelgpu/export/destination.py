@@ -37,6 +37,33 @@ Destination = ConsoleDestination | FileDestination | OtlpDestination
 _FORMS = "Write console, file:PATH, otlp or otlp:URL."
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A destination and all that is said of it, to be opened. Equal ones would be opened alike.
+
+    ``defaults``: see :func:`open_exporter`. ``has_files``: what is opened reads or writes files, which may have been
+    replaced since it was.
+    """
+
+    destination: Destination
+    environ: Mapping[str, str]
+    defaults: Mapping[str, str]
+
+    @property
+    def has_files(self) -> bool:
+        """A log that was rotated, or a certificate that was renewed, has its old name."""
+        if isinstance(self.destination, ConsoleDestination):
+            return False
+        return isinstance(self.destination, FileDestination) or any(
+            name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(("CERTIFICATE", "CLIENT_KEY"))
+            for name in (*self.environ, *self.defaults)
+        )
+
+    def open(self) -> Exporter:
+        """See :func:`open_exporter`."""
+        return open_exporter(self.destination, self.environ, defaults=self.defaults)
+
+
 def parse_destination(text: str) -> Destination:
     """Parse one ``--export`` value. Raises :class:`~otelgpu.export.base.ExportError`."""
     kind, colon, rest = text.strip().partition(":")

@@ -15,8 +15,9 @@ import logging
 import math
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +26,21 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu import __version__
-from otelgpu.export.base import ExportError
+from otelgpu.export.base import ExportError, deliveries_of
 from otelgpu.export.protobuf import plain, utf8
 from otelgpu.export.span_links import link_values
+from otelgpu.kernel.output_files import open_output
 from otelgpu.model.resource import AttributeValue, Resource
 from otelgpu.model.spans import Attribute, Links, SpanColumns, Text
+from otelgpu.model.vitals import Delivery
 from otelgpu.signals import names
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 SPANS_PER_LINE = 2048
+SETTLED_S = 5.0
+"""How long nothing may fail before it is said that writing works again: a full disk still takes short lines."""
 
 _log = logging.getLogger("otelgpu.export")
 _encode = msgspec.json.Encoder().encode
@@ -234,13 +239,15 @@ class FileExporter:
         """Opens ``path`` for appending. Raises :class:`ExportError` when that is not possible."""
         self._path = path
         try:
-            self._fd: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd: int | None = open_output(path, 0o644, append=True)
         except OSError as error:
             hint = "Give a file in a directory that exists and may be written to."
             raise ExportError(f"cannot write to {path!r}: {error.strerror}", hint) from error
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._failing = False
+        self._failing_since: float | None = None
+        self._failed_at = 0.0  # last
+        self._told = False  # that it fails
         self._torn = False  # the file ends within a line
 
     def export_spans(self, batches: Iterable[SpanColumns]) -> None:
@@ -283,6 +290,11 @@ class FileExporter:
                 for key in keys
             }
 
+    def deliveries(self) -> Sequence[Delivery]:
+        """See :class:`~otelgpu.export.base.Exporter`."""
+        since = self._failing_since
+        return deliveries_of("file", self.stats(), time.monotonic() - since if since is not None else 0.0)
+
     def _write(self, kind: str, line: bytes, items: int) -> None:
         with self._lock:
             self._counts[f"{kind}_given"] += items
@@ -293,15 +305,19 @@ class FileExporter:
                 self._append(self._fd, line)
             except OSError as error:
                 self._counts[f"{kind}_lost_write_failed"] += items
-                if not self._failing:
-                    self._failing = True
+                self._failed_at = time.monotonic()
+                if self._failing_since is None:
+                    self._failing_since = self._failed_at
+                if not self._told:
+                    self._told = True
                     _log.warning(
                         "cannot write to %s: %s; data is dropped until it works again", self._path, error
                     )
                 return
             self._counts[f"{kind}_accepted"] += items
-            if self._failing:
-                self._failing = False
+            self._failing_since = None
+            if self._told and time.monotonic() - self._failed_at >= SETTLED_S:
+                self._told = False
                 _log.warning("writing to %s works again", self._path)
 
     def _append(self, fd: int, line: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from otelgpu.export.base import Payload, Signal, Transport
@@ -12,6 +12,7 @@ from otelgpu.export.protobuf import delimited
 from otelgpu.export.sender import DEFAULT_QUEUE_BYTES, Counts, RetryPolicy, Sender
 from otelgpu.export.settings import OtlpSettings, Protocol
 from otelgpu.export.wire import DEFAULT_MAX_BYTES, encode_spans
+from otelgpu.model.vitals import Delivery
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData, ResourceMetrics
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from otelgpu.model.spans import SpanColumns
 
 ITEMS = {Signal.TRACES: "spans", Signal.METRICS: "points"}
+
+_COMPONENTS = {Signal.TRACES: "span_exporter", Signal.METRICS: "metric_exporter"}
+"""How the semantic conventions call what exports a signal, behind the protocol."""
 
 _METRICS_QUEUE_BYTES = 8 * 1024 * 1024
 
@@ -48,6 +52,7 @@ class OtlpExporter:
         retry: RetryPolicy | None = None,
     ) -> None:
         """Starts the threads; connects when there is something to send."""
+        self._settings = {settings.signal: settings for settings in (traces, metrics)}
         self._senders = {
             settings.signal: Sender(
                 open_transport(settings),
@@ -111,6 +116,28 @@ class OtlpExporter:
         for signal, sender in self._senders.items():
             stats |= flat(ITEMS[signal], sender.counts(), self._unencodable[signal])
         return stats
+
+    def deliveries(self) -> Sequence[Delivery]:
+        """See :class:`~otelgpu.export.base.Exporter`."""
+        return [self._delivery(signal, sender) for signal, sender in self._senders.items()]
+
+    def _delivery(self, signal: Signal, sender: Sender) -> Delivery:
+        counts, settings = sender.counts(), self._settings[signal]
+        transport = "grpc" if settings.protocol is Protocol.GRPC else "http"
+        return Delivery(
+            kind=f"otlp_{transport}_{_COMPONENTS[signal]}",
+            metrics=signal is Signal.METRICS,
+            address=settings.address,
+            accepted=counts.accepted,
+            queued=counts.queued,
+            queued_bytes=counts.queued_bytes,
+            queue_limit_bytes=sender.queue_bytes,
+            lost={**counts.lost, "unencodable": self._unencodable[signal]},
+            sent_bytes=counts.sent_bytes,
+            retries=counts.retries,
+            attempts=counts.attempts,
+            failing_s=counts.failing_s,
+        )
 
 
 def flat(items: str, counts: Counts, unencodable: int) -> dict[str, int]:

@@ -19,11 +19,13 @@ import logging
 import random
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from otelgpu.export.base import Accepted, Outcome, Payload, Refused, Retry, Transport
+from otelgpu.model.vitals import ATTEMPT_SECONDS, Durations
 
 DEFAULT_QUEUE_BYTES = 64 * 1024 * 1024
 LOSS_REASONS = ("queue_full", "rejected", "refused", "retries_exhausted", "shutdown")
@@ -47,7 +49,7 @@ class RetryPolicy:
         return min(self.cap_s, self.initial_s * self.factor**exponent) * (1 - self.jitter * draw)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """One destination's account, in items. ``given == accepted + queued + sum(lost.values())``, always."""
 
@@ -56,6 +58,10 @@ class Counts:
     queued: int
     queued_bytes: int
     lost: Mapping[str, int]
+    sent_bytes: int  # of payloads that were accepted, before compression
+    retries: int  # attempts that failed and were, or will be, made again
+    attempts: Mapping[str, Durations]  # by outcome: "" of those that were accepted, "transient", "refused"
+    failing_s: float  # for how long nothing has been accepted while something was to be delivered
 
 
 @dataclass(slots=True)
@@ -98,6 +104,10 @@ class Sender:
         self._given = 0
         self._accepted = 0
         self._lost: Counter[str] = Counter()
+        self._sent_bytes = 0
+        self._retries = 0
+        self._attempts: dict[str, Durations] = {}
+        self._failing_since: float | None = None  # nothing was accepted since
         self._failures = 0  # in a row
         self._not_before = 0.0  # no attempt earlier than this
         self._throttled = False  # the server asked for that wait
@@ -129,11 +139,30 @@ class Sender:
                 self._queued += payload.items
                 self._changed.notify_all()
 
+    @property
+    def queue_bytes(self) -> int:
+        """What the queue may hold."""
+        return self._queue_bytes
+
     def counts(self) -> Counts:
         """A consistent snapshot."""
         with self._changed:
             lost = {reason: self._lost[reason] for reason in LOSS_REASONS}
-            return Counts(self._given, self._accepted, self._queued, self._bytes, lost)
+            since = self._failing_since
+            return Counts(
+                given=self._given,
+                accepted=self._accepted,
+                queued=self._queued,
+                queued_bytes=self._bytes,
+                lost=lost,
+                sent_bytes=self._sent_bytes,
+                retries=self._retries,
+                attempts={
+                    outcome: Durations(counts=list(told.counts), total_s=told.total_s)
+                    for outcome, told in self._attempts.items()
+                },
+                failing_s=self._clock() - since if since is not None else 0.0,
+            )
 
     def flush(self, deadline_s: float) -> bool:
         """Wait up to ``deadline_s`` seconds until nothing is queued or under way; whether that came true."""
@@ -182,12 +211,14 @@ class Sender:
     def _run(self) -> None:
         while (entry := self._next()) is not None:
             payload, timeout_s = entry
+            began = self._clock()
             try:
                 outcome = self._transport.send(payload, timeout_s)
             except Exception as error:
                 _log.debug("%s: sending failed", self._name, exc_info=True)
                 outcome = Refused(f"unforeseen {type(error).__name__}: {error}")
             with self._changed:
+                self._measure(payload, outcome, began)
                 self._settle(payload, outcome)
                 self._changed.notify_all()
 
@@ -207,6 +238,21 @@ class Sender:
                     left = self._timeout_s if self._closing_at is None else self._closing_at - now
                     return self._queue[0].payload, min(self._timeout_s, left)
             return None
+
+    def _measure(self, payload: Payload, outcome: Outcome, began: float) -> None:
+        """With the lock: what this program tells of itself about an attempt."""
+        now = self._clock()
+        if isinstance(outcome, Accepted):
+            ended, self._failing_since = "", None
+            self._sent_bytes += len(payload.body)
+        else:
+            ended = "transient" if isinstance(outcome, Retry) else "refused"
+            self._retries += isinstance(outcome, Retry)
+            if self._failing_since is None:
+                self._failing_since = began
+        told = self._attempts.setdefault(ended, Durations())
+        told.counts[bisect_left(ATTEMPT_SECONDS, now - began)] += 1
+        told.total_s += now - began
 
     def _settle(self, payload: Payload, outcome: Outcome) -> None:
         """With the lock: account for an attempt's outcome."""

@@ -75,6 +75,21 @@ class OtlpSettings:
         url = urlsplit(self.endpoint)
         return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
 
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """(host, port) to connect to; None for a gRPC target that names neither (``unix:…``, ``xds:…``)."""
+        grpc = self.protocol is Protocol.GRPC
+        target = self.endpoint
+        if grpc:
+            target = "//" + target.removeprefix("dns:///").removeprefix("dns:")
+        try:
+            url = urlsplit(target)
+            if not url.hostname or (grpc and (url.path or url.hostname in ("unix", "unix-abstract"))):
+                return None
+            return url.hostname, url.port or (443 if self.secure or grpc else 80)
+        except ValueError:
+            return None
+
     @classmethod
     def from_environment(
         cls,

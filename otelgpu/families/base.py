@@ -18,6 +18,7 @@ from otelgpu.layout.btf import Btf
 from otelgpu.model.communicators import CommunicatorSeen
 from otelgpu.model.engine import EngineMessage
 from otelgpu.model.exchange import Claim, Exchange, Named, Opened
+from otelgpu.model.files import FileCalls
 from otelgpu.model.handoffs import Handoff
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import Memory, OperationKind, Operations
@@ -62,13 +63,17 @@ class Instrument(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric's definition. ``buckets`` are a histogram's explicit bounds, in ``unit``."""
+    """One metric's definition. ``buckets`` are a histogram's explicit bounds, in ``unit``.
+
+    ``whole``: False of a counter whose sum has a fraction.
+    """
 
     name: str
     unit: str
     instrument: Instrument
     description: str
     buckets: tuple[float, ...] = ()
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +217,10 @@ class Conversation(Protocol):
     def counters(self) -> Mapping[str, int]:
         """Losses and oddities by name, since the start."""
 
+    @property
+    def connection_count(self) -> int:
+        """Connections that are remembered."""
+
     def feed(self, batch: Batch) -> Activity:
         """What the batch brought to light."""
 
@@ -228,6 +237,14 @@ class HandoffDecoder(Protocol):
 
     def hand_offs(self, batch: Batch) -> list[Handoff]:
         """The events of a batch, in its order."""
+
+
+@runtime_checkable
+class FileDecoder(Protocol):
+    """Records → calls on files, which are no spans of their own."""
+
+    def files(self, batch: Batch) -> FileCalls:
+        """The calls of a batch, in its order; of batches of other kinds none."""
 
 
 @runtime_checkable
@@ -250,11 +267,26 @@ class Load(Enum):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """With another family, whose processes it is for; at once where that is not observed."""
+
+    family: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Everything the rest of the program knows about a family. ``signals``: None of hand-offs and of facts."""
+    """Everything the rest of the program knows about a family. ``signals``: None of what has no spans of its own."""
 
     name: str
-    open: Callable[[Btf, Telling], OperationDecoder | Conversation | HandoffDecoder | FabricDecoder]
+    open: Callable[
+        [Btf, Telling], OperationDecoder | Conversation | HandoffDecoder | FileDecoder | FabricDecoder
+    ]
     signals: OperationSignals | ExchangeSignals | None
-    load: Load = Load.AT_ONCE
+    load: Load | Beside = Load.AT_ONCE
+
+    def at_once(self, observed: Container[str]) -> bool:
+        """Whether a session of those families begins with this one."""
+        return self.load is Load.AT_ONCE or (
+            isinstance(self.load, Beside) and self.load.family not in observed
+        )

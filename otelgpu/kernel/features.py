@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otelgpu.kernel import capabilities
 from otelgpu.kernel.kernel_btf import VMLINUX_BTF, lacking_features
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all, load_libbpf
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
@@ -22,16 +23,6 @@ from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 _FLOOR: Final = (5, 15)
 TRACEFS: Final = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
-
-# include/uapi/linux/capability.h
-CAPABILITIES: Final = {
-    "CAP_BPF": 39,
-    "CAP_PERFMON": 38,
-    "CAP_SYS_PTRACE": 19,
-    "CAP_DAC_READ_SEARCH": 2,
-    "CAP_CHECKPOINT_RESTORE": 40,
-}
-_CAP_SYS_ADMIN: Final = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +49,9 @@ def pid_namespace() -> int:
     return 0 if inode == _INITIAL_PID_NAMESPACE else inode
 
 
-def effective_capabilities() -> int:
-    """The bit set of ``CapEff``."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return int(line.split()[1], 16)
-    return 0
-
-
-def has_capability(number: int) -> bool:
-    """Whether a capability is effective; CAP_SYS_ADMIN stands for those split from it."""
-    effective = effective_capabilities()
-    split_from_admin = number in (CAPABILITIES["CAP_BPF"], CAPABILITIES["CAP_PERFMON"], 40)
-    return bool(effective >> number & 1 or (split_from_admin and effective >> _CAP_SYS_ADMIN & 1))
-
-
 def mount_tracefs() -> bool:
     """Mount tracefs where it belongs if nothing is there; whether syscall tracepoints can be named now."""
-    if any(Path(root, "events/syscalls").is_dir() for root in TRACEFS):
+    if any(os.path.isdir(f"{root}/events/syscalls") for root in TRACEFS):
         return True
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tracefs", TRACEFS[0].encode(), b"tracefs", 0, None):
@@ -95,13 +71,15 @@ def filesystem_magic(descriptor: int) -> int:
 def survey() -> list[Feature]:
     """Everything that can be told without loading a program."""
     version = kernel_version()
-    capabilities = [name for name, number in CAPABILITIES.items() if not has_capability(number)]
-    needed = [name for name in capabilities if name in ("CAP_BPF", "CAP_PERFMON")]
     try:
         libbpf = Feature(name="libbpf", present=True, required=True, detail=load_libbpf().version)
     except BpfError as error:
         libbpf = Feature(name="libbpf", present=False, required=True, detail=error.message, remedy=error.hint)
     traced, lacking = mount_tracefs(), lacking_features() if VMLINUX_BTF.exists() else []
+    own = capabilities.held()
+    closed = bool(own.missing(capabilities.OTHER_FILES)) and not os.access(
+        TRACEFS[0], os.X_OK, effective_ids=True
+    )
     return [
         Feature(
             name="kernel",
@@ -136,21 +114,16 @@ def survey() -> list[Feature]:
             consequence="no BPF object can be loaded: nothing can be observed",
             remedy=f"use Linux {_FLOOR[0]}.{_FLOOR[1]} or later",
         ),
-        Feature(
-            name="capabilities",
-            present=not needed,
-            required=True,
-            detail="missing: " + ", ".join(capabilities) if capabilities else "all",
-            consequence="programs cannot be loaded or attached" if needed else "some processes stay hidden",
-            remedy="run as root, or grant " + ", ".join(capabilities),
-        ),
+        *privileges(own),
         Feature(
             name="tracefs",
             present=traced,
             required=True,
             detail=TRACEFS[0],
             consequence="no syscall tracepoints: neither requests nor libraries that are loaded late are seen",
-            remedy=f"mount -t tracefs tracefs {TRACEFS[0]} (and the kernel needs CONFIG_FTRACE_SYSCALLS=y)",
+            remedy=f"run as root, or grant {own.missing(capabilities.OTHER_FILES)[0]}: only root may read {TRACEFS[0]}"
+            if closed
+            else f"mount -t tracefs tracefs {TRACEFS[0]} (and the kernel needs CONFIG_FTRACE_SYSCALLS=y)",
         ),
         Feature(
             name="bpffs",
@@ -161,6 +134,25 @@ def survey() -> list[Feature]:
             remedy="mount -t bpf bpf /sys/fs/bpf",
         ),
     ]
+
+
+def privileges(own: capabilities.Held) -> list[Feature]:
+    """What this process's capabilities are enough for; the first, ``capabilities``, is what nothing goes without."""
+    return [_privilege("capabilities", capabilities.LOADING, own)] + [
+        _privilege(need.name, need, own) for need in capabilities.TOLD
+    ]
+
+
+def _privilege(name: str, need: capabilities.Need, own: capabilities.Held) -> Feature:
+    missing = capabilities.names(own.missing(need))
+    return Feature(
+        name=name,
+        present=not missing,
+        required=need.required,
+        detail=f"missing: {missing}" if missing else capabilities.names(sorted(need.capabilities)),
+        consequence=need.without,
+        remedy=f"run as root, or grant {missing}",
+    )
 
 
 LINKS: Final = {

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel import inject_peers as peers
 from otelgpu.kernel.clock import monotonic_ns
+from otelgpu.kernel.guard import Guard
 from otelgpu.kernel.inject_records import InjectRecords, merged
 from otelgpu.kernel.loader import Image
 from otelgpu.kernel.shared_memory import SharedMemory
@@ -163,6 +164,8 @@ class InjectListener:
             self._socket.close()
             self._remove()
             raise InjectError(f"cannot listen at {self.path}: {error.strerror}") from error
+        # A socket at a given path is left for the next agent, which may have it already.
+        self._guard = Guard(self._remove) if self._folder is not None else None
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
 
@@ -396,6 +399,8 @@ class InjectListener:
         self._processes.clear()
         self._ended.close()
         self._remove()
+        if self._guard is not None:
+            self._guard.dismiss()
 
     def _remove(self) -> None:
         if self._folder is not None:

@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from otelgpu.model.vitals import RingFill
+
 _HEADER_BYTES: Final = 8
 _BUSY: Final = 1 << 31
 _DISCARD: Final = 1 << 30
@@ -35,13 +37,21 @@ class Ring:
         self.size = size
         self._consumer_page = mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._pages = mmap.mmap(fd, _PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+        for pages in (self._consumer_page, self._pages):
+            pages.madvise(mmap.MADV_DONTFORK)  # a child that outlives this process must not keep the ring
         self._consumer = np.frombuffer(self._consumer_page, dtype="<u8", count=1)
         self._producer = np.frombuffer(self._pages, dtype="<u8", count=1)
         self._data = np.frombuffer(self._pages, dtype=np.uint8, offset=_PAGE)
+        self._high_water = 0
 
     def pending_bytes(self) -> int:
         """How much is waiting, headers included."""
         return int(self._producer[0]) - int(self._consumer[0])
+
+    def take_fill(self) -> RingFill:
+        """The most that was found waiting since the last call."""
+        high_water, self._high_water = max(self._high_water, self.pending_bytes()), 0
+        return RingFill(high_water=high_water, limit=self.size)
 
     def drain(self) -> Iterator[Run]:
         """Copy out what was there at the call: uint8 arrays of shape (records, record length), in ring order.
@@ -50,6 +60,7 @@ class Ring:
         """
         end = int(self._producer[0])
         position = int(self._consumer[0])
+        self._high_water = max(self._high_water, end - position)
         while position < end:
             offset = position & (self.size - 1)
             window = self._data[offset : offset + end - position]

@@ -4,11 +4,46 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable, Set
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily
+
+_PROCESSES: Final = "scope_processes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Whose events are wanted."""
+
+    everything: bool = False
+    processes: tuple[int, ...] = ()
+    follow_children: bool = True
+    newborn: bool = False  # they have not begun to run: no call of theirs is under way
+    cgroups: tuple[Path, ...] = ()  # directories of cgroup v2
+    admits: Callable[[int], bool] | None = None  # whether a process that starts is to be observed too
+
+
+def put_process(process: LoadedFamily, tgid: int) -> bool:
+    """Bring a process into scope; False when there is no room."""
+    try:
+        process.map(_PROCESSES).put(struct.pack("<I", tgid), b"\1")
+    except BpfError:
+        return False
+    return True
+
+
+def keep_only(process: LoadedFamily, wanted: Set[int]) -> Set[int]:
+    """Take all other processes out of scope; those of ``wanted`` that are yet to be brought into it."""
+    scoped = process.map(_PROCESSES)
+    before = {struct.unpack("<I", key)[0] for key in scoped.list_keys()}
+    for tgid in before - wanted:
+        scoped.delete(struct.pack("<I", tgid))
+    return wanted - before
 
 
 def put_cgroup(process: LoadedFamily, slot: int, directory: Path) -> None:

@@ -10,20 +10,28 @@ Source: opentelemetry-ebpf-instrumentation, ``devdocs/trace-profile-correlation.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import struct
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
+from otelgpu.kernel.capabilities import LOADING
 from otelgpu.kernel.features import pid_namespace
+from otelgpu.kernel.guard import Guard
 from otelgpu.kernel.libbpf import BpfError, load_libbpf
+
+_log = logging.getLogger("otelgpu.kernel")
 
 PINNED_AT: Final = Path("/sys/fs/bpf/otel/traces_ctx_v1")
 MAX_THREADS: Final = 1 << 14
 _KEY: Final = struct.Struct("<Q")
 _VALUE: Final = struct.Struct("16s8s")
+_MAP_LINK: Final = "anon_inode:bpf-map"
 _BPF_MAP_TYPE_LRU_HASH: Final = 9  # include/uapi/linux/bpf.h
 
 
@@ -33,6 +41,11 @@ def open_trace_contexts(path: Path = PINNED_AT) -> int | None:
     Raises :class:`BpfError` when what is there is no such map, or may not be opened.
     """
     library = load_libbpf()
+    if stranger := _stranger(path):
+        raise BpfError(
+            f"{stranger} is of another user, who could say whose work is whose",
+            hint=f"rm -r {path.parent}: everybody may make it in a BPF file system that was mounted with mode 1777",
+        )
     descriptor = int(library.bpf_obj_get(os.fsencode(path)))
     if descriptor in (-errno.ENOENT, -errno.ENOTDIR):
         return None
@@ -45,18 +58,55 @@ def open_trace_contexts(path: Path = PINNED_AT) -> int | None:
     return descriptor
 
 
+def _stranger(path: Path) -> Path | None:
+    """The map or its folder, if someone else than root and this user made it or may write there."""
+    for place in (path.parent, path):
+        with suppress(OSError):
+            status = os.lstat(place)
+            if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+                return place
+    return None
+
+
 def _shape(descriptor: int) -> tuple[int, int, int]:
     """(type, key bytes, value bytes) of a map; zeroes for what is none."""
-    lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    fields = _fields(f"/proc/self/fdinfo/{descriptor}")
     kind, key, value = (int(fields.get(name, "0")) for name in ("map_type", "key_size", "value_size"))
     return kind, key, value
+
+
+def _fields(path: str) -> dict[str, str]:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:  # closed meanwhile
+        return {}
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _number(descriptor: int) -> str:
+    """Of a map, among all that the kernel has had."""
+    return _fields(f"/proc/self/fdinfo/{descriptor}").get("map_id", "")
+
+
+def _is_held_by_others(descriptor: int) -> bool:
+    """Whether another process has a map open, who puts contexts there or reads them."""
+    number = _number(descriptor)
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and int(process.name) != os.getpid():
+            with suppress(OSError):
+                for entry in os.scandir(process / "fd"):
+                    info = f"{process}/fdinfo/{entry.name}"
+                    if os.readlink(entry.path) == _MAP_LINK and _fields(info).get("map_id", "") == number:
+                        return True
+    return False
 
 
 class TraceContextMap:
     """What threads work for, told to whoever reads the map; the one that is pinned, else one of our own.
 
-    What was put is taken out again by :meth:`close`, which also unpins a map that this object made.
+    What was put is taken out again by :meth:`close`, which also unpins a map that this object made. If this program is
+    killed before, that map is unpinned by a guard; one that was left all the same, and that nobody has open, is
+    replaced, for what it says is of another time.
     """
 
     def __init__(self, path: Path = PINNED_AT) -> None:
@@ -69,30 +119,58 @@ class TraceContextMap:
         self._library = load_libbpf()
         self._path = path
         self._told: OrderedDict[bytes, None] = OrderedDict()  # keys that are ours
-        opened = open_trace_contexts(path)
-        self._is_own = opened is None
-        self._descriptor = self._create() if opened is None else opened
+        self._guard: Guard | None = None
+        opened = self._share()
+        if opened is None:
+            try:
+                opened = self._create()
+            except BpfError as error:
+                opened = self._share() if error.errno == errno.EEXIST else None
+                if opened is None:
+                    raise
+        self._descriptor = opened
+
+    def _share(self) -> int | None:
+        """The map of somebody who is still there."""
+        opened = open_trace_contexts(self._path)
+        if opened is None or _is_held_by_others(opened):
+            return opened
+        _log.warning("%s is of a program that was killed: it is made anew", self._path)
+        self._path.unlink(missing_ok=True)
+        os.close(opened)
+        return None
 
     def _create(self) -> int:
         sizes = (_KEY.size, _VALUE.size, MAX_THREADS)
         made = int(self._library.bpf_map_create(_BPF_MAP_TYPE_LRU_HASH, b"traces_ctx_v1", *sizes, None))
         if made < 0:
             raise self._library.error("cannot create the map of trace contexts", made)
+        self._guard = Guard(partial(self._unpin, made), needs=(LOADING,), descriptors=(made,))
         try:
             self._path.parent.mkdir(mode=0o755, exist_ok=True)
             if code := self._library.bpf_obj_pin(made, os.fsencode(self._path)):
                 raise self._library.error(f"cannot pin a map at {self._path}", code)
-        except OSError as error:
+            self._path.chmod(0o600)  # as OBI's: whatever the umask says, root's other programs may read it
+        except (OSError, BpfError) as error:
+            self._guard.dismiss()
+            self._guard = None
             os.close(made)
+            if isinstance(error, BpfError):
+                raise
             raise BpfError(
                 f"cannot make {self._path.parent}: {error.strerror}",
                 errno=error.errno or 0,
                 hint="mount the BPF file system: mount -t bpf bpf /sys/fs/bpf",
             ) from error
-        except BpfError:
-            os.close(made)
-            raise
         return made
+
+    def _unpin(self, made: int) -> None:
+        """Unless what is pinned there by now is another's."""
+        pinned = int(self._library.bpf_obj_get(os.fsencode(self._path)))
+        if pinned >= 0:
+            if _number(pinned) == _number(made):
+                self._path.unlink(missing_ok=True)
+            os.close(pinned)
 
     def put(self, tgid: int, tid: int, trace_id: bytes, span_id: bytes) -> bool:
         """A thread works for a span from now on; False when the kernel did not take it."""
@@ -127,10 +205,11 @@ class TraceContextMap:
             return
         while self._told:
             self._take_out(next(iter(self._told)))
+        if self._guard is not None:
+            self._unpin(self._descriptor)
+            self._guard.dismiss()
         os.close(self._descriptor)
         self._descriptor = -1
-        if self._is_own:
-            self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

@@ -51,13 +51,15 @@ class ClockAnchor:
 class ProcessSeen:
     """A process came into scope, or changed its program image; ``resource`` describes it from here on.
 
-    ``parent``: the process that it was a child of then, 0 where that is not known.
+    ``parent``: the process that it was a child of then, 0 where that is not known. ``same_program``: it has changed
+    nothing, and more is known of it: what was told of it before is of the same process under a poorer name.
     """
 
     tgid: int
     time_ns: int
     resource: Resource
     parent: int = 0
+    same_program: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ class OperationKind(IntEnum):
     POINT_TO_POINT = 15  # one rank sends or receives, puts or waits for a signal
     COMMUNICATOR = 16  # made, split, asked about, ended
     GROUP = 17  # calls that take effect together, at its end
+    FILE = 18  # a file was read, written or synced: where a thread was, never a span
 
 
 DEVICE_KINDS: Final = tuple(kind for kind in OperationKind if kind <= OperationKind.DEVICE)
@@ -106,10 +107,10 @@ _FIELDS: Final[tuple[tuple[str, Any, int], ...]] = (
     ("family", "u1", 63),  # position of the family in the session, from 0
     # What the call was given and gave. Slots that no kind uses together share their bytes.
     ("function", "<u8", 64),  # launches: the address or handle that names the kernel
-    ("handle", "<u8", 64),  # others: pointer, event, graph, stream … the call is about
+    ("handle", "<u8", 64),  # others: pointer, event, graph, stream, file … the call is about
     ("name", "<u4", 72),  # launches: index into the session's kernel names; 0 is "unknown"
     ("other", "<u8", 72),  # copies: source; mappings: handle of the memory, 0 to unmap; devices: peer
-    ("size_bytes", "<u8", 80),  # copies, sets, allocations, mappings
+    ("size_bytes", "<u8", 80),  # copies, sets, allocations, mappings, files
     ("shared_bytes", "<u8", 80),  # launches: dynamic shared memory
     ("stream", "<u8", 88),
     ("grid", ("<u4", 3), 96),  # launches
@@ -157,6 +158,11 @@ def concatenate(parts: Sequence[Operations]) -> Operations:
     """
     joined: Operations = np.concatenate([np.zeros(0, dtype=_ROW), *(part.view(_ROW) for part in parts)])
     return joined.view(OPERATION)
+
+
+def joined(parts: Sequence[Operations]) -> Operations:
+    """The same; not copied where there is one."""
+    return parts[0] if len(parts) == 1 else concatenate(parts)
 
 
 def operations(rows: int) -> Operations:

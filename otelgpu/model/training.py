@@ -26,6 +26,7 @@ class StepParts:
     upload_ns: int = 0  # in a copy to the device
     communication_wait_ns: int = 0  # in a wait for a stream or device whose last queued work was a collective
     other_wait_ns: int = 0  # in any other wait
+    file_ns: int = 0  # in a call that read, wrote or synced a file, and took long
     input_gap_ns: int = 0  # in no call, and the next one is a copy to the device
     gap_ns: int = 0  # in no call
 
@@ -36,13 +37,13 @@ class StepParts:
 
     @property
     def busy_ns(self) -> int:
-        """In calls of any kind."""
+        """In calls of any kind, but for those on files."""
         return self.call_ns + self.upload_ns + self.wait_ns
 
     @property
     def total_ns(self) -> int:
         """The step's duration."""
-        return self.busy_ns + self.input_gap_ns + self.gap_ns
+        return self.busy_ns + self.file_ns + self.input_gap_ns + self.gap_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,9 @@ class TrainingStep:
     collective_bytes: int
     uploads: int
     uploaded_bytes: int
+    files: int = 0  # calls on files that took long, of all threads of the process
+    file_bytes: int = 0
+    slowest_file: int = 0  # handle of the file of the longest one
     device: DeviceParts | None = None  # None: it was not measured, or not all that ran is known
     key: StepKey = field(init=False)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen
 from otelgpu.sensors.nvml import LostError, Nvml, UnavailableError
+from otelgpu.sensors.polled import Polled, paused
 
 _log = logging.getLogger("otelgpu.devices")
 
@@ -27,7 +27,6 @@ INTERVAL_S: Final = 10.0
 RETRY_NS: Final = 60_000_000_000
 """Between two attempts to open NVML, and between two looks at which devices there are."""
 
-STUCK_NS: Final = 60_000_000_000
 READY: Final = 4096  # inputs that wait to be collected: a quarter of an hour of 64 GPUs that nobody collects
 
 _HOST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of include/linux/proc_ns.h
@@ -156,70 +155,47 @@ class DevicePoller:
     """Polls from :meth:`start` to :meth:`stop`; :meth:`collect` never waits for the driver."""
 
     def __init__(self, interval_s: float = INTERVAL_S, watch: DeviceWatch | None = None) -> None:
-        self._interval_s = interval_s
-        self._watch = watch or DeviceWatch()
+        self.interval_s = interval_s
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="otelgpu-devices", daemon=True)
-        self._lock = threading.Lock()  # of what follows
-        self._ready: list[DeviceInput] = []
-        self._counters: Counter[str] = Counter()
-        self._watch_counters: Mapping[str, int] = {}
-        self._alive_ns = 0  # when the last poll ended
+        self._polled = Polled(
+            watch or DeviceWatch(),
+            "otelgpu-devices",
+            paused(self._stopping, lambda: self.interval_s),
+            room=READY,
+            readings=(DeviceReadings,),
+        )
         # Of the collecting side alone:
         self._told: set[str] = set()
-        self._stuck = False
+        self._stuck = 0
+        self._is_stuck = False
 
     @property
     def counters(self) -> dict[str, int]:
         """By reason, since the start: see :data:`otelgpu.sensors.nvml.REASONS`."""
-        with self._lock:
-            return dict(self._counters + Counter(self._watch_counters))
+        return dict(self._polled.counters + Counter(poll_stuck=self._stuck))
 
     def start(self) -> None:
         """Begin to poll, now and then every interval."""
-        self._alive_ns = time.monotonic_ns()
-        self._thread.start()
+        self._polled.thread.start()
 
     def stop(self, deadline_s: float = 1.0) -> None:
-        """End the thread; one that hangs in the driver is left to die with the process."""
+        """Read once more and end the thread; one that hangs in the driver is left to die with the process."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(deadline_s)
+        if self._polled.thread.is_alive():
+            self._polled.thread.join(deadline_s)
 
     def collect(self, now_ns: int) -> list[DeviceInput]:
         """What was learnt since the last call. ``now_ns``: CLOCK_MONOTONIC."""
-        with self._lock:
-            found, self._ready = self._ready, []
-            stuck = bool(self._alive_ns) and now_ns - self._alive_ns > STUCK_NS + self._interval_s * 1e9
-            self._counters["poll_stuck"] += stuck and not self._stuck
+        found, stuck = self._polled.take(), self._polled.is_stuck(now_ns)
         for item in found:
             if isinstance(item, DeviceReadings | DeviceSeen):
                 self._told.add(item.uuid)
             elif isinstance(item, DeviceGone):
                 self._told.discard(item.uuid)
-        if stuck and not self._stuck:
+        if stuck and not self._is_stuck:
+            self._stuck += 1
             _log.warning("the NVIDIA driver has not answered for a minute")
             found += [DeviceGone(time_ns=now_ns, uuid=uuid) for uuid in sorted(self._told)]
             self._told.clear()
-        self._stuck = stuck
+        self._is_stuck = stuck
         return found
-
-    def _run(self) -> None:
-        pause_s = 0.0
-        while not self._stopping.wait(pause_s):
-            began_ns = time.monotonic_ns()
-            found = self._watch.poll(began_ns)
-            with self._lock:
-                self._alive_ns = time.monotonic_ns()
-                self._watch_counters = dict(self._watch.counters)
-                self._keep(found)
-            pause_s = max(self._interval_s - (self._alive_ns - began_ns) / 1e9, 0.0)
-        self._watch.close()
-
-    def _keep(self, found: list[DeviceInput]) -> None:
-        self._ready += found
-        if len(self._ready) > READY:
-            kept: list[DeviceInput] = [i for i in self._ready if not isinstance(i, DeviceReadings)]
-            kept = kept[-READY:]
-            self._counters["readings_dropped"] += len(self._ready) - len(kept)
-            self._ready = kept

@@ -13,11 +13,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from otelgpu.model.fabric import FabricInput, PortGone, PortReadings, PortSeen, QueuePairReadings
 from otelgpu.sensors import kernel_log, rdma_netlink, rdma_ports
 from otelgpu.sensors.kernel_log import KernelLogWatch
+from otelgpu.sensors.polled import Polled, Sensor, paused
 from otelgpu.sensors.rdma_netlink import QueuePairWatch
 from otelgpu.sensors.rdma_ports import PortWatch
 
@@ -26,7 +27,6 @@ _log = logging.getLogger("otelgpu.fabric")
 INTERVAL_S: Final = 2.0
 """A port has some 100 counters, each a file, that the kernel reads anew at most every 10 ms."""
 
-STUCK_NS: Final = 60_000_000_000
 READY: Final = 8192  # inputs that wait to be collected
 _PAUSE_S: Final = 0.05  # between two looks at a log that is written without end
 
@@ -38,20 +38,6 @@ REASONS: Final[Mapping[str, str]] = {
     "readings_dropped": "readings of RDMA ports that nobody collected in time",
 }
 """What one count of (``fabric``, reason) means."""
-
-
-class Sensor(Protocol):
-    """What is polled from a thread: ``poll`` may block, and never raises."""
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """By reason, since the start."""
-
-    def poll(self, now_ns: int) -> list[FabricInput]:
-        """What is new as of ``now_ns``, CLOCK_MONOTONIC."""
-
-    def close(self) -> None:
-        """Let everything go; idempotent."""
 
 
 class FabricWatch:
@@ -76,58 +62,6 @@ class FabricWatch:
         self._pairs.close()
 
 
-class _Polled:
-    """One sensor on its thread. ``wait`` is called between polls with the seconds since the last began."""
-
-    def __init__(self, sensor: Sensor, name: str, wait: Callable[[float], bool]) -> None:
-        self._sensor = sensor
-        self._wait = wait
-        self._lock = threading.Lock()  # of what follows
-        self._ready: list[FabricInput] = []
-        self._counters: Mapping[str, int] = {}
-        self._dropped = 0
-        self.asked_ns = 0  # when the poll under way began; 0: none is
-        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    @property
-    def counters(self) -> Counter[str]:
-        with self._lock:
-            return Counter(self._counters) + Counter(readings_dropped=self._dropped)
-
-    def take(self) -> list[FabricInput]:
-        with self._lock:
-            found, self._ready = self._ready, []
-            return found
-
-    def _run(self) -> None:
-        took_s = 0.0
-        while self._wait(took_s):
-            took_s = self._poll()
-        self._poll()  # what came up to the end
-        self._sensor.close()
-
-    def _poll(self) -> float:
-        """Once; the seconds it took."""
-        began_ns = time.monotonic_ns()
-        self.asked_ns = began_ns
-        found = self._sensor.poll(began_ns)
-        self.asked_ns = 0
-        with self._lock:
-            self._counters = dict(self._sensor.counters)
-            self._keep(found)
-        return (time.monotonic_ns() - began_ns) / 1e9
-
-    def _keep(self, found: list[FabricInput]) -> None:
-        self._ready += found
-        if len(self._ready) > READY:
-            kept: list[FabricInput] = [
-                item for item in self._ready if not isinstance(item, PortReadings | QueuePairReadings)
-            ]
-            kept = kept[-READY:]
-            self._dropped += len(self._ready) - len(kept)
-            self._ready = kept
-
-
 class FabricPoller:
     """Polls from :meth:`start` to :meth:`stop`; :meth:`collect` never waits for a driver.
 
@@ -138,7 +72,7 @@ class FabricPoller:
         self,
         interval_s: float = INTERVAL_S,
         *,
-        watch: Sensor | None = None,
+        watch: Sensor[FabricInput] | None = None,
         log: Callable[[], KernelLogWatch] | None = KernelLogWatch,
     ) -> None:
         self._interval_s = interval_s
@@ -146,8 +80,8 @@ class FabricPoller:
         self._watch = watch if watch is not None or not interval_s else FabricWatch()
         self._stopping = threading.Event()
         self._ended, self._end = os.pipe()
-        self._fabric: _Polled | None = None
-        self._log: _Polled | None = None
+        self._fabric: Polled[FabricInput] | None = None
+        self._log: Polled[FabricInput] | None = None
         # Of the collecting side alone:
         self._told: dict[tuple[str, int], PortSeen] = {}
         self._stuck = 0
@@ -165,7 +99,9 @@ class FabricPoller:
     def start(self) -> None:
         """Begin to poll, now and then every interval; the kernel log from its end as of now."""
         if self._watch is not None:
-            self._fabric = _Polled(self._watch, "otelgpu-fabric", self._wait_for_time)
+            self._fabric = self._polled(
+                self._watch, "otelgpu-fabric", paused(self._stopping, lambda: self._interval_s)
+            )
             self._fabric.thread.start()
         if self._open_log is not None:
             log = self._open_log()
@@ -173,11 +109,16 @@ class FabricPoller:
             def wait(took_s: float) -> bool:
                 return not self._stopping.wait(_PAUSE_S) and log.wait(self._ended)
 
-            self._log = _Polled(log, "otelgpu-kernel-log", wait)
+            self._log = self._polled(log, "otelgpu-kernel-log", wait)
             self._log.thread.start()
 
+    def _polled(
+        self, sensor: Sensor[FabricInput], name: str, wait: Callable[[float], bool]
+    ) -> Polled[FabricInput]:
+        return Polled(sensor, name, wait, room=READY, readings=(PortReadings, QueuePairReadings))
+
     def stop(self, deadline_s: float = 1.0) -> None:
-        """Read once more and end the threads; one that hangs in a driver is left to die with the process. Idempotent."""
+        """Read once more and end the threads; one that hangs in a driver is left to itself. Idempotent."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -197,8 +138,7 @@ class FabricPoller:
                 self._told[item.device, item.port] = item
             elif isinstance(item, PortGone):
                 self._told.pop((item.device, item.port), None)
-        asked_ns = self._fabric.asked_ns if self._fabric is not None else 0
-        stuck = bool(asked_ns) and now_ns - asked_ns > STUCK_NS
+        stuck = self._fabric is not None and self._fabric.is_stuck(now_ns)
         if stuck and not self._is_stuck:
             self._stuck += 1
             _log.warning("an RDMA driver has not answered for a minute")
@@ -207,7 +147,3 @@ class FabricPoller:
             found = [*self._told.values(), *found]  # which the watch does not tell again
         self._is_stuck = stuck
         return found + (self._log.take() if self._log is not None else [])
-
-    def _wait_for_time(self, took_s: float) -> bool:
-        first = took_s == 0.0
-        return not self._stopping.wait(0.0 if first else max(self._interval_s - took_s, 0.0))

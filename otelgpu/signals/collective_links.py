@@ -1,14 +1,15 @@
-"""Under what collectives were called: a span that the process published, a request, a step. Pure.
+"""What collectives are linked to: what they were called under, and the RDMA connections that carry them. Pure.
 
-Of what applies the first is linked to, in the order of trust of DESIGN.md section 5. Whom a call was made for is asked
-of others call by call, which costs more than all else here; a step that has two calls of a thread has those between
-them, so that it is asked about as often as there are steps, not calls.
+They are called under a span that the process published, a request or a step: of what applies the first, in the order of
+trust of DESIGN.md section 5. Whom a call was made for is asked of others call by call, which costs more than all else
+here; a step that has two calls of a thread has those between them, so that it is asked about as often as there are
+steps, not calls.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from otelgpu.model.codes import Codes, combine, distinct, order_of
 from otelgpu.model.context import UNSETTLED, Context, Unsettled
 from otelgpu.model.operations import ContextSource
 from otelgpu.signals.collective_calls import Calls
-from otelgpu.signals.collective_spans import NO_LINK, CallLinks
+from otelgpu.signals.collective_spans import NO_LINK, CallLinks, Carriers
 from otelgpu.signals.published import is_published, published_parents
 
 ASKED: Final = 8192
@@ -26,15 +27,25 @@ ASKED: Final = 8192
 
 _REQUEST: Final = ContextSource.THREAD.name.lower()
 _STEP: Final = ContextSource.STEP.name.lower()
+_COMMUNICATOR: Final = "communicator"
+
+CONNECTIONS: Final = 4
+"""Connections that one call is linked to; a communicator of many hosts has hundreds, which its hash finds."""
 
 StepAt = Callable[[int, int, int], Context | Unsettled | None]
+Connections = Callable[[int, int], Sequence[Context]]
 
 
 class LinkFinder:
     """One session's."""
 
-    def __init__(self, request_context: Callable[[int], Context | None], step_at: StepAt) -> None:
-        self._request_context, self._step_at = request_context, step_at
+    def __init__(
+        self,
+        request_context: Callable[[int], Context | None],
+        step_at: StepAt,
+        connections: Connections,
+    ) -> None:
+        self._request_context, self._step_at, self._connections = request_context, step_at, connections
         self._asked = 0
         self.counters: Counter[str] = Counter()
 
@@ -62,7 +73,27 @@ class LinkFinder:
         rest = np.flatnonzero(found == NO_LINK)
         if len(rest):
             self._find_steps(calls, rest, found, unsettled, contexts)
-        return CallLinks(context=found, contexts=contexts), unsettled
+        carrier, carriers = self._find_connections(calls, contexts)
+        return CallLinks(context=found, carrier=carrier, contexts=contexts, carriers=carriers), unsettled
+
+    def _find_connections(
+        self, calls: Calls, contexts: list[tuple[Context, str]]
+    ) -> tuple[npt.NDArray[np.int64], list[Carriers]]:
+        """Of each call, those of its process that were made for its communicator."""
+        found = np.full(len(calls), NO_LINK, dtype=np.int64)
+        carriers: list[Carriers] = []
+        tgids, tgid_codes = distinct(np.ascontiguousarray(calls.rows["tgid"]))
+        hashes, hash_codes = distinct(np.ascontiguousarray(calls.found["hash"]))
+        codes, _ = combine([(tgid_codes, len(tgids)), (hash_codes, len(hashes))], len(calls))
+        for code, row in zip(*np.unique(codes, return_index=True), strict=True):
+            hashed = int(calls.found["hash"][row])
+            told = self._connections(int(calls.rows["tgid"][row]), hashed) if hashed else ()
+            if told:
+                found[codes == code] = len(carriers)
+                first = len(contexts)
+                contexts += [(each, _COMMUNICATOR) for each in told[:CONNECTIONS]]
+                carriers.append(Carriers(tuple(range(first, len(contexts))), max(len(told) - CONNECTIONS, 0)))
+        return found, carriers
 
     def _find_requests(
         self, calls: Calls, found: npt.NDArray[np.int64], contexts: list[tuple[Context, str]]

@@ -93,14 +93,15 @@ class CollectiveSession:
         telling: Telling,
         request_context: Callable[[int], Context | None] = lambda _: None,
         step_at: Callable[[int, int, int], Context | Unsettled | None] = lambda *_: None,
+        connections: Callable[[int, int], Sequence[Context]] = lambda *_: (),
     ) -> None:
         self._vocabulary, self._calls, self._resource_of = vocabulary, calls, resource_of
-        self._seed, self._ratio = seed, telling.collective_sample_ratio
-        self._spans = telling.detail != "phases"
+        self._seed = seed
+        self.retell(telling)
         self._collectives = Collectives()
         self._by_thread, self._by_stream = Captures("tid"), Captures("stream")
         self._meter = CollectiveMeter(metrics, resource_of)
-        self._links = LinkFinder(request_context, step_at)
+        self._links = LinkFinder(request_context, step_at, connections)
         self._functions: list[Function] = []
         self._function_of: dict[tuple[int, int, int], int] = {}
         self._seen: list[CommunicatorSeen] = []
@@ -114,6 +115,11 @@ class CollectiveSession:
         self._measuring: dict[int, None] = {}
         self._lost = False
         self._counters: Counter[str] = Counter()
+
+    def retell(self, telling: Telling) -> None:
+        """Tell collectives as ``telling`` asks, from the next that is settled."""
+        self._ratio = telling.collective_sample_ratio
+        self._spans = telling.detail != "phases"
 
     @property
     def counters(self) -> Counter[str]:
@@ -337,7 +343,7 @@ class CollectiveSession:
             if excess > 0:
                 held[group[:excess]] = False
             kept = ~held[group[chosen]]
-            chosen, links = chosen[kept], CallLinks(context=links.context[kept], contexts=links.contexts)
+            chosen, links = chosen[kept], links.take(np.flatnonzero(kept))
         rest = np.ones(len(calls), dtype=np.bool_)
         rest[chosen] = False
         told = calls.take(chosen)
@@ -427,7 +433,7 @@ class CollectiveSession:
                 told.take(chosen),
                 lateness[chosen],
                 times.of(chosen),
-                CallLinks(context=links.context[chosen], contexts=links.contexts),
+                links.take(chosen),
             )
         )
         waited = np.flatnonzero(kept & (told.found["wait_count"] > 0))

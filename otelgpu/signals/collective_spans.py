@@ -10,8 +10,8 @@ When a synchronisation of the host followed on the same stream, that is a span o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,20 +35,36 @@ F64 = npt.NDArray[np.float64]
 NO_LINK: Final = -1
 
 
+class Carriers(NamedTuple):
+    """The RDMA connections of a communicator in one process."""
+
+    contexts: tuple[int, ...]
+    dropped: int  # of them that are not in ``contexts``
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLinks:
-    """Under what calls were made. ``context``: of each call, an index into ``contexts``, or NO_LINK."""
+    """What calls are linked to: what they were made under, and the connections that carry their bytes.
+
+    ``context``: of each call, an index into ``contexts``; ``carrier``: of each call, an index into ``carriers``, which
+    are of indices into ``contexts`` too. NO_LINK: there is none.
+    """
 
     context: npt.NDArray[np.int64]
+    carrier: npt.NDArray[np.int64]
     contexts: Sequence[tuple[Context, str]]  # with how it is known
+    carriers: Sequence[Carriers]
+
+    def take(self, chosen: Codes) -> CallLinks:
+        """Of some calls."""
+        return replace(self, context=self.context[chosen], carrier=self.carrier[chosen])
 
     def of(self, rows: Codes) -> Links | None:
         """Links of the spans of some calls."""
-        chosen = self.context[rows]
-        span = np.flatnonzero(chosen != NO_LINK)
+        span, chosen, dropped = self._joined(rows)
         if not len(span):
             return None
-        used, codes = np.unique(chosen[span], return_inverse=True)
+        used, codes = np.unique(chosen, return_inverse=True)
         contexts = [self.contexts[index] for index in used.tolist()]
         codes = codes.reshape(-1)
         ids = np.frombuffer(b"".join(each.trace_id + each.span_id for each, _ in contexts), dtype=np.uint8)
@@ -60,7 +76,25 @@ class CallLinks:
             span_id=both[:, 16:],
             flags=np.array([each.flags for each, _ in contexts], dtype=np.uint32)[codes],
             attributes=(Attribute(key=names.CONTEXT_SOURCE, values=source),),
+            dropped=dropped,
         )
+
+    def _joined(self, rows: Codes) -> tuple[Codes, Codes, npt.NDArray[np.uint32] | None]:
+        """Both kinds of links: whose they are, ascending, and their contexts; how many each span lacks."""
+        under, carrier = self.context[rows], self.carrier[rows]
+        spans = [np.flatnonzero(under != NO_LINK)]
+        chosen = [under[spans[0]]]
+        if not (carrier != NO_LINK).any():
+            return spans[0], chosen[0], None
+        dropped = np.zeros(len(rows), dtype=np.uint32)
+        for index in np.unique(carrier[carrier != NO_LINK]).tolist():
+            members, (contexts, left_out) = np.flatnonzero(carrier == index), self.carriers[index]
+            spans.append(np.repeat(members, len(contexts)))
+            chosen.append(np.tile(np.array(contexts, dtype=np.int64), len(members)))
+            dropped[members] = left_out
+        span = np.concatenate(spans)
+        order = np.argsort(span, kind="stable")
+        return span[order], np.concatenate(chosen)[order], dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,10 @@ class DeviceSession:
         self._counters: Counter[str] = Counter()
         self._measuring = False  # nobody measures: not a nanosecond for each call
 
+    def keep(self, limit: int) -> None:
+        """Another bound of spans under one parent from now on."""
+        self._limit = limit
+
     @property
     def counters(self) -> Counter[str]:
         """What was left out so far, by reason."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otelgpu.families.base import Instrument, Metric
@@ -357,6 +357,8 @@ class DeviceMetrics:
     def _stand(self, uuid: str, told: set[_Series]) -> None:
         """From here on ``told`` is what stands of a device: nobody is to read an old value as a new one."""
         for series in self._standing.get(uuid, set()) - told:
+            if replace(series, owner=self._metrics.owner(series.owner)) in told:
+                continue  # its process is called otherwise now
             self._metrics.unset(series.metric, series.owner, dict(series.labels))
         self._standing[uuid] = told
 

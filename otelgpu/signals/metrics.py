@@ -87,6 +87,7 @@ class Metrics:
     def __init__(self, start_unix_ns: int) -> None:
         self._start = start_unix_ns
         self._tables: dict[tuple[Resource, str], _Table] = {}
+        self._names: dict[Resource, Resource] = {}  # what was renamed → what it is called now
 
     def add(
         self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int], values: Any
@@ -132,7 +133,7 @@ class Metrics:
 
         A histogram's bucket keeps the newest until it is read (SDK specification, aligned exemplar reservoir).
         """
-        table = self._tables.get((resource, metric.name))
+        table = self._tables.get((self.owner(resource), metric.name))
         series = table.series.get(tuple(sorted(labels.items()))) if table is not None else None
         if series is None:
             return  # it went into the series of what overflows
@@ -151,7 +152,7 @@ class Metrics:
         labels: Mapping[str, str | int],
         value: float,
     ) -> None:
-        """Tell what a gauge or an up-down counter stands at; what was told before is replaced.
+        """Tell what a gauge stands at, or a counter that somebody else keeps; what was told before is replaced.
 
         What finds no series of its own is not told, for sums of gauges mean nothing.
         """
@@ -163,7 +164,7 @@ class Metrics:
         self, metric: Metric, resource: Resource, labels: Mapping[str, str | int] | None = None
     ) -> None:
         """Tell one series of a gauge, or all of its ``resource``, no more."""
-        table = self._tables.get((resource, metric.name))
+        table = self._tables.get((self.owner(resource), metric.name))
         if table is None:
             return
         if labels is None:
@@ -194,7 +195,7 @@ class Metrics:
         *,
         overflows: bool = True,
     ) -> _Series | None:
-        table = self._tables.setdefault((resource, metric.name), _Table(metric, scope))
+        table = self._tables.setdefault((self.owner(resource), metric.name), _Table(metric, scope))
         key: Labels = tuple(sorted(labels.items()))
         if key not in table.series and len(table.series) >= SERIES_PER_METRIC:
             if not overflows:
@@ -208,7 +209,7 @@ class Metrics:
         return sum(
             series.total
             for (owner, metric), table in self._tables.items()
-            if metric == name and (resource is None or owner == resource)
+            if metric == name and (resource is None or owner == self.owner(resource))
             for key, series in table.series.items()
             if wanted <= set(key)
         )
@@ -217,9 +218,36 @@ class Metrics:
         """Drop the series of resources that are gone, after their last export."""
         for key in [key for key in self._tables if key[0] in resources]:
             del self._tables[key]
+        if self._names:
+            self._names = {old: new for old, new in self._names.items() if new not in resources}
 
-    def read(self, time_unix_ns: int) -> tuple[MetricsData, int]:
-        """Everything as one MetricsData, and how many data points it holds."""
+    def rename(self, before: Resource | None, after: Resource) -> None:
+        """What was told of ``before`` goes on under ``after``, which is the same with more known of it.
+
+        Whoever keeps ``before`` still may use it, and so may who keeps a series: it is the same one. None: ``after``
+        is one of its own from here on, though another may have had that name before more of it was known.
+        """
+        if before is None:
+            self._names.pop(after, None)
+            return
+        before = self.owner(before)
+        if before == after:
+            return
+        for key in [key for key in self._tables if key[0] == before]:
+            moved = self._tables.pop(key)
+            there = self._tables.setdefault((after, key[1]), moved)
+            if there is not moved:
+                there.series |= moved.series
+        self._names = {old: after if new == before else new for old, new in self._names.items()}
+        self._names[before] = after
+        self._names.pop(after, None)
+
+    def owner(self, resource: Resource) -> Resource:
+        """What a resource is called now."""
+        return self._names.get(resource, resource) if self._names else resource
+
+    def read(self, time_unix_ns: int, only: tuple[Resource, str] | None = None) -> tuple[MetricsData, int]:
+        """Everything as one MetricsData, and how many data points it holds; or what one resource has of one scope."""
         from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
         from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
         from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
@@ -229,8 +257,8 @@ class Metrics:
         owners: dict[Resource, pb.ResourceMetrics] = {}
         scopes: dict[tuple[Resource, str], pb.ScopeMetrics] = {}
         for (resource, name), table in self._tables.items():
-            if not table.series:
-                continue  # what was told of it is told no more
+            if not table.series or only not in (None, (resource, table.scope)):
+                continue  # what was told of it is told no more, or it is not asked for
             if resource not in owners:
                 message = ResourceMessage(attributes=[key_value(k, v) for k, v in resource.attributes])
                 owners[resource] = data.resource_metrics.add(resource=message, schema_url=names.SCHEMA_URL)
@@ -259,7 +287,10 @@ class Metrics:
         if metric.instrument is Instrument.COUNTER:
             message.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
             message.sum.is_monotonic = True
-            message.sum.data_points.add(as_int=min(int(series.total), _MOST), **common)
+            if metric.whole:
+                message.sum.data_points.add(as_int=min(int(series.total), _MOST), **common)
+            else:
+                message.sum.data_points.add(as_double=series.total, **common)
             return
         if metric.instrument in (Instrument.GAUGE, Instrument.UP_DOWN_COUNTER):
             self._standing(message, metric, series, common)

@@ -39,5 +39,8 @@ LOSSES: Final = "otelgpu.losses"
 LOSS_FAMILY: Final = "otelgpu.family"
 LOSS_REASON: Final = "otelgpu.reason"
 
+SELF_SCOPE: Final = "otelgpu"
+"""The instrumentation scope of what this program tells of itself."""
+
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 """The semantic conventions that the attribute names follow."""

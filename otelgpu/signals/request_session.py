@@ -183,7 +183,7 @@ class RequestSession:
         self, done: Sequence[Exchange], served: Served, slots: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
         sums = self._totals.by_group(served.operations, slots, len(done) * SLOTS)
-        sums[::SLOTS] = sums.reshape(len(done), SLOTS, -1).sum(axis=1) + served.beyond
+        sums[::SLOTS] = sums.reshape(len(done), SLOTS, len(self._totals)).sum(axis=1) + served.beyond
         for position in np.flatnonzero(served.dropped).tolist():
             # A phase's sums would lack what was not kept; the request's own are exact.
             sums[position * SLOTS + 1 : (position + 1) * SLOTS] = 0

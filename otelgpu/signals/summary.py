@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ SAMPLES_KEPT: Final = 100_000
 class Latencies:
     """Durations in seconds, of which the newest :data:`SAMPLES_KEPT` answer percentiles."""
 
-    values: list[float] = field(default_factory=list)
+    values: array[float] = field(default_factory=lambda: array("d"))
     count: int = 0
 
     def add(self, values: Sequence[float]) -> None:

@@ -54,7 +54,7 @@ DEVICE_COMMUNICATION: Final = Metric(
 
 METRICS: Final = (DURATION, TIME, COLLECTIVE_BYTES, UPLOADED_BYTES, DEVICE_TIME, DEVICE_COMMUNICATION)
 
-PARTS: Final = ("call", "upload", "communication_wait", "other_wait", "input_gap", "host_gap")
+PARTS: Final = ("call", "upload", "communication_wait", "other_wait", "file", "input_gap", "host_gap")
 """Values of ``otelgpu.step.part``."""
 
 DEVICE_PARTS: Final = ("compute", "exposed_communication", "copy", "idle")
@@ -105,6 +105,7 @@ def _parts(step: TrainingStep) -> tuple[int, ...]:
         parts.upload_ns,
         parts.communication_wait_ns,
         parts.other_wait_ns,
+        parts.file_ns,
         parts.input_gap_ns,
         parts.gap_ns,
     )

@@ -20,6 +20,16 @@ CALL: Final = "otelgpu.step.call_ns"
 UPLOAD: Final = "otelgpu.step.upload_ns"
 """Host time in copies to the device, while no other call was under way."""
 
+FILE: Final = "otelgpu.step.file_ns"
+"""Host time in reads, writes and syncs of files that took long, by threads that drive the GPU, in no other call."""
+
+FILES: Final = "otelgpu.step.files"
+"""Such calls of all threads of the process."""
+
+FILE_BYTES: Final = "otelgpu.step.file_bytes"
+SLOWEST_FILE: Final = "otelgpu.step.slowest_file"
+"""Name, without its path, of the file of the longest."""
+
 INPUT_GAP: Final = "otelgpu.step.input_gap_ns"
 """Time in no call that a copy to the device ended: the data loader, or whatever else the program did."""
 

@@ -53,8 +53,10 @@ class TrainingSession:
         *,
         seed: int,
         kernel_name: Callable[[int, int], str] = lambda tgid, name: "",
+        file_name: Callable[[int], str] = lambda handle: "",
     ) -> None:
-        """``kernel_name``: the full name by process and what an activity calls it, "" where it is not known."""
+        """Names, "" where not known: of a kernel by process and what an activity calls it, of a file by handle."""
+        self._file_name = file_name
         self._devices = TrainingDevices(steps.watches, kernel_name)
         self._waiting: list[_Waiting] = []
         self._steps, self._metrics, self._totals = steps, metrics, totals
@@ -162,7 +164,7 @@ class TrainingSession:
             status=np.zeros(len(rows), dtype=np.uint8),
             status_message=None,
             attributes=(
-                *attributes_of_rows([training_attributes(each) for each in chosen]),
+                *attributes_of_rows([training_attributes(each, self._file_name) for each in chosen]),
                 *self._totals.attributes(sums),
             ),
         )
@@ -192,8 +194,8 @@ class _Waiting:
         return replace(self.told, steps=steps)
 
 
-def training_attributes(step: TrainingStep) -> dict[str, Any]:
-    """Of a step's span. ``call + upload + wait + input gap + host gap`` is its duration."""
+def training_attributes(step: TrainingStep, file_name: Callable[[int], str]) -> dict[str, Any]:
+    """Of a step's span. ``call + upload + wait + file + input gap + host gap`` is its duration."""
     parts = step.parts
     found: dict[str, Any] = {
         names.THREAD_ID: step.tid,
@@ -203,6 +205,7 @@ def training_attributes(step: TrainingStep) -> dict[str, Any]:
         training_names.CALL: parts.call_ns,
         training_names.UPLOAD: parts.upload_ns,
         step_names.WAIT: parts.wait_ns,
+        training_names.FILE: parts.file_ns,
         training_names.INPUT_GAP: parts.input_gap_ns,
         training_names.HOST_GAP: parts.gap_ns,
         training_names.COMMUNICATION_WAIT: parts.communication_wait_ns,
@@ -212,6 +215,12 @@ def training_attributes(step: TrainingStep) -> dict[str, Any]:
         training_names.UPLOADS: step.uploads,
         training_names.UPLOADED_BYTES: step.uploaded_bytes,
     }
+    if step.files:
+        found |= {
+            training_names.FILES: step.files,
+            training_names.FILE_BYTES: step.file_bytes,
+            training_names.SLOWEST_FILE: file_name(step.slowest_file),
+        }
     return found | _device_attributes(step.device) | hint_values(step.evidence, step.duration_ns)
 
 

@@ -79,6 +79,10 @@ class UnlinkedWindows:
         self._open: dict[Key, _Window] = {}
         self._closed_until = 0  # first window that may still be opened
 
+    def keep(self, limit: int, *, runs: bool) -> None:
+        """Another bound from now on, for windows that are open too."""
+        self._limit, self._runs = limit, runs
+
     def add(self, rows: Operations, reason: npt.NDArray[np.int64]) -> None:
         """Take operations without a request; ``reason`` indexes ``names.UNLINKED_REASONS``.
 

@@ -260,7 +260,7 @@ def _expansion_bound(mangled: str) -> int:
 
 @cache
 def _demangler() -> Callable[[str], str]:
-    """libstdc++'s demangler; imported late, because finding the library runs ``ldconfig``."""
+    """libstdc++'s demangler; imported late, because not every session has names to demangle."""
     try:
         import cxxfilt
 

@@ -34,6 +34,7 @@ BENCHES = {
     "probe": "bench_probe",
     "nccl": "bench_nccl",
     "verbs": "bench_verbs",
+    "rdma": "bench_rdma",
     "syscall": "bench_syscall",
     "handoffs": "bench_handoffs",
     "latency": "bench_latency",

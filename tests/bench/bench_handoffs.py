@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from otelgpu.families import registry
-from otelgpu.live import LiveSettings, LiveSource, Scope
+from otelgpu.kernel.scope import Scope
+from otelgpu.live import LiveSettings, LiveSource
 from tests.bench.programs import BenchError
 from tests.bench.rows import Row, spread
 

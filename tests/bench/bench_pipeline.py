@@ -16,18 +16,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from otelgpu.agent import Session
 from otelgpu.export.base import Exporter
 from otelgpu.export.wire import encode_spans
 from otelgpu.families import registry
 from otelgpu.families.base import Family, OperationSignals
 from otelgpu.kernel import clock
-from otelgpu.live import LiveSettings, LiveSource, Scope
+from otelgpu.kernel.scope import Scope
+from otelgpu.live import LiveSettings, LiveSource
 from otelgpu.model.inputs import Batch
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import SpanColumns, Text
 from otelgpu.model.telling import Detail, Telling
 from otelgpu.pipeline import Pipeline
+from otelgpu.session import Session
 from otelgpu.symbols.demangle import short_name
 from tests.bench.bench_encode import by_sdk, rate
 from tests.bench.programs import Load, running_load
@@ -71,6 +72,9 @@ class Encoder:
 
     def stats(self) -> Mapping[str, int]:
         return {}
+
+    def deliveries(self) -> tuple[()]:
+        return ()
 
 
 class Bench:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.families import registry
-from otelgpu.live import LiveSettings, LiveSource, Scope
+from otelgpu.kernel.scope import Scope
+from otelgpu.live import LiveSettings, LiveSource
 from tests.bench.programs import (
     BUILD,
     FAST_DEVICE,
@@ -40,7 +41,8 @@ began = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 from otelgpu.cli.main import main
 from otelgpu.cli import observe
 from otelgpu.families import registry
-from otelgpu.live import LiveSettings, LiveSource, Scope
+from otelgpu.kernel.scope import Scope
+from otelgpu.live import LiveSettings, LiveSource
 families = registry.families()
 imported = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 source = LiveSource(families, Scope(processes=({pid},)), LiveSettings(ring_bytes={{}}))

@@ -56,9 +56,9 @@ class Sink:
 
 
 @contextlib.contextmanager
-def running_sink() -> Iterator[Sink]:
-    """A sink on a free port of the loopback interface."""
-    sink = Sink()
+def running_sink(sink: Sink | None = None) -> Iterator[Sink]:
+    """A sink (this one) on a free port of the loopback interface."""
+    sink = sink or Sink()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -85,6 +85,7 @@ class Told:
     """A conversation whose activity is put in from outside: requests without the cost of parsing HTTP."""
 
     counters: dict[str, int] = {}  # noqa: RUF012
+    connection_count = 0
 
     def __init__(self) -> None:
         self.next = Activity()

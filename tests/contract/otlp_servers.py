@@ -118,7 +118,11 @@ def grpc_fail(code: grpc.StatusCode, retry_after_s: float | None = None) -> Grpc
 
 @contextmanager
 def grpc_server(
-    *script: GrpcAnswer, tls: Tls | None = None, mutual: bool = False, port: int = 0
+    *script: GrpcAnswer,
+    tls: Tls | None = None,
+    mutual: bool = False,
+    host: str = "localhost",
+    port: int = 0,
 ) -> Iterator[Server]:
     """A gRPC server that plays ``script`` and then accepts everything."""
     state, answers, lock = Server(), iter(script), threading.Lock()
@@ -142,11 +146,11 @@ def grpc_server(
             root_certificates=read(tls.authority) if mutual else None,
             require_client_auth=mutual,
         )
-        bound = server.add_secure_port(f"localhost:{port}", credentials)
+        bound = server.add_secure_port(f"{host}:{port}", credentials)
     else:
-        bound = server.add_insecure_port(f"localhost:{port}")
+        bound = server.add_insecure_port(f"{host}:{port}")
     server.start()
-    state.address = f"{'https' if tls else 'http'}://localhost:{bound}"
+    state.address = f"{'https' if tls else 'http'}://{host}:{bound}"
     try:
         yield state
     finally:

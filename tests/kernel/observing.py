@@ -24,16 +24,20 @@ import numpy.typing as npt
 from otelgpu.discover.probes import Placement
 from otelgpu.discover.watchers import WatchSettings
 from otelgpu.families import registry
-from otelgpu.live import LiveSettings, LiveSource, Scope
+from otelgpu.kernel.scope import Scope
+from otelgpu.live import LiveSettings, LiveSource
 from otelgpu.model.inputs import Batch, CallsCounted, FunctionNamed, Input, Records
 from otelgpu.model.operations import DEVICE_KINDS
 from tests.rig import fake_cudart_path
+from tests.rig.spans import Span, attributes_of, spans_of_lines
+from tests.rig.spans import cuda_calls as cuda_calls
+from tests.rig.spans import read_spans as read_spans
+from tests.rig.spans import spans_of as spans_of
 from tools.cuda_calls import calls
 
 OTELGPU: Final = str(Path(sys.executable).with_name("otelgpu"))
 PUMP_S: Final = 0.02
 Result = TypeVar("Result")
-Span = dict[str, Any]
 
 
 class Watch:
@@ -53,6 +57,7 @@ class Watch:
         hold_on_load: bool = False,
         knobs: Mapping[str, int] | None = None,
         watching: WatchSettings | None = None,
+        keep_probes_s: float = 300.0,
     ) -> None:
         self.inputs: list[Input] = []
         settings = LiveSettings(
@@ -63,6 +68,7 @@ class Watch:
             hold_on_load=hold_on_load,
             knobs=knobs or {},
             watching=watching or WatchSettings(),
+            keep_probes_s=keep_probes_s,
         )
         self.source = LiveSource(registry.select(families), scope or Scope(), settings)
         self._before: dict[tuple[str, str], int] = {}
@@ -210,68 +216,22 @@ def probed(calls: dict[str, int] | Counter[str]) -> dict[str, int]:
     return {name: count for name, count in calls.items() if name in PROBED}
 
 
-def read_spans(path: Path) -> list[Span]:
-    """The spans of an OTLP JSON lines file, attributes and the resource's attributes as plain mappings."""
-    return list(_spans_of(path.read_text()))
-
-
-def _spans_of(text: str) -> Iterator[Span]:
-    for line in text.splitlines():
-        yield from spans_of(json.loads(line))
-
-
-def spans_of(traces: dict[str, Any]) -> Iterator[Span]:
-    """The same of one message of OTLP JSON."""
-    for resource in traces.get("resourceSpans", ()):
-        described = _attributes(resource["resource"])
-        for scope in resource["scopeSpans"]:
-            for span in scope["spans"]:
-                yield span | {
-                    "attributes": _attributes(span),
-                    "resource": described,
-                    "scope": scope["scope"]["name"],
-                    "start": int(span["startTimeUnixNano"]),
-                    "end": int(span["endTimeUnixNano"]),
-                }
-
-
 def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:
     """The data points of each metric at the end of a session, their attributes as plain mappings."""
     last: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in path.read_text().splitlines():
         for resource in json.loads(line).get("resourceMetrics", ()):
-            described = _attributes(resource["resource"])
+            described = attributes_of(resource["resource"])
             for metric in (metric for scope in resource["scopeMetrics"] for metric in scope["metrics"]):
                 kind = next(kind for kind in ("sum", "gauge", "histogram") if kind in metric)
                 last[metric["name"], str(described)] = [
-                    point | {"attributes": _attributes(point), "resource": described}
+                    point | {"attributes": attributes_of(point), "resource": described}
                     for point in metric[kind]["dataPoints"]
                 ]
     found: dict[str, list[dict[str, Any]]] = {}
     for (name, _), points in last.items():
         found.setdefault(name, []).extend(points)
     return found
-
-
-def _attributes(holder: dict[str, Any]) -> dict[str, Any]:
-    return {item["key"]: _value(item["value"]) for item in holder.get("attributes", ())}
-
-
-def _value(value: dict[str, Any]) -> Any:
-    kind, content = next(iter(value.items()))
-    if kind == "arrayValue":
-        return tuple(_value(item) for item in content.get("values", ()))
-    return int(content) if kind == "intValue" else content
-
-
-def cuda_calls(spans: Sequence[Span]) -> dict[str, int]:
-    """CUDA calls by function; a folded span stands for several."""
-    calls: Counter[str] = Counter()
-    for span in spans:
-        name = span["name"].split()[0]
-        if name.startswith("cuda"):
-            calls[name] += span["attributes"].get("otelgpu.count", 1)
-    return dict(calls)
 
 
 def requests(spans: Sequence[Span]) -> list[Span]:
@@ -334,7 +294,7 @@ class Session:
             file.seek(self._read)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._read += len(whole) + len(newline)
-        self._spans += _spans_of(whole.decode())
+        self._spans += spans_of_lines(whole.decode())
 
 
 # -- What an agent holds in the kernel -----------------------------------------------------------------

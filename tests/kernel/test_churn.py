@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+from tests.endurance.__main__ import endure
+from tests.endurance.growth import judge
 from tests.kernel.observing import Watch, state_of, wait_until
 from tests.rig import fake_cudart_path, start_cuda_client
 
@@ -129,3 +134,38 @@ def test_ids_that_come_again_are_other_processes(watching: Watch) -> None:
     wait_until(lambda: state_of(client.pid) == "", "it is gone")
     watching.pump(0.05)
     assert client.pid not in watching.source._seen
+
+
+def test_a_library_that_is_gone_with_its_processes_is_let_go(tmp_path: Path) -> None:
+    """Its probes would keep it on the disk, and its file system mounted."""
+    copy = tmp_path / "libcudart.so.12"
+    shutil.copy(fake_cudart_path(), copy)
+    with Watch(keep_probes_s=0.5) as watching:
+        watching.source.prepare_file(fake_cudart_path())
+        with start_cuda_client(late_ms=0, library=copy, calls=7, linger_ms=1500) as client:
+            watching.observe(client.pid)
+            watching.during(client.finish)
+        watching.pump(0.7)
+        assert [placed.path for placed in watching.source.placements] == [str(fake_cudart_path())]
+        with start_cuda_client(late_ms=200, library=copy, calls=101, sleep_us=3000) as client:
+            watching.observe(client.pid)
+            watching.during(client.finish)
+        watching.pump(0.7)
+        assert [placed.path for placed in watching.source.placements] == [str(fake_cudart_path())]
+        assert (
+            watching.calls(client.pid)["cudaLaunchKernel"] > 50
+        )  # the first ones were before the new probes
+
+
+def test_under_churn_nothing_grows_that_must_not(tmp_path: Path) -> None:
+    """Twenty seconds of what ``python -m tests.endurance`` does for two hours: too few for a verdict on memory."""
+    samples, told = endure(20, 20, tmp_path / "samples.jsonl")
+    done = json.loads(told.partition('{"server"')[2].partition("\n")[2].partition("}")[0] + "}")
+    assert done.pop("failed") == 0 and min(done.values()) > 0, told
+    quick = {verdict.name: verdict for verdict in judge(samples)}
+    assert not quick["threads"].grows and not quick["children"].grows, quick
+    living = 20 * 25 + 200  # processes of 25 s, and what else is there: nobody else may be remembered
+    last = samples[-1]["containers"]
+    assert last["otelgpu.correlate.processes.Processes._resources"] < living
+    assert last["otelgpu.correlate.routes.Routes._processes"] < living
+    assert last["otelgpu.live.LiveSource._seen"] < living

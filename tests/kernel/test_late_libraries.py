@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -160,40 +160,54 @@ while True:
 """
 
 
-def test_an_agent_that_is_killed_leaves_nobody_to_be_stopped(tmp_path: Path) -> None:
-    """A process caught stopped in the very moment of the kill stays so: nobody is left to know. No other."""
+@contextlib.contextmanager
+def holding(program: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """An agent that holds a program at what it maps; killed at the end."""
+    command = [OTELGPU, "attach", "--hold-on-load", "--export=file:/dev/null", f"-p{program.pid}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as agent:
+        try:
+            assert agent.stderr is not None
+            assert "observing" in agent.stderr.readline()
+            yield agent
+        finally:
+            agent.kill()
+
+
+def test_an_agent_that_is_killed_leaves_nobody_stopped(tmp_path: Path) -> None:
+    """Whenever it is killed: the program is held for most of its time, as its loads follow one another."""
     library = Path(fake_cudart_path()).with_name("libllmkernels.so")
-    with contextlib.ExitStack() as stack:
-        program = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-c", LOADS_FOREVER, str(tmp_path), str(library)],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-        stack.callback(program.kill)
+    command = [sys.executable, "-c", LOADS_FOREVER, str(tmp_path), str(library)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         program.stdout.readline()
-        agent = stack.enter_context(
-            subprocess.Popen(
-                [OTELGPU, "attach", "--hold-on-load", "--export=file:/dev/null", f"-p{program.pid}"],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-        stack.callback(agent.kill)
-        assert agent.stderr is not None
-        assert "observing" in agent.stderr.readline()
-        before = int(program.stdout.readline())
-        for _ in range(50):
-            assert int(program.stdout.readline()) > before  # it is held and let go, again and again
-        agent.send_signal(signal.SIGKILL)
-        agent.wait()
-        time.sleep(2.1)  # HOLD_HEARTBEAT_LIMIT_NS
-        os.kill(program.pid, signal.SIGCONT)  # the one moment that is documented
-        for _ in range(50):
+        try:
+            for repetition in range(4):
+                with holding(program):
+                    before = int(program.stdout.readline())
+                    for _ in range(20 + repetition):
+                        assert (
+                            int(program.stdout.readline()) > before
+                        )  # it is held and let go, again and again
+                time.sleep(0.5)
+                wait_until(lambda: state_of(program.pid) in "SR", "it runs")
+                for _ in range(20):
+                    program.stdout.readline()
+        finally:
+            program.kill()
+
+
+def test_without_its_guard_an_agent_holds_nobody(tmp_path: Path) -> None:
+    library = Path(fake_cudart_path()).with_name("libllmkernels.so")
+    command = [sys.executable, "-c", LOADS_FOREVER, str(tmp_path), str(library)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program, holding(program) as agent:
+        assert program.stdout is not None and agent.stderr is not None
+        (guard,) = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(guard), signal.SIGKILL)
+        assert "nothing is held" in agent.stderr.readline()
+        agent.kill()
+        for _ in range(20):
             program.stdout.readline()
-        wait_until(lambda: state_of(program.pid) in "SR", "it runs")
+        program.kill()
 
 
 def test_an_agent_that_is_asked_to_stop_lets_everybody_go(tmp_path: Path) -> None:

@@ -227,11 +227,14 @@ def test_a_process_that_is_gone_is_told_in_one_line() -> None:
     assert done.stderr == f"otelgpu: there is no process {process.pid}\n"
 
 
-def test_a_process_that_ends_while_attached_is_no_error(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "0.5"]) as observed:
-        done = run_otelgpu("attach", NOWHERE, "-p", str(observed.pid), "--duration=1.5")
+def test_attach_ends_with_the_last_process_and_its_children(tmp_path: Path) -> None:
+    command = "sleep 5 & exec sleep 3"  # which leaves its child behind
+    began = time.monotonic()
+    with subprocess.Popen(["sh", "-c", command]) as observed, subprocess.Popen(["sleep", "1"]) as other:
+        done = run_otelgpu("attach", NOWHERE, "-p", f"{observed.pid},{other.pid}")
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
+    assert time.monotonic() - began >= 5
 
 
 def test_two_sessions_side_by_side_both_see_everything(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from otelgpu.live import Scope
+from otelgpu.kernel.scope import Scope
 from tests.kernel.observing import OTELGPU, Watch, cuda_calls, probed, read_spans, wait_until
-from tests.rig import fake_cudart_path, run_cuda_client, start_cuda_client, start_llm_server
+from tests.rig import RigError, fake_cudart_path, run_cuda_client, start_cuda_client, start_llm_server
+from tests.rig.cgroup import own_cgroup
 
 Watcher = Callable[..., Watch]
 
@@ -99,18 +99,12 @@ def test_workers_of_a_server_are_followed(tmp_path: Path) -> None:
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """An empty cgroup v2 directory."""
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    roots = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
-    if not roots:
-        pytest.skip("no cgroup v2 hierarchy is mounted: /proc/mounts has no cgroup2")
-    folder = roots[0] / f"otelgpu-test-{uuid.uuid4().hex[:8]}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"cannot make a cgroup: {error}")
-    yield folder
-    wait_until(lambda: not (folder / "cgroup.procs").read_text(), "everybody left the cgroup")
-    folder.rmdir()
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(own_cgroup())
+        except RigError as error:
+            pytest.skip(str(error))
+        yield folder
 
 
 def test_a_cgroup_s_processes_are_seen_and_no_others(watch: Watcher, cgroup: Path) -> None:

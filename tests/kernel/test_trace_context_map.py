@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
+import signal
 import struct
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from otelgpu.kernel import trace_context_map
-from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.libbpf import BpfError, load_libbpf
 from otelgpu.kernel.trace_context_map import TraceContextMap, open_trace_contexts
+from tests.kernel.observing import wait_until
+from tests.rig.bpf_objects import read_pinned
 
 TRACE, SPAN = bytes(range(16)), bytes(range(8))
 
@@ -26,13 +30,9 @@ def path() -> Iterator[Path]:
 
 
 def dump(path: Path) -> dict[tuple[int, int], bytes]:
-    """(tgid, tid) → value, as bpftool reads the pinned map."""
-    if shutil.which("bpftool") is None:
-        pytest.skip("needs bpftool, which is not on PATH")
-    done = subprocess.run(["bpftool", "-j", "map", "dump", "pinned", path], capture_output=True, check=True)
+    """(tgid, tid) → value, as another program finds them in the pinned map."""
     found = {}
-    for entry in json.loads(done.stdout):
-        key, value = (bytes(int(byte, 16) for byte in entry[part]) for part in ("key", "value"))
+    for key, value in read_pinned(path, 8, 24).items():
         (both,) = struct.unpack("<Q", key)
         found[both >> 32, both & 0xFFFFFFFF] = value
     return found
@@ -49,8 +49,38 @@ def test_what_is_put_can_be_read_by_others_until_it_is_deleted(path: Path) -> No
     assert not path.exists()
 
 
-def test_the_map_of_another_is_shared_and_left_in_its_place(path: Path) -> None:
+@pytest.fixture
+def holder() -> Iterator[Callable[[], None]]:
+    """Start another process that holds what this one has open; it ends with the test."""
+    children: list[int] = []
+
+    def start() -> None:
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+        children.append(child)
+
+    yield start
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def leave_map(path: Path, value_bytes: int) -> None:
+    """Pin a map with an entry, which nobody has open."""
+    path.parent.mkdir(exist_ok=True)
+    library = load_libbpf()
+    made = library.bpf_map_create(9, b"traces_ctx_v1", 8, value_bytes, 100, None)  # BPF_MAP_TYPE_LRU_HASH
+    assert made >= 0
+    assert library.bpf_map_update_elem(made, bytes(8), bytes(value_bytes), 0) == 0
+    assert library.bpf_obj_pin(made, os.fsencode(path)) == 0
+    os.close(made)
+
+
+def test_the_map_of_another_is_shared_and_left_in_its_place(path: Path, holder: Callable[[], None]) -> None:
     with TraceContextMap(path) as theirs:
+        holder()
         theirs.put(1, 2, TRACE, SPAN)
         with TraceContextMap(path) as ours:
             ours.put(3, 4, TRACE, SPAN)
@@ -76,10 +106,7 @@ def test_without_a_map_there_is_none_to_open(path: Path) -> None:
 
 
 def test_a_map_of_another_shape_is_refused(path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    create = ["bpftool", "map", "create", path, "type", "lru_hash", "name", "traces_ctx_v1"]
-    done = subprocess.run([*create, "key", "8", "value", "32", "entries", "16"], check=False)
-    assert done.returncode == 0
+    leave_map(path, 32)
     with pytest.raises(BpfError, match="is not a map of trace contexts"):
         open_trace_contexts(path)
     with pytest.raises(BpfError, match="is not a map of trace contexts"):
@@ -98,3 +125,32 @@ def test_outside_of_the_first_pid_namespace_it_is_refused(
     monkeypatch.setattr(trace_context_map, "pid_namespace", lambda: 4026532000)
     with pytest.raises(BpfError, match="initial PID namespace"):
         TraceContextMap(path)
+
+
+def test_a_map_that_a_killed_program_left_is_made_anew(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    leave_map(path, 24)
+    with TraceContextMap(path) as contexts:
+        contexts.put(7, 8, TRACE, SPAN)
+        assert dump(path) == {(7, 8): TRACE + SPAN}
+    assert not path.exists()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path} is of a program that was killed: it is made anew"
+    ]
+
+
+def test_a_program_that_is_killed_leaves_no_map(path: Path) -> None:
+    program = (
+        "import pathlib, sys\n"
+        "from otelgpu.kernel.trace_context_map import TraceContextMap\n"
+        "contexts = TraceContextMap(pathlib.Path(sys.argv[1]))\n"
+        "print('there', flush=True)\n"
+        "input()"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        assert path.exists()
+        process.kill()
+        process.wait()
+        wait_until(lambda: not path.exists(), "its guard has taken it away")

@@ -26,7 +26,7 @@ STEPS: Final = 300
 LEAST: Final = 30
 """Steps that must be told: those of the first second or so are not, and a slow machine takes longer to see it."""
 
-PARTS: Final = ("call_ns", "upload_ns", "wait_ns", "input_gap_ns", "host_gap_ns")
+PARTS: Final = ("call_ns", "upload_ns", "wait_ns", "file_ns", "input_gap_ns", "host_gap_ns")
 
 
 @dataclass(frozen=True)
@@ -148,3 +148,39 @@ def test_micro_batches_are_no_steps_and_evaluations_are_in_none(kernel: None, tm
             in_the_log(step, rank, told.offset_ns)
         gaps = [after["start"] - before["end"] for before, after in pairwise(steps)]
         assert sum(gap > 0 for gap in gaps) <= len(rank.evaluations)
+
+
+def test_files_that_a_step_reads_and_writes_are_its_own(
+    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTELGPU_FILE_SLOW_MS", "0")
+    data = tmp_path / "shard-0001.tar"
+    data.write_bytes(bytes(3 << 20))
+    told = observed(
+        tmp_path,
+        *("--ranks=2", f"--data={data}", "--batch-bytes=1048576", "--load-us=200"),
+        *(f"--checkpoint={tmp_path / 'weights.pt'}", "--checkpoint-every=5"),
+    )
+    saved, in_calls, seen = 0, 0.0, 0
+    for rank in told.truth:
+        steps = told.steps(rank)[:-1]
+        assert len(steps) >= LEAST
+        seen += len(steps)
+        for step in steps:
+            truth = rank.steps[in_the_log(step, rank, told.offset_ns)]
+            found = {key.removeprefix("otelgpu.step."): value for key, value in step["attributes"].items()}
+            assert (found["files"], found["file_bytes"]) == (truth["files"], truth["file_bytes"])
+            assert 0 < found["file_ns"] <= truth["file_ns"]
+            in_calls += found["file_ns"] / truth["file_ns"]
+            assert sum(found[part] for part in PARTS) == step["end"] - step["start"]
+            if truth["files"] > 2:  # it wrote and synced
+                saved += 1
+                assert found["slowest_file"] in ("weights.pt", data.name)
+            else:
+                assert found["slowest_file"] == data.name
+    assert saved >= LEAST // 5
+    assert in_calls > seen / 5  # the truth has the traps of the calls in it
+    by_part = told.metrics["otelgpu.training.step.time"]
+    assert sum(int(p["asInt"]) for p in by_part if p["attributes"]["otelgpu.step.part"] == "file") > 0
+    calls = told.metrics["otelgpu.file.call.duration"]
+    assert {point["attributes"]["otelgpu.file.operation"] for point in calls} == {"read", "write", "sync"}

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from otelgpu.cli import check as check_module
-from otelgpu.cli.check import Examiner, _address, check, try_destinations, wanted_symbols
+from otelgpu.cli.check import Examiner, check, try_destinations, wanted_symbols
 from otelgpu.cli.listing import Finding, Listing, Report
 from otelgpu.config import Config
 from otelgpu.discover.evidence import looks_like_server, process_of_thread
@@ -492,7 +492,7 @@ def test_a_password_in_an_endpoint_is_not_shown() -> None:
     ],
 )
 def test_where_an_endpoint_is(environ: dict[str, str], address: tuple[str, int] | None) -> None:
-    assert _address(OtlpSettings.from_environment(environ, Signal.TRACES)) == address
+    assert OtlpSettings.from_environment(environ, Signal.TRACES).address == address
 
 
 # -- The command -----------------------------------------------------------------------------------------
@@ -511,7 +511,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
         replace(OK, name="tracefs", required=False),
         replace(OK, name="return probes", required=False),
     ]
-    monkeypatch.setattr(check_module, "survey_machine", lambda config: found)
+    monkeypatch.setattr(check_module, "survey_machine", lambda config, quick=False: found)
     monkeypatch.setattr(check_module, "load_families", lambda config, stack, able: ([], []))
     monkeypatch.setattr(check_module, "_images", lambda families: [])
     return found
@@ -546,13 +546,54 @@ def test_what_is_no_number_is_wrong_usage(machine: list[Finding]) -> None:
 
 def test_json_has_the_documented_members(machine: list[Finding]) -> None:
     document = json.loads(invoke("-p", str(os.getpid()), "--json").output)
-    assert set(document) == {"ok", "features", "families", "collector", "processes"}
+    assert set(document) == {"ok", "state", "features", "families", "collector", "processes"}
     members = {"name", "present", "required", "detail", "consequence", "remedy"}
     assert all(set(finding) == members for finding in document["features"] + document["collector"])
     assert set(document["processes"][0]) == {
         *("pid", "found", "name", "executable", "container_id", "namespace_pids", "seccomp"),
-        *("libraries", "sees", "blind"),
+        *("libraries", "sees", "blind", "identity", "claimed"),
     }
+
+
+@pytest.mark.parametrize(
+    ("present", "required", "state", "code"),
+    [
+        (True, True, "ready", 0),
+        (None, True, "ready", 0),
+        (False, False, "partly", 0),
+        (False, True, "blocked", 1),
+    ],
+)
+def test_the_state_is_one_word(
+    machine: list[Finding], present: bool | None, required: bool, state: str, code: int
+) -> None:
+    machine[1] = replace(OK, name="tracefs", present=present, required=required)
+    result = invoke("--json", "-p", str(os.getpid()))
+    assert (json.loads(result.output)["state"], result.exit_code) == (state, code)
+
+
+def test_a_quick_check_loads_nothing_looks_at_nobody_and_connects_to_nothing(
+    machine: list[Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("not in a quick check")
+
+    for name in ("load_families", "judge_processes", "_connect"):
+        monkeypatch.setattr(check_module, name, forbidden)
+    result = CliRunner().invoke(check, ["--quick", "--json", "--export", "otlp:http://192.0.2.1:4318"])
+    document = json.loads(result.output)
+    assert (result.exit_code, document["state"], document["processes"]) == (0, "ready", [])
+    assert [finding["present"] for finding in document["collector"]] == [None]
+    assert {finding["name"] for finding in document["families"]} >= {"process", "cuda", "http"}
+
+
+def test_a_quick_check_fails_where_something_required_is_missing(machine: list[Finding]) -> None:
+    machine[0] = MISSING
+    assert invoke("--quick").exit_code == 1
+
+
+def test_a_quick_check_of_a_process_is_wrong_usage(machine: list[Finding]) -> None:
+    assert invoke("--quick", "-p", "1").exit_code == 2
 
 
 def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -587,4 +628,4 @@ def test_a_family_that_is_loaded_on_demand_stops_no_session(monkeypatch: pytest.
         found, loaded = check_module.load_families(Config(), stack, able=True)
     assert loaded == []
     assert {finding.name for finding in found if finding.stops} == {"process", "cuda", "http", "sched"}
-    assert {finding.name for finding in found if not finding.stops} == {"nccl", "verbs"}
+    assert {finding.name for finding in found if not finding.stops} == {"file", "nccl", "verbs"}

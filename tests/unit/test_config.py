@@ -17,6 +17,7 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "detail": ("phases", "all", "all", "phases"),
     "fabric_interval_ms": (0, "500", 500, 100),
     "rdma_budget": (5, "2.5", 2.5, 100.0),
+    "file_slow_ms": (2.5, "2.5", 2.5, 2.5),
     "rdma_transfers": (True, "true", True, True),
     "collective_sample_ratio": (0.5, "0.25", 0.25, 0.0),
     "own_spans": ("always", "auto", "auto", "always"),
@@ -36,9 +37,13 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "executables": (["a*"], "b*", ("b*",), ("c*",)),
     "cgroups": (["/a"], "/b,/c", ("/b", "/c"), ("/d",)),
     "containers": (["abc"], "def, 012", ("def", "012"), ("345",)),
+    "kubernetes_api": (True, "true", True, True),
     "resource_attributes": ({"a": "1"}, "b=2, c=x=y", {"b": "2", "c": "x=y"}, {"d": "3"}),
     "otlp": ({"endpoint": "http://a"}, "endpoint=http://b", {"endpoint": "http://b"}, {"endpoint": "c"}),
+    "drop_privileges": (False, "false", False, False),
+    "health_address": (":1", ":2", ":2", "[::1]:3"),
     "log_level": ("debug", "info", "info", "error"),
+    "log_format": ("json", "json", "json", "text"),
 }
 NAMES = sorted(get_type_hints(Config))
 

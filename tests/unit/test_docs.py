@@ -15,7 +15,8 @@ import yaml
 from otelgpu.config import Config, load_config
 from otelgpu.correlate.hints import HINTS
 from otelgpu.discover import communicators, verbs_providers
-from otelgpu.discover.processes import ProcessFacts, process_resource
+from otelgpu.discover.processes import ProcessFacts
+from otelgpu.discover.resources import process_resource
 from otelgpu.export.sender import LOSS_REASONS
 from otelgpu.layout.btf import Btf
 from otelgpu.signals import names, step_names
@@ -112,7 +113,7 @@ def _blocks(text: str) -> list[str]:
 
 
 def test_every_metric_is_documented() -> None:
-    found = {spec.metric.name for spec, _ in document.operation_metrics()} | {document.losses_metric().name}
+    found = {spec.metric.name for spec, _ in document.operation_metrics()} | {document.LOSSES_METRIC.name}
     found |= {metric.name for metric in METRICS}
     exchanges = exchanges_told(full_exchange())
     for signals in document.exchange_signals().values():
@@ -156,7 +157,8 @@ def test_every_resource_attribute_is_documented() -> None:
     facts = ProcessFacts(
         **text
         | {"tgid": 1, "ns_pids": (1,), "ppid": 0, "start_time_ns": 1, "uid": 0, "seccomp": 0}
-        | {"command": ("python3", "serve.py"), "executable": "/usr/bin/python3", "resource_attributes": ""}  # type: ignore[arg-type]
+        | {"command": ("python3", "serve.py"), "executable": "/usr/bin/python3", "resource_attributes": ""}
+        | {"placed_by": "cgroup"}  # type: ignore[arg-type]
     )
     keys = [key for key, _ in process_resource(facts, {"host.name": "h"}).attributes]
     assert [key for key in keys if f"`{key}`" not in section(read("signals.md"), "Resource")] == []

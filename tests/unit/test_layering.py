@@ -25,8 +25,10 @@ ROWS = (
     ("correlate",),
     ("signals",),
     ("pipeline",),
-    ("analyze", "export", "capture", "live", "injected"),
+    ("analyze", "view", "export", "capture", "live", "injected"),
     ("config", "sources"),
+    ("session", "child"),
+    ("selfwatch",),
     ("agent",),
     ("cli",),
     ("__main__",),
@@ -37,7 +39,7 @@ ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 # of a room that has them.
 PURE = {
     *("model", "errors", "typing", "layout", "symbols", "families", "correlate", "signals", "pipeline"),
-    "analyze",
+    *("analyze", "view"),
 }
 PEERS_WITH_IO = {"kernel", "sensors", "discover", "bridge", "export", "capture", "live", "injected"}
 
@@ -185,6 +187,7 @@ def test_module_keeps_to_its_room(module: Module) -> None:
         ("layout.btf", "from os import open", "layout is pure"),
         ("correlate.join", "from time import monotonic_ns", "correlate is pure"),
         ("analyze.report", "import urllib.request", "analyze is pure"),
+        ("view.page", "from pathlib import Path\nPath('index.html').read_text()", "calls .read_text()"),
         ("signals.names", "table = open('names.csv')", "calls open()"),
         ("layout.btf", "from pathlib import Path\nPath('x').read_bytes()", "calls .read_bytes()"),
         ("model.spans", "from datetime import datetime\ndatetime.now()", "calls datetime.now()"),

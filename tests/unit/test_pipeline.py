@@ -162,6 +162,14 @@ def test_an_answer_that_is_not_streamed_has_no_phases(host: Host) -> None:
     assert {row.name for row in rows} == {"chat tiny", LAUNCH_PREFILL}
 
 
+def test_a_tick_in_which_only_telemetry_was_exported_tells_nothing(host: Host) -> None:
+    host.read(b"POST /v1/traces HTTP/1.1\r\ncontent-length: 1\r\n\r\n\0")
+    host.write(plain_answer())
+    rows, session = played(host.inputs())
+    assert rows == []
+    assert session.summary.losses["http", "telemetry_exports"] == 1
+
+
 def test_requests_on_one_connection_are_apart(host: Host) -> None:
     for function in (0x1000, 0x2000):
         host.read(b"GET /health HTTP/1.1\r\n\r\n")

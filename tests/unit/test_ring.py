@@ -71,6 +71,18 @@ def drained(ring: Ring) -> list[bytes]:
     return [row.tobytes() for run in ring.drain() for row in run]
 
 
+def test_the_most_that_waited_is_told_once(producer: Producer) -> None:
+    ring = Ring(producer.fd, producer.size)
+    for _ in range(3):
+        producer.submit(b"x" * 24)
+    drained(ring)
+    producer.submit(b"x" * 24)
+    assert (ring.take_fill().high_water, ring.take_fill().high_water) == (3 * 32, 32)
+    drained(ring)
+    assert ring.take_fill().limit == producer.size
+    assert ring.take_fill().high_water == 0
+
+
 def test_an_empty_ring_gives_nothing(producer: Producer) -> None:
     ring = Ring(producer.fd, producer.size)
     assert (drained(ring), ring.pending_bytes()) == ([], 0)

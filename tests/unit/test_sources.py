@@ -117,6 +117,15 @@ def test_both_are_asked(ask: object, expected: str) -> None:
     assert (calls.asked, talks.asked) == ([expected], [expected])
 
 
+def test_more_that_becomes_known_of_a_process_that_calls_is_told_whoever_learns_it() -> None:
+    calls = Scripted("calls", [seen(7, program("a")), Tick(time_ns=5)], [Tick(time_ns=6)])
+    more = ProcessSeen(tgid=7, time_ns=5, resource=program("a", title="named"), same_program=True)
+    talks = Scripted("talks", [seen(7, program("a")), Tick(time_ns=5)], [more, Tick(time_ns=6)])
+    joint = JointSource(calls, talks)
+    assert joint.collect() == [seen(7, program("a")), Tick(time_ns=5)]
+    assert joint.collect() == [more, Tick(time_ns=6)]
+
+
 def test_a_wait_ends_when_there_is_something_for_the_one_who_waits() -> None:
     calls, talks = Scripted("calls"), Scripted("talks")
     calls.ready, talks.ready = [{99}, {99, 3}], [set(), set()]

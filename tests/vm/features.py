@@ -16,6 +16,7 @@ FEATURES: Final[dict[str, str]] = {
     "arrival times of requests": "test_http_capture.py::test_bytes_left_unread_keep_their_arrival",
     "HTTP within TLS": "test_tls_capture.py::test_both_ends_of_a_tls_connection[pairs]",
     "children of processes": "test_scope.py::test_children_are_followed_through_fork_and_exec",
+    "calls on files": "test_file_calls.py::test_each_call_on_a_file_is_told_and_no_other",
     "cgroups": "test_scope.py::test_a_cgroup_s_processes_are_seen_and_no_others",
     "libraries loaded late": "test_late_libraries.py::test_it_is_caught_soon_and_every_call_after_that_is_exact",
     "contexts that threads publish": (

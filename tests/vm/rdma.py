@@ -16,12 +16,14 @@ from tests.vm import guest
 from tests.vm.kernels import Kernel, RigError
 
 LATE: Final = "late"
+BARE: Final = "bare"
 DEVICES: Final = {"client": "rxeA", "server": "rxeB"}
 _TIMEOUT_S: Final = 900
 # ibv_rc_pingpong: "  local address:  LID 0x0000, QPN 0x000011, …"; perftest: " local address: LID 0000 QPN 0x0012 …"
 _LOCAL: Final = re.compile(r"^\s*local address:.*?QPN 0x([0-9a-f]+)", re.MULTILINE)
 _PINGPONG: Final = re.compile(r"^(\d+) iters in", re.MULTILINE)
 _PERFTEST: Final = re.compile(r"^ (\d+) +(\d+) +[\d.]+", re.MULTILINE)
+_PINGPONG_US: Final = re.compile(r"= ([\d.]+) usec/iter$", re.MULTILINE)
 _PINGPONG_BYTES: Final = re.compile(r"^(\d+) bytes in", re.MULTILINE)
 
 
@@ -68,17 +70,37 @@ def record(kernel: Kernel, folder: Path, programs: Sequence[str]) -> Path:
     capture = folder / "rdma.capture"
     options = f"--families verbs --rdma-budget 100 --hold-on-load -o {capture}"
     scripts = guest.SCRIPTS
-    command = (
-        f"set -e; export OUT={folder} PYTHONDONTWRITEBYTECODE=1; bash {scripts}/rxe_up.sh\n"
-        f"export OTELGPU={guest.ROOT}/.venv/bin/otelgpu; cd {folder}\n"
+    _run(
+        kernel,
+        folder,
         f"timeout {_TIMEOUT_S - 60} $OTELGPU record {options} "
         f"-- bash {scripts}/rdma_programs.sh {' '.join(programs)}\n"
-        f"timeout {_TIMEOUT_S - 60} bash {scripts}/rdma_programs.sh {LATE}"
+        f"timeout {_TIMEOUT_S - 60} bash {scripts}/rdma_programs.sh {LATE}",
+    )
+    return capture
+
+
+def pingpong_us(kernel: Kernel, folder: Path, rounds: int, budgets: Sequence[str]) -> dict[str, list[float]]:
+    """Microseconds that a round trip took, by the program itself: by budget and `BARE`, of each round."""
+    _run(kernel, folder, f"bash {guest.SCRIPTS}/rdma_cost.sh {rounds} {' '.join(budgets)}")
+    return {
+        each: [
+            float(_PINGPONG_US.findall((folder / str(turn) / each / "pingpong_long.client").read_text())[0])
+            for turn in range(1, rounds + 1)
+        ]
+        for each in (BARE, *budgets)
+    }
+
+
+def _run(kernel: Kernel, folder: Path, commands: str) -> None:
+    """In a guest that has rxeA and rxeB, with $OUT and $OTELGPU."""
+    command = (
+        f"set -e; export OUT={folder} PYTHONDONTWRITEBYTECODE=1; bash {guest.SCRIPTS}/rxe_up.sh\n"
+        f"export OTELGPU={guest.ROOT}/.venv/bin/otelgpu; cd {folder}\n{commands}"
     )
     finished = guest.run(kernel, command, out=folder, timeout_s=_TIMEOUT_S)
     if finished.code:
-        raise RigError(f"recording ended with {finished.code}:\n{finished.out}{finished.err}")
-    return capture
+        raise RigError(f"the guest's programs ended with {finished.code}:\n{finished.out}{finished.err}")
 
 
 def counter(folder: Path, name: str, device: str, which: str) -> int:

@@ -13,13 +13,14 @@
  *   --batch-bytes=N   256 KiB
  *   --data=FILE       what batches are read from; /dev/zero
  *   --load-us=N       what else loading a batch takes, waiting; 500
+ *   --checkpoint=FILE --checkpoint-every=N   1 MiB is written to it, and synced, in each step of N; 5
  *   --evaluate=N      an evaluation (forward passes only, no collective but a last one) after each N steps
  *   --late-rank=R --late-us=N --late=data|host|device   what makes rank R slow in every step: its loading,
  *                     its main thread between forward and backward, its GPU in the forward pass
  *   --pause=N         all wait at gate 2 before step N (with --gates=1)
  *
  * The truth, rank-R.jsonl: a line for the communicator, then one for each step. Times are CLOCK_MONOTONIC,
- * durations sums over the step: load (reading the file), copy (the call of the copy to the device), wait (in
+ * durations sums over the step: load (waiting and reading the file), file (calls that read, write or sync), copy (the call of the copy to the device), wait (in
  * the synchronisation that ends the step), late (what --late-us added).
  */
 #include <fcntl.h>
@@ -61,6 +62,8 @@ struct times {
 	int64_t start_ns, end_ns;
 	int64_t load_ns, copy_ns, wait_ns, late_ns;
 	int64_t forward_ns, backward_ns, optimizer_ns; /* when the last of each began */
+	int64_t file_ns;
+	long files, file_bytes;
 	long collectives, launches, copied_bytes;
 };
 
@@ -68,9 +71,9 @@ static struct {
 	struct job *job;
 	long layers, buckets, accumulate;
 	size_t bucket_bytes, batch_bytes;
-	long load_us, late_us;
+	long load_us, late_us, checkpoint_every, number;
 	const char *late;
-	int data;
+	int data, checkpoint;
 	void *host_batch, *batch, *gradients, *loss;
 	cudaStream_t compute, communication;
 	cudaEvent_t ready, reduced;
@@ -112,6 +115,14 @@ static void be_late(void)
 	rank.now.late_ns += ranks_now_ns() - start_ns;
 }
 
+static ssize_t noted(ssize_t result, int64_t start_ns)
+{
+	rank.now.file_ns += ranks_now_ns() - start_ns;
+	rank.now.files++;
+	rank.now.file_bytes += result;
+	return result;
+}
+
 static void load(void)
 {
 	int64_t start_ns = ranks_now_ns();
@@ -122,7 +133,11 @@ static void load(void)
 	if (is_late("data"))
 		be_late();
 	while (done < rank.batch_bytes) {
-		got = read(rank.data, (char *)rank.host_batch + done, rank.batch_bytes - done);
+		int64_t read_ns = ranks_now_ns();
+
+		got = noted(
+			read(rank.data, (char *)rank.host_batch + done, rank.batch_bytes - done),
+			read_ns);
 		if (got < 0 || (!got && lseek(rank.data, 0, SEEK_SET))) {
 			fprintf(stderr, "--data: %m\n");
 			exit(2);
@@ -222,6 +237,18 @@ static void read_loss(void)
 	rank.now.wait_ns += ranks_now_ns() - start_ns;
 }
 
+static void save(void)
+{
+	static char content[1 << 20];
+	int64_t start_ns = ranks_now_ns();
+
+	CHECKED(noted(pwrite(rank.checkpoint, content, sizeof(content), 0), start_ns) !=
+			sizeof(content),
+		"--checkpoint");
+	start_ns = ranks_now_ns();
+	CHECKED(noted(fsync(rank.checkpoint), start_ns), "fsync");
+}
+
 static void step(void)
 {
 	for (long micro = 1; micro <= rank.accumulate; micro++) {
@@ -233,6 +260,8 @@ static void step(void)
 	CHECKED(cudaStreamWaitEvent(rank.compute, rank.reduced, 0), "cudaStreamWaitEvent");
 	rank.now.optimizer_ns = ranks_now_ns();
 	launch((const void *)optimizer_step, rank.layers);
+	if (rank.checkpoint_every && ++rank.number % rank.checkpoint_every == 0)
+		save();
 	read_loss();
 }
 
@@ -261,11 +290,12 @@ static void log_times(const char *kind, long number)
 		"\"wait_ns\": %lld, \"late_ns\": %lld, \"forward_ns\": %lld, \"backward_ns\": "
 		"%lld, "
 		"\"optimizer_ns\": %lld, \"collectives\": %ld, \"launches\": %ld, "
-		"\"copied_bytes\": %ld}\n",
+		"\"copied_bytes\": %ld, \"file_ns\": %lld, \"files\": %ld, \"file_bytes\": %ld}\n",
 		kind, number, (long long)at->start_ns, (long long)at->end_ns,
 		(long long)at->load_ns, (long long)at->copy_ns, (long long)at->wait_ns,
 		(long long)at->late_ns, (long long)at->forward_ns, (long long)at->backward_ns,
-		(long long)at->optimizer_ns, at->collectives, at->launches, at->copied_bytes);
+		(long long)at->optimizer_ns, at->collectives, at->launches, at->copied_bytes,
+		(long long)at->file_ns, at->files, at->file_bytes);
 }
 
 static void timed(void (*what)(void), const char *kind, long number)
@@ -278,7 +308,9 @@ static void timed(void (*what)(void), const char *kind, long number)
 
 static void prepare(struct job *job)
 {
+	static char log_lines[1 << 20];
 	const char *data = truth_text(job->argc, job->argv, "data");
+	const char *checkpoint = truth_text(job->argc, job->argv, "checkpoint");
 	ncclUniqueId id;
 	int devices;
 
@@ -295,7 +327,14 @@ static void prepare(struct job *job)
 		rank.late_us = ranks_option(job, "late-us", 3000);
 	rank.data = open(data ? data : "/dev/zero", O_RDONLY | O_CLOEXEC);
 	CHECKED(rank.data < 0, "--data");
+	if (checkpoint) {
+		rank.checkpoint_every = ranks_option(job, "checkpoint-every", 5);
+		rank.checkpoint = open(checkpoint, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		CHECKED(rank.checkpoint < 0, "--checkpoint");
+	}
 	rank.log = ranks_file(job, ".jsonl");
+	if (rank.log) /* to write the log is no part of a step */
+		setvbuf(rank.log, log_lines, _IOFBF, sizeof(log_lines));
 	CHECKED(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
 	CHECKED(cudaSetDevice(job->rank % devices), "cudaSetDevice");
 	CHECKED(cudaStreamCreateWithFlags(&rank.compute, cudaStreamNonBlocking),

@@ -45,6 +45,18 @@ def test_a_process_that_is_forgotten_has_no_functions() -> None:
     assert (names.name(7, 0x10), names.full) == ("unknown", ["unknown", "a"])
 
 
+def test_places_without_a_name_do_not_take_the_room_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function_names, "PLACES", 1)
+    names = FunctionNames(str)
+    assert [names.learn(named(name, known=False)) for name in ("x+0x1", "x+0x2", "x+0x1")] == [
+        True,
+        False,
+        True,
+    ]
+    assert names.learn(named("a"))
+    assert names.full == ["unknown", "x+0x1", "a"]
+
+
 def test_a_name_without_room_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function_names, "NAMES", 2)
     names = FunctionNames(str)

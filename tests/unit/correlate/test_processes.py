@@ -24,9 +24,9 @@ def test_a_process_that_ended_is_known_a_while() -> None:
     processes = Processes()
     processes.see(seen(OLD))
     processes.end(ProcessGone(tgid=7, time_ns=5))
-    processes.expire(5 + LINGER_NS - 1)
+    assert processes.expire(5 + LINGER_NS - 1) == []
     assert (processes.known(7), processes.take_departed()) == (OLD, set())
-    processes.expire(5 + LINGER_NS)
+    assert processes.expire(5 + LINGER_NS) == [7]
     assert (processes.known(7), processes.take_departed()) == (None, {OLD})
     assert processes.take_departed() == set()
 

@@ -182,7 +182,7 @@ def test_work_waits_for_its_result_and_not_for_ever() -> None:
     pool.tick(300 * MS)
     assert pool.owners(8, 110, now_ns=300 * MS) == [UNSETTLED]
     assert pool.owners(8, 110, now_ns=300 * MS, final=True) == [0]
-    now_ns = 110 * MS + HELD_NS + 2 * SETTLED_NS + 1
+    now_ns = 110 * MS + HELD_NS + 2 * SETTLED_NS + 2
     pool.tick(now_ns)
     assert pool.owners(8, 110, now_ns=now_ns) == [0]
     pool.give(8000, 8, 1)

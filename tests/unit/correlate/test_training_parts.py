@@ -20,6 +20,7 @@ ALL = (
     Role.WAIT_EVENT,
     Role.WAIT_STREAM,
     Role.WAIT_DEVICE,
+    Role.FILE,
 )
 COLLECTIVE = Role.OTHER
 START, END = 1000, 2000
@@ -56,6 +57,16 @@ def test_each_part_is_told() -> None:
         input_gap_ns=100,
         gap_ns=50 + 70 + 300,
     )
+
+
+def test_a_file_counts_where_its_thread_does_nothing_else() -> None:
+    assert parts(
+        note(Role.FILE, 1000, 1080),
+        note(Role.UPLOAD_QUEUED, 1100, 1150),
+        note(Role.FILE, 1140, 1200),
+        note(Role.LAUNCH, 1300, 1310),
+        note(Role.FILE, 1400, 1900, tid=2),  # which queues no work: a data loader's
+    ) == StepParts(call_ns=10, upload_ns=50, file_ns=80 + 50, input_gap_ns=20, gap_ns=100 + 690)
 
 
 def test_a_wait_counts_while_nobody_does_anything_else() -> None:
@@ -132,7 +143,7 @@ def looked_at(calls: list[tuple[tuple[int, ...], bool]], start: int, end: int) -
     """The same by looking at each nanosecond."""
     works = {*CALLS[:3], Role.UPLOAD, Role.UPLOAD_QUEUED, Role.READ}
     drivers = {call[5] for call, _ in calls if call[2] or Role(call[7]) in works}
-    sums = dict.fromkeys(("call", "upload", "communication", "wait", "input", "gap"), 0)
+    sums = dict.fromkeys(("call", "upload", "communication", "wait", "file", "input", "gap"), 0)
     calls = [(call, flag) for call, flag in calls if call[5] in drivers]
     for now in range(start, end):
         under_way = {_class(call, flag) for call, flag in calls if call[0] <= now < call[1]}
@@ -147,12 +158,15 @@ def looked_at(calls: list[tuple[tuple[int, ...], bool]], start: int, end: int) -
         upload_ns=sums["upload"],
         communication_wait_ns=sums["communication"],
         other_wait_ns=sums["wait"],
+        file_ns=sums["file"],
         input_gap_ns=sums["input"],
         gap_ns=sums["gap"],
     )
 
 
 def _class(call: tuple[int, ...], communication: bool) -> str:
+    if call[7] == Role.FILE:
+        return "file"
     if call[7] in (Role.UPLOAD, Role.UPLOAD_QUEUED):
         return "upload"
     if call[7] in (Role.READ, Role.WAIT_EVENT, Role.WAIT_STREAM, Role.WAIT_DEVICE):

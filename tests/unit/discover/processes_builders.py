@@ -1,8 +1,13 @@
-"""A /proc of made-up processes, in one line each."""
+"""Made-up processes: in a /proc, and as facts."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from otelgpu.discover.processes import ProcessFacts
+
+CONTAINER = "0123456789abcdef" * 4
+POD = "1d7c1c64-9c1f-4d3a-8f6e-0a1b2c3d4e5f"
 
 
 def add_process(
@@ -15,6 +20,7 @@ def add_process(
     cmdline: bytes = b"python3\0/srv/app.py\0",
     exe: str = "/usr/bin/python3.11",
     cgroup: str = "0::/\n",
+    mountinfo: str = "",
     environ: bytes = b"",
     nspid: str = "",
     seccomp: int = 0,
@@ -29,5 +35,26 @@ def add_process(
     (folder / "cmdline").write_bytes(cmdline)
     (folder / "environ").write_bytes(environ)
     (folder / "cgroup").write_text(cgroup)
+    (folder / "mountinfo").write_text(mountinfo)
     if exe:
         (folder / "exe").symlink_to(exe)
+
+
+def facts(**changes: object) -> ProcessFacts:
+    values: dict[str, object] = {
+        **{"tgid": 42, "ns_pids": (42, 1), "ppid": 1, "start_time_ns": 5_000_000_000, "comm": "python3"},
+        **{
+            "command": ("python3", "/srv/app.py"),
+            "executable": "/usr/bin/python3.11",
+            "uid": 0,
+            "seccomp": 0,
+        },
+        **{
+            "cgroup_path": "/",
+            "container_id": "",
+            "pod_uid": "",
+            "service_name": "",
+            "resource_attributes": "",
+        },
+    }
+    return ProcessFacts(**(values | changes))  # type: ignore[arg-type]

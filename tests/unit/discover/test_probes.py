@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 from collections.abc import Callable, Sequence
@@ -13,8 +14,9 @@ import pytest
 
 from otelgpu.discover import probes
 from otelgpu.discover.maps import executable_mappings
-from otelgpu.discover.probes import ProbePlacer
+from otelgpu.discover.probes import Placement, ProbePlacer
 from otelgpu.kernel.attach import hooks
+from otelgpu.kernel.clock import monotonic_ns
 
 LIBRARY = "int {name}(void) {{ return {value}; }}\n"
 
@@ -167,7 +169,7 @@ def test_what_has_taken_the_path_of_a_mapped_file_is_not_taken_for_it(
     path.with_name("new").replace(path)
     true_access = os.access
     monkeypatch.setattr(
-        os, "access", lambda name, mode: "map_files" not in str(name) and true_access(name, mode)
+        os, "access", lambda name, mode, **_: "map_files" not in str(name) and true_access(name, mode)
     )
     assert placer.examine_mapping(os.getpid(), start, end, str(path), 0) is None
     assert program.put == []
@@ -212,3 +214,44 @@ def test_a_file_of_a_family_that_could_not_be_loaded_has_no_probes(
     both = placer.examine_file(build("libboth.so", "ncclAllReduce", "cudaFree"))
     assert both is not None
     assert both.symbols == ("cudaFree",)
+
+
+def released(placer: ProbePlacer, after_s: float, used: Sequence[Placement] = ()) -> list[str]:
+    now_ns = monotonic_ns() + int(after_s * 1e9)
+    return [Path(each.path).name for each in placer.release(used, now_ns, keep_ns=60_000_000_000)]
+
+
+def test_a_file_that_nobody_has_any_more_loses_its_probes_and_gets_new_ones_when_it_is_back(
+    placer: ProbePlacer, program: Program, build: Callable[..., Path]
+) -> None:
+    path = build("libcudart.so.12", "cudaMalloc")
+    placement = found_mapped(placer, path)
+    assert placement is not None
+    before = Link.detached
+    assert released(placer, 30) == []
+    assert released(placer, 50, [placement]) == []
+    assert released(placer, 100) == []  # 50 s after it was in use
+    assert released(placer, 111) == ["libcudart.so.12"]
+    assert (placer.placements, Link.detached - before) == ([], 1)
+    assert found_mapped(placer, path) is not None
+    assert len(program.put) == 2
+
+
+def test_a_file_that_some_process_has_or_will_have_keeps_its_probes(
+    placer: ProbePlacer, build: Callable[..., Path]
+) -> None:
+    path = build("libcudart.so.12", "cudaMalloc")
+    assert placer.examine_file(build("libcuda.so.1", "cuMemAlloc_v2")) is not None
+    start, end, inode = mapped(path)  # and nobody told of it since
+    assert placer.examine_mapping(os.getpid(), start, end, str(path), 0, inode) is not None
+    assert released(placer, 1000) == []
+
+
+def found_mapped(placer: ProbePlacer, path: Path) -> Placement | None:
+    """What is placed on a file that this process has mapped only meanwhile."""
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE),
+    ):
+        found = next(each for each in executable_mappings(os.getpid()) if each.path == str(path))
+        return placer.examine_mapping(os.getpid(), found.start, found.end, str(path), 0)

@@ -18,6 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otelgpu import __version__
+from otelgpu.export import file as module
 from otelgpu.export.base import ExportError
 from otelgpu.export.file import SPANS_PER_LINE, FileExporter, metrics_line, span_lines
 from otelgpu.export.wire import encode_spans
@@ -220,3 +221,23 @@ def test_a_path_that_cannot_be_opened_is_an_error_with_advice(tmp_path: Path) ->
     with pytest.raises(ExportError, match="cannot write to") as caught:
         FileExporter(str(tmp_path / "missing" / "out.jsonl"))
     assert "directory" in caught.value.hint
+
+
+def test_trouble_that_comes_and_goes_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    exporter, write, fails = FileExporter(str(tmp_path / "out.jsonl")), os.write, [True, False] * 3
+
+    def now_and_then(fd: int, data: Any) -> int:
+        if fails and fails.pop(0):
+            raise OSError(28, "No space left on device")
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", now_and_then)
+    for _ in range(6):
+        exporter.export_spans([spans(1)])
+    assert ["cannot write" in record.getMessage() for record in caplog.records] == [True]
+    monkeypatch.setattr(module, "SETTLED_S", 0.0)
+    exporter.export_spans([spans(1)])
+    exporter.export_spans([spans(1)])
+    assert [record.getMessage().startswith("writing to") for record in caplog.records] == [False, True]

@@ -252,6 +252,35 @@ def test_one_line_is_logged_when_a_destination_goes_down_and_one_when_it_is_back
     assert "delivering again; 0 items were lost" in up
 
 
+def test_attempts_are_told_by_how_they_ended() -> None:
+    time = Time()
+    s = sender(Script([DOWN, DOWN, Accepted(rejected=1), Refused("bad")], time), time)
+    s.offer(payload(items=3, size=10))
+    s.offer(payload(items=2, size=20))
+    assert s.flush(5)
+    counts = s.counts()
+    assert {how: sum(told.counts) for how, told in counts.attempts.items()} == {
+        "transient": 2,
+        "": 1,
+        "refused": 1,
+    }
+    assert (counts.retries, counts.sent_bytes) == (2, 10)
+    s.close(1)
+
+
+def test_a_destination_fails_from_its_first_failure_until_it_accepts() -> None:
+    time = Time()
+    s = sender(Script([Refused("bad")], time), time)
+    s.offer(payload())
+    assert s.flush(5)
+    time.now += 7
+    assert s.counts().failing_s == 7
+    s.offer(payload())
+    assert s.flush(5)
+    assert s.counts().failing_s == 0
+    s.close(1)
+
+
 def test_the_same_warning_of_a_server_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     s = sender(Script([Accepted(1, "bad unit")] * 5))
     for _ in range(5):

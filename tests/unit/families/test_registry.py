@@ -13,6 +13,7 @@ from otelgpu.families.base import (
     Conversation,
     FabricDecoder,
     Family,
+    FileDecoder,
     HandoffDecoder,
     Instrument,
     Metric,
@@ -29,17 +30,17 @@ from tests.unit.model.builders import calls, exchange, generation
 
 
 def test_families_are_found_in_alphabetical_order() -> None:
-    assert list(registry.families()) == ["cuda", "http", "nccl", "sched", "verbs"]
+    assert list(registry.families()) == ["cuda", "file", "http", "nccl", "sched", "verbs"]
 
 
 def test_a_choice_keeps_the_order_of_the_registry() -> None:
     assert list(registry.select(("http", "cuda"))) == ["cuda", "http"]
-    assert list(registry.select(())) == ["cuda", "http", "nccl", "sched", "verbs"]
+    assert list(registry.select(())) == ["cuda", "file", "http", "nccl", "sched", "verbs"]
     assert list(registry.select(("http",))) == ["http"]
 
 
 def test_a_family_that_there_is_not_says_which_there_are() -> None:
-    with pytest.raises(OtelgpuError, match=r"'hip'\nfamilies are: cuda, http, nccl, sched, verbs"):
+    with pytest.raises(OtelgpuError, match=r"'hip'\nfamilies are: cuda, file, http, nccl, sched, verbs"):
         registry.select(("cuda", "hip"))
 
 
@@ -52,7 +53,7 @@ def test_a_family_opens_on_the_types_of_its_object(name: str) -> None:
     family = registry.families()[name]
     wanted: type = OperationDecoder if isinstance(family.signals, OperationSignals) else Conversation
     if family.signals is None:
-        wanted = FabricDecoder if name == "verbs" else HandoffDecoder
+        wanted = {"file": FileDecoder, "sched": HandoffDecoder, "verbs": FabricDecoder}[name]
     assert isinstance(family.open(btf(name), Telling()), wanted)
 
 

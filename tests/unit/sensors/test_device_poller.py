@@ -13,8 +13,9 @@ import pytest
 
 from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, Quantity
 from otelgpu.sensors import device_poller
-from otelgpu.sensors.device_poller import RETRY_NS, STUCK_NS, DevicePoller, DeviceWatch
+from otelgpu.sensors.device_poller import RETRY_NS, DevicePoller, DeviceWatch
 from otelgpu.sensors.nvml import Nvml
+from otelgpu.sensors.polled import STUCK_NS
 from tests.unit.sensors.nvml_script import UUID, Script
 
 FIRST, SECOND = UUID.format(0), UUID.format(1)
@@ -222,7 +223,7 @@ def test_the_poller_polls_at_its_interval_until_stopped(script: Script) -> None:
     poller.stop()
     assert isinstance(found[0], DeviceSeen)
     assert [type(item) for item in found[1:4]] == [DeviceReadings] * 3
-    assert not poller._thread.is_alive()
+    assert not poller._polled.thread.is_alive()
     assert poller.counters == {}
 
 
@@ -233,7 +234,7 @@ def test_a_driver_that_hangs_holds_nobody_up(script: Script) -> None:
     time.sleep(0.05)
     assert collected(poller, 1, 0.05) == []
     poller.stop(0.01)
-    assert poller._thread.is_alive()  # a daemon: it dies with the process
+    assert poller._polled.thread.is_alive()  # a daemon: it dies with the process
 
 
 def test_readings_of_a_driver_that_hangs_are_withdrawn(caplog: pytest.LogCaptureFixture) -> None:
@@ -262,8 +263,12 @@ def test_what_nobody_collects_is_bounded_and_counted(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(device_poller, "READY", 3)
     seen = DeviceSeen(time_ns=1, uuid=FIRST, index=0, minor=0, model="m")
     readings = DeviceReadings(time_ns=1, uuid=FIRST, values={})
-    poller = DevicePoller(1.0, DeviceWatch(opening()))
-    poller._keep([seen, readings])
-    poller._keep([readings, readings])
+    watch = SlowWatch([seen, readings], [readings, readings])
+    watch.go.release(9)
+    poller = DevicePoller(0.0, watch)
+    poller.start()
+    for _ in range(3):
+        watch.asked.acquire()  # two polls are over, and what they found is kept
+    poller.stop()
     assert poller.collect(0) == [seen]
-    assert poller.counters == {"readings_dropped": 3}
+    assert poller.counters["readings_dropped"] == 3

@@ -13,8 +13,9 @@ import pytest
 
 from otelgpu.model.fabric import FabricInput, HardwareError, PortGone, PortReadings, PortSeen
 from otelgpu.sensors import fabric_poller
-from otelgpu.sensors.fabric_poller import STUCK_NS, FabricPoller, FabricWatch
+from otelgpu.sensors.fabric_poller import FabricPoller, FabricWatch
 from otelgpu.sensors.kernel_log import KernelLogWatch
+from otelgpu.sensors.polled import STUCK_NS
 from otelgpu.sensors.rdma_netlink import QueuePairWatch
 from otelgpu.sensors.rdma_ports import PortWatch
 from tests.unit.sensors.infiniband import MLX5, build

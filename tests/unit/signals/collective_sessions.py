@@ -95,8 +95,9 @@ def read(batch: SpanColumns) -> list[dict[str, Any]]:
             if attribute.present is None or attribute.present[row]:
                 assert attribute.key not in attributes
                 attributes[attribute.key] = _value(attribute.values, row)
-        links = []
+        links, dropped = [], 0
         if batch.links is not None:
+            dropped = int(batch.links.dropped[row]) if batch.links.dropped is not None else 0
             links = [
                 batch.links.span_id[at].tobytes().hex() for at in np.flatnonzero(batch.links.span == row)
             ]
@@ -112,6 +113,7 @@ def read(batch: SpanColumns) -> list[dict[str, Any]]:
                 "state": _value(batch.trace_state, row) if batch.trace_state else "",
                 "pid": batch.resource.get("process.pid"),
                 "links": links,
+                "dropped": dropped,
                 **attributes,
             }
         )

@@ -414,6 +414,27 @@ def test_a_call_links_to_what_it_was_made_under_the_most_trusted_first() -> None
     assert linked(rank) == []
 
 
+def test_calls_link_to_connections_of_their_communicator_and_say_how_many_they_left_out() -> None:
+    rank, other = Rank(0), Rank(1)
+    rank.call()
+    other.call()
+    at_hand = [Context(b"c" * 16, f"connect{number}".encode(), 1) for number in range(6)]
+    of = {(rank.tgid, rank.hash): at_hand}
+    agent = agent_with(
+        [rank, other],
+        step_at=lambda tgid, *_: STEP if tgid == rank.tgid else None,
+        connections=lambda tgid, hash_: of.get((tgid, hash_), []),
+    )
+    agent.feed([rank, other])
+    calls = named(agent.tell(9 * SECOND, final=True), "ncclAllReduce")
+    found = {span["pid"]: [bytes.fromhex(link).decode() for link in span["links"]] for span in calls}
+    assert found == {
+        rank.tgid: ["stepstep", "connect0", "connect1", "connect2", "connect3"],
+        other.tgid: [],
+    }
+    assert {span["pid"]: span["dropped"] for span in calls} == {rank.tgid: 2, other.tgid: 0}
+
+
 def test_calls_are_each_linked_to_their_step() -> None:
     rank = Rank(0)
     for _ in range(50):

@@ -62,6 +62,9 @@ for name; do
 		"ib_send_lat -F -d rxeA -x $a -p $port -s 4096 -n 100 10.78.0.2" ;;
 	pingpong) pair $name "ibv_rc_pingpong -d rxeB -g $b -p $port -s 4096 -n 200" \
 		"ibv_rc_pingpong -d rxeA -g $a -p $port -s 4096 -n 200 10.78.0.2" ;;
+	pingpong_long) # that sleep for completions: two that spin leave none of two cores to soft RoCE
+		pair $name "ibv_rc_pingpong -d rxeB -g $b -p $port -e -s 4096 -n 1000" \
+		"ibv_rc_pingpong -d rxeA -g $a -p $port -e -s 4096 -n 1000 10.78.0.2" ;;
 	warm_up) pair $name "ibv_rc_pingpong -N -d rxeB -g $b -p $port -n 20" \
 		"ibv_rc_pingpong -N -d rxeA -g $a -p $port -n 20 10.78.0.2" ;;
 	pingpong_extended) pair $name "ibv_rc_pingpong -N -d rxeB -g $b -p $port -s 4096 -n 200" \
@@ -87,7 +90,6 @@ for name; do
 		client=$?
 		wait $server
 		echo "$? $client" >"$OUT/$name.codes"
-		kill -TERM $observer # it observes on, whoever has ended
 		wait $observer ;;
 	*) echo "no program $name" >&2; exit 2 ;;
 	esac

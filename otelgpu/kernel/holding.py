@@ -1,0 +1,99 @@
+"""Processes that are stopped at what they map until it has its probes: ``hold_on_load``.
+
+A BPF program stops a process with SIGSTOP, and notes that, while :class:`Holding` says every two seconds that somebody
+is there to let it go. A :class:`~otelgpu.kernel.guard.Guard` sees to those that are stopped when this one is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import struct
+import time
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from otelgpu.kernel import capabilities
+from otelgpu.kernel.clock import monotonic_ns
+from otelgpu.kernel.guard import Guard
+from otelgpu.kernel.libbpf import BpfError, Map
+from otelgpu.kernel.loader import LoadedFamily
+
+_log = logging.getLogger("otelgpu.kernel")
+
+_IN_FLIGHT_S: Final = 0.005  # a BPF program that has begun has ended by then
+_MAPPING: Final = "process_mapping"
+_HEARTBEAT: Final = "hold_heartbeat_ns"
+_THREAD: Final = struct.Struct("<Q")
+_AFTERWARDS_S: Final = (0.0, 0.005, 0.05, 0.3, 1.0, 1.0)
+"""When the guard looks again, each time so much later: a program may stop one more until two seconds have passed."""
+
+
+class Holding:
+    """Holds by the programs of ``process``, the family that follows processes; ``counters`` has its losses."""
+
+    def __init__(self, process: LoadedFamily, counters: Counter[str]) -> None:
+        capabilities.require(capabilities.HOLDING)
+        self._process, self.counters = process, counters
+        self._held = process.map("held_threads")
+        self._guard: Guard | None = Guard(
+            partial(_let_all_go, self._held),
+            needs=(capabilities.HOLDING, capabilities.LOADING),
+            descriptors=(self._held.fd,),
+        )
+
+    def start(self) -> None:
+        """Hold processes at what they map, for two seconds from now."""
+        if self._guard is None:
+            return
+        if self._guard.stands():
+            self._process.set_variable(_HEARTBEAT, monotonic_ns())
+        else:
+            _log.warning(
+                "the process that would let others go was killed: nothing is held at its libraries any more"
+            )
+            self.stop()
+
+    def stop(self) -> None:
+        """Hold nobody from here on, and let those go that are held now; idempotent."""
+        self._process.set_variable(_HEARTBEAT, 0)
+        for _ in range(2):  # the second time for a program that had just looked at the heartbeat
+            for batch in self._process.drain():
+                for record in batch.records[batch.records["held"] == 1] if batch.kind == _MAPPING else ():
+                    self._continue(record)
+            time.sleep(_IN_FLIGHT_S)
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
+
+    def let_go(self, tgid: int, record: np.void) -> None:
+        """What a ``process_mapping`` tells of has its probes: it goes on, and is not held for this file again."""
+        key = struct.pack("<QIxxxx", int(record["inode"]), int(record["device"]))
+        try:
+            self._process.map("known_files").put(key, b"\1")
+        except BpfError:
+            self.counters["known_files_full"] += 1
+        if record["held"]:
+            self._continue(record)
+
+    def _continue(self, mapping: np.void) -> None:
+        tgid, tid = int(mapping["head"]["tgid"]), int(mapping["head"]["tid"])
+        try:
+            os.kill(tgid, signal.SIGCONT)
+        except ProcessLookupError:
+            self.counters["process_vanished"] += 1
+        self._held.delete(_THREAD.pack(tgid << 32 | tid))
+
+
+def _let_all_go(held: Map) -> None:
+    """In the guard, once this program is gone."""
+    for pause_s in _AFTERWARDS_S:
+        time.sleep(pause_s)
+        for key in held.list_keys():
+            with suppress(OSError):
+                os.kill(_THREAD.unpack(key)[0] >> 32, signal.SIGCONT)

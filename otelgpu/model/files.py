@@ -1,0 +1,25 @@
+"""Calls that read, wrote or synced a file and took long enough to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from otelgpu.model.operations import Operations
+
+
+class FileCall(IntEnum):
+    """What was called: ``enum file_api`` of ``bpf/file/file.h``, and ``api`` of its operations."""
+
+    READ = 1
+    WRITE = 2
+    SYNC = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCalls:
+    """``rows``: (n,) of kind FILE, whose ``handle`` is the file's. ``names``: handle → the last part of its path."""
+
+    rows: Operations
+    names: Mapping[int, str]

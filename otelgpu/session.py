@@ -1,0 +1,169 @@
+"""Inputs through the pipeline to the exporters, whatever the inputs come from: the middle of every command."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from otelgpu import __version__
+from otelgpu.export.base import Exporter
+from otelgpu.model.inputs import Input, LossCounted, Tick
+from otelgpu.model.resource import AttributeValue, Resource, resource
+from otelgpu.model.telling import Telling
+from otelgpu.model.vitals import Delivery
+from otelgpu.signals.metrics import Metrics
+from otelgpu.signals.summary import Summary
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+    from otelgpu.pipeline import Pipeline, Spans
+
+FLUSH_SECONDS: Final = 5.0
+RETIRE_SECONDS: Final = 30.0
+"""How long a destination that was replaced has to take what was meant for it."""
+
+
+def own_resource(extra: Mapping[str, AttributeValue]) -> Resource:
+    """The resource of this program: what its own metrics are about."""
+    return resource(
+        {
+            **extra,
+            "service.name": "otelgpu",
+            "service.version": __version__,
+            "service.instance.id": f"{socket.gethostname()}-{os.getpid()}",
+            "process.pid": os.getpid(),
+        }
+    )
+
+
+class Session:
+    """Inputs → pipeline → exporters. The same for a live source and for a capture."""
+
+    def __init__(
+        self, pipeline: Pipeline, exporters: Sequence[Exporter], *, metric_interval_s: float | None
+    ) -> None:
+        self._pipeline = pipeline
+        self._exporters = tuple(exporters)
+        self._retired: list[_Retired] = []
+        self._interval = metric_interval_s
+        self._lost: Counter[str] = Counter()
+        self._next_metrics = time.monotonic() + (metric_interval_s or 0)
+        self.before_metrics: Callable[[], None] = lambda: None
+        """Called before metrics are exported: who keeps some elsewhere brings them in."""
+
+    @property
+    def summary(self) -> Summary:
+        """Totals so far."""
+        return self._pipeline.summary
+
+    @property
+    def own(self) -> Resource:
+        """What this program is."""
+        return self._pipeline.own
+
+    @property
+    def metrics(self) -> Metrics:
+        """Where the metrics are kept."""
+        return self._pipeline.metrics
+
+    @property
+    def tracked(self) -> Mapping[str, int]:
+        """See :attr:`Pipeline.tracked`."""
+        return self._pipeline.tracked
+
+    @property
+    def exporters(self) -> Sequence[Exporter]:
+        """Where the results go now."""
+        return self._exporters
+
+    def deliveries(self) -> list[tuple[int, Delivery]]:
+        """What became of what was exported, with the place of each destination; from any thread."""
+        found = [(place, each) for place, now in enumerate(self._exporters) for each in now.deliveries()]
+        for retired in tuple(self._retired):
+            found += ((retired.place, each.retired()) for each in retired.exporter.deliveries())
+        return found
+
+    def read_own_metrics(self) -> MetricsData:
+        """See :meth:`Pipeline.read_own_metrics`."""
+        return self._pipeline.read_own_metrics()
+
+    def retell(self, telling: Telling, *, metric_interval_s: float) -> None:
+        """Go on telling in another way: see :meth:`Pipeline.retell`."""
+        self._pipeline.retell(telling)
+        if metric_interval_s != self._interval:
+            self._interval = metric_interval_s
+            self._next_metrics = time.monotonic() + metric_interval_s
+
+    def replace_exporters(self, exporters: Sequence[Exporter]) -> None:
+        """Send to these from now on. Those that are not among them deliver what they have, and end."""
+        kept = set(map(id, exporters))
+        for place, exporter in enumerate(self._exporters):
+            if id(exporter) not in kept:
+                self._retired.append(_Retired(place, exporter))
+        self._exporters = tuple(exporters)
+
+    def take(self, inputs: Iterable[Input]) -> None:
+        """Feed inputs and hand on what comes out; metrics when they are due."""
+        for item in inputs:
+            spans = self._pipeline.feed(item)
+            if isinstance(item, Tick):
+                self._export(spans)
+        if self._interval is not None and time.monotonic() >= self._next_metrics:
+            self._next_metrics += self._interval
+            self.export_metrics()
+
+    def export_metrics(self) -> None:
+        """All metrics as of now, the exporters' own losses among them."""
+        self.before_metrics()
+        lost: Counter[str] = Counter()
+        for exporter in self._all_exporters():
+            for key, count in exporter.stats().items():
+                _, _, reason = key.partition("_lost_")
+                lost[reason] += count if reason else 0
+        for reason, count in (lost - self._lost).items():
+            self._pipeline.feed(LossCounted(family="export", reason=reason, count=count))
+        self._lost = lost
+        data, points = self._pipeline.read_metrics()
+        for exporter in self._exporters:
+            exporter.export_metrics(data, points)
+
+    def thread_contexts(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:
+        """What threads work for now: see :meth:`Pipeline.thread_contexts`."""
+        return self._pipeline.thread_contexts()
+
+    def finish(self, deadline_s: float = FLUSH_SECONDS) -> dict[str, int]:
+        """Tell everything, flush, close; what the exporters accepted and lost, summed over them."""
+        self._export(self._pipeline.finish())
+        self.export_metrics()
+        until = time.monotonic() + deadline_s
+        stats: dict[str, int] = {}
+        for exporter in self._all_exporters():
+            exporter.close(max(until - time.monotonic(), 0.1))
+            for key, value in exporter.stats().items():
+                stats[key] = stats.get(key, 0) + value
+        return stats
+
+    def _all_exporters(self) -> list[Exporter]:
+        return [*self._exporters, *(retired.exporter for retired in self._retired)]
+
+    def _export(self, spans: Spans) -> None:
+        if len(self._exporters) > 1:
+            spans = list(spans)  # which are made as they are taken, once
+        for exporter in self._exporters:
+            exporter.export_spans(spans)
+
+
+class _Retired:
+    """An exporter that takes nothing new, while it delivers what it has; its counts stay."""
+
+    def __init__(self, place: int, exporter: Exporter) -> None:
+        self.place, self.exporter = place, exporter
+        threading.Thread(
+            target=exporter.close, args=(RETIRE_SECONDS,), name="otelgpu-retire", daemon=True
+        ).start()

@@ -1,0 +1,140 @@
+"""An agent that is killed at any moment: the observed service does not notice, and nothing of it stays behind.
+
+``OTELGPU_KILLS`` says how often (30), from two sides at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from otelgpu.kernel.trace_context_map import PINNED_AT
+from tests.kernel.observing import OTELGPU, state_of, wait_until
+from tests.rig import start_llm_server
+from tests.rig.bpf_objects import list_objects, orphans
+from tests.rig.llm_load import LlmLoad
+
+KILLS = int(os.environ.get("OTELGPU_KILLS", "30"))
+SIDES = 2
+LATEST_S = 1.4  # by then an agent has everything in place, and works
+GONE_S = 15.0
+MARK = "OTELGPU_TEST_MARK"
+UPROBES = Path("/sys/kernel/tracing/uprobe_events")
+WAYS = (
+    (),
+    ("--hold-on-load",),
+    ("--families=http,cuda,sched",),
+    ("--detail=all",),
+)
+
+
+def marked(mark: str) -> list[str]:
+    """The processes that were started with a mark, and their children."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                found.append(f"{entry.name}: {(entry / 'cmdline').read_bytes()!r}")
+    return found
+
+
+@contextlib.contextmanager
+def agent(mark: str, temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """otelgpu, to be killed; at the latest at the end of the block."""
+    variables = {MARK: mark, "TMPDIR": str(temporary), "OTELGPU_PUBLISH_CONTEXT": "true"}
+    with subprocess.Popen(
+        [OTELGPU, *arguments], env=os.environ | variables, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def kill_at_some_moment(number: int, pid: int, folder: Path) -> str:
+    """One agent: killed while it starts, attaches, works or detaches; which it was."""
+    draw = random.Random(number)
+    mark, temporary = uuid.uuid4().hex, folder / str(number)
+    temporary.mkdir()
+    command = ["attach", *WAYS[number % len(WAYS)], "--export=file:/dev/null", f"-p{pid}"]
+    with agent(mark, temporary, *command) as process:
+        if number % 4 == 3:
+            assert process.stderr is not None
+            assert any("observing" in line for line in process.stderr)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(draw.uniform(0, 0.2))
+            moment = "while it detached"
+        else:
+            time.sleep(draw.uniform(0.02, LATEST_S))
+            moment = "while it started or worked"
+        process.kill()
+        process.wait()
+    wait_until(lambda: not marked(mark), "what it had started has ended", GONE_S)
+    assert list(temporary.iterdir()) == []
+    return moment
+
+
+@pytest.mark.timeout(300)
+def test_whenever_an_agent_is_killed_the_service_goes_on_and_nothing_stays_behind(tmp_path: Path) -> None:
+    before, probes = list_objects(), UPROBES.read_text() if UPROBES.exists() else ""
+    with start_llm_server() as server, LlmLoad(server) as load:
+        with ThreadPoolExecutor(SIDES) as pool:
+            killed = Counter(pool.map(lambda n: kill_at_some_moment(n, server.pid, tmp_path), range(KILLS)))
+        wait_until(lambda: not orphans(before), "the kernel has taken everything back", GONE_S)
+        assert state_of(server.pid) in "SR" and state_of(server.worker_pid) in "SR"
+        answered = len(load.seconds)
+        wait_until(lambda: len(load.seconds) > answered + 20, "it serves on")
+    print(f"killed {dict(killed)}; {len(load.seconds)} requests were answered meanwhile")
+    assert load.failures == []
+    assert not PINNED_AT.exists()
+    assert probes == (UPROBES.read_text() if UPROBES.exists() else "")
+
+
+LIVES_ON = """
+import pathlib, sys, time
+print("started", flush=True)
+time.sleep(float(sys.argv[2]))
+pathlib.Path(sys.argv[1]).write_text("done")
+"""
+
+
+@pytest.mark.parametrize("source", ["uprobe", "inject"])
+def test_the_program_of_a_killed_run_lives_on(tmp_path: Path, source: str) -> None:
+    before = list_objects()
+    done, temporary, mark = tmp_path / "done", tmp_path / "temporary", uuid.uuid4().hex
+    temporary.mkdir()
+    program = [sys.executable, "-c", LIVES_ON, str(done), "1.5"]
+    command = ["run", f"--source={source}", "--export=file:/dev/null", "--", *program]
+    with (tmp_path / "said").open("w+") as said:
+        variables = {MARK: mark, "TMPDIR": str(temporary)}
+        process = subprocess.Popen([OTELGPU, *command], env=os.environ | variables, stdout=said)
+        wait_until(lambda: "started" in (tmp_path / "said").read_text(), "the program runs")
+        process.kill()
+        process.wait()
+    wait_until(done.exists, "the program has come to its own end")
+    wait_until(lambda: not marked(mark), "nothing else runs", GONE_S)
+    wait_until(lambda: not orphans(before), "the kernel has taken everything back", GONE_S)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_program_that_a_killed_run_had_not_let_go_is_not_started(tmp_path: Path) -> None:
+    """It waits for its probes in a process of ours, which ends with the one that would have let it go."""
+    mark, started = uuid.uuid4().hex, tmp_path / "started"
+    with agent(mark, tmp_path, "run", "--export=file:/dev/null", "--", "touch", str(started)) as process:
+        wait_until(lambda: len(marked(mark)) > 1, "it has forked")
+        process.kill()
+        process.wait()
+    wait_until(lambda: not marked(mark), "nobody waits for it", GONE_S)
+    assert not started.exists()

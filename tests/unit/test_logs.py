@@ -1,0 +1,105 @@
+"""The log: each thing once or a few times, as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from otelgpu.cli.logs import ALIKE_LINES, ALIKE_SECONDS, JsonFormatter, Repetitions, say
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def warnings_only() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.WARNING)
+    yield
+    root.setLevel(before)
+
+
+def line(message: str, *values: object, level: int = logging.WARNING, name: str = "a") -> logging.LogRecord:
+    return logging.LogRecord(name, level, "file", 1, message, values, None)
+
+
+@pytest.mark.usefixtures("warnings_only")
+class TestRepetitions:
+    def test_lines_of_one_statement_are_left_out_after_some(self) -> None:
+        shown = Repetitions(Clock())
+        told = [shown.filter(line("down: %d", number)) for number in range(3 * ALIKE_LINES)]
+        assert told == [True] * ALIKE_LINES + [False] * (2 * ALIKE_LINES)
+
+    def test_others_are_not(self) -> None:
+        shown = Repetitions(Clock())
+        for _ in range(2 * ALIKE_LINES):
+            shown.filter(line("down"))
+        assert shown.filter(line("up"))
+        assert shown.filter(line("down", name="b"))
+        assert shown.filter(line("down", level=logging.ERROR))
+
+    def test_the_next_after_a_while_says_how_many_there_were(self) -> None:
+        clock = Clock()
+        shown = Repetitions(clock)
+        for _ in range(ALIKE_LINES + 7):
+            shown.filter(line("down: %s", "x"))
+        clock.now += ALIKE_SECONDS
+        late = line("down: %s", "y %s")
+        assert shown.filter(late)
+        assert late.getMessage() == "down: y %s (7 lines like this were left out)"
+        again = line("down: %s", "z")
+        assert shown.filter(again)
+        assert again.getMessage() == "down: z"
+
+    def test_hours_of_it_are_a_few_lines(self) -> None:
+        clock = Clock()
+        shown = Repetitions(clock)
+        written = 0
+        for _ in range(6 * 3600):
+            clock.now += 1
+            written += shown.filter(line("down"))
+        assert written == ALIKE_LINES * 36
+
+    def test_what_is_remembered_is_bounded(self) -> None:
+        shown = Repetitions(Clock())
+        for number in range(5000):
+            shown.filter(line(f"{number}"))
+        assert len(shown._alike) <= 1000
+
+    def test_debug_leaves_out_nothing(self) -> None:
+        logging.getLogger().setLevel(logging.DEBUG)
+        shown = Repetitions(Clock())
+        assert all(shown.filter(line("down")) for _ in range(100))
+
+
+def test_a_json_line_is_one_object_whatever_is_in_it() -> None:
+    told = JsonFormatter().format(line('a "%s"\nb', "c", level=logging.ERROR, name="otelgpu.x"))
+    assert "\n" not in told
+    found = json.loads(told)
+    assert (found["level"], found["logger"], found["message"]) == ("error", "otelgpu.x", 'a "c"\nb')
+    assert found["time"].endswith("Z")
+
+
+def test_a_fault_has_its_trace() -> None:
+    try:
+        raise ValueError("x")
+    except ValueError as error:
+        record = line("failed")
+        record.exc_info = (type(error), error, error.__traceback__)
+    assert "ValueError: x" in json.loads(JsonFormatter().format(record))["trace"]
+
+
+def test_what_a_command_says_is_in_the_form_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    say("observing")
+    say("observing", "json")
+    text, told = capsys.readouterr().err.splitlines()
+    assert text == "otelgpu: observing"
+    assert json.loads(told)["message"] == "observing"

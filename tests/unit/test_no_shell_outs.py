@@ -1,0 +1,100 @@
+"""Nothing is run by a program that has privileges, but where it is named here and why."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.test_layering import Module, imports, read_modules
+
+ALLOWED = {
+    ("child", "os.execvpe"): "the program that `run` is asked to start",
+    (
+        "discover.verbs_devices",
+        "os.posix_spawn",
+    ): "this interpreter, where a driver's library may crash; only if the kernel has RDMA devices",
+    (
+        "cli.view",
+        "webbrowser",
+    ): "`view` shows its page in the browser of who runs it, which no privilege is for",
+}
+_RUNS = ("exec", "spawn", "posix_spawn", "system", "popen", "startfile")
+_MODULES = (
+    "subprocess",
+    "pty",
+    "webbrowser",
+    "multiprocessing",
+    "asyncio.subprocess",
+    "distutils",
+    "ctypes.util",
+)
+_LOOKS = ("kernel.quiet_imports", "ctypes.util")  # it replaces the search that would run something
+
+
+def runs(module: Module) -> Iterator[str]:
+    """What a module has that starts a program."""
+    for name in imports(module):
+        if any(name == each or name.startswith(f"{each}.") for each in _MODULES):
+            yield name
+        if name.startswith("os.") and name.removeprefix("os.").startswith(_RUNS):
+            yield name
+    for node in ast.walk(ast.parse(module.source)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="os"), attr=name) if name.startswith(_RUNS):
+                yield f"os.{name}"
+
+
+def breaches(module: Module) -> list[str]:
+    return [
+        name
+        for name in runs(module)
+        if (module.name, name) not in ALLOWED and not (module.name == _LOOKS[0] and name == _LOOKS[1])
+    ]
+
+
+@pytest.mark.parametrize("module", read_modules(), ids=lambda module: module.name)
+def test_a_module_starts_no_program(module: Module) -> None:
+    assert breaches(module) == []
+
+
+def test_every_exception_is_in_use() -> None:
+    found = {(module.name, name) for module in read_modules() for name in runs(module)}
+    assert ALLOWED.keys() <= found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import subprocess",
+        "from subprocess import run",
+        "import os\nos.system('ls')",
+        "import os\nos.posix_spawnp('ls', [], {})",
+        "from os import execv",
+        "from ctypes.util import find_library",
+    ],
+)
+def test_a_breach_is_found(source: str) -> None:
+    assert breaches(Module("kernel.ring", source))
+
+
+def test_libraries_that_would_run_something_or_start_threads_do_not() -> None:
+    program = """
+import os, sys
+ran = []
+sys.addaudithook(lambda event, args: ran.append(event) if event in
+    ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork") else None)
+before = dict(os.environ)
+from otelgpu.cli.main import cli
+for name in ("agent", "check"):
+    cli.get_command(None, name)
+from otelgpu.symbols.demangle import demangle
+assert demangle("_Z4axpyfPfS_") == "axpy(float, float*, float*)", demangle("_Z4axpyfPfS_")
+assert dict(os.environ) == before
+print(ran, len(os.listdir("/proc/self/task")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "[] 1\n", done

@@ -1,0 +1,129 @@
+"""A session changes where it exports to without losing anything, or the count of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from otelgpu import session as session_module
+from otelgpu.export.base import deliveries_of
+from otelgpu.model.inputs import Tick
+from otelgpu.model.telling import Telling
+from otelgpu.model.vitals import Delivery
+from otelgpu.session import Session
+
+
+class Destination:
+    """Takes items into a queue that closing delivers."""
+
+    def __init__(self) -> None:
+        self.queued = self.accepted = self.points = 0
+        self.closed = threading.Event()
+
+    def export_spans(self, batches: Iterable[Any]) -> None:
+        self.queued += sum(len(batch) for batch in batches)
+
+    def export_metrics(self, data: Any, items: int) -> None:
+        self.points += items
+
+    def flush(self, deadline_s: float) -> bool:
+        return True
+
+    def close(self, deadline_s: float) -> None:
+        self.accepted, self.queued = self.accepted + self.queued, 0
+        self.closed.set()
+
+    def stats(self) -> Mapping[str, int]:
+        return {
+            "spans_accepted": self.accepted,
+            "spans_queued": self.queued,
+            "points_accepted": self.points,
+            "points_queued": 0,
+        }
+
+    def deliveries(self) -> list[Delivery]:
+        return deliveries_of("fake", self.stats(), 7.0)
+
+
+class Pipeline:
+    """Makes three spans at each tick."""
+
+    summary = None
+
+    def __init__(self) -> None:
+        self.told: list[Telling] = []
+
+    def feed(self, item: object) -> Iterable[Any]:
+        return [range(3)] if isinstance(item, Tick) else ()
+
+    def finish(self) -> Iterable[Any]:
+        return [range(2)]
+
+    def read_metrics(self) -> tuple[Any, int]:
+        return SimpleNamespace(), 11
+
+    def retell(self, telling: Telling) -> None:
+        self.told.append(telling)
+
+
+def opened(*exporters: Destination) -> Session:
+    pipeline: Any = Pipeline()
+    return Session(pipeline, exporters, metric_interval_s=3600.0)
+
+
+def accepted(session: Session) -> int:
+    return sum(each.accepted + each.queued for _, each in session.deliveries() if not each.metrics)
+
+
+def test_what_was_given_to_a_destination_stays_counted_when_it_is_replaced() -> None:
+    old, kept, new = Destination(), Destination(), Destination()
+    session = opened(old, kept)
+    session.take([Tick(time_ns=1)])
+    session.replace_exporters([new, kept])
+    session.take([Tick(time_ns=2)])
+    assert (old.accepted, new.queued, kept.queued) == (3, 3, 6)
+    assert accepted(session) == 12
+    assert (
+        session.finish()["spans_accepted"] == 3 + 5 + 8
+    )  # a queue that was delivered, and what the end brings
+
+
+def test_a_replaced_destination_ends_without_being_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "RETIRE_SECONDS", 1.0)
+    old, slow = Destination(), threading.Event()
+    close = old.close
+    old.close = lambda deadline_s: (slow.wait(2), close(deadline_s))[1]  # type: ignore[method-assign]
+    session = opened(old)
+    session.replace_exporters([Destination()])
+    assert not old.closed.is_set()
+    slow.set()
+    assert old.closed.wait(2)
+
+
+def test_the_state_of_what_was_replaced_is_nobody_s_concern() -> None:
+    session = opened(Destination())
+    session.replace_exporters([Destination()])
+    assert [(place, each.failing_s) for place, each in session.deliveries() if not each.metrics] == [
+        (0, 7.0),
+        (0, 0.0),
+    ]
+
+
+def test_metrics_that_are_kept_elsewhere_are_brought_in_first() -> None:
+    calls = []
+    session = opened(Destination())
+    session.before_metrics = lambda: calls.append("asked")
+    session.export_metrics()
+    assert calls == ["asked"]
+
+
+def test_another_interval_counts_from_the_change() -> None:
+    exporter = Destination()
+    session = opened(exporter)
+    session.retell(Telling(detail="all"), metric_interval_s=0.0)
+    session.take([Tick(time_ns=1)])
+    assert exporter.points == 11
