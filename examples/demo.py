@@ -8,32 +8,29 @@ TTFT and TPOT must agree with what the server itself logged. Exits with 1 when t
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
-from rich.tree import Tree
 
 from examples.llm_server.client import Load, Outcome, run
-from tests.rig import start_llm_server
+from examples.trace_tree import trace_tree
+from tests.rig import LlmServer, start_llm_server
+from tests.rig.spans import Span, cuda_calls, read_spans
 
 _REAL_GPU: Final = Path("/dev/nvidiactl")
-Span = dict[str, Any]
 
 
 def main() -> int:
     """Run the demonstration; 0 when everything agreed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=20)
-    parser.add_argument("--concurrency", type=int, default=2)
-    parser.add_argument("--max-tokens", type=int, default=16)
+    add_load_options(parser)
     parser.add_argument(
         "--tolerance-ms",
         type=float,
@@ -46,30 +43,13 @@ def main() -> int:
     options.output.unlink(missing_ok=True)
     console = Console()
 
-    # Kernels of half a millisecond make the example decode at the pace of a real model.
-    environment = {"FAKE_CUDART_KERNEL_US": "500"}
     gpu = "a real GPU" if _REAL_GPU.exists() else "the stand-in libcudart of tests/fakes (no GPU here)"
     console.print(f"[bold]1.[/bold] starting examples/llm_server under 'otelgpu run', on {gpu}")
     otelgpu = str(Path(sys.executable).with_name("otelgpu"))
     prefix = (otelgpu, "run", "--export", f"file:{options.output}", "--")
-    if _REAL_GPU.exists():
-        environment = {"LLM_TOLERATE_LAUNCH_ERRORS": "1", "LLM_CUDART": os.environ.get("LLM_CUDART", "")}
-    with start_llm_server(env=environment, prefix=prefix) as server:
+    with start_llm_server(env=service_environment(), prefix=prefix) as server:
         console.print(f"[bold]2.[/bold] sending {options.requests} streamed requests to {server.url}")
-        load = Load(
-            url=server.url,
-            requests=options.requests,
-            concurrency=options.concurrency,
-            stream=True,
-            max_tokens=options.max_tokens,
-            api="chat",
-            model="example-7b",
-            prompt="Tell me about tracing.",
-            traceparent=False,
-        )
-        run(replace(load, requests=1))  # warms up: Python imports lazily, between the read and the handler
-        outcomes = run(load)
-        truth = server.truth(1 + options.requests)[1:]
+        outcomes, truth = send_requests(server, options)
         output = server.output_path
         console.print("[bold]3.[/bold] stopping it (SIGTERM), which flushes")
         server.process.terminate()
@@ -79,29 +59,45 @@ def main() -> int:
     return _judge(options.output, truth, outcomes, options.tolerance_ms, console)
 
 
+def add_load_options(parser: argparse.ArgumentParser) -> None:
+    """How much to send."""
+    parser.add_argument("--requests", type=int, default=20)
+    parser.add_argument("--concurrency", type=int, default=2)
+    parser.add_argument("--max-tokens", type=int, default=16)
+
+
+def service_environment() -> dict[str, str]:
+    """For the example server: on the stand-in, kernels of half a millisecond give it the pace of a real model."""
+    if _REAL_GPU.exists():
+        return {"LLM_TOLERATE_LAUNCH_ERRORS": "1", "LLM_CUDART": os.environ.get("LLM_CUDART", "")}
+    return {"FAKE_CUDART_KERNEL_US": "500"}
+
+
+def send_requests(
+    server: LlmServer, options: argparse.Namespace
+) -> tuple[list[Outcome], list[dict[str, Any]]]:
+    """Streamed requests as the options say; what the client saw of each, and what the server logged of each."""
+    load = Load(
+        url=server.url,
+        requests=options.requests,
+        concurrency=options.concurrency,
+        stream=True,
+        max_tokens=options.max_tokens,
+        api="chat",
+        model="example-7b",
+        prompt="Tell me about tracing.",
+        traceparent=False,
+    )
+    run(replace(load, requests=1))  # warms up: Python imports lazily, between the read and the handler
+    outcomes = run(load)
+    return outcomes, server.truth(1 + options.requests)[1:]
+
+
 def _summary(said: str) -> str:
     """What otelgpu printed, without the server's own lines."""
     lines = said.splitlines()
     first = next((i for i, line in enumerate(lines) if line.startswith("Requests:")), len(lines))
     return "\n".join(lines[first:]) if first < len(lines) else said
-
-
-def read_spans(path: Path) -> Iterator[Span]:
-    """The spans of an OTLP JSON lines file, attributes as plain mappings."""
-    for line in path.read_text().splitlines():
-        for resource in json.loads(line).get("resourceSpans", ()):
-            for scope in resource["scopeSpans"]:
-                for span in scope["spans"]:
-                    yield span | {
-                        "attributes": {a["key"]: _value(a["value"]) for a in span.get("attributes", ())}
-                    }
-
-
-def _value(value: dict[str, Any]) -> Any:
-    kind, content = next(iter(value.items()))
-    if kind == "arrayValue":
-        return tuple(_value(item) for item in content.get("values", ()))
-    return int(content) if kind == "intValue" else content
 
 
 def _judge(
@@ -126,7 +122,7 @@ def _judge(
         if request is None:
             problems.append(f"{line['id']}: no trace")
             continue
-        calls = _calls(traces[request["traceId"]])
+        calls = dict(sorted(cuda_calls(traces[request["traceId"]]).items()))
         if calls != (made := _made(line)):
             problems.append(f"{line['id']}: CUDA calls {calls}, but the server made {made}")
         # The server's own log begins when it has read the request.
@@ -147,8 +143,12 @@ def _judge(
         )
     console.print(table)
     if by_response:
-        console.print(_tree(traces[next(iter(by_response.values()))["traceId"]]))
-    console.print(f"The traces are in {path} (OTLP JSON lines). To send them to a Collector instead:")
+        shown = traces[next(iter(by_response.values()))["traceId"]]
+        console.print(trace_tree(shown, "One request's trace"))
+    console.print(
+        f"The traces are in {path} (OTLP JSON lines), and to look at in {_page(path)}: open it in a browser."
+    )
+    console.print("To send them to a Collector instead:")
     console.print(
         "  OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 otelgpu run -- YOUR SERVER", highlight=False
     )
@@ -161,43 +161,16 @@ def _judge(
     return 1 if problems else 0
 
 
-def _calls(spans: list[Span]) -> dict[str, int]:
-    """CUDA calls by function in a trace; a folded span stands for several."""
-    calls: dict[str, int] = defaultdict(int)
-    for span in spans:
-        name = span["name"].split()[0]
-        if name.startswith("cuda"):
-            calls[name] += span["attributes"].get("otelgpu.count", 1)
-    return dict(sorted(calls.items()))
+def _page(path: Path) -> str:
+    """The page that the built-in viewer makes of the traces, opened where there is a desktop."""
+    otelgpu = Path(sys.executable).with_name("otelgpu")
+    made = subprocess.run([otelgpu, "view", path], stdout=subprocess.PIPE, text=True, check=True)
+    return made.stdout.strip()
 
 
 def _made(line: dict[str, Any]) -> dict[str, int]:
     """The calls that the server counted: all that it makes for a request have probes."""
     return dict(sorted(line["cuda_calls"].items()))
-
-
-def _tree(spans: list[Span]) -> Tree:
-    """One trace as a tree in order of time, cut after a few children."""
-    children: dict[str, list[Span]] = defaultdict(list)
-    for span in sorted(spans, key=lambda s: int(s["startTimeUnixNano"])):
-        children[span.get("parentSpanId", "")].append(span)
-
-    def grow(branch: Tree, parent: str) -> None:
-        for span in children[parent][:8]:
-            grow(branch.add(_label(span), highlight=False), span["spanId"])
-        if len(children[parent]) > 8:
-            branch.add(f"… {len(children[parent]) - 8} more")
-
-    tree = Tree("[bold]One request's trace[/bold]")
-    grow(tree, "")
-    return tree
-
-
-def _label(span: Span) -> str:
-    duration = (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])) / 1e6
-    shown = ("gen_ai.usage.output_tokens", "otelgpu.count", "cuda.size", "cuda.launch.calls")
-    facts = " ".join(f"{key}={span['attributes'][key]}" for key in shown if key in span["attributes"])
-    return f"{span['name']}  {duration:.3f} ms  [dim]{facts}[/dim]"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,116 @@
+// What spans are, and how those of a trace hang together. No document in here.
+
+// Kinds decide colour and place; the words are for people.
+const KIND_WORDS = {
+  request: "request", phase: "phase", launch: "kernel launch", copy: "copy", sync: "wait for the GPU",
+  memory: "memory", call: "other call", device: "work on the GPU", step: "engine step", training: "training step",
+  collective: "collective", rank: "a rank's call", ncclwait: "wait for a collective", rdma: "RDMA",
+  hardware: "hardware error", unlinked: "unlinked GPU work", other: "span",
+};
+const HOST_CALLS = new Set(["launch", "copy", "sync", "memory", "call"]);
+const SERVER = 2;
+const CLIENT = 3;
+
+function kindOf(model, row) {
+  const attributes = model.attributes(row);
+  const name = model.name(row);
+  switch (model.scope(row)) {
+    case "otelgpu.engine": return attributes.has("otelgpu.step.number") ? "step" : attributes.has("otelgpu.phase") ? "phase" : "other";
+    case "otelgpu.training": return "training";
+    case "otelgpu.device_time": return "device";
+    case "otelgpu.rdma": return "rdma";
+    case "otelgpu.hardware": return "hardware";
+    case "otelgpu.cuda": return kindOfCall(name);
+    case "otelgpu.nccl":
+      return { collective: "collective", enqueue: "rank", wait: "ncclwait" }[attributes.get("nccl.phase")] ?? "call";
+  }
+  if (attributes.has("otelgpu.unlinked.reason")) return "unlinked";
+  if (attributes.has("otelgpu.phase")) return "phase";
+  const kind = model.kind(row);
+  return kind === SERVER || kind === CLIENT ? "request" : "other";
+}
+
+function kindOfCall(name) {
+  if (/Launch/.test(name)) return "launch";
+  if (/Mem(cpy|set|Prefetch)/.test(name)) return "copy";
+  if (/Synchronize|WaitEvent/.test(name)) return "sync";
+  if (/[Aa]lloc|Free|MemMap|MemUnmap|HostRegister|HostUnregister|MemCreate|MemRelease/.test(name)) return "memory";
+  return "call";
+}
+
+// How many calls a span stands for, and the time in them (a folded run has gaps, which are in its duration).
+function callsOf(model, row) {
+  return model.attributes(row).get("otelgpu.count") ?? 1;
+}
+
+function timeInCalls(model, row) {
+  return model.attributes(row).get("otelgpu.host_time_ns") ?? model.duration(row);
+}
+
+function childrenOf(model, trace) {
+  const children = new Map();
+  const roots = [];
+  for (const row of model.rowsOfTrace[trace]) {
+    const parent = model.parent(row);
+    if (parent === NO_ROW) roots.push(row);
+    else listAt(children, parent).push(row);
+  }
+  return { roots, children };
+}
+
+// The lines of a trace's waterfall: {row, depth, bars, more, lane}. `bars` are rows drawn on the line; a rank's waits
+// are on the line of its call, and the steps that served a request on one line below it, from their own traces.
+// `closed`: rows whose children are not shown.
+function linesOf(model, trace, closed) {
+  const { roots, children } = childrenOf(model, trace);
+  const lines = [];
+  const seen = new Set();
+  const order = (a, b) => rankOf(model, a) - rankOf(model, b) || model.start(a) - model.start(b) || a - b;
+  const pending = roots.sort(order).reverse().map((row) => [row, 0]);
+  if (!pending.length && model.rowsOfTrace[trace].length) pending.push([model.rowsOfTrace[trace][0], 0]); // a ring
+  while (pending.length) {
+    const [row, depth] = pending.pop();
+    if (seen.has(row)) continue;
+    seen.add(row);
+    const below = (children.get(row) ?? []).sort(order);
+    const waits = below.filter((child) => kindOf(model, child) === "ncclwait" && !children.has(child));
+    const rest = waits.length ? below.filter((child) => !waits.includes(child)) : below;
+    lines.push({ row, depth, bars: [row, ...waits], more: rest.length, lane: false });
+    const steps = kindOf(model, row) === "request" ? linkedRows(model, row).filter((to) => kindOf(model, to) === "step") : [];
+    if (steps.length) lines.push({ row, depth: depth + 1, bars: steps, more: 0, lane: true });
+    if (!closed.has(row)) for (const child of rest.reverse()) pending.push([child, depth + 1]);
+  }
+  return lines;
+}
+
+function rankOf(model, row) {
+  const attributes = model.attributes(row);
+  return attributes.get("nccl.phase") === "enqueue" ? attributes.get("nccl.rank") ?? 0 : -1;
+}
+
+// Rows that a span links to or that link to it, those that are here, in the order of time.
+function linkedRows(model, row) {
+  const found = new Set(model.linkedFrom.get(`${model.trace(row)}/${model.ids[row]}`) ?? []);
+  for (const link of model.links.get(row) ?? []) {
+    const to = model.rowOf.get(`${link.trace}/${link.id}`);
+    if (to !== undefined) found.add(to);
+  }
+  found.delete(row);
+  return [...found].sort((a, b) => model.start(a) - model.start(b));
+}
+
+// Ranks' calls of a collective's trace: {first, last, lastRank, calls}; null where there are none.
+function arrivals(model, trace) {
+  const calls = model.rowsOfTrace[trace].filter((row) => kindOf(model, row) === "rank");
+  if (calls.length < 2) return null;
+  calls.sort((a, b) => model.start(a) - model.start(b));
+  const last = calls[calls.length - 1];
+  return { first: model.start(calls[0]), last: model.start(last), lastRow: last, calls };
+}
+
+// Seconds between the ends of the steps that gave a request tokens: its gaps as its engine made them.
+function stepGaps(model, row) {
+  const ends = linkedRows(model, row).filter((to) => kindOf(model, to) === "step").map((to) => model.end(to));
+  ends.sort((a, b) => a - b);
+  return ends.slice(1).map((end, i) => (end - ends[i]) / 1e9);
+}

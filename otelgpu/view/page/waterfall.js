@@ -1,0 +1,221 @@
+// A trace as lines under an axis. Only the lines that are seen are in the document.
+
+const LINE_HEIGHT = 22;
+
+class Waterfall {
+  // `onSelect(row)`: a span was chosen, of this trace or of another.
+  constructor(host, { onSelect }) {
+    this.onSelect = onSelect;
+    this.timeline = new Timeline(() => this.draw());
+    this.axis = el("div", { class: "axis", "aria-hidden": "true" });
+    this.body = el("div", { class: "lines", role: "none" });
+    this.tree = el("div", { class: "tree", role: "tree", tabindex: "0", "aria-label": "Spans" }, this.body);
+    this.legend = el("span", { class: "legend" });
+    // Above the lines in the same scrolling box: so they are as wide as the lines.
+    this.head = el("div", { class: "above" },
+      el("div", { class: "strip-line" }, el("div", { class: "label" }, this.legend), this.timeline.canvas),
+      el("div", { class: "axis-line" }, el("div", { class: "label", text: "Span" }), this.axis));
+    this.view = el("div", { class: "view" }, this.head, this.tree);
+    host.replaceChildren(this.view);
+    this.view.addEventListener("scroll", () => this.draw());
+    this.tree.addEventListener("keydown", (event) => this.key(event));
+    this.tree.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    new ResizeObserver(() => this.draw()).observe(this.view);
+    Object.assign(this, { model: null, trace: null, lines: [], closed: new Set(), selected: NO_ROW, marks: [] });
+  }
+
+  // Show a span in its trace. The part that is looked at stays while the trace does.
+  show(model, row) {
+    const trace = row === NO_ROW ? null : model.trace(row);
+    const isNew = model !== this.model || trace !== this.trace;
+    const spans = trace === null ? 0 : model.rowsOfTrace[trace].length;
+    if (isNew) this.closed = new Set();
+    if (isNew || spans !== this.spans) {
+      Object.assign(this, { model, trace, spans });
+      this.lay(isNew);
+    }
+    this.selected = row;
+    this.open(row);
+    if (isNew) this.view.scrollTop = 0;
+    this.reveal();
+    this.draw();
+  }
+
+  lay(isNew) {
+    this.lines = this.trace === null ? [] : linesOf(this.model, this.trace, this.closed);
+    let [from, to] = [Infinity, -Infinity];
+    const bars = [];
+    this.lines.forEach((line, i) => line.bars.forEach((bar) => {
+      if (!line.lane) [from, to] = [Math.min(from, this.model.start(bar)), Math.max(to, this.model.end(bar))];
+      bars.push([this.model.start(bar), this.model.end(bar), i, kindOf(this.model, bar)]);
+    }));
+    const { timeline } = this;
+    if (isNew || timeline.isWhole) timeline.set(from, to);
+    timeline.fill(bars, this.lines.length);
+    this.arrivals = this.trace === null ? null : arrivals(this.model, this.trace);
+    const kinds = [...new Set(bars.map(([, , , kind]) => kind))];
+    this.legend.replaceChildren(...kinds.slice(0, 6).map((kind) => el("span", {}, el("i", { class: `bar ${kind}` }), KIND_WORDS[kind])));
+  }
+
+  // Open what a span is under.
+  open(row) {
+    let opened = false;
+    for (let up = row === NO_ROW ? NO_ROW : this.model.parent(row); up !== NO_ROW; up = this.model.parent(up)) {
+      opened = this.closed.delete(up) || opened;
+      if (up === row) break;
+    }
+    if (opened) this.lay(false);
+  }
+
+  lineOf(row) {
+    const own = this.lines.findIndex((line) => line.row === row && !line.lane);
+    return own >= 0 ? own : this.lines.findIndex((line) => !line.lane && line.bars.includes(row));
+  }
+
+  reveal() {
+    const top = this.lineOf(this.selected) * LINE_HEIGHT;
+    const { view } = this;
+    const seen = view.clientHeight - this.head.offsetHeight;
+    if (top < 0) return;
+    if (top < view.scrollTop) view.scrollTop = top;
+    else if (top + LINE_HEIGHT > view.scrollTop + seen) view.scrollTop = top + LINE_HEIGHT - seen;
+  }
+
+  draw() {
+    this.body.style.height = `${this.lines.length * LINE_HEIGHT}px`;
+    const first = Math.max(0, Math.floor(this.view.scrollTop / LINE_HEIGHT) - 3);
+    const last = Math.min(this.lines.length, first + Math.ceil(this.view.clientHeight / LINE_HEIGHT) + 6);
+    const drawn = [];
+    for (let i = first; i < last; i++) drawn.push(this.line(i));
+    this.body.replaceChildren(...drawn);
+    if (this.lineOf(this.selected) >= 0) this.tree.setAttribute("aria-activedescendant", "selected-line");
+    else this.tree.removeAttribute("aria-activedescendant");
+    this.drawAxis();
+  }
+
+  drawAxis() {
+    const { timeline } = this;
+    const step = niceStep(timeline.last - timeline.first, Math.max(2, this.axis.clientWidth / 110));
+    const ticks = [];
+    for (let n = Math.ceil((timeline.first - timeline.from) / step); ticks.length < 40; n++) {
+      const time = timeline.from + n * step;
+      if (!(timeline.place(time) * this.axis.clientWidth < this.axis.clientWidth - 46)) break;
+      ticks.push(el("span", { text: n ? formatNs(n * step) : "0", style: { left: `${100 * timeline.place(time)}%` } }));
+    }
+    for (const [time, names, words] of this.arrivals ? [[this.arrivals.first, "mark first", "first"], [this.arrivals.last, "mark last", "last"]] : []) {
+      const place = timeline.place(time);
+      if (place >= 0 && place <= 1) ticks.push(el("b", { class: names, title: `${words} rank called`, style: { left: `${100 * place}%` } }));
+    }
+    this.axis.replaceChildren(...ticks);
+  }
+
+  line(index) {
+    const { model } = this;
+    const { row, depth, bars, more, lane } = this.lines[index];
+    const isSelected = !lane && bars.includes(this.selected);
+    const label = el("div", { class: "label", style: { paddingLeft: `${6 + 12 * Math.min(depth, 12)}px` } },
+      el("button", {
+        type: "button", class: "twist", tabindex: "-1", "aria-hidden": "true", text: more && !lane ? (this.closed.has(row) ? "▸" : "▾") : "",
+        on: { click: (event) => { event.stopPropagation(); this.turn(row); } },
+      }), ...this.words(row, bars, lane));
+    const track = el("div", { class: "track" }, ...bars.map((bar) => this.bar(bar, lane)));
+    if (this.arrivals && kindOf(model, row) === "rank") this.mark(track);
+    return el("div", {
+      role: "treeitem", class: `line${isSelected ? " selected" : ""}${lane ? " lane" : ""}`, id: isSelected ? "selected-line" : undefined,
+      "aria-level": depth + 1, "aria-selected": isSelected, "aria-expanded": more && !lane ? String(!this.closed.has(row)) : undefined,
+      "aria-posinset": index + 1, "aria-setsize": this.lines.length, style: { top: `${index * LINE_HEIGHT}px` },
+      on: { click: () => (lane ? undefined : this.onSelect(row)) },
+    }, label, track);
+  }
+
+  words(row, bars, lane) {
+    const { model } = this;
+    if (lane) return [el("span", { class: "name", text: `${bars.length} engine ${bars.length === 1 ? "step" : "steps"} that served it` })];
+    const attributes = model.attributes(row);
+    const kind = kindOf(model, row);
+    const name = kind === "rank" ? `rank ${formatValue(attributes.get("nccl.rank") ?? "?")}  ${model.name(row)}` : model.name(row);
+    const calls = callsOf(model, row);
+    const words = [el("span", { class: "name", text: name, title: name })];
+    if (calls > 1) words.push(el("span", { class: "times", text: `×${calls}`, title: "equal calls, told as one" }));
+    if (kind === "device") words.push(el("span", { class: "tag gpu", text: "GPU", title: "time on the device, as it measured it" }));
+    if (model.isError(row)) words.push(el("span", { class: "tag bad", text: formatValue(attributes.get("error.type") ?? "error") }));
+    if (this.arrivals?.lastRow === row) {
+      words.push(el("span", { class: "tag late", text: `last, +${formatNs(this.arrivals.last - this.arrivals.first)}` }));
+    }
+    return words;
+  }
+
+  bar(row, lane) {
+    const { model, timeline } = this;
+    const [from, to] = [timeline.place(model.start(row)), timeline.place(model.end(row))];
+    const kind = kindOf(model, row);
+    const words = `${model.name(row)}, ${KIND_WORDS[kind]}, ${formatNs(model.duration(row))}`;
+    const phase = model.attributes(row).get("otelgpu.phase");
+    const bar = el("span", {
+      class: `bar ${kind}${phase && kind === "phase" ? ` ${["queue", "prefill", "decode"].find((each) => each === phase) ?? ""}` : ""}${model.isError(row) ? " bad" : ""}${row === this.selected ? " chosen" : ""}`,
+      title: words, "data-span": model.ids[row], style: { left: `${100 * from}%`, width: `${100 * (to - from)}%` },
+      on: { click: (event) => { event.stopPropagation(); this.onSelect(row); } },
+    });
+    if (to < 0 || from > 1) bar.hidden = true;
+    if (lane) return bar;
+    const isBefore = to > 0.86;
+    const figure = el("span", {
+      class: "figure", text: formatNs(model.duration(row)),
+      style: isBefore ? { right: `${100 * Math.max(0, 1 - Math.max(from, 0))}%` } : { left: `${100 * Math.max(0, to)}%` },
+    });
+    figure.hidden = bar.hidden;
+    if (isBefore && from < 0.1) Object.assign(figure.style, { right: "4px", left: "auto" });
+    if (isBefore && from < 0.1) figure.classList.add("inside");
+    return kind === "ncclwait" ? bar : el("span", { class: "with-figure" }, bar, figure);
+  }
+
+  // Where the first and the last rank called, on the lines of all ranks.
+  mark(track) {
+    for (const [time, names] of [[this.arrivals.first, "mark first"], [this.arrivals.last, "mark last"]]) {
+      const place = this.timeline.place(time);
+      if (place >= 0 && place <= 1) track.append(el("b", { class: names, style: { left: `${100 * place}%` } }));
+    }
+  }
+
+  turn(row, open = this.closed.has(row)) {
+    if (open) this.closed.delete(row);
+    else this.closed.add(row);
+    this.lay(false);
+    this.draw();
+  }
+
+  wheel(event) {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const box = this.axis.getBoundingClientRect();
+    const { timeline } = this;
+    const at = timeline.first + ((event.clientX - box.left) / box.width) * (timeline.last - timeline.first);
+    timeline.zoom(event.deltaY > 0 ? 1.25 : 0.8, at);
+  }
+
+  key(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const { timeline } = this;
+    const at = this.lineOf(this.selected);
+    const line = this.lines[at];
+    const to = (index) => {
+      const step = index < at ? -1 : 1;
+      let found = Math.min(Math.max(index, 0), this.lines.length - 1);
+      while (this.lines[found]?.lane) found += step;
+      if (this.lines[found]) this.onSelect(this.lines[found].row);
+    };
+    const actions = {
+      ArrowDown: () => to(at + 1), j: () => to(at + 1), ArrowUp: () => to(at - 1), k: () => to(at - 1),
+      Home: () => to(0), End: () => to(this.lines.length - 1),
+      ArrowRight: () => (line?.more && this.closed.has(line.row) ? this.turn(line.row, true) : to(at + 1)),
+      ArrowLeft: () => (line?.more && !this.closed.has(line.row) ? this.turn(line.row, false) : line && this.model.parent(line.row) !== NO_ROW && this.onSelect(this.model.parent(line.row))),
+      "+": () => timeline.zoom(0.5), "=": () => timeline.zoom(0.5), "-": () => timeline.zoom(2),
+      0: () => timeline.look(timeline.from, timeline.to), "<": () => timeline.shift(-0.25), ">": () => timeline.shift(0.25),
+      z: () => line && timeline.look(this.model.start(line.row), this.model.end(line.row)),
+    };
+    if (event.key in actions) {
+      event.preventDefault();
+      actions[event.key]();
+    }
+  }
+}

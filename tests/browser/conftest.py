@@ -1,0 +1,37 @@
+"""Tests in a real browser; where there is none, each is skipped with the command that installs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rig.browser import missing_browser
+from tests.rig.browser_session import BrowserSession, browser_session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = missing_browser()
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.backends)
+            if missing is not None:
+                item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture(scope="session")
+def _running() -> Iterator[BrowserSession]:
+    with browser_session() as session:
+        yield session
+
+
+@pytest.fixture
+def browser(_running: BrowserSession) -> Iterator[BrowserSession]:
+    """A tab; nothing in it may complain."""
+    _running.resize(1400, 900)
+    _running.open("about:blank")
+    _running.complaints.clear()
+    _running.requests.clear()
+    yield _running
+    assert _running.complaints == []
