@@ -1,0 +1,150 @@
+{{- /* The parts that the two modes share. */ -}}
+
+{{- define "otelgpu.labels" -}}
+app.kubernetes.io/name: otelgpu
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "otelgpu.metadata" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "otelgpu.endpoint" -}}
+{{- if .Values.endpoint }}{{ .Values.endpoint }}
+{{- else if not .Values.collector.enabled }}{{ fail "collector.enabled is false: say with endpoint=http://HOST:4317 where the agent is to send" }}
+{{- else if eq .Values.mode "sidecar" }}http://127.0.0.1:4317
+{{- else }}http://otelgpu-collector.{{ .Release.Namespace }}:4317
+{{- end }}
+{{- end }}
+
+{{- define "otelgpu.pod" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "otelgpu.annotations" -}}
+{{- $annotations := deepCopy .Values.podAnnotations }}
+{{- if .Values.config }}{{ $_ := set $annotations "checksum/otelgpu" (toYaml .Values.config | sha256sum) }}{{ end }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "otelgpu.probe" -}}
+httpGet:
+  path: {{ .path }}
+  port: {{ .port }}
+{{- end }}
+
+{{- /* The agent's container, without the name of its port's probes: .port */ -}}
+{{- define "otelgpu.agent" -}}
+image: {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+args: [agent, --config, /etc/otelgpu/otelgpu.yaml]
+env:
+  - name: OTEL_EXPORTER_OTLP_ENDPOINT
+    value: {{ include "otelgpu.endpoint" . }}
+  - name: OTELGPU_HEALTH_ADDRESS # the kubelet asks the pod's address
+    value: 0.0.0.0:13134
+  {{- range $name, $path := dict "NODE_NAME" "spec.nodeName" "POD_NAME" "metadata.name" "POD_NAMESPACE" "metadata.namespace" "POD_UID" "metadata.uid" }}
+  - name: OTELGPU_{{ $name }}
+    valueFrom:
+      fieldRef:
+        fieldPath: {{ $path }}
+  {{- end }}
+  {{- if and .Values.kubernetesApi (eq .Values.mode "daemonset") }}
+  - name: OTELGPU_KUBERNETES_API
+    value: "true"
+  {{- end }}
+  {{- with .Values.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  - name: {{ .port }}
+    containerPort: 13134
+startupProbe:
+  {{- include "otelgpu.probe" (dict "path" "/healthz" "port" .port) | nindent 2 }}
+  periodSeconds: 1
+  failureThreshold: 60
+livenessProbe:
+  {{- include "otelgpu.probe" (dict "path" "/healthz" "port" .port) | nindent 2 }}
+  periodSeconds: 20
+  timeoutSeconds: 5
+{{- with .Values.resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+volumeMounts:
+  - name: tracing
+    mountPath: /sys/kernel/tracing
+    readOnly: true
+  - name: run
+    mountPath: /run/otelgpu
+  {{- if .Values.config }}
+  - name: config
+    mountPath: /etc/otelgpu
+    readOnly: true
+  {{- end }}
+{{- end }}
+
+{{- define "otelgpu.agent.privileges" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+  add:
+    {{- toYaml .Values.capabilities | nindent 4 }}
+{{- end }}
+
+{{- define "otelgpu.agent.volumes" -}}
+- name: tracing
+  hostPath:
+    path: /sys/kernel/tracing
+    type: Directory
+- name: run
+  emptyDir:
+    medium: Memory
+    sizeLimit: 16Mi
+{{- if .Values.config }}
+- name: config
+  configMap:
+    name: otelgpu
+{{- end }}
+{{- end }}
+
+{{- /* The Collector's container: .file, .port and .memory, a request and a limit in MiB */ -}}
+{{- define "otelgpu.collector" -}}
+image: {{ .Values.collector.image }}
+args: [--config=/etc/otelcol/{{ .file }}, --config=/etc/otelcol/backend.yaml]
+{{- with .env }}
+env:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+startupProbe:
+  {{- include "otelgpu.probe" (dict "path" "/" "port" .port) | nindent 2 }}
+  periodSeconds: 1
+  failureThreshold: 60
+livenessProbe:
+  {{- include "otelgpu.probe" (dict "path" "/" "port" .port) | nindent 2 }}
+  periodSeconds: 20
+  timeoutSeconds: 5
+resources:
+  {{- toYaml (.Values.collector.resources | default .resources) | nindent 2 }}
+{{- end }}

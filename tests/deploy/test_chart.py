@@ -1,0 +1,173 @@
+"""deploy/helm: the chart by a real Helm, which must say the same as deploy/kubernetes does."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import textwrap
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from otelgpu import __version__
+from otelgpu.config import Config
+from tests.deploy.manifests import (
+    CHART,
+    COLLECTOR_CONFIG,
+    HELM,
+    KUBERNETES,
+    HelmError,
+    agent_of,
+    differences,
+    manifests,
+    missing_helm,
+    render,
+)
+
+pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_helm()))
+
+PLAIN = {"daemonset": ("daemonset", "collector", "networkpolicy"), "sidecar": ("sidecar",)}
+WORKLOADS = {"daemonset": ("DaemonSet", "otelgpu"), "sidecar": ("Deployment", "llm-server")}
+# What an installed chart says besides: whose it is, when to start pods anew, and where images are taken from.
+CHARTS_OWN = (
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+)
+
+
+@pytest.mark.parametrize("mode", PLAIN)
+def test_chart_says_what_the_plain_manifests_say(mode: str) -> None:
+    plain, rendered = manifests(*PLAIN[mode]), render(mode)
+    assert set(rendered) - set(plain) == {("ConfigMap", "otelgpu-collector")}
+    assert set(plain) <= set(rendered)
+    for key, each in plain.items():
+        other = rendered[key]
+        for own in CHARTS_OWN:
+            other["metadata"].get("labels", {}).pop(own, None)
+        each["metadata"].setdefault("labels", {})
+        each["metadata"].setdefault("namespace", other["metadata"].get("namespace"))
+        found = set(differences(each, other))
+        left = {
+            path for path in found if not path.endswith((".imagePullPolicy", "template.metadata.annotations"))
+        }
+        left.discard("metadata.namespace")
+        left.discard("metadata.labels")
+        assert left == set(), key
+
+
+@pytest.mark.parametrize("mode", PLAIN)
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--set=seccompProfile.type=Localhost", "--set=seccompProfile.localhostProfile=otelgpu.json"),
+        (
+            "--set=kubernetesApi=true",
+            "--set=runtimeClassName=nvidia",
+            "--set=priorityClassName=system-node-critical",
+        ),
+        (
+            "--set=collector.enabled=false",
+            "--set=endpoint=http://collector.example:4317",
+            "--set=config.detail=phases",
+        ),
+        ("--set=imagePullSecrets[0].name=registry", "--set=podLabels.a=b", "--set=podAnnotations.a=b"),
+        (
+            "--set=collector.env[0].name=JAEGER_ENDPOINT",
+            "--set=collector.env[0].value=http://jaeger.example:4317",
+        ),
+    ],
+    ids=["defaults", "seccomp", "api", "elsewhere", "labels", "environment"],
+)
+def test_what_is_rendered_has_only_fields_that_kubernetes_knows(mode: str, options: tuple[str, ...]) -> None:
+    for each in render(mode, *options).values():
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("mode", PLAIN)
+def test_collector_gets_the_files_of_the_repository(mode: str) -> None:
+    data = render(mode)["ConfigMap", "otelgpu-collector"]["data"]
+    for key, source in ((f"{mode}.yaml", f"{mode}.yaml"), ("backend.yaml", "backends/jaeger.yaml")):
+        assert yaml.safe_load(data[key]) == yaml.safe_load((COLLECTOR_CONFIG / source).read_text())
+
+
+def test_settings_reach_the_agent_and_a_change_starts_it_anew() -> None:
+    one, other = (render("daemonset", f"--set=config.detail={detail}") for detail in ("phases", "all"))
+    settings = yaml.safe_load(one["ConfigMap", "otelgpu"]["data"]["otelgpu.yaml"])
+    assert settings == {"detail": "phases"}
+    assert set(settings) <= set(Config.__struct_fields__)
+    annotations = [
+        each["DaemonSet", "otelgpu"]["spec"]["template"]["metadata"]["annotations"] for each in (one, other)
+    ]
+    assert annotations[0] != annotations[1]
+
+
+def test_agent_asks_the_api_server_only_when_told_to() -> None:
+    def asks(*options: str) -> tuple[bool, bool, bool]:
+        objects = render("daemonset", *options)
+        spec = objects["DaemonSet", "otelgpu"]["spec"]["template"]["spec"]
+        told = any(each["name"] == "OTELGPU_KUBERNETES_API" for each in agent_of(spec)["env"])
+        return ("ClusterRole", "otelgpu") in objects, spec["automountServiceAccountToken"], told
+
+    assert asks() == (False, False, False)
+    assert asks("--set=kubernetesApi=true") == (True, True, True)
+
+
+def test_profile_of_the_node_replaces_the_runtimes() -> None:
+    options = ("--set=seccompProfile.type=Localhost", "--set=seccompProfile.localhostProfile=otelgpu.json")
+    for mode in PLAIN:
+        spec = render(mode, *options)[WORKLOADS[mode]]["spec"]["template"]["spec"]
+        security = {**spec["securityContext"], **agent_of(spec)["securityContext"]}
+        assert security["seccompProfile"] == {"type": "Localhost", "localhostProfile": "otelgpu.json"}
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--set=mode=host", "mode"),
+        ("--set=capabilities={CAP_BPF}", "capabilities"),
+        ("--set=seccompProfile.type=Localhost", "localhostProfile"),
+        ("--set=endpoint=collector:4317", "endpoint"),
+        ("--set=colector.enabled=false", "colector"),
+    ],
+)
+def test_wrong_value_is_refused_by_its_name(option: str, told: str) -> None:
+    with pytest.raises(HelmError, match=told):
+        render("daemonset", option)
+
+
+def test_missing_files_of_the_collector_are_asked_for() -> None:
+    with pytest.raises(HelmError, match=r"--set-file collector.config=collector-config/sidecar.yaml"):
+        render("sidecar", collector=False)
+    with pytest.raises(HelmError, match="endpoint"):
+        render("daemonset", "--set=collector.enabled=false")
+
+
+def test_chart_is_of_this_version_and_lint_finds_nothing(tmp_path: Path) -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    options = [f"--set-file=collector.config={COLLECTOR_CONFIG}/daemonset.yaml", "--set=collector.backend=x"]
+    linted = subprocess.run(
+        [HELM, "lint", CHART, "--strict", f"--kube-version={KUBERNETES}", *options],
+        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "workload"), [("daemonset", "daemonset/otelgpu"), ("sidecar", "deployment/llm-server")]
+)
+def test_notes_tell_how_to_look_at_the_agent(mode: str, workload: str, tmp_path: Path) -> None:
+    # `helm template` leaves the notes out, and `helm install` wants a cluster: they become a template of their own.
+    chart = Path(shutil.copytree(CHART, tmp_path / "otelgpu"))
+    notes = (chart / "templates/NOTES.txt").read_text()
+    head = "kind: Notes\nmetadata: {name: notes}\ntext: |\n"
+    (chart / "templates/notes.yaml").write_text(head + textwrap.indent(notes, "  ", lambda line: True))
+    shown = render(mode, chart=chart)["Notes", "notes"]["text"]
+    assert f"kubectl -n otelgpu exec {workload} " in shown
+    assert "-- otelgpu check" in shown
+    assert "kubectl label namespace otelgpu pod-security.kubernetes.io/enforce=privileged" in shown
