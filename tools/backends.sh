@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Build what tests/backends sends to, outside the checkout, into $XDG_CACHE_HOME/otelgpu/backends (or ~/.cache/…):
-# otelcol, the OpenTelemetry Collector of tests/backends/ocb.yaml; jaeger and prometheus, of the go.mod in their folders
-# there; zipkin.jar, which Maven fetches. On two cores and the first time one to four, five to ten and three minutes and
-# ten seconds; at once when what is there was built from the same files. Needs Go and its module proxy, for Zipkin
-# Maven and Java 17, not root.
-#   tools/backends.sh [otelcol] [jaeger] [prometheus] [zipkin]        by default all that there are tools for
+# Build what tests/backends sends to and what tests/deploy reads deploy/ with, outside the checkout, into
+# $XDG_CACHE_HOME/otelgpu/backends (or ~/.cache/…): otelcol, the OpenTelemetry Collector of tests/backends/ocb.yaml;
+# jaeger, prometheus, helm and compose, of the go.mod in their folders there; zipkin.jar, which Maven fetches. The first
+# time that takes, on two cores, some 3, 6 and 4 minutes for the first three and ten seconds for Zipkin; at once when
+# what is there was built from the same files. Needs Go and its module proxy, for Zipkin Maven and Java 17, not root.
+#   tools/backends.sh [otelcol] [jaeger] [prometheus] [zipkin] [helm] [compose]    by default all that there are tools for
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,9 +19,9 @@ has() { command -v "$1" >/dev/null; }
 recipe() { # of a program: the file in tests/backends that says what it is made of
     case $1 in
     otelcol) echo ocb.yaml ;;
-    jaeger | prometheus) echo "$1/go.mod" ;;
+    jaeger | prometheus | helm | compose) echo "$1/go.mod" ;;
     zipkin) echo zipkin/SHA256SUMS ;;
-    *) fail "there is no backend $1: otelcol, jaeger, prometheus and zipkin are what is built" ;;
+    *) fail "there is no backend $1: otelcol, jaeger, prometheus, zipkin, helm and compose are what is built" ;;
     esac
 }
 
@@ -63,7 +63,7 @@ build_otelcol() {
 compile() { # compile NAME PACKAGE OUTPUT COUNT [OPTION…]: a program of the module tests/backends/NAME
     local name=$1 package=$2 output=$3 count=$4 version
     shift 4
-    version=$(sed -n "s,^.*${package%/cmd/*} \(v[^ ]*\).*,\1,p" "$folder/$name/go.mod")
+    version=$(sed -n "s,^.*${package%/cmd*} \(v[^ ]*\).*,\1,p" "$folder/$name/go.mod")
     cp "$folder/$name"/go.{mod,sum} "$source"
     step COMPILE "$name $version: $count packages" \
         go build -C "$source" -mod=readonly -v -trimpath -ldflags='-s -w' "$@" -o "$output" "$package"
@@ -75,6 +75,10 @@ build_jaeger() { compile jaeger github.com/jaegertracing/jaeger/cmd/jaeger "$1" 
 build_prometheus() {
     compile prometheus github.com/prometheus/prometheus/cmd/prometheus "$1" 1000 -tags remove_all_sd
 }
+
+build_helm() { compile helm helm.sh/helm/v3/cmd/helm "$1" 900; }
+
+build_compose() { compile compose github.com/compose-spec/compose-go/v2/cmd "$1" 100; } # the reader of docker compose
 
 build_zipkin() {
     local archive version
@@ -110,7 +114,7 @@ build() { # build PROGRAM, unless it is there
 PATH=$PATH:/usr/local/go/bin
 programs=("$@")
 if [ $# = 0 ]; then
-    for program in otelcol jaeger prometheus zipkin; do
+    for program in otelcol jaeger prometheus zipkin helm compose; do
         needs=$(missing_tools "$program")
         if [ -z "$needs" ] || ready "$program"; then programs+=("$program"); else say WITHOUT "$program: $needs"; fi
     done

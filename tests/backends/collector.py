@@ -1,41 +1,29 @@
 """A real OpenTelemetry Collector as a child process: what it received, by its files and by its own counters.
 
-In: which of its two exporters to use. Out: its addresses, its files as opentelemetry-proto messages, what it
-counted, its CPU time and memory. `make backends` builds it; nothing here knows otelgpu.
+In: where it sends what it gets. Out: its addresses, its files as opentelemetry-proto messages, what it counted, its
+CPU time and memory. `tools/backends.sh otelcol` builds it; nothing here knows otelgpu.
 """
 
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import json
-import os
 import re
-import socket
-import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from tests.rig import RigError
+from tests.backends.programs import CACHE, ChildProcess, Destination, free_ports, missing_program
 
-MANIFEST = Path(__file__).with_name("ocb.yaml")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "otelgpu", "backends")
-PROGRAM = CACHE / "otelcol"
-
-READY_TIMEOUT_S = 30.0
-MEMORY_LIMIT_MIB = 512
-_READY = "Everything is ready"
-_SAMPLE = re.compile(r"^(\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
-
-
-class CollectorError(RigError):
-    """The Collector did not do its part; the message says what it printed."""
+PROGRAM: Final = CACHE / "otelcol"
+MEMORY_LIMIT_MIB: Final = 512
+_SIGNALS: Final = ("traces", "metrics")
+_READY: Final = "Everything is ready"
+_SAMPLE: Final = re.compile(r"^(\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 
 class _Message(Protocol):
@@ -47,30 +35,26 @@ _M = TypeVar("_M", bound=_Message)
 
 def missing_collector() -> str | None:
     """Why there is no Collector to run, and what to do; None when there is one."""
-    if not PROGRAM.exists():
-        return f"no Collector at {PROGRAM}: run `make backends`"
-    built_from = CACHE / MANIFEST.name
-    if not built_from.exists() or not filecmp.cmp(MANIFEST, built_from, shallow=False):
-        return f"the Collector at {PROGRAM} was built from another {MANIFEST.name}: run `make backends`"
-    return None
+    return missing_program("otelcol", PROGRAM, "ocb.yaml")
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on; all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+def counted_at(port: int, name: str) -> int:
+    """A counter of the Collector that tells its own metrics at this port, summed over its series."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        samples = _SAMPLE.findall(answer.read().decode())
+    wanted = {f"otelcol_{name}", f"otelcol_{name}_total"}
+    return int(sum(float(value) for key, value in samples if key in wanted))
 
 
 class Collector:
     """OTLP over gRPC and HTTP in; ``file``: appended to files in ``folder``; ``nop``: thrown away.
 
-    It can be stopped and started again at the same addresses.
+    It sends to the destinations ``to`` as well. It can be stopped and started again at the same addresses.
     """
 
-    def __init__(self, folder: Path, exporter: Literal["file", "nop"] = "file") -> None:
+    def __init__(
+        self, folder: Path, exporter: Literal["file", "nop"] = "file", to: Sequence[Destination] = ()
+    ) -> None:
         self._grpc, self._http, self._telemetry = free_ports(3)
         self.addresses = {
             "grpc": f"http://127.0.0.1:{self._grpc}",
@@ -79,29 +63,30 @@ class Collector:
         self._folder = folder
         self._log = folder / "otelcol.log"
         self._config = folder / "otelcol.json"  # every JSON text is YAML
-        self._config.write_text(json.dumps(self._configuration(exporter), indent=1))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._config.write_text(json.dumps(self._configuration(exporter, to), indent=1))
+        self._process: ChildProcess | None = None
 
-    def _configuration(self, exporter: Literal["file", "nop"]) -> dict[str, Any]:
+    def _configuration(self, exporter: Literal["file", "nop"], to: Sequence[Destination]) -> dict[str, Any]:
+        kept = {signal: f"file/{signal}" if exporter == "file" else "nop" for signal in _SIGNALS}
         exporters: dict[str, Any] = {"nop": {}}
         if exporter == "file":
             exporters = {
-                f"file/{signal}": {
+                name: {
                     "path": str(self._folder / signal),
                     "format": "proto",
                     "append": True,
                     "flush_interval": "10ms",
                 }
-                for signal in ("traces", "metrics")
+                for signal, name in kept.items()
             }
         # No batch processor: an answer says what became of the spans, and not that they were put in a queue.
         pipelines = {
             signal: {
                 "receivers": ["otlp"],
                 "processors": ["memory_limiter"],
-                "exporters": [f"file/{signal}" if exporter == "file" else "nop"],
+                "exporters": [kept[signal], *(each.exporter for each in to if each.signal == signal)],
             }
-            for signal in ("traces", "metrics")
+            for signal in _SIGNALS
         }
         prometheus = {"host": "127.0.0.1", "port": self._telemetry}
         return {
@@ -116,7 +101,7 @@ class Collector:
             "processors": {
                 "memory_limiter": {"check_interval": "100ms", "limit_mib": MEMORY_LIMIT_MIB},
             },
-            "exporters": exporters,
+            "exporters": exporters | {each.exporter: dict(each.settings) for each in to},
             "service": {
                 "telemetry": {"metrics": {"readers": [{"pull": {"exporter": {"prometheus": prometheus}}}]}},
                 "pipelines": pipelines,
@@ -130,40 +115,19 @@ class Collector:
         return self._process.pid
 
     def start(self) -> None:
-        """Return when it takes data. Raises :class:`CollectorError` when it does not come up."""
-        with open(self._log, "wb") as log:
-            self._process = subprocess.Popen(
-                [PROGRAM, "--config", self._config],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while _READY not in self._log.read_text(errors="replace"):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise CollectorError(f"did not get ready:\n{self._log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.02)
+        """Return when it takes data. Raises `RigError` when it does not come up."""
+        self._process = process = ChildProcess([PROGRAM, "--config", self._config], self._log)
+        process.wait_until(lambda: _READY in process.said())
 
     def stop(self) -> None:
-        """End it as an operator does; what it has accepted is in its files then. May be repeated."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """End it as an operator does; what it has accepted is in its files, and sent, then. May be repeated."""
+        if self._process is not None:
+            self._process.stop()
         self._process = None
 
     def counted(self, name: str) -> int:
         """One of its own counters since it started, summed over its series: ``receiver_accepted_spans``."""
-        url = f"http://127.0.0.1:{self._telemetry}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            samples = _SAMPLE.findall(answer.read().decode())
-        wanted = {f"otelcol_{name}", f"otelcol_{name}_total"}
-        return int(sum(float(value) for key, value in samples if key in wanted))
+        return counted_at(self._telemetry, name)
 
     def traces(self) -> TracesData:
         """All spans in its file so far."""
@@ -189,9 +153,11 @@ class Collector:
 
 
 @contextlib.contextmanager
-def running_collector(folder: Path, exporter: Literal["file", "nop"] = "file") -> Iterator[Collector]:
+def running_collector(
+    folder: Path, exporter: Literal["file", "nop"] = "file", to: Sequence[Destination] = ()
+) -> Iterator[Collector]:
     """A Collector until the end of the block."""
-    collector = Collector(folder, exporter)
+    collector = Collector(folder, exporter, to)
     collector.start()
     try:
         yield collector

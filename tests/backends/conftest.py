@@ -10,6 +10,9 @@ import pytest
 
 from tests.backends.collector import Collector, missing_collector, running_collector
 from tests.backends.engine_session import record_engine
+from tests.backends.jaeger import Jaeger, missing_jaeger, running_jaeger
+from tests.backends.prometheus import Prometheus, missing_prometheus, running_prometheus
+from tests.backends.zipkin import Zipkin, missing_zipkin, running_zipkin
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,4 +38,31 @@ def engine_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def collector(tmp_path: Path) -> Iterator[Collector]:
     """A Collector of the test's own, with nothing in its files."""
     with running_collector(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def jaeger(tmp_path: Path) -> Iterator[Jaeger]:
+    """A Jaeger of the test's own, without traces."""
+    if missing := missing_jaeger():
+        pytest.skip(missing)
+    with running_jaeger(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
+    """A Prometheus of the test's own, without metrics."""
+    if missing := missing_prometheus():
+        pytest.skip(missing)
+    with running_prometheus(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def zipkin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zipkin]:
+    """A Zipkin for all tests: it takes seconds to start."""
+    if missing := missing_zipkin():
+        pytest.skip(missing)
+    with running_zipkin(tmp_path_factory.mktemp("zipkin")) as running:
         yield running

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from tests.backends.collector import Collector
 from tests.backends.engine_session import OTELGPU, replay
-from tests.backends.jaeger import Jaeger, missing_jaeger, running_jaeger
-from tests.kernel.observing import Span, read_spans, spans_of
+from tests.backends.jaeger import Jaeger
 from tests.rig import run_ranks
+from tests.rig.spans import Span, read_spans
 
 RANKS: Final = 8
 COLLECTIVES: Final = 30
@@ -45,14 +44,6 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded
 
 
-@pytest.fixture
-def jaeger(tmp_path: Path) -> Iterator[Jaeger]:
-    if missing := missing_jaeger():
-        pytest.skip(missing)
-    with running_jaeger(tmp_path) as running:
-        yield running
-
-
 def of_phase(spans: list[Span], phase: str) -> list[Span]:
     return [span for span in spans if span["attributes"].get("nccl.phase") == phase]
 
@@ -80,9 +71,7 @@ def test_in_jaeger_an_all_reduce_is_one_trace_of_its_ranks(
     assert sorted(root["attributes"]["nccl.sequence"] for root in roots) == list(range(COLLECTIVES))
     last: Counter[int] = Counter()
     for root in roots:
-        found: dict[str, Any] | None = jaeger.trace(root["traceId"])
-        assert found is not None
-        spans = list(spans_of(found))
+        spans = jaeger.trace(root["traceId"])
         (told,) = of_phase(spans, "collective")
         assert told["spanId"] == root["spanId"]
         rank = last_to_arrive(spans, told)

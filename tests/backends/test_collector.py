@@ -92,9 +92,10 @@ def expected(batches: list[SpanColumns]) -> dict[tuple[bytes, bytes], list[bytes
 def received(data: TracesData) -> dict[tuple[bytes, bytes], list[bytes]]:
     """Spans by resource and scope. The Collector writes an id of zeros, which is none, as none."""
     for span in all_spans(data):
-        for field in ("trace_id", "span_id"):
-            if not any(getattr(span, field)):
-                span.ClearField(field)
+        for holder in (span, *span.links):
+            for field in ("trace_id", "span_id"):
+                if not any(getattr(holder, field)):
+                    holder.ClearField(field)
     return by_identity(data)
 
 

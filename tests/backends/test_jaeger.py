@@ -1,32 +1,36 @@
-"""In Jaeger one goes from a request to the steps that served it, and from a step to its launches, by links."""
+"""Jaeger tells each trace as it was sent; by links one goes from a request to its steps, and on to their launches."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.backends.engine_session import REQUESTS, replay
-from tests.backends.jaeger import Jaeger, missing_jaeger, running_jaeger
-from tests.kernel.observing import Span, read_spans, spans_of
-
-pytestmark = pytest.mark.skipif(missing_jaeger() is not None, reason=str(missing_jaeger()))
-
-
-@pytest.fixture
-def jaeger(tmp_path: Path) -> Iterator[Jaeger]:
-    with running_jaeger(tmp_path) as running:
-        yield running
+from tests.backends.jaeger import Jaeger
+from tests.backends.sessions import GOLDEN, SESSIONS, send
+from tests.rig.spans import Span, read_spans
 
 
-def trace(jaeger: Jaeger, trace_id: str) -> list[Span]:
-    """All spans of a trace that Jaeger has."""
-    found: dict[str, Any] | None = jaeger.trace(trace_id)
-    assert found is not None, f"Jaeger has no trace {trace_id}"
-    return list(spans_of(found))
+@pytest.mark.parametrize("session", SESSIONS)
+def test_jaeger_tells_each_trace_as_it_was_sent(jaeger: Jaeger, session: str, tmp_path: Path) -> None:
+    spans = send(GOLDEN / f"{session}.capture", jaeger.destination, folder=tmp_path)
+    traces = {span["traceId"] for span in spans}
+    told = {one["spanId"]: one for trace_id in traces for one in jaeger.trace(trace_id)}
+    assert told.keys() == {span["spanId"] for span in spans}
+    for span in spans:
+        one = told[span["spanId"]]
+        one["attributes"].pop("@jaeger@warnings", None)  # of clocks and parents
+        assert {key: one.get(key) for key in span} == as_jaeger(span)
+    assert jaeger.services() == sorted({span["resource"]["service.name"] for span in spans})
+
+
+def as_jaeger(span: Span) -> Span:
+    """It gives a nanosecond to what has no duration."""
+    if span["end"] > span["start"]:
+        return span
+    return span | {"end": span["start"] + 1, "endTimeUnixNano": str(span["start"] + 1)}
 
 
 def one(spans: list[Span], span_id: str) -> Span:
@@ -53,14 +57,14 @@ def test_from_a_request_to_its_steps_and_their_launches_by_links(
     chats = [span for span in told if span["name"].startswith("chat")]
     assert len(chats) == REQUESTS
     for chat in chats:
-        spans = trace(jaeger, chat["traceId"])
+        spans = jaeger.trace(chat["traceId"])
         request = one(spans, chat["spanId"])
         phases = {span["name"] for span in spans if span.get("parentSpanId") == chat["spanId"]}
         assert phases >= {"queue", "prefill", "decode"}
         assert len(request["links"]) == request["attributes"]["otelgpu.steps.count"]
         launches = 0
         for link in request["links"]:
-            spans = trace(jaeger, link["traceId"])
+            spans = jaeger.trace(link["traceId"])
             step = one(spans, link["spanId"])
             assert step["name"] == "engine.step"
             assert (chat["traceId"], chat["spanId"]) in {

@@ -1,0 +1,358 @@
+"""Where the data goes to fails in every way: all of it is accounted for, and the observed service does not notice.
+
+A live agent observes a service under load and tells two exporters: the one that fails, and a file, which has all that
+there was to tell. What the agent says at its end of both must make up twice what is in the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
+
+from otelgpu.export.base import Signal
+from otelgpu.export.otlp import OtlpExporter
+from otelgpu.export.sender import DEFAULT_QUEUE_BYTES
+from otelgpu.export.settings import OtlpSettings
+from tests.backends.collector import Collector, running_collector
+from tests.contract.otlp_servers import (
+    HttpAnswer,
+    grpc_fail,
+    grpc_partial,
+    grpc_server,
+    http_server,
+)
+from tests.kernel.observing import OTELGPU, spans_of
+from tests.rig import LlmServer, build_fakes, start_llm_server
+from tests.rig.faulty_proxy import Fault, faulty_proxy
+from tests.rig.llm_load import LlmLoad
+from tests.unit.export.builders import spans
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to observe the service")
+
+WELL_S, ILL_S = 1.0, 2.5
+PAUSE_S = 0.03  # between requests: the file has to be read, too
+FLUSH_S = 5.0  # otelgpu.agent.FLUSH_SECONDS: so long may the end take
+END_S = 4.0  # beside that: detaching, the last collection, and a machine that is shared
+MANY = 10_000
+ACCOUNT = re.compile(r"^exported (\d+) spans, (\d+) data points(?:; lost: (.*))?$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[LlmServer]:
+    build_fakes()
+    with start_llm_server() as server:
+        yield server
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What became of a session. ``produced``, ``accepted``: spans, data points; of the failing exporter."""
+
+    produced: tuple[int, int]
+    accepted: tuple[int, int]
+    lost: dict[str, int]
+    seconds: list[float]
+    warnings: list[str]
+    end_s: float
+    rss_kib: int
+    failures: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """What holds whatever fails."""
+        for items, produced, accepted in zip(("spans", "points"), self.produced, self.accepted, strict=True):
+            lost = sum(count for reason, count in self.lost.items() if reason.startswith(items))
+            assert accepted + lost == produced, self
+        assert self.produced[0] > 20, self
+        assert self.failures == [], self
+        assert self.end_s < FLUSH_S + END_S, self
+
+
+def agent_under_load(
+    service: LlmServer, file: Path, endpoint: str, protocol: str, *, ill: Callable[[], object], **more: str
+) -> Run:
+    """Observe, let ``ill`` happen meanwhile, end; ``more``: OTEL_EXPORTER_OTLP_* by the ends of their names."""
+    variables = {"ENDPOINT": endpoint, "PROTOCOL": protocol, **more}
+    environment = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
+    environment["OTELGPU_METRIC_INTERVAL_MS"] = "500"
+    command = [OTELGPU, "attach", "--export=otlp", f"--export=file:{file}", f"-p{service.pid}"]
+    with (
+        LlmLoad(service, pause_s=PAUSE_S) as load,
+        subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE, text=True) as agent,
+    ):
+        assert agent.stderr is not None
+        try:
+            said = "".join(iter_until(agent.stderr, "observing"))
+            time.sleep(WELL_S)
+            healthy = len(load.seconds)
+            ill()
+            time.sleep(ILL_S)
+            seconds = load.seconds[healthy:]
+            (rss,) = re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{agent.pid}/status").read_text())
+            began = time.monotonic()
+            agent.send_signal(signal.SIGTERM)
+            said += agent.communicate(timeout=60)[1]
+            ended = time.monotonic()
+        finally:
+            agent.kill()
+    assert agent.returncode == 0, said
+    assert "Traceback" not in said, said
+    account = ACCOUNT.search(said)
+    assert account is not None, said
+    produced = in_file(file)
+    lost = dict(part.rsplit(" ", 1) for part in account[3].split(", ")) if account[3] else {}
+    return Run(
+        produced=produced,
+        accepted=(int(account[1]) - produced[0], int(account[2]) - produced[1]),
+        lost={name: int(count) for name, count in lost.items()},
+        seconds=seconds,
+        warnings=[line for line in said.splitlines() if "WARNING" in line and "OTLP" in line],
+        end_s=ended - began,
+        rss_kib=int(rss),
+        failures=load.failures,
+    )
+
+
+def iter_until(lines: Iterator[str], word: str) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if word in line:
+            return
+
+
+def in_file(path: Path) -> tuple[int, int]:
+    """Spans and data points."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    points = (
+        len(next(value for value in metric.values() if isinstance(value, dict))["dataPoints"])
+        for line in lines
+        for resource in line.get("resourceMetrics", ())
+        for scope in resource["scopeMetrics"]
+        for metric in scope["metrics"]
+    )
+    return sum(1 for line in lines for _ in spans_of(line)), sum(points)
+
+
+@pytest.fixture(scope="module")
+def well(service: LlmServer, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same with nothing that fails, to compare with."""
+    folder = tmp_path_factory.mktemp("well")
+    with running_collector(folder) as collector:
+        file, endpoint = folder / "all.jsonl", collector.addresses["grpc"]
+        run = agent_under_load(service, file, endpoint, "grpc", ill=lambda: None)
+    run.check()
+    assert (run.lost, run.accepted, run.warnings) == ({}, run.produced, [])
+    return run
+
+
+def serves_as_before(well: Run, ill: Run) -> None:
+    """Of a shared machine: its scheduler's whims are a multiple, an agent that stands in the way is seconds."""
+    for share, factor, slack_s in ((50, 2.0, 0.005), (99, 4.0, 0.05)):
+        before, now = np.percentile(well.seconds, share), np.percentile(ill.seconds, share)
+        assert now < factor * before + slack_s, (share, before, now)
+    assert ill.rss_kib < well.rss_kib + 32 * 1024
+
+
+Protocol = pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+
+
+@Protocol
+def test_a_collector_that_is_killed_and_started_again(
+    service: LlmServer, well: Run, collector: Collector, tmp_path: Path, protocol: str
+) -> None:
+    def restart() -> None:
+        os.kill(collector.pid, signal.SIGKILL)
+        collector.stop()
+        time.sleep(0.7)
+        collector.start()
+
+    run = agent_under_load(service, tmp_path / "all", collector.addresses[protocol], protocol, ill=restart)
+    run.check()
+    assert run.lost == {}
+    serves_as_before(well, run)
+    collector.stop()
+    assert len({span.span_id for span in all_spans(collector.traces())}) >= 0.9 * run.produced[0]
+
+
+def all_spans(data: TracesData) -> list[Span]:
+    return [span for part in data.resource_spans for scope in part.scope_spans for span in scope.spans]
+
+
+@pytest.mark.parametrize("fault", [Fault.SLOW, Fault.BLACK_HOLE, Fault.RESET, Fault.GARBAGE])
+@Protocol
+def test_a_way_that_turns_bad(
+    service: LlmServer, well: Run, collector: Collector, tmp_path: Path, protocol: str, fault: Fault
+) -> None:
+    port = int(collector.addresses[protocol].rpartition(":")[2])
+    with faulty_proxy(port) as proxy:
+
+        def turn_bad() -> None:
+            proxy.fault = fault
+
+        endpoint = f"http://127.0.0.1:{proxy.port}"
+        run = agent_under_load(service, tmp_path / "all", endpoint, protocol, ill=turn_bad)
+    run.check()
+    serves_as_before(well, run)
+    assert run.accepted[0] > 0
+    # Garbage in place of HTTP/2 is an error of kind INTERNAL or UNKNOWN to gRPC, which is not to be tried again.
+    reasons = {"shutdown", "refused"} if (protocol, fault) == ("grpc", Fault.GARBAGE) else {"shutdown"}
+    assert set(run.lost) <= {f"{items}_lost_{reason}" for items in ("spans", "points") for reason in reasons}
+    assert sum(run.lost.values()) > 0
+    assert 1 <= len(run.warnings) <= 6, (
+        run.warnings
+    )  # for either signal: two kinds of trouble, and what is lost
+
+
+Server = Callable[[], AbstractContextManager[Any]]
+REFUSING: dict[str, tuple[str, Server, str]] = {
+    "429": (
+        "http/protobuf",
+        lambda: http_server(*[HttpAnswer(429, (("Retry-After", "30"),))] * MANY),
+        "shutdown",
+    ),
+    "503": ("http/protobuf", lambda: http_server(*[HttpAnswer(503)] * MANY), "shutdown"),
+    "401": ("http/protobuf", lambda: http_server(*[HttpAnswer(401)] * MANY), "refused"),
+    "UNAVAILABLE": (
+        "grpc",
+        lambda: grpc_server(*[grpc_fail(grpc.StatusCode.UNAVAILABLE)] * MANY),
+        "shutdown",
+    ),
+    "RESOURCE_EXHAUSTED": (
+        "grpc",
+        lambda: grpc_server(*[grpc_fail(grpc.StatusCode.RESOURCE_EXHAUSTED, 30)] * MANY),
+        "shutdown",
+    ),
+    "PERMISSION_DENIED": (
+        "grpc",
+        lambda: grpc_server(*[grpc_fail(grpc.StatusCode.PERMISSION_DENIED)] * MANY),
+        "refused",
+    ),
+    "partial success": ("grpc", lambda: grpc_server(*[grpc_partial(1, "too old")] * MANY), "rejected"),
+}
+
+
+@pytest.mark.parametrize("answer", REFUSING)
+def test_a_server_that_refuses(service: LlmServer, well: Run, tmp_path: Path, answer: str) -> None:
+    protocol, serve, reason = REFUSING[answer]
+    with serve() as server:
+        run = agent_under_load(service, tmp_path / "all", server.address, protocol, ill=lambda: None)
+    run.check()
+    serves_as_before(well, run)
+    assert set(run.lost) == {f"{items}_lost_{reason}" for items in ("spans", "points")}
+    assert 2 <= len(run.warnings) <= 4, run.warnings
+
+
+UNREACHABLE: Sequence[tuple[str, str]] = (
+    ("a name that nobody has", "http://collector.invalid:4317"),
+    ("a port that nobody listens at", "http://127.0.0.1:9"),
+    ("plain text where TLS is spoken", "https://127.0.0.1:{}"),
+)
+
+
+@Protocol
+@pytest.mark.parametrize(("what", "endpoint"), UNREACHABLE)
+def test_a_server_that_cannot_be_reached(
+    service: LlmServer,
+    well: Run,
+    collector: Collector,
+    tmp_path: Path,
+    protocol: str,
+    what: str,
+    endpoint: str,
+) -> None:
+    endpoint = endpoint.format(collector.addresses[protocol].rpartition(":")[2])
+    run = agent_under_load(service, tmp_path / "all", endpoint, protocol, ill=lambda: None)
+    run.check()
+    serves_as_before(well, run)
+    assert run.accepted == (0, 0)
+    assert set(run.lost) == {"spans_lost_shutdown", "points_lost_shutdown"}
+    assert 2 <= len(run.warnings) <= 4, run.warnings
+
+
+def rss_kib() -> int:
+    (found,) = re.findall(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())
+    return int(found)
+
+
+def test_a_backlog_of_minutes_takes_no_more_than_its_queue(collector: Collector) -> None:
+    """Four queues full of spans at a server that never answers: each one that does not fit is counted."""
+    bulk = spans(50_000)
+    with faulty_proxy(int(collector.addresses["grpc"].rpartition(":")[2])) as proxy:
+        proxy.fault = Fault.BLACK_HOLE
+        variables = {"ENDPOINT": f"http://127.0.0.1:{proxy.port}", "PROTOCOL": "grpc"}
+        environment = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
+        exporter = OtlpExporter(
+            *(OtlpSettings.from_environment(environment, s) for s in (Signal.TRACES, Signal.METRICS))
+        )
+        exporter.export_spans([bulk])
+        before, given = rss_kib(), len(bulk)
+        while exporter.stats()["spans_lost_queue_full"] < 3 * exporter.stats()["spans_queued"]:
+            exporter.export_spans([bulk])
+            given += len(bulk)
+        grown_kib = rss_kib() - before
+        exporter.close(0.2)
+    stats = exporter.stats()
+    print(f"{given} spans given, {stats['spans_lost_queue_full']} not queued, {grown_kib >> 10} MiB more")
+    assert grown_kib << 10 < DEFAULT_QUEUE_BYTES + (32 << 20)
+    assert stats["spans_lost_queue_full"] + stats["spans_lost_shutdown"] == stats["spans_given"] == given
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for 256 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk(service: LlmServer, well: Run, small_disk: Path, tmp_path: Path) -> None:
+    """Of the file and of the capture: whole lines up to where it was full, the rest counted."""
+    command = [OTELGPU, "record", f"-o{small_disk / 'capture'}", f"-p{service.pid}", "--detail=all"]
+    command += [f"--export=file:{small_disk / 'spans'}", f"--export=file:{tmp_path / 'all'}", "--duration=4"]
+    with LlmLoad(service, pause_s=PAUSE_S) as load:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    account = ACCOUNT.search(done.stderr)
+    assert account is not None and account[3], done.stderr
+    lost = {name: int(count) for name, count in (part.rsplit(" ", 1) for part in account[3].split(", "))}
+    produced, kept = in_file(tmp_path / "all"), in_file(small_disk / "spans")
+    assert kept[0] + lost["spans_lost_write_failed"] == produced[0]
+    assert int(account[1]) == kept[0] + produced[0]
+    assert done.stderr.count("data is dropped until it works again") == 1
+    assert done.stderr.count("the capture ends here") == 1
+    assert load.failures == []
+
+
+def test_a_file_that_is_moved_away_or_removed(service: LlmServer, tmp_path: Path) -> None:
+    """As `logrotate` does: what is written goes to the file that was opened, until the agent is started anew."""
+    file, moved = tmp_path / "spans", tmp_path / "spans.1"
+    command = [OTELGPU, "attach", f"--export=file:{file}", f"-p{service.pid}", "--duration=3"]
+    with (
+        LlmLoad(service, pause_s=PAUSE_S) as load,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as agent,
+    ):
+        with contextlib.suppress(FileNotFoundError):
+            while not file.exists() or not file.stat().st_size:
+                time.sleep(0.05)
+        file.rename(moved)
+        said = agent.communicate(timeout=60)[1]
+    account = ACCOUNT.search(said)
+    assert account is not None, said
+    assert in_file(moved) == (int(account[1]), int(account[2]))
+    assert load.failures == []
