@@ -160,7 +160,8 @@ def _serve(path: Path, port: int, opens: bool | None) -> None:
             f"cannot listen on port {port}: {error.strerror}", hint="leave --port out"
         ) from error
     with server, suppress(KeyboardInterrupt):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT may have been ignored when we were started
+            signal.signal(number, signal.default_int_handler)
         click.echo(server.url)
         click.echo(f"otelgpu: following {path}; Ctrl-C ends it", err=True)
         _open(server.url, opens)

@@ -15,6 +15,13 @@
 #define CLOCK_ANCHOR_NS 1000000
 #define CLOCK_SHIFT	32
 
+/*
+ * The two clocks are not read at once. A thread that was held up in between, by a few
+ * microseconds or a whole turn of another's, would take its next millisecond's times from
+ * the future or the past: such a reading is no anchor.
+ */
+#define CLOCK_APART_TICKS 16384
+
 /* A thread's. All zero: the clock is asked each time. */
 struct clock {
 	__u64 ticks;   /* at the anchor */
@@ -25,6 +32,10 @@ struct clock {
 };
 
 extern __u8 clock_has_ticks; /* connection.c finds out */
+
+#ifndef CLOCK_TICKS /* a test has its own */
+#define CLOCK_TICKS() __builtin_ia32_rdtsc()
+#endif
 
 static inline __u64 clock_read(void)
 {
@@ -37,10 +48,11 @@ static inline __u64 clock_read(void)
 /* Ask the clock, and learn the rate if the last anchor is not too close to tell it. */
 static __attribute__((noinline, unused)) __u64 clock_anchor(struct clock *clock)
 {
-	__u64 ticks = __builtin_ia32_rdtsc(), time_ns = clock_read();
-	__u64 passed_ticks = ticks - clock->ticks, passed_ns = time_ns - clock->time_ns;
+	__u64 before = CLOCK_TICKS(), time_ns = clock_read(), apart = CLOCK_TICKS() - before;
+	__u64 ticks = before + apart / 2, passed_ticks = ticks - clock->ticks,
+	      passed_ns = time_ns - clock->time_ns;
 
-	if (!clock_has_ticks)
+	if (!clock_has_ticks || apart > CLOCK_APART_TICKS)
 		return time_ns;
 	if (clock->ticks && passed_ns < CLOCK_ANCHOR_NS / 2 && passed_ticks < 1ULL << 40)
 		return time_ns;
@@ -59,7 +71,7 @@ static __attribute__((noinline, unused)) __u64 clock_anchor(struct clock *clock)
 /* Never runs backwards on a thread. */
 static inline __u64 clock_now(struct clock *clock)
 {
-	__u64 passed = __builtin_ia32_rdtsc() - clock->ticks, now_ns;
+	__u64 passed = CLOCK_TICKS() - clock->ticks, now_ns;
 
 	if (__builtin_expect(passed < clock->span, 1))
 		now_ns = clock->time_ns + (passed * clock->rate >> CLOCK_SHIFT);

@@ -37,8 +37,7 @@ Run = npt.NDArray[np.uint8]
 class SharedMemory:
     """The memory of one process: ``threads`` rings of ``ring_bytes`` (a power of two, at least a page).
 
-    ``fd`` is for the process, and to be closed by :meth:`give_away`. ``record_bytes`` are the lengths that
-    records have.
+    :meth:`take_descriptor` gives what the process is to be sent. ``record_bytes`` are the lengths that records have.
     """
 
     def __init__(self, layout: Btf, *, threads: int, ring_bytes: int, record_bytes: Collection[int]) -> None:
@@ -50,13 +49,13 @@ class SharedMemory:
         self.ring_bytes = ring_bytes
         self.counters: Counter[str] = Counter()
         self._record_bytes = frozenset(record_bytes)
-        self.fd = os.memfd_create("otelgpu", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._descriptor = os.memfd_create("otelgpu", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(self.fd, size)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
-            self._memory = mmap.mmap(self.fd, size)
+            os.ftruncate(self._descriptor, size)
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            self._memory = mmap.mmap(self._descriptor, size)
         except BaseException:
-            os.close(self.fd)
+            os.close(self._descriptor)
             raise
         whole = np.frombuffer(self._memory, dtype=np.uint8)
         self._header = whole[: header_type.itemsize].view(header_type)
@@ -71,11 +70,10 @@ class SharedMemory:
         self._header["threads"], self._header["ring_bytes"] = threads, ring_bytes
         self._header["rings"] = rings
 
-    def give_away(self) -> None:
-        """Close the descriptor: the process has its own by now."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+    def take_descriptor(self) -> int:
+        """The caller's from now on, to close it; once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        return descriptor
 
     def fullest(self) -> int:
         """Bytes that wait in the fullest ring; more than a ring has, if a writer lies."""
@@ -156,7 +154,8 @@ class SharedMemory:
 
     def close(self) -> None:
         """Unmap."""
-        self.give_away()
+        if (descriptor := self.take_descriptor()) >= 0:
+            os.close(descriptor)
         del self._header, self._threads, self._rings
         self._memory.close()
 

@@ -1,4 +1,5 @@
-"""What everybody else pays: write() and read() of one byte on a pipe, in a process that is not observed.
+"""What everybody else pays: write() and read() of one byte on a pipe, in a process that is not observed; and what
+family file adds to one that is.
 
 While a tracer is on a syscall tracepoint every process's system calls take the kernel's slow path: somebody
 else's tracer spoils a round. So each state's value is that of its quietest round, a median of several runs.
@@ -15,6 +16,7 @@ from tests.bench.programs import Load, attached, observer, otelgpu, running_load
 from tests.bench.rows import Row, median, spread
 
 NAME = "syscall_cost"
+_OF_THE_OBSERVED = ("files", "http")
 
 
 def rows(quick: bool) -> list[Row]:
@@ -26,7 +28,8 @@ def rows(quick: bool) -> list[Row]:
             others = max(others, programs_of_others())
             for name, opened in _states(observed).items():
                 with opened():
-                    runs = [unrelated.ask(f"pipe {calls}") / (2 * calls) for _ in range(repeats)]
+                    load = observed if name in _OF_THE_OBSERVED else unrelated
+                    runs = [load.ask(f"pipe {calls}") / (2 * calls) for _ in range(repeats)]
                     times.setdefault(name, []).append(median(runs))
     spoilt = f"; {others} BPF programs of others were loaded: NOT USABLE" if others else ""
     bare = min(times["bare"])
@@ -45,6 +48,15 @@ def rows(quick: bool) -> list[Row]:
             )
             for name in ("it observes another process", "it observes everything")
         ),
+        Row(
+            bench=NAME,
+            name="family file adds, in the observed process",
+            value=min(times["files"]) - bare,
+            unit="ns/call",
+            baseline="family http, in the observed process",
+            baseline_value=min(times["http"]) - bare,
+            note=f"with family file: {spread(times['files'])}; http: {spread(times['http'])}{spoilt}",
+        ),
     ]
 
 
@@ -54,5 +66,7 @@ def _states(observed: Load) -> dict[str, Callable[[], contextlib.AbstractContext
         "bare": contextlib.nullcontext,
         "it observes another process": lambda: attached(observed.pid),
         "it observes everything": lambda: observer(everything, "observing"),
+        "files": lambda: attached(observed.pid, "--families=file"),
+        "http": lambda: attached(observed.pid, "--families=http"),
         "bpftrace": lambda: tracers.bpftrace(tracers.SYSCALLS, pid=observed.pid),
     }

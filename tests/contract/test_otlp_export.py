@@ -35,6 +35,7 @@ from tests.contract.otlp_servers import (
     http_partial,
     http_server,
 )
+from tests.rig.ports import free_port
 from tests.unit.export.builders import spans
 
 FAST = RetryPolicy(initial_s=0.05, cap_s=0.2)
@@ -352,11 +353,6 @@ def test_closing_cuts_a_hanging_server_short_and_counts(protocol: str) -> None:
         e.close(0.2)
         assert time.monotonic() - began < 1.2
         assert e.stats()["spans_lost_shutdown"] == 2
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return int(s.getsockname()[1])
 
 
 def test_a_collector_that_is_down_is_found_again_when_it_comes_up(

@@ -35,7 +35,8 @@ class Writer:
 
     def __init__(self, layout: Btf, threads: int = 2) -> None:
         self.memory = SharedMemory(layout, threads=threads, ring_bytes=RING, record_bytes=(CALL, NAME))
-        self.whole = mmap.mmap(self.memory.fd, 0)
+        self.descriptor = self.memory.take_descriptor()
+        self.whole = mmap.mmap(self.descriptor, 0)
         bytes_ = np.frombuffer(self.whole, dtype=np.uint8)
         self.bytes = bytes_
         self.header = bytes_[: layout.dtype("inject_header").itemsize].view(layout.dtype("inject_header"))[0]
@@ -64,6 +65,7 @@ def writer(layout: Btf) -> Iterator[Writer]:
     made = Writer(layout)
     yield made
     made.memory.close()
+    os.close(made.descriptor)
 
 
 def test_records_come_in_the_order_of_each_ring(writer: Writer) -> None:
@@ -138,12 +140,12 @@ def test_the_owners_of_rings_are_told(writer: Writer) -> None:
 
 
 def test_nobody_can_make_the_memory_smaller(writer: Writer) -> None:
-    size = os.fstat(writer.memory.fd).st_size
+    size = os.fstat(writer.descriptor).st_size
     for other in (0, size - 4096, size + 4096):
         with pytest.raises(PermissionError):
-            os.ftruncate(writer.memory.fd, other)
+            os.ftruncate(writer.descriptor, other)
     with pytest.raises(PermissionError):
-        fcntl.fcntl(writer.memory.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        fcntl.fcntl(writer.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
 
 
 def test_counters_that_lie_stay_numbers(writer: Writer) -> None:
