@@ -73,7 +73,7 @@ test-fuzz: $(PYTHON_VENV) ## Each fuzz target for two seconds
 	@$(call pytest,$(PYTHON_VENV),tests/fuzz,-n auto)
 
 .PHONY: test-kernel
-test-kernel: bpf fakes ## The tests on the running kernel (root, or sudo) and on a GPU where there is one
+test-kernel: bpf fakes ## The tests on the running kernel, with backends, a browser and a GPU where they are (root, or sudo)
 	$(call step,kernel and GPU tests on $(shell uname -r))
 	@$(call pytest,$(AS_ROOT),$(ROOT_TESTS),-p no:cacheprovider)
 
@@ -94,13 +94,18 @@ test-rdma: bpf vm ## Real RDMA programs over soft RoCE in a guest, observed (fiv
 	$(call step,RDMA in a guest)
 	@$(call pytest,$(PYTHON_VENV),tests/vm,-p no:cacheprovider)
 
+.PHONY: endurance
+endurance: bpf fakes ## The agent under churn, watched for growth (ENDURANCE_MINUTES=120; root, or sudo)
+	$(call step,endurance)
+	@$(AS_ROOT) -m tests.endurance --minutes $(or $(ENDURANCE_MINUTES),120)
+
 .PHONY: fuzz
 fuzz: $(PYTHON_VENV) ## Fuzz what parses foreign bytes (FUZZ_SECONDS=60 for each target, FUZZ_TARGETS=all)
 	$(call step,fuzzing)
 	@$(PYTHON_VENV) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60) $(filter-out all,$(FUZZ_TARGETS))
 
 .PHONY: backends
-backends: ## Build the Collector, Jaeger, Prometheus, Zipkin for tests/backends (needs Go; ten minutes, then quick)
+backends: ## Build what tests/backends and tests/deploy try: Collector, Jaeger, … (Go; fifteen minutes, then quick)
 	$(call step,backends)
 	@tools/backends.sh
 
@@ -115,7 +120,7 @@ bench: setup fakes ## Benchmarks: a table and JSON of ratios against baselines (
 	@if [ -e tests/bench/__main__.py ]; then $(AS_ROOT) -m tests.bench; else echo 'none yet'; fi
 
 .PHONY: demo
-demo: setup fakes ## An LLM server, 20 streamed requests, their traces
+demo: setup fakes ## An LLM server, 20 streamed requests, their traces, as a tree and as a page
 	$(call step,demo)
 	@$(AS_ROOT) -m examples.demo $(DEMO_ARGS)
 

@@ -25,6 +25,7 @@ from otelgpu.kernel import clock
 from otelgpu.kernel.libbpf import exit_at_once
 from otelgpu.kernel.trace_context_map import TraceContextMap
 from otelgpu.model.inputs import Input, LossCounted
+from otelgpu.model.losses import LossReports
 from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.telling import Telling
 from otelgpu.selfwatch import SelfWatch
@@ -116,7 +117,7 @@ class Sensors:
         self._poller = DevicePoller(device_interval_s) if device_interval_s else None
         self._fabric = FabricPoller(fabric_interval_s) if fabric_interval_s else None
         self._follower = DeviceFollower()
-        self._reported: Counter[tuple[str, str]] = Counter()
+        self._reports = LossReports()
         if self._poller is not None:
             self._poller.start()
         if self._fabric is not None:
@@ -135,12 +136,7 @@ class Sensors:
         if self._fabric is not None:
             found += self._fabric.collect(now_ns)
             counted.update({("fabric", reason): count for reason, count in self._fabric.counters.items()})
-        grown = counted - self._reported
-        self._reported += grown
-        losses = [
-            LossCounted(family=room, reason=reason, count=count) for (room, reason), count in grown.items()
-        ]
-        return [*found, *losses, *inputs]
+        return [*found, *self._reports.take(counted), *inputs]
 
     def poll_every(self, device_interval_s: float) -> None:
         """Read NVML in another rhythm, if it is read."""

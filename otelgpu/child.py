@@ -7,8 +7,9 @@ import logging
 import os
 import select
 import signal
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import Final, Self
 
 from otelgpu.errors import OtelgpuError
 
@@ -80,25 +81,24 @@ class Child:
         return code if code >= 0 else 128 - code
 
 
+WATCHED: Final = 256
+"""Processes of :class:`Living` that are watched at a time: each is a descriptor."""
+
+
 class Living:
-    """Processes that ran already, as long as they run. ``fd`` is readable when one of them has ended."""
+    """Processes that ran already, as long as they run. ``fd`` is readable when one of those watched has ended."""
 
     def __init__(self, tgids: Iterable[int]) -> None:
         self._ends = select.epoll()
-        self._left: set[int] = set()  # pidfds
-        for tgid in tgids:
-            try:
-                pidfd = os.pidfd_open(tgid)
-            except ProcessLookupError:
-                continue
-            self._left.add(pidfd)
-            self._ends.register(pidfd, select.EPOLLIN)
+        self._watched: set[int] = set()  # pidfds
+        self._rest = deque(tgids)
+        self._watch()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pidfd in self._left:
+        for pidfd in self._watched:
             os.close(pidfd)
         self._ends.close()
 
@@ -112,6 +112,16 @@ class Living:
         while ended := self._ends.poll(0):
             for pidfd, _ in ended:
                 self._ends.unregister(pidfd)
-                self._left.remove(pidfd)
+                self._watched.remove(pidfd)
                 os.close(pidfd)
-        return bool(self._left)
+            self._watch()
+        return bool(self._watched)
+
+    def _watch(self) -> None:
+        while self._rest and len(self._watched) < WATCHED:
+            try:
+                pidfd = os.pidfd_open(self._rest.popleft())
+            except ProcessLookupError:
+                continue
+            self._watched.add(pidfd)
+            self._ends.register(pidfd, select.EPOLLIN)

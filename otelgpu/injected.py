@@ -28,7 +28,8 @@ from otelgpu.kernel.inject import DEVICE_TIME_VARIABLE, InjectListener, environm
 from otelgpu.kernel.inject_records import FAMILY
 from otelgpu.kernel.loader import read_image
 from otelgpu.layout.btf import Btf
-from otelgpu.model.inputs import Input, LossCounted, ProcessGone, ProcessSeen, Tick
+from otelgpu.model.inputs import Input, ProcessGone, ProcessSeen, Tick
+from otelgpu.model.losses import LossReports
 from otelgpu.model.vitals import Attachment, RingFill
 
 _LOOK_EVERY_S: Final = 0.02  # at how full the rings are: they wake nobody
@@ -80,7 +81,7 @@ class InjectedSource:
         self._resolver = AddressResolver()
         self._namer = KernelNamer(self._resolver)
         self._kinds = NameKinds.of(FAMILY, self._image.btf.enumerators(f"{FAMILY}_kind"))
-        self._reported: Counter[tuple[str, str]] = Counter()
+        self._reports = LossReports()
         self._anchors = clock.Anchors()
         self._counted_ns = 0
         self._listener = InjectListener(
@@ -252,13 +253,8 @@ class InjectedSource:
 
     def losses(self) -> list[Input]:
         """What was lost since the last call."""
-        found: list[Input] = [*self.describer.losses()]
-        for (room, reason), total in self.totals().items():
-            grown = total - self._reported[room, reason]
-            if grown > 0 and reason != "submitted":
-                self._reported[room, reason] = total
-                found.append(LossCounted(family=room, reason=reason, count=grown))
-        return found
+        lost = {key: total for key, total in self.totals().items() if key[1] != "submitted"}
+        return [*self.describer.losses(), *self._reports.take(lost)]
 
     def close(self) -> None:
         """Stop listening; programs go on, unobserved. Idempotent."""

@@ -14,6 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -50,12 +51,12 @@ from otelgpu.model.inputs import (
     CallsCounted,
     FunctionNamed,
     Input,
-    LossCounted,
     ProcessGone,
     ProcessSeen,
     Records,
     Tick,
 )
+from otelgpu.model.losses import LossReports
 from otelgpu.model.vitals import Attachment, RingFill
 
 _log = logging.getLogger("otelgpu.live")
@@ -123,7 +124,7 @@ class LiveSource:
         self._mappers: set[int] = set()  # processes that have mapped a probed library
         self._resolver = AddressResolver()
         self._namer = KernelNamer(self._resolver)
-        self._reported: Counter[tuple[str, str]] = Counter()
+        self._reports = LossReports()
         self._anchors = clock.Anchors()
         self._counted_ns = 0
         self._released_ns = clock.monotonic_ns()
@@ -433,7 +434,7 @@ class LiveSource:
                 self._note_mapper(tgid)
         finally:
             if self._holding is not None:
-                self._holding.let_go(tgid, record)
+                self._holding.let_go(record)
 
     def _tell_mapped(self, tgid: int) -> None:
         for watcher in self._watchers.values():
@@ -571,27 +572,23 @@ class LiveSource:
 
     def losses(self) -> list[Input]:
         """What was lost since the last call, and what was counted in place of being recorded."""
-        found: list[Input] = [*self._counted(), *self._settings.describer.losses()]
-        for (room, reason), total in self.totals().items():
-            grown = total - self._reported[room, reason]
-            if grown and reason != "submitted":
-                self._reported[room, reason] = total
-                found.append(LossCounted(family=room, reason=reason, count=grown))
-        return found
+        lost = {key: total for key, total in self.totals().items() if key[1] != "submitted"}
+        return [*self._counted(), *self._settings.describer.losses(), *self._reports.take(lost)]
 
     def close(self) -> None:
-        """Detach everything; idempotent."""
-        self.stop_holding()
-        self._settings.describer.close()
-        for watcher in self._watchers.values():
-            watcher.close()
-        self._placer.detach()
-        for loaded in self._loaded.values():
-            loaded.close()
-        self._loaded.clear()
-        if self._loader is not None:
-            self._loader.close()
-        self._events.close()
+        """Detach everything; idempotent. What fails keeps nothing else from being closed."""
+        closers: list[Callable[[], None]] = [
+            *(self.stop_holding, self._settings.describer.close),
+            *(watcher.close for watcher in self._watchers.values()),
+            self._placer.detach,
+            *(loaded.close for loaded in self._loaded.values()),
+            *(self._loaded.clear, self._events.close),
+        ]
+        with ExitStack() as last_first:
+            if self._loader is not None:
+                last_first.callback(self._loader.close)
+            for closer in reversed(closers):
+                last_first.callback(closer)
 
 
 def _name_of(mapping: np.void) -> str:

@@ -388,6 +388,7 @@ class Pipeline:
         self._end_processes()
         spans.append(self._join(final=final))
         self._ledger.settle(self._now_ns, final=final)
+        self._memory.see_ended()
         spans.append(self._tell_device_work(final=final))
         spans.append(self._answer(final=final))
         self._give_up(final=final)
@@ -402,17 +403,21 @@ class Pipeline:
 
     def _forget_processes(self) -> None:
         for gone in self._gone:
-            self._ownership.forget_process(gone.tgid)
+            self._forget(gone.tgid)
             self._collectives.forget_process(gone.tgid, gone.time_ns)
             self._fabric.forget_process(gone.tgid, gone.time_ns)
-            self._device.forget_process(gone.tgid)
             self._devices.forget_process(gone.tgid)
-            self._functions.forget(gone.tgid)
             self._processes.end(gone)
-            self._serving_processes.discard(gone.tgid)
         self._gone.clear()
         for tgid in self._processes.expire(self._now_ns):
-            self._ownership.forget_process(tgid)  # anew: something of it may have come since its end
+            self._forget(tgid)  # anew: something of it may have come since its end
+            self._memory.forget(tgid)
+
+    def _forget(self, tgid: int) -> None:
+        self._ownership.forget_process(tgid)
+        self._device.forget_process(tgid)
+        self._functions.forget(tgid)
+        self._serving_processes.discard(tgid)
 
     def _end_processes(self) -> None:
         for gone in self._gone:

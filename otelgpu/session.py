@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otelgpu import __version__
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 FLUSH_SECONDS: Final = 5.0
 RETIRE_SECONDS: Final = 30.0
 """How long a destination that was replaced has to take what was meant for it."""
+ENDED_KEPT: Final = 64
+"""Of so many addresses and signals of destinations that were replaced the counts are told: of the latest."""
 
 
 def own_resource(extra: Mapping[str, AttributeValue]) -> Resource:
@@ -50,7 +53,7 @@ class Session:
     ) -> None:
         self._pipeline = pipeline
         self._exporters = tuple(exporters)
-        self._retired: list[_Retired] = []
+        self._past = _Past()
         self._interval = metric_interval_s
         self._lost: Counter[str] = Counter()
         self._next_metrics = time.monotonic() + (metric_interval_s or 0)
@@ -85,9 +88,7 @@ class Session:
     def deliveries(self) -> list[tuple[int, Delivery]]:
         """What became of what was exported, with the place of each destination; from any thread."""
         found = [(place, each) for place, now in enumerate(self._exporters) for each in now.deliveries()]
-        for retired in tuple(self._retired):
-            found += ((retired.place, each.retired()) for each in retired.exporter.deliveries())
-        return found
+        return found + self._past.deliveries()
 
     def read_own_metrics(self) -> MetricsData:
         """See :meth:`Pipeline.read_own_metrics`."""
@@ -103,9 +104,12 @@ class Session:
     def replace_exporters(self, exporters: Sequence[Exporter]) -> None:
         """Send to these from now on. Those that are not among them deliver what they have, and end."""
         kept = set(map(id, exporters))
-        for place, exporter in enumerate(self._exporters):
-            if id(exporter) not in kept:
-                self._retired.append(_Retired(place, exporter))
+        retired = [
+            _Retired(place, exporter)
+            for place, exporter in enumerate(self._exporters)
+            if id(exporter) not in kept
+        ]
+        self._past = self._past.joined(retired)
         self._exporters = tuple(exporters)
 
     def take(self, inputs: Iterable[Input]) -> None:
@@ -121,11 +125,11 @@ class Session:
     def export_metrics(self) -> None:
         """All metrics as of now, the exporters' own losses among them."""
         self.before_metrics()
+        self._past = self._past.joined()
         lost: Counter[str] = Counter()
-        for exporter in self._all_exporters():
-            for key, count in exporter.stats().items():
-                _, _, reason = key.partition("_lost_")
-                lost[reason] += count if reason else 0
+        for key, count in self._stats().items():
+            _, _, reason = key.partition("_lost_")
+            lost[reason] += count if reason else 0
         for reason, count in (lost - self._lost).items():
             self._pipeline.feed(LossCounted(family="export", reason=reason, count=count))
         self._lost = lost
@@ -142,15 +146,20 @@ class Session:
         self._export(self._pipeline.finish())
         self.export_metrics()
         until = time.monotonic() + deadline_s
-        stats: dict[str, int] = {}
         for exporter in self._all_exporters():
             exporter.close(max(until - time.monotonic(), 0.1))
-            for key, value in exporter.stats().items():
-                stats[key] = stats.get(key, 0) + value
-        return stats
+        return dict(self._stats())
 
     def _all_exporters(self) -> list[Exporter]:
-        return [*self._exporters, *(retired.exporter for retired in self._retired)]
+        """That may still have something to deliver."""
+        return [*self._exporters, *(retired.exporter for retired in self._past.delivering)]
+
+    def _stats(self) -> Counter[str]:
+        """Summed over all that there have been."""
+        stats = Counter(self._past.stats)
+        for exporter in self._all_exporters():
+            stats.update(exporter.stats())
+        return stats
 
     def _export(self, spans: Spans) -> None:
         if len(self._exporters) > 1:
@@ -160,10 +169,54 @@ class Session:
 
 
 class _Retired:
-    """An exporter that takes nothing new, while it delivers what it has; its counts stay."""
+    """An exporter that takes nothing new, while it delivers what it has."""
 
     def __init__(self, place: int, exporter: Exporter) -> None:
-        self.place, self.exporter = place, exporter
-        threading.Thread(
+        self.exporter = exporter
+        self._place = place
+        self._closing = threading.Thread(
             target=exporter.close, args=(RETIRE_SECONDS,), name="otelgpu-retire", daemon=True
-        ).start()
+        )
+        self._closing.start()
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._closing.is_alive()
+
+    def deliveries(self) -> list[tuple[int, Delivery]]:
+        return [(self._place, each.retired()) for each in self.exporter.deliveries()]
+
+
+_Told = tuple[int, str, bool, tuple[str, int] | None]
+"""A place, and what else tells the deliveries there apart: ``kind``, ``metrics``, ``address``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Past:
+    """Destinations that were replaced: those that still deliver, and of all that have ended the sums.
+
+    One that is made anew at each of many reloads takes no more room than one. ``ended``: the latest ones last.
+    """
+
+    delivering: tuple[_Retired, ...] = ()
+    stats: Mapping[str, int] = field(default_factory=dict)
+    ended: Mapping[_Told, Delivery] = field(default_factory=dict)
+
+    def joined(self, retired: Iterable[_Retired] = ()) -> _Past:
+        """With these, too; those that have ended meanwhile become sums."""
+        delivering, stats, ended = [*retired], Counter(self.stats), dict(self.ended)
+        for each in self.delivering:
+            if not each.has_ended:
+                delivering.append(each)
+                continue
+            stats.update(each.exporter.stats())
+            for place, delivery in each.deliveries():
+                told = place, delivery.kind, delivery.metrics, delivery.address
+                before = ended.pop(told, None)
+                ended[told] = before.plus(delivery) if before is not None else delivery
+        kept = dict(list(ended.items())[-ENDED_KEPT:])
+        return _Past(delivering=tuple(delivering), stats=stats, ended=kept)
+
+    def deliveries(self) -> list[tuple[int, Delivery]]:
+        found = [told for each in self.delivering for told in each.deliveries()]
+        return found + [(place, delivery) for (place, *_), delivery in self.ended.items()]

@@ -352,7 +352,10 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
         "family_not_loaded",
     ): "a family's library is there, but the kernel refused the family's programs",
     ("live", "scope_table_full"): "a process could not be brought into scope: more than 32,768 are",
-    ("live", "known_files_full"): "the table of files that need no hold is full; the next load is held again",
+    (
+        "live",
+        "file_not_remembered",
+    ): "the kernel could not note that a file needs no hold; its next load is held again",
     (
         "cuda",
         "detail_lowered",

@@ -33,10 +33,12 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         from importlib import import_module
 
+        from otelgpu.kernel.privileges import take_up
         from otelgpu.kernel.quiet_imports import import_quietly
 
         if cmd_name not in self._MODULES:
             return None
+        take_up()
         import_quietly()
         module = import_module(f"otelgpu.cli.{self._MODULES[cmd_name]}")
         command: click.Command = getattr(module, cmd_name)

@@ -295,7 +295,7 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
     Examples:
       otelgpu agent --export otlp:http://localhost:4317
       otelgpu agent --executable 'python3*' --executable vllm
-      otelgpu agent --config /etc/otelgpu.yaml
+      otelgpu agent --config /etc/otelgpu/otelgpu.yaml
     """
     with Hangups() as hangups:  # from the first moment on: without it, one that comes early ends the agent
         config = configure(options)
@@ -323,6 +323,8 @@ def record(
     **options: Any,
 ) -> None:
     """Write what the probes see to a capture, to be replayed anywhere.
+
+    Without a program and without -p it observes what `agent` would.
 
     \b
     Examples:

@@ -50,7 +50,9 @@ def common_options(command: _Command) -> _Command:
             help="YAML file; see docs/configuration.md.",
         ),
         click.option(
-            "--families", metavar="LIST", help="Comma-separated; default: all (cuda,http,nccl,sched,verbs)."
+            "--families",
+            metavar="LIST",
+            help="Comma-separated; default: all (cuda,file,http,nccl,sched,verbs).",
         ),
     ):
         command = option(command)
@@ -73,7 +75,7 @@ def output_options(command: _Command) -> _Command:
             multiple=True,
             metavar="DEST",
             help="console, file:PATH or otlp[:URL]; repeatable. Default: otlp if OTEL_EXPORTER_OTLP_ENDPOINT "
-            "is set, else file:otelgpu.jsonl.",
+            "is set, else file:otelgpu.jsonl; of record: none.",
         ),
     ):
         command = option(command)

@@ -163,6 +163,10 @@ class MemoryLedger:
                 process.close_window()
                 self.counters["free_missed"] += process.expire(now_ns - OWED_NS)
 
+    def forget(self, tgid: int) -> None:
+        """Drop what came of a process after its end."""
+        self.processes.pop(tgid, None)
+
     def take_ended(self) -> list[ProcessMemory]:
         """Processes that ended since the last call; they hold nothing any more."""
         ended, self._ended = self._ended, []

@@ -22,13 +22,19 @@ GENERATIONS: Final = 16
 LINGER_NS: Final = 15_000_000_000
 """How long a process that ended is still known: its last window is told in this time."""
 
+MADE_UP: Final = 1024
+"""Processes that nobody looked at and that are known all the same: what came of them later than that has no end."""
+
 
 class Processes:
     """The processes of one session."""
 
     def __init__(self) -> None:
         self._resources: dict[int, Resource] = {}
-        self._leaving: deque[tuple[int, int, Resource]] = deque()  # until when, tgid, resource
+        self._made_up: dict[int, None] = {}  # tgids, the oldest first
+        self._leaving: deque[tuple[int, int, Resource | None]] = (
+            deque()
+        )  # until when, tgid, resource if known
         self._departed: set[Resource] = set()
         self._parents: dict[int, int] = {}
 
@@ -37,9 +43,15 @@ class Processes:
 
     def resource(self, tgid: int) -> Resource:
         """What a process is; made up if it ended before anyone could look at it."""
-        if tgid not in self._resources:
-            self._resources[tgid] = resource({"service.name": "unknown_service", "process.pid": tgid})
-        return self._resources[tgid]
+        known = self._resources.get(tgid)
+        if known is None:
+            known = self._resources[tgid] = resource({"service.name": "unknown_service", "process.pid": tgid})
+            self._made_up[tgid] = None
+            if len(self._made_up) > MADE_UP:
+                oldest = next(iter(self._made_up))
+                del self._made_up[oldest]
+                self._departed.add(self._resources.pop(oldest))
+        return known
 
     def known(self, tgid: int) -> Resource | None:
         """What a process is, if somebody looked at it."""
@@ -62,10 +74,12 @@ class Processes:
         before = self._resources.get(seen.tgid)
         changed = before is not None and before != seen.resource
         self._resources[seen.tgid] = seen.resource
+        self._made_up.pop(seen.tgid, None)
         if before is not None and changed and seen.same_program:
             known_now = {(seen.tgid, before): seen.resource}  # it may have ended meanwhile
             self._leaving = deque(
-                (until, tgid, known_now.get((tgid, owner), owner)) for until, tgid, owner in self._leaving
+                (until, tgid, known_now.get((tgid, owner), owner) if owner else None)
+                for until, tgid, owner in self._leaving
             )
             return False
         if before is not None and changed:
@@ -74,18 +88,21 @@ class Processes:
 
     def end(self, gone: ProcessGone) -> None:
         """A process ended."""
-        if gone.tgid in self._resources:
-            self._leaving.append((gone.time_ns + LINGER_NS, gone.tgid, self._resources[gone.tgid]))
+        self._leaving.append((gone.time_ns + LINGER_NS, gone.tgid, self._resources.get(gone.tgid)))
 
     def expire(self, now_ns: int) -> list[int]:
         """Forget those whose time is over, and say which."""
         forgotten: list[int] = []
         while self._leaving and self._leaving[0][0] <= now_ns:
             _, tgid, owner = self._leaving.popleft()
-            self._departed.add(owner)
+            if owner is None and tgid in self._made_up:  # since its end
+                owner = self._resources[tgid]
+            if owner is not None:
+                self._departed.add(owner)
             if self._resources.get(tgid) == owner:  # else its number was given out again
-                del self._resources[tgid]
+                self._resources.pop(tgid, None)
                 self._parents.pop(tgid, None)
+                self._made_up.pop(tgid, None)
                 forgotten.append(tgid)
         return forgotten
 

@@ -1,4 +1,4 @@
-"""What Kubernetes calls the pods of this node. Pure, but for what reads the agent's own environment.
+"""What Kubernetes calls the pods of this node. Pure.
 
 In: Pod objects as the API server writes them (v1, JSON), and the variables that the downward API sets for the
 agent. Out: :class:`Pod`, by uid and by container. Of an object only what is told is read and kept; everything is

@@ -149,11 +149,6 @@ class PodWatch:
         with self._lock:
             return self._counters + self._table.counters
 
-    @property
-    def is_current(self) -> bool:
-        """Whether pods were listed once."""
-        return self._listed.is_set()
-
     def find(self, pod_uid: str, container_id: str) -> Pod | None:
         """The pod that a process is in, as far as the server told."""
         with self._lock:

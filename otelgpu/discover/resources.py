@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from otelgpu.discover.kubernetes import (
@@ -29,10 +29,13 @@ from otelgpu.discover.kubernetes import (
     OwnPod,
     Pod,
 )
-from otelgpu.discover.kubernetes_api import PodWatch
 from otelgpu.discover.processes import PYTHON, ProcessFacts, executable_name, guess_service_name
 from otelgpu.model.inputs import LossCounted, ProcessSeen
+from otelgpu.model.losses import LossReports
 from otelgpu.model.resource import GO, AttributeValue, Resource, resource
+
+if TYPE_CHECKING:
+    from otelgpu.discover.kubernetes_api import PodWatch  # with it comes TLS; most sessions ask nobody
 
 CLAIMED: Final = "otelgpu.claimed."
 """In front of what a process says of where it runs, where nothing else says the same."""
@@ -302,7 +305,7 @@ class Describer:
         self._pods = pods
         self._described: dict[int, _Described] = {}
         self._counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        self._reported: Counter[tuple[str, str]] = Counter()
+        self._reports = LossReports()
         if pods is not None:
             pods.start()
 
@@ -356,11 +359,7 @@ class Describer:
         now = {("identity", reason): count for reason, count in self._counters.items()}
         if self._pods is not None:
             now |= {("kubernetes", reason): count for reason, count in self._pods.counters.items()}
-        grown = Counter(now) - self._reported
-        self._reported += grown
-        return [
-            LossCounted(family=room, reason=reason, count=count) for (room, reason), count in grown.items()
-        ]
+        return self._reports.take(now)
 
     def close(self) -> None:
         """Ask the API server no more. Idempotent."""

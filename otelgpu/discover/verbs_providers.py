@@ -87,9 +87,9 @@ class VerbsProviders:
         )
         self._calls = CountedTable(loaded.map("calls"), np.dtype([("tgid", "<u4")]), btf.dtype("verbs_calls"))
         self._files: dict[verbs_contexts.Inode, ProviderFile | None] = {}
-        self._refused: set[tuple[int, int]] = set()  # (process, object) that were counted
+        self._refused: dict[int, set[int]] = {}  # by process: objects that were counted
         self._scanned: set[int] = set()
-        self._to_scan: list[int] = []
+        self._to_scan: dict[int, None] = {}  # in the order that they came in
         self._gone: set[int] = set()
         self._first: dict[bytes, tuple[int, int, int]] = {}  # key → time and clocks that its counts began at
         self._clocks = (0, 0, 0)  # at the last read: time, posts observed, polls observed
@@ -129,12 +129,14 @@ class VerbsProviders:
         """It may have opened devices already: look for their contexts at the next collection."""
         if tgid not in self._scanned:
             self._scanned.add(tgid)
-            self._to_scan.append(tgid)
+            self._to_scan[tgid] = None
 
     def collect(self, now_ns: int) -> Sequence[Input]:
         """Counts, once a second, and at once of processes that have ended."""
         if self._to_scan:
-            self._scan(self._to_scan.pop(0))
+            oldest = next(iter(self._to_scan))
+            del self._to_scan[oldest]
+            self._scan(oldest)
         if not self._gone and now_ns - self._read_ns < _EVERY_NS:
             return ()
         self._read_ns = now_ns
@@ -147,7 +149,8 @@ class VerbsProviders:
         """It has ended: its last counts are in the next collection."""
         self._gone.add(tgid)
         self._scanned.discard(tgid)
-        self._refused = {key for key in self._refused if key[0] != tgid}
+        self._to_scan.pop(tgid, None)
+        self._refused.pop(tgid, None)
 
     def close(self) -> None:
         """Take the probes off; idempotent."""
@@ -223,12 +226,16 @@ class VerbsProviders:
         windows.start()
 
     def _refuse(self, tgid: int, address: int, reason: str) -> None:
-        if (tgid, address) not in self._refused:
-            self._refused.add((tgid, address))
-            self._counters[reason] += 1
+        """Counted for each object, said once for a process, which may have any number of them."""
+        refused = self._refused.setdefault(tgid, set())
+        if address in refused:
+            return
+        if not refused:
             _log.warning(
                 "process %d: what it posts and polls is not seen (%s)", tgid, reason.replace("_", " ")
             )
+        refused.add(address)
+        self._counters[reason] += 1
 
     def _scan(self, tgid: int) -> None:
         for number, functions in enumerate(verbs_contexts.find_contexts(tgid, self._offsets)):

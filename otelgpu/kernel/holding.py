@@ -71,13 +71,13 @@ class Holding:
             self._guard.dismiss()
             self._guard = None
 
-    def let_go(self, tgid: int, record: np.void) -> None:
+    def let_go(self, record: np.void) -> None:
         """What a ``process_mapping`` tells of has its probes: it goes on, and is not held for this file again."""
         key = struct.pack("<QIxxxx", int(record["inode"]), int(record["device"]))
         try:
             self._process.map("known_files").put(key, b"\1")
         except BpfError:
-            self.counters["known_files_full"] += 1
+            self.counters["file_not_remembered"] += 1
         if record["held"]:
             self._continue(record)
 

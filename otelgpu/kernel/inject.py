@@ -254,7 +254,9 @@ class InjectListener:
         )
         if self._look_at is not None:
             self._look_at(tgid)
-        descriptor = memory.take_descriptor()  # the process may be gone, and its memory closed, before it is sent
+        descriptor = (
+            memory.take_descriptor()
+        )  # the process may be gone, and its memory closed, before it is sent
         # First known, then told: what it writes at once must find a reader.
         self._arrived.append(process)
         os.eventfd_write(self._arrival, 1)

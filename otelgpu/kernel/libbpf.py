@@ -330,16 +330,14 @@ def detach_all(links: Iterable[Link]) -> None:
     done_read, done_write = os.pipe()
     child = os.fork()
     if child == 0:
-        # A second generation, so that nobody has to wait for it.
-        if os.fork() == 0:
-            try:
+        try:
+            if os.fork() == 0:  # a second generation, so that nobody has to wait for it
                 os.closerange(0, 3)
                 os.close(done_write)
                 os.read(done_read, 1)
                 _close_all(link.detach for link in held)
-            finally:
-                os._exit(0)
-        os._exit(0)
+        finally:
+            os._exit(0)
     os.close(done_read)
     os.waitpid(child, 0)
     for link in held:

@@ -102,6 +102,12 @@ def record_struct(btf: Btf, family: str, kind: str) -> str:
     return own if btf.has_struct(own) else f"{family}_call"
 
 
+def record_structs(btf: Btf, family: str) -> dict[int, str]:
+    """The structs of a family's records by the number of their kind."""
+    kinds = btf.enumerators(f"{family}_kind")
+    return {number: record_struct(btf, family, name) for name, number in kinds.items()}
+
+
 @dataclass
 class LoadedFamily:
     """A loaded object with its ring and counters."""
@@ -114,10 +120,7 @@ class LoadedFamily:
 
     def __post_init__(self) -> None:
         btf, family = self.image.btf, self.image.family
-        kinds = {
-            number: record_struct(btf, family, name)
-            for name, number in btf.enumerators(f"{family}_kind").items()
-        }
+        kinds = record_structs(btf, family)
         self._structs = [(name, btf.dtype(name)) for name in dict.fromkeys(kinds.values())]
         names = [name for name, _ in self._structs]
         self._struct_of = np.zeros(max(kinds) + 1, dtype=np.uint8)  # by kind: position in _structs
@@ -291,7 +294,11 @@ def load_family(
             program.set_autoload(program.name in loaded)
         opened.load()
         running = [program for name, program in opened.programs.items() if name in loaded]
-        return LoadedFamily(image, opened, Ring(opened.maps["ring"].fd, ring_bytes), running)
+        longest = max(
+            image.btf.dtype(name).itemsize for name in record_structs(image.btf, image.family).values()
+        )
+        ring = Ring(opened.maps["ring"].fd, ring_bytes, longest=longest)
+        return LoadedFamily(image, opened, ring, running)
     except BaseException:
         opened.close()
         raise

@@ -1,8 +1,8 @@
-"""Gives up the privileges that a session does not need once everything is in place.
+"""Takes up the privileges that the program was given, and gives up those that a session needs no more.
 
-The kernel keeps capabilities by thread. So :func:`give_up` is called while there is one thread, and threads that
-start later inherit what it leaves; :mod:`otelgpu.kernel.quiet_imports` keeps numpy from starting others before that.
-What the program to be observed was given is not touched: it was forked before.
+The kernel keeps capabilities by thread. So both are done while there is one thread, and threads that start later
+inherit what it has; :mod:`otelgpu.kernel.quiet_imports` keeps numpy from starting others before that. What the
+program to be observed was given is not touched: it was forked before it is given up.
 
 Source: capabilities(7), capset(2), prctl(2), Documentation/userspace-api/no_new_privs.rst.
 """
@@ -23,12 +23,27 @@ from otelgpu.kernel.capabilities import SPLIT_FROM_ADMIN, Capability, Need, held
 _log = logging.getLogger("otelgpu.privileges")
 
 _VERSION: Final = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
+_SETS: Final = "=6I"  # cap_user_data_t twice: effective, permitted and inheritable, low bits first
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _BITS: Final = 64
 _ENDING_S: Final = 0.2
+
+
+def take_up() -> None:
+    """Make effective what is permitted, which root's is already. To be called first; raises nothing.
+
+    A program file should only permit its capabilities (``setcap …=p``). The kernel refuses to execute one that makes
+    them effective as well (``=ep``) where not all of them may be given, and then nobody says which is missing.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, sets = struct.pack("=Ii", _VERSION, 0), ctypes.create_string_buffer(struct.calcsize(_SETS))
+    if libc.capget(header, sets) == 0:
+        words = list(struct.unpack(_SETS, sets))
+        words[0::3] = words[1::3]
+        libc.capset(header, struct.pack(_SETS, *words))
 
 
 def give_up(needs: Iterable[Need]) -> None:
@@ -67,9 +82,8 @@ def _others_with_more(kept: int) -> list[int]:
 
 
 def _sets(kept: int) -> bytes:
-    """``cap_user_data_t`` twice: effective, permitted and inheritable, low bits first."""
     low, high = kept & 0xFFFF_FFFF, kept >> 32
-    return struct.pack("=6I", low, low, 0, high, high, 0)
+    return struct.pack(_SETS, low, low, 0, high, high, 0)
 
 
 def _check(result: int, what: str) -> None:

@@ -1,7 +1,8 @@
 """A BPF ring buffer, drained in bulk from its mmap: no callback and no Python per record.
 
-Layout: page 0 holds the consumer position, page 1 the producer position, then the data, mapped twice in
-a row so that a record never wraps (kernel/bpf/ringbuf.c). Each record has an 8-byte header: length with
+Layout: page 0 holds the consumer position, page 1 the producer position, then the data twice in a row, so that a
+record never wraps (kernel/bpf/ringbuf.c). Of the second time only what the longest record may reach is mapped here:
+every page of a mapping counts as resident. Each record has an 8-byte header: length with
 BUSY and DISCARD bits, page offset. Neighbouring records of equal length form a run, and a run is one
 strided numpy view, copied out once: a piece at a time, so that a piece is still in the cache when it is looked at.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -29,20 +31,23 @@ Run = npt.NDArray[np.uint8]
 class Ring:
     """One consumer of one ring map.
 
-    ``fd`` is the map's descriptor and ``size`` its capacity in bytes, a power of two.
+    ``fd`` is the map's descriptor, ``size`` its capacity in bytes, a power of two, and ``longest`` the bytes of the
+    longest record.
     """
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, *, longest: int) -> None:
         self.fd = fd
         self.size = size
         self._consumer_page = mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._pages = mmap.mmap(fd, _PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+        beyond = min(-(-longest // _PAGE) * _PAGE, size)
+        self._pages = mmap.mmap(fd, _PAGE + size + beyond, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
         for pages in (self._consumer_page, self._pages):
             pages.madvise(mmap.MADV_DONTFORK)  # a child that outlives this process must not keep the ring
         self._consumer = np.frombuffer(self._consumer_page, dtype="<u8", count=1)
         self._producer = np.frombuffer(self._pages, dtype="<u8", count=1)
         self._data = np.frombuffer(self._pages, dtype=np.uint8, offset=_PAGE)
         self._high_water = 0
+        self._closed = False
 
     def pending_bytes(self) -> int:
         """How much is waiting, headers included."""
@@ -56,14 +61,15 @@ class Ring:
     def drain(self) -> Iterator[Run]:
         """Copy out what was there at the call: uint8 arrays of shape (records, record length), in ring order.
 
-        Space is given back to the kernel piece by piece. A record that is still being written ends the drain.
+        Space is given back to the kernel piece by piece. A record that is still being written ends the drain, and so
+        does :meth:`close`.
         """
         end = int(self._producer[0])
         position = int(self._consumer[0])
         self._high_water = max(self._high_water, end - position)
-        while position < end:
+        while position < end and not self._closed:
             offset = position & (self.size - 1)
-            window = self._data[offset : offset + end - position]
+            window = self._data[offset : min(offset + end - position, self.size)]  # where records may begin
             length = int(window[:4].view("<u4")[0])
             if length & _BUSY:
                 return
@@ -71,7 +77,10 @@ class Ring:
             stride = (size + _HEADER_BYTES + 7) & ~7
             count = run_length(window, length, stride)
             rows = np.lib.stride_tricks.as_strided(
-                window[_HEADER_BYTES:], shape=(count, size), strides=(stride, 1), writeable=False
+                self._data[offset + _HEADER_BYTES :],
+                shape=(count, size),
+                strides=(stride, 1),
+                writeable=False,
             )
             if length & _DISCARD:
                 position += count * stride
@@ -85,10 +94,14 @@ class Ring:
                 yield piece
 
     def close(self) -> None:
-        """Unmap."""
-        del self._consumer, self._producer, self._data
-        self._consumer_page.close()
-        self._pages.close()
+        """Unmap; idempotent. From here on nothing waits."""
+        self._closed = True
+        self._consumer = self._producer = np.zeros(1, dtype="<u8")
+        self._data = np.empty(0, dtype=np.uint8)
+        for pages in (self._consumer_page, self._pages):
+            # A drain that an error cut short has a view, and unmaps as it is forgotten.
+            with suppress(BufferError):
+                pages.close()
 
 
 def run_length(window: npt.NDArray[np.uint8], length: int, stride: int) -> int:

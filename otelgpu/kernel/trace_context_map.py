@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 import struct
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +33,7 @@ MAX_THREADS: Final = 1 << 14
 _KEY: Final = struct.Struct("<Q")
 _VALUE: Final = struct.Struct("16s8s")
 _MAP_LINK: Final = "anon_inode:bpf-map"
+_RETRY_S: Final = 30.0  # each try to pin forks
 _BPF_MAP_TYPE_LRU_HASH: Final = 9  # include/uapi/linux/bpf.h
 
 
@@ -83,6 +85,15 @@ def _fields(path: str) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Of a pin: another one has another."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _number(descriptor: int) -> str:
     """Of a map, among all that the kernel has had."""
     return _fields(f"/proc/self/fdinfo/{descriptor}").get("map_id", "")
@@ -104,9 +115,10 @@ def _is_held_by_others(descriptor: int) -> bool:
 class TraceContextMap:
     """What threads work for, told to whoever reads the map; the one that is pinned, else one of our own.
 
-    What was put is taken out again by :meth:`close`, which also unpins a map that this object made. If this program is
-    killed before, that map is unpinned by a guard; one that was left all the same, and that nobody has open, is
-    replaced, for what it says is of another time.
+    What was put is taken out again by :meth:`close`, which also unpins a map that this object pinned. If this program
+    is killed before, that map is unpinned by a guard; one that was left all the same, and that nobody has open, is
+    replaced, for what it says is of another time. Who shared it pins it again (:meth:`show`), or goes on with the one
+    that somebody else has pinned there by then.
     """
 
     def __init__(self, path: Path = PINNED_AT) -> None:
@@ -120,6 +132,8 @@ class TraceContextMap:
         self._path = path
         self._told: OrderedDict[bytes, None] = OrderedDict()  # keys that are ours
         self._guard: Guard | None = None
+        self._checked: tuple[int, int] | None = None  # the pin that was found to be our map's
+        self._check_at = 0.0
         opened = self._share()
         if opened is None:
             try:
@@ -145,16 +159,24 @@ class TraceContextMap:
         made = int(self._library.bpf_map_create(_BPF_MAP_TYPE_LRU_HASH, b"traces_ctx_v1", *sizes, None))
         if made < 0:
             raise self._library.error("cannot create the map of trace contexts", made)
-        self._guard = Guard(partial(self._unpin, made), needs=(LOADING,), descriptors=(made,))
+        try:
+            self._pin(made)
+        except BpfError:
+            os.close(made)
+            raise
+        return made
+
+    def _pin(self, made: int) -> None:
+        """From here on this program is the one that unpins it."""
+        guard = self._guard or Guard(partial(self._unpin, made), needs=(LOADING,), descriptors=(made,))
         try:
             self._path.parent.mkdir(mode=0o755, exist_ok=True)
             if code := self._library.bpf_obj_pin(made, os.fsencode(self._path)):
                 raise self._library.error(f"cannot pin a map at {self._path}", code)
             self._path.chmod(0o600)  # as OBI's: whatever the umask says, root's other programs may read it
         except (OSError, BpfError) as error:
-            self._guard.dismiss()
+            guard.dismiss()
             self._guard = None
-            os.close(made)
             if isinstance(error, BpfError):
                 raise
             raise BpfError(
@@ -162,7 +184,7 @@ class TraceContextMap:
                 errno=error.errno or 0,
                 hint="mount the BPF file system: mount -t bpf bpf /sys/fs/bpf",
             ) from error
-        return made
+        self._guard = guard
 
     def _unpin(self, made: int) -> None:
         """Unless what is pinned there by now is another's."""
@@ -182,12 +204,47 @@ class TraceContextMap:
         return not self._library.bpf_map_update_elem(self._descriptor, key, _VALUE.pack(trace_id, span_id), 0)
 
     def show(self, contexts: Mapping[tuple[int, int], tuple[bytes, bytes]]) -> None:
-        """Put what threads work for, by (tgid, tid) as (trace id, span id), and take out all that is not in it."""
+        """Put what threads work for, by (tgid, tid) as (trace id, span id), and take out all that is not in it.
+
+        Before that, see to it that it is put where others look for it.
+        """
+        self._check_pin()
         shown = {_KEY.pack(tgid << 32 | tid) for tgid, tid in contexts}
         for key in [key for key in self._told if key not in shown]:
             self._take_out(key)
         for (tgid, tid), (trace_id, span_id) in contexts.items():
             self.put(tgid, tid, trace_id, span_id)
+
+    def _check_pin(self) -> None:
+        """One system call, as long as nothing has changed."""
+        found = _inode(self._path)
+        if (found is not None and found == self._checked) or time.monotonic() < self._check_at:
+            return
+        try:
+            if found is None:
+                self._pin(self._descriptor)
+                _log.info("%s was of a program that has ended: pinned again", self._path)
+            elif self._follow():
+                self._checked, self._check_at = found, 0.0
+        except BpfError as error:
+            if error.errno == errno.EEXIST:
+                return  # somebody was faster
+            if not self._check_at:
+                _log.warning("what threads work for is published where nobody finds it: %s", error)
+            self._check_at = time.monotonic() + _RETRY_S
+
+    def _follow(self) -> bool:
+        """Go on with the map that is pinned; False when there is none any more."""
+        opened = open_trace_contexts(self._path)
+        if opened is None:
+            return False
+        if _number(opened) == _number(self._descriptor):
+            os.close(opened)
+            return True
+        _log.info("%s was made anew by another program", self._path)
+        self._leave()
+        self._descriptor = opened
+        return True
 
     def delete(self, tgid: int, tid: int) -> None:
         """It does no longer; nothing happens if it was never put here."""
@@ -201,15 +258,18 @@ class TraceContextMap:
 
     def close(self) -> None:
         """Idempotent."""
-        if self._descriptor < 0:
-            return
+        if self._descriptor >= 0:
+            self._leave()
+            self._descriptor = -1
+
+    def _leave(self) -> None:
         while self._told:
             self._take_out(next(iter(self._told)))
         if self._guard is not None:
             self._unpin(self._descriptor)
             self._guard.dismiss()
+            self._guard = None
         os.close(self._descriptor)
-        self._descriptor = -1
 
     def __enter__(self) -> Self:
         return self

@@ -122,16 +122,31 @@ class MemoryMetrics:
         self._resource_of = resource_of
         self._site_name = site_name
         self._owners: dict[int, Resource] = {}  # of the processes as they were told last
+        self._ended: list[tuple[ProcessMemory, Resource]] = []  # not told yet, with what they were
         self._sites: dict[tuple[int, str], set[str]] = {}  # tgid, metric → sites that have a series
         self._sums: Counter[tuple[int, str, int, int]] = Counter()  # tgid, metric, device, kind → told so far
 
-    def publish(self, metrics: Metrics) -> None:
-        """Tell how things stand: before each export, after the ledger was settled."""
+    def see_ended(self) -> None:
+        """At each tick, after the ledger was settled: by the next export nobody may know what ended any more."""
         for process in self._ledger.take_ended():
             # A process that began another program ended as the one it was: its resource is the old one.
             owner = self._owners.pop(process.tgid, None) or self._resource_of(process.tgid)
+            self._ended.append((process, owner))
+
+    def forget(self, tgid: int) -> None:
+        """Nothing more is told of a process, nor of what came of it after its end."""
+        self._ledger.forget(tgid)
+        self._owners.pop(tgid, None)
+        if not any(process.tgid == tgid for process, _ in self._ended):
+            self._forget(tgid)
+
+    def publish(self, metrics: Metrics) -> None:
+        """Tell how things stand: before each export, after the ledger was settled."""
+        self.see_ended()
+        for process, owner in self._ended:
             self._tell(metrics, process, owner)
             self._forget(process.tgid)
+        self._ended.clear()
         for tgid, process in self._ledger.processes.items():
             owner = self._owners[tgid] = self._resource_of(tgid)
             self._tell(metrics, process, owner)

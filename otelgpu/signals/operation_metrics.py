@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,17 @@ from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.parts import Part
 from otelgpu.signals.top_kernels import OTHER, TopKernels
 
-_APIS: Final = 1 << 16  # numbers of functions
-
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
     spec: OperationMetric
-    apis: npt.NDArray[np.bool_] | None  # by number of a function: whether it is for it; None: for all
+    apis: npt.NDArray[np.bool_] | None  # by number of a function, the last for all beyond; None: for all
+
+    def of(self, rows: Operations) -> Operations:
+        """Those that it is for."""
+        if self.apis is None:
+            return rows
+        return rows.compress(self.apis[np.minimum(rows["api"], len(self.apis) - 1)])
 
 
 class OperationMeter:
@@ -75,9 +79,7 @@ class OperationMeter:
                 self._metrics.add(spec.metric, signals.scope, owner, labels, count)
 
     def _feed(self, rule: _Rule, part: Part, owner: Resource) -> None:
-        spec, rows = rule.spec, part.rows
-        if rule.apis is not None:
-            rows = rows.compress(rule.apis[rows["api"]])
+        spec, rows = rule.spec, rule.of(part.rows)
         if spec.returned and not (rows["returned"] == 1).all():
             rows = rows.compress(rows["returned"] == 1)
         if not len(rows):
@@ -114,6 +116,6 @@ class OperationMeter:
 
 def _named(spec: OperationMetric, decoder: OperationDecoder) -> npt.NDArray[np.bool_]:
     """Whether each function is one of those that the rule names."""
-    named = np.zeros(_APIS, dtype=np.bool_)
+    named = np.zeros(max(decoder.apis, default=0) + 2, dtype=np.bool_)
     named[[code for code, name in decoder.apis.items() if name in spec.apis]] = True
     return named

@@ -17,7 +17,8 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from tests.backends.programs import CACHE, ChildProcess, Destination, free_ports, missing_program
+from tests.backends.programs import CACHE, ChildProcess, Destination, missing_program
+from tests.rig.ports import free_ports
 
 PROGRAM: Final = CACHE / "otelcol"
 MEMORY_LIMIT_MIB: Final = 512

@@ -23,8 +23,9 @@ from typing import Any, Final, Protocol
 import yaml
 
 from tests.backends.collector import PROGRAM, counted_at
-from tests.backends.programs import POLL_S, ChildProcess, answers, free_ports
+from tests.backends.programs import POLL_S, ChildProcess, answers
 from tests.rig import ROOT
+from tests.rig.ports import free_ports
 
 FOLDER: Final = ROOT / "collector-config"
 PROFILES_GATE: Final = "--feature-gates=service.profilesSupport"

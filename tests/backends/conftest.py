@@ -13,15 +13,11 @@ from tests.backends.engine_session import record_engine
 from tests.backends.jaeger import Jaeger, missing_jaeger, running_jaeger
 from tests.backends.prometheus import Prometheus, missing_prometheus, running_prometheus
 from tests.backends.zipkin import Zipkin, missing_zipkin, running_zipkin
+from tests.rig.marks import mark_folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    missing = missing_collector()
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.backends)
-            if missing is not None:
-                item.add_marker(pytest.mark.skip(reason=missing))
+    mark_folder(items, Path(__file__).parent, pytest.mark.backends, missing_collector())
 
 
 @pytest.fixture(scope="session")

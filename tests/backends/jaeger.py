@@ -6,10 +6,9 @@ otelgpu.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +19,11 @@ from tests.backends.programs import (
     ChildProcess,
     Destination,
     answers,
-    free_ports,
     get_json,
     missing_program,
+    running,
 )
+from tests.rig.ports import free_ports
 from tests.rig.spans import Span, spans_of
 
 PROGRAM: Final = CACHE / "jaeger"
@@ -116,12 +116,6 @@ def _rfc3339(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).isoformat()
 
 
-@contextlib.contextmanager
-def running_jaeger(folder: Path) -> Iterator[Jaeger]:
+def running_jaeger(folder: Path) -> AbstractContextManager[Jaeger]:
     """A Jaeger until the end of the block."""
-    jaeger = Jaeger(folder)
-    try:
-        jaeger.wait_until_ready()
-        yield jaeger
-    finally:
-        jaeger.stop()
+    return running(Jaeger(folder))

@@ -1,4 +1,4 @@
-"""What the backends have in common: where they lie once built, free ports, a child process with a log, JSON by HTTP.
+"""What the backends have in common: where they lie once built, a child process with a log, JSON by HTTP.
 
 Nothing here knows otelgpu.
 """
@@ -9,15 +9,14 @@ import contextlib
 import filecmp
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from tests.rig import RigError
 
@@ -50,15 +49,6 @@ def missing_program(name: str, program: Path, recipe: str) -> str | None:
     return None
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on; all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def get_json(url: str) -> Any:
     """What is there, or None where there is nothing (404)."""
     try:
@@ -77,6 +67,29 @@ def answers(url: str) -> bool:
             return True
     except OSError:
         return False
+
+
+class Backend(Protocol):
+    """A program that was started when this was made."""
+
+    def wait_until_ready(self) -> None:
+        """Return when it answers. Raises `RigError` when it does not come up."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+_B = TypeVar("_B", bound=Backend)
+
+
+@contextlib.contextmanager
+def running(backend: _B) -> Iterator[_B]:
+    """The backend once it answers, until the end of the block."""
+    try:
+        backend.wait_until_ready()
+        yield backend
+    finally:
+        backend.stop()
 
 
 class ChildProcess:

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -16,10 +15,11 @@ from tests.backends.programs import (
     ChildProcess,
     Destination,
     answers,
-    free_ports,
     get_json,
     missing_program,
+    running,
 )
+from tests.rig.ports import free_port
 
 PROGRAM: Final = CACHE / "prometheus"
 
@@ -33,7 +33,7 @@ class Prometheus:
     """Without a configuration it scrapes nothing. It takes samples of the last ten years, as recorded sessions have."""
 
     def __init__(self, folder: Path, configuration: str = "{}") -> None:
-        (port,) = free_ports(1)
+        port = free_port()
         self.address = f"http://127.0.0.1:{port}"
         config = folder / "prometheus.yml"
         config.write_text(configuration)
@@ -81,12 +81,6 @@ class Prometheus:
         self._process.kill()
 
 
-@contextlib.contextmanager
-def running_prometheus(folder: Path, configuration: str = "{}") -> Iterator[Prometheus]:
+def running_prometheus(folder: Path, configuration: str = "{}") -> AbstractContextManager[Prometheus]:
     """A Prometheus until the end of the block; ``configuration`` is YAML."""
-    prometheus = Prometheus(folder, configuration)
-    try:
-        prometheus.wait_until_ready()
-        yield prometheus
-    finally:
-        prometheus.stop()
+    return running(Prometheus(folder, configuration))

@@ -35,8 +35,8 @@ from tests.backends.otlp_messages import (
     span,
     traces,
 )
-from tests.backends.programs import free_ports
 from tests.contract.otlp_servers import Server, grpc_server, http_server
+from tests.rig.ports import free_port
 from tests.unit.export.profile_builders import samples
 
 FILES: Final = config_files()
@@ -116,7 +116,7 @@ def started(folder: Path, file: str) -> Iterator[Started]:
                 ports[part], servers[part] = ports[same[0]], servers[same[0]]
                 continue
             if stand_in.protocol == "none":
-                (ports[part],) = free_ports(1)
+                ports[part] = free_port()
             else:
                 serve: Any = grpc_server if stand_in.protocol == "grpc" else http_server
                 servers[part] = stack.enter_context(serve())

@@ -13,9 +13,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.backends.configured import ConfiguredCollector, configured_collector, wait_for
 from tests.backends.engine_session import replay
 from tests.backends.otlp_messages import attributes_of, sent_metrics, sent_spans, span, trace_id, traces
-from tests.backends.programs import free_ports
 from tests.backends.sessions import GOLDEN
 from tests.contract.otlp_servers import Server, grpc_server
+from tests.rig.ports import free_port
 
 FILES: Final = ["gateway.yaml", "backends/otlp.yaml"]
 NONE: Final = {"SAMPLING_WAIT": "1s", "SAMPLING_REQUESTS_PERCENT": "0", "SAMPLING_REST_PERCENT": "0"}
@@ -249,7 +249,7 @@ def two_of_a_name(tmp_path: Path) -> list[str]:
 
 
 def test_every_span_of_a_trace_goes_to_the_same_gateway(tmp_path: Path, two_of_a_name: list[str]) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     spans = [span("request", trace, number) for trace in range(40) for number in (1, 2)]
     settings = {"GATEWAY_HOST": "gateways", "GATEWAY_PORT": str(port)}
     with (
@@ -269,7 +269,7 @@ def test_every_span_of_a_trace_goes_to_the_same_gateway(tmp_path: Path, two_of_a
 
 def test_a_gateway_that_restarts_gets_what_was_for_it(tmp_path: Path, two_of_a_name: list[str]) -> None:
     """The other one gets only what is its own, though perhaps more than once."""
-    (port,) = free_ports(1)
+    port = free_port()
     spans = [span("request", trace) for trace in range(40)]
     settings = {"GATEWAY_HOST": "gateways", "GATEWAY_PORT": str(port)}
     with (

@@ -11,8 +11,9 @@ import pytest
 from tests.backends.configured import configured_collector, wait_for
 from tests.backends.kubernetes_api import KubernetesApi, deployed_pod, kubernetes_api
 from tests.backends.otlp_messages import SERVICE, metrics, sent_metrics, sent_spans, span, traces
-from tests.backends.programs import free_ports
 from tests.contract.otlp_servers import Server, grpc_server
+from tests.rig.kubernetes import NODE
+from tests.rig.ports import free_port
 
 SIDECAR: Final = ["sidecar.yaml", "backends/otlp.yaml"]
 DAEMONSET: Final = ["daemonset.yaml", "backends/otlp.yaml"]
@@ -53,8 +54,8 @@ CONTAINER: Final = "ab" * 32
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesApi]:
     """A cluster of two pods; the test sends from the address of the second."""
-    llm = deployed_pod("llm", uid="uid-1", node="node-1", address="10.1.2.3", container_id=CONTAINER)
-    app = deployed_pod("app", uid="uid-2", node="node-1", address="127.0.0.1", container_id="cd" * 32)
+    llm = deployed_pod("llm", uid="uid-1", address="10.1.2.3", container_id=CONTAINER)
+    app = deployed_pod("app", uid="uid-2", address="127.0.0.1", container_id="cd" * 32)
     with kubernetes_api(tmp_path_factory.mktemp("api"), [llm, app]) as running:
         yield running
 
@@ -72,7 +73,7 @@ def named(
     }
     folder = tmp_path_factory.mktemp("daemonset")
     settings = {
-        "OTELGPU_NODE_NAME": "node-1",
+        "OTELGPU_NODE_NAME": NODE,
         "KUBERNETES_AUTH": "kubeConfig",
         "KUBECONFIG": str(api.kubeconfig),
     }
@@ -91,7 +92,7 @@ def test_a_pod_is_known_by(named: dict[str, dict[str, Any]], by: str, deployment
     assert resource["k8s.pod.name"] == f"{deployment}-5d9f7c8b6-x2x9z"
     assert resource["k8s.namespace.name"] == "inference"
     assert resource["k8s.deployment.name"] == deployment
-    assert resource["k8s.node.name"] == "node-1"
+    assert resource["k8s.node.name"] == NODE
     assert resource["service.name"] == "llm"
 
 
@@ -112,8 +113,8 @@ def test_another_pod_gets_no_names(named: dict[str, dict[str, Any]]) -> None:
 def test_only_the_pods_of_the_node_are_asked_for(
     named: dict[str, dict[str, Any]], api: KubernetesApi
 ) -> None:
-    assert api.selectors() == {"spec.nodeName=node-1"}
-    assert {path for path, _ in api.asked} == {"/api/v1/pods"}
+    assert api.selectors() == {f"spec.nodeName={NODE}"}
+    assert {path for path, _ in api.server.asked} == {"/api/v1/pods"}
 
 
 def test_a_collector_that_has_no_memory_left_refuses(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_collector_that_has_no_memory_left_refuses(tmp_path: Path) -> None:
 
 
 def test_what_waits_for_a_backend_outlives_the_collector(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     with configured_collector(tmp_path, SIDECAR, OTLP_ENDPOINT=f"http://127.0.0.1:{port}") as collector:
         assert collector.send("traces", traces([span("request", 1)])) == 200
         collector.process.kill()
@@ -146,7 +147,7 @@ LONG: Final = {"gen_ai.input.messages": "x" * 1000}
 
 
 def test_when_the_queue_is_full_it_is_said(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     with configured_collector(
         tmp_path, SIDECAR, OTLP_ENDPOINT=f"http://127.0.0.1:{port}", QUEUE_BYTES=1_000_000
     ) as collector:

@@ -12,12 +12,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import numpy as np
@@ -28,26 +29,38 @@ from otelgpu.export.base import Signal
 from otelgpu.export.otlp import OtlpExporter
 from otelgpu.export.sender import DEFAULT_QUEUE_BYTES
 from otelgpu.export.settings import OtlpSettings
+from otelgpu.session import FLUSH_SECONDS
 from tests.backends.collector import Collector, running_collector
 from tests.contract.otlp_servers import (
     HttpAnswer,
+    Tls,
     grpc_fail,
     grpc_partial,
     grpc_server,
     http_server,
 )
-from tests.kernel.observing import OTELGPU, spans_of
+from tests.kernel.observing import OTELGPU, said_at_start, spans_of
 from tests.rig import LlmServer, build_fakes, start_llm_server
+from tests.rig.certificates import make_expired_certificate
 from tests.rig.faulty_proxy import Fault, faulty_proxy
 from tests.rig.llm_load import LlmLoad
 from tests.unit.export.builders import spans
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to observe the service")
 
-WELL_S, ILL_S = 1.0, 2.5
+WELL_S, ILL_S = 0.7, 1.2
 PAUSE_S = 0.03  # between requests: the file has to be read, too
-FLUSH_S = 5.0  # otelgpu.agent.FLUSH_SECONDS: so long may the end take
+FLUSH_S = 1.0
 END_S = 4.0  # beside that: detaching, the last collection, and a machine that is shared
+IMPATIENT: Final = f"""
+from otelgpu.kernel.quiet_imports import import_quietly
+import_quietly()
+from otelgpu.cli.main import main
+from otelgpu.session import Session
+Session.finish.__defaults__ = ({FLUSH_S},)
+main()
+"""
+"""otelgpu, which takes up to five seconds to deliver what is left, with less time: most tests here use all of it."""
 MANY = 10_000
 ACCOUNT = re.compile(r"^exported (\d+) spans, (\d+) data points(?:; lost: (.*))?$", re.MULTILINE)
 
@@ -69,6 +82,7 @@ class Run:
     seconds: list[float]
     warnings: list[str]
     end_s: float
+    flush_s: float
     rss_kib: int
     failures: list[str] = field(default_factory=list)
 
@@ -79,24 +93,34 @@ class Run:
             assert accepted + lost == produced, self
         assert self.produced[0] > 20, self
         assert self.failures == [], self
-        assert self.end_s < FLUSH_S + END_S, self
+        assert self.end_s < self.flush_s + END_S, self
 
 
 def agent_under_load(
-    service: LlmServer, file: Path, endpoint: str, protocol: str, *, ill: Callable[[], object], **more: str
+    service: LlmServer,
+    file: Path,
+    endpoint: str,
+    protocol: str,
+    *,
+    ill: Callable[[], object],
+    patient: bool = False,
+    **more: str,
 ) -> Run:
-    """Observe, let ``ill`` happen meanwhile, end; ``more``: OTEL_EXPORTER_OTLP_* by the ends of their names."""
+    """Observe, let ``ill`` happen meanwhile, end; ``more``: OTEL_EXPORTER_OTLP_* by the ends of their names.
+
+    ``patient``: as users have it, not :data:`IMPATIENT`.
+    """
     variables = {"ENDPOINT": endpoint, "PROTOCOL": protocol, **more}
     environment = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
     environment["OTELGPU_METRIC_INTERVAL_MS"] = "500"
-    command = [OTELGPU, "attach", "--export=otlp", f"--export=file:{file}", f"-p{service.pid}"]
+    program = [OTELGPU] if patient else [sys.executable, "-c", IMPATIENT]
+    command = [*program, "attach", "--export=otlp", f"--export=file:{file}", f"-p{service.pid}"]
     with (
         LlmLoad(service, pause_s=PAUSE_S) as load,
         subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE, text=True) as agent,
     ):
-        assert agent.stderr is not None
         try:
-            said = "".join(iter_until(agent.stderr, "observing"))
+            said = said_at_start(agent)
             time.sleep(WELL_S)
             healthy = len(load.seconds)
             ill()
@@ -122,16 +146,10 @@ def agent_under_load(
         seconds=seconds,
         warnings=[line for line in said.splitlines() if "WARNING" in line and "OTLP" in line],
         end_s=ended - began,
+        flush_s=FLUSH_SECONDS if patient else FLUSH_S,
         rss_kib=int(rss),
         failures=load.failures,
     )
-
-
-def iter_until(lines: Iterator[str], word: str) -> Iterator[str]:
-    for line in lines:
-        yield line
-        if word in line:
-            return
 
 
 def in_file(path: Path) -> tuple[int, int]:
@@ -148,12 +166,17 @@ def in_file(path: Path) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def well(service: LlmServer, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    """A Collector for all tests that do not look at what it has."""
+    with running_collector(tmp_path_factory.mktemp("sink"), "nop") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def well(service: LlmServer, sink: Collector, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The same with nothing that fails, to compare with."""
-    folder = tmp_path_factory.mktemp("well")
-    with running_collector(folder) as collector:
-        file, endpoint = folder / "all.jsonl", collector.addresses["grpc"]
-        run = agent_under_load(service, file, endpoint, "grpc", ill=lambda: None)
+    file = tmp_path_factory.mktemp("well") / "all.jsonl"
+    run = agent_under_load(service, file, sink.addresses["grpc"], "grpc", ill=lambda: None)
     run.check()
     assert (run.lost, run.accepted, run.warnings) == ({}, run.produced, [])
     return run
@@ -180,7 +203,9 @@ def test_a_collector_that_is_killed_and_started_again(
         time.sleep(0.7)
         collector.start()
 
-    run = agent_under_load(service, tmp_path / "all", collector.addresses[protocol], protocol, ill=restart)
+    run = agent_under_load(
+        service, tmp_path / "all", collector.addresses[protocol], protocol, ill=restart, patient=True
+    )
     run.check()
     assert run.lost == {}
     serves_as_before(well, run)
@@ -195,9 +220,9 @@ def all_spans(data: TracesData) -> list[Span]:
 @pytest.mark.parametrize("fault", [Fault.SLOW, Fault.BLACK_HOLE, Fault.RESET, Fault.GARBAGE])
 @Protocol
 def test_a_way_that_turns_bad(
-    service: LlmServer, well: Run, collector: Collector, tmp_path: Path, protocol: str, fault: Fault
+    service: LlmServer, well: Run, sink: Collector, tmp_path: Path, protocol: str, fault: Fault
 ) -> None:
-    port = int(collector.addresses[protocol].rpartition(":")[2])
+    port = int(sink.addresses[protocol].rpartition(":")[2])
     with faulty_proxy(port) as proxy:
 
         def turn_bad() -> None:
@@ -268,13 +293,13 @@ UNREACHABLE: Sequence[tuple[str, str]] = (
 def test_a_server_that_cannot_be_reached(
     service: LlmServer,
     well: Run,
-    collector: Collector,
+    sink: Collector,
     tmp_path: Path,
     protocol: str,
     what: str,
     endpoint: str,
 ) -> None:
-    endpoint = endpoint.format(collector.addresses[protocol].rpartition(":")[2])
+    endpoint = endpoint.format(sink.addresses[protocol].rpartition(":")[2])
     run = agent_under_load(service, tmp_path / "all", endpoint, protocol, ill=lambda: None)
     run.check()
     serves_as_before(well, run)
@@ -283,15 +308,40 @@ def test_a_server_that_cannot_be_reached(
     assert 2 <= len(run.warnings) <= 4, run.warnings
 
 
+SERVERS: Final[dict[str, Callable[..., AbstractContextManager[Any]]]] = {
+    "grpc": grpc_server,
+    "http/protobuf": http_server,
+}
+
+
+@Protocol
+def test_a_server_whose_certificate_has_expired(
+    service: LlmServer, well: Run, tmp_path: Path, protocol: str
+) -> None:
+    make_expired_certificate(tmp_path)
+    certificate, key = (str(tmp_path / name) for name in ("certificate.pem", "key.pem"))
+    tls = Tls(certificate, certificate, key, client_certificate="", client_key="")
+    with SERVERS[protocol](tls=tls) as server:
+        run = agent_under_load(
+            service, tmp_path / "all", server.address, protocol, ill=lambda: None, CERTIFICATE=certificate
+        )
+    run.check()
+    serves_as_before(well, run)
+    assert run.accepted == (0, 0)
+    assert set(run.lost) == {"spans_lost_shutdown", "points_lost_shutdown"}
+    assert 2 <= len(run.warnings) <= 4, run.warnings
+    assert "certificate" in run.warnings[0].lower()
+
+
 def rss_kib() -> int:
     (found,) = re.findall(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())
     return int(found)
 
 
-def test_a_backlog_of_minutes_takes_no_more_than_its_queue(collector: Collector) -> None:
+def test_a_backlog_of_minutes_takes_no_more_than_its_queue(sink: Collector) -> None:
     """Four queues full of spans at a server that never answers: each one that does not fit is counted."""
     bulk = spans(50_000)
-    with faulty_proxy(int(collector.addresses["grpc"].rpartition(":")[2])) as proxy:
+    with faulty_proxy(int(sink.addresses["grpc"].rpartition(":")[2])) as proxy:
         proxy.fault = Fault.BLACK_HOLE
         variables = {"ENDPOINT": f"http://127.0.0.1:{proxy.port}", "PROTOCOL": "grpc"}
         environment = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
@@ -342,7 +392,7 @@ def test_a_full_disk(service: LlmServer, well: Run, small_disk: Path, tmp_path: 
 def test_a_file_that_is_moved_away_or_removed(service: LlmServer, tmp_path: Path) -> None:
     """As `logrotate` does: what is written goes to the file that was opened, until the agent is started anew."""
     file, moved = tmp_path / "spans", tmp_path / "spans.1"
-    command = [OTELGPU, "attach", f"--export=file:{file}", f"-p{service.pid}", "--duration=3"]
+    command = [OTELGPU, "attach", f"--export=file:{file}", f"-p{service.pid}", "--duration=2"]
     with (
         LlmLoad(service, pause_s=PAUSE_S) as load,
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as agent,

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +15,11 @@ from tests.backends.programs import (
     ChildProcess,
     Destination,
     answers,
-    free_ports,
     get_json,
     missing_program,
+    running,
 )
+from tests.rig.ports import free_port
 
 PROGRAM: Final = CACHE / "zipkin.jar"
 # It runs for a minute: quick to start is better than quick.
@@ -37,7 +37,7 @@ class Zipkin:
     """Traces in memory."""
 
     def __init__(self, folder: Path) -> None:
-        (port,) = free_ports(1)
+        port = free_port()
         self.address = f"http://127.0.0.1:{port}"
         listens = {"port": port, "ip": "127.0.0.1", "protocols[0]": "http"}
         options = [f"--armeria.ports[0].{name}={value}" for name, value in listens.items()]
@@ -71,12 +71,6 @@ class Zipkin:
         self._process.kill()
 
 
-@contextlib.contextmanager
-def running_zipkin(folder: Path) -> Iterator[Zipkin]:
+def running_zipkin(folder: Path) -> AbstractContextManager[Zipkin]:
     """A Zipkin until the end of the block."""
-    zipkin = Zipkin(folder)
-    try:
-        zipkin.wait_until_ready()
-        yield zipkin
-    finally:
-        zipkin.stop()
+    return running(Zipkin(folder))

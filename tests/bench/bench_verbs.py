@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from otelgpu.discover.maps import executable_mappings
 from otelgpu.discover.verbs_contexts import find_contexts, locate
@@ -22,6 +21,7 @@ from otelgpu.kernel.loader import read_image
 from tests.bench.programs import BUILD, BenchError, attached, observer
 from tests.bench.rows import Budget, Row, median, not_measured, spread
 from tests.rig.fakes import build_fakes
+from tests.rig.verbs_client import VerbsClient
 
 NAME: Final = "verbs_cost"
 BUDGET_PERCENT: Final = 1.0
@@ -29,31 +29,13 @@ SETTLE_S: Final = 5.0  # in which the budget learns how often the program calls
 ALWAYS, BUDGETED, BPFTRACE = "always", f"budget of {BUDGET_PERCENT:g} %", "bpftrace, sums in maps"
 
 
-class Client:
-    """tests/fakes/verbs/client.c with libraries of its own."""
+class Client(VerbsClient):
+    """With libraries of its own."""
 
     def __init__(self, folder: Path) -> None:
         shutil.copytree(build_fakes() / "verbs", folder)
-        self.process = subprocess.Popen(
-            [folder / "verbs_client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.pid = self.process.pid
-        for command in ("open", "pair"):
-            if self.ask(command) != "ok":
-                raise BenchError("the stand-in provider could not be opened")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def ask(self, command: str) -> str:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
+        super().__init__(folder)
+        self.do("open", "pair")
 
     def time(self, what: str, calls: int) -> float:
         """ns a call."""

@@ -49,7 +49,7 @@ class RingMemory:
         self._memory = mmap.mmap(self._fd, 0)
         self._bytes = np.frombuffer(self._memory, dtype=np.uint8)
         self._positions = self._bytes[: 2 * mmap.PAGESIZE].view("<u8")
-        self.ring = Ring(self._fd, size)
+        self.ring = Ring(self._fd, size, longest=mmap.PAGESIZE)
 
     def room(self, record_bytes: int) -> int:
         """How many records fit."""

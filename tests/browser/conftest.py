@@ -9,15 +9,11 @@ import pytest
 
 from tests.rig.browser import missing_browser
 from tests.rig.browser_session import BrowserSession, browser_session
+from tests.rig.marks import mark_folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    missing = missing_browser()
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.backends)
-            if missing is not None:
-                item.add_marker(pytest.mark.skip(reason=missing))
+    mark_folder(items, Path(__file__).parent, pytest.mark.backends, missing_browser())
 
 
 @pytest.fixture(scope="session")

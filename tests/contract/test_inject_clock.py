@@ -25,4 +25,6 @@ def test_a_thread_that_is_held_up_while_it_reads_both_clocks_tells_no_false_time
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     asked = int(done.stdout.split()[1])
-    assert 714 < asked < 1000  # in the first half of a millisecond, and twice at each of 28 anchors and hold-ups
+    assert (
+        714 < asked < 1000
+    )  # in the first half of a millisecond, and twice at each of 28 anchors and hold-ups

@@ -13,16 +13,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.bench.sink import Sink, running_sink
 from tests.endurance.growth import WARM_UP, judge
+from tests.rig.cgroup import in_cgroup, own_cgroup
 
 FOLDER = Path(__file__).parents[2] / "build" / "endurance"
-CGROUPS = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 SHOWN = 12
 START_S = 30
 
@@ -40,21 +38,6 @@ class Discarding(Sink):
             self.count += 1
 
 
-@contextmanager
-def own_cgroup() -> Iterator[Path]:
-    """A directory of cgroup v2 for those who are observed."""
-    root = next(each for each in CGROUPS if (each / "cgroup.procs").exists())
-    folder = root / f"otelgpu-endurance-{os.getpid()}"
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        until = time.monotonic() + 10
-        while (folder / "cgroup.procs").read_text() and time.monotonic() < until:
-            time.sleep(0.05)
-        folder.rmdir()
-
-
 def endure(seconds: float, rate: float, samples: Path) -> tuple[list[dict[str, Any]], str]:
     """The samples, and what agent and churn said at their ends. Raises `AssertionError` when one of them failed."""
     samples.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +50,7 @@ def endure(seconds: float, rate: float, samples: Path) -> tuple[list[dict[str, A
         options = ["agent", "--cgroup", str(cgroup), "--export", f"otlp:{sink.url}"]
         environment = os.environ | {
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTELGPU_METRIC_INTERVAL_MS": "10000",
+            "OTELGPU_METRIC_INTERVAL_MS": "20000",  # longer than a process is remembered after its end
         }
         with log.open("wb") as errors:
             agent = subprocess.Popen([*observed, *options], env=environment, stderr=errors)
@@ -89,10 +72,9 @@ def endure(seconds: float, rate: float, samples: Path) -> tuple[list[dict[str, A
 def _churn(cgroup: Path, seconds: float, rate: float, agent: subprocess.Popen[bytes]) -> str:
     """Let processes come and go in the cgroup; what was done."""
     churn = subprocess.Popen(
-        [sys.executable, "-m", "tests.endurance.churn", f"--rate={rate}"],
+        [*in_cgroup(cgroup), sys.executable, "-m", "tests.endurance.churn", f"--rate={rate}"],
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: (cgroup / "cgroup.procs").write_text("0"),
     )
     try:
         until = time.monotonic() + seconds

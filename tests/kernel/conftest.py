@@ -12,6 +12,7 @@ import pytest
 
 from tests.kernel.observing import Watch
 from tests.rig import build_fakes, missing_compiler
+from tests.rig.marks import mark_folder
 
 _CAP_SYS_ADMIN = 21
 
@@ -36,10 +37,7 @@ def _proven_hindrance() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.kernel)
+    mark_folder(items, Path(__file__).parent, pytest.mark.kernel)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -246,6 +247,15 @@ def run_otelgpu(*arguments: str, timeout_s: float = 60, **options: Any) -> subpr
     )
 
 
+def said_at_start(process: subprocess.Popen[str]) -> str:
+    """What a command says up to the line that it observes; all that it says, when it does not come to that."""
+    assert process.stderr is not None
+    said = ""
+    while "observing" not in said and (line := process.stderr.readline()):
+        said += line
+    return said
+
+
 class Session:
     """A command that observes in a process of its own until the end of the block; its spans as they come."""
 
@@ -322,6 +332,27 @@ def living_programs(ids: set[int]) -> set[int]:
             os.close(descriptor)
             alive.add(number)
     return alive
+
+
+def interrupted_at_terminal(command: Sequence[str], output: Path, *, stdin: str = "") -> int:
+    """Run a command at a terminal of its own, press Ctrl-C there once it has written a line, and return its exit code.
+
+    ``output`` gets what it writes. ``stdin``: a file to read in place of the terminal.
+    """
+    pid, terminal = pty.fork()
+    if pid == 0:
+        if stdin:
+            os.dup2(os.open(stdin, os.O_RDONLY), 0)
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT, 0o644), 1)
+        os.dup2(1, 2)
+        os.execv(command[0], command)
+    try:
+        wait_until(lambda: output.exists() and output.read_text().endswith("\n"), "the program runs", 20)
+        os.write(terminal, b"\x03")
+        _, status = os.waitpid(pid, 0)
+    finally:
+        os.close(terminal)
+    return os.waitstatus_to_exitcode(status)
 
 
 def wait_until(condition: Callable[[], object], what: str, limit_s: float = 10) -> None:

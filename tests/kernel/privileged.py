@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.kernel.capabilities import Capability
-from tests.kernel.observing import OTELGPU, cuda_calls, read_spans
+from tests.kernel.observing import OTELGPU, cuda_calls, read_spans, said_at_start
 from tests.rig import CudaClient, fake_cudart_path, start_cuda_client
 
 AGENT_S: Final = 60
@@ -101,10 +101,7 @@ def attach(folder: Path, prefix: Collection[str], *options: str, agent: int = 0)
             text=True,
             cwd=out,
         )
-        assert session.stderr is not None
-        said = ""
-        while "observing" not in said and (line := session.stderr.readline()):
-            said += line
+        said = said_at_start(session)
         if "observing" in said:
             for program in running.values():
                 program.finish()

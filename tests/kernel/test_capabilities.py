@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from otelgpu.kernel import capabilities as needs
 from otelgpu.kernel.capabilities import Capability, Need
 from tests.kernel.observing import OTELGPU, wait_until
 from tests.kernel.privileged import CALLS, NOBODY, OTHER_USER, Heard, attach, limited
+from tests.rig import ROOT
 
 pytestmark = pytest.mark.usefixtures("kernel")
 
@@ -175,6 +178,52 @@ def test_check_names_what_is_missing_for_each_feature() -> None:
     for need in (needs.LOADING, *needs.TOLD):
         assert f"missing: {needs.names(sorted(need.capabilities))}" in told.stdout
         assert need.without in " ".join(told.stdout.split())
+
+
+PERMITTED_ONLY: Final = """
+import ctypes, struct, sys
+from otelgpu.cli.main import main
+from otelgpu.kernel import privileges, quiet_imports  # read before: nobody may look into the checkout
+libc, header, sets = ctypes.CDLL(None), struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+assert libc.capget(header, sets) == 0
+words = list(struct.unpack("=6I", sets))
+words[0::3] = [0, 0]
+assert libc.capset(header, struct.pack("=6I", *words)) == 0
+sys.argv.pop(0)
+main()
+"""
+"""As of a file with capabilities that are not made effective (``setcap …=p``)."""
+
+
+def test_what_is_only_permitted_is_made_effective(place: Path) -> None:
+    prefix = [*limited(KEPT, uid=NOBODY), sys.executable, "-c", PERMITTED_ONLY]
+    heard = attach(place, prefix, agent=NOBODY)
+    assert_seen(heard)
+    assert "WARNING" not in heard.said, heard.said
+
+
+@pytest.mark.parametrize("missing", sorted(needs.LOADING.capabilities), ids=str)
+def test_an_interpreter_with_the_capabilities_of_the_image_runs_with_fewer_and_says_which_are_missing(
+    missing: Capability, place: Path
+) -> None:
+    setcap = re.search(r"setcap (\S+) ", (ROOT / "deploy" / "Dockerfile").read_text())
+    assert setcap is not None
+    if shutil.which("setcap") is None:
+        pytest.skip("needs setcap: apt-get install libcap2-bin")
+    interpreter = interpreter_in(place)
+    subprocess.run(["setcap", setcap[1], interpreter], check=True)
+    command = [*limited(KEPT - {missing}), interpreter, OTELGPU, "check", "--quick"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 1, told.stderr
+    assert f"missing: {missing}\n" in told.stdout
+
+
+def interpreter_in(folder: Path) -> Path:
+    """A copy of this one in an environment with the same packages."""
+    (folder / "bin").mkdir()
+    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), folder)
+    (folder / "lib").symlink_to(Path(sys.prefix, "lib"))
+    return Path(shutil.copy(Path(sys.executable).resolve(), folder / "bin" / "python3"))
 
 
 def test_another_user_without_capabilities_gets_lines_and_no_traceback(place: Path) -> None:

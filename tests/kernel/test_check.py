@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.kernel.observing import OTELGPU
-from tests.kernel.test_verbs_capture import Client
 from tests.rig.fakes import build_fakes
+from tests.rig.verbs_client import VerbsClient
 
 pytestmark = pytest.mark.usefixtures("kernel")
 
@@ -39,7 +39,7 @@ def test_a_copy_of_nccl_tells_its_version_and_whether_its_layout_is_known() -> N
 def test_the_provider_of_an_open_device_is_named() -> None:
     if not (build_fakes() / "verbs" / "verbs_client").exists():
         pytest.skip("the headers of libibverbs are not installed (Debian: libibverbs-dev)")
-    with Client() as client:
+    with VerbsClient() as client:
         before = verdict(client.pid, "verbs")["sees"]
         client.do("open")
         after = verdict(client.pid, "verbs")["sees"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.observing import OTELGPU, cuda_calls, read_spans
+from tests.kernel.observing import OTELGPU, cuda_calls, read_spans, said_at_start
 from tests.kernel.privileged import limited
 from tests.kernel.test_capabilities import KEPT
 from tests.rig import ROOT, build_fakes, start_cuda_client
@@ -50,10 +50,7 @@ def observed_by(
         agent = subprocess.Popen(
             [*prefix, *command.split(), *arguments], stderr=subprocess.PIPE, text=True, cwd=ROOT
         )
-        assert agent.stderr is not None
-        said = ""
-        while "observing" not in said and (line := agent.stderr.readline()):
-            said += line
+        said = said_at_start(agent)
         if "observing" in said:
             client.finish()
             agent.terminate()

@@ -24,7 +24,7 @@ from otelgpu.model.resource import resource
 from otelgpu.pipeline import Pipeline
 from tests.kernel.observing import wait_until
 from tests.rig import start_cuda_client
-from tests.rig.cgroup import in_cgroup, own_cgroup
+from tests.rig.cgroup import in_cgroup, own_cgroup, remove_cgroup
 from tests.rig.kubernetes import NODE, api_server, pod_object
 from tests.unit.model.builders import Row, read_out
 
@@ -39,11 +39,8 @@ def pod_cgroup(pod_uid: str, container_id: str) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            until = time.monotonic() + 5
-            while (folder / "cgroup.procs").read_text() and time.monotonic() < until:
-                time.sleep(0.02)
             for each in (folder, folder.parent, pods):
-                each.rmdir()
+                remove_cgroup(each)
 
 
 def test_spans_carry_the_names_of_the_pod_that_come_while_it_runs(tmp_path: Path) -> None:

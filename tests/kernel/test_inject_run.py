@@ -7,7 +7,6 @@ can be seen from inside: of a statically linked runtime, its calls into the driv
 from __future__ import annotations
 
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -24,11 +23,11 @@ from tests.kernel.observing import (
     OTELGPU,
     Session,
     cuda_calls,
+    interrupted_at_terminal,
     probed,
     read_metrics,
     read_spans,
     run_otelgpu,
-    wait_until,
 )
 from tests.kernel.test_correlation import by_response, send
 from tests.kernel.test_linking import COUNTS, calls_of, kernels_of, named, options
@@ -305,17 +304,7 @@ def test_a_signal_is_passed_on_and_the_program_s_end_is_still_seen(
 def test_ctrl_c_at_a_terminal_reaches_the_program_once(tmp_path: Path) -> None:
     traces, output = tmp_path / "traces.jsonl", tmp_path / "output.txt"
     command = [OTELGPU, *INJECT, f"--export=file:{traces}", "--", sys.executable, "-c", PATIENT]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT, 0o644), 1)
-        os.dup2(1, 2)
-        os.execv(command[0], [*command, str(fake_cudart_path())])
-    try:
-        wait_until(lambda: output.exists() and output.read_text().endswith("\n"), "the program runs", 20)
-        os.write(terminal, b"\x03")
-        _, status = os.waitpid(pid, 0)
-    finally:
-        os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 5, output.read_text()
+    code = interrupted_at_terminal([*command, str(fake_cudart_path())], output)
+    assert code == 5, output.read_text()
     assert "[2]\n" in output.read_text()  # and not [2, 2]
     assert cuda_calls(read_spans(traces))["cudaDeviceSynchronize"] == 13

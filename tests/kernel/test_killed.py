@@ -1,6 +1,6 @@
 """An agent that is killed at any moment: the observed service does not notice, and nothing of it stays behind.
 
-``OTELGPU_KILLS`` says how often (30), from two sides at once.
+``OTELGPU_KILLS`` says how often (20), from two sides at once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from tests.rig import start_llm_server
 from tests.rig.bpf_objects import list_objects, orphans
 from tests.rig.llm_load import LlmLoad
 
-KILLS = int(os.environ.get("OTELGPU_KILLS", "30"))
+KILLS = int(os.environ.get("OTELGPU_KILLS", "20"))
 SIDES = 2
+MOMENTS = 4  # of so many kills in a row, one is while the agent detaches
 LATEST_S = 1.4  # by then an agent has everything in place, and works
 GONE_S = 15.0
 MARK = "OTELGPU_TEST_MARK"
@@ -68,9 +69,9 @@ def kill_at_some_moment(number: int, pid: int, folder: Path) -> str:
     draw = random.Random(number)
     mark, temporary = uuid.uuid4().hex, folder / str(number)
     temporary.mkdir()
-    command = ["attach", *WAYS[number % len(WAYS)], "--export=file:/dev/null", f"-p{pid}"]
+    command = ["attach", *WAYS[number // MOMENTS % len(WAYS)], "--export=file:/dev/null", f"-p{pid}"]
     with agent(mark, temporary, *command) as process:
-        if number % 4 == 3:
+        if number % MOMENTS == 0:
             assert process.stderr is not None
             assert any("observing" in line for line in process.stderr)
             process.send_signal(signal.SIGTERM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from tests.kernel.observing import (
     OTELGPU,
     cuda_calls,
     held_programs,
+    interrupted_at_terminal,
     living_programs,
     probed,
     read_spans,
@@ -132,21 +132,10 @@ def test_a_signal_is_passed_on_and_the_program_s_end_is_still_seen(
 def test_ctrl_c_at_a_terminal_reaches_the_program_once(tmp_path: Path) -> None:
     traces, output = tmp_path / "traces.jsonl", tmp_path / "output.txt"
     command = [OTELGPU, "run", f"--export=file:{traces}", "--", sys.executable, "-c", PATIENT]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        # Standard input is elsewhere, as in `otelgpu run … < prompts`: the terminal is still the terminal.
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT, 0o644), 1)
-        os.dup2(1, 2)
-        os.execv(command[0], [*command, str(fake_cudart_path())])
-    try:
-        wait_until(lambda: output.exists() and output.read_text().endswith("\n"), "the program runs", 20)
-        os.write(terminal, b"\x03")
-        _, status = os.waitpid(pid, 0)
-    finally:
-        os.close(terminal)
+    # Standard input is elsewhere, as in `otelgpu run … < prompts`: the terminal is still the terminal.
+    code = interrupted_at_terminal([*command, str(fake_cudart_path())], output, stdin="/dev/null")
     said = output.read_text()
-    assert os.waitstatus_to_exitcode(status) == 5, said
+    assert code == 5, said
     assert "[2]\n" in said  # and not [2, 2]
     assert cuda_calls(read_spans(traces))["cudaDeviceSynchronize"] == 13
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -22,17 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.kernel.observing import OTELGPU, held_programs, probed, read_metrics, read_spans, wait_until
 from tests.rig import start_cuda_client
 from tests.rig.cuda_client import CudaClient
+from tests.rig.ports import free_port
 from tests.rig.spans import cuda_calls
 
 CALLS = 9_973  # prime
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class Agent:
@@ -109,7 +102,7 @@ class Agent:
     def client(self, **options: Any) -> Iterator[CudaClient]:
         """A client that waits before its first call, until it is observed."""
         with start_cuda_client(**options) as client:
-            wait_until(lambda: self.libraries_of(client.pid), "the client is observed")
+            wait_until(lambda: self.libraries_of(client.pid), "the client is observed", 30)
             yield client
 
     def stop(self) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.kernel.observing import OTELGPU
-from tests.kernel.test_verbs_capture import Client
 from tests.rig import start_ranks
 from tests.rig.cuda_client import start_cuda_client
 from tests.rig.fakes import build_fakes
+from tests.rig.verbs_client import VerbsClient
 
 pytestmark = pytest.mark.usefixtures("kernel")
 
@@ -83,14 +83,14 @@ def test_the_rank_that_is_late_is_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def client() -> Iterator[Client]:
+def client() -> Iterator[VerbsClient]:
     if not (build_fakes() / "verbs" / "verbs_client").exists():
         pytest.skip("the headers of libibverbs are not installed (Debian: libibverbs-dev)")
-    with Client() as made:
+    with VerbsClient() as made:
         yield made
 
 
-def test_work_requests_of_a_queue_pair_are_seen(client: Client) -> None:
+def test_work_requests_of_a_queue_pair_are_seen(client: VerbsClient) -> None:
     with top("rdma", "-p", str(client.pid), "--json", "--interval", "0.5", "--rdma-budget", "100") as process:
         until(process, lambda frame: True)  # the probes are there
         client.do("open", "pair")

@@ -90,6 +90,60 @@ def test_the_map_of_another_is_shared_and_left_in_its_place(path: Path, holder: 
         ours.close()
 
 
+def entries(*threads: tuple[int, int]) -> dict[tuple[int, int], tuple[bytes, bytes]]:
+    return dict.fromkeys(threads, (TRACE, SPAN))
+
+
+def test_who_shared_the_map_of_one_that_has_ended_pins_it_again(
+    path: Path, holder: Callable[[], None]
+) -> None:
+    theirs = TraceContextMap(path)
+    holder()
+    with TraceContextMap(path) as ours, TraceContextMap(path) as another:
+        ours.show(entries((3, 4)))
+        theirs.close()
+        assert not path.exists()
+        ours.show(entries((3, 4), (5, 6)))
+        another.show(entries((7, 8)))
+        assert set(dump(path)) == {(3, 4), (5, 6), (7, 8)}
+        assert path.stat().st_mode & 0o777 == 0o600
+        another.close()
+        assert set(dump(path)) == {(3, 4), (5, 6)}
+    assert not path.exists()
+
+
+def test_who_shared_a_map_goes_on_with_the_one_that_took_its_place(
+    path: Path, holder: Callable[[], None]
+) -> None:
+    theirs = TraceContextMap(path)
+    holder()
+    with TraceContextMap(path) as ours:
+        ours.show(entries((3, 4)))
+        theirs.close()
+        with TraceContextMap(path) as newer:
+            newer.show(entries((1, 2)))
+            ours.show(entries((3, 4)))
+            assert set(dump(path)) == {(1, 2), (3, 4)}
+            ours.close()
+            assert set(dump(path)) == {(1, 2)}
+
+
+def test_that_nobody_can_find_the_map_is_said_once(
+    path: Path, holder: Callable[[], None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_context_map, "_RETRY_S", 0.0)
+    theirs = TraceContextMap(path)
+    holder()
+    with TraceContextMap(path) as ours:
+        theirs.close()
+        leave_map(path, 32)
+        for _ in range(3):
+            ours.show(entries((3, 4)))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("what threads work for is published where nobody finds it: ")
+    assert path.exists()
+
+
 def test_no_more_threads_are_remembered_than_the_map_holds(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +192,7 @@ def test_a_map_that_a_killed_program_left_is_made_anew(path: Path, caplog: pytes
     ]
 
 
-def test_a_program_that_is_killed_leaves_no_map(path: Path) -> None:
+def test_a_program_that_is_killed_leaves_no_map_unless_another_shares_it(path: Path) -> None:
     program = (
         "import pathlib, sys\n"
         "from otelgpu.kernel.trace_context_map import TraceContextMap\n"
@@ -150,7 +204,11 @@ def test_a_program_that_is_killed_leaves_no_map(path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
-        assert path.exists()
-        process.kill()
-        process.wait()
-        wait_until(lambda: not path.exists(), "its guard has taken it away")
+        with TraceContextMap(path) as ours:
+            ours.show(entries((3, 4)))
+            process.kill()
+            process.wait()
+            wait_until(lambda: not path.exists(), "its guard has taken it away")
+            ours.show(entries((3, 4)))
+            assert set(dump(path)) == {(3, 4)}
+    assert not path.exists()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -18,44 +16,11 @@ from otelgpu.discover.watchers import WatchSettings
 from otelgpu.model.inputs import Batch, ProcessGone, ProcessSeen
 from tests.kernel.observing import Watch
 from tests.rig.fakes import build_fakes
+from tests.rig.verbs_client import VerbsClient
 
 ALWAYS: Final = float("inf")
 OPERATIONS: Final = ("send", "write", "read", "receive")
 LIMIT_S: Final = 60.0
-Truth = dict[int, dict[str, int]]
-
-
-class Client:
-    """tests/fakes/verbs/client.c, which does what it is told and keeps count."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.process = subprocess.Popen(
-            [(folder or build_fakes() / "verbs") / "verbs_client"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.pid = self.process.pid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def ask(self, command: str) -> str:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
-
-    def do(self, *commands: str) -> None:
-        for command in commands:
-            assert self.ask(command) == "ok", command
-
-    def truth(self) -> Truth:
-        return {int(each["number"]): each for each in json.loads(self.ask("truth"))}
 
 
 @pytest.fixture
@@ -72,11 +37,11 @@ def watch_verbs(stack: ExitStack, budget: float = ALWAYS, **options: Any) -> Wat
 
 
 @pytest.fixture
-def client(stack: ExitStack) -> Client:
-    return stack.enter_context(Client())
+def client(stack: ExitStack) -> VerbsClient:
+    return stack.enter_context(VerbsClient())
 
 
-def observed(watch: Watch, client: Client, *, pairs: str = "pair") -> None:
+def observed(watch: Watch, client: VerbsClient, *, pairs: str = "pair") -> None:
     """The client has a device and two queue pairs that the watch knows of, provider and all."""
     watch.observe(client.pid)
     watch.during(lambda: client.do("open"))
@@ -123,7 +88,7 @@ def expected(truth: dict[str, int]) -> dict[str, int]:
     return {name: value for name, value in truth.items() if name not in ("number", "destroyed", "errors")}
 
 
-def assert_exact(watch: Watch, client: Client) -> None:
+def assert_exact(watch: Watch, client: VerbsClient) -> None:
     """What was counted becomes what the program says."""
     truth = client.truth()
     wanted = {number: expected(each) for number, each in truth.items()}
@@ -139,7 +104,9 @@ def assert_exact(watch: Watch, client: Client) -> None:
     assert told() == wanted
 
 
-def test_posts_and_completions_of_every_kind_are_counted_exactly(stack: ExitStack, client: Client) -> None:
+def test_posts_and_completions_of_every_kind_are_counted_exactly(
+    stack: ExitStack, client: VerbsClient
+) -> None:
     watch = watch_verbs(stack)
     observed(watch, client)
     watch.during(lambda: client.do("post 101", "zero 13", "inline 11", "fail 17", "receive 7", "post 23"))
@@ -152,7 +119,7 @@ def test_posts_and_completions_of_every_kind_are_counted_exactly(stack: ExitStac
 
 
 def test_posts_right_after_a_programs_first_device_are_counted(
-    stack: ExitStack, client: Client, monkeypatch: pytest.MonkeyPatch
+    stack: ExitStack, client: VerbsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is drained between, as if the program were quicker than any collection."""
     monkeypatch.setattr(verbs_devices, "have_devices", lambda: True)
@@ -165,7 +132,7 @@ def test_posts_right_after_a_programs_first_device_are_counted(
     assert {each.tgid for each in watch.inputs if isinstance(each, ProcessSeen)} <= {client.pid}
 
 
-def test_without_sessions_counts_are_the_same(stack: ExitStack, client: Client) -> None:
+def test_without_sessions_counts_are_the_same(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack, sessions=False)
     observed(watch, client)
     watch.during(lambda: client.do("post 29", "fail 7", "poll 2"))
@@ -173,14 +140,14 @@ def test_without_sessions_counts_are_the_same(stack: ExitStack, client: Client) 
 
 
 @pytest.mark.parametrize("length", [1_000, 10_000])
-def test_a_long_chain_is_counted_to_its_end(stack: ExitStack, client: Client, length: int) -> None:
+def test_a_long_chain_is_counted_to_its_end(stack: ExitStack, client: VerbsClient, length: int) -> None:
     watch = watch_verbs(stack)
     observed(watch, client)
     watch.during(lambda: client.do(f"chain {length}"))
     assert_exact(watch, client)
 
 
-def test_a_chain_beyond_the_bound_says_how_much_was_not_read(stack: ExitStack, client: Client) -> None:
+def test_a_chain_beyond_the_bound_says_how_much_was_not_read(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack)
     observed(watch, client)
     watch.during(lambda: client.do("chain 20000"))
@@ -191,14 +158,14 @@ def test_a_chain_beyond_the_bound_says_how_much_was_not_read(stack: ExitStack, c
     assert int(counted["uncounted"]) == 20_000 - 128 * 128
 
 
-def test_queue_pairs_that_signal_all_are_known(stack: ExitStack, client: Client) -> None:
+def test_queue_pairs_that_signal_all_are_known(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack)
     observed(watch, client, pairs="pair all")
     watch.during(lambda: client.do("post 31", "poll 2"))
     assert_exact(watch, client)
 
 
-def test_the_extended_api_is_counted_exactly(stack: ExitStack, client: Client) -> None:
+def test_the_extended_api_is_counted_exactly(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack)
     observed(watch, client, pairs="pair_ex")
     wait_for(watch, lambda: extended_known(watch), "the extended functions")
@@ -216,14 +183,16 @@ def extended_known(watch: Watch) -> bool:
     )
 
 
-def test_threads_that_post_at_once_lose_nothing(stack: ExitStack, client: Client) -> None:
+def test_threads_that_post_at_once_lose_nothing(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack)
     observed(watch, client)
     watch.during(lambda: client.do("threads 7 97", "poll 1"))
     assert_exact(watch, client)
 
 
-def test_queue_pairs_torn_down_under_load_are_told_to_their_end(stack: ExitStack, client: Client) -> None:
+def test_queue_pairs_torn_down_under_load_are_told_to_their_end(
+    stack: ExitStack, client: VerbsClient
+) -> None:
     watch = watch_verbs(stack)
     observed(watch, client)
     watch.during(lambda: client.do("churn 23", "poll 1"))
@@ -236,7 +205,9 @@ def test_queue_pairs_torn_down_under_load_are_told_to_their_end(stack: ExitStack
     wait_for(watch, lambda: len(table.list_keys()) == 2, "entries of destroyed queue pairs deleted")
 
 
-def test_a_process_that_vanishes_has_told_all_and_leaves_nothing(stack: ExitStack, client: Client) -> None:
+def test_a_process_that_vanishes_has_told_all_and_leaves_nothing(
+    stack: ExitStack, client: VerbsClient
+) -> None:
     watch = watch_verbs(stack)
     observed(watch, client)
     watch.during(lambda: client.do("post 37", "poll 1"))
@@ -255,7 +226,9 @@ def test_a_process_that_vanishes_has_told_all_and_leaves_nothing(stack: ExitStac
     assert watch.source._loaded["verbs"].map("contexts").list_keys() == []
 
 
-def test_a_program_attached_to_late_is_counted_without_another_call(stack: ExitStack, client: Client) -> None:
+def test_a_program_attached_to_late_is_counted_without_another_call(
+    stack: ExitStack, client: VerbsClient
+) -> None:
     client.do("open", "pair", "post 3")
     before = client.truth()
     watch = watch_verbs(stack)
@@ -272,7 +245,7 @@ def test_a_program_attached_to_late_is_counted_without_another_call(stack: ExitS
 
 
 def test_a_late_program_is_also_known_by_any_call_that_names_its_context(
-    stack: ExitStack, client: Client, monkeypatch: pytest.MonkeyPatch
+    stack: ExitStack, client: VerbsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("otelgpu.discover.verbs_contexts.find_contexts", lambda *_: iter(()))
     client.do("open", "pair")
@@ -286,7 +259,9 @@ def test_a_late_program_is_also_known_by_any_call_that_names_its_context(
     assert_exact(watch, client)
 
 
-def test_functions_that_are_no_providers_are_refused_and_counted(stack: ExitStack, client: Client) -> None:
+def test_functions_that_are_no_providers_are_refused_and_counted(
+    stack: ExitStack, client: VerbsClient
+) -> None:
     client.do("open", "pair", "hijack")
     watch = watch_verbs(stack)
     watch.observe(client.pid)
@@ -300,7 +275,7 @@ def test_a_library_that_registers_no_driver_is_refused(stack: ExitStack, tmp_pat
     folder = tmp_path / "verbs"
     shutil.copytree(build_fakes() / "verbs", folder)
     (folder / "libnoprov.so").replace(folder / "libfakeprov-rdmav34.so")
-    client = stack.enter_context(Client(folder))
+    client = stack.enter_context(VerbsClient(folder))
     watch = watch_verbs(stack)
     watch.observe(client.pid)
     watch.during(lambda: client.do("open", "pair", "post 3"))
@@ -308,7 +283,7 @@ def test_a_library_that_registers_no_driver_is_refused(stack: ExitStack, tmp_pat
     assert not mapped_providers(watch)
 
 
-def test_the_control_path_is_told_once_each(stack: ExitStack, client: Client) -> None:
+def test_the_control_path_is_told_once_each(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack)
     observed(watch, client)
     watch.during(lambda: client.do("domain", "event"))
@@ -339,7 +314,9 @@ def test_the_control_path_is_told_once_each(stack: ExitStack, client: Client) ->
     assert [(int(e["event"]), int(e["number"]), int(e["object"])) for e in events] == [(10, 1, 0)]
 
 
-def test_latencies_and_single_transfers_while_polls_are_observed(stack: ExitStack, client: Client) -> None:
+def test_latencies_and_single_transfers_while_polls_are_observed(
+    stack: ExitStack, client: VerbsClient
+) -> None:
     watch = watch_verbs(stack, transfers=True)
     observed(watch, client)
     watch.during(lambda: client.do("one 43"))
@@ -355,7 +332,7 @@ def test_latencies_and_single_transfers_while_polls_are_observed(stack: ExitStac
 
 
 def test_of_requests_with_one_id_the_first_is_timed_by_its_own_completion(
-    stack: ExitStack, client: Client
+    stack: ExitStack, client: VerbsClient
 ) -> None:
     watch = watch_verbs(stack, transfers=True)
     observed(watch, client)
@@ -365,7 +342,7 @@ def test_of_requests_with_one_id_the_first_is_timed_by_its_own_completion(
     assert [int(record["bytes"]) for record in watch.records("verbs_transfer")] == [1, 1, 1]
 
 
-def test_entry_probes_alone_count_posts(stack: ExitStack, client: Client) -> None:
+def test_entry_probes_alone_count_posts(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack, return_probes=False)
     client.do("open", "pair")
     watch.observe(client.pid)
@@ -374,7 +351,7 @@ def test_entry_probes_alone_count_posts(stack: ExitStack, client: Client) -> Non
     assert_exact(watch, client)
 
 
-def test_a_budget_of_nothing_probes_nothing(stack: ExitStack, client: Client) -> None:
+def test_a_budget_of_nothing_probes_nothing(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack, budget=0)
     watch.observe(client.pid)
     watch.during(lambda: client.do("open", "pair", "post 5"))
@@ -383,7 +360,7 @@ def test_a_budget_of_nothing_probes_nothing(stack: ExitStack, client: Client) ->
     assert watch.records("verbs_queue_pair")
 
 
-def test_with_a_budget_counts_say_how_long_they_were_observed(stack: ExitStack, client: Client) -> None:
+def test_with_a_budget_counts_say_how_long_they_were_observed(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack, budget=1.0)
     observed(watch, client)
     for _ in range(3):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -48,28 +50,38 @@ def browser_program() -> str | None:
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
-def _run(url: str, budget_ms: int, size: tuple[int, int], action: str) -> str:
-    """What it wrote to its output. The profile is of this run only: pages know nothing of each other."""
+@contextmanager
+def headless(*arguments: str) -> Iterator[tuple[list[str], Path]]:
+    """A command that runs it, and the folder of its profile until the end of the block. Raises `RigError`.
+
+    The profile is of this run only: pages know nothing of each other.
+    """
     program = browser_program()
     if program is None:
         raise RigError(missing_browser() or "")
     with tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True) as profile:
-        command = [
-            program,
+        options = [
             "--headless",
             "--no-sandbox",  # which root cannot have; pages are our own
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--disable-background-networking",
             "--no-first-run",
-            "--hide-scrollbars",
-            "--force-device-scale-factor=1",
             f"--user-data-dir={profile}",
-            f"--window-size={size[0]},{size[1]}",
-            f"--virtual-time-budget={budget_ms}",
-            action,
-            url,
         ]
+        yield [program, *options, *arguments], Path(profile)
+
+
+def _run(url: str, budget_ms: int, size: tuple[int, int], action: str) -> str:
+    """What it wrote to its output."""
+    options = (
+        "--hide-scrollbars",
+        "--force-device-scale-factor=1",
+        f"--window-size={size[0]},{size[1]}",
+        f"--virtual-time-budget={budget_ms}",
+        action,
+    )
+    with headless(*options, url) as (command, _):
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import Any, Final
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-from tests.rig.browser import browser_program, missing_browser
+from tests.rig.browser import headless
 from tests.rig.llm_server import RigError
 
 _TIMEOUT_S: Final = 60.0  # what takes a second takes many on a machine that shares its cores
@@ -133,29 +132,12 @@ class BrowserSession:
 @contextmanager
 def browser_session() -> Iterator[BrowserSession]:
     """A browser of the test's own, with nothing in its profile. Raises `RigError`."""
-    program = browser_program()
-    if program is None:
-        raise RigError(missing_browser() or "")
-    with tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True) as profile:
-        command = [
-            program,
-            "--headless",
-            "--no-sandbox",  # which root cannot have; pages are our own
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--disable-background-networking",
-            "--no-first-run",
-            "--remote-debugging-port=0",
-            f"--user-data-dir={profile}",
-            "about:blank",
-        ]
+    with headless("--remote-debugging-port=0", "about:blank") as (command, profile):
         browser = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            with connect(
-                _tab(Path(profile, "DevToolsActivePort"), browser), max_size=None, proxy=None
-            ) as socket:
+            with connect(_tab(profile / "DevToolsActivePort", browser), max_size=None, proxy=None) as socket:
                 yield BrowserSession(socket)
         finally:
             browser.terminate()

@@ -11,8 +11,22 @@ def make_certificate(folder: Path) -> Path:
     key, certificate, both = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-subj", "/CN=localhost", "-days", "2", "-keyout", key, "-out", certificate],
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2",
+         "-keyout", key, "-out", certificate],
         check=True, capture_output=True,
     )  # fmt: skip
     both.write_bytes(key.read_bytes() + certificate.read_bytes())
+    return both
+
+
+def make_expired_certificate(folder: Path) -> Path:
+    """The same, whose time was over yesterday."""
+    both = make_certificate(folder)
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    done = subprocess.run(
+        ["openssl", "x509", "-in", certificate, "-signkey", key, "-days", "-1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    certificate.write_bytes(done.stdout)
+    both.write_bytes(key.read_bytes() + done.stdout)
     return both

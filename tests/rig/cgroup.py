@@ -29,10 +29,15 @@ def own_cgroup() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        deadline = time.monotonic() + _LEAVE_TIMEOUT_S
-        while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        folder.rmdir()
+        remove_cgroup(folder)
+
+
+def remove_cgroup(folder: Path) -> None:
+    """Once everybody has left it. Raises OSError where somebody does not."""
+    deadline = time.monotonic() + _LEAVE_TIMEOUT_S
+    while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    folder.rmdir()
 
 
 def in_cgroup(folder: Path) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
 """A stand-in for the Kubernetes API server: pods of one node, listed and watched over TLS, and every way to fail.
 
 As the real one, it answers a list with a version, tells a watch what changed since that version, forgets old
-versions (410), and asks for a bearer token. What it does otherwise a test says by :attr:`ApiServer.script`.
+versions (410), and asks for a bearer token. A watch may also begin with what there is (``sendInitialEvents``). What
+it does otherwise a test says by :attr:`ApiServer.script`. Format: Kubernetes API concepts, "Efficient detection of
+changes" and "Streaming lists".
 """
 
 from __future__ import annotations
@@ -128,6 +130,8 @@ class ApiServer:
             self.script.pop(0)(request)
         elif token != self.token:
             refuse(401)(request)
+        elif not url.path.startswith("/api/v1/") or "/pods" not in url.path:
+            refuse(404)(request)
         elif "watch" in query:
             self._watch(request, query)
         else:
@@ -139,14 +143,27 @@ class ApiServer:
         first = int(query.get("continue", "0"))
         last = first + self.page if self.page else len(pods)
         metadata = {"resourceVersion": str(version), "continue": str(last) if last < len(pods) else ""}
-        say(request, {"kind": "PodList", "metadata": metadata, "items": pods[first:last]})
+        say(request, {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods[first:last]})
+
+    def _initial_events(self) -> tuple[int, list[Json]]:
+        """What there is, the mark behind it, and as of which version."""
+        with self._changed:
+            pods, version = list(self._pods.values()), self._version
+        end = {"resourceVersion": str(version), "annotations": {"k8s.io/initial-events-end": "true"}}
+        mark = {"type": "BOOKMARK", "object": {"kind": "Pod", "apiVersion": "v1", "metadata": end}}
+        return version, [*({"type": "ADDED", "object": pod} for pod in pods), mark]
 
     def _watch(self, request: BaseHTTPRequestHandler, query: dict[str, str]) -> None:
         since = int(query.get("resourceVersion") or 0)
         request.send_response(200)
+        request.send_header("Content-Type", "application/json")
         request.send_header("Transfer-Encoding", "chunked")
         request.end_headers()
-        if since < self.forgotten:
+        if query.get("sendInitialEvents") == "true":
+            since, events = self._initial_events()
+            for event in events:
+                _chunk(request, event)
+        elif since < self.forgotten:
             gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
             _chunk(request, {"type": "ERROR", "object": gone})
             request.wfile.write(b"0\r\n\r\n")
@@ -175,7 +192,8 @@ def say(request: BaseHTTPRequestHandler, answer: Json, status: int = 200, **head
     """A whole answer."""
     body = json.dumps(answer).encode()
     request.send_response(status)
-    for name, value in {"Content-Length": str(len(body)), **headers}.items():
+    described = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    for name, value in {**described, **headers}.items():
         request.send_header(name, value)
     request.end_headers()
     request.wfile.write(body)
@@ -183,7 +201,8 @@ def say(request: BaseHTTPRequestHandler, answer: Json, status: int = 200, **head
 
 def refuse(status: int, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
     """Answer with an error, as the API server words it."""
-    return lambda request: say(request, {"kind": "Status", "code": status}, status, **headers)
+    told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status}
+    return lambda request: say(request, told, status, **headers)
 
 
 def write(body: bytes) -> Callable[[BaseHTTPRequestHandler], None]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from otelgpu import pipeline as module
 from otelgpu.correlate import function_names, requests
+from otelgpu.correlate.processes import LINGER_NS
 from otelgpu.families import registry
 from otelgpu.model.engine import EngineItem, EngineMessage, EngineOutput
 from otelgpu.model.exchange import Claim, Exchange, Named, Opened
@@ -537,6 +538,23 @@ def test_a_process_that_ended_or_is_another_program_holds_no_memory(host: Host) 
         _, session = played([*host.inputs(), ends, Tick(time_ns=host.now_ns + 600 * MS)])
         session.read_metrics()
         assert session.metrics.value("gpu.cuda.memory.usage") == 0
+
+
+def test_what_ended_long_before_the_export_is_told_as_what_it_was_and_then_forgotten() -> None:
+    session = pipeline()
+    for tgid in range(300, 320):
+        host = Host(tgid=tgid, now_ns=(tgid - 299) * 1000 * MS)
+        allocate(host, 0xA000, 500)
+        for item in [*host.inputs(), host.gone(), Tick(time_ns=host.now_ns + MS)]:
+            session.feed(item)
+    session.feed(Tick(time_ns=host.now_ns + 2 * LINGER_NS))  # an export a minute is usual
+    told, _ = session.read_metrics()
+    attributes = [{each.key: each.value for each in of.resource.attributes} for of in told.resource_metrics]
+    names = [each["service.name"].string_value for each in attributes]
+    assert (names.count("llm"), names.count("unknown_service")) == (20, 0)
+    left, _ = session.read_metrics()
+    assert [of for of in left.resource_metrics if len(of.resource.attributes) > 1] == []
+    assert session.tracked["process"] == 0
 
 
 def test_metrics_carry_kernel_names_when_asked_to(host: Host) -> None:

@@ -17,6 +17,7 @@ from otelgpu.kernel.ring import Ring, run_length
 
 PAGE = mmap.PAGESIZE
 BUSY, DISCARD = 1 << 31, 1 << 30
+LONGEST = 2048
 
 
 class Producer:
@@ -72,7 +73,7 @@ def drained(ring: Ring) -> list[bytes]:
 
 
 def test_the_most_that_waited_is_told_once(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for _ in range(3):
         producer.submit(b"x" * 24)
     drained(ring)
@@ -84,12 +85,12 @@ def test_the_most_that_waited_is_told_once(producer: Producer) -> None:
 
 
 def test_an_empty_ring_gives_nothing(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     assert (drained(ring), ring.pending_bytes()) == ([], 0)
 
 
 def test_records_of_one_length_come_as_one_run(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for i in range(20):
         producer.submit(bytes([i]) * 24)
     runs = list(ring.drain())
@@ -98,21 +99,21 @@ def test_records_of_one_length_come_as_one_run(producer: Producer) -> None:
 
 
 def test_a_run_ends_where_the_length_changes(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for size in (16, 16, 40, 16, 40, 40, 40):
         producer.submit(bytes(size))
     assert [run.shape for run in ring.drain()] == [(2, 16), (1, 40), (1, 16), (3, 40)]
 
 
 def test_lengths_that_round_to_the_same_stride_are_told_apart(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for size in (17, 24, 24, 18):
         producer.submit(b"x" * size)
     assert [run.shape for run in ring.drain()] == [(1, 17), (2, 24), (1, 18)]
 
 
 def test_the_space_is_given_back(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     producer.submit(bytes(24))
     assert ring.pending_bytes() == 32
     drained(ring)
@@ -120,7 +121,7 @@ def test_the_space_is_given_back(producer: Producer) -> None:
 
 
 def test_a_drained_run_is_not_changed_by_later_records(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     producer.submit(b"a" * 24)
     (run,) = ring.drain()
     while producer.submit(b"b" * 24) is not None:
@@ -132,17 +133,29 @@ def test_a_drained_run_is_not_changed_by_later_records(producer: Producer) -> No
 
 def test_a_record_that_crosses_the_end_is_whole() -> None:
     producer = Producer(start=PAGE - 40)
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     records = [bytes([i]) * 24 for i in range(5)]
     for data in records:
         producer.submit(data)
     assert drained(ring) == records
 
 
+@pytest.mark.parametrize("back", [8, 16, 40, LONGEST])
+def test_the_longest_record_crosses_the_end_with_no_more_mapped_than_it_needs(back: int) -> None:
+    size = 16 * PAGE
+    producer = Producer(size, start=size - back)
+    records = [bytes([i]) * LONGEST for i in range(5)]
+    for data in records:
+        producer.submit(data)
+    os.ftruncate(producer.fd, 2 * PAGE + size + PAGE)  # mapping more than a file has is an error
+    ring = Ring(producer.fd, size, longest=LONGEST)
+    assert drained(ring) == records
+
+
 @pytest.mark.parametrize("start", [0, 8, PAGE - 8, 2**32 - 16, 2**40 + PAGE - 24])
 def test_a_full_ring_is_drained_from_any_position(start: int) -> None:
     producer = Producer(start=start)
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     count = 0
     while producer.submit(struct.pack("<Q", count)) is not None:
         count += 1
@@ -151,7 +164,7 @@ def test_a_full_ring_is_drained_from_any_position(start: int) -> None:
 
 
 def test_a_record_that_is_still_written_ends_the_drain(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     producer.submit(b"a" * 24)
     at = producer.submit(b"b" * 24, BUSY)
     producer.submit(b"c" * 24)
@@ -162,7 +175,7 @@ def test_a_record_that_is_still_written_ends_the_drain(producer: Producer) -> No
 
 
 def test_a_discarded_record_is_passed_over(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for i, flags in enumerate((0, DISCARD, DISCARD, 0)):
         producer.submit(bytes([i]) * 24, flags)
     assert drained(ring) == [bytes([0]) * 24, bytes([3]) * 24]
@@ -170,7 +183,7 @@ def test_a_discarded_record_is_passed_over(producer: Producer) -> None:
 
 
 def test_a_record_that_is_busy_then_discarded(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     at = producer.submit(bytes(24), BUSY)
     assert drained(ring) == []
     producer.commit(at, 24, DISCARD)
@@ -178,14 +191,14 @@ def test_a_record_that_is_busy_then_discarded(producer: Producer) -> None:
 
 
 def test_records_without_a_payload(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for data in (b"", b"", b"x" * 8):
         producer.submit(data)
     assert [run.shape for run in ring.drain()] == [(2, 0), (1, 8)]
 
 
 def test_what_comes_during_a_drain_waits_for_the_next(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     producer.submit(b"a" * 8)
     producer.submit(b"b" * 16)
     drain = ring.drain()
@@ -196,7 +209,7 @@ def test_what_comes_during_a_drain_waits_for_the_next(producer: Producer) -> Non
 
 
 def test_a_drain_that_is_given_up_loses_nothing(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     producer.submit(b"a" * 8)
     producer.submit(b"b" * 16)
     for run in ring.drain():
@@ -209,7 +222,7 @@ def test_a_long_run_comes_in_pieces_each_of_which_frees_its_space(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ring_module, "_PIECE_BYTES", 50)
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for i in range(5):
         producer.submit(bytes([i]) * 24)
     told = [(run[:, 0].tolist(), ring.pending_bytes()) for run in ring.drain()]
@@ -217,11 +230,30 @@ def test_a_long_run_comes_in_pieces_each_of_which_frees_its_space(
 
 
 def test_a_closed_ring_lets_go_of_its_memory(producer: Producer) -> None:
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     producer.submit(b"a" * 8)
     runs = list(ring.drain())
     ring.close()
     assert runs[0].tobytes() == b"a" * 8
+
+
+def test_a_closed_ring_holds_nothing_and_may_be_closed_again(producer: Producer) -> None:
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
+    producer.submit(b"a" * 8)
+    ring.close()
+    ring.close()
+    assert (drained(ring), ring.pending_bytes(), ring.take_fill().high_water) == ([], 0, 0)
+
+
+def test_a_ring_that_is_closed_in_the_middle_of_a_drain_ends_it(producer: Producer) -> None:
+    """As it is when an error cuts the drain short: that is what is to be told, and not what the drain still holds."""
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
+    for size in (8, 16, 8):
+        producer.submit(b"a" * size)
+    drain = ring.drain()
+    assert next(drain).tobytes() == b"a" * 8
+    ring.close()
+    assert list(drain) == []
 
 
 sizes = st.sampled_from([0, 8, 16, 16, 16, 24, 128, 360, 17])
@@ -235,7 +267,7 @@ def test_whatever_was_submitted_comes_out_once_and_in_order(
     start: int, rounds: list[list[tuple[int, int]]]
 ) -> None:
     producer = Producer(start=start)
-    ring = Ring(producer.fd, producer.size)
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
     try:
         number = 0
         for batch in rounds:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +22,8 @@ from otelgpu.session import Session
 class Destination:
     """Takes items into a queue that closing delivers."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        self.port = port
         self.queued = self.accepted = self.points = 0
         self.closed = threading.Event()
 
@@ -46,7 +49,8 @@ class Destination:
         }
 
     def deliveries(self) -> list[Delivery]:
-        return deliveries_of("fake", self.stats(), 7.0)
+        address = ("::1", self.port)
+        return [replace(each, address=address) for each in deliveries_of("fake", self.stats(), 7.0)]
 
 
 class Pipeline:
@@ -111,6 +115,45 @@ def test_the_state_of_what_was_replaced_is_nobody_s_concern() -> None:
         (0, 7.0),
         (0, 0.0),
     ]
+
+
+def test_a_destination_that_is_replaced_again_and_again_leaves_one_sum() -> None:
+    exporters = [Destination() for _ in range(6)]
+    session = opened(exporters[0])
+    for number, exporter in enumerate(exporters[1:], 1):
+        session.take([Tick(time_ns=number)])
+        session.replace_exporters([exporter])
+        assert exporters[number - 1].closed.wait(2)
+    wait_for_those_replaced()
+    gone = weakref.ref(exporters[0])
+    del exporters[:-1]
+    session.export_metrics()
+    assert gone() is None
+    assert [(each.metrics, each.accepted) for _, each in session.deliveries()] == [
+        *((False, 0), (True, 11)),
+        *((False, 15), (True, 0)),
+    ]
+    assert session.finish()["spans_accepted"] == 15 + 2
+
+
+def test_of_endless_addresses_the_latest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "ENDED_KEPT", 4)
+    session = opened(Destination())
+    for port in range(1, 10):
+        session.replace_exporters([Destination(port)])
+        wait_for_those_replaced()
+    session.export_metrics()
+    assert [each.address for _, each in session.deliveries() if each.metrics] == [
+        ("::1", 9),
+        ("::1", 7),
+        ("::1", 8),
+    ]
+
+
+def wait_for_those_replaced() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "otelgpu-retire":
+            thread.join(2)
 
 
 def test_metrics_that_are_kept_elsewhere_are_brought_in_first() -> None:

@@ -14,11 +14,12 @@ const duration = number("duration", "Duration", "ns", (model, row) => model.dura
 const service = text("service", "Service", (model, row) => model.service(row), "minmax(70px, 1fr)");
 const named = (title) => text("name", title, (model, row) => model.name(row), "minmax(140px, 2.4fr)");
 
-function statusOf(model, row) {
+const status = text("status", "Status", (model, row) => {
   const attributes = model.attributes(row);
-  return attributes.get("error.type") ?? attributes.get("http.response.status_code")
+  const found = attributes.get("error.type") ?? attributes.get("http.response.status_code")
     ?? attributes.get("rpc.status_code") ?? (model.isError(row) ? "error" : null);
-}
+  return found === null ? null : String(found);
+}, "minmax(60px, .7fr)");
 
 function membersOf(attributes, key) {
   const value = attributes.get(key);
@@ -32,7 +33,7 @@ const LISTS = [
       time, named("Request"),
       text("model", "Model", attribute("gen_ai.response.model", "gen_ai.request.model"), "minmax(80px, 1fr)"),
       service,
-      text("status", "Status", (model, row) => { const status = statusOf(model, row); return status === null ? null : String(status); }, "minmax(60px, .7fr)"),
+      status,
       number("ttft", "TTFT", "s", attribute("gen_ai.latency.time_to_first_token"), "78px"),
       number("tpot", "TPOT", "s", attribute("otelgpu.gen_ai.time_per_output_token"), "78px"),
       number("gap", "Longest gap", "s", attribute("otelgpu.gen_ai.chunk_gap.max"), "90px"),
@@ -110,7 +111,7 @@ const LISTS = [
     columns: [
       time, named("Root"), service,
       text("reason", "Reason", (model, row) => attribute("otelgpu.unlinked.reason", "otelgpu.hw.error.name", "nccl.sequence.source")(model, row), "minmax(90px, 1fr)"),
-      text("status", "Status", (model, row) => { const status = statusOf(model, row); return status === null ? null : String(status); }, "minmax(70px, .7fr)"),
+      status,
       number("spans", "Spans", "count", (model, row) => model.rowsOfTrace[model.trace(row)].length, "64px"),
       number("launches", "Launches", "count", attribute("cuda.launch.calls"), "74px"),
       duration,

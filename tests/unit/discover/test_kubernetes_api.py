@@ -66,7 +66,7 @@ def test_pods_of_the_node_are_listed_and_watched(asked: Asked) -> None:
     server.put(pod_object("worker-0", POD, container_id=CONTAINER))
     asked.watch.start()
     eventually(lambda: asked.name() == "worker-0")
-    assert asked.watch.is_current and asked.watch.take_changed() and not asked.watch.take_changed()
+    assert asked.watch.wait_for_list(0) and asked.watch.take_changed() and not asked.watch.take_changed()
     by_container = asked.watch.find("", CONTAINER)
     assert by_container is not None and by_container.uid == POD
     server.put(pod_object("worker-1", OTHER))
@@ -232,7 +232,7 @@ def test_what_is_too_large_is_not_read(asked: Asked, monkeypatch: pytest.MonkeyP
     asked.server.script = [write(b" " * 2000)]
     asked.watch.start()
     eventually(lambda: asked.count("too_large") == 1)
-    eventually(lambda: asked.watch.is_current)
+    eventually(lambda: asked.watch.wait_for_list(0))
     asked.server.put(pod_object("worker-0", POD))
     eventually(lambda: asked.count("too_large") == 2)
 
@@ -279,7 +279,7 @@ def test_a_server_that_asks_for_time_has_it(asked: Asked) -> None:
     asked.server.script = [refuse(429, **{"Retry-After": "1"})]
     began = time.monotonic()
     asked.watch.start()
-    eventually(lambda: asked.watch.is_current)
+    eventually(lambda: asked.watch.wait_for_list(0))
     assert asked.count("refused") == 1
     assert time.monotonic() - began >= QUICK.longest_wait  # as long as it asks for, but no longer than that
 

@@ -189,6 +189,14 @@ def test_waits_are_counted_by_what_is_waited_for() -> None:
     assert (counts, metrics.value("gpu.cuda.synchronize.duration")) == ([1, 2, 1], 4.0)
 
 
+def test_a_function_that_has_no_name_is_of_no_metric_that_names_functions() -> None:
+    metrics = measured(
+        kind=[OperationKind.SYNCHRONIZATION] * 2, api=[1 << 15, 65535], duration_ns=[10**9] * 2
+    )
+    counts = [metrics.value(f"gpu.cuda.{what}.synchronize.calls") for what in ("stream", "device", "event")]
+    assert (counts, metrics.value("gpu.cuda.synchronize.duration")) == ([0, 0, 0], 2.0)
+
+
 def test_copies_are_told_apart_by_direction() -> None:
     directions = [CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST, CopyDirection.UNKNOWN]
     metrics = measured(kind=[OperationKind.COPY] * 3, direction=directions, size_bytes=[1, 20, 300])
