@@ -19,12 +19,21 @@ quietly() { # quietly COMMAND…: what it prints is shown if it fails
     "$@" >"$cache/log" 2>&1 || { tail -n 30 "$cache/log" >&2; fail "failed: $* (all of its output: $cache/log)"; }
 }
 
+archive() { # of a suite: where this machine has it from
+    local found
+    # shellcheck disable=SC2016 # apt's own variables
+    found=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' 'Created-By: Packages' |
+        awk -v suite="$1" '$1 == suite { print $2; exit }')
+    [ -n "$found" ] || fail "apt has no archive of $1: this is made on Debian bookworm"
+    echo "$found"
+}
+
 make_base() {
     local root=$cache/root
     say BASE "debootstrap bookworm"
     rm -rf "$root"
-    quietly debootstrap --variant=minbase bookworm "$root" http://deb.debian.org/debian
-    echo 'deb http://deb.debian.org/debian-security bookworm-security main' >>"$root/etc/apt/sources.list"
+    quietly debootstrap --variant=minbase bookworm "$root" "$(archive bookworm)"
+    echo "deb $(archive bookworm-security) bookworm-security main" >>"$root/etc/apt/sources.list"
     # As the official slim images are: no documentation, no translations, now and in what is installed later.
     printf 'path-exclude /usr/share/%s/*\n' doc man info locale lintian >"$root/etc/dpkg/dpkg.cfg.d/docker"
     rm -rf "$root"/usr/share/{doc,man,info,locale,lintian}/* "$root"/var/{cache/apt,lib/apt/lists,log}/*
@@ -51,3 +60,4 @@ build() { # build NAME DOCKERFILE
 }
 build otelgpu deploy/Dockerfile
 build otelgpu-example-service deploy/example-service.Dockerfile
+cp deploy/Dockerfile "$cache/built" # in the end: what was interrupted is not taken for what is ready

@@ -11,6 +11,7 @@ Sources: containerd 2.3, internal/cri/server/container_create_linux.go and pkg/o
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import json
 import os
 import secrets
@@ -26,6 +27,7 @@ from tests.rig.fakes import ROOT
 from tests.rig.llm_server import RigError
 
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "otelgpu", "image")
+DOCKERFILE: Final = ROOT / "deploy" / "Dockerfile"
 _PODMAN: Final = ("podman", "--root", str(CACHE / "storage"), "--runroot", "/run/otelgpu-image")
 _STOP_TIMEOUT_S: Final = 30
 _PROTECTED: Final = ["nosuid", "noexec", "nodev"]
@@ -52,6 +54,9 @@ def missing_image() -> str | None:
             return f"needs {program}: apt-get install --no-install-recommends {program}"
     if not (CACHE / "storage").exists() or _podman("image", "exists", "localhost/otelgpu").returncode:
         return f"no image in {CACHE}: run `make image`"
+    built = CACHE / "built"
+    if not built.exists() or not filecmp.cmp(DOCKERFILE, built, shallow=False):
+        return f"the image in {CACHE} was built from another Dockerfile: run `make image`"
     return None
 
 
