@@ -44,12 +44,12 @@ class Load:
     url: str
     requests: int
     concurrency: int
-    stream: bool
     max_tokens: int
-    api: str
-    model: str
-    prompt: str
-    traceparent: bool
+    stream: bool = True
+    api: str = "chat"
+    model: str = "example-7b"
+    prompt: str = "how long is a piece of string"
+    traceparent: bool = False
 
     @property
     def path(self) -> str:

@@ -27,11 +27,8 @@ def record_engine(capture: Path) -> None:
                 url=server.url,
                 requests=REQUESTS,
                 concurrency=4,
-                stream=True,
                 max_tokens=8,
-                api="chat",
                 model="tiny-engine",
-                prompt="how long is a piece of string",
                 traceparent=True,
             )
         )

@@ -78,17 +78,7 @@ def record_requests(capture: Path) -> list[float]:
     """Observe the example server; the times to first token that it logged, some 180 ms each, in seconds."""
     command = (str(OTELGPU), "record", "-o", str(capture), f"--export=file:{capture}.jsonl", "--")
     with start_llm_server(env={"FAKE_CUDART_KERNEL_US": "7000"}, prefix=command) as server:
-        load = Load(
-            url=server.url,
-            requests=REQUESTS,
-            concurrency=2,
-            stream=True,
-            max_tokens=2,
-            api="chat",
-            model="example-7b",
-            prompt="how long is a piece of string",
-            traceparent=False,
-        )
+        load = Load(url=server.url, requests=REQUESTS, concurrency=2, max_tokens=2)
         assert not [outcome.error for outcome in run(load) if outcome.error]
         return [line["ttft_s"] for line in server.truth(REQUESTS)]
 

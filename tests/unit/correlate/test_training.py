@@ -16,7 +16,8 @@ from otelgpu.correlate.steps_rules import TRAINING
 from otelgpu.correlate.training import COUNTERS, ToldTraining, TrainingSteps
 from otelgpu.correlate.training_notes import COLLECTIVE, MARK, Nature
 from otelgpu.correlate.training_period import REPEATS, Searcher
-from otelgpu.model.operations import OperationKind, Operations, concatenate
+from otelgpu.model.files import FileCall
+from otelgpu.model.operations import OperationKind, Operations, concatenate, operations
 from otelgpu.model.training import Boundary, TrainingStep
 from tests.unit.correlate.training_loops import (
     APIS,
@@ -80,6 +81,20 @@ def test_boundaries_are_the_truth(plan: Plan) -> None:
     steps, found = told(run.operations)
     check(run, found)
     assert steps.periods["found"] == 1
+
+
+def test_files_that_are_read_for_a_batch_are_in_its_step_and_move_no_boundary() -> None:
+    run = simulate(DDP, 1)
+    reads = operations(len(run.truth))
+    reads["kind"], reads["api"], reads["returned"] = OperationKind.FILE, FileCall.READ, 1
+    reads["tgid"], reads["tid"], reads["handle"], reads["size_bytes"] = TGID, MAIN, 4711, 1000
+    reads["start_ns"], reads["duration_ns"] = [start + MS for start, _ in run.truth], MS
+    steps, found = told(concatenate([run.operations, reads]))
+    assert check(run, found)
+    known = steps_of(found)[:-1]
+    assert {(s.parts.file_ns, s.files, s.file_bytes, s.slowest_file) for s in known} == {(MS, 1, 1000, 4711)}
+    assert steps.rows == 0
+    assert not (np.concatenate([each.operations["kind"] for each in found]) == OperationKind.FILE).any()
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "pipeline"])
