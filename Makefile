@@ -16,8 +16,8 @@ ROOT_TESTS = $(wildcard tests/kernel tests/backends tests/browser tests/gpu)
 
 # $(call step,what): progress, one line a step.
 step = @printf '\n== %s\n' '$(1)'
-# $(call pytest,command,folders,options): a folder without tests yet (exit 5) is no failure.
-pytest = $(if $(2),$(1) -m pytest $(2) $(3) $(PYTEST_ARGS) || [ $$? -eq 5 ],echo 'none yet')
+# $(call pytest,command,folders,options): what tools/test.sh makes of it.
+pytest = $(if $(2),tools/test.sh $(1) -m pytest $(2) $(3) $(PYTEST_ARGS),echo 'none yet')
 
 .PHONY: help
 help: ## List the targets
@@ -75,7 +75,7 @@ test-fuzz: $(PYTHON_VENV) ## Each fuzz target for two seconds
 .PHONY: test-kernel
 test-kernel: bpf fakes ## The tests on the running kernel, with backends, a browser and a GPU where they are (root, or sudo)
 	$(call step,kernel and GPU tests on $(shell uname -r))
-	@$(call pytest,$(AS_ROOT),$(ROOT_TESTS),-p no:cacheprovider)
+	@$(call pytest,$(AS_ROOT),$(ROOT_TESTS))
 
 .PHONY: vm
 vm: $(PYTHON_VENV) ## Packages and kernels for the guests of test-kernels and test-rdma (Debian; needs root; once)
@@ -92,7 +92,7 @@ test-kernels: bpf fakes vm ## What works on other kernels, measured in guests: d
 test-rdma: VM_LINES := 7
 test-rdma: bpf vm ## Real RDMA programs over soft RoCE in a guest, observed (five to ten minutes)
 	$(call step,RDMA in a guest)
-	@$(call pytest,$(PYTHON_VENV),tests/vm,-p no:cacheprovider)
+	@$(call pytest,$(PYTHON_VENV),tests/vm)
 
 .PHONY: endurance
 endurance: bpf fakes ## The agent under churn, watched for growth (ENDURANCE_MINUTES=120; root, or sudo)
