@@ -172,13 +172,14 @@ def guess_service_name(facts: ProcessFacts) -> str:
     invoked = command[0].rpartition("/")[2].removeprefix("-")
     if invoked != executable and not PYTHON.fullmatch(invoked) and not _INTERPRETERS.fullmatch(invoked):
         # A title that the program gave itself ("gunicorn: master [app:app]"), or argv[0] of its own.
-        return invoked.split()[0].partition(":")[0] if invoked.split() else executable
+        title = invoked.split()
+        return (title[0].partition(":")[0] if title else "") or executable
     words = iter(command[1:])
     for word in words:
         if is_python and word == "-m":
             return next(words, "").partition(".")[0] or executable
         if is_python and word.startswith("-m") and len(word) > 2:
-            return word[2:].partition(".")[0]
+            return word[2:].partition(".")[0] or executable
         if word in ("-c", "-e", "-", "--command"):
             return executable
         if is_python and word in _PYTHON_VALUED:

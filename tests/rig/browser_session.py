@@ -85,8 +85,10 @@ class BrowserSession:
         raise RigError(f"never true: {expression}")
 
     def click(self, selector: str) -> None:
-        """Press the mouse in the middle of an element."""
+        """Press the mouse in the middle of an element, where it is once what was asked for before is drawn."""
         quoted = json.dumps(selector)
+        frame = "requestAnimationFrame"
+        self.evaluate(f"new Promise(done => {frame}(() => {frame}(() => done(true))))")
         box = self.wait(
             f"(() => {{ const e = document.querySelector({quoted}); if (!e) return null;"
             " e.scrollIntoView({block: 'nearest'}); const b = e.getBoundingClientRect();"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,11 @@ def liar() -> Iterator[int]:
     claims = {"OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=victim,service.name=mine"}
     with subprocess.Popen(["sleep", "60"], env=os.environ | claims) as process:
         try:
+            environment = Path(f"/proc/{process.pid}/environ")
+            until = time.monotonic() + 10
+            while b"victim" not in environment.read_bytes():  # until exec has set it up
+                assert time.monotonic() < until
+                time.sleep(0.001)
             yield process.pid
         finally:
             process.kill()

@@ -66,10 +66,11 @@ def test_descendants_are_found_parents_first() -> None:
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 20
-        while len(found := [pid for pid in descendants(os.getpid()) if pid >= child.pid]) < 2:
+        while not (below := descendants(child.pid)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert found[0] == child.pid
+        found = descendants(os.getpid())
+        assert found.index(child.pid) < found.index(below[0])
     finally:
         child.communicate(b"\n", timeout=20)
 
@@ -108,6 +109,8 @@ def test_a_family_of_processes(tmp_path: Path) -> None:
         (("./trainer", "--token", "s"), "/opt/trainer", "trainer"),
         (("anything",), "/opt/llama-server", "llama-server"),
         ((), "", "python3"),
+        ((":",), "/usr/bin/python3", "python3"),
+        (("python3", "-m.x"), "/usr/bin/python3", "python3"),
     ],
 )
 def test_services_are_named_as_people_call_them(
