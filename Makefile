@@ -47,7 +47,7 @@ lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format
 	@$(PYTHON_VENV) -m ruff check .
 	@$(PYTHON_VENV) -m ruff format --check .
 	$(call step,mypy --strict)
-	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py tools tests/rig tests/backends examples/demo.py examples/demo_jaeger.py
+	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py tools tests/rig tests/backends examples/demo.py examples/demo_jaeger.py examples/demo_profile.py
 	$(call step,clang-format)
 	@$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
 	@echo '$(words $(C_SOURCES)) files are formatted'
@@ -129,6 +129,11 @@ demo-jaeger: setup fakes ## The same through a Collector into Jaeger and back (D
 	$(call step,demo-jaeger)
 	@tools/backends.sh otelcol jaeger
 	@$(AS_ROOT) -m examples.demo_jaeger $(DEMO_ARGS)
+
+.PHONY: demo-profile
+demo-profile: setup ## A training loop that stalls, diagnosed by otelgpu profile -t all (under a minute)
+	$(call step,demo-profile)
+	@$(AS_ROOT) -m examples.demo_profile $(DEMO_ARGS)
 
 .PHONY: docs
 docs: $(PYTHON_VENV) ## Rewrite the tables in docs/ that are made from the code

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -26,6 +26,7 @@ from otelgpu.kernel.libbpf import exit_at_once
 from otelgpu.kernel.trace_context_map import TraceContextMap
 from otelgpu.model.inputs import Input, LossCounted
 from otelgpu.model.losses import LossReports
+from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.telling import Telling
 from otelgpu.selfwatch import SelfWatch
@@ -108,6 +109,7 @@ class Plan:
     publish_context: bool = False  # what threads work for, to other eBPF tools
     health_address: str = ""  # where probes and scrapes are answered; "": nowhere
     seed: int | None = None
+    profiling: ProfileSettings = field(default_factory=ProfileSettings)
 
 
 class Sensors:
@@ -208,6 +210,7 @@ class Agent:
             own=self._own,
             start_unix_ns=self._start.unix_ns,
             telling=self._plan.telling,
+            profiling=self._plan.profiling,
             shorten=short_name,
             demangle=demangle,
         )
@@ -270,6 +273,7 @@ class Agent:
         """Collect what is left, detach, flush."""
         self.watch.stop()
         self._sensors.stop()
+        self._source.complete()
         self._collect()
         if self._told is not None:
             self._told.close()
@@ -304,6 +308,7 @@ def replay(
     exporters: Sequence[Exporter],
     *,
     telling: Telling,
+    profiling: ProfileSettings = ProfileSettings(),  # noqa: B008 (immutable)
 ) -> Outcome:
     """Feed a capture to the exporters. Raises :class:`OtelgpuError` on a damaged one, after a flush."""
     from otelgpu.pipeline import Pipeline
@@ -318,6 +323,7 @@ def replay(
         own=resource(reader.header.own),
         start_unix_ns=reader.header.start_unix_ns,
         telling=telling,
+        profiling=profiling,
         shorten=short_name,
         demangle=demangle,
     )

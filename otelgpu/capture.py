@@ -39,11 +39,14 @@ from otelgpu.model.inputs import (
     ProcessSeen,
     Tick,
 )
+from otelgpu.model.profiles import FrameType
 from otelgpu.model.resource import AttributeValue, resource
+from otelgpu.model.samples import Frame, StackNamed
 
 MAGIC: Final = b"otelgpu capture\n"
 _LENGTH: Final = struct.Struct("<I")
 _FRAME_LIMIT: Final = 256 << 20
+_STACK_FRAMES: Final = 262_144  # that stacks refer to by number; beyond, numbers begin anew
 
 
 class CaptureError(OtelgpuError):
@@ -89,6 +92,27 @@ class _Named(msgspec.Struct, frozen=True, tag="function", array_like=True):
     address: int
     name: str
     known: bool
+
+
+class _StackFrame(msgspec.Struct, frozen=True, array_like=True):
+    type: FrameType
+    name: str
+    file: str
+    line: int
+    system_name: str
+    build_id: str
+    address: int
+
+
+class _Stack(msgspec.Struct, frozen=True, tag="stack", array_like=True):
+    """``frames`` are numbers: of ``new`` ones from ``first`` on, below it of those that earlier stacks brought."""
+
+    tgid: int
+    stack: int
+    truncated: str
+    first: int
+    new: list[_StackFrame]
+    frames: list[int]
 
 
 class _Loss(msgspec.Struct, frozen=True, tag="loss", array_like=True):
@@ -145,9 +169,35 @@ class _HardwareError(msgspec.Struct, frozen=True, tag="hardware_error", array_li
     error: HardwareError
 
 
+_Plain = (
+    Batch
+    | ClockAnchor
+    | ProcessSeen
+    | ProcessGone
+    | FunctionNamed
+    | LossCounted
+    | CallsCounted
+    | Tick
+    | DeviceInput
+    | FabricInput
+)
+"""Inputs that are written without regard to those before."""
+
 _DeviceFrame = _Device | _Readings | _DeviceGone | _ProcessDevices
 _FabricFrame = _Port | _PortReadings | _PairReadings | _PortGone | _HardwareError
-_Frame = _Records | _Clock | _Seen | _Gone | _Named | _Loss | _Counted | _Tick | _DeviceFrame | _FabricFrame
+_Frame = (
+    _Records
+    | _Clock
+    | _Seen
+    | _Gone
+    | _Named
+    | _Stack
+    | _Loss
+    | _Counted
+    | _Tick
+    | _DeviceFrame
+    | _FabricFrame
+)
 
 
 def create_capture(path: Path) -> BinaryIO:
@@ -168,6 +218,7 @@ class CaptureWriter:
         """``file``: what :func:`create_capture` opened at ``path``, where that was done before."""
         self._path = path
         self._encode = msgspec.msgpack.Encoder().encode
+        self._stack_frames: dict[Frame, int] = {}
         self._file = file or create_capture(path)
         try:
             self._file.write(MAGIC)
@@ -177,7 +228,18 @@ class CaptureWriter:
 
     def write(self, item: Input) -> None:
         """Append one input."""
-        self._write(_frame(item))
+        self._write(self._stack(item) if isinstance(item, StackNamed) else _frame(item))
+
+    def _stack(self, item: StackNamed) -> _Stack:
+        """Each distinct frame is written once, with the first stack that has it."""
+        if len(self._stack_frames) >= _STACK_FRAMES:
+            self._stack_frames.clear()
+        known = self._stack_frames
+        first = len(known)
+        numbers = [known.setdefault(frame, len(known)) for frame in item.frames]
+        new = {n: frame for frame, n in zip(item.frames, numbers, strict=True) if n >= first}
+        rows = [_stack_frame(frame) for _, frame in sorted(new.items(), key=lambda each: each[0])]
+        return _Stack(item.tgid, item.stack, item.truncated, first, rows, numbers)
 
     def _write(self, frame: Header | _Frame) -> None:
         data = self._encode(frame)
@@ -211,6 +273,7 @@ class CaptureReader:
             self._file.close()
             raise
         self._decode = msgspec.msgpack.Decoder(_Frame).decode
+        self._stack_frames: list[Frame] = []
 
     def _read_header(self) -> tuple[Header, dict[str, Btf]]:
         if self._file.read(len(MAGIC)) != MAGIC:
@@ -247,8 +310,37 @@ class CaptureReader:
         self.truncated = True
         return None
 
+    def _stack(self, told: _Stack) -> StackNamed:
+        """Raises ValueError for numbers that no frame has."""
+        frames = self._stack_frames
+        if not 0 <= told.first <= len(frames) or told.first + len(told.new) > 2 * _STACK_FRAMES:
+            raise ValueError(f"frames of a stack from {told.first} on after {len(frames)}")
+        del frames[told.first :]
+        frames += [
+            Frame(
+                type=row.type,
+                name=row.name,
+                file=row.file,
+                line=row.line,
+                system_name=row.system_name,
+                build_id=row.build_id,
+                address=row.address,
+            )
+            for row in told.new
+        ]
+        if not all(0 <= number < len(frames) for number in told.frames):
+            raise ValueError("a stack names a frame that there is not")
+        return StackNamed(
+            tgid=told.tgid,
+            stack=told.stack,
+            frames=tuple(frames[number] for number in told.frames),
+            truncated=told.truncated,
+        )
+
     def _input(self, frame: _Frame) -> Input:
         match frame:
+            case _Stack():
+                return self._stack(frame)
             case _Records(family, kind, data):
                 if family not in self.btf:
                     raise CaptureError(f"capture {self._path} describes no family {family}")
@@ -287,7 +379,7 @@ class CaptureReader:
                 return fact
 
 
-def _frame(item: Input) -> _Frame:
+def _frame(item: _Plain) -> _Frame:
     match item:
         case Batch():
             return _Records(item.family, item.kind, item.records.tobytes())
@@ -336,6 +428,13 @@ def _fabric_frame(item: FabricInput) -> _FabricFrame:
             return _PortGone(item)
         case HardwareError():
             return _HardwareError(item)
+
+
+def _stack_frame(frame: Frame) -> _StackFrame:
+    texts = (_text(frame.name), _text(frame.file))
+    return _StackFrame(
+        frame.type, *texts, frame.line, _text(frame.system_name), frame.build_id, frame.address
+    )
 
 
 def _text(text: str) -> str:

@@ -15,11 +15,14 @@ from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 import msgspec
 
 from otelgpu.errors import OtelgpuError
+from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.telling import Detail, OwnSpans, Telling
 
 _PREFIX: Final = "OTELGPU_"
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON_SPANS: Final = ("true", "span_only", "span_and_event")  # of opentelemetry-util-genai
+_ALL: Final = "all"
+_PROFILES: Final = (*ProfileKind, _ALL)
 _RingBytes = Annotated[int, msgspec.Meta(ge=65_536, le=1 << 30)]
 
 
@@ -52,6 +55,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Percent of a core that counting a process's RDMA posts and polls may cost it. 0: neither; 100: all, always."""
     rdma_transfers: bool = False
     """A span for each RDMA work request (while all are counted): for looking into one, not to be left on."""
+    probe_file: str = ""
+    """Functions, USDT and tracepoints to probe beside all that, in a file of JSON (docs/probes.md)."""
+    probe_program: str = ""
+    """BPF in C, compiled by bcc, for the probes of probe_file that name a function of it."""
     file_slow_ms: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1.0
     """Where NCCL is used: calls on files that take so long are told, in steps of training and as metrics."""
     collective_sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
@@ -88,6 +95,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """OTEL_EXPORTER_OTLP_* by their names in small letters without the prefix (endpoint, headers, …)."""
     health_address: str = ""
     """agent: PORT, HOST:PORT or [IPV6]:PORT that serves /healthz, /readyz and /metrics; loopback without a host."""
+    profiles: tuple[str, ...] = ()
+    """Continuous profiles: cpu, python, offcpu, syscall, file, block, cuda, kernel, mem, nccl, verbs; or all."""
+    profile_frequency_hz: Annotated[int, msgspec.Meta(ge=19, le=997)] = 19
+    """How often a second cpu and python look at what runs on each CPU."""
+    profile_interval_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 10.0
+    """How long one profile covers."""
+    profile_off_cpu_us: Annotated[int, msgspec.Meta(ge=0, le=60_000_000)] = 1000
+    """offcpu and python: shorter waits are passed over."""
     drop_privileges: bool = True
     """Give up the capabilities that are not needed once the probes are loaded (docs/privileges.md)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
@@ -110,6 +125,10 @@ def load_config(path: Path | None, environ: Mapping[str, str], flags: Mapping[st
     if config.ring_bytes & (config.ring_bytes - 1):
         place = _place("ring_bytes", path, environ, flags)
         raise ConfigError(f"{place}: {config.ring_bytes} is not a power of two")
+    for kind in config.profiles:
+        if kind not in _PROFILES:
+            place = _place("profiles", path, environ, flags)
+            raise ConfigError(f"{place}: {kind!r} is no kind of profile; write {', '.join(_PROFILES)}")
     return config
 
 
@@ -219,6 +238,19 @@ def telling(config: Config, environ: Mapping[str, str]) -> Telling:
         model_bytes=config.model_bytes,
         memory_bandwidth=config.memory_bandwidth,
         collective_sample_ratio=config.collective_sample_ratio,
+    )
+
+
+def profiling(config: Config) -> ProfileSettings:
+    """What the session is asked to profile: equal observations of an interval are summed, as long as it runs."""
+    asked = config.profiles
+    return ProfileSettings(
+        kinds=frozenset(ProfileKind if _ALL in asked else map(ProfileKind, asked)),
+        frequency_hz=config.profile_frequency_hz,
+        off_cpu_least_us=config.profile_off_cpu_us,
+        file_slow_ms=max(round(config.file_slow_ms), 1),
+        interval_s=config.profile_interval_s,
+        keep_times=False,
     )
 
 

@@ -99,6 +99,11 @@ class InjectedSource:
         return {**present, **wanted, **({DEVICE_TIME_VARIABLE: "1"} if self._device_time else {})}
 
     @property
+    def library(self) -> Path:
+        """What programs load: family profile has a probe on it."""
+        return self._library.path
+
+    @property
     def btf(self) -> dict[str, Btf]:
         """Record descriptions by family."""
         return {FAMILY: self._image.btf}
@@ -158,6 +163,9 @@ class InjectedSource:
 
     def stop_holding(self) -> None:
         """See :meth:`start_holding`."""
+
+    def complete(self) -> None:
+        """What was made so far is in the rings."""
 
     def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
         """Until the time is over, a ring is a quarter full or one of ``others`` is readable; those that are."""

@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,23 +26,24 @@ import numpy as np
 from otelgpu.discover.attachments import Attachments
 from otelgpu.discover.followed import FollowedConnections
 from otelgpu.discover.kernel_names import KernelNamer, NameKinds
+from otelgpu.discover.live_settings import LiveSettings as LiveSettings
 from otelgpu.discover.maps import executable_mappings
-from otelgpu.discover.probes import KEEP_NS, Placement, ProbePlacer
+from otelgpu.discover.probes import Placement, ProbePlacer
 from otelgpu.discover.process_context import ProcessContexts
 from otelgpu.discover.processes import descendants, describe, list_processes
-from otelgpu.discover.resources import Describer
 from otelgpu.discover.symbols import AddressResolver
 from otelgpu.discover.thread_context import ThreadContexts
-from otelgpu.discover.watchers import Watcher, WatchSettings, open_watcher
+from otelgpu.discover.watchers import Watchers
 from otelgpu.families.base import Beside, Family, Load, OperationSignals
-from otelgpu.kernel import clock, features
+from otelgpu.kernel import clock, features, profiling
 from otelgpu.kernel.attach import attach_tracepoints, functions_of, hooks_of
 from otelgpu.kernel.holding import Holding
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family, read_image
 from otelgpu.kernel.overload import Overload
 from otelgpu.kernel.scope import Scope, keep_only, put_cgroup, put_process
-from otelgpu.kernel.trace_context_map import PINNED_AT, open_trace_contexts
+from otelgpu.kernel.tellers import Tellers
+from otelgpu.kernel.trace_context_map import open_trace_contexts
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.layout.btf import Btf
 from otelgpu.model.codes import values_of
@@ -57,31 +58,16 @@ from otelgpu.model.inputs import (
     Tick,
 )
 from otelgpu.model.losses import LossReports
+from otelgpu.model.profiling import stack_kinds
 from otelgpu.model.vitals import Attachment, RingFill
 
 _log = logging.getLogger("otelgpu.live")
 
 _PROCESS: Final = "process"
 _MAPPING: Final = "process_mapping"
+_PROFILE: Final = "profile"
 _PROCESS_RING_BYTES: Final = 1 << 20
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSettings:
-    """Sizes in bytes, times in seconds."""
-
-    ring_bytes: Mapping[str, int]
-    default_ring_bytes: int = 8 << 20
-    hold_on_load: bool = False
-    return_probes: bool | None = None  # None: find out whether they are safe
-    sessions: bool = True  # where the kernel has them: the entry decides whether the return is probed
-    describer: Describer = field(default_factory=Describer)
-    knobs: Mapping[str, int] = field(default_factory=dict)  # constants of the families' BPF programs, by name
-    trace_contexts: Path | None = PINNED_AT  # OBI's map, read if it is there at the start
-    meanwhile: Callable[[], None] = lambda: None  # what there is to do while the kernel verifies programs
-    watching: WatchSettings = field(default_factory=WatchSettings)
-    keep_probes_s: float = KEEP_NS / 1e9  # on a file that no process has mapped
 
 
 class LiveSource:
@@ -96,7 +82,7 @@ class LiveSource:
         self._loaded: dict[str, LoadedFamily] = {}
         self._events = select.epoll()
         self._placer = ProbePlacer((), with_returns=self.with_returns)
-        self._watchers: dict[str, Watcher] = {}
+        self._watchers = Watchers()
         self._images: dict[str, Image] = {}
         self._draining: list[LoadedFamily] = []
         self._followed: list[FollowedConnections] = []
@@ -104,6 +90,8 @@ class LiveSource:
         self._name_kinds: dict[str, NameKinds] = {}
         self._loader: Loader | None = None
         self._holding: Holding | None = None
+        self._tellers: Tellers | None = None
+        self._told_ns = clock.monotonic_ns()
         self._found_mapped: frozenset[str] = frozenset()
         try:
             self._load(families)
@@ -183,6 +171,7 @@ class LiveSource:
             "scope_follow": int(self._scope.follow_children),
             "hold_on_load": int(self._settings.hold_on_load),
             "calls_before": int(not self._scope.newborn),
+            "stack_kinds": stack_kinds(self._settings.profile.kinds) if _PROFILE in families else 0,
         }
         process = load_family(read_image(_PROCESS), knobs=knobs, ring_bytes=_PROCESS_RING_BYTES)
         self._loaded[_PROCESS] = process
@@ -217,7 +206,7 @@ class LiveSource:
         # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
         with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
             loading = [
-                pool.submit(self._loader.load, image)
+                pool.submit(self._load_one, image)
                 for name, image in self._images.items()
                 if families[name].at_once(families)
             ]
@@ -226,14 +215,20 @@ class LiveSource:
         for loaded in adopted:
             self._adopt(loaded)
         for name, family in families.items():
-            if isinstance(family.load, Load) and family.load is not Load.AT_ONCE:
+            if isinstance(family.load, Load) and not family.at_once(families):
                 self._placer.add_later(functions[name], partial(self._load_late, name))
+
+    def _load_one(self, image: Image) -> LoadedFamily:
+        assert self._loader is not None
+        if image.family != _PROFILE:
+            return self._loader.load(image)
+        asked = self._settings.profile
+        return self._loader.load(image, knobs=profiling.knobs(asked), wanted=profiling.wanted(asked.kinds))
 
     def _load_late(self, name: str) -> None:
         """A family whose first library is there."""
-        assert self._loader is not None
         try:
-            self._adopt(self._loader.load(self._images[name]))
+            self._adopt(self._load_one(self._images[name]))
             for other in self._beside.get(name, ()):
                 self._load_late(other)
         except BpfError as error:
@@ -255,10 +250,12 @@ class LiveSource:
             self._draining.sort(key=lambda each: each.family not in self._operations)
         self._name_kinds[family] = NameKinds.of(family, loaded.image.btf.enumerators(f"{family}_kind"))
         self._placer.add(hooks_of(loaded))
-        watcher = open_watcher(loaded, self._placer, self._settings.watching)
-        if watcher is not None:
-            self._watchers[family] = watcher
-        attach_tracepoints(loaded)
+        self._watchers.open(loaded, self._placer, self._settings.watching)
+        if family == _PROFILE:
+            profiling.attach_profiling(loaded, self._settings.profile)
+            self._tellers = Tellers(loaded)
+        else:
+            attach_tracepoints(loaded)
 
     def _open_trace_contexts(self) -> int | None:
         if self._settings.trace_contexts is None:
@@ -308,13 +305,13 @@ class LiveSource:
             self._attachments.note(tgid, placement)
         if any(map(self._has_calls, placements)):
             self._note_mapper(tgid)
-        if placements:
-            self._tell_mapped(tgid)
+        self._watchers.mapped(tgid, placed=bool(placements))
         self._thread_contexts.look_at(tgid, time.monotonic(), mappings)
 
     def prepare_file(self, path: Path) -> None:
         """Put probes on a file that a program is about to load."""
         self._placer.examine_file(path)
+        self._watchers.prepare(path)
 
     def _see(self, tgid: int, time_ns: int, *, again: bool = False) -> None:
         """``again``: it is the program that it was, of which more is known."""
@@ -400,6 +397,7 @@ class LiveSource:
                 self._resolver.remember(tgid)
             self._see(tgid, time_ns)
             self._namer.forget(tgid)
+            self._watchers.program_changed(tgid)
             self._mappers.discard(tgid)
             program = self._placer.examine_program(tgid)
             self._attachments.note(tgid, program)
@@ -425,9 +423,9 @@ class LiveSource:
                     placement.blind_ns = 0
                 late = not record["held"] and 0 < mapped_ns < placement.ready_ns
                 self._attachments.note(tgid, placement, blind=late)
-                self._tell_mapped(tgid)
                 if self._has_calls(placement):
                     self._mappers.add(tgid)
+            self._watchers.mapped(tgid, placed=placement is not None)
             self._namer.remap(tgid, start, end)
             self._thread_contexts.look_at_mapping(tgid, start, end, int(record["offset"]), time.monotonic())
             if tgid in self._mappers:
@@ -435,10 +433,6 @@ class LiveSource:
         finally:
             if self._holding is not None:
                 self._holding.let_go(record)
-
-    def _tell_mapped(self, tgid: int) -> None:
-        for watcher in self._watchers.values():
-            watcher.mapped(tgid)
 
     def _has_calls(self, placement: Placement | None) -> bool:
         """Whether a file has functions that make operations, and not TLS alone."""
@@ -474,11 +468,12 @@ class LiveSource:
             found.append(anchor)
         for overload in self.overloads:
             overload.adjust(now_ns)
+        if now_ns - self._told_ns >= self._settings.profile.interval_s * 1e9:
+            self._tell_waits()
         drained: list[tuple[Batch, list[int]]] = []
         for batch in chain.from_iterable(loaded.drain() for loaded in self._draining):
             self._learn_handles(batch)  # of all batches, before any is named
-            if watcher := self._watchers.get(batch.family):
-                watcher.look(batch)
+            self._watchers.look(batch)
             drained.append((batch, values_of(np.ascontiguousarray(batch.heads["tgid"]))))
         found += self._ready
         self._ready = []
@@ -488,10 +483,7 @@ class LiveSource:
         gone: list[ProcessGone] = []
         while self._gone and self._gone[0].time_ns <= now_ns:
             gone.append(self._gone.popleft())
-        for watcher in self._watchers.values():
-            for each in gone:
-                watcher.forget(each.tgid)
-            found += watcher.collect(now_ns)
+        found += self._watchers.collect(now_ns, [each.tgid for each in gone])
         if gone:
             found += self._counted({each.tgid for each in gone})  # before what they were is forgotten
         for each in gone:
@@ -503,6 +495,20 @@ class LiveSource:
         self._release_probes(now_ns)
         found.append(Tick(time_ns=now_ns))
         return found
+
+    def complete(self) -> None:
+        """Have what is under way told as far as it is, in the collection that follows, the last."""
+        self._watchers.complete()
+        self._tell_waits()
+
+    def _tell_waits(self) -> None:
+        self._told_ns = clock.monotonic_ns()
+        try:
+            if self._tellers is not None:
+                self._tellers.tell()
+        except BpfError as error:
+            self.counters["waits_not_told"] += 1
+            _log.debug("%s", error)
 
     def _release_probes(self, now_ns: int) -> None:
         """From files that nobody has any more, at a tenth of the time that they are kept."""
@@ -565,7 +571,7 @@ class LiveSource:
             ("symbols", self._namer.counters),
             ("contexts", self._thread_contexts.counters),
             ("contexts", self._process_contexts.counters),
-            *((family, watcher.counters) for family, watcher in self._watchers.items()),
+            *self._watchers.counters.items(),
         ):
             totals |= {(room, reason): count for reason, count in counters.items()}
         return totals
@@ -579,8 +585,7 @@ class LiveSource:
         """Detach everything; idempotent. What fails keeps nothing else from being closed."""
         closers: list[Callable[[], None]] = [
             *(self.stop_holding, self._settings.describer.close),
-            *(watcher.close for watcher in self._watchers.values()),
-            self._placer.detach,
+            *(self._watchers.close, self._placer.detach),
             *(loaded.close for loaded in self._loaded.values()),
             *(self._loaded.clear, self._events.close),
         ]

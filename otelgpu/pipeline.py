@@ -6,15 +6,15 @@ exchange that ended by T is therefore complete, and so are the operations that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otelgpu.correlate.fold import Folded, fold
+from otelgpu.correlate.call_stacks import CallStacks
+from otelgpu.correlate.fold import Folded
 from otelgpu.correlate.function_names import FunctionNames
 from otelgpu.correlate.identities import Identities
 from otelgpu.correlate.memory import KINDS as MEMORY_KINDS
@@ -29,17 +29,15 @@ from otelgpu.correlate.training_device import LOST as LOST_WORK
 from otelgpu.families.base import (
     Activity,
     CommunicatorDecoder,
-    Conversation,
     FabricDecoder,
     Family,
     FileDecoder,
-    HandoffDecoder,
-    OperationDecoder,
-    OperationSignals,
+    SampleDecoder,
 )
+from otelgpu.families.probe.decode import NO_SPAN
 from otelgpu.layout.btf import Btf
-from otelgpu.model.codes import values_of
 from otelgpu.model.context import Context, Unsettled
+from otelgpu.model.device_work import DeviceWork
 from otelgpu.model.devices import DeviceGone, DeviceReadings, DeviceSeen, ProcessDevices
 from otelgpu.model.exchange import Role
 from otelgpu.model.inputs import (
@@ -53,12 +51,17 @@ from otelgpu.model.inputs import (
     ProcessSeen,
     Tick,
 )
-from otelgpu.model.operations import OperationKind, Operations, joined
+from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.profiles import ProfileColumns
+from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.resource import Resource
+from otelgpu.model.samples import StackNamed
 from otelgpu.model.spans import SpanColumns
 from otelgpu.model.telling import Detail, Telling
 from otelgpu.signals import names
+from otelgpu.signals.block_session import BlockSession
 from otelgpu.signals.collective_session import LOST, CollectiveSession
+from otelgpu.signals.decoding import SampleQueue, decoded
 from otelgpu.signals.device_session import KINDS as DEVICE_KINDS
 from otelgpu.signals.device_session import DeviceSession
 from otelgpu.signals.devices import DeviceMetrics
@@ -67,11 +70,14 @@ from otelgpu.signals.file_session import FileSession
 from otelgpu.signals.losses import Losses
 from otelgpu.signals.memory import MemoryMetrics
 from otelgpu.signals.metrics import Metrics
+from otelgpu.signals.opened_families import OpenedFamilies, Reader
 from otelgpu.signals.operation_metrics import OperationMeter
-from otelgpu.signals.operation_spans import Parents, Vocabulary, operation_spans
+from otelgpu.signals.operation_spans import Parents, Vocabulary
+from otelgpu.signals.operation_teller import OperationTeller
 from otelgpu.signals.ownership import Ownership, Work, only
 from otelgpu.signals.parts import Part, SmallParts, parts_of
-from otelgpu.signals.published import under_published
+from otelgpu.signals.profile_links import SpanLinks
+from otelgpu.signals.profiler import Profiler
 from otelgpu.signals.request_session import RequestSession, served_by
 from otelgpu.signals.step_session import StepSession
 from otelgpu.signals.summary import Summary
@@ -98,16 +104,13 @@ _TOGETHER: Final = (OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT)
 _WAITED: Final = (OperationKind.SYNCHRONIZATION, OperationKind.GRAPH)
 """Calls of a device's API that tell how long such a call was waited for, and whether it was made at all."""
 
-ROWS_AT_A_TIME: Final = 8192
-"""Operations that are joined and measured together: 1 MiB, so that they stay in the second-level cache."""
-
 
 class Pipeline:
     """One session.
 
     ``btf`` is each family's record description, ``seed`` makes ids reproducible, ``own`` is the resource
     of this program itself, ``start_unix_ns`` is where cumulative metrics begin.
-    ``telling`` is what was asked for.
+    ``telling`` and ``profiling`` are what was asked for.
     """
 
     def __init__(
@@ -119,36 +122,18 @@ class Pipeline:
         own: Resource,
         start_unix_ns: int,
         telling: Telling = Telling(),  # noqa: B008 (immutable)
+        profiling: ProfileSettings = ProfileSettings(),  # noqa: B008 (immutable)
         shorten: Callable[[str], str] = str,
         demangle: Callable[[str], str] = str,
     ) -> None:
         self._seed = seed
         self.own = own
         self._detail: Detail = telling.detail
-        self._decoders: dict[str, OperationDecoder] = {}
-        self._conversations: dict[str, Conversation] = {}
-        self._operation_signals: list[tuple[OperationDecoder, OperationSignals]] = []
-        self._family_index: dict[str, int] = {}
-        self._readers: dict[str, Callable[[Batch], None]] = {}
-        spoken = []
-        for name, family in families.items():
-            opened = family.open(btf[name], telling)
-            if isinstance(family.signals, OperationSignals):
-                assert isinstance(opened, OperationDecoder)
-                self._family_index[name] = len(self._operation_signals)
-                self._decoders[name] = opened
-                self._operation_signals.append((opened, family.signals))
-            elif isinstance(opened, FileDecoder):
-                self._readers[name] = partial(self._read_files, opened)
-            elif isinstance(opened, FabricDecoder):
-                self._readers[name] = partial(self._read_facts, opened)
-            elif isinstance(opened, HandoffDecoder):
-                self._readers[name] = partial(self._read_hand_offs, opened)
-            else:
-                assert isinstance(opened, Conversation)
-                assert family.signals is not None
-                self._conversations[name] = opened
-                spoken.append(family.signals)
+        opened = OpenedFamilies(families, btf, telling)
+        self._decoders, self._conversations = opened.decoders, opened.conversations
+        self._operation_signals, self._family_index = opened.operations, opened.index
+        self._sampled = SampleQueue()
+        self._readers = {name: self._reader(decoder) for name, decoder in opened.readers.items()}
         self._totals = Totals(self._operation_signals)
         self._processes = Processes()
         self._functions = FunctionNames(shorten)
@@ -157,10 +142,16 @@ class Pipeline:
             kernels=self._functions.full,
             short_kernels=self._functions.short,
         )
+        self._operations = OperationTeller(self.vocabulary, self._processes.resource, seed=seed)
+        self._operations.keep(self._detail, SPANS_PER_PARENT[self._detail])
         self.metrics = Metrics(start_unix_ns)
         top = TopKernels(telling.kernel_metrics, self._functions.full) if telling.kernel_metrics else None
         self._meter = OperationMeter(self.metrics, self._operation_signals, self._processes.resource, top)
-        self._ledger = MemoryLedger([decoder for decoder, _ in self._operation_signals])
+        stacks = CallStacks()
+        self._ledger = MemoryLedger(
+            [decoder for decoder, _ in self._operation_signals],
+            stacks=stacks.stacks_of if ProfileKind.MEM in profiling.kinds else None,
+        )
         self._memory = MemoryMetrics(self._ledger, self._processes.resource, self._functions.name)
         self.summary = Summary()
         self._losses = Losses(self.metrics, self.summary, own)
@@ -174,6 +165,7 @@ class Pipeline:
             context_of=self._context_of_process,
         )
         self._files = FileSession(self.metrics, self._processes.resource)
+        self._block = BlockSession(self.metrics, self._processes.resource)
         self._gone: list[ProcessGone] = []
         self._offset_ns = 0
         self._timeline = ThreadTimeline()
@@ -201,7 +193,7 @@ class Pipeline:
             self._losses.add,
             seed=seed,
         )
-        for signals in spoken:
+        for signals in opened.spoken:
             self._requests.speak(signals)
         self._batches: dict[str, list[Batch]] = {}  # by family, since the last tick
         self._small = SmallParts()
@@ -239,9 +231,15 @@ class Pipeline:
             resource_of=self._processes.resource,
             name_of=self._functions.index,
             demangle=demangle,
-            show=self._collectives.see_device_work,
+            show=self._see_work,
             watch=self._training,
         )
+        probe_names = opened.decoders["probe"].apis if "probe" in opened.decoders else {}
+        links = SpanLinks(self._ownership.owners_at, self._span_of, self._step_at)
+        self._profiler = Profiler(
+            profiling, self._processes.resource, links, self.vocabulary, stacks, self._ledger, probe_names
+        )
+        self._final = False
         self._now_ns = 0
         self._next_sweep_ns = 0
 
@@ -256,6 +254,8 @@ class Pipeline:
                 return self._tick(item.time_ns, final=False)
             case FunctionNamed():
                 self._name(item)
+            case StackNamed():
+                self._profiler.learn(item)
             case ClockAnchor():
                 self._offset_ns = item.unix_ns - item.monotonic_ns
             case ProcessSeen():
@@ -281,6 +281,10 @@ class Pipeline:
     def finish(self) -> Spans:
         """Everything that is complete or never will be; unanswered requests are counted."""
         return self._tick(self._now_ns, final=True)
+
+    def take_profiles(self) -> list[ProfileColumns]:
+        """The profiles of the intervals that have ended; after each input that is a tick, and at the end."""
+        return self._profiler.finished()
 
     def read_metrics(self) -> tuple[MetricsData, int]:
         """All metrics as of the last tick, and how many data points; processes that ended are in it once more."""
@@ -312,6 +316,7 @@ class Pipeline:
         """Tell in another detail, and of another share of the collectives, from the next tick on."""
         self._detail = telling.detail
         limit = SPANS_PER_PARENT[self._detail]
+        self._operations.keep(self._detail, limit)
         self._windows.keep(limit, runs=self._detail != "all")
         self._device.keep(0 if self._detail == "phases" else limit)
         self._collectives.retell(telling)
@@ -328,6 +333,7 @@ class Pipeline:
     def _see(self, seen: ProcessSeen) -> None:
         before = self._processes.known(seen.tgid) if seen.same_program else None
         self.metrics.rename(before, seen.resource)
+        self._profiler.rename(before, seen.resource)
         if self._processes.see(seen):  # it exec'd
             self._ledger.end_process(seen.tgid, seen.time_ns)
         if before is None:
@@ -349,11 +355,16 @@ class Pipeline:
                 self._fabric.learn_communicators(seen)
             self._batches.setdefault(batch.family, []).append(batch)
 
-    def _read_hand_offs(self, decoder: HandoffDecoder, batch: Batch) -> None:
-        self._ownership.hand_off(decoder.hand_offs(batch))
-
-    def _read_facts(self, decoder: FabricDecoder, batch: Batch) -> None:
-        self._fabric.take(decoder.facts(batch))
+    def _reader(self, decoder: Reader) -> Callable[[Batch], None]:
+        match decoder:
+            case FileDecoder():
+                return partial(self._read_files, decoder)
+            case FabricDecoder():
+                return lambda batch: self._fabric.take(decoder.facts(batch))
+            case SampleDecoder():
+                return partial(self._sampled.add, decoder)
+            case _:
+                return lambda batch: self._ownership.hand_off(decoder.hand_offs(batch))
 
     def _read_files(self, decoder: FileDecoder, batch: Batch) -> None:
         calls = decoder.files(batch)
@@ -385,6 +396,9 @@ class Pipeline:
     def _tick(self, now_ns: int, *, final: bool) -> Spans:
         self._now_ns = max(now_ns, self._now_ns)
         spans: list[Spans] = []
+        for samples, name_of in self._sampled.take():
+            self._block.take(samples, name_of)
+            self._profiler.take(samples, self._now_ns, name_of)
         self._end_processes()
         spans.append(self._join(final=final))
         self._ledger.settle(self._now_ns, final=final)
@@ -396,6 +410,10 @@ class Pipeline:
         spans.append(self._collectives.tell(self._now_ns, self._offset_ns, final))
         spans.append(self._fabric.tell(self._now_ns, self._offset_ns, final))
         spans.append(self._close_windows(final=final))
+        self._final = final
+        for gone in self._gone:
+            self._profiler.end_process(gone.tgid, gone.time_ns)
+        self._profiler.tell(self._now_ns, offset_ns=self._offset_ns, final=final)
         self._forget_processes()
         self._ownership.forget_before(self._now_ns - HISTORY_NS)
         self._count_losses()
@@ -431,6 +449,17 @@ class Pipeline:
         """The span of the step that a thread was in, an engine's or one of training."""
         return self._steps.step_at(tgid, tid, time_ns) or self._training.step_at(tgid, tid, time_ns)
 
+    def _span_of(self, key: int, final: bool) -> Context | Unsettled | None:
+        """The span of a request, once that is told; ``final``: what it will be, unless the session ends."""
+        span = self._requests.span_of(key)
+        if not isinstance(span, Unsettled) or not final:
+            return span
+        return None if self._final else self._identities.context(key)
+
+    def _see_work(self, work: DeviceWork) -> None:
+        self._collectives.see_device_work(work)
+        self._profiler.see_work(work)
+
     def _take(self, activity: Activity) -> None:
         self._serving_processes.update(each.tgid for each in activity.opened if each.role is Role.SERVER)
         self._ownership.take(activity)
@@ -445,26 +474,10 @@ class Pipeline:
         late: list[Spans] = []
         late.append(self._tell(self._ownership.settle(self._now_ns, final=final)))
         for family, fed in batches.items():
-            for rows in self._decoded(self._decoders[family], fed):
+            for rows in decoded(self._decoders[family], fed):
                 late.append(self._join_rows(rows, self._family_index[family]))
         self._measure(self._small.release())
         return chain.from_iterable(late)
-
-    @staticmethod
-    def _decoded(decoder: OperationDecoder, batches: Sequence[Batch]) -> Iterator[Operations]:
-        """New operations of a family, not many more than :data:`ROWS_AT_A_TIME` together, as they came."""
-        parts: list[Operations] = []
-        rows = 0
-        for batch in batches:
-            for begin in range(0, len(batch.records), ROWS_AT_A_TIME):
-                some = replace(batch, records=batch.records[begin : begin + ROWS_AT_A_TIME])
-                parts.append(decoder.decode(some))
-                rows += len(parts[-1])
-                if rows >= ROWS_AT_A_TIME:
-                    yield joined(parts)
-                    parts, rows = [], 0
-        if rows:
-            yield joined(parts)
 
     def _tell_device_work(self, *, final: bool) -> list[SpanColumns]:
         return self._device.tell(
@@ -492,6 +505,7 @@ class Pipeline:
             elif part.kind == OperationKind.GROUP:
                 self._collectives.see_groups(part.rows)
         self._set_names(parts)
+        self._profiler.see_calls(rows)
         self._measure(self._small.pass_on(parts))
         together = np.isin(rows["kind"], _TOGETHER)
         if together.any():
@@ -499,6 +513,9 @@ class Pipeline:
             self._training.take(collectives)  # which only looks at them
             self._collectives.take(collectives, callers)
             rows, owners = only(~together, rows, owners)
+        silent = (rows["kind"] == OperationKind.PROBE) & (rows["detail"] == NO_SPAN)
+        if silent.any():
+            rows, owners = only(~silent, rows, owners)
         return self._tell(self._ownership.give(rows, owners))
 
     def _tell(self, work: Iterable[Work]) -> Spans:
@@ -562,21 +579,7 @@ class Pipeline:
         return chain(closed.roots, self._spans(closed.work, closed.parents))
 
     def _spans(self, work: Folded, parents: Parents) -> Spans:
-        """Operation spans, as far as the detail asked for has them."""
-        if self._detail == "phases" or not len(work):
-            return ()
-        if work.runs is None:
-            work, parents = under_published(work, parents)
-        folded = fold(work, limit=SPANS_PER_PARENT[self._detail], runs=self._detail == "ops")
-        tgids = values_of(np.ascontiguousarray(folded.operations["tgid"]))
-        return operation_spans(
-            folded,
-            parents,
-            {tgid: self._processes.resource(tgid) for tgid in tgids},
-            self.vocabulary,
-            seed=self._seed,
-            unix_offset_ns=self._offset_ns,
-        )
+        return self._operations.tell(work, parents, offset_ns=self._offset_ns)
 
     def _count_losses(self) -> None:
         """What the counters of all grew by."""
@@ -591,5 +594,6 @@ class Pipeline:
             ("memory", self._ledger.counters),
             ("collectives", self._collectives.counters),
             ("fabric", self._fabric.counters),
+            ("profile", self._profiler.counters),
         ):
             self._losses.follow(family, counters)

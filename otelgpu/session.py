@@ -118,6 +118,7 @@ class Session:
             spans = self._pipeline.feed(item)
             if isinstance(item, Tick):
                 self._export(spans)
+                self._export_profiles()
         if self._interval is not None and time.monotonic() >= self._next_metrics:
             self._next_metrics += self._interval
             self.export_metrics()
@@ -144,6 +145,7 @@ class Session:
     def finish(self, deadline_s: float = FLUSH_SECONDS) -> dict[str, int]:
         """Tell everything, flush, close; what the exporters accepted and lost, summed over them."""
         self._export(self._pipeline.finish())
+        self._export_profiles()
         self.export_metrics()
         until = time.monotonic() + deadline_s
         for exporter in self._all_exporters():
@@ -167,6 +169,12 @@ class Session:
         for exporter in self._exporters:
             exporter.export_spans(spans)
 
+    def _export_profiles(self) -> None:
+        batches = self._pipeline.take_profiles()
+        if batches:
+            for exporter in self._exporters:
+                exporter.export_profiles(batches)
+
 
 class _Retired:
     """An exporter that takes nothing new, while it delivers what it has."""
@@ -187,8 +195,8 @@ class _Retired:
         return [(self._place, each.retired()) for each in self.exporter.deliveries()]
 
 
-_Told = tuple[int, str, bool, tuple[str, int] | None]
-"""A place, and what else tells the deliveries there apart: ``kind``, ``metrics``, ``address``."""
+_Told = tuple[int, str, bool, bool, tuple[str, int] | None]
+"""A place, and what else tells the deliveries there apart: ``kind``, ``metrics``, ``profiles``, ``address``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +219,7 @@ class _Past:
                 continue
             stats.update(each.exporter.stats())
             for place, delivery in each.deliveries():
-                told = place, delivery.kind, delivery.metrics, delivery.address
+                told = place, delivery.kind, delivery.metrics, delivery.profiles, delivery.address
                 before = ended.pop(told, None)
                 ended[told] = before.plus(delivery) if before is not None else delivery
         kept = dict(list(ended.items())[-ENDED_KEPT:])

@@ -83,6 +83,9 @@ class Source(Protocol):
     def stop_holding(self) -> None:
         """Hold nobody from here on."""
 
+    def complete(self) -> None:
+        """The collection that follows is the last: what is under way is to be told in it as far as it is."""
+
     def close(self) -> None:
         """End observing; idempotent."""
 
@@ -224,6 +227,11 @@ class JointSource:
         """Both."""
         for source in self._both:
             source.stop_holding()
+
+    def complete(self) -> None:
+        """Both."""
+        for source in self._both:
+            source.complete()
 
     def close(self) -> None:
         """Both."""

@@ -29,7 +29,7 @@ def missing_from(wheel: Path) -> list[str]:
     objects = [f"otelgpu/_bpf/{path.name[:-2]}.o" for path in ROOT.glob("bpf/*/*.bpf.c")]
     objects += ["otelgpu/_inject/libotelgpu_inject.so", "otelgpu/_inject/memory.o"]
     licences = [f"licenses/LICENSES/{path.name}" for path in ROOT.glob("LICENSES/*")]
-    page = [f"otelgpu/view/page/{path.name}" for path in ROOT.glob("otelgpu/view/page/*")]
+    page = [str(path.relative_to(ROOT)) for path in ROOT.glob("otelgpu/*/page/*")]
     wanted = [*objects, *licences, *page, "otelgpu/py.typed", "licenses/LICENSE", "entry_points.txt"]
     return [want for want in wanted if not any(name.endswith(want) for name in names)]
 

@@ -31,7 +31,9 @@ from otelgpu.families.registry import families
 from otelgpu.kernel.capabilities import NEEDS, Capability, Need
 from otelgpu.model.exchange import NOWHERE, Exchange, Role, StartSource
 from otelgpu.model.operations import ContextSource
+from otelgpu.render.format import FORMATS
 from otelgpu.signals import (
+    block_session,
     collective_metrics,
     collective_names,
     device_time,
@@ -340,6 +342,9 @@ def metrics() -> str:
     rows.append(_metric_row(device_time.CALLS, [device_time.SAMPLED], device_time.SCOPE))
     rows += [_metric_row(metric, [], devices.SCOPE) for metric in devices.METRICS]
     rows += [
+        _metric_row(metric, block_session.LABELS, block_session.SCOPE) for metric in block_session.METRICS
+    ]
+    rows += [
         _metric_row(metric, keys, fabric_ports.SCOPE)
         for metric, keys in fabric_tables.metric_labels().items()
     ]
@@ -389,6 +394,7 @@ def _metric_row(metric: Metric, keys: Sequence[str], scope: str) -> tuple[str, .
 def buckets() -> str:
     """The explicit bounds of every histogram."""
     found = [device_time.KERNEL_DURATION, *(spec.metric for spec, _ in operation_metrics())]
+    found.append(block_session.DURATION)
     found += step_metrics.METRICS
     found += collective_metrics.METRICS
     found += [metric for metric, _ in self_metrics.SELF_METRICS]
@@ -524,8 +530,14 @@ def _stays(need: Need) -> str:
     return "yes" if need.later else "no"
 
 
+def profile_formats() -> str:
+    """What the name of a file of profiles asks for."""
+    return table(("Name ends in", "It is"), [(code(suffix), says) for suffix, says in FORMATS.items()])
+
+
 REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings,
+    "profile formats": profile_formats,
     "privileges": privileges,
     "request attributes": request_attributes,
     "operation attributes": operation_attributes,

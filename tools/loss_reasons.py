@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tools import collective_tables, fabric_tables, queue_pair_tables, training_tables
+from tools import collective_tables, fabric_tables, profile_tables, queue_pair_tables, training_tables
 from tools.meanings import LOSSES, words_for
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -70,8 +70,12 @@ def loss_reasons() -> dict[tuple[str, str], str]:
     from otelgpu.correlate.steps import COUNTERS as STEP_COUNTERS
     from otelgpu.discover import kernel_names, process_context, symbols, thread_context
     from otelgpu.discover.communicators import REASONS as COMMUNICATOR_REASONS
+    from otelgpu.discover.interpreters import REASONS as INTERPRETER_REASONS
     from otelgpu.discover.kubernetes_api import REASONS as KUBERNETES_REASONS
+    from otelgpu.discover.profile_watcher import REASONS as STACK_REASONS
     from otelgpu.discover.resources import REASONS as IDENTITY_REASONS
+    from otelgpu.discover.unwind_tables import REASONS as UNWIND_REASONS
+    from otelgpu.discover.user_probes import REASONS as PROBE_REASONS
     from otelgpu.discover.verbs_providers import REASONS as PROVIDER_REASONS
     from otelgpu.families.http.session import COUNTERS
     from otelgpu.sensors.nvml import REASONS as DEVICE_REASONS
@@ -86,10 +90,14 @@ def loss_reasons() -> dict[tuple[str, str], str]:
     found |= {("kubernetes", name): text for name, text in KUBERNETES_REASONS.items()}
     found |= {("nccl", name): text for name, text in COMMUNICATOR_REASONS.items()}
     found |= {("verbs", name): text for name, text in PROVIDER_REASONS.items()}
+    found |= {("probe", name): text for name, text in PROBE_REASONS.items()}
+    for reasons in (STACK_REASONS, INTERPRETER_REASONS, UNWIND_REASONS):
+        found |= {("profile", name): text for name, text in reasons.items()}
     found |= fabric_tables.reasons()
     found |= queue_pair_tables.reasons()
     found |= collective_tables.reasons()
     found |= training_tables.reasons()
+    found |= profile_tables.reasons()
     for module in (symbols, functions, registrations, fatbin, handles, kernel_names):
         found |= {("symbols", name): words_for(LOSSES, ("symbols", name)) for name in module.REASONS}
     for module in (thread_context, process_context):

@@ -30,6 +30,10 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "otelgpu.rpc.response.messages": ("Messages from the server.", "64"),
     "http.request.size": ("Bytes of the request on the socket, head included.", "412"),
     "http.response.size": ("Bytes of the response on the socket, head included.", "9310"),
+    "otelgpu.probe.name": (
+        "What the user calls the probe; its values are `otelgpu.probe.argument.<name>`.",
+        "tokenize",
+    ),
     "thread.id": ("The thread that read the request last; of a call: the thread that made it.", "4071"),
     "http.response.status_code": ("Status code; absent when no response was seen.", "200"),
     "server.address": ("The server's end of the connection.", "10.0.0.5"),
@@ -323,6 +327,10 @@ LOSSES: Final[Mapping[tuple[str, str], str]] = {
         "symbols",
         "kernel_names_full",
     ): "more than 65,536 kernel names, or 1,024 places without one; the launch is called `unknown`",
+    (
+        "live",
+        "waits_not_told",
+    ): "the kernel did not let a program run that tells waits which still last: a profile lacks them",
     ("live", "process_vanished"): "a process ended while it was held for a library that it had mapped",
     ("live", "process_not_described"): "a process ended before it could be looked at: its telemetry has a "
     "resource without names",

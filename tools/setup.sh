@@ -59,6 +59,8 @@ compgen -G '/usr/lib*/libibverbs/libmlx5-rdmav*.so' >/dev/null ||
     compgen -G '/usr/lib/*/libibverbs/libmlx5-rdmav*.so' >/dev/null || want ibverbs-providers libibverbs
 [ -e /usr/lib/python3/dist-packages/bcc ] || python3 -c 'import bcc' 2>/dev/null ||
     want python3-bpfcc python3-bcc
+[ -e "/lib/modules/$(uname -r)/build" ] || compgen -G '/usr/src/linux-headers-*-amd64' >/dev/null ||
+    want linux-headers-amd64 kernel-devel # tests and benchmarks: bcc compiles against them
 
 install_packages() {
     case $manager in

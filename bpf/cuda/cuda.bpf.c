@@ -13,7 +13,7 @@
 #include "contexts.h"
 #include "slots.h"
 #include "../lib/emit.h"
-#include "../lib/own_stack.h"
+#include "../lib/call_stacks.h"
 #include <bpf/bpf_tracing.h>
 
 RECORD(cuda_call);
@@ -396,6 +396,7 @@ static __always_inline int enter(struct pt_regs *regs, enum served serves, bool 
 	const struct spec *spec;
 	struct thread *thread;
 	struct identity who;
+	int answer = RETURN_WANTED;
 	struct call *call;
 	bool naming, counted;
 	__u32 depth;
@@ -456,8 +457,13 @@ static __always_inline int enter(struct pt_regs *regs, enum served serves, bool 
 	}
 	/* Last thing before the call itself: the clock is read as late as can be. */
 	call->record.head.time_ns = bpf_ktime_get_ns();
+	if (call->unreturned)
+		answer = RETURN_IGNORED;
+	if (!depth && !naming && wants_stack(spec->kind))
+		answer = ask_for_stack(CALL_CUDA, api, call->record.head.time_ns, 0,
+				       call->unreturned, answer);
 	if (!call->unreturned)
-		return RETURN_WANTED;
+		return answer;
 	if (serves == SERVES_PAIRS) {
 		finish_slots(&call->record, spec, false);
 		/* Most likely it succeeds. */
@@ -468,7 +474,7 @@ static __always_inline int enter(struct pt_regs *regs, enum served serves, bool 
 	capture(thread, spec);
 	if (!call->silent)
 		submit_call(call, call->record.head.time_ns, false);
-	return RETURN_IGNORED;
+	return answer;
 }
 
 static __always_inline int leave(struct pt_regs *regs, enum served serves)
@@ -497,6 +503,9 @@ static __always_inline int leave(struct pt_regs *regs, enum served serves)
 			thread->depth = depth;
 			if (call->silent && !follows_device(spec->shape))
 				return 0;
+			if (wants_stack(spec->kind))
+				call->record.head.time_ns =
+					start_with_stack(CALL_CUDA, call->record.head.time_ns);
 			call->record.status = (__s32)RESULT(regs);
 			if (serves == SERVES_PAIRS) {
 				bool succeeded = !call->record.status;
@@ -535,16 +544,24 @@ static __always_inline int leave(struct pt_regs *regs, enum served serves)
 SEC("usession/" LAUNCHES)
 int launch_session(struct pt_regs *regs)
 {
+	int answer;
+
 	ON_OWN_STACK_IN_SESSION(regs);
-	return is_return(regs) ? leave(regs, SERVES_LAUNCHES)
-			       : enter(regs, SERVES_LAUNCHES, true, true);
+	if (is_return(regs))
+		return leave(regs, SERVES_LAUNCHES);
+	answer = enter(regs, SERVES_LAUNCHES, true, true);
+	HAND_ON_IN_SESSION(regs, answer);
+	return answer & RETURN_IGNORED;
 }
 
 SEC("uprobe/" LAUNCHES)
 int launch_entry(struct pt_regs *regs)
 {
+	int answer;
+
 	ON_OWN_STACK(regs);
-	enter(regs, SERVES_LAUNCHES, !entry_only, false);
+	answer = enter(regs, SERVES_LAUNCHES, !entry_only, false);
+	HAND_ON(regs, answer);
 	return 0;
 }
 
@@ -558,15 +575,24 @@ int launch_return(struct pt_regs *regs)
 SEC("usession/" PAIRS)
 int call_session(struct pt_regs *regs)
 {
+	int answer;
+
 	ON_OWN_STACK_IN_SESSION(regs);
-	return is_return(regs) ? leave(regs, SERVES_PAIRS) : enter(regs, SERVES_PAIRS, true, true);
+	if (is_return(regs))
+		return leave(regs, SERVES_PAIRS);
+	answer = enter(regs, SERVES_PAIRS, true, true);
+	HAND_ON_IN_SESSION(regs, answer);
+	return answer & RETURN_IGNORED;
 }
 
 SEC("uprobe/" PAIRS)
 int call_entry(struct pt_regs *regs)
 {
+	int answer;
+
 	ON_OWN_STACK(regs);
-	enter(regs, SERVES_PAIRS, !entry_only, false);
+	answer = enter(regs, SERVES_PAIRS, !entry_only, false);
+	HAND_ON(regs, answer);
 	return 0;
 }
 
@@ -580,8 +606,11 @@ int call_return(struct pt_regs *regs)
 SEC("uprobe/" ENTRIES)
 int call_told_at_entry(struct pt_regs *regs)
 {
+	int answer;
+
 	ON_OWN_STACK(regs);
-	enter(regs, SERVES_ENTRIES, false, false);
+	answer = enter(regs, SERVES_ENTRIES, false, false);
+	HAND_ON(regs, answer);
 	return 0;
 }
 

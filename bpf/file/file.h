@@ -9,14 +9,6 @@ enum file_kind {
 	FILE_CALL = 1,
 };
 
-enum file_api {
-	API_NONE = 0,
-	API_READ = 1,
-	API_WRITE = 2,
-	API_SYNC = 3,
-	API_COUNT = 4,
-};
-
 /* A thread waits in it: a file of a file system or a block device, never a pipe or a socket. */
 struct file_call {
 	struct record_head head;
@@ -24,7 +16,7 @@ struct file_call {
 	__u64 bytes; /* that it moved */
 	__u32 device;
 	__s32 status; /* 0, or a negative errno */
-	__u16 api;    /* enum file_api */
+	__u16 api;    /* enum file_api: lib/file_calls.h */
 	__u8 reserved[6];
 	char name[64]; /* the last part of its path, cut */
 };

@@ -41,7 +41,24 @@ enum counter {
 	COUNTER_COMMUNICATORS_CUT =
 		30, /* made in one call or group, beyond the bound: told at first use */
 	COUNTER_GROUP_BEGIN_UNSEEN = 31, /* ncclGroupEnd of a group that began before the probes */
-	COUNTER_COUNT = 32,
+	COUNTER_STACK_BUSY =
+		32, /* the thread's stack was being taken already: the sample has none */
+	COUNTER_STACK_EMPTY = 33,	 /* no frame could be read: the sample has no stack */
+	COUNTER_SYSCALL_TABLE_FULL = 34, /* quick calls are told one by one, without a stack */
+	COUNTER_BLOCK_TABLE_FULL = 35,	 /* requests under way: the request is not told */
+	COUNTER_PYTHON_THREADS_CUT =
+		36, /* too many Python threads to look at: the stack has no Python frames yet */
+	/* Of stacks that end before their outermost frame: in the order of enum stack_end. */
+	COUNTER_STACK_TOO_DEEP = 37,  /* a sample's stack has more frames than are kept */
+	COUNTER_STACK_NOT_READY = 38, /* no unwind table yet: by frame pointers as far as they go */
+	COUNTER_STACK_NO_TABLE = 39,  /* a file without unwind table: likewise */
+	COUNTER_STACK_NO_ROW = 40,    /* the unwind table has nothing for a place of the stack */
+	COUNTER_STACK_UNREADABLE = 41, /* memory of a sample's stack could not be read */
+	COUNTER_STACK_UNMAPPED = 42,   /* code that was made at run time, without frame pointers */
+	COUNTER_STACK_PYTHON_DAMAGED = 43, /* Python frames that could not be followed */
+	COUNTER_WAIT_STACK_ASSUMED =
+		44, /* a wait of a thread in a hurry: its stack is an earlier one of that place */
+	COUNTER_COUNT = 45,
 };
 ENUM(counter);
 

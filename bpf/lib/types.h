@@ -36,6 +36,7 @@ enum {
 	BPF_MAP_TYPE_PROG_ARRAY = 3,
 	BPF_MAP_TYPE_CGROUP_ARRAY = 8,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_HASH_OF_MAPS = 13,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
@@ -92,6 +93,7 @@ struct signal_struct {
 	atomic_t live;
 };
 struct qstr {
+	__u32 hash; /* of the name */
 	const unsigned char *name;
 };
 struct super_block {
@@ -124,7 +126,29 @@ struct files_struct {
 struct thread_struct {
 	unsigned long fsbase; /* x86-64: the thread pointer */
 };
+struct xol_area {
+	unsigned long vaddr; /* begins with the trampoline that probed functions return to */
+};
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+struct mm_struct {
+	struct uprobes_state uprobes_state;
+};
+struct return_instance {
+	unsigned long stack; /* where the return address lay */
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
 struct task_struct {
+	struct mm_struct *mm;
+	struct uprobe_task *utask;
+	unsigned int __state;
+	void *stack;
+	unsigned int flags;
 	int pid;
 	int tgid;
 	struct task_struct *group_leader;
@@ -132,6 +156,7 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct files_struct *files;
 	struct thread_struct thread;
+	char comm[16];
 };
 struct in6_addr {
 	__u8 bytes[16];
@@ -169,6 +194,20 @@ struct sk_buff {
 struct tcp_skb_cb {
 	__u32 seq;
 	__u32 end_seq;
+};
+
+struct gendisk {
+	int major;
+	int first_minor;
+	char disk_name[32];
+};
+struct request_queue {
+	struct gendisk *disk;
+};
+struct request___block { /* not the struct of that name in bpf/verbs */
+	struct request_queue *q;
+	unsigned int cmd_flags;
+	unsigned int __data_len;
 };
 
 #pragma clang attribute pop

@@ -8,7 +8,7 @@
  * not recorded. What contains what is told by the stack pointer, as in cuda.bpf.c.
  */
 #include "groups.h"
-#include "../lib/own_stack.h"
+#include "../lib/call_stacks.h"
 #include <bpf/bpf_tracing.h>
 
 RECORD(nccl_call);
@@ -93,6 +93,7 @@ static __always_inline int enter(struct pt_regs *regs, bool returns)
 	const struct spec *spec = spec_of(api);
 	struct thread *thread;
 	struct identity who;
+	int answer = RETURN_WANTED;
 	struct call *call;
 	__u64 now_ns;
 
@@ -156,13 +157,23 @@ static __always_inline int enter(struct pt_regs *regs, bool returns)
 		join_group(&thread->group, call, spec);
 	/* Last thing before the call itself: the clock is read as late as can be. */
 	call->record.head.time_ns = bpf_ktime_get_ns();
+	if (call->unreturned)
+		answer = RETURN_IGNORED;
+	if (wants_stack(spec->kind)) {
+		bool ends_group = spec->shape == SHAPE_GROUP_ENDED;
+
+		answer = ask_for_stack(CALL_NCCL, api,
+				       ends_group ? thread->group.time_ns
+						  : call->record.head.time_ns,
+				       0, ends_group || call->unreturned, answer);
+	}
 	if (!call->unreturned)
-		return RETURN_WANTED;
+		return answer;
 	now_ns = call->record.head.time_ns;
 	if (spec->shape == SHAPE_GROUP_ENDED)
 		fill_group(&call->record, &thread->group);
 	submit_call(call, now_ns, false);
-	return RETURN_IGNORED;
+	return answer;
 }
 
 /* A group has ended: its record, after those of its members. */
@@ -221,6 +232,8 @@ static __always_inline int leave(struct pt_regs *regs)
 	}
 	call->under_way = 0;
 	call->record.status = (__s32)RESULT(regs);
+	if (wants_stack(spec->kind))
+		call->record.head.time_ns = start_with_stack(CALL_NCCL, call->record.head.time_ns);
 	index = call->layout;
 	if (spec->shape == SHAPE_ASYNC_ERROR) {
 		finish_async_error(call, end_ns);
@@ -247,15 +260,24 @@ static __always_inline int leave(struct pt_regs *regs)
 SEC("usession/" PAIRS)
 int call_session(struct pt_regs *regs)
 {
+	int answer;
+
 	ON_OWN_STACK_IN_SESSION(regs);
-	return is_return(regs) ? leave(regs) : enter(regs, true);
+	if (is_return(regs))
+		return leave(regs);
+	answer = enter(regs, true);
+	HAND_ON_IN_SESSION(regs, answer);
+	return answer & RETURN_IGNORED;
 }
 
 SEC("uprobe/" PAIRS)
 int call_entry(struct pt_regs *regs)
 {
+	int answer;
+
 	ON_OWN_STACK(regs);
-	enter(regs, !entry_only);
+	answer = enter(regs, !entry_only);
+	HAND_ON(regs, answer);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
  * loaded at any time is known at once, without polling.
  */
 #include "process.h"
+#include "../lib/call_stacks.h" /* its maps are this object's: it is there for as long as any family is */
 #include "../lib/emit.h"
 #include "../lib/files.h"
 #include <bpf/bpf_tracing.h>

@@ -9,6 +9,7 @@
 
 #include "calls.h"
 #include "counting.h"
+#include "../lib/call_stacks.h"
 
 /* Read by a function that reads so many and is called so often: the verifier looks at each loop once. */
 #define CHAIN_STRIDE  128
@@ -67,6 +68,8 @@ struct hot {
 	struct walk walk;
 	struct posting posting;
 	struct polling polling;
+	__u32 posts; /* since a stack was taken */
+	__u32 posts_told;
 };
 
 /* The kernel frees it with the thread. */
@@ -489,7 +492,38 @@ static __always_inline int finish_post(struct hot *hot, bool failed)
 	return 0;
 }
 
-static __always_inline void enter_post(struct pt_regs *regs)
+/* Of every so many posts of a thread the stack is taken. */
+const volatile __u32 stack_posts_every = 16;
+
+static __always_inline int ask_for_stack_of_post(struct hot *hot, __u32 api, __u64 bytes)
+{
+	__u32 posts = ++hot->posts;
+
+	if (hot->posts_told && posts < stack_posts_every)
+		return 0;
+	hot->posts = 0;
+	hot->posts_told = 1;
+	return ask_for_stack_of_many(CALL_VERBS, api, bpf_ktime_get_ns(), posts, bytes);
+}
+
+static __always_inline __u64 bytes_posted(const struct sums *sums)
+{
+	__u64 bytes = 0;
+
+	for (int i = 0; i < VERBS_OPERATION_COUNT; i++)
+		bytes += sums->bytes[i];
+	return bytes;
+}
+
+static __always_inline int ask_for_stack_of_batch(struct hot *hot)
+{
+	struct address_key key = address_of(hot->posting.tgid, hot->posting.queue);
+	struct built *batch = bpf_map_lookup_elem(&batches, &key);
+
+	return ask_for_stack_of_post(hot, API_wr_complete, batch ? bytes_posted(&batch->sums) : 0);
+}
+
+static __always_inline int enter_post(struct pt_regs *regs)
 {
 	struct verbs_counted *known;
 	struct verbs_calls *called;
@@ -501,10 +535,10 @@ static __always_inline void enter_post(struct pt_regs *regs)
 	__u32 api = (__u32)cookie;
 
 	if (!in_scope(&who))
-		return;
+		return 0;
 	hot = hot_thread(true);
 	if (!hot)
-		return;
+		return 0;
 	called = calls_of(who.tgid);
 	if (called)
 		add(&called->posts, 1);
@@ -517,14 +551,16 @@ static __always_inline void enter_post(struct pt_regs *regs)
 	posting->tgid = who.tgid;
 	hot->walk.signals_all = 0;
 	if (api == API_wr_complete) {
+		int asked = wants_stack(STACK_POSTS) ? ask_for_stack_of_batch(hot) : 0;
+
 		if (!returns)
 			finish_batch(posting, false);
-		return;
+		return asked;
 	}
 	if (api != API_post_srq_recv) {
 		if (!read_user(&posting->pair, sizeof(posting->pair), (void *)posting->queue)) {
 			posting->sp = 0;
-			return;
+			return 0;
 		}
 		known = counted_of_pair(who.tgid, posting->queue, &posting->pair);
 		if (known)
@@ -537,6 +573,9 @@ static __always_inline void enter_post(struct pt_regs *regs)
 		finish_post(hot, false);
 		posting->sp = 0;
 	}
+	if (wants_stack(STACK_POSTS))
+		return ask_for_stack_of_post(hot, api, bytes_posted(&hot->walk.sums));
+	return 0;
 }
 
 static __always_inline int leave_post(struct pt_regs *regs)

@@ -6,7 +6,6 @@
  */
 #include "control.h"
 #include "polls.h"
-#include "../lib/own_stack.h"
 #include <bpf/bpf_tracing.h>
 
 RECORD(verbs_queue_pair);
@@ -67,18 +66,24 @@ int maker_return(struct pt_regs *regs)
 SEC("usession/" POSTS)
 int post_session(struct pt_regs *regs)
 {
+	int answer;
+
 	ON_OWN_STACK_IN_SESSION(regs);
 	if (is_return(regs))
 		return leave_post(regs);
-	enter_post(regs);
+	answer = enter_post(regs);
+	HAND_ON_IN_SESSION(regs, answer);
 	return 0;
 }
 
 SEC("uprobe/" POSTS)
 int post_entry(struct pt_regs *regs)
 {
+	int answer;
+
 	ON_OWN_STACK(regs);
-	enter_post(regs);
+	answer = enter_post(regs);
+	HAND_ON(regs, answer);
 	return 0;
 }
 

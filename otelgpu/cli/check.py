@@ -20,7 +20,7 @@ from elftools.elf.elffile import ELFFile
 from rich.console import Console
 
 from otelgpu.cli.listing import Finding, Listing, Report
-from otelgpu.cli.options import DEFAULT_FILE, common_options, configure, describer
+from otelgpu.cli.options import DEFAULT_FILE, common_options, configure, describer, families_of
 from otelgpu.config import Config, otlp_defaults
 from otelgpu.discover.evidence import Examiner, TryProbe, process_of_thread
 from otelgpu.discover.processes import list_processes
@@ -30,7 +30,6 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Signal
 from otelgpu.export.destination import ConsoleDestination, FileDestination, parse_destination
 from otelgpu.export.settings import OtlpSettings
-from otelgpu.families import registry
 from otelgpu.families.http.protocols import BUILT_IN, installed
 from otelgpu.kernel import features
 from otelgpu.kernel.attach import PROBES, hooks_of, places
@@ -55,7 +54,7 @@ def survey_machine(config: Config, *, quick: bool = False) -> list[Finding]:
     return [
         *found,
         _namespace(),
-        *([_finding(features.probe_links())] if able else []),
+        *([_finding(features.probe_links()), _finding(features.profiles())] if able else []),
         _return_probes(config, able=able),
         _arrivals(),
         _decompressors(),
@@ -165,7 +164,7 @@ def load_families(
 ) -> tuple[list[Finding], list[LoadedFamily]]:
     """Load every selected family's object, for as long as ``stack`` is open."""
     found, loaded = [], []
-    selected = registry.select(config.families)
+    selected = families_of(config)
     for name in (_PROCESS, *selected):
         needed = name not in selected or selected[name].at_once(selected)
         try:
@@ -187,7 +186,7 @@ def load_families(
 def look_for_families(config: Config) -> list[Finding]:
     """Whether every selected family's object is there."""
     found = []
-    for name in (_PROCESS, *registry.select(config.families)):
+    for name in (_PROCESS, *families_of(config)):
         try:
             read_image(name)
         except BpfError as error:
@@ -382,7 +381,7 @@ def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str])
     machine = survey_machine(config)
     able = not any(finding.stops for finding in machine)
     present = {finding.name: finding.present for finding in machine}
-    selected = registry.select(config.families)
+    selected = families_of(config)
     with ExitStack() as stack:
         names = stack.enter_context(closing(describer(config, environ)))
         if config.kubernetes_api:

@@ -20,8 +20,11 @@ class _Lazy(click.Group):
         "attach": "observe",
         "agent": "observe",
         "record": "observe",
-        "replay": "observe",
+        "replay": "replay",
         "top": "top",
+        "profile": "profile",
+        "diff": "diff",
+        "ps": "ps",
         "check": "check",
         "analyze": "analyze",
         "view": "view",
@@ -58,6 +61,7 @@ def cli() -> None:
       otelgpu check                      what can be seen on this machine
       otelgpu run -- python serve.py     start a service and observe it
       otelgpu attach -p PID              observe a running one
+      otelgpu profile -p PID             where its time goes
       otelgpu view otelgpu.jsonl         look at what was observed
     """
 

@@ -1,4 +1,4 @@
-"""``run``, ``attach``, ``agent``, ``record`` and ``replay``."""
+"""``run``, ``attach``, ``agent`` and ``record``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -20,22 +21,20 @@ from otelgpu.cli.logs import say
 from otelgpu.cli.options import (
     agent_scope,
     configure,
-    destinations,
+    families_of,
     injected_source,
     live_options,
     live_settings,
-    output_options,
     read_config,
     scope_options,
     source_options,
 )
 from otelgpu.cli.reload import Hangups, Reloader, Reloads
 from otelgpu.cli.securing import secured_plan, tell_missing
-from otelgpu.config import Config, telling
+from otelgpu.config import Config
 from otelgpu.discover.libraries import resolve_program
 from otelgpu.discover.processes import descendants
 from otelgpu.errors import OtelgpuError
-from otelgpu.families import registry
 from otelgpu.kernel.scope import Scope
 from otelgpu.live import LiveSource
 from otelgpu.sources import JointSource, Source
@@ -48,18 +47,18 @@ _log = logging.getLogger("otelgpu.cli")
 
 def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -> Source:
     """Probes; with ``calls``, for what a library in the programs does not see, as far as they are allowed."""
-    families = registry.select(config.families)
+    families = families_of(config)
     if calls is None:
         source = LiveSource(families, scope, live_settings(config))
         tell_missing()
         return source
     rest = {name: family for name, family in families.items() if name in calls.unseen}
+    if not rest:
+        return calls
     try:
-        return (
-            JointSource(calls, LiveSource(rest, scope, live_settings(config, calls.describer)))
-            if rest
-            else calls
-        )
+        probes = LiveSource(rest, scope, live_settings(config, calls.describer))
+        probes.prepare_file(calls.library)  # where stacks of its calls are taken, when they are wanted
+        return JointSource(calls, probes)
     except OtelgpuError as error:
         say(f"not observed: {', '.join(rest)}, which needs eBPF: {error.message}")
         return calls
@@ -68,10 +67,11 @@ def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -
 def _finish(session: wiring.Agent, quiet: bool) -> None:
     outcome = session.finish()
     if not quiet:
-        _print(outcome)
+        print_summary(outcome)
 
 
-def _print(outcome: wiring.Outcome) -> None:
+def print_summary(outcome: wiring.Outcome) -> None:
+    """The tables that end a session, on standard error."""
     from rich.console import Console  # not needed before the end, and slow to import
 
     from otelgpu.cli.report import print_outcome
@@ -97,12 +97,7 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
             injected.close()  # its socket lies in a folder
         raise
 
-    # A terminal's Ctrl-C reaches the program by itself; a signal sent to us alone is passed on.
-    def forward(number: int) -> None:
-        if number != signal.SIGINT or not _is_foreground():
-            child.signal(number)
-
-    with wiring.Interrupts(forward) as interrupts, closing(source):
+    with wiring.Interrupts(forwarding(child)) as interrupts, closing(source):
         source.start_holding()
         child.start()
         code: int | None = None
@@ -121,6 +116,16 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
             source.close()
             code = child.wait() if code is None else code
     return code
+
+
+def forwarding(child: Child) -> Callable[[int], None]:
+    """Passes a signal that was sent to us alone on; a terminal's Ctrl-C reaches the program by itself."""
+
+    def forward(number: int) -> None:
+        if number != signal.SIGINT or not _is_foreground():
+            child.signal(number)
+
+    return forward
 
 
 def _is_foreground() -> bool:
@@ -340,30 +345,3 @@ def record(
     if pids:
         sys.exit(observe_processes(config, pids, duration=duration, capture=output, quiet=quiet))
     sys.exit(observe_everything(config, duration=duration, capture=output, quiet=quiet))
-
-
-@click.command()
-@output_options
-@click.option("--quiet", is_flag=True, help="No summary at the end.")
-@click.option("-o", "--output", metavar="PATH", help="Short for --export file:PATH.")
-@click.argument("capture", type=click.Path(path_type=Path))
-def replay(capture: Path, output: str | None, quiet: bool, **options: Any) -> None:
-    """Turn a capture into anything a live session exports. Needs no root.
-
-    \b
-    Examples:
-      otelgpu replay slow.capture --export console
-      otelgpu replay slow.capture -o trace.jsonl
-      otelgpu replay slow.capture --export otlp:http://localhost:4318
-    """
-    if output is not None:
-        options["export"] = (*options["export"], f"file:{output}")
-    config = configure(options)
-    outcome = wiring.replay(
-        capture,
-        registry.select(config.families),
-        destinations(config, os.environ)(),
-        telling=telling(config, os.environ),
-    )
-    if not quiet:
-        _print(outcome)

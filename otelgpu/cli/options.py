@@ -14,7 +14,8 @@ import click
 from otelgpu import __version__
 from otelgpu.agent import Plan
 from otelgpu.cli.logs import start_log
-from otelgpu.config import Config, load_config, otlp_defaults, telling
+from otelgpu.cli.probe_files import own_program, user_probes
+from otelgpu.config import Config, load_config, otlp_defaults, profiling, telling
 from otelgpu.discover.kubernetes import own_pod
 from otelgpu.discover.processes import describe
 from otelgpu.discover.resources import Describer, own_attributes, parse_resource_attributes
@@ -22,7 +23,9 @@ from otelgpu.discover.watchers import WatchSettings
 from otelgpu.export.base import Exporter
 from otelgpu.export.destination import Opening, parse_destination
 from otelgpu.families import registry
+from otelgpu.families.base import Family
 from otelgpu.families.http.plugins import are_installed
+from otelgpu.families.probe import family_of
 from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.live import LiveSettings
@@ -53,6 +56,12 @@ def common_options(command: _Command) -> _Command:
             "--families",
             metavar="LIST",
             help="Comma-separated; default: all (cuda,file,http,nccl,sched,verbs).",
+        ),
+        click.option(
+            "--probe-file",
+            type=click.Path(),
+            metavar="FILE",
+            help="Probes of your own, in JSON: functions, USDT, tracepoints (docs/probes.md).",
         ),
     ):
         command = option(command)
@@ -96,6 +105,12 @@ def probe_options(command: _Command) -> _Command:
             metavar="PERCENT",
             help="Of a core, that counting RDMA posts and polls may cost each process (default 1; 100: count all).",
         ),
+        click.option(
+            "--probe-program",
+            type=click.Path(),
+            metavar="FILE",
+            help="BPF in C for probes of --probe-file, compiled here by bcc.",
+        ),
         click.option("--ring-bytes", type=int, help="Size of each ring, a power of two (default 8 MiB)."),
     ):
         command = option(command)
@@ -115,6 +130,17 @@ def live_options(command: _Command) -> _Command:
             "--rdma-transfers/--no-rdma-transfers", default=None, help="A span for each RDMA work request."
         ),
         click.option("--quiet", is_flag=True, help="No summary at the end."),
+        click.option(
+            "--profile-frequency-hz",
+            type=int,
+            metavar="HZ",
+            help="Of --profiles cpu and python (default 19).",
+        ),
+        click.option(
+            "--profiles",
+            metavar="LIST",
+            help="Continuous profiles: cpu,python,offcpu,syscall,file,block,cuda,kernel,mem,nccl,verbs or all.",
+        ),
     ):
         command = option(command)
     return output_options(probe_options(command))
@@ -178,13 +204,27 @@ def read_config(options: dict[str, Any]) -> Config:
         "families",
         "hold_on_load",
         "kernel_metrics",
+        "probe_file",
+        "probe_program",
         "rdma_budget",
         "rdma_transfers",
     )
-    names = (*common, "cgroups", "containers", "device_time", "executables", "ring_bytes", "source")
+    names = (
+        *common,
+        "profiles",
+        "profile_frequency_hz",
+        "cgroups",
+        "containers",
+        "device_time",
+        "executables",
+        "ring_bytes",
+        "source",
+    )
     flags = {name: options[name] for name in names if options.get(name) not in (None, ())}
     if "families" in flags:
         flags["families"] = tuple(part.strip() for part in flags["families"].split(",") if part.strip())
+    if "profiles" in flags:
+        flags["profiles"] = tuple(part.strip() for part in flags["profiles"].split(",") if part.strip())
     return load_config(options.get("config_file"), os.environ, flags)
 
 
@@ -207,11 +247,21 @@ def openings(config: Config, environ: Mapping[str, str], *, needed: bool = True)
     return [Opening(parse_destination(text), dict(environ), otlp_defaults(config)) for text in wanted]
 
 
+def families_of(config: Config) -> dict[str, Family]:
+    """What is observed: what was selected, what profiles need, and a user's probes."""
+    found = registry.select(config.families)
+    if config.profiles and "profile" not in found:
+        found = registry.select((*found, "profile"))
+    probes = user_probes(config)
+    return found | {"probe": family_of(probes)} if probes else found
+
+
 def plan(config: Config, *, capture: Path | None = None, serves: bool = False) -> Plan:
     """How the session works. ``serves``: probes and scrapes are answered, where an address is set."""
     return Plan(
-        families=registry.select(config.families),
+        families=families_of(config),
         telling=telling(config, os.environ),
+        profiling=profiling(config),
         open_exporters=destinations(config, os.environ, needed=capture is None),
         capture=capture,
         attributes=base_attributes(config, os.environ) | own_attributes(own_pod(os.environ)),
@@ -263,7 +313,13 @@ def live_settings(config: Config, shared: Describer | None = None) -> LiveSettin
         knobs=_knobs(config),
         # What we write there ourselves would be taken for the processes' own.
         trace_contexts=None if config.publish_context else PINNED_AT,
-        watching=WatchSettings(rdma_budget=config.rdma_budget, rdma_transfers=config.rdma_transfers),
+        profile=profiling(config),
+        watching=WatchSettings(
+            rdma_budget=config.rdma_budget,
+            rdma_transfers=config.rdma_transfers,
+            probes=user_probes(config),
+            probe_program=own_program(config),
+        ),
         meanwhile=lambda: _import_the_rest(config),
     )
 
@@ -271,7 +327,7 @@ def live_settings(config: Config, shared: Describer | None = None) -> LiveSettin
 def _import_the_rest(config: Config) -> None:
     """What is not needed before the probes are loaded: half of what there is."""
     import_module("otelgpu.pipeline")
-    for name in registry.select(config.families):
+    for name in families_of(config):
         import_module(f"otelgpu.families.{name}.decode")
 
 
@@ -290,7 +346,7 @@ def injected_source(config: Config) -> InjectedSource:
     from otelgpu.injected import InjectedSource  # most sessions have none
 
     return InjectedSource(
-        registry.select(config.families),
+        families_of(config),
         describer=describer(config, os.environ),
         device_time=config.device_time,
         ring_bytes=max(config.ring_bytes // 8, 65_536),  # one for each thread

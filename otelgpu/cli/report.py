@@ -92,7 +92,10 @@ def _kernels(summary: Summary) -> Table:
 def _calls(summary: Summary) -> Table:
     joined = summary.linked + summary.stepped + summary.unlinked + summary.ambiguous
     total = joined + summary.counted
-    table = _table(f"CUDA calls: {total}", "", "calls", "")
+    what = "Calls and probe hits" if summary.probe_hits else "CUDA calls"
+    table = _table(f"{what}: {total}", "", "calls", "")
+    for name, count in summary.probe_hits.most_common(_TOP_KERNELS):
+        table.add_row(f"probe {name}", f"{count}", "")
     for direction, count in summary.copies.most_common():
         table.add_row(
             f"copies {direction.replace('_', ' ')}", f"{count}", size(summary.copy_bytes[direction])

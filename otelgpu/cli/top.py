@@ -45,6 +45,7 @@ from otelgpu.model.vitals import Delivery
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
+    from otelgpu.model.profiles import ProfileColumns
     from otelgpu.model.spans import SpanColumns
 
 _LINES: Final = 40  # rows of one table on a terminal; --json has all
@@ -101,6 +102,9 @@ class Frames:
         self._before, self._began = data, now
         self.shown += 1
         self._show(found, seconds)
+
+    def export_profiles(self, batches: Sequence[ProfileColumns]) -> None:
+        """They are no table."""
 
     def end(self) -> None:
         """Show no more: what a session tells as it ends is of no whole interval."""

@@ -29,7 +29,7 @@ observed. The handles of cuMemCreate belong to no context, so that they outlive 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -113,12 +113,23 @@ _AT_ADDRESS[[Memory.ADDRESS, Memory.PHYSICAL, Memory.REGISTERED]] = False
 
 
 class MemoryLedger:
-    """All processes of a session. ``decoders`` are its families', by position."""
+    """All processes of a session. ``decoders`` are its families', by position.
 
-    def __init__(self, decoders: Sequence[OperationDecoder], *, limit: int = ALLOCATIONS) -> None:
+    ``stacks``: the numbers of the stacks that calls were made under, shape (n,), 0 where that is not known; asked
+    when calls are applied. None: stacks are not told apart.
+    """
+
+    def __init__(
+        self,
+        decoders: Sequence[OperationDecoder],
+        *,
+        limit: int = ALLOCATIONS,
+        stacks: Callable[[Operations], npt.NDArray[np.uint64]] | None = None,
+    ) -> None:
         self.processes: dict[int, ProcessMemory] = {}
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self._limit = limit
+        self._stacks = stacks
         self._steps = np.zeros((max(len(decoders), 1), 1 << 16), dtype=np.uint8)  # of a family's function
         for family, decoder in enumerate(decoders):
             for api, step in decoder.context_steps.items():
@@ -186,16 +197,23 @@ class MemoryLedger:
         order = order[due[order]]
         rows, steps = rows.take(order), steps[order]
         self._keep(rows, steps)
-        self._apply_in_order(rows, steps, effect[order])
+        stacks = np.zeros(len(rows), dtype=np.uint64)
+        if self._stacks is not None and len(gives := np.flatnonzero(rows["kind"] == _ALLOCATION)):
+            stacks[gives] = self._stacks(rows.take(gives))
+        self._apply_in_order(rows, steps, effect[order], stacks)
 
     def _apply_in_order(
-        self, rows: Operations, steps: npt.NDArray[np.uint8], effect: npt.NDArray[np.uint64]
+        self,
+        rows: Operations,
+        steps: npt.NDArray[np.uint8],
+        effect: npt.NDArray[np.uint64],
+        stacks: npt.NDArray[np.uint64],
     ) -> None:
         """Calls in order of their effect: plain ones of one process that follow one another together."""
         plain = _plain(rows, steps)
         process = np.where(plain, rows["tgid"].astype(np.int64), -1)
         changes = (np.flatnonzero(process[1:] != process[:-1]) + 1).tolist()
-        codes, places = _places(rows)
+        codes, places = _places(rows, stacks)
         times, numbers, sizes = effect.tolist(), rows["handle"].tolist(), rows["size_bytes"].tolist()
         for first, last in pairwise([0, *changes, len(rows)] if len(rows) else ()):
             tgid = int(process[first])
@@ -205,10 +223,17 @@ class MemoryLedger:
                     some = slice(first, last)
                     mine.exchange(times[some], codes[some], numbers[some], sizes[some], places)
                     continue
-            self._apply_one_by_one(rows[first:last], steps[first:last], times[first:last])
+            some = slice(first, last)
+            self._apply_one_by_one(rows[some], steps[some], times[some], stacks[some])
 
-    def _apply_one_by_one(self, rows: Operations, steps: npt.NDArray[np.uint8], times: list[int]) -> None:
-        columns = [rows[name].tolist() for name in _COLUMNS]
+    def _apply_one_by_one(
+        self,
+        rows: Operations,
+        steps: npt.NDArray[np.uint8],
+        times: list[int],
+        stacks: npt.NDArray[np.uint64],
+    ) -> None:
+        columns = [*(rows[name].tolist() for name in _COLUMNS), stacks.tolist()]
         for time_ns, step, row in zip(times, steps.tolist(), zip(*columns, strict=True), strict=True):
             if self._ends and self._ends[0][0] < time_ns:
                 self._end_processes(time_ns - 1)
@@ -234,7 +259,7 @@ class MemoryLedger:
         return np.asarray((kinds == OperationKind.FREE) | unmaps | np.isin(steps, _CONTEXT_ENDS))
 
     def _call(self, time_ns: int, step: ContextStep | None, row: tuple[int, ...]) -> None:
-        kind, tgid, tid, device, handle, other, size, caller, memory, status, returned = row
+        kind, tgid, tid, device, handle, other, size, caller, memory, status, returned, stack = row
         process = self.processes.get(tgid) or self._process(tgid)
         if kind == _ALLOCATION:
             if not returned:
@@ -259,7 +284,7 @@ class MemoryLedger:
         elif kind == _ALLOCATION and memory == _PHYSICAL and not size:
             process.retain(time_ns, handle, other)
         elif kind == _ALLOCATION:
-            process.allocate(time_ns, tid, device, memory, handle, size, caller)
+            process.allocate(time_ns, tid, device, memory, handle, size, caller, stack)
 
     def _end_processes(self, now_ns: int) -> None:
         """End those whose time has come, in order."""
@@ -280,10 +305,11 @@ def _plain(rows: Operations, steps: npt.NDArray[np.uint8]) -> npt.NDArray[np.boo
     return np.asarray(exchanges & returned & elsewhere & here)
 
 
-def _places(rows: Operations) -> tuple[list[int], list[Place]]:
+def _places(rows: Operations, stacks: npt.NDArray[np.uint64]) -> tuple[list[int], list[Place]]:
     """For each row the position of its place, -1 for a free; and the places."""
-    coded = [distinct(np.ascontiguousarray(rows[name])) for name in _PLACE]
+    columns = [*(np.ascontiguousarray(rows[name]) for name in _PLACE), stacks]
+    coded = [distinct(column) for column in columns]
     codes, count = combine([(codes, len(values)) for values, codes in coded], len(rows))
-    told = rows.take(examples(codes, count))
-    places = [Place(*place) for place in zip(*(told[name].tolist() for name in _PLACE), strict=True)]
+    told = examples(codes, count)
+    places = [Place(*place) for place in zip(*(column[told].tolist() for column in columns), strict=True)]
     return np.where(rows["kind"] == _ALLOCATION, codes, -1).tolist(), places

@@ -58,12 +58,13 @@ class Account:
 
 @dataclass(slots=True, kw_only=True)
 class Site:
-    """What was allocated alike: by one place in the code, in one account and context."""
+    """What was allocated alike: by one place in the code, in one account and context, under one stack."""
 
     index: int
     account: Account
     caller: int  # return address of the allocating call; 0 when unknown
     context: int
+    stack: int = 0  # number of the stack that it was allocated under; 0 where stacks are not taken
     live_bytes: int = 0
     live_allocations: int = 0
     allocated: int = 0  # bytes in this window
@@ -78,6 +79,7 @@ class Place(NamedTuple):
     device: int
     memory: int
     caller: int
+    stack: int = 0
 
 
 class ProcessMemory:
@@ -89,7 +91,7 @@ class ProcessMemory:
         self.sites: list[Site] = []
         self._counters = counters
         self._limit = limit
-        self._site_of: dict[tuple[int, int, int, int], Site] = {}
+        self._site_of: dict[tuple[int, int, int, int, int], Site] = {}
         self._held: tuple[dict[int, int], dict[int, int]] = (
             {},
             {},
@@ -97,6 +99,16 @@ class ProcessMemory:
         self._space = AddressSpace()
         self._contexts = Contexts()
         self._owed: dict[tuple[int, int], tuple[int, int]] = {}  # meaning, number → frees to come, since when
+
+    def held_by_stack(self) -> dict[tuple[int, int, int], tuple[int, int]]:
+        """(stack, device, kind of memory) → bytes and allocations that are held now; none of what holds nothing."""
+        held: dict[tuple[int, int, int], tuple[int, int]] = {}
+        for site in self.sites:
+            if site.live_allocations:
+                key = site.stack, site.account.device, site.account.memory
+                size, count = held.get(key, (0, 0))
+                held[key] = size + site.live_bytes, count + site.live_allocations
+        return held
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -110,7 +122,15 @@ class ProcessMemory:
         return found
 
     def allocate(
-        self, time_ns: int, tid: int, device: int, memory: int, number: int, size: int, caller: int
+        self,
+        time_ns: int,
+        tid: int,
+        device: int,
+        memory: int,
+        number: int,
+        size: int,
+        caller: int,
+        stack: int = 0,
     ) -> None:
         """An allocation was given address or handle ``number``."""
         if memory == _ADDRESS:
@@ -119,8 +139,8 @@ class ProcessMemory:
             self._counters["size_absurd"] += 1
             return
         context, device = self._contexts.place(tid, device)
-        site = self._site_of.get((device, memory, caller, context)) or self._site(
-            device, memory, caller, context
+        site = self._site_of.get((device, memory, caller, context, stack)) or self._site(
+            device, memory, caller, context, stack
         )
         site.account.allocations += 1
         if memory == _PHYSICAL:
@@ -184,9 +204,12 @@ class ProcessMemory:
             if place >= 0 and before is None and len(held) < self._limit:
                 site = known.get(place)
                 if site is None:
-                    device, memory, caller = table[place]
-                    site = self._site(device, memory, caller, PRIMARY)
-                    if site.caller == caller:  # else there is no room for more sites: each is counted
+                    device, memory, caller, stack = table[place]
+                    site = self._site(device, memory, caller, PRIMARY, stack)
+                    if (site.caller, site.stack) == (
+                        caller,
+                        stack,
+                    ):  # else there is no room for more sites: each is counted
                         known[place] = site
                 held[number] = (time_ns << _TIME_SHIFT) | (size << _SITE_BITS) | site.index
                 account = site.account
@@ -200,8 +223,8 @@ class ProcessMemory:
                 if live_bytes > account.peak_bytes:
                     account.peak_bytes = live_bytes
             elif place >= 0:
-                device, memory, caller = table[place]
-                self.allocate(time_ns, 0, device, memory, number, size, caller)
+                device, memory, caller, stack = table[place]
+                self.allocate(time_ns, 0, device, memory, number, size, caller, stack)
             elif before is not None and before >> _TIME_SHIFT <= time_ns:
                 del held[number]
                 site = sites[before & _SITE_MASK]
@@ -293,15 +316,15 @@ class ProcessMemory:
 
     # -- sums -------------------------------------------------------------------------------------
 
-    def _site(self, device: int, memory: int, caller: int, context: int) -> Site:
+    def _site(self, device: int, memory: int, caller: int, context: int, stack: int) -> Site:
         account = self.account(device, memory)
-        key = (account.device, account.memory, caller, context)
+        key = (account.device, account.memory, caller, context, stack)
         site = self._site_of.get(key)
         if site is None:
-            if len(self.sites) >= SITES and (caller or context):
+            if len(self.sites) >= SITES and (caller or context or stack):
                 self._counters["site_not_kept"] += 1
-                return self._site(account.device, account.memory, _UNKNOWN_SITE, PRIMARY)
-            site = Site(index=len(self.sites), account=account, caller=caller, context=context)
+                return self._site(account.device, account.memory, _UNKNOWN_SITE, PRIMARY, 0)
+            site = Site(index=len(self.sites), account=account, caller=caller, context=context, stack=stack)
             self.sites.append(site)
             self._site_of[key] = site
         return site

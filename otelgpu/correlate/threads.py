@@ -136,6 +136,20 @@ class ThreadTimeline:
             owners = np.where(mine & (owners > 0) & (times_ns >= loop.loose_ns), AMBIGUOUS, owners)
         return owners
 
+    def trusted(
+        self,
+        tids: npt.NDArray[np.uint32],
+        times_ns: npt.NDArray[np.uint64],
+        owners: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """``owners`` of what is no call, as :meth:`distrust` has them, which learns of calls alone."""
+        for tid, loop in self._loops.items() if len(tids) else ():
+            if loop.loose_ns != _NEVER_NS:
+                owners = np.where(
+                    (tids == tid) & (owners > 0) & (times_ns >= loop.loose_ns), AMBIGUOUS, owners
+                )
+        return owners
+
     def owner(self, tid: int, time_ns: int) -> int:
         """The state of one thread at a time, as :meth:`owners` gives it."""
         thread = self._threads.get(tid)

@@ -190,6 +190,9 @@ class NcclLayouts:
             self._check(self._made.popleft())
         return ()
 
+    def program_changed(self, tgid: int) -> None:
+        """Nothing: what it maps from here on is told by :meth:`mapped`."""
+
     def forget(self, tgid: int) -> None:
         """Its number and its communicators' addresses may come again."""
         for key in [key for key in self._known if key[0] == tgid]:

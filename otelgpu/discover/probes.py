@@ -85,7 +85,7 @@ class ProbePlacer:
         self.add(hooks)
         self.marks: dict[str, Callable[[ElfImage, str], int]] = {}
         """By stem: what a file's image and path say to its programs, in their cookies (31 bits)."""
-        self._with_returns = with_returns
+        self.with_returns = with_returns
         # By inode number, size and time of change; then by device, which overlayfs stands aside of.
         self._examined: dict[_Identity, dict[int | str, Placement | None]] = {}
         self._by_inode: dict[Inode, Placement] = {}
@@ -226,7 +226,7 @@ class ProbePlacer:
         ``stem`` is one that no library has: those are placed here and nowhere else. The links are the caller's.
         """
         chosen = [hook for hook in self._nameless if hook.stem == stem]
-        return attach_hooks(chosen, path, offsets, with_returns=self._with_returns)
+        return attach_hooks(chosen, path, offsets, with_returns=self.with_returns)
 
     def detach(self) -> None:
         """Take every probe off."""
@@ -314,7 +314,7 @@ class ProbePlacer:
             self._hooks,
             f"/proc/self/fd/{descriptor}",
             offsets,
-            with_returns=self._with_returns and not image.is_go,
+            with_returns=self.with_returns and not image.is_go,
             marks=self._marks_of(image, path, offsets),
         )
         self.counters["probes_refused"] += len(refused)

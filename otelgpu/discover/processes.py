@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -93,6 +94,27 @@ def descendants(*tgids: int, proc: Path = _PROC) -> list[int]:
         seen.update(level)
         found += level
     return found
+
+
+def age_s(tgid: int, *, proc: Path = _PROC) -> float:
+    """For how many seconds a process has run; 0 of one that is gone."""
+    status = _stat(tgid, proc)
+    if status is None:
+        return 0.0
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - status.start_ticks * _TICK_NS / 1e9, 0.0)
+
+
+def is_child(tgid: int, *, proc: Path = _PROC) -> bool:
+    """Whether this program has started a process."""
+    status = _stat(tgid, proc)
+    return status is not None and status.ppid == os.getpid()
+
+
+def is_copy_of_this(tgid: int, *, proc: Path = _PROC) -> bool:
+    """Whether a process is a child of this one that has not begun a program of its own."""
+    if not is_child(tgid, proc=proc):
+        return False
+    return _read(proc / str(tgid) / "cmdline") == _read(proc / str(os.getpid()) / "cmdline")
 
 
 @functools.cache

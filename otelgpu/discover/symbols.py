@@ -29,6 +29,7 @@ MAX_NAMES_BYTES: Final = 16 << 20
 _MAX_MISSES: Final = 4096  # addresses per process that are known to be mapped nowhere
 _MAX_FRUITLESS: Final = 16
 _LOOK_AGAIN_S: Final = 0.1
+_MAX_PLACES: Final = 32_768  # of all files; some 250 bytes each
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _ENTRY_BYTES: Final = 300  # of a cached name beside its text: key, tuple, table slot; measured
 
@@ -48,6 +49,22 @@ files count (:mod:`otelgpu.symbols.functions`).
 
 ``process_denied`` and ``file_unreadable`` want more capabilities; ``symbol_missing`` is a stripped file.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an address lies. ``mapping`` is None where nothing is mapped, or the process is gone.
+
+    ``name`` is demangled, ``system_name`` the linker's; both are "" where no symbol tells them. ``path`` is that
+    of the mapped file as text that can be shown, ``offset`` the one in it; "" and 0 for what is in no file.
+    """
+
+    mapping: Mapping | None
+    name: str = ""
+    system_name: str = ""
+    path: str = ""
+    build_id: str = ""
+    offset: int = 0
 
 
 @dataclass(slots=True)
@@ -103,6 +120,7 @@ class AddressResolver:
         self._modules: OrderedDict[Identity, _Module] = OrderedDict()
         self._names: OrderedDict[tuple[Identity, int, bool], tuple[str, bool]] = OrderedDict()
         self._names_bytes = 0
+        self._places: OrderedDict[tuple[Identity, int], tuple[str, str]] = OrderedDict()
 
     def resolve(self, tgid: int, address: int) -> tuple[str, bool]:
         """The demangled name of the function at ``address`` of process ``tgid``, and whether it is known.
@@ -115,6 +133,62 @@ class AddressResolver:
     def resolve_return(self, tgid: int, address: int) -> tuple[str, bool]:
         """Where a call came from that returns to ``address``: ``function+0xoffset``; unknown as above."""
         return self._answer(tgid, address, is_return=True)
+
+    def place(self, tgid: int, address: int) -> Place:
+        """Where ``address`` of process ``tgid`` lies, with the function's name if there is one.
+
+        Of a return address ask for the byte before: the call may have been the function's last instruction.
+        """
+        located = self._locate(tgid, address)
+        if isinstance(located, str):
+            self.counters[located] += 1
+            return Place(mapping=None)
+        process, mapping = located
+        if not mapping.is_file:
+            return Place(mapping=mapping)
+        offset = mapping.file_offset(address)
+        label = _label(mapping.path)
+        module = self._module_of(tgid, process, mapping, label)
+        if module is None:
+            self.counters[process.reasons[mapping.start]] += 1
+            return Place(mapping=mapping, path=shown(mapping.path), offset=offset)
+        name, system_name = self._function_in(process, mapping, module, offset)
+        return Place(
+            mapping=mapping,
+            name=name,
+            system_name=system_name,
+            path=shown(mapping.path),
+            build_id=module.file.image.build_id or "",
+            offset=offset,
+        )
+
+    def _function_in(
+        self, process: _Process, mapping: Mapping, module: _Module, offset: int
+    ) -> tuple[str, str]:
+        key = (module.file.identity, offset)
+        found = self._places.get(key)
+        if found is None:
+            if not module.file.unchanged():
+                self._drop_module(module.file.identity)
+                process.files.pop(mapping.start, None)
+                self.counters["file_changed"] += 1
+                return "", ""
+            try:
+                found = module.table.function_at(offset) or ("", "")
+            except ElfError:
+                self.counters["file_not_elf"] += 1
+                found = ("", "")
+            if module.table.counters:
+                self.counters.update(module.table.counters)
+                module.table.counters.clear()
+            self._places[key] = found
+            if len(self._places) > _MAX_PLACES:
+                self._places.popitem(last=False)
+        else:
+            self._places.move_to_end(key)
+        if not found[0]:
+            self.counters["symbol_missing"] += 1
+        return found
 
     def text_at(self, tgid: int, address: int, near: int) -> bytes | None:
         """The zero-terminated text at ``address``, as a rule a constant of the module with ``near`` in it.
@@ -188,6 +262,21 @@ class AddressResolver:
         if program is not None:
             self._module_of(tgid, process, program, _label(program.path))
 
+    def renew(self, tgid: int) -> bool:
+        """Take a new snapshot; whether all files that were mapped before still are.
+
+        True, too, of a process that has ended or may not be read: what was known of it is all that will be.
+        """
+        before = self._processes.get(tgid)
+        try:
+            process = self._snapshot(tgid)
+        except OSError:
+            return True
+        process.fruitless = 0
+        if before is None:
+            return False
+        return {mapping for mapping in before.mappings if mapping.is_file} <= set(process.mappings)
+
     def inherit(self, parent: int, child: int) -> None:
         """A process forked: as :meth:`remember`, but a child that has ended had mapped what its parent has."""
         known = self._processes.get(parent)
@@ -200,6 +289,7 @@ class AddressResolver:
     def close(self) -> None:
         """Let all files go."""
         self._processes.clear()
+        self._places.clear()
         self._names.clear()
         self._names_bytes = 0
         while self._modules:
@@ -314,6 +404,8 @@ class AddressResolver:
         self._modules.pop(identity).file.close()
         for key in [key for key in self._names if key[0] == identity]:
             self._names_bytes -= _cost(self._names.pop(key))
+        for place in [place for place in self._places if place[0] == identity]:
+            del self._places[place]
 
     def _remember(self, key: tuple[Identity, int, bool], answer: tuple[str, bool]) -> None:
         self._names[key] = answer
@@ -328,9 +420,16 @@ def _cost(answer: tuple[str, bool]) -> int:
 
 def _label(path: str) -> str:
     """The base name of a mapped file as text that can be shown and exported."""
-    name = path.rpartition("/")[2].encode("utf-8", "backslashreplace").decode()[:255]
+    return shown(path.rpartition("/")[2])[:255]
+
+
+def shown(path: str) -> str:
+    """A path as text that can be shown and exported; at most 4,096 characters (PATH_MAX)."""
+    text = path.encode("utf-8", "backslashreplace").decode()[:4096]
+    if text.isprintable():
+        return text
     return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )
 
 

@@ -145,6 +145,9 @@ class VerbsProviders:
         self._clean_up(changed, everything)
         return () if batch is None else (batch,)
 
+    def program_changed(self, tgid: int) -> None:
+        """Nothing: what it maps from here on is told by :meth:`mapped`."""
+
     def forget(self, tgid: int) -> None:
         """It has ended: its last counts are in the next collection."""
         self._gone.add(tgid)

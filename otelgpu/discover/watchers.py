@@ -7,15 +7,21 @@ process has opened a device, how a communicator is laid out only once a library'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
 
 from otelgpu.discover.probes import ProbePlacer
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.inputs import Batch, Input
+from otelgpu.model.user_probes import UserProbe
 
+_SAMPLED: Final = "probe, sampled"  # a user's probes that are samples of a profile
+_ROOMS: Final = {_SAMPLED: "probe"}  # whose losses are told with others'
 _EVERYTHING: Final = 100.0  # percent of a core: whoever allows that wants all posts and polls counted
 
 
@@ -32,6 +38,9 @@ class Watcher(Protocol):
     def mapped(self, tgid: int) -> None:
         """A process has mapped a file that carries probes, or was found to have."""
 
+    def program_changed(self, tgid: int) -> None:
+        """A process has exec'd: what it had mapped is gone, and what it maps now follows."""
+
     def collect(self, now_ns: int) -> Sequence[Input]:
         """At each collection, after the rings were drained: what goes before its tick."""
 
@@ -42,12 +51,27 @@ class Watcher(Protocol):
         """Take off what it put on; idempotent."""
 
 
+@runtime_checkable
+class ProcessWatcher(Watcher, Protocol):
+    """One that is told of every process in scope, not only of those that have mapped files with probes."""
+
+    def prepare(self, path: Path) -> None:
+        """A program is about to load a file."""
+
+    def complete(self) -> None:
+        """The collection that follows is the last."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSettings:
     """What watchers are told of a session's configuration."""
 
     rdma_budget: float = 1.0  # percent of a core per observed process that probes of posts and polls may cost
     rdma_transfers: bool = False  # tell single work requests
+    probes: tuple[UserProbe, ...] = ()  # of the user's own
+    probe_program: tuple[str, str] | None = (
+        None  # a program in C for some of them: its text, and what it is called
+    )
 
 
 def open_watcher(loaded: LoadedFamily, placer: ProbePlacer, settings: WatchSettings) -> Watcher | None:
@@ -65,4 +89,87 @@ def open_watcher(loaded: LoadedFamily, placer: ProbePlacer, settings: WatchSetti
             budget=settings.rdma_budget if settings.rdma_budget < _EVERYTHING else inf,
             transfers=settings.rdma_transfers,
         )
+    if loaded.family == "probe":
+        return _user_probes(loaded, placer, settings)
+    if loaded.family == "profile":
+        from otelgpu.discover.profile_watcher import open_profile_watcher
+
+        return open_profile_watcher(loaded)
     return None
+
+
+def _user_probes(loaded: LoadedFamily, placer: ProbePlacer, settings: WatchSettings) -> Watcher:
+    from otelgpu.discover.user_probes import UserProbes  # few sessions have any
+
+    program = settings.probe_program if loaded.family == "probe" else None
+    return UserProbes(loaded, settings.probes, with_returns=placer.with_returns, program=program)
+
+
+class Watchers:
+    """Those of a session, by family."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Watcher] = {}
+        self._of_all_processes: list[ProcessWatcher] = []
+
+    def open(self, loaded: LoadedFamily, placer: ProbePlacer, settings: WatchSettings) -> None:
+        """For a family that was loaded, where it needs one."""
+        found = {loaded.family: open_watcher(loaded, placer, settings)}
+        if loaded.family == "profile" and any(probe.profile for probe in settings.probes):
+            found[_SAMPLED] = _user_probes(loaded, placer, settings)
+        for name, watcher in found.items():
+            if watcher is not None:
+                self._all[name] = watcher
+                if isinstance(watcher, ProcessWatcher):
+                    self._of_all_processes.append(watcher)
+
+    def __getitem__(self, family: str) -> Watcher:
+        return self._all[family]
+
+    @property
+    def counters(self) -> dict[str, Mapping[str, int]]:
+        """Losses by reason, since the start, by family."""
+        found: dict[str, Counter[str]] = {}
+        for name, watcher in self._all.items():
+            found.setdefault(_ROOMS.get(name, name), Counter()).update(watcher.counters)
+        return dict(found)
+
+    def look(self, batch: Batch) -> None:
+        """See :class:`Watcher`."""
+        if watcher := self._all.get(batch.family):
+            watcher.look(batch)
+
+    def mapped(self, tgid: int, *, placed: bool) -> None:
+        """A process has mapped a file, or was found to have; ``placed``: one that carries probes."""
+        for watcher in self._all.values() if placed else self._of_all_processes:
+            watcher.mapped(tgid)
+
+    def program_changed(self, tgid: int) -> None:
+        """See :class:`Watcher`."""
+        for watcher in self._all.values():
+            watcher.program_changed(tgid)
+
+    def prepare(self, path: Path) -> None:
+        """See :class:`ProcessWatcher`."""
+        for watcher in self._of_all_processes:
+            watcher.prepare(path)
+
+    def complete(self) -> None:
+        """See :class:`ProcessWatcher`."""
+        for watcher in self._of_all_processes:
+            watcher.complete()
+
+    def collect(self, now_ns: int, gone: Collection[int]) -> list[Input]:
+        """What goes before a tick; ``gone`` have ended."""
+        found: list[Input] = []
+        for watcher in self._all.values():
+            for tgid in gone:
+                watcher.forget(tgid)
+            found += watcher.collect(now_ns)
+        return found
+
+    def close(self) -> None:
+        """All; what fails keeps no other from being closed."""
+        with ExitStack() as last_first:
+            for watcher in self._all.values():
+                last_first.callback(watcher.close)

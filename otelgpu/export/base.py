@@ -1,6 +1,6 @@
 """What every exporter and transport agrees on: payloads, outcomes, and the two protocols.
 
-Spans and metrics come in; an :class:`Exporter` owns them from then on and accounts for each one. Nothing
+Spans, metrics and profiles come in; an :class:`Exporter` owns them from then on and accounts for each one. Nothing
 here does I/O or starts threads.
 """
 
@@ -17,6 +17,7 @@ from otelgpu.model.vitals import Delivery
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
+    from otelgpu.model.profiles import ProfileColumns
     from otelgpu.model.spans import SpanColumns
 
 
@@ -29,15 +30,21 @@ class Signal(StrEnum):
 
     TRACES = "traces"
     METRICS = "metrics"
+    PROFILES = "profiles"
+
+    @property
+    def path(self) -> str:
+        """Of the standard URL: ``/v1/traces``. Profiles are in development, and say so."""
+        return f"/{'v1development' if self is Signal.PROFILES else 'v1'}/{self}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """One serialized ``Export{Trace,Metrics}ServiceRequest``, sent and accounted for as a whole."""
+    """One serialized ``Export{Trace,Metrics,Profiles}ServiceRequest``, sent and accounted for as a whole."""
 
     signal: Signal
     body: bytes
-    items: int  # spans, or metric data points
+    items: int  # spans, metric data points, or observations of profiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +84,16 @@ class Transport(Protocol):
 
 
 class Exporter(Protocol):
-    """Where finished spans and metrics go. A destination's faults raise nothing: losses are counted."""
+    """Where finished spans, metrics and profiles go. A destination's faults raise nothing: losses are counted."""
 
     def export_spans(self, batches: Iterable[SpanColumns]) -> None:
         """Take over the spans, which may be made as they are taken; returns without waiting for a network."""
 
     def export_metrics(self, data: MetricsData, items: int) -> None:
         """Take over the metrics. ``items``: how many data points ``data`` holds."""
+
+    def export_profiles(self, batches: Sequence[ProfileColumns]) -> None:
+        """Take over profiles: each batch is of one resource and sample type, and of one time."""
 
     def flush(self, deadline_s: float) -> bool:
         """Wait up to ``deadline_s`` seconds until nothing is queued; whether that was reached."""
@@ -94,7 +104,8 @@ class Exporter(Protocol):
     def stats(self) -> Mapping[str, int]:
         """Exact counts so far, per signal: ``{spans,points}_{given,accepted,queued,lost_<reason>}``.
 
-        Always given = accepted + queued + the sum of all lost.
+        ``profiles_…``, which count observations, from the first profile on. Always given = accepted + queued + the
+        sum of all lost.
         """
 
     def deliveries(self) -> Sequence[Delivery]:
@@ -104,12 +115,15 @@ class Exporter(Protocol):
 def deliveries_of(kind: str, stats: Mapping[str, int], failing_s: float = 0.0) -> list[Delivery]:
     """``Exporter.deliveries`` of a destination that is no server's, from its ``stats``."""
     found = []
-    for items in ("spans", "points"):
+    for items in ("spans", "points", "profiles"):
+        if items == "profiles" and "profiles_accepted" not in stats:
+            continue
         lost = f"{items}_lost_"
         found.append(
             Delivery(
                 kind=kind,
                 metrics=items == "points",
+                profiles=items == "profiles",
                 accepted=stats[f"{items}_accepted"],
                 queued=stats[f"{items}_queued"],
                 lost={key.removeprefix(lost): n for key, n in stats.items() if key.startswith(lost)},

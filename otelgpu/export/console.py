@@ -28,6 +28,9 @@ from otelgpu.signals import names
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
+    from otelgpu.export.profile_lines import TopStacks
+    from otelgpu.model.profiles import ProfileColumns
+
 MAX_LINES = 40
 """Lines per trace; what is beyond is counted in the last one."""
 
@@ -101,7 +104,8 @@ class Line:
 class ConsoleExporter:
     """Prints traces to a text stream, in colour on a terminal; an :class:`~otelgpu.export.base.Exporter`.
 
-    Metrics are taken and not shown. Losses: "write_failed" when the stream does not take the text.
+    Metrics are taken and not shown; of profiles the largest stacks are, when it is closed. Losses: "write_failed" when
+    the stream does not take the text.
     """
 
     def __init__(self, stream: TextIO, *, max_lines: int = MAX_LINES) -> None:
@@ -109,6 +113,7 @@ class ConsoleExporter:
         self._max_lines = max_lines
         self._waiting: dict[bytes, _Trace] = {}
         self._counts: Counter[str] = Counter()
+        self._profiles: TopStacks | None = None
         self._print = _printer(stream)
 
     def export_spans(self, batches: Iterable[SpanColumns]) -> None:
@@ -126,6 +131,16 @@ class ConsoleExporter:
         self._counts["points_given"] += items
         self._counts["points_accepted"] += items
 
+    def export_profiles(self, batches: Sequence[ProfileColumns]) -> None:
+        """See :class:`~otelgpu.export.base.Exporter`. They are summed up at the end."""
+        from otelgpu.export.profile_lines import TopStacks  # most sessions have none
+
+        if self._profiles is None:
+            self._profiles = TopStacks()
+        for columns in batches:
+            self._profiles.add(columns)
+            self._counts["profiles_given"] += len(columns)
+
     def flush(self, deadline_s: float) -> bool:
         """Print what waits for a root."""
         for trace_id in list(self._waiting):
@@ -135,6 +150,17 @@ class ConsoleExporter:
     def close(self, deadline_s: float) -> None:
         """See :class:`~otelgpu.export.base.Exporter`. The stream stays open: it is the caller's."""
         self.flush(deadline_s)
+        if self._profiles is None:
+            return
+        lines = [Line(0, printable(text, 240), "", (), False) for text in self._profiles.lines()]
+        self._profiles = None
+        unshown = self._counts["profiles_given"] - self._counts["profiles_accepted"]
+        try:
+            self._print(lines)
+        except (OSError, ValueError):
+            self._counts["profiles_lost_write_failed"] += unshown
+        else:
+            self._counts["profiles_accepted"] += unshown
 
     def stats(self) -> Mapping[str, int]:
         """See :class:`~otelgpu.export.base.Exporter`."""
@@ -142,7 +168,18 @@ class ConsoleExporter:
         stats = {
             f"{items}_{key}": self._counts[f"{items}_{key}"] for items in ("spans", "points") for key in keys
         }
-        return stats | {"spans_queued": sum(trace.count for trace in self._waiting.values())}
+        stats |= {"spans_queued": sum(trace.count for trace in self._waiting.values())}
+        given, accepted, lost = (
+            self._counts[f"profiles_{key}"] for key in ("given", "accepted", "lost_write_failed")
+        )
+        if given:
+            stats |= {
+                "profiles_given": given,
+                "profiles_accepted": accepted,
+                "profiles_queued": given - accepted - lost,
+                "profiles_lost_write_failed": lost,
+            }
+        return stats
 
     def deliveries(self) -> Sequence[Delivery]:
         """See :class:`~otelgpu.export.base.Exporter`."""

@@ -87,7 +87,7 @@ def open_exporter(
     defaults: Mapping[str, str] | None = None,
     stream: TextIO | None = None,
 ) -> Exporter:
-    """Make a destination ready to take spans and metrics.
+    """Make a destination ready to take spans, metrics and profiles.
 
     ``environ``: the ``OTEL_EXPORTER_OTLP_*`` variables; ``defaults``: the same names, from a configuration
     file, for what ``environ`` leaves unset. ``stream``: where ``console`` prints; standard output otherwise.
@@ -104,8 +104,8 @@ def open_exporter(
     from otelgpu.export.otlp import OtlpExporter
     from otelgpu.export.settings import OtlpSettings
 
-    traces, metrics = (
+    traces, metrics, profiles = (
         OtlpSettings.from_environment(environ, signal, endpoint=destination.endpoint, defaults=defaults)
-        for signal in (Signal.TRACES, Signal.METRICS)
+        for signal in (Signal.TRACES, Signal.METRICS, Signal.PROFILES)
     )
-    return OtlpExporter(traces, metrics)
+    return OtlpExporter(traces, metrics, profiles)

@@ -1,8 +1,9 @@
 """OTLP/JSON lines in a file, as the Collector's file exporter writes them.
 
-Each line is one ``TracesData`` or ``MetricsData``: ids in lower hex, 64-bit integers as decimal strings,
-enums as numbers, lowerCamelCase keys, defaults left out save ``resource``, ``scope``, ``status`` and
-``value``, which the Collector always writes. Doubles that JSON lacks are "NaN", "Infinity", "-Infinity".
+Each line is one ``TracesData``, ``MetricsData`` or ``ProfilesData`` (:mod:`otelgpu.export.profile_lines`): ids in lower
+hex, 64-bit integers as decimal strings, enums as numbers, lowerCamelCase keys, defaults left out save ``resource``,
+``scope``, ``status`` and ``value``, which the Collector always writes. Doubles that JSON lacks are "NaN", "Infinity",
+"-Infinity".
 
 Source: https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding, ../otel/protocol/file-exporter/, and
 the Collector's pdata/internal/generated_proto_span.go for what is left out.
@@ -37,6 +38,8 @@ from otelgpu.signals import names
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+    from otelgpu.model.profiles import ProfileColumns
 
 SPANS_PER_LINE = 2048
 SETTLED_S = 5.0
@@ -269,6 +272,22 @@ class FileExporter:
         if data.resource_metrics:
             self._write("points", metrics_line(data), items)
 
+    def export_profiles(self, batches: Sequence[ProfileColumns]) -> None:
+        """See :class:`~otelgpu.export.base.Exporter`."""
+        from otelgpu.export.profile_lines import profile_lines  # most sessions have none
+
+        for columns in batches:
+            left = len(columns)
+            try:
+                for line, items in profile_lines(columns):
+                    self._write("profiles", line, items)
+                    left -= items
+            except ValueError:
+                _log.exception("profiles that break their contract were dropped")
+                with self._lock:
+                    self._counts["profiles_given"] += left
+                    self._counts["profiles_lost_unencodable"] += left
+
     def flush(self, deadline_s: float) -> bool:
         """Nothing is ever queued."""
         return True
@@ -284,11 +303,8 @@ class FileExporter:
         """See :class:`~otelgpu.export.base.Exporter`."""
         keys = ("given", "accepted", "queued", "lost_write_failed", "lost_shutdown", "lost_unencodable")
         with self._lock:
-            return {
-                f"{items}_{key}": self._counts[f"{items}_{key}"]
-                for items in ("spans", "points")
-                for key in keys
-            }
+            told = ("spans", "points", *(("profiles",) if self._counts["profiles_given"] else ()))
+            return {f"{items}_{key}": self._counts[f"{items}_{key}"] for items in told for key in keys}
 
     def deliveries(self) -> Sequence[Delivery]:
         """See :class:`~otelgpu.export.base.Exporter`."""

@@ -1,4 +1,4 @@
-"""The OTLP exporter: spans and metrics to an endpoint each, encoded here and delivered by senders."""
+"""The OTLP exporter: spans, metrics and profiles to an endpoint each, encoded here and delivered by senders."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from otelgpu.export.base import Payload, Signal, Transport
+from otelgpu.export.profiles import encode_profiles
 from otelgpu.export.protobuf import delimited
 from otelgpu.export.sender import DEFAULT_QUEUE_BYTES, Counts, RetryPolicy, Sender
 from otelgpu.export.settings import OtlpSettings, Protocol
@@ -17,14 +18,20 @@ from otelgpu.model.vitals import Delivery
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData, ResourceMetrics
 
+    from otelgpu.model.profiles import ProfileColumns
     from otelgpu.model.spans import SpanColumns
 
-ITEMS = {Signal.TRACES: "spans", Signal.METRICS: "points"}
+ITEMS = {Signal.TRACES: "spans", Signal.METRICS: "points", Signal.PROFILES: "profiles"}
 
-_COMPONENTS = {Signal.TRACES: "span_exporter", Signal.METRICS: "metric_exporter"}
+_COMPONENTS = {
+    Signal.TRACES: "span_exporter",
+    Signal.METRICS: "metric_exporter",
+    Signal.PROFILES: "profile_exporter",
+}
 """How the semantic conventions call what exports a signal, behind the protocol."""
 
-_METRICS_QUEUE_BYTES = 8 * 1024 * 1024
+_QUEUE_BYTES = 8 * 1024 * 1024
+"""Of metrics, and of profiles."""
 
 _log = logging.getLogger("otelgpu.export")
 
@@ -41,29 +48,34 @@ def open_transport(settings: OtlpSettings) -> Transport:
 
 
 class OtlpExporter:
-    """An :class:`~otelgpu.export.base.Exporter` to an OTLP server, with a queue and a thread per signal."""
+    """An :class:`~otelgpu.export.base.Exporter` to an OTLP server, with a queue and a thread per signal.
+
+    That of profiles comes into being with the first of them.
+    """
 
     def __init__(
         self,
         traces: OtlpSettings,
         metrics: OtlpSettings,
+        profiles: OtlpSettings | None = None,
         *,
         queue_bytes: int = DEFAULT_QUEUE_BYTES,
         retry: RetryPolicy | None = None,
     ) -> None:
         """Starts the threads; connects when there is something to send."""
-        self._settings = {settings.signal: settings for settings in (traces, metrics)}
-        self._senders = {
-            settings.signal: Sender(
-                open_transport(settings),
-                name=f"OTLP {settings.signal} to {settings.shown}",
-                timeout_s=settings.timeout_s,
-                queue_bytes=queue_bytes if settings.signal is Signal.TRACES else _METRICS_QUEUE_BYTES,
-                retry=retry,
-            )
-            for settings in (traces, metrics)
-        }
+        self._settings = {each.signal: each for each in (traces, metrics, profiles) if each is not None}
+        self._queue_bytes, self._retry = queue_bytes, retry
+        self._senders = {settings.signal: self._sender(settings) for settings in (traces, metrics)}
         self._unencodable = dict.fromkeys(Signal, 0)
+
+    def _sender(self, settings: OtlpSettings) -> Sender:
+        return Sender(
+            open_transport(settings),
+            name=f"OTLP {settings.signal} to {settings.shown}",
+            timeout_s=settings.timeout_s,
+            queue_bytes=self._queue_bytes if settings.signal is Signal.TRACES else _QUEUE_BYTES,
+            retry=self._retry,
+        )
 
     def export_spans(self, batches: Iterable[SpanColumns]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`. Encodes in the caller's thread, sends in another."""
@@ -97,6 +109,26 @@ class OtlpExporter:
         for payload in encode_metrics(data, items):
             self._senders[Signal.METRICS].offer(payload)
 
+    def export_profiles(self, batches: Sequence[ProfileColumns]) -> None:
+        """See :class:`~otelgpu.export.base.Exporter`. Encodes in the caller's thread, sends in another."""
+        sender = self._senders.get(Signal.PROFILES)
+        if sender is None:
+            settings = self._settings.get(Signal.PROFILES)
+            if settings is None:
+                return
+            sender = self._sender(settings)
+            self._senders = {**self._senders, Signal.PROFILES: sender}  # other threads read it
+        for columns in batches:
+            left = len(columns)
+            try:
+                for payload in encode_profiles([columns]):
+                    sender.offer(Payload(signal=Signal.PROFILES, body=payload.body, items=payload.rows))
+                    left -= payload.rows
+            except ValueError:
+                if not self._unencodable[Signal.PROFILES]:
+                    _log.exception("profiles that break their contract are dropped")
+                self._unencodable[Signal.PROFILES] += left
+
     def flush(self, deadline_s: float) -> bool:
         """See :class:`~otelgpu.export.base.Exporter`."""
         until = time.monotonic() + deadline_s
@@ -127,6 +159,7 @@ class OtlpExporter:
         return Delivery(
             kind=f"otlp_{transport}_{_COMPONENTS[signal]}",
             metrics=signal is Signal.METRICS,
+            profiles=signal is Signal.PROFILES,
             address=settings.address,
             accepted=counts.accepted,
             queued=counts.queued,

@@ -2,8 +2,7 @@
 
 In: :class:`~otelgpu.model.profiles.ProfileColumns`. Out: serialized ``ExportProfilesServiceRequest`` messages
 (opentelemetry/proto/collector/profiles/v1development/profiles_service.proto, release 1.10). It must not look at
-what names mean. Nothing calls it yet: no observation carries a stack before issue 8, and no transport knows
-the signal.
+what names mean.
 
 How. Each batch is one profile, in as many payloads as the limit asks for. Each payload stands alone: resource,
 scope, types, a run of samples, and a dictionary of what these use. Runs are cut by cost, before anything is

@@ -5,6 +5,8 @@ Source: opentelemetry/proto/collector/*/v1/*_service.proto; https://opentelemetr
 
 from __future__ import annotations
 
+import sys
+
 from otelgpu.export.base import Accepted, Signal
 
 
@@ -18,6 +20,15 @@ def partial_success(signal: Signal, body: bytes) -> Accepted:
         if signal is Signal.TRACES:
             traces = ExportTraceServiceResponse.FromString(body).partial_success
             return Accepted(max(0, traces.rejected_spans), short(traces.error_message))
+        if signal is Signal.PROFILES:
+            from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
+                ExportProfilesServiceResponse,
+            )
+
+            profiles = ExportProfilesServiceResponse.FromString(body).partial_success
+            # Each payload is one profile: rejected is all of it, or none.
+            rejected = sys.maxsize if profiles.rejected_profiles > 0 else 0
+            return Accepted(rejected, short(profiles.error_message))
         metrics = ExportMetricsServiceResponse.FromString(body).partial_success
         return Accepted(max(0, metrics.rejected_data_points), short(metrics.error_message))
     except DecodeError:

@@ -183,8 +183,8 @@ class _Lookup:
 def _endpoint(look: _Lookup, flag: str | None) -> _Endpoint | None:
     if flag:
         path = urlsplit(flag).path.rstrip("/")
-        if path.endswith(tuple(f"/v1/{signal}" for signal in Signal)):
-            hint = f"Leave {path[path.rindex('/v1/') :]} out: it is added for each signal."
+        if given := [signal.path for signal in Signal if path.endswith(signal.path)]:
+            hint = f"Leave {given[0]} out: it is added for each signal."
             raise SettingsError("--export otlp", "the endpoint is the Collector's base URL", hint)
         return _Endpoint("--export otlp", flag.strip(), False)
     if found := look.find("ENDPOINT"):
@@ -228,7 +228,7 @@ def _without_user(text: str) -> str:
 def _http_url(where: _Endpoint | None, signal: Signal) -> tuple[str, bool]:
     """The URL for a signal; only a base URL gets ``/v1/…``, and a bare per-signal one gets ``/``."""
     if where is None:
-        return f"http://localhost:4318/v1/{signal}", False
+        return f"http://localhost:4318{signal.path}", False
     url = _split(where)
     if url.scheme not in ("http", "https") or not url.hostname:
         example = "Write it as http://HOST:4318 or https://HOST."
@@ -238,7 +238,7 @@ def _http_url(where: _Endpoint | None, signal: Signal) -> tuple[str, bool]:
     if url.username is not None:
         hint = "Set OTEL_EXPORTER_OTLP_HEADERS=authorization=Basic%20… instead."
         raise SettingsError(where.variable, "a user name or password in the URL is not sent", hint)
-    path = (url.path or "/") if where.verbatim else f"{url.path.rstrip('/')}/v1/{signal}"
+    path = (url.path or "/") if where.verbatim else f"{url.path.rstrip('/')}{signal.path}"
     return urlunsplit((url.scheme, url.netloc, path, url.query, "")), url.scheme == "https"
 
 

@@ -23,6 +23,7 @@ from otelgpu.model.handoffs import Handoff
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import Memory, OperationKind, Operations
 from otelgpu.model.queue_pairs import VerbsFact
+from otelgpu.model.samples import Samples
 from otelgpu.model.spans import Attribute
 from otelgpu.model.telling import Telling
 
@@ -255,10 +256,22 @@ class FabricDecoder(Protocol):
         """The facts of a batch, in its order; of batches of other kinds none."""
 
 
+@runtime_checkable
+class SampleDecoder(Protocol):
+    """Records → samples of where threads were, which refer to stacks by number."""
+
+    def samples(self, batch: Batch) -> Samples:
+        """Shape (n,), in the batch's order, of the kinds that are known; of batches of other kinds none."""
+
+    def name_of(self, kind: int, number: int) -> str:
+        """Of the file or device of a sample of ``kind`` whose ``other`` is ``number``; "" where it is not known."""
+
+
 class Load(Enum):
     """When a family's BPF programs are loaded: that takes time and memory, and few programs have some functions."""
 
     AT_ONCE = "at once"
+    ASKED = "asked"  # at once, but only in a session that asks for the family by its name
     FOUND = (
         "found"  # when a file with one of its functions is found, even one that a program may only load later
     )
@@ -280,13 +293,14 @@ class Family:
 
     name: str
     open: Callable[
-        [Btf, Telling], OperationDecoder | Conversation | HandoffDecoder | FileDecoder | FabricDecoder
+        [Btf, Telling],
+        OperationDecoder | Conversation | HandoffDecoder | FileDecoder | FabricDecoder | SampleDecoder,
     ]
     signals: OperationSignals | ExchangeSignals | None
     load: Load | Beside = Load.AT_ONCE
 
     def at_once(self, observed: Container[str]) -> bool:
         """Whether a session of those families begins with this one."""
-        return self.load is Load.AT_ONCE or (
+        return self.load in (Load.AT_ONCE, Load.ASKED) or (
             isinstance(self.load, Beside) and self.load.family not in observed
         )

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import otelgpu.families
 from otelgpu.errors import OtelgpuError
-from otelgpu.families.base import Family
+from otelgpu.families.base import Family, Load
 
 
 @cache
@@ -23,9 +23,16 @@ def families() -> dict[str, Family]:
 
 
 def select(names: tuple[str, ...]) -> dict[str, Family]:
-    """The named families, or all when ``names`` is empty. Raises on one that does not exist."""
+    """The named families; when ``names`` is empty, all but those that have to be asked for.
+
+    Raises on one that does not exist.
+    """
     known = families()
     for name in names:
         if name not in known:
             raise OtelgpuError(f"there is no family {name!r}", f"families are: {', '.join(known)}")
-    return {name: family for name, family in known.items() if not names or name in names}
+    return {
+        name: family
+        for name, family in known.items()
+        if (name in names if names else family.load is not Load.ASKED)
+    }

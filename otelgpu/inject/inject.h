@@ -51,6 +51,7 @@ struct call {
 	struct cuda_call
 		record; /* a slot that is a result says where it will be, until the return */
 	const void *caller;
+	__u64 spent_ns; /* on taking the stack of the call: in no duration */
 	__u32 generation;
 	__u8 recorded; /* enum recorded */
 	__u8 is_outermost;

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.kernel import capabilities
-from otelgpu.kernel.kernel_btf import VMLINUX_BTF, lacking_features
+from otelgpu.kernel.kernel_btf import VMLINUX_BTF, lacking_features, lacking_names
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all, load_libbpf
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 
 _FLOOR: Final = (5, 15)
+_CLOCKED: Final = (6, 1)  # programs on perf events may use maps that are not allocated beforehand
 TRACEFS: Final = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
@@ -155,6 +156,23 @@ def _privilege(name: str, need: capabilities.Need, own: capabilities.Held) -> Fe
     )
 
 
+def profiles() -> Feature:
+    """What of threads' stacks can be had."""
+    unwinds, sampled = not lacking_names(["BPF_FUNC_loop"]), kernel_version() >= _CLOCKED
+    return Feature(
+        name="profiles",
+        present=unwinds and sampled,
+        required=False,
+        detail="all kinds, by unwind tables"
+        if unwinds and sampled
+        else f"no CPU samples, stacks by {'unwind tables' if unwinds else 'frame pointers only'}",
+        consequence="profiles lack "
+        + ("time on the CPU" if unwinds else "time on the CPU, and most native frames"),
+        remedy=f"use Linux {_CLOCKED[0]}.{_CLOCKED[1]} or later"
+        + ("" if unwinds else " (5.17: whole stacks)"),
+    )
+
+
 LINKS: Final = {
     UprobeLinks.SINGLE: "one for each probe, one at a time",
     UprobeLinks.MULTI: "one for all probes of a file",
@@ -260,3 +278,8 @@ def function_file_offset(name: str) -> tuple[str, int]:
         if start <= address < end and path:
             return path[0], address - start + int(offset, 16)
     raise BpfError(f"cannot find {name} in this process's mappings")
+
+
+def has_kprobes() -> bool:
+    """Whether functions of the kernel can be probed: some kernels are built without."""
+    return Path("/sys/bus/event_source/devices/kprobe").exists()

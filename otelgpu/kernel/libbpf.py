@@ -52,6 +52,23 @@ class _UprobeOptions(ctypes.Structure):
     ]
 
 
+class _TracepointOptions(ctypes.Structure):
+    """struct bpf_tracepoint_opts of libbpf 1.1."""
+
+    _fields_ = [("size", c_size_t), ("bpf_cookie", c_uint64)]
+
+
+class _KprobeOptions(ctypes.Structure):
+    """struct bpf_kprobe_opts of libbpf 1.1."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("bpf_cookie", c_uint64),
+        ("offset", c_size_t),
+        ("retprobe", c_bool),
+    ]
+
+
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "libbpf_version_string": (c_char_p, ()),
     "libbpf_set_print": (c_void_p, (_PrintFunction,)),
@@ -78,14 +95,19 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_program__set_expected_attach_type": (c_int, (c_void_p, c_int)),
     "bpf_program__fd": (c_int, (c_void_p,)),
     "bpf_program__attach": (c_void_p, (c_void_p,)),
-    "bpf_program__attach_tracepoint": (c_void_p, (c_void_p, c_char_p, c_char_p)),
+    "bpf_program__attach_tracepoint_opts": (c_void_p, (c_void_p, c_char_p, c_char_p, c_void_p)),
+    "bpf_program__attach_kprobe_opts": (c_void_p, (c_void_p, c_char_p, c_void_p)),
+    "bpf_program__attach_perf_event": (c_void_p, (c_void_p, c_int)),
     "bpf_program__attach_uprobe_opts": (c_void_p, (c_void_p, c_int, c_char_p, c_size_t, c_void_p)),
     "bpf_link__destroy": (c_int, (c_void_p,)),
+    "bpf_link__fd": (c_int, (c_void_p,)),
+    "bpf_iter_create": (c_int, (c_int,)),
     "bpf_map_lookup_elem": (c_int, (c_int, c_char_p, c_char_p)),
     "bpf_map_update_elem": (c_int, (c_int, c_char_p, c_char_p, c_uint64)),
     "bpf_map_delete_elem": (c_int, (c_int, c_char_p)),
     "bpf_map_get_next_key": (c_int, (c_int, c_char_p, c_char_p)),
     "bpf_map_lookup_batch": (c_int, (c_int, *(c_void_p,) * 6)),
+    "bpf_map_update_batch": (c_int, (c_int, c_char_p, c_char_p, c_void_p, c_void_p)),
     "bpf_map_create": (c_int, (c_int, c_char_p, c_uint32, c_uint32, c_uint32, c_void_p)),
     "bpf_obj_get": (c_int, (c_char_p,)),
     "bpf_obj_pin": (c_int, (c_int, c_char_p)),
@@ -243,6 +265,10 @@ class Map:
         if code:
             raise self._library.error(f"cannot write to map {self.name}", code)
 
+    def put_many(self, keys: bytes, values: bytes, count: int) -> None:
+        """:meth:`put` for ``count`` keys, one after the other in ``keys``, and their values."""
+        update_many(self.fd, self.name, keys, values, count)
+
     def delete(self, key: bytes) -> bool:
         """Whether the key was there."""
         return not self._library.bpf_map_delete_elem(self.fd, key)
@@ -260,6 +286,14 @@ class Map:
         return found
 
 
+def update_many(descriptor: int, name: str, keys: bytes, values: bytes, count: int) -> None:
+    """Insert or replace in the map ``descriptor`` by one system call (Linux 5.6). Raises :class:`BpfError`."""
+    library = load_libbpf()
+    code = library.bpf_map_update_batch(descriptor, keys, values, byref(c_uint32(count)), None)
+    if code:
+        raise library.error(f"cannot write {count} values to map {name}", code)
+
+
 class Link:
     """An attached program; :meth:`detach` takes it off. The kernel does so too when this process dies."""
 
@@ -272,6 +306,20 @@ class Link:
         if self._handle is not None:
             self._library.bpf_link__destroy(self._handle)
             self._handle = None
+
+    def iterate(self) -> None:
+        """Run an attached iterator (``iter/…``) once over everything that it goes through; it writes nothing to read.
+
+        Raises :class:`BpfError`.
+        """
+        descriptor = self._library.bpf_iter_create(self._library.bpf_link__fd(self._handle))
+        if descriptor < 0:
+            raise self._library.error("cannot go through what an iterator is for", descriptor)
+        try:
+            while os.read(descriptor, 4096):
+                pass
+        finally:
+            os.close(descriptor)
 
 
 class DescriptorLink(Link):
@@ -363,11 +411,22 @@ class Program:
         """Whether :meth:`Object.load` loads it. Before load only."""
         self._library.bpf_program__set_autoload(self._handle, load)
 
-    def attach_tracepoint(self, category: str, name: str) -> Link:
-        """Attach to one tracepoint of tracefs; a program may be attached to several."""
-        link = self._library.bpf_program__attach_tracepoint(self._handle, category.encode(), name.encode())
+    def attach_tracepoint(self, category: str, name: str, cookie: int = 0) -> Link:
+        """Attach to one tracepoint of tracefs; a program may be attached to several, and reads the cookie of each."""
+        options = _TracepointOptions(size=ctypes.sizeof(_TracepointOptions), bpf_cookie=cookie)
+        link = self._library.bpf_program__attach_tracepoint_opts(
+            self._handle, category.encode(), name.encode(), byref(options) if cookie else None
+        )
         if not link:
             raise self._library.error(f"cannot attach {self.name} to tracepoint {category}/{name}")
+        return Link(self._library, link)
+
+    def attach_kprobe(self, symbol: str, cookie: int) -> Link:
+        """Attach to a function of the kernel, where it allows that."""
+        options = _KprobeOptions(size=ctypes.sizeof(_KprobeOptions), bpf_cookie=cookie)
+        link = self._library.bpf_program__attach_kprobe_opts(self._handle, symbol.encode(), byref(options))
+        if not link:
+            raise self._library.error(f"cannot attach {self.name} to the kernel's function {symbol}")
         return Link(self._library, link)
 
     def attach(self) -> Link:
@@ -375,6 +434,15 @@ class Program:
         link = self._library.bpf_program__attach(self._handle)
         if not link:
             raise self._library.error(f"cannot attach {self.name} ({self.section})")
+        return Link(self._library, link)
+
+    def attach_perf_event(self, descriptor: int) -> Link:
+        """Run at each overflow of a perf event, which starts it; the link owns ``descriptor``, also where it fails."""
+        link = self._library.bpf_program__attach_perf_event(self._handle, descriptor)
+        if not link:
+            error = self._library.error(f"cannot attach {self.name} to a perf event")
+            os.close(descriptor)
+            raise error
         return Link(self._library, link)
 
     @property
@@ -388,27 +456,38 @@ class Program:
         return self.section.partition("/")[0]
 
     def attach_uprobes(
-        self, path: str, offsets: Sequence[int], cookies: Sequence[int], *, tgid: int = -1
+        self,
+        path: str,
+        offsets: Sequence[int],
+        cookies: Sequence[int],
+        *,
+        tgid: int = -1,
+        semaphores: Sequence[int] = (),
     ) -> list[Link]:
         """Attach to the file at ``path``, at file ``offsets``, in process ``tgid`` (-1: in every one).
 
-        The program reads at each the cookie that goes with it. All or none; raises :class:`BpfError`.
+        The program reads at each the cookie that goes with it. ``semaphores``: see
+        :func:`otelgpu.kernel.uprobe_links.link_uprobes`. All or none; raises :class:`BpfError`.
         """
         if uprobe_links() >= UprobeLinks.MULTI:
-            return [self._attach_multi(path, offsets, cookies, tgid)]
+            return [self._attach_multi(path, offsets, cookies, tgid, semaphores)]
         links: list[Link] = []
         _allow_descriptors()
+        counters = semaphores or [0] * len(offsets)
         try:
-            for offset, cookie in zip(offsets, cookies, strict=True):
-                links.append(self._attach_single(path, offset, cookie, tgid))
+            for offset, cookie, counter in zip(offsets, cookies, counters, strict=True):
+                links.append(self._attach_single(path, offset, cookie, tgid, counter))
         except BpfError:
             detach_all(links)
             raise
         return links
 
-    def _attach_single(self, path: str, offset: int, cookie: int, tgid: int) -> Link:
+    def _attach_single(self, path: str, offset: int, cookie: int, tgid: int, semaphore: int) -> Link:
         options = _UprobeOptions(
-            size=ctypes.sizeof(_UprobeOptions), bpf_cookie=cookie, retprobe=self.probes == "uretprobe"
+            size=ctypes.sizeof(_UprobeOptions),
+            ref_ctr_offset=semaphore,
+            bpf_cookie=cookie,
+            retprobe=self.probes == "uretprobe",
         )
         link = self._library.bpf_program__attach_uprobe_opts(
             self._handle, tgid, path.encode(), offset, byref(options)
@@ -417,8 +496,10 @@ class Program:
             raise self._library.error(f"cannot attach {self.name} to {path}+{offset:#x}")
         return Link(self._library, link)
 
-    def _attach_multi(self, path: str, offsets: Sequence[int], cookies: Sequence[int], tgid: int) -> Link:
-        descriptor = link_uprobes(self.fd, self.probes, path, offsets, cookies, tgid)
+    def _attach_multi(
+        self, path: str, offsets: Sequence[int], cookies: Sequence[int], tgid: int, semaphores: Sequence[int]
+    ) -> Link:
+        descriptor = link_uprobes(self.fd, self.probes, path, offsets, cookies, tgid, semaphores)
         if descriptor < 0:
             where = f"{offsets[0]:#x}" + (f" and {len(offsets) - 1} others" if len(offsets) > 1 else "")
             raise self._library.error(f"cannot attach {self.name} to {path}+{where}", descriptor)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from otelgpu.kernel.call_stacks import PLACES, offer_call_stacks
 from otelgpu.kernel.kernel_btf import has_typed_tracepoint
 from otelgpu.kernel.libbpf import BpfError, Link, Map, Object, Program, detach_all, possible_cpus
 from otelgpu.kernel.ring import Ring
@@ -28,6 +29,7 @@ from otelgpu.model.inputs import Batch
 _FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
 _FIRST: Final = struct.pack("<I", 0)
 SHARED_MAPS: Final = ("scope_processes", "scope_cgroups", "context_processes", "context_published")
+_SHARED_WHERE_USED: Final = ("call_stacks", *PLACES.values())  # by the families whose calls have stacks
 _TRACE_CONTEXTS: Final = "traces_ctx_v1"  # OBI's: see kernel/trace_context_map.py
 
 
@@ -93,13 +95,15 @@ def read_image(family: str) -> Image:
 
 
 def record_struct(btf: Btf, family: str, kind: str) -> str:
-    """The struct of a kind's records: the one that is called like it, else ``<family>_call``.
+    """The struct of a kind's records: the one that is called like it, else ``<family>_sample`` or ``<family>_call``.
 
     Calls of a family share a struct, so that a ring full of them is one array: ``CUDA_FREE`` is a
-    ``struct cuda_call``, while ``CUDA_NAME`` has a ``struct cuda_name``.
+    ``struct cuda_call``, while ``CUDA_NAME`` has a ``struct cuda_name``. So do samples.
     """
-    own = kind.lower()
-    return own if btf.has_struct(own) else f"{family}_call"
+    for name in (kind.lower(), f"{family}_sample"):
+        if btf.has_struct(name):
+            return name
+    return f"{family}_call"
 
 
 def record_structs(btf: Btf, family: str) -> dict[int, str]:
@@ -201,17 +205,27 @@ class Loader:
         self._process, self._knobs, self._ring_bytes = process, knobs, ring_bytes
         self._sessions, self._returns, self._trace_contexts = sessions, returns, trace_contexts
 
-    def load(self, image: Image) -> LoadedFamily:
-        """One family; may be called from several threads. Raises :class:`BpfError`."""
+    def load(
+        self,
+        image: Image,
+        *,
+        knobs: Mapping[str, int] | None = None,
+        wanted: Callable[[str], bool] | None = None,
+    ) -> LoadedFamily:
+        """One family; may be called from several threads. Raises :class:`BpfError`.
+
+        ``knobs``: of its own; ``wanted``: whether to load a program, by its name (None: all).
+        """
         size = self._ring_bytes(image.family)
         return load_family(
             image,
-            knobs={"ring_wake_bytes": size // 4, **self._knobs},
+            knobs={"ring_wake_bytes": size // 4, **self._knobs, **(knobs or {})},
             ring_bytes=size,
             shared=self._process,
             sessions=self._sessions,
             returns=self._returns,
             trace_contexts=self._trace_contexts,
+            wanted=wanted,
         )
 
     def close(self) -> None:
@@ -257,13 +271,14 @@ def load_family(
     sessions: bool = False,
     returns: bool = True,
     trace_contexts: int | None = None,
+    wanted: Callable[[str], bool] | None = None,
 ) -> LoadedFamily:
     """Load one family.
 
     ``knobs`` are ``const volatile`` globals by name; ``ring_bytes`` a power of two of at least a page;
     ``shared`` the family whose scope and contexts this one uses; ``trace_contexts`` the descriptor of the map
     that OBI writes contexts into, None without one; ``programs`` those to load (None: all that are
-    :func:`needed <needed_programs>`).
+    :func:`needed <needed_programs>`), ``wanted`` a choice among them by name.
     Raises :class:`BpfError`.
     """
     opened = Object(image.data, image.family)
@@ -278,7 +293,7 @@ def load_family(
             struct.pack_into("<" + _FORMATS[size], memory, offset, value)
         opened.maps["ring"].set_max_entries(ring_bytes)
         if shared is not None:
-            for name in SHARED_MAPS:
+            for name in (*SHARED_MAPS, *(name for name in _SHARED_WHERE_USED if name in opened.maps)):
                 opened.maps[name].reuse(shared.map(name).fd)
         if trace_contexts is not None:
             opened.maps[_TRACE_CONTEXTS].reuse(trace_contexts)
@@ -290,6 +305,8 @@ def load_family(
             if programs is None
             else programs
         )
+        if wanted is not None:
+            loaded = frozenset(filter(wanted, loaded))
         for program in opened.programs.values():
             program.set_autoload(program.name in loaded)
         opened.load()
@@ -298,6 +315,8 @@ def load_family(
             image.btf.dtype(name).itemsize for name in record_structs(image.btf, image.family).values()
         )
         ring = Ring(opened.maps["ring"].fd, ring_bytes, longest=longest)
+        if shared is not None:
+            offer_call_stacks(shared.object, running)
         return LoadedFamily(image, opened, ring, running)
     except BaseException:
         opened.close()

@@ -122,16 +122,27 @@ def _has_link(attach_type: int) -> bool:
 
 
 def link_uprobes(
-    program: int, probes: str, path: str, offsets: Sequence[int], cookies: Sequence[int], tgid: int
+    program: int,
+    probes: str,
+    path: str,
+    offsets: Sequence[int],
+    cookies: Sequence[int],
+    tgid: int,
+    semaphores: Sequence[int] = (),
 ) -> int:
-    """Attach to file ``offsets`` with a cookie each, in process ``tgid`` (at most 0: in every one): all or none."""
+    """Attach to file ``offsets`` with a cookie each, in process ``tgid`` (at most 0: in every one): all or none.
+
+    ``semaphores``: for each the file offset of a 16-bit counter that is raised while it is probed (USDT); 0: of none.
+    """
     name = ctypes.create_string_buffer(path.encode())
     places, values = (c_uint64 * len(offsets))(*offsets), (c_uint64 * len(offsets))(*cookies)
+    counters = (c_uint64 * len(offsets))(*semaphores)
     request = _UprobeMulti(
         prog_fd=program,
         attach_type=ATTACH_TYPES[probes],
         path=ctypes.addressof(name),
         offsets=ctypes.addressof(places),
+        ref_ctr_offsets=ctypes.addressof(counters) if any(semaphores) else 0,
         cookies=ctypes.addressof(values),
         cnt=len(offsets),
         multi_flags=_BPF_F_UPROBE_MULTI_RETURN if probes == "uretprobe" else 0,

@@ -295,6 +295,11 @@ class ElfImage:
         place = self._offset_of(address, executable=True)
         return place[0] if place else None
 
+    def data_offset_of(self, address: int) -> int | None:
+        """Where in the file what is at ``address`` comes from, code or not."""
+        place = self._offset_of(address)
+        return place[0] if place else None
+
     def code(self) -> list[tuple[int, memoryview]]:
         """(address, bytes) of what is code: sections, or segments where the section headers were cut off.
 
@@ -324,6 +329,15 @@ class ElfImage:
             return None
         row = found[0]
         content = self._slice(int(row["offset"]), int(row["size"]), f"section {name}")
+        return Section(int(row["address"]), content)
+
+    def segment(self, kind: int) -> Section | None:
+        """The first segment of a kind (``PT_…``) that lies in the file; None when there is none."""
+        found = self._segments[(self._segments["type"] == kind) & (self._segments["file_size"] > 0)]
+        if not len(found):
+            return None
+        row = found[0]
+        content = self._slice(int(row["offset"]), int(row["file_size"]), "segment")
         return Section(int(row["address"]), content)
 
     # -- Tables ----------------------------------------------------------------------------------------

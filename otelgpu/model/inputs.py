@@ -14,6 +14,7 @@ import numpy.typing as npt
 from otelgpu.model.devices import DeviceInput
 from otelgpu.model.fabric import FabricInput
 from otelgpu.model.resource import Resource
+from otelgpu.model.samples import StackNamed
 
 Records = npt.NDArray[np.void]
 
@@ -120,6 +121,7 @@ Input = (
     | ProcessSeen
     | ProcessGone
     | FunctionNamed
+    | StackNamed
     | LossCounted
     | CallsCounted
     | Tick

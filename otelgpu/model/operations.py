@@ -36,6 +36,7 @@ class OperationKind(IntEnum):
     COMMUNICATOR = 16  # made, split, asked about, ended
     GROUP = 17  # calls that take effect together, at its end
     FILE = 18  # a file was read, written or synced: where a thread was, never a span
+    PROBE = 19  # a probe of the user's was hit
 
 
 DEVICE_KINDS: Final = tuple(kind for kind in OperationKind if kind <= OperationKind.DEVICE)

@@ -1,4 +1,4 @@
-"""Profile samples in columns: what ``export`` encodes. Nothing makes them yet: the stacks of issue 8 will.
+"""Profile samples in columns: what ``export`` encodes.
 
 A batch holds n observations of one resource, one scope and one sample type. What was observed when is a column
 of length n; stacks and links are codes into tables of the batch, which hold each distinct one once. Tables
@@ -28,6 +28,8 @@ class FrameType(StrEnum):
 
     NATIVE = "native"
     PYTHON = "cpython"
+    KERNEL = "kernel"
+    GPU = "gpu"  # not of the convention yet: what a device ran, under the call that launched it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What became of one signal at one destination so far. Items are spans or metric data points.
+    """What became of one signal at one destination so far. Items are spans, data points, or observations of profiles.
 
     ``kind`` is the ``otel.component.type``. ``attempts``: by ``error.type``, "" for those that were accepted.
     """
@@ -56,6 +56,7 @@ class Delivery:
     accepted: int
     queued: int
     lost: Mapping[str, int]  # by reason
+    profiles: bool = False  # observations, not spans
     address: tuple[str, int] | None = None
     queued_bytes: int = 0
     queue_limit_bytes: int = 0

@@ -131,6 +131,21 @@ class Ownership:
         """What threads held because they read it: quickest in the order of arrival."""
         return self._timeline.distrust(tids, times_ns, self._timeline.owners(tids, times_ns))
 
+    def owners_at(
+        self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64], final: bool
+    ) -> npt.NDArray[np.int64]:
+        """The requests that threads worked for, be it that they read them or were woken for them; what was not a call.
+
+        AMBIGUOUS: several; UNSETTLED, unless ``final``: the next tick will tell.
+        """
+        owners = self._timeline.trusted(tids, times_ns, self._timeline.owners(tids, times_ns))
+        alone = np.flatnonzero(owners == 0)
+        if len(alone):
+            owners[alone] = self.handoffs.owners(
+                tids[alone], times_ns[alone], self._now_ns, final=final or self._final
+            )
+        return owners
+
     def give(self, rows: Operations, owners: npt.NDArray[np.int64]) -> list[Work]:
         """Operations with what :meth:`owners` said of them. Their ``context_source`` is set here."""
         known = (owners != 0) | is_published(rows)

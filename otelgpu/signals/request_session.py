@@ -20,7 +20,7 @@ from otelgpu.correlate.requests import RequestBook, Served
 from otelgpu.correlate.routes import Routes
 from otelgpu.families.base import Activity, ExchangeSignals
 from otelgpu.model.codes import distinct
-from otelgpu.model.context import NO_CONTEXT, Context
+from otelgpu.model.context import NO_CONTEXT, UNSETTLED, Context, Unsettled
 from otelgpu.model.exchange import Exchange, Role
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
@@ -123,6 +123,12 @@ class RequestSession:
         """The span of a request that was told."""
         context = self._book.finished(key)
         return None if context is None else parents_of([context])
+
+    def span_of(self, key: int) -> Context | Unsettled | None:
+        """The span of a request once that is told; None of one that is not to be; UNSETTLED: not answered yet."""
+        if not self._book.is_finished(np.array([key], dtype=np.int64))[0]:
+            return UNSETTLED
+        return self._book.finished(key)
 
     def answer(
         self,

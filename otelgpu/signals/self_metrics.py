@@ -107,6 +107,17 @@ POINTS_EXPORTED: Final = _counter(
 POINTS_IN_FLIGHT: Final = _level(
     "otel.sdk.exporter.metric_data_point.inflight", "{data_point}", "Data points that wait to be accepted."
 )
+SAMPLES_EXPORTED: Final = _counter(
+    "otelgpu.exporter.profile_sample.exported",
+    "{sample}",
+    "Observations of profiles that were accepted, or lost for the reason in error.type.",
+)
+SAMPLES_IN_FLIGHT: Final = _level(
+    "otelgpu.exporter.profile_sample.inflight",
+    "{sample}",
+    "Observations of profiles that wait to be accepted.",
+)
+_IN_FLIGHT: Final = (SPANS_IN_FLIGHT, POINTS_IN_FLIGHT, SAMPLES_IN_FLIGHT)
 ATTEMPTS: Final = _histogram(
     "otel.sdk.exporter.operation.duration", ATTEMPT_SECONDS, "Attempts to deliver, by how they ended."
 )
@@ -133,6 +144,8 @@ SELF_METRICS: Final[tuple[tuple[Metric, tuple[str, ...]], ...]] = (
     (SPANS_IN_FLIGHT, _DESTINATION),
     (POINTS_EXPORTED, (*_DESTINATION, names.ERROR_TYPE)),
     (POINTS_IN_FLIGHT, _DESTINATION),
+    (SAMPLES_EXPORTED, (*_DESTINATION, names.ERROR_TYPE)),
+    (SAMPLES_IN_FLIGHT, _DESTINATION),
     (ATTEMPTS, (*_DESTINATION, names.ERROR_TYPE)),
     *((metric, _DESTINATION) for metric in (QUEUE_USAGE, QUEUE_LIMIT, SENT, RETRIES, FAILING)),
     (CPU_TIME, (CPU_MODE,)),
@@ -233,18 +246,22 @@ class SelfMetrics:
 
     def _publish_deliveries(self, deliveries: Sequence[tuple[int, Delivery]]) -> None:
         """Those of one signal that have the same labels are told as one."""
-        for metric in (SPANS_IN_FLIGHT, POINTS_IN_FLIGHT, QUEUE_USAGE, QUEUE_LIMIT, FAILING):
+        for metric in (*_IN_FLIGHT, QUEUE_USAGE, QUEUE_LIMIT, FAILING):
             self._metrics.unset(metric, self._own)
-        told: dict[tuple[Labels, bool], Delivery] = {}
+        told: dict[tuple[Labels, bool, bool], Delivery] = {}
         for place, delivery in deliveries:
-            key = _labels(place, delivery), delivery.metrics
+            key = _labels(place, delivery), delivery.metrics, delivery.profiles
             told[key] = told[key].plus(delivery) if key in told else delivery
-        for (labels, _), delivery in told.items():
+        for (labels, *_), delivery in told.items():
             self._tell_delivery(dict(labels), delivery)
 
     def _tell_delivery(self, labels: dict[str, str | int], delivery: Delivery) -> None:
         exported, in_flight = (
-            (POINTS_EXPORTED, POINTS_IN_FLIGHT) if delivery.metrics else (SPANS_EXPORTED, SPANS_IN_FLIGHT)
+            (POINTS_EXPORTED, POINTS_IN_FLIGHT)
+            if delivery.metrics
+            else (SAMPLES_EXPORTED, SAMPLES_IN_FLIGHT)
+            if delivery.profiles
+            else (SPANS_EXPORTED, SPANS_IN_FLIGHT)
         )
         self._set(exported, labels, delivery.accepted)
         for reason, lost in delivery.lost.items():

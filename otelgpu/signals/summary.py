@@ -57,6 +57,7 @@ class Summary:
     time_per_output_token: Latencies = field(default_factory=Latencies)
     output_tokens: int = 0
     calls: Counter[str] = field(default_factory=Counter)  # by API function
+    probe_hits: Counter[str] = field(default_factory=Counter)  # by the user's name of the probe
     kernels: Counter[str] = field(default_factory=Counter)  # launches by short kernel name
     kernel_host_ns: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)  # by direction
@@ -114,8 +115,9 @@ class Summary:
         """Operations in parts."""
         for part in parts:
             rows, family = part.rows, part.family
+            called = self.probe_hits if part.kind is OperationKind.PROBE else self.calls
             for api, count in _counted(rows["api"]):
-                self.calls[vocabulary.call_name(family, api)] += count
+                called[vocabulary.call_name(family, api)] += count
             match part.kind:
                 case OperationKind.LAUNCH:
                     self._add_launches(rows, vocabulary)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from otelgpu.correlate.fold import Folded, concatenate, fold, unfolded
 from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.ids import span_ids, trace_ids
-from otelgpu.model.operations import Operations
+from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind
 from otelgpu.signals import names
@@ -29,6 +29,7 @@ GRACE_NS: Final = 3_000_000_000
 """How long after its end a window still takes what ended in it: steps give back what is of none after a second."""
 
 SPAN_NAME: Final = "unlinked gpu work"
+PROBE_SPAN_NAME: Final = "unlinked probe hits"
 _SCOPE: Final = "otelgpu"
 _TRACE_SALT: Final = 0x756E
 _ROOT_SALT: Final = 0x7572  # or a root's span id would be half of its trace id
@@ -146,6 +147,7 @@ class UnlinkedWindows:
     ) -> SpanColumns:
         work = window.parts[0]
         start, end = int(work.operations["start_ns"].min()), int(work.end_ns.max())
+        only_probes = bool((work.operations["kind"] == OperationKind.PROBE).all())
         reason = Attribute.of(names.UNLINKED_REASON, [names.UNLINKED_REASONS[key[2]]])
         return SpanColumns(
             resource=owner,
@@ -158,7 +160,7 @@ class UnlinkedWindows:
             flags=parents.flags[position : position + 1],
             start_unix_ns=np.array([start + offset_ns], dtype=np.uint64),
             end_unix_ns=np.array([end + offset_ns], dtype=np.uint64),
-            name=constant_text(SPAN_NAME, 1),
+            name=constant_text(PROBE_SPAN_NAME if only_probes else SPAN_NAME, 1),
             status=np.zeros(1, dtype=np.uint8),
             status_message=None,
             attributes=(reason, *self._totals.attributes(window.totals[None, :])),

@@ -1,4 +1,4 @@
-"""Mangled C++ names → readable ones, and those → the short names that spans carry.
+"""Mangled C++ and Rust names → readable ones, and those → the short names that spans carry.
 
 In and out: text. The Itanium C++ ABI names (https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling)
 are read by libstdc++ through cxxfilt; where that is missing, names stay mangled and short names are still
@@ -19,6 +19,8 @@ from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
 from typing import Final
+
+from otelgpu.symbols.rust_names import demangle_rust, is_rust, readable
 
 MAX_NAME_LENGTH: Final = 4096
 """Longer names, mangled or not, are not taken apart; results are cut to this."""
@@ -55,7 +57,11 @@ def demangle(name: str) -> str:
         return name[:MAX_NAME_LENGTH]
     if found := _STATIC.match(name):  # __nv_static_25__f05f2698_4_k_cu_c1bc4f3f__Z5quietPd
         name = name[found.end() + int(found.group(1)) :].removeprefix("_") or name
+    if name.startswith("_R"):
+        return demangle_rust(name)
     full = _expand(name) if name.startswith("_Z") else name
+    if is_rust(name) and full != name:
+        return readable(full)[:MAX_NAME_LENGTH]
     if full.startswith(_STUB):
         stub = re.match(r"[\w$.]+", full)
         kernel = stub.group()[len(_STUB) :] if stub else ""

@@ -55,6 +55,14 @@ class FunctionTable:
             return demangle(kernel.decode("ascii", "backslashreplace")), True
         return unknown_name(self._module, file_offset), False
 
+    def function_at(self, file_offset: int) -> tuple[str, str] | None:
+        """(demangled name, linker's name) of the function that holds ``file_offset``; None where no symbol does.
+
+        Raises :class:`otelgpu.layout.elf.ElfError` when the file's symbol tables are damaged.
+        """
+        symbol = self._symbol_at(file_offset)
+        return (demangle(symbol.name), symbol.name) if symbol is not None else None
+
     def place_at(self, file_offset: int) -> tuple[str, bool]:
         """Where the call returns to that was made right before ``file_offset``: ``function+0xoffset``.
 

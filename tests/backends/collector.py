@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+from opentelemetry.proto.profiles.v1development.profiles_pb2 import ProfilesData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tests.backends.programs import CACHE, ChildProcess, Destination, missing_program
@@ -22,7 +23,9 @@ from tests.rig.ports import free_ports
 
 PROGRAM: Final = CACHE / "otelcol"
 MEMORY_LIMIT_MIB: Final = 512
-_SIGNALS: Final = ("traces", "metrics")
+_PROFILES: Final = "profiles"
+_SIGNALS: Final = ("traces", "metrics", _PROFILES)
+_PROFILES_GATE: Final = "--feature-gates=service.profilesSupport"
 _READY: Final = "Everything is ready"
 _SAMPLE: Final = re.compile(r"^(\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
 
@@ -117,7 +120,7 @@ class Collector:
 
     def start(self) -> None:
         """Return when it takes data. Raises `RigError` when it does not come up."""
-        self._process = process = ChildProcess([PROGRAM, "--config", self._config], self._log)
+        self._process = process = ChildProcess([PROGRAM, _PROFILES_GATE, "--config", self._config], self._log)
         process.wait_until(lambda: _READY in process.said())
 
     def stop(self) -> None:
@@ -138,9 +141,23 @@ class Collector:
         """All metrics in its file so far."""
         return self._stored("metrics", MetricsData)
 
+    def profiles(self) -> list[ProfilesData]:
+        """All profiles in its file so far, by message: each has a dictionary of its own."""
+        found = []
+        for content in self._contents(_PROFILES):
+            message = ProfilesData()
+            message.MergeFromString(content)
+            found.append(message)
+        return found
+
     def _stored(self, signal: str, kind: Callable[[], _M]) -> _M:
-        """Messages, each after its length in four bytes; the last one may not be complete yet."""
         found = kind()
+        for content in self._contents(signal):
+            found.MergeFromString(content)
+        return found
+
+    def _contents(self, signal: str) -> Iterator[bytes]:
+        """Messages, each after its length in four bytes; the last one may not be complete yet."""
         path = self._folder / signal
         content = path.read_bytes() if path.exists() else b""
         at = 0
@@ -148,9 +165,8 @@ class Collector:
             end = at + 4 + int.from_bytes(content[at : at + 4], "big")
             if end > len(content):
                 break
-            found.MergeFromString(content[at + 4 : end])
+            yield content[at + 4 : end]
             at = end
-        return found
 
 
 @contextlib.contextmanager

@@ -38,9 +38,24 @@ BENCHES = {
     "syscall": "bench_syscall",
     "handoffs": "bench_handoffs",
     "latency": "bench_latency",
+    "profile": "bench_profile",
+    "profile_truth": "bench_profile_truth",
+    "profile_waits": "bench_profile_waits",
+    "flame_graph": "bench_flame_graph",
     "start": "bench_start",
 }
-NEED_ROOT = {"pipeline", "collector", "agent", "probe", "verbs", "syscall", "handoffs", "latency", "start"}
+NEED_ROOT = {
+    "pipeline",
+    "profile",
+    "collector",
+    "agent",
+    "probe",
+    "verbs",
+    "syscall",
+    "handoffs",
+    "latency",
+    "start",
+}
 
 
 def run(name: str, *, quick: bool) -> tuple[list[Row], bool]:

@@ -64,6 +64,9 @@ class Encoder:
     def export_metrics(self, data: object, items: int) -> None:
         pass
 
+    def export_profiles(self, batches: object) -> None:
+        pass
+
     def flush(self, deadline_s: float) -> bool:
         return True
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.machine import SYSTEM_PYTHON
 from tests.bench.programs import BenchError, observer
+from tests.rig import RigError
+from tests.rig.kernel_headers import kernel_headers
 
 EMPTY = """
 uprobe:{library}:cudaLaunchKernel {{ $none = 0; }}
@@ -95,31 +96,14 @@ def bcc(library: Path, pid: int) -> Iterator[None]:
     if tried.returncode:
         raise BenchError("bcc is not installed (Debian: apt-get install python3-bpfcc linux-headers-amd64)")
     command = [SYSTEM_PYTHON, str(Path(__file__).with_name("bcc_probe.py")), str(library), str(pid)]
-    with _kernel_headers(), observer(command, "attached"):
+    with _headers(), observer(command, "attached"):
         yield
 
 
 @contextlib.contextmanager
-def _kernel_headers() -> Iterator[None]:
-    """Show bcc some Debian headers where the running kernel has none of its own; undone at the end."""
-    modules = Path("/lib/modules") / os.uname().release
-    made: list[Path] = []
+def _headers() -> Iterator[None]:
     try:
-        if not (modules / "build").exists() and not Path("/sys/kernel/kheaders.tar.xz").exists():
-            found = sorted(Path("/usr/src").glob("linux-headers-*-amd64"))
-            common = sorted(Path("/usr/src").glob("linux-headers-*-common"))
-            if not found or not common:
-                raise BenchError("bcc needs kernel headers (Debian: apt-get install linux-headers-amd64)")
-            if not modules.exists():
-                modules.mkdir(parents=True)
-                made.append(modules)
-            for name, target in (("build", found[-1]), ("source", common[-1])):
-                (modules / name).symlink_to(target)
-                made.insert(0, modules / name)
-        yield
-    finally:
-        for path in made:
-            if path.is_symlink():
-                path.unlink()
-            else:
-                path.rmdir()
+        with kernel_headers():
+            yield
+    except RigError as error:
+        raise BenchError(str(error)) from error

@@ -22,6 +22,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
+    ExportProfilesServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -74,6 +77,10 @@ def response(path: str, rejected: int = 0, message: str = "") -> bytes:
     """An Export response with a partial success, or a full one."""
     if not rejected and not message:
         return b""
+    if path.endswith("profiles") or "Profiles" in path:
+        return ExportProfilesServiceResponse(
+            partial_success={"rejected_profiles": rejected, "error_message": message}  # type: ignore[arg-type]
+        ).SerializeToString()
     if path.endswith("metrics") or "Metrics" in path:
         return ExportMetricsServiceResponse(
             partial_success={"rejected_data_points": rejected, "error_message": message}  # type: ignore[arg-type]

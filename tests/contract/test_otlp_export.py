@@ -9,12 +9,17 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
+    ExportProfilesServiceRequest,
+)
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from otelgpu import __version__
@@ -37,6 +42,8 @@ from tests.contract.otlp_servers import (
 )
 from tests.rig.ports import free_port
 from tests.unit.export.builders import spans
+from tests.unit.export.profile_builders import samples
+from tests.unit.export.profile_conformance import broken_rules
 
 FAST = RetryPolicy(initial_s=0.05, cap_s=0.2)
 Code = grpc.StatusCode
@@ -62,15 +69,14 @@ def exporter(
     """An exporter set up by variables only; closed, and its account checked, at the end."""
     environ = {"ENDPOINT": address, "PROTOCOL": protocol} | variables
     environ = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in environ.items()}
-    traces, metrics = (
-        OtlpSettings.from_environment(environ, signal) for signal in (Signal.TRACES, Signal.METRICS)
-    )
-    opened = OtlpExporter(traces, metrics, retry=retry)
+    opened = OtlpExporter(*(OtlpSettings.from_environment(environ, signal) for signal in Signal), retry=retry)
     try:
         yield opened
     finally:
         opened.close(0.2)
-        for items in ("spans", "points"):
+        told = [items for items in ("spans", "points", "profiles") if f"{items}_given" in opened.stats()]
+        assert told[:2] == ["spans", "points"]
+        for items in told:
             stats = {k.removeprefix(f"{items}_"): v for k, v in opened.stats().items() if k.startswith(items)}
             lost = sum(count for key, count in stats.items() if key.startswith("lost_"))
             assert stats["given"] == stats["accepted"] + stats["queued"] + lost, stats
@@ -111,6 +117,39 @@ def test_spans_and_metrics_arrive_whole_at_their_own_methods(protocol: str) -> N
         if protocol == "grpc"
         else {"/v1/traces", "/v1/metrics"}
     )
+
+
+def test_profiles_arrive_at_their_own_method_and_open_no_connection_before(protocol: str) -> None:
+    with serve(protocol, [], []) as server, exporter(server.address, protocol) as e:
+        assert "profiles_given" not in e.stats()
+        assert [delivery.profiles for delivery in e.deliveries()] == [False, False]
+        e.export_profiles([samples(7), samples(3)])
+        assert e.flush(10)
+        assert (e.stats()["profiles_given"], e.stats()["profiles_accepted"]) == (10, 10)
+        assert [delivery.accepted for delivery in e.deliveries() if delivery.profiles] == [10]
+    path = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
+    assert {r.path for r in server.requests} == {path if protocol == "grpc" else "/v1development/profiles"}
+    for request in server.requests:
+        assert broken_rules(ExportProfilesServiceRequest.FromString(request.body)) == []
+
+
+def test_a_profile_that_a_server_rejects_is_lost_with_all_that_it_holds(protocol: str) -> None:
+    script = [grpc_partial(1, "no room")], [http_partial(1, "no room")]
+    with serve(protocol, *script) as server, exporter(server.address, protocol) as e:
+        e.export_profiles([samples(7), samples(3)])
+        assert e.flush(10)
+        stats = e.stats()
+        assert (stats["profiles_accepted"], stats["profiles_lost_rejected"]) == (3, 7)
+
+
+def test_a_profile_that_breaks_its_contract_is_dropped_and_the_others_are_sent(protocol: str) -> None:
+    with serve(protocol, [], []) as server, exporter(server.address, protocol) as e:
+        broken = replace(samples(2), stack=np.array([0, 99]))
+        e.export_profiles([broken, samples(3)])
+        assert e.flush(10)
+        stats = e.stats()
+        assert (stats["profiles_given"], stats["profiles_accepted"]) == (5, 3)
+        assert stats["profiles_lost_unencodable"] == 2
 
 
 def test_headers_and_the_user_agent_are_sent(protocol: str) -> None:

@@ -19,14 +19,18 @@ from otelgpu.families.http.llm import GenerationReader, grpc_reader, http_reader
 from otelgpu.families.http.protocol import Call, ConnectionFacts
 from otelgpu.families.http.session import Session
 from otelgpu.families.http.zmtp.parser import ZmtpParser, recognise
+from otelgpu.layout.eh_frame import read_unwind_table, unwind_table
 from otelgpu.layout.elf import ElfError, ElfImage
 from otelgpu.model.exchange import Role
 from otelgpu.symbols.cubin import CubinError, kernel_names, ptx_entries
 from otelgpu.symbols.debuginfo import embedded_symbols
 from otelgpu.symbols.demangle import demangle, short_name
 from otelgpu.symbols.fatbin import read_names
+from otelgpu.symbols.kernel_symbols import KernelSymbols
+from otelgpu.symbols.perf_map import PerfMap
 from otelgpu.symbols.registrations import read_registrations
 from tests.fuzz import connections, hosts, records
+from tests.unit.layout.frames import Frames, advance, cfa_offset, saved
 
 _DATA = Path(__file__).parents[1] / "unit" / "symbols" / "data"
 _MAX_BYTES = 1 << 20  # decompressed: enough for what a fuzzer makes, and quick
@@ -56,6 +60,26 @@ def cubin(data: bytes) -> None:
     except CubinError:
         return
     assert all(len(name) <= 4096 for name in names)
+
+
+def eh_frame(data: bytes) -> None:
+    """A file, or a section alone."""
+    try:
+        table = read_unwind_table(ElfImage(data)) if data[:4] == b"\x7fELF" else unwind_table(data, 0x2000)
+    except ElfError:
+        return
+    assert (table.rows["pc"][1:] >= table.rows["pc"][:-1]).all()
+
+
+def perf_map(data: bytes) -> None:
+    """A file that a JIT compiler wrote, and an address: its first eight bytes."""
+    name = PerfMap(data[8:]).name_at(int.from_bytes(data[:8], "little"))
+    assert name is None or (name.isprintable() and 0 < len(name) <= 1024)
+
+
+def kernel_symbols(data: bytes) -> None:
+    found = KernelSymbols(data[8:]).name_at(int.from_bytes(data[:8], "little"))
+    assert found is None or len(found[0]) <= 512
 
 
 def elf(data: bytes) -> None:
@@ -271,6 +295,32 @@ TARGETS = {
     ),
     "fatbin": Target(fatbin, tuple(sorted(_DATA.glob("*.fatbin")))),
     "cubin": Target(cubin, (_DATA / "kernels.cubin", b".version 8.0\n.visible .entry k(\n")),
+    "eh_frame": Target(
+        eh_frame,
+        (
+            _DATA / "stripped.program",
+            Frames()
+            .shared()
+            .function(0x1000, 64, advance(1) + cfa_offset(16) + saved(6, 2) + b"\x0a\x0b")
+            .function(0x1100, 64, b"\x0f\x03\x76\x78\x06\x10\x06\x02\x76\0" + advance(3) + b"\x07\x10")
+            .content,
+        ),
+    ),
+    "perf_map": Target(
+        perf_map,
+        (
+            bytes((0, 16, 0, 0, 0, 0, 0, 0))
+            + b"1000 80 LazyCompile:*fib /app/fib.js:1\n1040 10 py::f:/app/a.py\n",
+            bytes(8) + b"0 1 a\n-1 0 b\nffffffffffffffff 1 c",
+        ),
+    ),
+    "kernel_symbols": Target(
+        kernel_symbols,
+        (
+            bytes.fromhex("10000081ffffffff")
+            + b"ffffffff81000000 T _stext\nffffffff81000100 t f\t[nvidia_uvm]\n0000000000000000 t g\n",
+        ),
+    ),
     "elf": Target(elf, (_DATA / "stripped.program",)),
     "registrations": Target(registrations, (_DATA / "stripped.program",)),
     "names": Target(
@@ -278,6 +328,7 @@ TARGETS = {
         (
             b"_ZN5model5scaleILi3EfEEvPT0_",
             b"_Z21__device_stub__Z1fPfS_",
+            b"_RINvC1a1fDNtC1b4Workp4ItemmEL_ThEASbj3_QeFG_RL0_hEuKln5_E",
             b"__nv_static_25__f05f2698_4_k_cu_c1bc4f3f__Z5quietPd",
             b"void f<(a < b)>::operator()(int (*)(char)) const::{lambda(auto:1)#2}::operator()<int>(int)",
         ),

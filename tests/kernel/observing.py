@@ -29,6 +29,7 @@ from otelgpu.kernel.scope import Scope
 from otelgpu.live import LiveSettings, LiveSource
 from otelgpu.model.inputs import Batch, CallsCounted, FunctionNamed, Input, Records
 from otelgpu.model.operations import DEVICE_KINDS
+from otelgpu.model.profiling import ProfileSettings
 from tests.rig import fake_cudart_path
 from tests.rig.spans import Span, attributes_of, spans_of_lines
 from tests.rig.spans import cuda_calls as cuda_calls
@@ -59,6 +60,7 @@ class Watch:
         knobs: Mapping[str, int] | None = None,
         watching: WatchSettings | None = None,
         keep_probes_s: float = 300.0,
+        profile: ProfileSettings | None = None,
     ) -> None:
         self.inputs: list[Input] = []
         settings = LiveSettings(
@@ -70,6 +72,7 @@ class Watch:
             knobs=knobs or {},
             watching=watching or WatchSettings(),
             keep_probes_s=keep_probes_s,
+            profile=profile or ProfileSettings(),
         )
         self.source = LiveSource(registry.select(families), scope or Scope(), settings)
         self._before: dict[tuple[str, str], int] = {}

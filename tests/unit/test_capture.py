@@ -40,7 +40,9 @@ from otelgpu.model.inputs import (
     ProcessSeen,
     Tick,
 )
+from otelgpu.model.profiles import FrameType
 from otelgpu.model.resource import resource
+from otelgpu.model.samples import Frame, StackNamed
 from otelgpu.pipeline import Pipeline
 from tests.unit.families.records import UNIX_OFFSET_NS, Host, btf, together
 from tests.unit.layout.test_btf import SMALL_BYTES
@@ -94,6 +96,19 @@ def launches(count: int = 3) -> Batch:
     return together(*(sent.batch for sent in host.sent))
 
 
+FRAMES = (
+    Frame(type=FrameType.KERNEL, name="vfs_write", file="[kernel]"),
+    Frame(
+        type=FrameType.NATIVE,
+        name="f(int)",
+        file="/lib/x.so",
+        system_name="_Z1fi",
+        build_id="ab12",
+        address=2**63,
+    ),
+    Frame(type=FrameType.PYTHON, name="Model.forward", file="/app/model.py", line=42),
+)
+
 EVERY_INPUT: list[Input] = [
     launches(),
     Batch(family="cuda", kind="cuda_call", records=np.zeros(0, btf("cuda").dtype("cuda_call"))),
@@ -134,6 +149,8 @@ EVERY_INPUT: list[Input] = [
     QueuePairReadings(time_ns=8, device="mlx5_0", port=1, number=2**24 - 1, tgid=7, values={}),
     QueuePairReadings(time_ns=8, device="mlx5_0", port=1, number=17, tgid=0, values={"packet_seq_err": 3}),
     PortGone(time_ns=9, device="mlx5_0", port=1),
+    StackNamed(tgid=7, stack=2**64 - 1, frames=(*FRAMES, FRAMES[0]), truncated="no_row"),
+    StackNamed(tgid=8, stack=1, frames=()),
     HardwareError(
         time_ns=10,
         kind="xid",
@@ -194,6 +211,30 @@ def test_records_that_are_a_view_are_written_in_their_order(tmp_path: Path) -> N
     view = Batch(family="cuda", kind="cuda_call", records=batch.records[::-2])
     _, (found,) = read(write(tmp_path / "c", [view]))
     assert same(found, view)
+
+
+def test_a_frame_of_many_stacks_is_written_once(tmp_path: Path) -> None:
+    stacks: list[Input] = [
+        StackNamed(tgid=7, stack=number, frames=(FRAMES[number % 3], *FRAMES)) for number in range(1, 50)
+    ]
+    path = write(tmp_path / "c", stacks)
+    assert read(path)[1] == stacks
+    assert [path.read_bytes().count(frame.name.encode()) for frame in FRAMES] == [1, 1, 1]
+
+
+def test_a_capture_with_more_frames_than_are_numbered_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otelgpu.capture._STACK_FRAMES", 3)
+    frames = [Frame(type=FrameType.NATIVE, name=f"f{number}") for number in range(9)]
+    stacks: list[Input] = [
+        StackNamed(tgid=1, stack=number + 1, frames=tuple(frames[number : number + 2])) for number in range(8)
+    ]
+    path = write(tmp_path / "c", stacks + stacks)
+    assert read(path)[1] == stacks + stacks
+    with monkeypatch.context() as patch:  # whoever reads goes by what is written, not by the number
+        patch.setattr("otelgpu.capture._STACK_FRAMES", 1000)
+        assert read(path)[1] == stacks + stacks
 
 
 # -- bad files --------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ ROWS = (
     ("signals",),
     ("pipeline",),
     ("analyze", "view", "export", "capture", "live", "injected"),
-    ("config", "sources"),
+    ("render",),
+    ("config", "probe_file", "sources"),
     ("session", "child"),
     ("selfwatch",),
     ("agent",),
@@ -39,7 +40,8 @@ ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 # of a room that has them.
 PURE = {
     *("model", "errors", "typing", "layout", "symbols", "families", "correlate", "signals", "pipeline"),
-    *("analyze", "view"),
+    *("analyze", "view", "render"),
+    "probe_file",
 }
 PEERS_WITH_IO = {"kernel", "sensors", "discover", "bridge", "export", "capture", "live", "injected"}
 

@@ -24,12 +24,12 @@ def test_what_cannot_be_closed_keeps_nothing_else_open_and_is_not_tried_again() 
     source: Any = LiveSource.__new__(LiveSource)
     source._holding = None
     source._settings = SimpleNamespace(describer=part("describer"))
-    source._watchers = {"nccl": part("watcher")}
+    source._watchers = part("watchers")
     source._placer = part("probes", fails=True)
     source._loaded = {"process": part("process", fails=True), "cuda": part("cuda")}
     source._loader, source._events = part("loader"), part("events")
     with pytest.raises(OSError, match="no process"):
         source.close()
-    assert closed == ["describer", "watcher", "probes", "process", "cuda", "events", "loader"]
+    assert closed == ["describer", "watchers", "probes", "process", "cuda", "events", "loader"]
     source.close()
     assert closed.count("cuda") == 1

@@ -18,7 +18,7 @@ def test_a_name_with_brackets_is_shown_as_it_is(name: str, capsys: pytest.Captur
     summary.kernels[name] = summary.calls["cudaLaunchKernel"] = 3
     summary.errors[f"{name}: cudaErrorInvalidValue"] = 1
     library = f"/srv/{name}/libcudart.so.12"
-    observe._print(
+    observe.print_summary(
         Outcome(summary=summary, exported={}, libraries=[(library, 5, 0)], submitted={}, seconds=1.0)
     )
     shown = capsys.readouterr().err
@@ -50,7 +50,7 @@ def test_ways_that_linked_nothing_are_left_out(capsys: pytest.CaptureFixture[str
 
 def _rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The lines of the table of calls, without its frame."""
-    observe._print(Outcome(summary=summary, exported={}, libraries=[], submitted={}, seconds=1.0))
+    observe.print_summary(Outcome(summary=summary, exported={}, libraries=[], submitted={}, seconds=1.0))
     shown = capsys.readouterr().err.partition("exported ")[0]
     lines = [
         " ".join(re.sub("[─━│┃┏┓┗┛└┘┡┩╇┴┳┯┷├┤┼╈┬╋╀╄╃]", " ", line).split()) for line in shown.splitlines()

@@ -73,6 +73,9 @@ class Scripted:
     def start_holding(self) -> None:
         self.asked.append("start_holding")
 
+    def complete(self) -> None:
+        pass
+
     def stop_holding(self) -> None:
         self.asked.append("stop_holding")
 

@@ -1,14 +1,18 @@
 """The ledger against a world that knows: threads allocate and free by every API, and records come as they may.
 
 A free takes effect when it begins, and its record is made when it ends, any number of ticks later; meanwhile
-its address or handle is given away again. Records of one tick come in any order.
+its address or handle is given away again. Records of one tick come in any order. Each allocation has a stack, of
+which the ledger learns by the start of the call.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -21,6 +25,7 @@ from tests.unit.correlate.memory_calls import Decoder, allocation, free, live, m
 BY_ADDRESS = [Memory.DEVICE, Memory.MANAGED, Memory.POOL, Memory.HOST]
 PAGE = 0x1000
 pages = st.integers(0, 7)
+stacks = st.integers(0, 3)
 
 
 @dataclass(eq=False)
@@ -28,6 +33,7 @@ class Block:
     """Physical memory."""
 
     size: int
+    stack: int
     references: int = 1
 
 
@@ -36,9 +42,12 @@ class World(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = MemoryLedger([Decoder()])
+        self.ledger = MemoryLedger([Decoder()], stacks=self.stacks_of)
         self.now = 1
-        self.blocks: dict[tuple[bool, int], tuple[int, str, int]] = {}  # own, address → device, kind, size
+        self.stack_at: dict[int, int] = {}  # by start
+        self.blocks: dict[
+            tuple[bool, int], tuple[int, str, int, int]
+        ] = {}  # own, address → device, kind, size, stack
         self.handles: dict[int, Block] = {}
         self.mapped: dict[int, Block] = {}  # by page
         self.under_way: list[Operations] = []  # begun, not ended
@@ -48,14 +57,28 @@ class World(RuleBasedStateMachine):
         self.now += 1
         return self.now
 
+    def at_under(self, stack: int) -> int:
+        now = self.at()
+        self.stack_at[now] = stack
+        return now
+
+    def stacks_of(self, rows: Operations) -> npt.NDArray[np.uint64]:
+        return np.array([self.stack_at.get(start, 0) for start in rows["start_ns"].tolist()], dtype=np.uint64)
+
+    def truth_by_stack(self) -> dict[tuple[int, int, str], int]:
+        sums: Counter[tuple[int, int, str]] = Counter()
+        for device, kind, size, stack in self.blocks.values():
+            sums[stack, device, kind] += size
+        physical = {id(b): b for b in [*self.handles.values(), *self.mapped.values()]}
+        for block in physical.values():
+            sums[block.stack, 0, "PHYSICAL"] += block.size
+        return dict(sums)
+
     def truth(self) -> dict[tuple[int, str], int]:
-        sums: dict[tuple[int, str], int] = {}
-        for device, kind, size in self.blocks.values():
-            sums[device, kind] = sums.get((device, kind), 0) + size
-        physical = {id(b): b.size for b in [*self.handles.values(), *self.mapped.values()]}
-        if physical:
-            sums[0, "PHYSICAL"] = sum(physical.values())
-        return sums
+        sums: Counter[tuple[int, str]] = Counter()
+        for (_, device, kind), size in self.truth_by_stack().items():
+            sums[device, kind] += size
+        return dict(sums)
 
     def begin(self, row: Operations) -> None:
         self.under_way.append(row)
@@ -67,22 +90,23 @@ class World(RuleBasedStateMachine):
         size=st.integers(1, 99),
         kind=st.sampled_from(BY_ADDRESS),
         device=st.integers(0, 1),
+        stack=stacks,
     )
-    def malloc(self, address: int, size: int, kind: Memory, device: int) -> None:
+    def malloc(self, address: int, size: int, kind: Memory, device: int, stack: int) -> None:
         if (False, address) not in self.blocks:
-            begin = self.at()
+            begin = self.at_under(stack)
             self.made.append(
                 allocation(
                     begin, self.at(), at=address, size=size, memory=kind, device=device, caller=address
                 )
             )
-            self.blocks[False, address] = (device, kind.name, size)
+            self.blocks[False, address] = (device, kind.name, size, stack)
 
     @rule(address=st.integers(1, 4), size=st.integers(1, 99))
     def register(self, address: int, size: int) -> None:
         if (True, address) not in self.blocks:
             self.made.append(allocation(self.at(), at=address, size=size, memory=Memory.REGISTERED))
-            self.blocks[True, address] = (0, "REGISTERED", size)
+            self.blocks[True, address] = (0, "REGISTERED", size, 0)
 
     @rule(number=st.integers(0, 7), named=st.sampled_from(BY_ADDRESS))
     def begin_free(self, number: int, named: Memory) -> None:
@@ -99,11 +123,12 @@ class World(RuleBasedStateMachine):
             free(self.at(), at=address, **told),
         ]
 
-    @rule(handle=st.integers(1, 3), size=st.integers(1, 99))
-    def create(self, handle: int, size: int) -> None:
+    @rule(handle=st.integers(1, 3), size=st.integers(1, 99), stack=stacks)
+    def create(self, handle: int, size: int, stack: int) -> None:
         if handle not in self.handles:
-            self.made.append(allocation(self.at(), at=handle, size=size, memory=Memory.PHYSICAL))
-            self.handles[handle] = Block(size)
+            begin = self.at_under(stack)
+            self.made.append(allocation(begin, at=handle, size=size, memory=Memory.PHYSICAL))
+            self.handles[handle] = Block(size, stack)
 
     @precondition(lambda self: self.handles)
     @rule(number=pages)
@@ -176,6 +201,12 @@ class World(RuleBasedStateMachine):
         if not self.under_way and not self.made:
             self.ledger.settle(self.at())
             assert live(self.ledger) == self.truth()
+            held = [process.held_by_stack() for process in self.ledger.processes.values()]
+            assert {
+                (stack, device, Memory(memory).name): size
+                for by_stack in held
+                for (stack, device, memory), (size, _) in by_stack.items()
+            } == self.truth_by_stack()
 
     def teardown(self) -> None:
         self.end_calls(len(self.under_way) or 1)

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.discover.processes import descendants, describe, guess_service_name, list_processes
+from otelgpu.discover.processes import (
+    age_s,
+    descendants,
+    describe,
+    guess_service_name,
+    is_child,
+    is_copy_of_this,
+    list_processes,
+)
 from tests.unit.discover.processes_builders import CONTAINER as ID
 from tests.unit.discover.processes_builders import add_process, facts
 
@@ -117,3 +125,35 @@ def test_services_are_named_as_people_call_them(
     command: tuple[str, ...], executable: str, service: str
 ) -> None:
     assert guess_service_name(facts(command=command, executable=executable)) == service
+
+
+def test_a_child_that_has_yet_to_begin_its_program_is_a_copy_of_this_one() -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        time.sleep(0.1)
+        assert is_copy_of_this(child)
+        assert is_child(other.pid) and not is_copy_of_this(other.pid)
+        assert not is_copy_of_this(os.getpid())
+        assert not is_copy_of_this(1 << 30)
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        other.kill()
+        other.wait()
+
+
+def test_how_long_a_process_has_run() -> None:
+    began = time.monotonic()
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        time.sleep(0.2)
+        assert 0 <= age_s(child.pid) <= time.monotonic() - began + 0.02
+        assert age_s(os.getpid()) > age_s(child.pid)
+    finally:
+        child.kill()
+        child.wait()
+    assert age_s(child.pid) == 0

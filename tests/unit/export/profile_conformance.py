@@ -12,6 +12,7 @@ from typing import Any
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
 )
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.profiles.v1development.profiles_pb2 import (
     Function,
     KeyValueAndUnit,
@@ -20,6 +21,7 @@ from opentelemetry.proto.profiles.v1development.profiles_pb2 import (
     Mapping,
     Profile,
     ProfilesDictionary,
+    ResourceProfiles,
     Sample,
     Stack,
 )
@@ -66,6 +68,10 @@ def _profiles(request: ExportProfilesServiceRequest) -> Iterator[Profile]:
             yield from scope.profiles
 
 
+def _scopes(part: ResourceProfiles) -> Iterator[InstrumentationScope]:
+    return (each.scope for each in part.scope_profiles)
+
+
 def _tables(dictionary: ProfilesDictionary) -> Iterator[str]:
     for table, zero in ZERO.items():
         entries = getattr(dictionary, table)
@@ -90,6 +96,10 @@ def _value(entry: Any) -> Any:
 
 def _references(request: ExportProfilesServiceRequest) -> Iterator[tuple[str, int, str]]:
     d = request.dictionary
+    for owner in (each for part in request.resource_profiles for each in (part.resource, *_scopes(part))):
+        for attribute in owner.attributes:  # by reference, as the Collector writes them
+            numbers = attribute.key_strindex, attribute.value.string_value_strindex
+            yield from _each("string_table", numbers, "a resource or scope")
     for profile in _profiles(request):
         for of in (profile.sample_type, profile.period_type):
             yield from _each("string_table", (of.type_strindex, of.unit_strindex), "a value type")

@@ -41,6 +41,7 @@ def test_nothing_set_means_the_specifications_defaults() -> None:
     [
         ("http://collector:4318", Signal.TRACES, "http://collector:4318/v1/traces"),
         ("http://collector:4318", Signal.METRICS, "http://collector:4318/v1/metrics"),
+        ("http://collector:4318", Signal.PROFILES, "http://collector:4318/v1development/profiles"),
         ("http://collector:4318/mycollector/", Signal.TRACES, "http://collector:4318/mycollector/v1/traces"),
         ("https://collector.example.com", Signal.TRACES, "https://collector.example.com/v1/traces"),
         ("http://[::1]:4318/", Signal.TRACES, "http://[::1]:4318/v1/traces"),

@@ -19,6 +19,7 @@ from otelgpu.families.base import (
     Metric,
     OperationDecoder,
     OperationSignals,
+    SampleDecoder,
 )
 from otelgpu.families.cuda.functions import Functions, canonical
 from otelgpu.families.http import signals as http
@@ -30,7 +31,8 @@ from tests.unit.model.builders import calls, exchange, generation
 
 
 def test_families_are_found_in_alphabetical_order() -> None:
-    assert list(registry.families()) == ["cuda", "file", "http", "nccl", "sched", "verbs"]
+    names = ["cuda", "file", "http", "nccl", "probe", "profile", "sched", "verbs"]
+    assert list(registry.families()) == names
 
 
 def test_a_choice_keeps_the_order_of_the_registry() -> None:
@@ -39,8 +41,13 @@ def test_a_choice_keeps_the_order_of_the_registry() -> None:
     assert list(registry.select(("http",))) == ["http"]
 
 
+def test_what_has_to_be_asked_for_is_selected_by_its_name_only() -> None:
+    assert "profile" not in registry.select(())
+    assert list(registry.select(("profile", "cuda"))) == ["cuda", "profile"]
+
+
 def test_a_family_that_there_is_not_says_which_there_are() -> None:
-    with pytest.raises(OtelgpuError, match=r"'hip'\nfamilies are: cuda, file, http, nccl, sched, verbs"):
+    with pytest.raises(OtelgpuError, match=r"'hip'\nfamilies are: cuda, file, http, nccl, probe, profile, "):
         registry.select(("cuda", "hip"))
 
 
@@ -53,7 +60,12 @@ def test_a_family_opens_on_the_types_of_its_object(name: str) -> None:
     family = registry.families()[name]
     wanted: type = OperationDecoder if isinstance(family.signals, OperationSignals) else Conversation
     if family.signals is None:
-        wanted = {"file": FileDecoder, "sched": HandoffDecoder, "verbs": FabricDecoder}[name]
+        wanted = {
+            "file": FileDecoder,
+            "profile": SampleDecoder,
+            "sched": HandoffDecoder,
+            "verbs": FabricDecoder,
+        }[name]
     assert isinstance(family.open(btf(name), Telling()), wanted)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from otelgpu.families import registry
 from otelgpu.families.base import OperationSignals
-from otelgpu.model.operations import Operations
+from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.resource import resource
 from otelgpu.model.telling import Telling
 from otelgpu.signals import names
@@ -53,6 +53,17 @@ def at(*ends_ns: int, **columns: Any) -> Operations:
 
 def test_nothing_gives_nothing() -> None:
     assert closed(opened(), 100 * S, final=True) is None
+
+
+def test_a_window_of_a_users_probes_alone_is_no_gpu_work() -> None:
+    windows = opened()
+    add(windows, at(2 * S, kind=OperationKind.PROBE))
+    add(windows, at(7 * S, kind=OperationKind.PROBE))
+    add(windows, at(8 * S))
+    assert [root.name for root in roots(closed(windows, 100 * S))] == [
+        "unlinked probe hits",
+        "unlinked gpu work",
+    ]
 
 
 def test_a_window_is_told_a_grace_after_its_end() -> None:

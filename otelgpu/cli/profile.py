@@ -1,0 +1,448 @@
+"""``otelgpu profile``: takes profiles for a while, detaches, and writes what was asked for.
+
+In: processes, a container or a program. Out: files, or a table of what stands out. The probes are off and the observed
+program is as it was before the first file is written.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from msgspec import structs
+
+from otelgpu import agent as wiring
+from otelgpu.child import Child, Living
+from otelgpu.cli.logs import say
+from otelgpu.cli.observe import forwarding, pid_option
+from otelgpu.cli.options import (
+    agent_scope,
+    common_options,
+    configure,
+    families_of,
+    live_settings,
+    openings,
+    plan,
+)
+from otelgpu.cli.profile_outputs import Outputs, totals_of
+from otelgpu.cli.profile_totals import write_totals
+from otelgpu.cli.securing import give_up, tell_missing
+from otelgpu.config import Config
+from otelgpu.discover.processes import descendants, describe, list_processes
+from otelgpu.errors import OtelgpuError
+from otelgpu.export.destination import FileDestination
+from otelgpu.families import registry
+from otelgpu.kernel.scope import Scope
+from otelgpu.live import LiveSource
+from otelgpu.model.profiling import CALL_KINDS, ProfileKind
+from otelgpu.sources import Source
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from otelgpu.export.memory import MemoryExporter
+
+DEFAULT_SECONDS: Final = 10.0
+"""Of processes that run already; a program that is started is profiled until it ends."""
+_FAMILY: Final = "profile"
+_OF_KINDS: Final = {
+    ProfileKind.CUDA: ("cuda",),
+    ProfileKind.KERNEL: ("cuda",),
+    ProfileKind.MEM: ("cuda",),
+    ProfileKind.NCCL: ("cuda", "nccl"),
+    ProfileKind.VERBS: ("verbs",),
+}
+_FOR_LINKS: Final = ("http", "sched")
+"""What tells whose requests calls serve: with the kinds that are of calls."""
+_REFRESH_S: Final = 0.25
+_MIB: Final = 1 << 20
+
+
+def parse_kinds(values: Sequence[str]) -> frozenset[ProfileKind]:
+    """Words separated by commas, or ``all``. Raises :class:`click.BadParameter` on one that is none."""
+    words = [word.strip() for value in values for word in value.split(",") if word.strip()]
+    if "all" in words:
+        return frozenset(ProfileKind)
+    try:
+        return frozenset(ProfileKind(word) for word in words)
+    except ValueError as error:
+        wrong = next(word for word in words if word not in set(ProfileKind))
+        known = ", ".join(ProfileKind)
+        raise click.BadParameter(f"there is no kind {wrong!r}; there are: {known}, all") from error
+
+
+def families_for(kinds: frozenset[ProfileKind]) -> tuple[str, ...]:
+    """Whose records the kinds need; with calls also what links them to requests and steps."""
+    wanted = {_FAMILY}
+    for kind in kinds & CALL_KINDS:
+        wanted.update(_OF_KINDS[kind], _FOR_LINKS)
+    if kinds == frozenset(ProfileKind):
+        wanted.update(registry.select(()))
+    return tuple(sorted(wanted))
+
+
+def ring_bytes(megabytes: int) -> int:
+    """A ring's size is a power of two: the next one."""
+    return 1 << (megabytes * _MIB - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for. ``seconds`` None: as long as the program runs."""
+
+    config: Config
+    seconds: float | None
+    delay_s: float
+    outputs: Outputs
+    quiet: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """Probes that are in place, and what is made of what they see."""
+
+    source: Source
+    planned: wiring.Plan
+    memory: MemoryExporter
+
+
+def attach(request: Request, scope: Scope, *, starts_program: bool = False) -> Attached:
+    """Load what is asked for; then give up what is not needed from here on, before threads are there."""
+    from otelgpu.export.memory import MemoryExporter
+
+    config, memory = request.config, MemoryExporter()
+    source = LiveSource(families_of(config), scope, live_settings(config))
+    try:
+        tell_missing()
+        wanted = openings(config, os.environ, needed=False)
+        files = {
+            number: opening.open()
+            for number, opening in enumerate(wanted)
+            if isinstance(opening.destination, FileDestination)
+        }
+        planned = plan(config)
+        planned = replace(
+            planned,
+            profiling=replace(planned.profiling, keep_times=True),
+            open_exporters=lambda: [
+                memory,
+                *(files.get(number) or opening.open() for number, opening in enumerate(wanted)),
+            ],
+        )
+        if config.drop_privileges:
+            give_up(config, starts_program=starts_program)
+    except BaseException:
+        source.close()
+        raise
+    return Attached(source=source, planned=planned, memory=memory)
+
+
+class Progress:
+    """One line that says how far it is: on a terminal only."""
+
+    def __init__(self, source: Source, what: str, seconds: float | None) -> None:
+        self._source = source
+        self._what = what
+        self._seconds = seconds
+        self._began = time.monotonic()
+        self._status: Status | None = None
+
+    @contextmanager
+    def shown(self) -> Iterator[Progress]:
+        """While it goes on."""
+        for_long = f"for {self._seconds:g} s" if self._seconds is not None else "until it ends"
+        if not sys.stderr.isatty():
+            say(f"profiling {self._what} {for_long}; Ctrl-C ends it early")
+            yield self
+            return
+        from rich.console import Console
+
+        with Console(stderr=True, markup=False, emoji=False, highlight=False).status(self._line()) as status:
+            self._status = status
+            try:
+                yield self
+            finally:
+                self._status = None
+
+    def _line(self) -> str:
+        passed = time.monotonic() - self._began
+        taken = self._source.totals().get((_FAMILY, "submitted"), 0)
+        of = f" of {self._seconds:g}" if self._seconds is not None else ""
+        return f"profiling {self._what}: {passed:.0f}{of} s, {taken:,} records (Ctrl-C ends it early)"
+
+    def refresh(self) -> None:
+        """Say it anew."""
+        if self._status is not None:
+            self._status.update(self._line())
+
+    @property
+    def every_s(self) -> float | None:
+        """How often it is said; None: never."""
+        return _REFRESH_S if self._status is not None else None
+
+
+def take(
+    request: Request,
+    attached: Attached,
+    what: str,
+    interrupts: wiring.Interrupts,
+    *,
+    ended: int | None = None,
+    lives: Callable[[], bool] = lambda: True,
+) -> MemoryExporter:
+    """Collect until the time is over, everybody has ended or somebody says so; then detach.
+
+    ``ended``: a descriptor that is readable when ``lives`` may have changed. The source is closed at return.
+    """
+    source = attached.source
+    session = wiring.Agent(source, attached.planned)
+    source.start_holding()
+    until = time.monotonic() + request.seconds if request.seconds is not None else None
+    with Progress(source, what, request.seconds).shown() as progress:
+        while lives() and not interrupts.requested:
+            now = time.monotonic()
+            if until is not None and now >= until:
+                break
+            turns = [until] if until is not None else []
+            if progress.every_s is not None:
+                turns.append(now + progress.every_s)
+            session.work(interrupts, until=min(turns, default=None), also=ended)
+            progress.refresh()
+    outcome = session.finish()
+    if not request.quiet:
+        _tell_losses(outcome)
+    return attached.memory
+
+
+def _tell_losses(outcome: wiring.Outcome) -> None:
+    losses = outcome.summary.losses if outcome.summary is not None else {}
+    told = ", ".join(
+        f"{reason} {count:,}"
+        for (family, reason), count in sorted(losses.items())
+        if family == _FAMILY and count
+    )
+    if told:
+        say(f"lost, skipped or cut: {told} (docs/profiles.md)")
+
+
+def write(request: Request, memory: MemoryExporter, what: str) -> None:
+    """The files; where none is asked for, tables on standard output."""
+    if not request.outputs:
+        from rich.console import Console
+
+        width = None if sys.stdout.isatty() else 160
+        console = Console(markup=False, emoji=False, highlight=False, width=width)
+        write_totals(totals_of(memory.profiles), console)
+        return
+    request.outputs.write(memory.profiles, memory.spans, f"otelgpu profile of {what}")
+    if not request.quiet:
+        counts = (f"{each.type} {each.samples:,}" for each in totals_of(memory.profiles))
+        say(f"written to {request.outputs}: {', '.join(counts) or 'no samples'}")
+
+
+def profile_processes(request: Request, pids: tuple[int, ...]) -> int:
+    """Running processes, and the children that they have or get."""
+    for tgid in pids:
+        if not Path(f"/proc/{tgid}").exists():
+            raise OtelgpuError(f"there is no process {tgid}")
+    what = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
+    with wiring.Interrupts() as interrupts:
+        if not _waited(request.delay_s, interrupts.fd):
+            return 130
+        members = dict.fromkeys(member for tgid in pids for member in (tgid, *descendants(tgid)))
+        attached = attach(request, Scope(processes=pids))
+        with closing(attached.source):
+            for member in members:
+                attached.source.observe(member)
+            with Living(members) as living:
+                memory = take(request, attached, what, interrupts, ended=living.fd, lives=living.some)
+    write(request, memory, what)
+    return 0
+
+
+def profile_container(request: Request, container: str) -> int:
+    """What runs in a container, by its id or the beginning of it."""
+    if len(container) < 4 or not any(_is_in(tgid, container) for tgid in list_processes()):
+        raise OtelgpuError(
+            f"no process runs in container {container}",
+            hint="give the id as `docker ps` or `crictl ps` has it, four characters of it at least; see: otelgpu ps",
+        )
+    scope = agent_scope(structs.replace(request.config, containers=(container,), executables=(), cgroups=()))
+    what = f"container {container[:12]}"
+    with wiring.Interrupts() as interrupts:
+        if not _waited(request.delay_s, interrupts.fd):
+            return 130
+        attached = attach(request, scope)
+        with closing(attached.source):
+            attached.source.observe_running()
+            memory = take(request, attached, what, interrupts)
+    write(request, memory, what)
+    return 0
+
+
+def _is_in(tgid: int, container: str) -> bool:
+    facts = describe(tgid)
+    return facts is not None and facts.container_id.startswith(container)
+
+
+def profile_program(request: Request, argv: tuple[str, ...]) -> int:
+    """Start a program and profile it and its children; its exit code. It goes on where the time is over first."""
+    child = Child(argv)
+    what = os.path.basename(argv[0])
+    try:
+        attached = None if request.delay_s else _attach_to_newborn(request, child.pid)
+    except BaseException:
+        child.abandon()
+        raise
+    with wiring.Interrupts(forwarding(child)) as interrupts, ExitStack() as stack:
+        if attached is not None:
+            stack.enter_context(closing(attached.source))
+        child.start()
+        try:
+            if attached is None and _waited(request.delay_s, interrupts.fd, child.pidfd):
+                attached = attach(request, Scope(processes=(child.pid,)), starts_program=True)
+                stack.enter_context(closing(attached.source))
+                for member in (child.pid, *descendants(child.pid)):
+                    attached.source.observe(member)
+            if attached is None:
+                raise OtelgpuError(f"{what} ended, or was ended, within the {request.delay_s:g} s of --delay")
+            memory = take(
+                request, attached, what, interrupts, ended=child.pidfd, lives=lambda: _runs(child.pidfd)
+            )
+            write(request, memory, what)
+        finally:
+            stack.close()  # what fails here does not become a fault of the program's: it runs to its own end
+            code = child.wait()
+    return code
+
+
+def _attach_to_newborn(request: Request, tgid: int) -> Attached:
+    """To a program that has not been started yet."""
+    attached = attach(request, Scope(processes=(tgid,), newborn=True), starts_program=True)
+    attached.source.observe(tgid)
+    return attached
+
+
+def _runs(pidfd: int) -> bool:
+    return not select.select([pidfd], [], [], 0)[0]
+
+
+def _waited(seconds: float, *others: int) -> bool:
+    """Whether the time went by before one of the descriptors was readable."""
+    return not seconds or not select.select(others, [], [], seconds)[0]
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@common_options
+@pid_option
+@click.option("--container", metavar="ID", help="Processes of this container (id or its start).")
+@click.option(
+    "-t",
+    "--type",
+    "types",
+    multiple=True,
+    default=("python,cpu",),
+    metavar="LIST",
+    help=f"Kinds: {','.join(ProfileKind)}; or all. Default: python,cpu.",
+)
+@click.option(
+    "-d",
+    "--duration",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Stop after S seconds (default 10; of a program that is started: when it ends).",
+)
+@click.option(
+    "--delay",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="S",
+    help="Attach S seconds later: nothing is observed before.",
+)
+@click.option(
+    "--frequency",
+    type=click.IntRange(min=19, max=997),
+    default=99,
+    metavar="HZ",
+    help="CPU samples per second and thread, 19 to 997 (default 99).",
+)
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Write a file, by its name's end: see docs/profiles.md; repeatable. Default: tables on standard output.",
+)
+@click.option(
+    "--export", multiple=True, metavar="DEST", help="Send it there too: console, file:PATH or otlp[:URL]."
+)
+@click.option(
+    "--buffer",
+    type=click.IntRange(min=1, max=1024),
+    metavar="MB",
+    help="Size of each ring in MiB, rounded up to a power of two (default 8).",
+)
+@click.option("--quiet", is_flag=True, help="Say nothing of losses, and of what was written.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def profile(
+    command: tuple[str, ...],
+    pids: tuple[int, ...],
+    container: str | None,
+    types: tuple[str, ...],
+    duration: float | None,
+    delay: float,
+    frequency: int,
+    outputs: tuple[Path, ...],
+    buffer: int | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Take profiles of running processes, a container or a program, then detach.
+
+    Ctrl-C ends it early, and what was seen until then is written. The exit code is 0, or the started program's.
+
+    \b
+    Examples:
+      otelgpu profile -p 4242                               # the Python and CPU time of ten seconds, as tables
+      otelgpu profile -p 4242 -t all -d 30 -o flame.html
+      otelgpu profile -t cpu,offcpu,file -o out.pb.gz -o out.folded -- python train.py
+      otelgpu profile --container 8a3b -t cuda,kernel -o gpu.svg
+    """
+    if sum((bool(pids), container is not None, bool(command))) != 1:
+        raise click.UsageError(
+            "give processes (-p PID), a container (--container ID) or a program (-- COMMAND)"
+        )
+    kinds = parse_kinds(types)
+    if not kinds:
+        raise click.BadParameter("give at least one kind", param_hint="-t")
+    if buffer is not None:
+        options["ring_bytes"] = ring_bytes(buffer)
+    config = configure(options)
+    if config.source == "inject":
+        config = structs.replace(config, source="uprobe")
+    config = structs.replace(
+        config,
+        families=config.families if options.get("families") else families_for(kinds),
+        profiles=tuple(sorted(kinds)),
+        profile_frequency_hz=frequency,
+        export=options["export"],
+    )
+    seconds = duration if duration is not None or command else DEFAULT_SECONDS
+    with Outputs(outputs) as files:
+        request = Request(config=config, seconds=seconds, delay_s=delay, outputs=files, quiet=quiet)
+        if command:
+            code = profile_program(request, command)
+        elif container is not None:
+            code = profile_container(request, container)
+        else:
+            code = profile_processes(request, pids)
+    sys.exit(code)

@@ -1,0 +1,84 @@
+"""Profiles from a file, whatever it is: a capture, or what some tool wrote.
+
+In: a path. Out: :class:`Profiles`. Raises :class:`OtelgpuError` with what it is not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otelgpu import agent as wiring
+from otelgpu.capture import MAGIC
+from otelgpu.config import Config, telling
+from otelgpu.errors import OtelgpuError
+from otelgpu.export.base import Exporter
+from otelgpu.export.memory import MemoryExporter
+from otelgpu.families import registry
+from otelgpu.families.base import Family
+from otelgpu.model.profiles import ProfileColumns
+from otelgpu.model.profiling import ProfileKind, ProfileSettings
+from otelgpu.model.spans import SpanColumns
+
+LARGEST_BYTES: Final = 1 << 30
+"""Of a file that is no capture: those are read piece by piece."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiles:
+    """What a file holds."""
+
+    profiles: Sequence[ProfileColumns]
+    spans: Sequence[SpanColumns]
+
+
+def is_capture(path: Path) -> bool:
+    """Whether a file begins like one."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise OtelgpuError(f"cannot read {path}: {error.strerror}") from error
+
+
+def replay_capture(
+    path: Path, config: Config, others: Sequence[Exporter] = ()
+) -> tuple[MemoryExporter, wiring.Outcome]:
+    """A capture through the pipeline, with every kind of profile that it holds."""
+    memory = MemoryExporter()
+    outcome = wiring.replay(
+        path,
+        {**registry.select(config.families), **_with_profiles(config)},
+        [memory, *others],
+        telling=telling(config, os.environ),
+        profiling=ProfileSettings(
+            kinds=frozenset(ProfileKind),
+            frequency_hz=config.profile_frequency_hz,
+            interval_s=config.profile_interval_s,
+        ),
+    )
+    return memory, outcome
+
+
+def _with_profiles(config: Config) -> dict[str, Family]:
+    known = registry.families()
+    return {} if config.families else {"profile": known["profile"]}
+
+
+def read_profiles_of(path: Path, config: Config) -> Profiles:
+    """The profiles of a capture, of OTLP JSON lines, of a pprof or of folded stacks."""
+    if is_capture(path):
+        memory, _ = replay_capture(path, config)
+        return Profiles(profiles=memory.profiles, spans=memory.spans)
+    from otelgpu.render.format import read_profiles
+
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise OtelgpuError(f"{path} has more than {LARGEST_BYTES >> 30} GiB", hint="give its capture")
+        content = path.read_bytes()
+    except OSError as error:
+        raise OtelgpuError(f"cannot read {path}: {error.strerror}") from error
+    return Profiles(profiles=read_profiles(path.name, content), spans=())

@@ -1,0 +1,102 @@
+"""Files that profiles are written to: opened before anything is observed, written when it has ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from otelgpu.analyze.profile_totals import KindTotals, totals
+from otelgpu.cli.page_files import page_files
+from otelgpu.errors import OtelgpuError
+from otelgpu.model.profiles import ProfileColumns
+from otelgpu.model.spans import SpanColumns
+
+
+class Output:
+    """A file that is there, and open, before privileges are given up; what it holds stays until it is written.
+
+    Where it is closed without having been written and was not there before, it is gone again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises :class:`OtelgpuError` where it cannot be written."""
+        self.path = path
+        self._is_new = not path.exists()
+        try:
+            self._file: BinaryIO = os.fdopen(
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb", buffering=0
+            )
+        except OSError as error:
+            raise OtelgpuError(f"cannot write {path}: {error.strerror}") from error
+
+    def write(self, content: bytes) -> None:
+        """In place of what it held. Raises :class:`OtelgpuError`."""
+        try:
+            self._file.truncate(0)
+            self._file.seek(0)
+            with os.fdopen(os.dup(self._file.fileno()), "wb") as file:
+                file.write(content)
+            self._is_new = False
+        except OSError as error:
+            raise OtelgpuError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let it go."""
+        self._file.close()
+        if self._is_new:
+            with suppress(OSError):
+                self.path.unlink()
+
+
+class Outputs:
+    """All that a command was asked to write, each in the format that its name asks for."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Raises :class:`OtelgpuError` for a name whose end says nothing, or a file that cannot be written."""
+        from otelgpu.render.format import format_of  # not every command draws
+
+        for path in paths:
+            format_of(path.name)
+        self._files: list[Output] = []
+        try:
+            for path in paths:
+                self._files.append(Output(path))
+        except OtelgpuError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __str__(self) -> str:
+        return ", ".join(str(file.path) for file in self._files)
+
+    def write(self, profiles: Sequence[ProfileColumns], spans: Sequence[SpanColumns], title: str) -> None:
+        """All of them. Raises :class:`OtelgpuError`."""
+        from otelgpu.render.format import format_of, rendered
+
+        parts = page_files()
+        for file in self._files:
+            file.write(rendered(format_of(file.path.name), profiles, spans, title, parts))
+
+    def close(self) -> None:
+        """Let them go."""
+        for file in self._files:
+            file.close()
+
+
+def totals_of(profiles: Sequence[ProfileColumns]) -> list[KindTotals]:
+    """Of every kind; what holds at a time, as memory in use, counts as it was last."""
+    from otelgpu.render.stacks import by_type
+
+    return totals(chain.from_iterable(by_type(profiles).values()))

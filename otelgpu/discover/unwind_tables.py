@@ -1,0 +1,356 @@
+"""Tables by which BPF unwinds the stacks of observed processes; see bpf/profile/unwind.h.
+
+In: processes as they are met, map something or end. Out: entries of the maps ``unwind_processes`` and ``unwind_files``.
+Reading an ``.eh_frame`` takes tens of milliseconds to seconds: a thread of its own does it, and until a table is there
+stacks are walked by frame pointers and say so. What callers do here only queues. A file is read once for all processes
+that map it, and its table is kept for some time after the last has ended. Both memories are bounded: files without a
+table for lack of room are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Mapping as Named
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from otelgpu.discover.elf_files import open_mapping
+from otelgpu.discover.maps import Mapping, executable_mappings, read_maps
+from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.kernel.nested_maps import MapOfArrays
+from otelgpu.layout.eh_frame import UnwindTable, read_unwind_table
+from otelgpu.layout.elf import ElfError, ElfImage, Load
+from otelgpu.layout.frame_rules import ROW
+
+_log = logging.getLogger("otelgpu.discover")
+
+NO_TABLE: Final = "unwind_table_missing"
+UNREADABLE: Final = "unwind_file_unreadable"
+DAMAGED: Final = "unwind_functions_damaged"
+TABLES_FULL: Final = "unwind_tables_full"
+PROCESSES_FULL: Final = "unwind_processes_full"
+REASONS: Final[Named[str, str]] = {
+    NO_TABLE: "a mapped file without a readable .eh_frame: stacks through it are walked by frame pointers",
+    UNREADABLE: "a mapped file that could not be opened: likewise",
+    DAMAGED: "functions whose .eh_frame entry makes no sense: stacks end there",
+    TABLES_FULL: "a mapped file whose unwind table has no room: stacks through it are walked by frame pointers",
+    PROCESSES_FULL: "a process beyond those whose mappings are kept: its stacks are walked by frame pointers",
+}
+"""What is counted, and what one count means."""
+
+MAX_ROWS: Final = 8 << 20
+"""Of all files together, 8 bytes each in the kernel."""
+
+_UNUSED_ROWS: Final = 1 << 20  # of files that no process has mapped any more
+_MAX_PROCESSES: Final = 8000  # UNWIND_PROCESSES, with room for some that are being replaced
+_MAX_FILES: Final = 4000
+_MAX_MAPPINGS: Final = (1 << 15) - 1  # MAPPING_STEPS
+_TELL_AFTER_S: Final = 0.25  # what was read so long is told at once, before more is read
+_SETTLE_S: Final = 0.1  # processes map libraries one after the other
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_VDSO: Final = "[vdso]"
+
+FileKey = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _File:
+    """A file that was read. ``number``: in the kernel, 0 without a table."""
+
+    number: int
+    blocks: int
+    rows: int
+    loads: tuple[Load, ...]
+    users: set[int] = field(default_factory=set)
+
+    def bias(self, start: int, offset: int) -> int | None:
+        """Address in the process less that in the file, of a mapping."""
+        for load in self.loads:
+            if load.executable and load.offset // _PAGE * _PAGE <= offset < load.offset + max(load.size, 1):
+                return start - (offset - load.offset + load.address)
+        return None
+
+
+class UnwindTables:
+    """One family's."""
+
+    def __init__(self, loaded: LoadedFamily, *, max_rows: int = MAX_ROWS, proc: Path = Path("/proc")) -> None:
+        btf = loaded.image.btf
+        self._block, self._entry = btf.dtype("unwind_block"), btf.dtype("unwind_mapping")
+        ends = btf.enumerators("stack_end")
+        self._not_ready, self._no_table = ends["STACK_NOT_READY"], ends["STACK_NO_TABLE"]
+        self._processes_map = MapOfArrays(loaded.map("unwind_processes"), self._entry.itemsize)
+        self._files_map = MapOfArrays(loaded.map("unwind_files"), self._block.itemsize)
+        self._max_rows, self._proc = max_rows, proc
+        self._files: OrderedDict[FileKey, _File] = OrderedDict()  # those used least lately first
+        self._known: dict[int, set[FileKey]] = {}
+        self._rows = 0
+        self._unput: dict[
+            int, bytes
+        ] = {}  # tables that the kernel is still to be given, before who uses them
+        self._last_number = 0
+        self._counters: Counter[str] = Counter()
+        self._vdso: UnwindTable | None = None
+        self._changed = threading.Condition()
+        self._due: OrderedDict[int, float] = OrderedDict()  # tgid → when to look at it; 0.0: it has ended
+        self._seen: set[int] = set()
+        self._busy = self._closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def counters(self) -> Named[str, int]:
+        """Losses by reason, since the start."""
+        with self._changed:
+            return dict(self._counters)
+
+    @property
+    def rows(self) -> int:
+        """Rows in the kernel."""
+        return self._rows
+
+    def see(self, tgid: int) -> None:
+        """A process whose stacks are wanted: its tables are made, unless they are there."""
+        with self._changed:
+            self._seen.add(tgid)
+            self._queue(tgid, time.monotonic())
+
+    def mapped(self, tgid: int) -> None:
+        """A process has mapped something: where it is one of those that were seen, it is looked at soon."""
+        with self._changed:
+            if tgid in self._seen and tgid not in self._due:
+                self._queue(tgid, time.monotonic() + _SETTLE_S)
+
+    def forget(self, tgid: int) -> None:
+        """A process has ended, or is another program now: then it is seen again."""
+        with self._changed:
+            if tgid in self._seen:
+                self._seen.discard(tgid)
+                self._queue(tgid, 0.0)
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until all that was asked for is done, at most so long; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._due and not self._busy, seconds)
+
+    def close(self) -> None:
+        """End the thread; the maps go with the family. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    # -- The thread ------------------------------------------------------------------------------------
+
+    def _queue(self, tgid: int, at: float) -> None:
+        if self._closed:
+            return
+        ended = self._due.get(tgid) == 0.0
+        self._due[tgid] = -at if ended and at else at  # ended, and seen again
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="unwind-tables", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                found = None
+                while found is None:
+                    if self._closed:
+                        return
+                    now = time.monotonic()
+                    found = next((tgid for tgid, at in self._due.items() if at <= now), None)
+                    if found is None:
+                        soonest = min(self._due.values(), default=None)
+                        self._changed.wait(None if soonest is None else max(soonest - now, 0.0))
+                at = self._due.pop(found)
+                self._busy = True
+            try:
+                if at <= 0.0:
+                    self._drop(found)
+                if at != 0.0:
+                    self._look(found)
+            except BpfError as error:  # the kernel has no memory, or the object is gone
+                _log.warning("no unwind tables for process %d: %s", found, error)
+                self._count(TABLES_FULL)
+
+    def _count(self, reason: str, amount: int = 1) -> None:
+        with self._changed:
+            self._counters[reason] += amount
+
+    def _drop(self, tgid: int) -> None:
+        if tgid not in self._known:
+            return
+        for key in self._known.pop(tgid):
+            self._files[key].users.discard(tgid)
+        self._processes_map.delete(tgid)
+        self._trim(0)
+
+    def _trim(self, needed: int) -> None:
+        """Free files that nobody uses, beyond what is kept of them, or for so many rows that are needed."""
+        unused = [(key, file) for key, file in self._files.items() if not file.users]
+        spare = sum(file.rows for _, file in unused)
+        for key, file in unused:
+            full = self._rows + needed > self._max_rows or len(self._files) >= _MAX_FILES
+            if spare <= _UNUSED_ROWS and not full:
+                break
+            del self._files[key]
+            if file.number and self._unput.pop(file.number, None) is None:
+                self._files_map.delete(file.number)
+            self._rows -= file.rows
+            spare -= file.rows
+
+    def _look(self, tgid: int) -> None:
+        """Tell the mappings of a process; those of files that are read for it once more afterwards."""
+        mappings = [
+            (mapping, self._key(tgid, mapping))
+            for mapping in executable_mappings(tgid, proc=self._proc)[:_MAX_MAPPINGS]
+            if mapping.is_file or mapping.path == _VDSO
+        ]
+        if not mappings:
+            self._drop(tgid)
+            return
+        if tgid not in self._known and len(self._known) >= _MAX_PROCESSES:
+            self._count(PROCESSES_FULL)
+            return
+        users = self._known.setdefault(tgid, set())
+        for key in users - {key for _, key in mappings}:
+            self._files[key].users.discard(tgid)
+            users.discard(key)
+        told = self._tell(tgid, mappings, None)
+        began, pause_s = time.monotonic(), _TELL_AFTER_S
+        for mapping, key in sorted(
+            mappings, key=_size
+        ):  # most stacks go through the C library, few need a large one
+            if key not in self._files:
+                self._trim(0)
+                self._files[key] = self._read(tgid, mapping)
+            if key not in users:
+                users.add(key)
+                self._files[key].users.add(tgid)
+                self._files.move_to_end(key)
+            if (now := time.monotonic()) - began > pause_s:
+                told = self._tell(tgid, mappings, told)
+                began = time.monotonic()
+                pause_s = max(_TELL_AFTER_S, 4 * (began - now))  # a busy kernel takes its time for each
+            if self._closed or self._is_due(tgid):  # what was read so far is kept
+                break
+        self._tell(tgid, mappings, told)
+        self._trim(0)
+
+    def _is_due(self, tgid: int) -> bool:
+        """Whether the process has become another program meanwhile, has ended, or has mapped more."""
+        with self._changed:
+            at = self._due.get(tgid)
+            return at is not None and at <= time.monotonic()
+
+    def _key(self, tgid: int, mapping: Mapping) -> FileKey:
+        """What stays the same as long as the content does."""
+        if not mapping.is_file:
+            return (0, mapping.end - mapping.start)
+        try:
+            status = os.stat(f"{self._proc}/{tgid}/map_files/{mapping.start:x}-{mapping.end:x}")
+        except OSError:
+            return (*mapping.device, mapping.inode)
+        return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
+    def _tell(self, tgid: int, mappings: Sequence[tuple[Mapping, FileKey]], before: bytes | None) -> bytes:
+        """Put the mappings into the kernel's map, unless that is what is there; before them new tables."""
+        self._put_tables()
+        rows = np.zeros(len(mappings), self._entry)
+        rows["mappings"] = len(mappings)
+        for row, (mapping, key) in zip(rows, mappings, strict=True):
+            row["start"], row["end"] = mapping.start, mapping.end
+            file = self._files.get(key)
+            bias = file.bias(mapping.start, mapping.offset) if file is not None else None
+            row["why"] = self._not_ready if file is None else self._no_table
+            if file is not None and file.number and bias is not None:
+                row["bias"] = bias & (1 << 64) - 1
+                row["file"], row["blocks"] = file.number, file.blocks
+        content = rows.tobytes()
+        if content != before:
+            self._processes_map.put(tgid, content)
+        return content
+
+    def _put_tables(self) -> None:
+        if not self._unput:
+            return
+        contents, self._unput = self._unput, {}
+        try:
+            self._files_map.put_all(contents)
+        except BpfError as error:
+            _log.warning("no room for %d unwind tables: %s", len(contents), error)
+            self._count(TABLES_FULL, len(contents))
+            for file in self._files.values():
+                if file.number in contents:
+                    self._rows -= file.rows
+                    file.number = file.rows = 0
+
+    # -- Files -----------------------------------------------------------------------------------------
+
+    def _read(self, tgid: int, mapping: Mapping) -> _File:
+        loads: tuple[Load, ...] = ()
+        try:
+            if mapping.path == _VDSO:
+                table, loads = read_vdso_table()
+            else:
+                with open_mapping(tgid, mapping, proc=self._proc) as file:
+                    loads = file.image.loads
+                    table = read_unwind_table(file.image)
+        except OSError:
+            self._count(UNREADABLE)
+            return _File(0, 0, 0, loads)
+        except ElfError:
+            self._count(NO_TABLE)
+            return _File(0, 0, 0, loads)
+        if table.damaged:
+            self._count(DAMAGED, table.damaged)
+        return self._keep(table, loads)
+
+    def _keep(self, table: UnwindTable, loads: tuple[Load, ...]) -> _File:
+        per_block = self._block.itemsize // ROW.itemsize
+        blocks = -(-len(table.rows) // per_block)
+        rows = blocks * per_block
+        if not rows:
+            self._count(NO_TABLE)
+            return _File(0, 0, 0, loads)
+        self._trim(rows)
+        if self._rows + rows > self._max_rows or len(self._files) >= _MAX_FILES:
+            self._count(TABLES_FULL)
+            return _File(0, 0, 0, loads)
+        padded = np.zeros(rows, ROW)
+        padded["pc"] = 0xFFFFFFFF
+        padded[: len(table.rows)] = table.rows
+        self._last_number += 1
+        self._unput[self._last_number] = padded.tobytes()
+        self._rows += rows
+        return _File(self._last_number, blocks, rows, loads)
+
+
+def _size(mapping: tuple[Mapping, FileKey]) -> int:
+    """Bytes of the file where they are known."""
+    return mapping[1][3] if len(mapping[1]) == 4 else 0
+
+
+def read_vdso_table() -> tuple[UnwindTable, tuple[Load, ...]]:
+    """Of this program's own: all processes of one word size have the same."""
+    for mapping in read_maps(os.getpid()):
+        if mapping.path == _VDSO:
+            with open("/proc/self/mem", "rb", buffering=0) as memory:
+                memory.seek(mapping.start)
+                image = ElfImage(memory.read(mapping.end - mapping.start))
+            return read_unwind_table(image), image.loads
+    raise ElfError("this program has no vdso")

@@ -1,0 +1,126 @@
+"""Probes that a user asks for: where each one sits, what it reads, and what becomes of a hit.
+
+They come from a file (:mod:`otelgpu.probe_file`, docs/probes.md) and are placed by :mod:`otelgpu.discover.user_probes`.
+A probe's *number* is its place in the session's list, from 1 on, and the ``api`` of its operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+MOST_PROBES: Final = 255
+MOST_ARGUMENTS: Final = 4
+
+
+class ArgumentSource(IntEnum):
+    """Where a value is read from: numbers of ``enum argument_source`` in bpf/probe/probe.h."""
+
+    NONE = 0
+    REGISTER = 1  # ``register`` itself
+    MEMORY = 2  # at ``register`` + ``offset``
+    CONSTANT = 3  # ``offset``
+    FIELD = 4  # of a tracepoint: ``offset`` bytes into its record
+    RESULT = 5  # what the function returned
+
+
+REGISTERS: Final = (
+    *("rdi", "rsi", "rdx", "rcx", "r8", "r9"),
+    *("rax", "rbx", "rbp", "rsp", "r10", "r11", "r12", "r13", "r14", "r15"),
+)
+"""By number: the first six are those of a function's arguments (System V ABI, x86-64)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a value is fetched: ``size`` bytes (1, 2, 4 or 8), with its sign or without."""
+
+    source: ArgumentSource
+    size: int = 8
+    signed: bool = False
+    register: int = 0  # position in REGISTERS
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """A value that a probe reads. ``where``: ``arg1`` … ``arg6``, ``result``, a USDT argument, or a field's name."""
+
+    name: str
+    where: str
+    size: int = 8
+    signed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Functions:
+    """A function of a library or program, by the name that its symbol table has."""
+
+    library: str  # a path as the process sees it, or a base name, which may have the wildcards of fnmatch
+    symbol: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usdt:
+    """A statically defined tracepoint of a library or program (``.note.stapsdt``)."""
+
+    library: str
+    provider: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracepoint:
+    """One of the kernel's, as in tracefs: ``sched/sched_process_fork``."""
+
+    category: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kprobe:
+    """A function of the kernel."""
+
+    symbol: str
+
+
+Target = Functions | Usdt | Tracepoint | Kprobe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricOutput:
+    """Hits as a counter, or values of an argument as a counter or a histogram."""
+
+    name: str
+    unit: str = "1"
+    histogram: bool = False
+    value: str = ""  # name of an argument; "": one per hit, or of a histogram how long the call took
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserProbe:
+    """One probe: what becomes of a hit is a span, a point of ``metric``, a sample of a profile, or several of them."""
+
+    number: int
+    name: str
+    target: Target
+    arguments: tuple[Argument, ...] = ()
+    span: bool = False
+    metric: MetricOutput | None = None
+    profile: bool = False
+    program: str = ""  # the function of the user's own program that runs in place of ours
+    place: str = ""  # file and line where it was asked for
+
+    @property
+    def returns(self) -> bool:
+        """Whether it lasts until the function returns."""
+        return (
+            isinstance(self.target, Functions)
+            and not self.program
+            and (
+                self.span
+                or any(argument.where == "result" for argument in self.arguments)
+                or (self.metric is not None and self.metric.histogram and not self.metric.value)
+            )
+        )

@@ -1,0 +1,110 @@
+"""Flame graphs as one HTML page that needs nothing else: of a profile, and of two that are compared. Pure.
+
+In: batches, and the text of the files in ``page/``. Out: the page. Trees go into it as columns (base64 of
+little-endian numbers, each behind the letter of its type: ``B`` uint8, ``H`` uint16, ``I`` uint32, ``d``
+float64), frames as a table. The page's program lays out, searches and zooms; the most it is given of a tree is
+bounded (:data:`MOST_NODES`).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.model.profiles import ProfileColumns
+from otelgpu.render.frames import Frame, Kind
+from otelgpu.render.stack_tree import StackTree, differences, fold, trees
+from otelgpu.view.page import Parts, data_element, page
+
+SCRIPTS: Final = (
+    "columns.js",
+    "tree.js",
+    "format.js",
+    "colours.js",
+    "flame.js",
+    "heat.js",
+    "table.js",
+    "app.js",
+)
+"""In the order in which they become one."""
+
+KINDS: Final = tuple(Kind)
+
+
+def flame_graph(batches: Sequence[ProfileColumns], parts: Parts, *, title: str = "Profile") -> bytes:
+    """A page with a flame graph for each sample type."""
+    return written(parts, title, [columns(fold(of)) for of in trees(batches)])
+
+
+def differential(
+    before: Sequence[ProfileColumns],
+    after: Sequence[ProfileColumns],
+    parts: Parts,
+    *,
+    labels: tuple[str, str] = ("before", "after"),
+    title: str = "",
+    normalise: bool = True,
+) -> bytes:
+    """A page that compares two profiles: as wide as one of them, coloured by what became more and what less.
+
+    ``normalise``: the page opens with the first as if it had the total of the second; it can be switched.
+    """
+    facts = {"labels": list(map(clean, labels)), "normalise": normalise}
+    some = [columns(fold(of)) | facts for of in differences(before, after)]
+    return written(parts, title or f"{labels[0]} → {labels[1]}", some)
+
+
+def written(parts: Parts, title: str, types: Sequence[dict[str, Any]]) -> bytes:
+    """The page around trees in columns."""
+    made = page(parts, clean(title))
+    data = "".join(map(data_element, types))
+    return f"{made.before}{data}{made.after}".encode("utf-8", "replace")
+
+
+def columns(tree: StackTree) -> dict[str, Any]:
+    """A tree as the page's program reads it. Totals, parents and places follow from depths and own values."""
+    used = np.unique(tree.frame[1:])
+    number = np.zeros(len(tree.frames) + 1, dtype=np.intp)
+    number[used] = np.arange(len(used))
+    frames = [tree.frames[code] for code in used.tolist()]
+    return {
+        "type": clean(tree.type.type),
+        "unit": clean(tree.type.unit),
+        "observations": tree.observations,
+        "negative": tree.negative,
+        "depth": column(tree.depth, "H" if int(tree.depth.max()) < 1 << 16 else "I"),
+        "frame": column(number[tree.frame], "I"),
+        "own": [column(np.rint(tree.own[:, side]), "d") for side in range(tree.own.shape[1])],
+        "folded": column(tree.folded, "I") if tree.folded.any() else "",
+        "frames": frame_columns(frames),
+    }
+
+
+def frame_columns(frames: Sequence[Frame]) -> dict[str, Any]:
+    """A table of frames: labels, kinds as positions in :data:`KINDS`, files as positions in ``files``."""
+    files = {file: code for code, file in enumerate(dict.fromkeys(frame.file for frame in frames))}
+    return {
+        "label": [clean(frame.label) for frame in frames],
+        "kind": column(np.array([KINDS.index(frame.kind) for frame in frames], dtype=np.uint8), "B"),
+        "file": column(np.array([files[frame.file] for frame in frames], dtype=np.uint32), "I"),
+        "line": column(np.array([frame.line & 0xFFFF_FFFF for frame in frames], dtype=np.uint32), "I"),
+        "files": [clean(file) for file in files],
+        "kinds": [kind.value for kind in KINDS],
+    }
+
+
+def clean(text: str) -> str:
+    """``text`` without what UTF-8 cannot carry."""
+    return text.encode("utf-8", "replace").decode()
+
+
+_FORMATS: Final = {"B": "u1", "H": "<u2", "I": "<u4", "d": "<f8"}
+
+
+def column(values: npt.NDArray[Any], kind: str) -> str:
+    """Numbers for the page."""
+    return kind + base64.b64encode(values.astype(_FORMATS[kind]).tobytes()).decode()
