@@ -164,6 +164,9 @@ class InjectedSource:
     def stop_holding(self) -> None:
         """See :meth:`start_holding`."""
 
+    def settle(self, tgids: Collection[int], seconds: float) -> None:
+        """Nothing is found out beforehand."""
+
     def complete(self) -> None:
         """What was made so far is in the rings."""
 

@@ -27,7 +27,7 @@ from otelgpu.discover.attachments import Attachments
 from otelgpu.discover.followed import FollowedConnections
 from otelgpu.discover.kernel_names import KernelNamer, NameKinds
 from otelgpu.discover.live_settings import LiveSettings as LiveSettings
-from otelgpu.discover.maps import executable_mappings
+from otelgpu.discover.maps import executable_mappings, mapped_name
 from otelgpu.discover.probes import Placement, ProbePlacer
 from otelgpu.discover.process_context import ProcessContexts
 from otelgpu.discover.processes import descendants, describe, list_processes
@@ -313,6 +313,10 @@ class LiveSource:
         self._placer.examine_file(path)
         self._watchers.prepare(path)
 
+    def settle(self, tgids: Collection[int], seconds: float) -> None:
+        """See :class:`otelgpu.sources.Source`."""
+        self._watchers.settle(tgids, seconds)
+
     def _see(self, tgid: int, time_ns: int, *, again: bool = False) -> None:
         """``again``: it is the program that it was, of which more is known."""
         facts = describe(tgid)
@@ -368,7 +372,7 @@ class LiveSource:
 
     def _wanted_first(self, mappings: Records) -> Iterable[np.void]:
         """Of what was mapped, the libraries that are known by name: looking at the others takes time."""
-        wanted = [self._placer.is_wanted(_name_of(record)) for record in mappings]
+        wanted = [self._placer.is_wanted(mapped_name(record)) for record in mappings]
         return [
             record
             for asked in (True, False)
@@ -414,7 +418,7 @@ class LiveSource:
         try:
             start = int(record["address"])
             end = start + int(record["bytes"])
-            name = _name_of(record)
+            name = mapped_name(record)
             mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
             inode = (int(record["device"]), int(record["inode"]))
             placement = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
@@ -594,7 +598,3 @@ class LiveSource:
                 last_first.callback(self._loader.close)
             for closer in reversed(closers):
                 last_first.callback(closer)
-
-
-def _name_of(mapping: np.void) -> str:
-    return bytes(mapping["name"]).decode(errors="surrogateescape")

@@ -83,6 +83,9 @@ class Source(Protocol):
     def stop_holding(self) -> None:
         """Hold nobody from here on."""
 
+    def settle(self, tgids: Collection[int], seconds: float) -> None:
+        """Find out what profiles of these processes, and of what was prepared for, need before they are observed."""
+
     def complete(self) -> None:
         """The collection that follows is the last: what is under way is to be told in it as far as it is."""
 
@@ -227,6 +230,11 @@ class JointSource:
         """Both."""
         for source in self._both:
             source.stop_holding()
+
+    def settle(self, tgids: Collection[int], seconds: float) -> None:
+        """Both."""
+        for source in self._both:
+            source.settle(tgids, seconds)
 
     def complete(self) -> None:
         """Both."""

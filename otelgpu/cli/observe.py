@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from otelgpu.injected import InjectedSource
 
 _log = logging.getLogger("otelgpu.cli")
+
+SETTLE_S: Final = 3.0
+"""How long a program waits for its start, or a process to be profiled, for tables by which its stacks are walked."""
 
 
 def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -> Source:
@@ -90,6 +93,7 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
         program = resolve_program(argv, dict(os.environ), Path.cwd(), source.stems)
         for path in program.files:
             source.prepare_file(path)
+        source.settle((), SETTLE_S)
         session = wiring.Agent(source, planned)
     except BaseException:
         child.abandon()
@@ -157,6 +161,7 @@ def observe_processes(
     source = _source(config, Scope(processes=tgids))
     planned = secured_plan(config, capture=capture)
     members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
+    source.settle(members, SETTLE_S)
     for member in members:
         source.observe(member)
     what = "observing 1 process" if len(members) == 1 else f"observing {len(members)} processes"

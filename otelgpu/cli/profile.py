@@ -22,7 +22,7 @@ from msgspec import structs
 from otelgpu import agent as wiring
 from otelgpu.child import Child, Living
 from otelgpu.cli.logs import say
-from otelgpu.cli.observe import forwarding, pid_option
+from otelgpu.cli.observe import SETTLE_S, forwarding, pid_option
 from otelgpu.cli.options import (
     agent_scope,
     common_options,
@@ -36,6 +36,7 @@ from otelgpu.cli.profile_outputs import Outputs, totals_of
 from otelgpu.cli.profile_totals import write_totals
 from otelgpu.cli.securing import give_up, tell_missing
 from otelgpu.config import Config
+from otelgpu.discover.libraries import resolve_program
 from otelgpu.discover.processes import descendants, describe, list_processes
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.destination import FileDestination
@@ -260,6 +261,7 @@ def profile_processes(request: Request, pids: tuple[int, ...]) -> int:
         members = dict.fromkeys(member for tgid in pids for member in (tgid, *descendants(tgid)))
         attached = attach(request, Scope(processes=pids))
         with closing(attached.source):
+            attached.source.settle(members, SETTLE_S)
             for member in members:
                 attached.source.observe(member)
             with Living(members) as living:
@@ -298,7 +300,7 @@ def profile_program(request: Request, argv: tuple[str, ...]) -> int:
     child = Child(argv)
     what = os.path.basename(argv[0])
     try:
-        attached = None if request.delay_s else _attach_to_newborn(request, child.pid)
+        attached = None if request.delay_s else _attach_to_newborn(request, child.pid, argv)
     except BaseException:
         child.abandon()
         raise
@@ -324,10 +326,13 @@ def profile_program(request: Request, argv: tuple[str, ...]) -> int:
     return code
 
 
-def _attach_to_newborn(request: Request, tgid: int) -> Attached:
+def _attach_to_newborn(request: Request, tgid: int, argv: tuple[str, ...]) -> Attached:
     """To a program that has not been started yet."""
     attached = attach(request, Scope(processes=(tgid,), newborn=True), starts_program=True)
     attached.source.observe(tgid)
+    for path in resolve_program(argv, dict(os.environ), Path.cwd(), attached.source.stems).files:
+        attached.source.prepare_file(path)
+    attached.source.settle((), SETTLE_S)
     return attached
 
 

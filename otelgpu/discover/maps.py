@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 _DELETED = " (deleted)"
 # A maps file may have as many lines as vm.max_map_count (65,530 by default) lets it have mappings.
 _MAX_MAPS_BYTES = 64 << 20
@@ -114,3 +116,8 @@ def executable_mappings(pid: int, *, proc: Path = Path("/proc")) -> list[Mapping
         return read_maps(pid, proc=proc, executable_only=True)
     except OSError:
         return []
+
+
+def mapped_name(record: np.void) -> str:
+    """The last part of the path in a ``struct process_mapping`` (bpf/process/process.h)."""
+    return bytes(record["name"]).decode(errors="surrogateescape")

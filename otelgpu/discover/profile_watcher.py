@@ -66,6 +66,16 @@ class Interpreting(Walked, Pythons, Protocol):
     """The interpreters: what they are called, beside where they are."""
 
 
+class Ahead(Protocol):
+    """What can be found out before a program runs."""
+
+    def prepare(self, path: Path) -> object:
+        """A program is about to load a file."""
+
+    def settle(self, seconds: float) -> object:
+        """Wait until what is under way is done, at most so long."""
+
+
 class ToldStacks(Protocol):
     """BPF's map of the stacks that it has told: what is deleted from it is told again."""
 
@@ -76,7 +86,14 @@ class ToldStacks(Protocol):
 class ProfileWatcher:
     """The family's watcher. Processes may vanish at any time: that is counted, never raised."""
 
-    def __init__(self, namer: StackNamer, told: ToldStacks, walked: Sequence[Walked] = ()) -> None:
+    def __init__(
+        self,
+        namer: StackNamer,
+        told: ToldStacks,
+        walked: Sequence[Walked] = (),
+        ahead: Ahead | None = None,
+    ) -> None:
+        self._ahead = ahead
         self._namer = namer
         self._told = told
         self._walked = walked
@@ -120,7 +137,14 @@ class ProfileWatcher:
         self._is_last = True
 
     def prepare(self, path: Path) -> None:
-        """Nothing is to be done to a file before it is mapped."""
+        """A program is about to load a file: how its stacks are walked is found out before it runs."""
+        if self._ahead is not None:
+            self._ahead.prepare(path)
+
+    def settle(self, seconds: float) -> None:
+        """Wait until stacks of what was seen and prepared can be walked, at most so long."""
+        if self._ahead is not None:
+            self._ahead.settle(seconds)
 
     def program_changed(self, tgid: int) -> None:
         """A process runs another program, in which nothing is where it was."""
@@ -183,4 +207,6 @@ def open_profile_watcher(loaded: LoadedFamily) -> ProfileWatcher:
 
     tables, interpreters = UnwindTables(loaded), Interpreters(loaded)
     ends = {number: word for word, number in loaded.image.btf.enumerators("stack_end").items()}
-    return ProfileWatcher(StackNamer(ends, interpreters), loaded.map("told_stacks"), (tables, interpreters))
+    return ProfileWatcher(
+        StackNamer(ends, interpreters), loaded.map("told_stacks"), (tables, interpreters), tables
+    )

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping as Named
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.discover.elf_files import open_mapping
+from otelgpu.discover.elf_files import open_elf, open_mapping
 from otelgpu.discover.maps import Mapping, executable_mappings, read_maps
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily
@@ -102,6 +102,7 @@ class UnwindTables:
         self._vdso: UnwindTable | None = None
         self._changed = threading.Condition()
         self._due: OrderedDict[int, float] = OrderedDict()  # tgid → when to look at it; 0.0: it has ended
+        self._ahead: deque[Path] = deque()
         self._seen: set[int] = set()
         self._busy = self._closed = False
         self._thread: threading.Thread | None = None
@@ -129,6 +130,13 @@ class UnwindTables:
             if tgid in self._seen and tgid not in self._due:
                 self._queue(tgid, time.monotonic() + _SETTLE_S)
 
+    def prepare(self, path: Path) -> None:
+        """A program is about to load a file: its table is made before."""
+        with self._changed:
+            if not self._closed:
+                self._ahead.append(path)
+                self._wake()
+
     def forget(self, tgid: int) -> None:
         """A process has ended, or is another program now: then it is seen again."""
         with self._changed:
@@ -139,7 +147,9 @@ class UnwindTables:
     def settle(self, seconds: float) -> bool:
         """Wait until all that was asked for is done, at most so long; whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._due and not self._busy, seconds)
+            return self._changed.wait_for(
+                lambda: not self._due and not self._ahead and not self._busy, seconds
+            )
 
     def close(self) -> None:
         """End the thread; the maps go with the family. Idempotent."""
@@ -157,6 +167,9 @@ class UnwindTables:
             return
         ended = self._due.get(tgid) == 0.0
         self._due[tgid] = -at if ended and at else at  # ended, and seen again
+        self._wake()
+
+    def _wake(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="unwind-tables", daemon=True)
             self._thread.start()
@@ -167,18 +180,25 @@ class UnwindTables:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
-                found = None
+                found = path = None
                 while found is None:
                     if self._closed:
                         return
+                    if self._ahead:
+                        path = self._ahead.popleft()
+                        break
                     now = time.monotonic()
                     found = next((tgid for tgid, at in self._due.items() if at <= now), None)
                     if found is None:
                         soonest = min(self._due.values(), default=None)
                         self._changed.wait(None if soonest is None else max(soonest - now, 0.0))
-                at = self._due.pop(found)
+                at = self._due.pop(found) if found is not None else 0.0
                 self._busy = True
             try:
+                if path is not None:
+                    self._read_ahead(path)
+                if found is None:
+                    continue
                 if at <= 0.0:
                     self._drop(found)
                 if at != 0.0:
@@ -298,6 +318,21 @@ class UnwindTables:
                 if file.number in contents:
                     self._rows -= file.rows
                     file.number = file.rows = 0
+
+    def _read_ahead(self, path: Path) -> None:
+        try:
+            with open_elf(path) as file:
+                status = os.fstat(file.descriptor)
+                key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+                if key in self._files:
+                    return
+                table = read_unwind_table(file.image)
+                self._trim(0)
+                self._files[key] = self._keep(table, file.image.loads)
+        except (OSError, ElfError) as error:  # counted when a process has it
+            _log.debug("no unwind table of %s yet: %s", path, error)
+            return
+        self._put_tables()
 
     # -- Files -----------------------------------------------------------------------------------------
 

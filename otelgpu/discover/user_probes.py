@@ -120,6 +120,9 @@ class UserProbes:
             with suppress(OSError, ElfError), open_elf(path) as file:
                 self._place_in_file(file, str(path), wanted)
 
+    def settle(self, seconds: float) -> None:
+        """What is probed is probed."""
+
     def complete(self) -> None:
         """Nothing is left over by a collection."""
 

@@ -58,6 +58,9 @@ class ProcessWatcher(Watcher, Protocol):
     def prepare(self, path: Path) -> None:
         """A program is about to load a file."""
 
+    def settle(self, seconds: float) -> None:
+        """Wait until what is being found out of processes and files is known, at most so long."""
+
     def complete(self) -> None:
         """The collection that follows is the last."""
 
@@ -153,6 +156,13 @@ class Watchers:
         """See :class:`ProcessWatcher`."""
         for watcher in self._of_all_processes:
             watcher.prepare(path)
+
+    def settle(self, tgids: Collection[int], seconds: float) -> None:
+        """Have processes looked at before they come into scope; see :class:`ProcessWatcher`."""
+        for watcher in self._of_all_processes:
+            for tgid in tgids:
+                watcher.mapped(tgid)
+            watcher.settle(seconds)
 
     def complete(self) -> None:
         """See :class:`ProcessWatcher`."""

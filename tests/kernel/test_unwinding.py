@@ -426,3 +426,24 @@ def test_the_vdso_has_a_table() -> None:
     table, loads = read_vdso_table()
     assert loads
     assert (table.rows["rule"] & 15 == Cfa.RSP).sum() > 5
+
+
+def test_the_table_of_a_file_is_there_before_a_process_has_it(program: Path, tmp_path: Path) -> None:
+    with profiling(ProfileKind.CPU) as loaded:
+        unwind = UnwindTables(loaded)
+        try:
+            unwind.prepare(program)
+            unwind.prepare(tmp_path / "missing")
+            assert unwind.settle(SETTLED_S)
+            rows = unwind.rows
+            assert rows > 0
+            unwind.prepare(program)
+            assert unwind.settle(SETTLED_S) and unwind.rows == rows
+            with running(program, "idle") as process:
+                unwind.see(process.pid)
+                assert unwind.settle(SETTLED_S)
+                others = unwind.rows - rows
+            assert others > 1000  # those of the C library; its own was not made again
+            assert len(loaded.map("unwind_files").list_keys()) >= 2
+        finally:
+            unwind.close()

@@ -7,6 +7,7 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,6 +40,12 @@ class Walked:
     def forget(self, tgid: int) -> None:
         self.asked.append(("forget", tgid))
 
+    def prepare(self, path: Path) -> None:
+        self.asked.append((f"prepare {path}", 0))
+
+    def settle(self, seconds: float) -> None:
+        self.asked.append(("settle", int(seconds)))
+
     def close(self) -> None:
         self.asked.append(("close", 0))
 
@@ -60,7 +67,7 @@ class Told:
 class Rig:
     def __init__(self) -> None:
         self.walked, self.told = Walked(), Told()
-        self.watcher = ProfileWatcher(StackNamer(ENDS), self.told, [self.walked])
+        self.watcher = ProfileWatcher(StackNamer(ENDS), self.told, [self.walked], self.walked)
 
     def stack(self, *, tgid: int = OWN, stack: int = 1, user: tuple[int, ...] = (0x10,)) -> None:
         self.watcher.look(
@@ -90,6 +97,12 @@ def test_a_stack_is_named_in_the_collection_in_which_it_was_told(rig: Rig) -> No
     rig.stack(stack=6)
     assert rig.named() == [(OWN, 5), (OWN, 6)]
     assert rig.named() == []
+
+
+def test_what_a_program_is_about_to_load_is_looked_at_and_waited_for(rig: Rig) -> None:
+    rig.watcher.prepare(Path("/bin/x"))
+    rig.watcher.settle(3)
+    assert rig.walked.asked == [("prepare /bin/x", 0), ("settle", 3)]
 
 
 def test_a_process_is_looked_at_with_its_first_record_and_not_again(rig: Rig) -> None:
