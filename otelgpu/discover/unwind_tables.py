@@ -24,6 +24,7 @@ import numpy as np
 
 from otelgpu.discover.elf_files import open_elf, open_mapping
 from otelgpu.discover.maps import Mapping, executable_mappings, read_maps
+from otelgpu.kernel.heap import give_back
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.kernel.nested_maps import MapOfArrays
@@ -55,6 +56,7 @@ _MAX_PROCESSES: Final = 8000  # UNWIND_PROCESSES, with room for some that are be
 _MAX_FILES: Final = 4000
 _MAX_MAPPINGS: Final = (1 << 15) - 1  # MAPPING_STEPS
 _TELL_AFTER_S: Final = 0.25  # what was read so long is told at once, before more is read
+_GIVE_BACK_S: Final = 2.0
 _SETTLE_S: Final = 0.1  # processes map libraries one after the other
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _VDSO: Final = "[vdso]"
@@ -103,6 +105,8 @@ class UnwindTables:
         self._changed = threading.Condition()
         self._due: OrderedDict[int, float] = OrderedDict()  # tgid → when to look at it; 0.0: it has ended
         self._ahead: deque[Path] = deque()
+        self._read_rows = 0  # since memory was given back
+        self._given_back_s = -_GIVE_BACK_S
         self._seen: set[int] = set()
         self._busy = self._closed = False
         self._thread: threading.Thread | None = None
@@ -177,6 +181,9 @@ class UnwindTables:
 
     def _run(self) -> None:
         while True:
+            if self._is_wasteful():
+                self._read_rows, self._given_back_s = 0, time.monotonic()
+                give_back()  # tables are read in many times the memory that they take
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
@@ -191,7 +198,9 @@ class UnwindTables:
                     found = next((tgid for tgid, at in self._due.items() if at <= now), None)
                     if found is None:
                         soonest = min(self._due.values(), default=None)
-                        self._changed.wait(None if soonest is None else max(soonest - now, 0.0))
+                        self._changed.wait(self._at_most(None if soonest is None else soonest - now))
+                        if self._is_wasteful():
+                            break
                 at = self._due.pop(found) if found is not None else 0.0
                 self._busy = True
             try:
@@ -206,6 +215,16 @@ class UnwindTables:
             except BpfError as error:  # the kernel has no memory, or the object is gone
                 _log.warning("no unwind tables for process %d: %s", found, error)
                 self._count(TABLES_FULL)
+
+    def _is_wasteful(self) -> bool:
+        """Whether memory that tables were read in is to be given back now."""
+        return self._read_rows > 0 and time.monotonic() - self._given_back_s > _GIVE_BACK_S
+
+    def _at_most(self, wait_s: float | None) -> float | None:
+        longest = _GIVE_BACK_S if self._read_rows else None
+        if wait_s is None or (longest is not None and longest < wait_s):
+            return longest
+        return max(wait_s, 0.0)
 
     def _count(self, reason: str, amount: int = 1) -> None:
         with self._changed:
@@ -370,6 +389,7 @@ class UnwindTables:
         padded["pc"] = 0xFFFFFFFF
         padded[: len(table.rows)] = table.rows
         self._last_number += 1
+        self._read_rows += rows
         self._unput[self._last_number] = padded.tobytes()
         self._rows += rows
         return _File(self._last_number, blocks, rows, loads)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otelgpu.discover import unwind_tables
 from otelgpu.discover.maps import executable_mappings
 from otelgpu.discover.unwind_tables import DAMAGED, NO_TABLE, TABLES_FULL, UnwindTables, read_vdso_table
 from otelgpu.kernel.libbpf import detach_all
@@ -445,5 +446,26 @@ def test_the_table_of_a_file_is_there_before_a_process_has_it(program: Path, tmp
                 others = unwind.rows - rows
             assert others > 1000  # those of the C library; its own was not made again
             assert len(loaded.map("unwind_files").list_keys()) >= 2
+        finally:
+            unwind.close()
+
+
+def test_memory_that_tables_were_read_in_is_given_back(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[float] = []
+    monkeypatch.setattr(unwind_tables, "give_back", lambda: given_back.append(time.monotonic()))
+    monkeypatch.setattr(unwind_tables, "_GIVE_BACK_S", 0.2)
+    with profiling(ProfileKind.CPU) as loaded:
+        unwind = UnwindTables(loaded)
+        try:
+            unwind.prepare(program)
+            assert unwind.settle(SETTLED_S)
+            until = time.monotonic() + 5
+            while not given_back:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            time.sleep(0.5)
+            assert len(given_back) == 1  # nothing was read since
         finally:
             unwind.close()
