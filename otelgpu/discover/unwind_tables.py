@@ -17,6 +17,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping as Named
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -56,10 +57,12 @@ _MAX_PROCESSES: Final = 8000  # UNWIND_PROCESSES, with room for some that are be
 _MAX_FILES: Final = 4000
 _MAX_MAPPINGS: Final = (1 << 15) - 1  # MAPPING_STEPS
 _TELL_AFTER_S: Final = 0.25  # what was read so long is told at once, before more is read
+_VDSO: Final = "[vdso]"
 _GIVE_BACK_S: Final = 2.0
+_WANTED: Final = ("libc.", "libc-", "ld-", "libpython", "libstdc++", "libcuda", "libnccl", _VDSO)
+_TURN_S: Final = 0.2  # of a process, while others wait
 _SETTLE_S: Final = 0.1  # processes map libraries one after the other
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_VDSO: Final = "[vdso]"
 
 FileKey = tuple[int, ...]
 
@@ -270,10 +273,9 @@ class UnwindTables:
             self._files[key].users.discard(tgid)
             users.discard(key)
         told = self._tell(tgid, mappings, None)
-        began, pause_s = time.monotonic(), _TELL_AFTER_S
-        for mapping, key in sorted(
-            mappings, key=_size
-        ):  # most stacks go through the C library, few need a large one
+        started = began = time.monotonic()
+        pause_s = _TELL_AFTER_S
+        for mapping, key in sorted(mappings, key=partial(_wanted_first, self._program(tgid))):
             if key not in self._files:
                 self._trim(0)
                 self._files[key] = self._read(tgid, mapping)
@@ -287,6 +289,8 @@ class UnwindTables:
                 pause_s = max(_TELL_AFTER_S, 4 * (began - now))  # a busy kernel takes its time for each
             if self._closed or self._is_due(tgid):  # what was read so far is kept
                 break
+            if now - started > _TURN_S and self._give_way(tgid):
+                break
         self._tell(tgid, mappings, told)
         self._trim(0)
 
@@ -295,6 +299,21 @@ class UnwindTables:
         with self._changed:
             at = self._due.get(tgid)
             return at is not None and at <= time.monotonic()
+
+    def _give_way(self, tgid: int) -> bool:
+        """Go on with a process after the others that are due, if there are any: one may have a hundred libraries."""
+        with self._changed:
+            now = time.monotonic()
+            if not self._ahead and not any(at <= now for at in self._due.values()):
+                return False
+            self._due[tgid] = now
+            return True
+
+    def _program(self, tgid: int) -> str:
+        try:
+            return os.readlink(f"{self._proc}/{tgid}/exe")
+        except OSError:
+            return ""
 
     def _key(self, tgid: int, mapping: Mapping) -> FileKey:
         """What stays the same as long as the content does."""
@@ -395,9 +414,11 @@ class UnwindTables:
         return _File(self._last_number, blocks, rows, loads)
 
 
-def _size(mapping: tuple[Mapping, FileKey]) -> int:
-    """Bytes of the file where they are known."""
-    return mapping[1][3] if len(mapping[1]) == 4 else 0
+def _wanted_first(program: str, mapping: tuple[Mapping, FileKey]) -> tuple[bool, int]:
+    """All stacks go through the program, most through the C library or an interpreter's; few need a large one."""
+    path = mapping[0].path
+    is_wanted = path == program or path.rpartition("/")[2].startswith(_WANTED)
+    return not is_wanted, mapping[1][3] if len(mapping[1]) == 4 else 0
 
 
 def read_vdso_table() -> tuple[UnwindTable, tuple[Load, ...]]:
