@@ -14,6 +14,7 @@
 #include "slots.h"
 #include "../lib/emit.h"
 #include "../lib/call_stacks.h"
+#include "../lib/return_address.h"
 #include <bpf/bpf_tracing.h>
 
 RECORD(cuda_call);
@@ -302,9 +303,6 @@ static __always_inline void submit_name(const struct call *call, __u64 end_ns)
 
 /* -- Entry and return --------------------------------------------------------------------- */
 
-#define TRAMPOLINE_SHIFT 16 /* arch/x86: TASK_SIZE_MAX is 47 bits less a page */
-#define TRAMPOLINE_AREA	 0x7fffffffULL
-
 enum wanted { RETURN_IGNORED = 1, RETURN_WANTED = 0 }; /* as a session program answers */
 
 static __always_inline __u64 return_address(struct pt_regs *regs)
@@ -321,11 +319,7 @@ static __always_inline __u64 return_address(struct pt_regs *regs)
  */
 static __always_inline bool is_under_way(const struct call *outer, bool driver)
 {
-	__u64 address = 0;
-
-	return driver && !outer->driver &&
-	       !bpf_probe_read_user(&address, sizeof(address), (void *)outer->sp) &&
-	       address == outer->return_address;
+	return driver && !outer->driver && is_still_there(outer->sp, outer->return_address);
 }
 
 /*
@@ -344,7 +338,7 @@ static __always_inline bool contains(const struct call *outer, __u64 sp, bool dr
 	if (outer->unreturned)
 		return outer->sp > sp && is_under_way(outer, driver);
 	return !bpf_probe_read_user(&address, sizeof(address), (void *)outer->sp) &&
-	       address >> TRAMPOLINE_SHIFT == TRAMPOLINE_AREA;
+	       is_trampoline(address);
 }
 
 /* Forget calls that were left without a return; how many the thread is still inside of. */

@@ -7,6 +7,7 @@
 #define OTELGPU_NCCL_SLOTS_H
 
 #include "communicators.h"
+#include "../lib/return_address.h"
 #include "../lib/arguments.h"
 
 /* -- The table -------------------------------------------------------------------------------- */
@@ -139,9 +140,6 @@ static __always_inline struct thread *this_thread(bool create)
 
 /* -- Nesting ---------------------------------------------------------------------------------- */
 
-#define TRAMPOLINE_SHIFT 16 /* arch/x86: TASK_SIZE_MAX is 47 bits less a page */
-#define TRAMPOLINE_AREA	 0x7fffffffULL
-
 /*
  * Whether the thread is still inside of the call that it began: its return address is where it was, as the
  * kernel's trampoline if the return is probed. Where it is not, an old return address may lie there for long,
@@ -154,9 +152,9 @@ static __always_inline bool is_inside(const struct call *outer, __u64 sp, __u32 
 	if (!outer->under_way || outer->sp < sp || !read_at(&address, sizeof(address), outer->sp))
 		return false;
 	if (!outer->unreturned)
-		return address >> TRAMPOLINE_SHIFT == TRAMPOLINE_AREA;
-	return address == outer->return_address && outer->record.api == API_ncclBcast &&
-	       api == API_ncclBroadcast;
+		return is_trampoline(address);
+	return is_still_there(outer->sp, outer->return_address) &&
+	       outer->record.api == API_ncclBcast && api == API_ncclBroadcast;
 }
 
 /* -- Slots ------------------------------------------------------------------------------------ */

@@ -15,6 +15,7 @@ import numpy as np
 
 from otelgpu.correlate.function_names import PLACES
 from otelgpu.correlate.steps_index import REMEMBERED
+from otelgpu.discover.symbols import MAX_FILES
 
 WARM_UP: Final = 0.25
 """The share of the samples that is left out: caches fill."""
@@ -36,6 +37,8 @@ RSS: Final = Bound(absolute=4096, share=0.04)
 DESCRIPTORS: Final = Bound(absolute=8, share=0.1)
 ENTRIES: Final = Bound(absolute=64, share=0.2)
 OBJECTS: Final = Bound(absolute=2000, share=0.04)
+DYNAMIC: Final = 40
+"""Dynamic entries of a library; the resolver of addresses keeps the files that it read last."""
 NAMED: Final = 64
 """Kernels that the churn has names for, and more."""
 BOUNDS: Final = {
@@ -53,6 +56,7 @@ CAPACITIES: Final = {
     "containers: otelgpu.signals.operation_spans.Vocabulary": PLACES + NAMED,
     "containers: otelgpu.signals.summary.Summary.kernel": PLACES + NAMED,
     "containers: otelgpu.correlate.steps_index": REMEMBERED + ENTRIES.absolute,
+    "containers: otelgpu.layout.elf.ElfImage": MAX_FILES * DYNAMIC,
 }
 """What is remembered for a session or for the last so many, by the beginnings of the names: it may fill."""
 

@@ -73,6 +73,14 @@ def test_without_return_probes_the_runtime_s_calls_of_the_driver_are_still_told(
     assert watching.calls(run(watching, program)) == OUTERMOST | {"cudaStreamSynchronize": 3, "cudaMalloc": 7}
 
 
+def test_probes_of_others_on_the_returns_change_nothing(watch: Callable[..., Watch], program: Path) -> None:
+    """The kernel's trampoline then lies where the return address was."""
+    other = watch()
+    other.source.prepare_file(program)
+    watching = watch(return_probes=False)
+    assert watching.calls(run(watching, program)) == OUTERMOST | {"cudaStreamSynchronize": 3, "cudaMalloc": 7}
+
+
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("sessions", [True, False])
 def test_what_is_only_counted_contains_its_calls_too(
