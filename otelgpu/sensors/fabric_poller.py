@@ -28,6 +28,7 @@ INTERVAL_S: Final = 2.0
 """A port has some 100 counters, each a file, that the kernel reads anew at most every 10 ms."""
 
 READY: Final = 8192  # inputs that wait to be collected
+FIRST_S: Final = 2.0  # for the first reading, which takes milliseconds where nothing is emulated
 _PAUSE_S: Final = 0.05  # between two looks at a log that is written without end
 
 REASONS: Final[Mapping[str, str]] = {
@@ -85,7 +86,7 @@ class FabricPoller:
         # Of the collecting side alone:
         self._told: dict[tuple[str, int], PortSeen] = {}
         self._stuck = 0
-        self._is_stuck = False
+        self._is_stuck = self._has_waited = False
 
     @property
     def counters(self) -> dict[str, int]:
@@ -131,7 +132,13 @@ class FabricPoller:
             os.close(self._ended)
 
     def collect(self, now_ns: int) -> list[FabricInput]:
-        """What was learnt since the last call. ``now_ns``: CLOCK_MONOTONIC."""
+        """What was learnt since the last call. ``now_ns``: CLOCK_MONOTONIC.
+
+        The first call waits for the first reading: what the first records are about is known with them.
+        """
+        if self._fabric is not None and not self._has_waited:
+            self._fabric.wait_for_first(FIRST_S)
+        self._has_waited = True
         found = self._fabric.take() if self._fabric is not None else []
         for item in found:
             if isinstance(item, PortSeen):

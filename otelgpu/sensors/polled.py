@@ -52,6 +52,7 @@ class Polled(Generic[T]):
         self._ready: list[T] = []
         self._counters: Mapping[str, int] = {}
         self._dropped = 0
+        self._first = threading.Event()
         self.asked_ns = 0  # when the poll under way began; 0: none is
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -66,6 +67,11 @@ class Polled(Generic[T]):
         with self._lock:
             found, self._ready = self._ready, []
             return found
+
+    def wait_for_first(self, seconds: float) -> None:
+        """Until the first poll is over, at most so long; not at all where there is no thread."""
+        if self.thread.is_alive():
+            self._first.wait(seconds)
 
     def is_stuck(self, now_ns: int) -> bool:
         """Whether the poll under way has taken too long. ``now_ns``: CLOCK_MONOTONIC."""
@@ -88,6 +94,7 @@ class Polled(Generic[T]):
         with self._lock:
             self._counters = dict(self._sensor.counters)
             self._keep(found)
+        self._first.set()
         return (time.monotonic_ns() - began_ns) / 1e9
 
     def _keep(self, found: list[T]) -> None:
