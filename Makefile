@@ -7,8 +7,10 @@ VENV := .venv
 PYTHON_VENV := $(VENV)/bin/python
 # Kernel tests, benchmarks and the demo load BPF programs: root, here or by sudo.
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
+# Hundreds of interpreters import otelgpu and the tests: compiled once, wherever that is not forbidden.
+unexport PYTHONDONTWRITEBYTECODE
 # As root: leave no files that the user cannot delete.
-AS_ROOT := $(ROOT) env PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(PYTHON_VENV)
+AS_ROOT := $(and $(ROOT),$(ROOT) env PYTHONDONTWRITEBYTECODE=1) $(CURDIR)/$(PYTHON_VENV)
 
 C_SOURCES = $(shell git ls-files --cached --others --exclude-standard "*.c" "*.h" "*.cpp")
 NO_ROOT_TESTS = $(wildcard tests/unit tests/golden tests/contract tests/deploy)
@@ -58,19 +60,26 @@ format: $(PYTHON_VENV) ## Rewrite Python and C in the project's format
 	@$(PYTHON_VENV) -m ruff format .
 	@$(VENV)/bin/clang-format -i $(C_SOURCES)
 
+# The objects are rebuilt where there is a compiler; tests without root need none.
+COMPILED = $(if $(shell command -v clang),bpf)
+
 .PHONY: check
-# The objects are rebuilt where there is a compiler; these tests need none.
-check: lint $(if $(shell command -v clang),bpf) ## Lint and the tests that need no root (two minutes)
-	$(call step,unit + golden + contract tests)
-	@$(call pytest,$(PYTHON_VENV),$(NO_ROOT_TESTS),-n auto)
+check: lint $(COMPILED) ## Lint and the tests that need no root, a fifth of the examples (two minutes)
+	$(call step,unit + golden + contract tests, in short)
+	@$(call pytest,$(PYTHON_VENV),$(NO_ROOT_TESTS),-n auto -m "not slow" --hypothesis-profile=quick)
 
 .PHONY: test
-test: check test-fuzz test-kernel ## All tests (root, or sudo, for the kernel's part)
+test: lint test-unit test-fuzz test-kernel ## All tests (root, or sudo, for the kernel's part)
+
+.PHONY: test-unit
+test-unit: $(PYTHON_VENV) $(COMPILED) ## The tests that need no root, all of them
+	$(call step,unit + golden + contract tests)
+	@$(call pytest,$(PYTHON_VENV),$(NO_ROOT_TESTS),-n auto)
 
 .PHONY: test-fuzz
 test-fuzz: $(PYTHON_VENV) ## Each fuzz target for two seconds
 	$(call step,fuzz targets, briefly)
-	@$(call pytest,$(PYTHON_VENV),tests/fuzz,-n auto)
+	@$(call pytest,$(PYTHON_VENV),tests/fuzz)
 
 .PHONY: test-kernel
 test-kernel: bpf fakes ## The tests on the running kernel, with backends, a browser and a GPU where they are (root, or sudo)
@@ -95,9 +104,10 @@ test-rdma: bpf vm ## Real RDMA programs over soft RoCE in a guest, observed (fiv
 	@$(call pytest,$(PYTHON_VENV),tests/vm)
 
 .PHONY: endurance
-endurance: bpf fakes ## The agent under churn, watched for growth (ENDURANCE_MINUTES=120; root, or sudo)
+endurance: bpf fakes ## The agent under churn, watched for growth (ENDURANCE_MINUTES=120, ENDURANCE_PROFILES=cpu; root, or sudo)
 	$(call step,endurance)
-	@$(AS_ROOT) -m tests.endurance --minutes $(or $(ENDURANCE_MINUTES),120)
+	@$(AS_ROOT) -m tests.endurance --minutes $(or $(ENDURANCE_MINUTES),120) \
+		--profiles "$(ENDURANCE_PROFILES)"
 
 .PHONY: fuzz
 fuzz: $(PYTHON_VENV) ## Fuzz what parses foreign bytes (FUZZ_SECONDS=60 for each target, FUZZ_TARGETS=all)

@@ -1,4 +1,4 @@
-"""Compile ``bpf/<family>/<family>.bpf.c`` to ``otelgpu/_bpf/<family>.bpf.o``, and the two in-process libraries.
+"""Compile ``bpf/<family>/<family>.bpf.c`` to ``otelgpu/_bpf/<family>.bpf.o``, two in-process libraries, a program.
 
 Comes in: the C sources and headers under ``bpf/`` and the system's clang and libbpf headers. Goes out: one
 BPF object per source, stripped of DWARF (its BTF stays: user space takes every offset from it). The same
@@ -61,6 +61,14 @@ BRIDGE_FLAGS = [
 ]
 # Thread contexts are found through TLS descriptors; on aarch64 they are what compilers make anyway.
 TLS_DESCRIPTORS = {"x86_64": ["-mtls-dialect=gnu2"], "aarch64": []}
+
+# What makes unwind tables: a static program without a C library, so that it runs whatever the system has.
+UNWINDER_SOURCES = Path("otelgpu/unwinder")
+UNWINDER = Path("otelgpu/_native/unwinder")
+UNWINDER_FLAGS = [
+    *("-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-std=gnu11", "-O2", "-Ibpf"),
+    *("-Wl,-z,noexecstack", "-Wall", "-Wextra", "-Werror"),
+]
 
 FLAGS = [
     *("-target", "bpf", "-mcpu=v3", "-std=gnu11", "-O2", "-g", "-fno-ident", "-fdebug-compilation-dir=."),
@@ -228,6 +236,46 @@ def build_bridge(root: Path, *, force: bool = False) -> list[Path]:
     return [BRIDGE_LIBRARY]
 
 
+def build_unwinder(root: Path, *, force: bool = False) -> list[Path]:
+    """Bring the program that makes unwind tables up to date and return it; none where it cannot be had.
+
+    It is for x86-64, and needs a compiler that links: gcc, or clang with a linker. Without it stacks are walked by
+    frame pointers, which is said and counted at run time.
+    """
+    root = root.resolve()
+    linker = shutil.which("gcc") or shutil.which("clang")
+    sources = sorted(path.relative_to(root) for path in root.glob(f"{UNWINDER_SOURCES}/*.[ch]"))
+    if platform.machine() != "x86_64" or not sources:
+        return []
+    if linker is None:
+        kept = [UNWINDER] if (root / UNWINDER).exists() else []
+        print(f"  SKIP     {UNWINDER}: no compiler; {'the one there is kept' if kept else 'not built'}")
+        return kept
+    version = subprocess.run([linker, "--version"], capture_output=True, text=True, check=False)
+    headers = [path.relative_to(root) for path in root.glob("bpf/profile/unwind_row.h")]
+    stamp = {
+        "flags": UNWINDER_FLAGS,
+        "compiler": version.stdout.partition("\n")[0],
+        "inputs": {str(path): _digest(root / path) for path in [*sources, *headers]},
+    }
+    remembered = root / STAMPS.parent / "unwinder.json"
+    if not force and _is_remembered(root, remembered, stamp, [UNWINDER]):
+        return [UNWINDER]
+    (root / UNWINDER).parent.mkdir(parents=True, exist_ok=True)
+    remembered.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=remembered.parent) as scratch:
+        print(f"  UNWINDER {UNWINDER}", flush=True)
+        output = Path(scratch, UNWINDER.name)
+        code = [path for path in sources if path.suffix == ".c"]
+        _call(
+            [linker, *UNWINDER_FLAGS, *code, "-o", output], root, f"{Path(linker).name} failed on {UNWINDER}"
+        )
+        output.chmod(0o755)
+        output.replace(root / UNWINDER)
+    _remember(root, remembered, stamp, [UNWINDER])
+    return [UNWINDER]
+
+
 def _python_headers() -> Path | None:
     """The folder of this Python's Python.h, else of the system's; a venv of Debian's Python has none itself."""
     candidates = [
@@ -330,13 +378,16 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+BUILDS = (build, build_inject, build_bridge, build_unwinder)
+
+
 class BpfBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     """Builds the objects in place, and puts them in the wheel although git ignores them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it packs (``version`` is "standard" or "editable")."""
         try:
-            paths = build(Path(self.root)) + build_inject(Path(self.root)) + build_bridge(Path(self.root))
+            paths = [path for make in BUILDS for path in make(Path(self.root))]
         except BuildError as error:
             self.app.abort(f"otelgpu: {error}")
             raise  # abort() does not return
@@ -348,9 +399,8 @@ class BpfBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 def main(arguments: list[str]) -> int:
     """``hatch_build.py [--force]``: build in place."""
     try:
-        build(Path(__file__).parent, force="--force" in arguments)
-        build_inject(Path(__file__).parent, force="--force" in arguments)
-        build_bridge(Path(__file__).parent, force="--force" in arguments)
+        for make in BUILDS:
+            make(Path(__file__).parent, force="--force" in arguments)
     except BuildError as error:
         print(f"otelgpu: {error}", file=sys.stderr)
         return 1

@@ -59,11 +59,17 @@ class Outcome:
 
 
 class Interrupts:
-    """SIGINT and SIGTERM ask to stop (the first one) or end the process at once (the second)."""
+    """SIGINT and SIGTERM ask to stop (the first one) or end the process at once (the second).
 
-    def __init__(self, forward: Callable[[int], None] | None = None) -> None:
+    ``abandon`` is called before that end: it is to remove what would be left of unfinished work, and must be quick.
+    """
+
+    def __init__(
+        self, forward: Callable[[int], None] | None = None, *, abandon: Callable[[], None] | None = None
+    ) -> None:
         self.requested = 0
         self._forward = forward
+        self._abandon = abandon
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._previous: dict[int, object] = {}
 
@@ -85,6 +91,8 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
+            if self._abandon is not None:
+                self._abandon()
             exit_at_once(128 + number)
         self.requested = number
         if self._forward is not None:

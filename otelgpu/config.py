@@ -34,7 +34,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Every setting and its default. See docs/configuration.md."""
 
     families: tuple[str, ...] = ()
-    """What to observe; empty: every family."""
+    """What to observe; empty: every family but `torch`, which is asked for by its name, or by profiles of `mem`."""
     export: tuple[str, ...] = ()
     """Destinations: console, file:PATH, otlp[:URL]. Empty: otlp when an endpoint is set, else a file."""
     detail: Detail = "ops"
@@ -76,7 +76,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     return_probes: Literal["auto", "on", "off"] = "auto"
     """off: entry probes only, so neither durations nor results; auto: on where the kernel is safe."""
     ring_bytes: _RingBytes = 8 << 20
-    """Size of each family's ring; a power of two."""
+    """Size of each family's ring; a power of two. Profiles of cpu below 99 Hz have a smaller one."""
     interval_ms: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
     """How often the rings are drained."""
     metric_interval_ms: Annotated[int, msgspec.Meta(ge=100)] = 60_000

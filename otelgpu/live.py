@@ -43,7 +43,7 @@ from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family, read
 from otelgpu.kernel.overload import Overload
 from otelgpu.kernel.scope import Scope, keep_only, put_cgroup, put_process
 from otelgpu.kernel.tellers import Tellers
-from otelgpu.kernel.trace_context_map import open_trace_contexts
+from otelgpu.kernel.trace_context_map import shared_trace_contexts
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.layout.btf import Btf
 from otelgpu.model.codes import values_of
@@ -187,7 +187,7 @@ class LiveSource:
             ring_bytes=lambda name: settings.ring_bytes.get(name, settings.default_ring_bytes),
             sessions=settings.sessions and uprobe_links() >= UprobeLinks.SESSION,
             returns=self.with_returns,
-            trace_contexts=self._open_trace_contexts(),
+            trace_contexts=shared_trace_contexts(settings.trace_contexts, self.counters),
         )
         self._images = {name: read_image(name) for name in families}
         self._operations = {n for n, f in families.items() if isinstance(f.signals, OperationSignals)}
@@ -205,13 +205,18 @@ class LiveSource:
         self._placer = ProbePlacer((), with_returns=self.with_returns)
         # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
         with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
-            loading = [
-                pool.submit(self._load_one, image)
+            loading = {
+                name: pool.submit(self._load_one, image)
                 for name, image in self._images.items()
                 if families[name].at_once(families)
-            ]
+            }
             settings.meanwhile()
-        adopted = [process, *(done.result() for done in loading)]
+        adopted = [process]
+        for name, done in loading.items():
+            if name == _PROFILE and isinstance(error := done.exception(), BpfError):
+                self._go_without(name, error)
+            else:
+                adopted.append(done.result())
         for loaded in adopted:
             self._adopt(loaded)
         for name, family in families.items():
@@ -232,8 +237,12 @@ class LiveSource:
             for other in self._beside.get(name, ()):
                 self._load_late(other)
         except BpfError as error:
-            self.counters["family_not_loaded"] += 1
-            _log.warning("family %s is not observed: %s", name, error)
+            self._go_without(name, error)
+
+    def _go_without(self, family: str, error: BpfError) -> None:
+        """All others are observed; who lives by this one asks :attr:`rings`."""
+        self.counters["family_not_loaded"] += 1
+        _log.warning("family %s is not observed: %s", family, error)
 
     def _adopt(self, loaded: LoadedFamily) -> None:
         """Make a loaded family part of everything; its hooks are to be placed from here on."""
@@ -256,16 +265,6 @@ class LiveSource:
             self._tellers = Tellers(loaded)
         else:
             attach_tracepoints(loaded)
-
-    def _open_trace_contexts(self) -> int | None:
-        if self._settings.trace_contexts is None:
-            return None
-        try:
-            return open_trace_contexts(self._settings.trace_contexts)
-        except BpfError as error:
-            self.counters["trace_contexts_unusable"] += 1
-            _log.warning("%s", error)
-            return None
 
     # -- scope ------------------------------------------------------------------------------------
 

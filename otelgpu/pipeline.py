@@ -7,7 +7,6 @@ exchange that ended by T is therefore complete, and so are the operations that i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -26,14 +25,7 @@ from otelgpu.correlate.steps_rules import StepCalls
 from otelgpu.correlate.threads import ThreadTimeline
 from otelgpu.correlate.training import TrainingSteps
 from otelgpu.correlate.training_device import LOST as LOST_WORK
-from otelgpu.families.base import (
-    Activity,
-    CommunicatorDecoder,
-    FabricDecoder,
-    Family,
-    FileDecoder,
-    SampleDecoder,
-)
+from otelgpu.families.base import Activity, CommunicatorDecoder, Family
 from otelgpu.families.probe.decode import NO_SPAN
 from otelgpu.layout.btf import Btf
 from otelgpu.model.context import Context, Unsettled
@@ -70,7 +62,7 @@ from otelgpu.signals.file_session import FileSession
 from otelgpu.signals.losses import Losses
 from otelgpu.signals.memory import MemoryMetrics
 from otelgpu.signals.metrics import Metrics
-from otelgpu.signals.opened_families import OpenedFamilies, Reader
+from otelgpu.signals.opened_families import OpenedFamilies
 from otelgpu.signals.operation_metrics import OperationMeter
 from otelgpu.signals.operation_spans import Parents, Vocabulary
 from otelgpu.signals.operation_teller import OperationTeller
@@ -78,9 +70,11 @@ from otelgpu.signals.ownership import Ownership, Work, only
 from otelgpu.signals.parts import Part, SmallParts, parts_of
 from otelgpu.signals.profile_links import SpanLinks
 from otelgpu.signals.profiler import Profiler
+from otelgpu.signals.readers import Readers
 from otelgpu.signals.request_session import RequestSession, served_by
 from otelgpu.signals.step_session import StepSession
 from otelgpu.signals.summary import Summary
+from otelgpu.signals.tensor_session import TensorSession
 from otelgpu.signals.top_kernels import TopKernels
 from otelgpu.signals.totals import Totals
 from otelgpu.signals.training_session import TrainingSession
@@ -133,7 +127,6 @@ class Pipeline:
         self._decoders, self._conversations = opened.decoders, opened.conversations
         self._operation_signals, self._family_index = opened.operations, opened.index
         self._sampled = SampleQueue()
-        self._readers = {name: self._reader(decoder) for name, decoder in opened.readers.items()}
         self._totals = Totals(self._operation_signals)
         self._processes = Processes()
         self._functions = FunctionNames(shorten)
@@ -235,10 +228,27 @@ class Pipeline:
             watch=self._training,
         )
         probe_names = opened.decoders["probe"].apis if "probe" in opened.decoders else {}
-        links = SpanLinks(self._ownership.owners_at, self._span_of, self._step_at)
+        links = SpanLinks(self._ownership.owners_at, self._span_of, self._step_at, self._has_steps)
+        self._tensors = TensorSession(self.metrics, self._processes.resource, profiling)
         self._profiler = Profiler(
-            profiling, self._processes.resource, links, self.vocabulary, stacks, self._ledger, probe_names
+            profiling,
+            self._processes.resource,
+            links,
+            self.vocabulary,
+            stacks,
+            self._ledger,
+            self._tensors.profiles,
+            probe_names,
         )
+        readers = Readers(
+            sampled=self._sampled,
+            fabric=self._fabric,
+            files=self._files,
+            training=self._training,
+            tensors=self._tensors,
+            ownership=self._ownership,
+        )
+        self._readers = {name: readers.of(decoder) for name, decoder in opened.readers.items()}
         self._final = False
         self._now_ns = 0
         self._next_sweep_ns = 0
@@ -336,6 +346,7 @@ class Pipeline:
         self._profiler.rename(before, seen.resource)
         if self._processes.see(seen):  # it exec'd
             self._ledger.end_process(seen.tgid, seen.time_ns)
+            self._tensors.end_program(seen.tgid, seen.time_ns)
         if before is None:
             self._functions.forget(seen.tgid)
             self._ownership.see(seen)
@@ -354,22 +365,6 @@ class Pipeline:
                 self._collectives.learn(seen)
                 self._fabric.learn_communicators(seen)
             self._batches.setdefault(batch.family, []).append(batch)
-
-    def _reader(self, decoder: Reader) -> Callable[[Batch], None]:
-        match decoder:
-            case FileDecoder():
-                return partial(self._read_files, decoder)
-            case FabricDecoder():
-                return lambda batch: self._fabric.take(decoder.facts(batch))
-            case SampleDecoder():
-                return partial(self._sampled.add, decoder)
-            case _:
-                return lambda batch: self._ownership.hand_off(decoder.hand_offs(batch))
-
-    def _read_files(self, decoder: FileDecoder, batch: Batch) -> None:
-        calls = decoder.files(batch)
-        self._files.take(calls)
-        self._training.take(calls.rows)  # which only looks at them
 
     def _kernel_name(self, tgid: int, name: int) -> str:
         """The full name of a kernel, "" where it is not known."""
@@ -440,6 +435,7 @@ class Pipeline:
     def _end_processes(self) -> None:
         for gone in self._gone:
             self._ledger.end_process(gone.tgid, gone.time_ns)
+            self._tensors.end_process(gone.tgid, gone.time_ns)
         for conversation in self._conversations.values():
             for gone in self._gone:
                 self._take(conversation.process_gone(gone.tgid, gone.time_ns))
@@ -448,6 +444,9 @@ class Pipeline:
     def _step_at(self, tgid: int, tid: int, time_ns: int) -> Context | Unsettled | None:
         """The span of the step that a thread was in, an engine's or one of training."""
         return self._steps.step_at(tgid, tid, time_ns) or self._training.step_at(tgid, tid, time_ns)
+
+    def _has_steps(self, tgid: int) -> bool:
+        return self._steps.watches(tgid) or self._training.watches(tgid)
 
     def _span_of(self, key: int, final: bool) -> Context | Unsettled | None:
         """The span of a request, once that is told; ``final``: what it will be, unless the session ends."""
@@ -595,5 +594,6 @@ class Pipeline:
             ("collectives", self._collectives.counters),
             ("fabric", self._fabric.counters),
             ("profile", self._profiler.counters),
+            ("torch", self._tensors.counters),
         ):
             self._losses.follow(family, counters)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from otelgpu import __version__
 from otelgpu.export.base import Exporter
+from otelgpu.kernel.heap import give_back
 from otelgpu.model.inputs import Input, LossCounted, Tick
 from otelgpu.model.resource import AttributeValue, Resource, resource
 from otelgpu.model.telling import Telling
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 FLUSH_SECONDS: Final = 5.0
 RETIRE_SECONDS: Final = 30.0
 """How long a destination that was replaced has to take what was meant for it."""
+GIVE_BACK_S: Final = 10.0
+"""How often memory that is free goes back to the system: each export makes some that the C library would keep."""
 ENDED_KEPT: Final = 64
 """Of so many addresses and signals of destinations that were replaced the counts are told: of the latest."""
 
@@ -57,6 +60,7 @@ class Session:
         self._interval = metric_interval_s
         self._lost: Counter[str] = Counter()
         self._next_metrics = time.monotonic() + (metric_interval_s or 0)
+        self._next_giving_back = time.monotonic() + GIVE_BACK_S
         self.before_metrics: Callable[[], None] = lambda: None
         """Called before metrics are exported: who keeps some elsewhere brings them in."""
 
@@ -119,9 +123,13 @@ class Session:
             if isinstance(item, Tick):
                 self._export(spans)
                 self._export_profiles()
-        if self._interval is not None and time.monotonic() >= self._next_metrics:
+        now_s = time.monotonic()
+        if self._interval is not None and now_s >= self._next_metrics:
             self._next_metrics += self._interval
             self.export_metrics()
+        if now_s >= self._next_giving_back:
+            self._next_giving_back = now_s + GIVE_BACK_S
+            give_back()
 
     def export_metrics(self) -> None:
         """All metrics as of now, the exporters' own losses among them."""

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Build what tests/backends sends to and what tests/deploy reads deploy/ with, outside the checkout, into
 # $XDG_CACHE_HOME/otelgpu/backends (or ~/.cache/…): otelcol, the OpenTelemetry Collector of tests/backends/ocb.yaml;
-# jaeger, prometheus, helm and compose, of the go.mod in their folders there; zipkin.jar, which Maven fetches. The first
-# time that takes, on two cores, some 3, 6 and 4 minutes for the first three and ten seconds for Zipkin; at once when
-# what is there was built from the same files. Needs Go and its module proxy, for Zipkin Maven and Java 17, not root.
-#   tools/backends.sh [otelcol] [jaeger] [prometheus] [zipkin] [helm] [compose]    by default all that there are tools for
+# jaeger, prometheus, helm and compose, of the go.mod in their folders there; zipkin.jar, which Maven fetches; and
+# tensorboard, what reads PyTorch's traces, with a Python of its own. The first time that takes, on two cores, some 3, 6
+# and 4 minutes for the first three and ten seconds for Zipkin; at once when what is there was built from the same files.
+# Needs Go and its module proxy, for Zipkin Maven and Java 17, for tensorboard Python 3.11, not root.
+#   tools/backends.sh [otelcol] [jaeger] [prometheus] [zipkin] [helm] [compose] [tensorboard]
+# By default all that there are tools for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +23,8 @@ recipe() { # of a program: the file in tests/backends that says what it is made 
     otelcol) echo ocb.yaml ;;
     jaeger | prometheus | helm | compose) echo "$1/go.mod" ;;
     zipkin) echo zipkin/SHA256SUMS ;;
-    *) fail "there is no backend $1: otelcol, jaeger, prometheus, zipkin, helm and compose are what is built" ;;
+    tensorboard) echo tensorboard/requirements.txt ;;
+    *) fail "there is no backend $1: otelcol, jaeger, prometheus, zipkin, helm, compose and tensorboard are what is built" ;;
     esac
 }
 
@@ -36,6 +39,7 @@ ready() { [ -e "$(program "$1")" ] && cmp -s "$folder/$(recipe "$1")" "$(built_f
 missing_tools() { # why a program cannot be built here; nothing when it can
     case $1 in
     zipkin) { has mvn && has java; } || echo "needs Maven and Java 17 or later (Debian: maven)" ;;
+    tensorboard) has python3.11 || echo "needs Python 3.11" ;;
     *) has go || echo "needs Go 1.25 or later (https://go.dev/dl)" ;;
     esac
 }
@@ -93,6 +97,12 @@ build_zipkin() {
     mv "$source/$archive" "$1"
 }
 
+build_tensorboard() {
+    step PACKAGES "torch-tb-profiler and Holistic Trace Analysis: 290 MiB" python3.11 -m venv "$1"
+    step INSTALL "what they need to read" \
+        "$1/bin/python" -m pip install -q --no-deps -r "$folder/tensorboard/requirements.txt"
+}
+
 build() { # build PROGRAM, unless it is there
     local made needs
     made=$(program "$1")
@@ -108,13 +118,13 @@ build() { # build PROGRAM, unless it is there
         mv "$made.new" "$made"
         rm -rf "$source"
     fi
-    say READY "$made ($(($(stat -c %s "$made") >> 20)) MiB)"
+    say READY "$made ($(du -sm "$made" | cut -f1) MiB)"
 }
 
 PATH=$PATH:/usr/local/go/bin
 programs=("$@")
 if [ $# = 0 ]; then
-    for program in otelcol jaeger prometheus zipkin helm compose; do
+    for program in otelcol jaeger prometheus zipkin helm compose tensorboard; do
         needs=$(missing_tools "$program")
         if [ -z "$needs" ] || ready "$program"; then programs+=("$program"); else say WITHOUT "$program: $needs"; fi
     done

@@ -27,7 +27,11 @@ def missing_from(wheel: Path) -> list[str]:
     """What the wheel should hold and does not."""
     names = zipfile.ZipFile(wheel).namelist()
     objects = [f"otelgpu/_bpf/{path.name[:-2]}.o" for path in ROOT.glob("bpf/*/*.bpf.c")]
-    objects += ["otelgpu/_inject/libotelgpu_inject.so", "otelgpu/_inject/memory.o"]
+    objects += [
+        "otelgpu/_inject/libotelgpu_inject.so",
+        "otelgpu/_inject/memory.o",
+        "otelgpu/_native/unwinder",
+    ]
     licences = [f"licenses/LICENSES/{path.name}" for path in ROOT.glob("LICENSES/*")]
     page = [str(path.relative_to(ROOT)) for path in ROOT.glob("otelgpu/*/page/*")]
     wanted = [*objects, *licences, *page, "otelgpu/py.typed", "licenses/LICENSE", "entry_points.txt"]

@@ -45,6 +45,7 @@ from otelgpu.signals import (
     self_metrics,
     step_metrics,
     step_names,
+    tensor_metrics,
     training_metrics,
     training_names,
 )
@@ -338,6 +339,8 @@ def metrics() -> str:
         _metric_row(metric, list(labels_of[metric.name]), step_names.SCOPE) for metric in step_metrics.METRICS
     ]
     rows += [_metric_row(metric, keys, memory.SCOPE) for metric, keys in memory.METRICS.items()]
+    tensors = tensor_metrics
+    rows += [_metric_row(metric, [tensors.DEVICE], tensors.SCOPE) for metric in tensors.METRICS]
     rows.append(_metric_row(device_time.KERNEL_DURATION, [], device_time.SCOPE))
     rows.append(_metric_row(device_time.CALLS, [device_time.SAMPLED], device_time.SCOPE))
     rows += [_metric_row(metric, [], devices.SCOPE) for metric in devices.METRICS]

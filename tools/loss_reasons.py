@@ -18,6 +18,7 @@ _COUNTING: Final = {
     "live.py": "live",
     "discover/probes.py": "probes",
     "kernel/holding.py": "live",
+    "kernel/trace_context_map.py": "live",
     "kernel/overload.py": "cuda",
     "correlate/handoffs.py": "correlate",
     "correlate/returns.py": "correlate",

@@ -51,7 +51,7 @@ ALLOWED: Final[dict[str, str]] = {
         pause""",
     "time": "clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time times getitimer setitimer",
     "facts": """getpid getppid gettid getuid geteuid getgid getegid getresuid getresgid getgroups uname sysinfo
-        getrusage getrlimit setrlimit prlimit64 getpriority getrandom""",
+        getrusage getrlimit setrlimit prlimit64 getpriority setpriority getrandom""",
     "a container's runtime: the program itself, under its user": "execve setuid setgid setgroups setresuid setresgid",
     "return probes, which are system calls of the kernel's own": "uretprobe uprobe",
 }

@@ -122,7 +122,7 @@ if [ "$(cat "$venv/setup-inputs" 2>/dev/null)" != "$inputs" ]; then
     pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install -c requirements/constraints.txt)
     # The build backend is pinned too, so it comes first and the build is not isolated.
     "${pip[@]}" hatchling editables </dev/null
-    "${pip[@]}" --no-build-isolation -e '.[gpu,names,test,dev]' </dev/null
+    "${pip[@]}" --no-build-isolation -e '.[gpu,names,test,bench,dev]' </dev/null
     printf '%s' "$inputs" >"$venv/setup-inputs"
 else
     say PIP "up to date"

@@ -15,9 +15,16 @@
 
 /* Bit of a kind of operation (OperationKind): its calls tell their stacks. 0: nothing of this is there. */
 const volatile __u32 stack_kinds = 0;
-#define STACK_POSTS 31 /* and that of work requests posted, which are no operations */
+#define STACK_POSTS   31 /* and that of work requests posted, which are no operations */
+#define STACK_TENSORS 30 /* and of memory given to tensors */
 
-enum call_family { CALL_CUDA = 0, CALL_NCCL = 1, CALL_VERBS = 2, CALL_FAMILIES = 4 };
+enum call_family {
+	CALL_CUDA = 0,
+	CALL_NCCL = 1,
+	CALL_VERBS = 2,
+	CALL_TORCH = 3,
+	CALL_FAMILIES = 4,
+};
 
 struct stack_asked {
 	__u64 began_ns; /* of the call, as the program knows it that asks */

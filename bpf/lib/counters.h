@@ -58,7 +58,10 @@ enum counter {
 	COUNTER_STACK_PYTHON_DAMAGED = 43, /* Python frames that could not be followed */
 	COUNTER_WAIT_STACK_ASSUMED =
 		44, /* a wait of a thread in a hurry: its stack is an earlier one of that place */
-	COUNTER_COUNT = 45,
+	COUNTER_ALLOCATOR_TABLE_FULL = 45, /* a device's totals of tensor memory are not kept */
+	COUNTER_ALLOCATOR_IMPLAUSIBLE =
+		46, /* a report of tensor memory with sizes that none can have */
+	COUNTER_COUNT = 47,
 };
 ENUM(counter);
 

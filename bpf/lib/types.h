@@ -127,7 +127,8 @@ struct thread_struct {
 	unsigned long fsbase; /* x86-64: the thread pointer */
 };
 struct xol_area {
-	unsigned long vaddr; /* begins with the trampoline that probed functions return to */
+	unsigned long
+		vaddr; /* begins with the trampoline that probed functions return to; then copies */
 };
 struct uprobes_state {
 	struct xol_area *xol_area;
@@ -140,8 +141,12 @@ struct return_instance {
 	unsigned long orig_ret_vaddr;
 	struct return_instance *next;
 };
+struct uprobe;
 struct uprobe_task {
 	struct return_instance *return_instances;
+	struct uprobe *active_uprobe; /* whose instruction is executed in a copy, or NULL */
+	unsigned long vaddr;	      /* of the instruction itself ... */
+	unsigned long xol_vaddr;      /* ... and of the copy */
 };
 struct task_struct {
 	struct mm_struct *mm;

@@ -32,12 +32,25 @@ enum stack_level {
 	LEVEL_INTERRUPT = 2, /* perf events */
 };
 
+/* Code of a process. */
+struct unwind_mapping {
+	__u64 start;
+	__u64 end;
+	__u64 bias;	/* address in the process, less that in the file */
+	__u32 file;	/* 0: there is no table */
+	__u32 blocks;	/* of the file */
+	__u32 mappings; /* of the process: the same in each */
+	__u8 why;	/* enum stack_end: why there is no table */
+	__u8 reserved[3];
+};
+
 struct stack {
 	__u64 words[STACK_WORDS]; /* as of struct profile_stack, all parts */
 	__u64 hash;
 	__u64 ip; /* registers of the frame that comes next */
 	__u64 sp;
 	__u64 bp;
+	struct unwind_mapping mapping; /* that was found last, of the frames' */
 	struct identity who;
 	__u32 count; /* words so far */
 	__u16 kernel;
@@ -295,6 +308,14 @@ static __always_inline __u64 take_stack(void *ctx, struct pt_regs *regs, struct 
 	}
 	stack->busy = 0;
 	return number;
+}
+
+/* Whether user space has the words of a stack, and will keep them for a while. */
+static __always_inline bool is_told(__u64 number)
+{
+	__u64 *told = bpf_map_lookup_elem(&told_stacks, &number);
+
+	return told && bpf_ktime_get_ns() - *told < stack_again_ns;
 }
 
 /* -- Samples -------------------------------------------------------------------------------------------- */

@@ -14,35 +14,10 @@
 /* The kernel has bpf_loop() (Linux 5.17); else frame pointers are followed by the kernel. */
 const volatile bool unwind_loops = true;
 
-/* How the CFA is found: the address above the return address. Numbers are those of Cfa (layout/frame_rules.py). */
-enum unwind_cfa {
-	UNWIND_NONE = 0, /* no function is known here */
-	UNWIND_RSP = 1,
-	UNWIND_RBP = 2,
-	UNWIND_PLT = 3,
-	UNWIND_AT_RBP = 4,
-	UNWIND_AT_RSP = 5,
-	UNWIND_SIGNAL = 6,
-	UNWIND_END = 7,
-	UNWIND_UNSUPPORTED = 8,
-};
+#include "unwind_row.h"
+
 ENUM(unwind_cfa);
-
-/* Where the caller's rbp is. Numbers are those of Rbp (layout/frame_rules.py). */
-enum unwind_rbp {
-	UNWIND_RBP_SAME = 0,
-	UNWIND_RBP_AT_CFA = 1,
-	UNWIND_RBP_AT_RBP = 2,
-};
 ENUM(unwind_rbp);
-
-/* Offsets count 8 bytes. */
-struct unwind_row {
-	__u32 pc;  /* from this address of the file on */
-	__s16 cfa; /* offset */
-	__u8 rule; /* enum unwind_cfa, enum unwind_rbp << 4 */
-	__s8 rbp;  /* offset */
-};
 RECORD(unwind_row);
 
 #define BLOCK_ROWS  64 /* what one look into a map gives */
@@ -57,17 +32,6 @@ RECORD(unwind_block);
 #define MAPPING_STEPS	 15 /* as many bits as the number of mappings may have */
 #define FILE_STEPS	 18 /* ... of a file's blocks */
 
-/* Code of a process. */
-struct unwind_mapping {
-	__u64 start;
-	__u64 end;
-	__u64 bias;	/* address in the process, less that in the file */
-	__u32 file;	/* 0: there is no table */
-	__u32 blocks;	/* of the file */
-	__u32 mappings; /* of the process: the same in each */
-	__u8 why;	/* enum stack_end: why there is no table */
-	__u8 reserved[3];
-};
 RECORD(unwind_mapping);
 
 #define BPF_F_INNER_MAP (1U << 12) /* inner maps differ in size */
@@ -181,6 +145,44 @@ __attribute__((noinline)) __u64 find_row(__u32 file, __u32 blocks, __u32 pc)
 	}
 	at &= BLOCK_ROWS - 1;
 	return *(__u64 *)&block->rows[at];
+}
+
+/*
+ * Rows that were found: the same places of the same files are on most stacks, and looking one up takes twenty steps
+ * through memory. Files' numbers are never used again, so that nothing here goes out of date; a place is forgotten
+ * for another one. Two CPUs may write at once, or an interrupt in between: `check` holds for this row only.
+ */
+#define KNOWN_ROWS 16384
+
+struct known_row {
+	__u64 check; /* a hash of file and place, and the row */
+	__u64 row;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, KNOWN_ROWS);
+	__type(key, __u32);
+	__type(value, struct known_row);
+} known_rows SEC(".maps");
+
+/* find_row(), for most places in one step. */
+static __always_inline __u64 row_of(const struct unwind_mapping *mapping, __u64 pc)
+{
+	__u64 at = (__u64)mapping->file << 32 | (__u32)(pc - mapping->bias);
+	__u64 hash = mix(HASH_PRIME, at), row;
+	__u32 place = hash & (KNOWN_ROWS - 1);
+	struct known_row *known = bpf_map_lookup_elem(&known_rows, &place);
+
+	if (!known)
+		return 0;
+	row = known->row;
+	if (row && (known->check ^ row) == hash)
+		return row;
+	row = find_row(mapping->file, mapping->blocks, (__u32)at);
+	known->row = row;
+	known->check = hash ^ row;
+	return row;
 }
 
 /* -- Steps ---------------------------------------------------------------------------------------------- */
@@ -303,10 +305,24 @@ static __always_inline enum step by_row(struct stack *stack, __u64 word)
 #define TRAMPOLINE_PUSHES 24
 #define PAGE_BYTES	  4096
 
+#define INSTRUCTION_BYTES 15 /* of the longest */
+
+/* The thread executes a copy of a probed instruction, or has just done so: it is at the instruction itself. */
+static __always_inline bool leave_copy(struct stack *stack, struct task_struct *task)
+{
+	__u64 copy = BPF_CORE_READ(task, utask, xol_vaddr);
+
+	if (!stack->exact || !BPF_CORE_READ(task, utask, active_uprobe) || stack->ip < copy ||
+	    stack->ip > copy + INSTRUCTION_BYTES)
+		return false;
+	stack->ip += BPF_CORE_READ(task, utask, vaddr) - copy;
+	return true;
+}
+
 /*
  * A probed function returns to the kernel's trampoline, and where it would have returned to is in the kernel's list:
- * of a return address that lay at stack->sp - 8, or that a thread in the trampoline has come by. 1: went there.
- * Of its own for the verifier.
+ * of a return address that lay at stack->sp - 8, or that a thread in the trampoline has come by. Behind the trampoline
+ * are copies of probed instructions. 1: went to where the program itself is. Of its own for the verifier.
  */
 __attribute__((noinline)) int follow_probed(struct stack *stack)
 {
@@ -315,9 +331,11 @@ __attribute__((noinline)) int follow_probed(struct stack *stack)
 	__u64 trampoline = BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr);
 	__u64 low, high;
 
-	/* What was left by longjmp() is in the list still, at a place that means something else by now. */
 	if (!stack || !trampoline || stack->ip < trampoline || stack->ip >= trampoline + PAGE_BYTES)
 		return 0;
+	if (leave_copy(stack, task))
+		return 1;
+	/* What was left by longjmp() is in the list still, at a place that means something else by now. */
 	low = stack->sp - 8;
 	high = low;
 	if (stack->exact)
@@ -339,30 +357,36 @@ __attribute__((noinline)) int follow_probed(struct stack *stack)
 	return 0;
 }
 
+/* Into stack->mapping; 0: there is one. Neighbours on a stack are often of one file. */
+static __always_inline int mapping_of(struct stack *stack, __u64 pc)
+{
+	if (pc >= stack->mapping.start && pc < stack->mapping.end)
+		return 0;
+	return find_mapping(&stack->mapping, pc, stack->who.tgid);
+}
+
 /* One frame, which stack->ip is in, and on to its caller. Of its own for the verifier. */
 __attribute__((noinline)) int unwind_frame(struct stack *stack)
 {
-	struct unwind_mapping mapping = {};
-	__u64 pc, row;
+	__u64 pc;
 	int missing;
 
 	if (!stack)
 		return STEP_ENDED;
 	pc = stack->ip - !stack->exact;
-	missing = find_mapping(&mapping, pc, stack->who.tgid);
+	missing = mapping_of(stack, pc);
 	if (missing && follow_probed(stack)) {
-		pc = stack->ip - 1;
-		missing = find_mapping(&mapping, pc, stack->who.tgid);
+		pc = stack->ip - !stack->exact;
+		missing = mapping_of(stack, pc);
 	}
 	if (!push_word(stack, stack->ip))
 		return end_walk(stack, STACK_TOO_DEEP);
 	stack->user++;
 	if (stack->entered && stack->exact)
 		return by_entry(stack);
-	if (missing || !mapping.file)
-		return by_frame_pointer(stack, mapping.why);
-	row = find_row(mapping.file, mapping.blocks, (__u32)(pc - mapping.bias));
-	return by_row(stack, row);
+	if (missing || !stack->mapping.file)
+		return by_frame_pointer(stack, stack->mapping.why);
+	return by_row(stack, row_of(&stack->mapping, pc));
 }
 
 struct walk {
@@ -413,6 +437,8 @@ __attribute__((noinline)) int take_saved_registers(struct stack *stack)
 /* The same, or by `regs` of a probe on a function's entry. */
 static __always_inline void take_registers(struct stack *stack, struct pt_regs *regs)
 {
+	stack->mapping.start = 0; /* none */
+	stack->mapping.end = 0;
 	stack->exact = 1;
 	stack->pointed = 0;
 	stack->doubt = STACK_COMPLETE;

@@ -23,7 +23,24 @@ const volatile __u64 offcpu_least_ns = 1000000; /* shorter waits are passed over
 #define TASK_DEAD	     0x0080
 #define TASK_PARKED	     0x0040
 
+#define NR_FUTEX 202 /* arch/x86/entry/syscalls/syscall_64.tbl */
+
 #define THREAD_BYTES 16384 /* arch/x86: THREAD_SIZE, the least of all configurations */
+
+#define PLACES 4
+
+/* Where a thread left the CPU, and its stack there. */
+struct seen_place {
+	__u64 place; /* a hash; 0: none was seen */
+	__u64 stack;
+	__u64 walked_ns;
+};
+
+/* Walks so far. */
+struct budget {
+	__u64 window_ns;
+	__u64 walks; /* since */
+};
 
 struct wait {
 	__u64 since_ns; /* 0: on a CPU, or has not been seen to leave it */
@@ -32,11 +49,14 @@ struct wait {
 	__u32 waker;		 /* thread; 0: an interrupt, or unknown */
 	__u8 state;		 /* enum profile_state */
 	__u8 assumed;		 /* the stack is that of an earlier wait at this place */
-	__u8 reserved[2];
-	__u64 place; /* where the stack was walked last: a hash */
-	__u64 walked;
-	__u64 window_ns; /* walks since */
-	__u64 walks;
+	__u8 resumed; /* it goes on with the one before; told when that is known to have ended */
+	__u8 reserved;
+	__u64 begun_ns;	 /* of one that goes on: when the part that is not told began ... */
+	__u64 untold_ns; /* ... and how long it waited in that; 0: there is none */
+	__u64 back_ns;	 /* on a CPU since */
+	__u64 registers; /* where it left from: a hash; 0: that says nothing */
+	struct budget budget;
+	struct seen_place seen[PLACES];
 };
 
 /* What a thread waits for. The kernel frees it with the thread. */
@@ -48,42 +68,123 @@ struct {
 } waits SEC(".maps");
 
 /*
- * A walk takes up to 25 us, and some threads leave the CPU ten thousand times a second: a thread has so many in so
- * long. Beyond that it has one only where it leaves from another place, by its registers and the system call that it
- * is in; else it has the stack that was seen there last. A wait that is told under such a stack is counted.
+ * A walk takes up to 25 us, and some threads leave the CPU a thousand times a second, of a hundred in a process. Who
+ * leaves from a place that was walked lately has the stack that was found there. A place is where the registers are,
+ * the system call, the thread's state and the innermost Python frames. Callers of Python frames further out may be
+ * others by then; as places are walked again as often as a CPU has time for, they have their shares of the waits, as
+ * of any time that is sampled. Where no Python runs registers say too little: only a thread that has had its
+ * walks is taken to be where it was; a wait that is told under such a stack is counted.
  */
-#define WALKS	    8
-#define WALKS_IN_NS 10000000ULL
+#define WALKS	      8 /* of a thread, in this time, whatever it runs */
+#define AGAIN	      2 /* of a CPU, to places that are known */
+#define WALKS_IN_NS   10000000ULL
+#define KNOWN_MOST_NS 1000000000ULL
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct budget);
+} walks_again SEC(".maps");
+
+/* One more walk; whether there is that many. */
+static __always_inline bool spend(struct budget *budget, __u64 now, __u64 most)
+{
+	if (now - budget->window_ns >= WALKS_IN_NS) {
+		budget->window_ns = now;
+		budget->walks = 0;
+	}
+	return budget->walks++ < most;
+}
 
 /* Of its own for the verifier. (How deep the kernel's stack is says nothing: each system call begins it elsewhere.) */
-__attribute__((noinline)) __u64 place_of(struct wait *wait)
+__attribute__((noinline)) __u64 place_by_registers(__u8 state)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u64 first = (long)regs->orig_ax >= 0 ? regs->di : 0; /* argument: the lock, the file */
+	__u64 place = mix(mix(HASH_PRIME, regs->sp), regs->ip);
 
-	if (!wait)
-		return 0;
-	return mix(mix(mix(HASH_PRIME, BPF_CORE_READ(regs, sp)), BPF_CORE_READ(regs, ip)),
-		   BPF_CORE_READ(regs, orig_ax) << 8 | wait->state);
+	if (regs->orig_ax == NR_FUTEX)
+		first &= ~7ULL; /* a condition of glibc's has two, side by side, in turns */
+	return mix(mix(place, first), regs->orig_ax << 8 | state);
 }
 
-/* Of the thread that leaves. */
-static __always_inline __u64 stack_of_wait(void *ctx, struct wait *wait, struct identity who,
-					   __u64 now)
+/* With Python's frames; 0: the thread runs none. */
+static __always_inline __u64 place_by_frames(__u64 place, struct identity who)
 {
-	__u64 place = place_of(wait);
+	struct stack *stack = stack_at(LEVEL_SWITCH);
 
-	if (now - wait->window_ns >= WALKS_IN_NS) {
-		wait->window_ns = now;
-		wait->walks = 0;
+	if (!stack || stack->busy)
+		return 0;
+	stack->who = who;
+	stack->hash = place;
+	return place_in_python(stack) ? stack->hash : 0;
+}
+
+/* Where a place is kept, or else the one that was walked longest ago. */
+static __always_inline struct seen_place *seen_at(struct wait *wait, __u64 place)
+{
+	struct seen_place *oldest = &wait->seen[0];
+
+	for (int i = 0; i < PLACES; i++) {
+		if (wait->seen[i].place == place)
+			return &wait->seen[i];
+		if (wait->seen[i].walked_ns < oldest->walked_ns)
+			oldest = &wait->seen[i];
 	}
-	wait->assumed = wait->walks >= WALKS && place == wait->place;
-	if (!wait->assumed) {
-		wait->walks++;
-		wait->place = place;
-		wait->walked = take_stack(ctx, NULL, who, LEVEL_SWITCH);
+	return oldest;
+}
+
+/* The thread may be under another stack than it was at this place, and there is time to see. */
+static __always_inline bool is_due(struct wait *wait, const struct seen_place *seen, bool in_python,
+				   __u64 now)
+{
+	struct budget *budget;
+	__u32 zero = 0;
+
+	if (!in_python) {
+		wait->assumed = !spend(&wait->budget, now, WALKS);
+		return !wait->assumed;
 	}
-	return wait->walked;
+	if (now - seen->walked_ns >= KNOWN_MOST_NS)
+		return true;
+	budget = bpf_map_lookup_elem(&walks_again, &zero);
+	return budget && spend(budget, now, AGAIN);
+}
+
+/* The stack of the thread that leaves; `assumed` is set. */
+static __always_inline __u64 stack_of_wait(void *ctx, struct wait *wait, __u64 registers,
+					   struct identity who, __u64 now)
+{
+	__u64 in_python = place_by_frames(registers, who);
+	__u64 place = in_python ? in_python : registers;
+	struct seen_place *seen = seen_at(wait, place);
+
+	wait->assumed = false;
+	if (seen->place != place || !seen->stack || is_due(wait, seen, in_python, now)) {
+		seen->place = place;
+		seen->stack = take_stack(ctx, NULL, who, LEVEL_SWITCH);
+		seen->walked_ns = now;
+	}
+	return seen->stack;
+}
+
+/*
+ * Who waits for a lock with a limit tries again and again (CPython's interpreter lock: every 5 ms): that is one wait,
+ * with no more between its parts than this. It is told in parts, for others want to know of it meanwhile.
+ */
+#define RESUMED_NS 100000ULL
+#define PART_NS	   100000000ULL
+
+/* A thread that leaves again goes on with its last wait: for the same lock, and nobody ended that, but a timer. */
+static __always_inline bool goes_on(const struct wait *wait, __u64 registers, __u64 now)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	return registers == wait->registers && now - wait->back_ns < RESUMED_NS && !wait->waker &&
+	       wait->stack && wait->state == STATE_INTERRUPTIBLE && regs->orig_ax == NR_FUTEX &&
+	       regs->r10; /* its limit */
 }
 
 static __always_inline enum profile_state state_of(bool preempted, __u32 state)
@@ -116,9 +217,12 @@ static __always_inline bool is_own_doing(const void *ctx)
 	return (long)BPF_CORE_READ(regs, orig_ax) >= 0;
 }
 
-/* The wait of `task` from `since_ns` to `now`, which ended if it `returned`. Nothing of the current thread is told. */
-static __always_inline void tell_wait(struct task_struct *task, const struct wait *wait,
-				      __u64 since_ns, __u64 now, bool returned)
+/*
+ * The wait of `task` from `since_ns` to `until_ns`, `waited_ns` of which it was off the CPU, and which ended if it
+ * `returned`. Nothing of the current thread is told.
+ */
+static __always_inline void tell_wait(struct task_struct *task, struct wait *wait, __u64 since_ns,
+				      __u64 until_ns, __u64 waited_ns, bool returned)
 {
 	struct profile_sample *sample;
 
@@ -130,26 +234,48 @@ static __always_inline void tell_wait(struct task_struct *task, const struct wai
 	__builtin_memset(sample, 0, sizeof(*sample));
 	sample->head = wait->head;
 	sample->head.time_ns = since_ns;
-	sample->head.duration_ns = now - since_ns;
+	sample->head.duration_ns = until_ns - since_ns;
 	sample->head.returned = returned;
 	sample->stack = wait->stack;
-	sample->value = now - since_ns;
+	sample->value = waited_ns;
 	sample->other = wait->waker;
 	sample->state = wait->state;
 	if (wait->assumed)
 		count(COUNTER_WAIT_STACK_ASSUMED);
 	bpf_core_read_str(sample->name, sizeof(sample->name), &task->comm);
 	submit(sample);
+	if (is_told(wait->stack))
+		return;
+	wait->registers = 0; /* it is walked again, and told with that */
+	for (int i = 0; i < PLACES; i++)
+		if (wait->seen[i].stack == wait->stack)
+			wait->seen[i].place = 0;
+}
+
+/* What is left to be told of a wait that went on, and has ended. */
+static __always_inline void tell_ended(struct task_struct *task, struct wait *wait)
+{
+	__u64 waited_ns = __sync_lock_test_and_set(&wait->untold_ns, 0);
+
+	if (waited_ns)
+		tell_wait(task, wait, wait->begun_ns, wait->back_ns, waited_ns, true);
 }
 
 static __always_inline void leave(void *ctx, struct task_struct *task, bool preempted)
 {
 	__u32 state = BPF_CORE_READ(task, __state);
+	__u8 how = state_of(preempted, state);
+	__u64 now, registers;
 	struct identity who;
 	struct wait *wait;
-	__u64 now;
 
-	if (state & TASK_DEAD || !in_scope(&who) || is_kernel_thread())
+	if (state & TASK_DEAD) {
+		wait = bpf_task_storage_get(&waits, task, NULL, 0);
+		if (wait)
+			tell_ended(task, wait);
+		return;
+	}
+	if (!in_scope(&who) || is_kernel_thread())
 		return;
 	wait = bpf_task_storage_get(&waits, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!wait) {
@@ -157,10 +283,19 @@ static __always_inline void leave(void *ctx, struct task_struct *task, bool pree
 		return;
 	}
 	now = bpf_ktime_get_ns();
-	fill_head(&wait->head, PROFILE_OFF_CPU, who, now, now);
+	registers = place_by_registers(how);
+	wait->resumed = goes_on(wait, registers, now);
+	if (!wait->resumed || now - wait->begun_ns >= PART_NS)
+		tell_ended(task, wait);
+	if (!wait->untold_ns)
+		wait->begun_ns = now;
+	if (!wait->resumed) {
+		fill_head(&wait->head, PROFILE_OFF_CPU, who, now, now);
+		wait->registers = registers;
+		wait->state = how;
+		wait->stack = stack_of_wait(ctx, wait, registers, who, now);
+	}
 	wait->waker = 0;
-	wait->state = state_of(preempted, state);
-	wait->stack = stack_of_wait(ctx, wait, who, now);
 	wait->since_ns = now;
 }
 
@@ -175,8 +310,13 @@ static __always_inline void come_back(struct task_struct *task)
 	if (!since_ns)
 		return;
 	now = bpf_ktime_get_ns();
-	if (now - since_ns >= offcpu_least_ns)
-		tell_wait(task, wait, since_ns, now, true);
+	wait->back_ns = now;
+	if (now - since_ns < offcpu_least_ns)
+		return;
+	if (wait->resumed)
+		__sync_fetch_and_add(&wait->untold_ns, now - since_ns);
+	else
+		tell_wait(task, wait, since_ns, now, now - since_ns, true);
 }
 
 SEC("tp_btf/sched_switch")
@@ -189,7 +329,7 @@ int BPF_PROG(offcpu_switch, bool preempted, struct task_struct *previous, struct
 
 /* In the context of who wakes: a thread that is inside the kernel for it, or one that an interrupt came upon. */
 SEC("tp_btf/sched_waking")
-int BPF_PROG(offcpu_waking, struct task_struct *task)
+int BPF_PROG(waker_sample, struct task_struct *task)
 {
 	struct wait *wait = bpf_task_storage_get(&waits, task, NULL, 0);
 	struct profile_sample *sample;
@@ -205,6 +345,8 @@ int BPF_PROG(offcpu_waking, struct task_struct *task)
 	if (!in_scope(&who) || is_kernel_thread() || !is_own_doing(ctx))
 		return 0;
 	wait->waker = who.tid;
+	if (wait->resumed)
+		since_ns = wait->begun_ns;
 	stack = take_stack(ctx, NULL, who, LEVEL_SWITCH);
 	sample = begin_sample(PROFILE_WAKER, who, since_ns, now);
 	if (!sample)
@@ -230,11 +372,19 @@ int offcpu_tell(struct iterated_task *at)
 	if (!wait)
 		return 0;
 	since_ns = wait->since_ns;
-	if (!since_ns || now < since_ns || now - since_ns < offcpu_least_ns)
+	if (!since_ns || now < since_ns || now - since_ns < offcpu_least_ns) {
+		tell_ended(task, wait);
+		wait->begun_ns = since_ns ? since_ns : now;
 		return 0;
+	}
 	/* It may come back at this moment: one of us tells it. */
-	if (__sync_val_compare_and_swap(&wait->since_ns, since_ns, now) == since_ns)
-		tell_wait(task, wait, since_ns, now, false);
+	if (__sync_val_compare_and_swap(&wait->since_ns, since_ns, now) == since_ns) {
+		__u64 begun_ns = wait->resumed ? wait->begun_ns : since_ns;
+		__u64 before_ns = __sync_lock_test_and_set(&wait->untold_ns, 0);
+
+		wait->begun_ns = now;
+		tell_wait(task, wait, begun_ns, now, before_ns + now - since_ns, false);
+	}
 	return 0;
 }
 

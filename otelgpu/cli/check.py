@@ -30,18 +30,22 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Signal
 from otelgpu.export.destination import ConsoleDestination, FileDestination, parse_destination
 from otelgpu.export.settings import OtlpSettings
+from otelgpu.families import registry
+from otelgpu.families.base import Load
 from otelgpu.families.http.protocols import BUILT_IN, installed
-from otelgpu.kernel import features
+from otelgpu.kernel import features, profiling
 from otelgpu.kernel.attach import PROBES, hooks_of, places
 from otelgpu.kernel.kernel_btf import has_typed_tracepoint
 from otelgpu.kernel.libbpf import BpfError, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
+from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.symbols.fatbin import DECOMPRESSORS
 
 CONNECT_SECONDS: Final = 1.0
 KUBERNETES_SECONDS: Final = 5.0
 _PROCESS: Final = "process"  # the BPF object that follows processes and mappings; every session loads it
 _PROCESS_RING_BYTES: Final = 1 << 20
+_PROFILE: Final = "profile"  # that of profiles, which a session goes on without
 
 
 # -- The machine -----------------------------------------------------------------------------------------
@@ -162,18 +166,20 @@ def _return_probes(config: Config, *, able: bool) -> Finding:
 def load_families(
     config: Config, stack: ExitStack, *, able: bool
 ) -> tuple[list[Finding], list[LoadedFamily]]:
-    """Load every selected family's object, for as long as ``stack`` is open."""
+    """Load the objects of all families, for as long as ``stack`` is open."""
     found, loaded = [], []
-    selected = families_of(config)
-    for name in (_PROCESS, *selected):
-        needed = name not in selected or selected[name].at_once(selected)
+    for name, needed in _to_load(config).items():
         try:
             image = read_image(name)
             if not able:
                 found.append(_family(name, None, "not tried: see above", needed=needed))
                 continue
             size = _PROCESS_RING_BYTES if name == _PROCESS else config.ring_bytes
-            family = load_family(image, knobs={}, ring_bytes=size)
+            family = (
+                _load_profile(image, size)
+                if name == _PROFILE
+                else load_family(image, knobs={}, ring_bytes=size)
+            )
         except OtelgpuError as error:
             found.append(_family(name, False, error.message, error.hint, needed=needed))
             continue
@@ -183,16 +189,34 @@ def load_families(
     return found, loaded
 
 
+def _to_load(config: Config) -> dict[str, bool]:
+    """Objects that a session or another command may load → whether a session cannot begin without it."""
+    selected = families_of(config)
+    needed = {name: name != _PROFILE and each.at_once(selected) for name, each in selected.items()}
+    asked = [name for name, each in registry.families().items() if each.load is Load.ASKED]
+    return {_PROCESS: True, **needed, **{name: False for name in asked if name not in selected}}
+
+
+def _load_profile(image: Image, ring_bytes: int) -> LoadedFamily:
+    settings = ProfileSettings(kinds=frozenset(ProfileKind))
+    return load_family(
+        image,
+        knobs=profiling.knobs(settings),
+        ring_bytes=ring_bytes,
+        wanted=profiling.wanted(settings.kinds),
+    )
+
+
 def look_for_families(config: Config) -> list[Finding]:
-    """Whether every selected family's object is there."""
+    """Whether the objects of all families are there."""
     found = []
-    for name in (_PROCESS, *families_of(config)):
+    for name, needed in _to_load(config).items():
         try:
             read_image(name)
         except BpfError as error:
-            found.append(_family(name, False, error.message, error.hint, needed=True))
+            found.append(_family(name, False, error.message, error.hint, needed=needed))
         else:
-            found.append(_family(name, None, "the object is there; not loaded", needed=True))
+            found.append(_family(name, None, "the object is there; not loaded", needed=needed))
     return found
 
 
@@ -387,7 +411,7 @@ def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str])
         if config.kubernetes_api:
             machine = [*machine, _kubernetes(names)]
         families, loaded = load_families(config, stack, able=able)
-        images = _images(selected)
+        images = _images(registry.select((*selected, "torch")))  # which is told of, asked for or not
         # OpenSSL is judged by itself, every program has the C library, and a provider's functions have no names.
         wanted = {
             stem: symbols

@@ -29,6 +29,7 @@ from otelgpu.families.probe import family_of
 from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.live import LiveSettings
+from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.resource import AttributeValue
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE: Final = "file:otelgpu.jsonl"
 PLUGIN_BYTES: Final = 16 << 20
+_WHOLE_RING_HZ: Final = 99
 """Where a protocol plug-in is installed: bytes of a connection that speaks none of the built-in protocols which are
 shown to it. More would let a bulk transfer that is nobody's crowd out what is followed."""
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -250,8 +252,11 @@ def openings(config: Config, environ: Mapping[str, str], *, needed: bool = True)
 def families_of(config: Config) -> dict[str, Family]:
     """What is observed: what was selected, what profiles need, and a user's probes."""
     found = registry.select(config.families)
-    if config.profiles and "profile" not in found:
-        found = registry.select((*found, "profile"))
+    asked = {"profile"} if config.profiles else set()
+    if ProfileKind.MEM in profiling(config).kinds and not config.families:
+        asked.add("torch")
+    if asked - found.keys():
+        found = registry.select((*found, *asked))
     probes = user_probes(config)
     return found | {"probe": family_of(probes)} if probes else found
 
@@ -305,7 +310,7 @@ def describer(config: Config, environ: Mapping[str, str]) -> Describer:
 def live_settings(config: Config, shared: Describer | None = None) -> LiveSettings:
     """How the live source is set up. ``shared``: of the source beside it."""
     return LiveSettings(
-        ring_bytes={},
+        ring_bytes=_smaller_rings(config),
         default_ring_bytes=config.ring_bytes,
         hold_on_load=config.hold_on_load,
         return_probes={"auto": None, "on": True, "off": False}[config.return_probes],
@@ -322,6 +327,14 @@ def live_settings(config: Config, shared: Describer | None = None) -> LiveSettin
         ),
         meanwhile=lambda: _import_the_rest(config),
     )
+
+
+def _smaller_rings(config: Config) -> dict[str, int]:
+    """Where fewer records come than a whole ring is for: every page of a ring is resident memory."""
+    if config.profiles != ("cpu",):  # other kinds have records whenever something happens
+        return {}
+    share = config.ring_bytes * config.profile_frequency_hz // _WHOLE_RING_HZ
+    return {"profile": min(max(1 << share.bit_length(), 65_536), config.ring_bytes)}
 
 
 def _import_the_rest(config: Config) -> None:

@@ -57,7 +57,7 @@ _FAMILY: Final = "profile"
 _OF_KINDS: Final = {
     ProfileKind.CUDA: ("cuda",),
     ProfileKind.KERNEL: ("cuda",),
-    ProfileKind.MEM: ("cuda",),
+    ProfileKind.MEM: ("cuda", "torch"),
     ProfileKind.NCCL: ("cuda", "nccl"),
     ProfileKind.VERBS: ("verbs",),
 }
@@ -122,6 +122,8 @@ def attach(request: Request, scope: Scope, *, starts_program: bool = False) -> A
     config, memory = request.config, MemoryExporter()
     source = LiveSource(families_of(config), scope, live_settings(config))
     try:
+        if _FAMILY not in source.rings:
+            raise OtelgpuError("nothing can be profiled on this kernel", "otelgpu check tells what it lacks")
         tell_missing()
         wanted = openings(config, os.environ, needed=False)
         files = {
@@ -255,7 +257,7 @@ def profile_processes(request: Request, pids: tuple[int, ...]) -> int:
         if not Path(f"/proc/{tgid}").exists():
             raise OtelgpuError(f"there is no process {tgid}")
     what = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
-    with wiring.Interrupts() as interrupts:
+    with wiring.Interrupts(abandon=request.outputs.close) as interrupts:
         if not _waited(request.delay_s, interrupts.fd):
             return 130
         members = dict.fromkeys(member for tgid in pids for member in (tgid, *descendants(tgid)))
@@ -279,11 +281,12 @@ def profile_container(request: Request, container: str) -> int:
         )
     scope = agent_scope(structs.replace(request.config, containers=(container,), executables=(), cgroups=()))
     what = f"container {container[:12]}"
-    with wiring.Interrupts() as interrupts:
+    with wiring.Interrupts(abandon=request.outputs.close) as interrupts:
         if not _waited(request.delay_s, interrupts.fd):
             return 130
         attached = attach(request, scope)
         with closing(attached.source):
+            attached.source.settle([tgid for tgid in list_processes() if _is_in(tgid, container)], SETTLE_S)
             attached.source.observe_running()
             memory = take(request, attached, what, interrupts)
     write(request, memory, what)
@@ -304,7 +307,8 @@ def profile_program(request: Request, argv: tuple[str, ...]) -> int:
     except BaseException:
         child.abandon()
         raise
-    with wiring.Interrupts(forwarding(child)) as interrupts, ExitStack() as stack:
+    ending = wiring.Interrupts(forwarding(child), abandon=request.outputs.close)
+    with ending as interrupts, ExitStack() as stack:
         if attached is not None:
             stack.enter_context(closing(attached.source))
         child.start()
@@ -443,6 +447,8 @@ def profile(
     )
     seconds = duration if duration is not None or command else DEFAULT_SECONDS
     with Outputs(outputs) as files:
+        if files.want_calls:
+            config = structs.replace(config, detail="all")
         request = Request(config=config, seconds=seconds, delay_s=delay, outputs=files, quiet=quiet)
         if command:
             code = profile_program(request, command)

@@ -78,6 +78,13 @@ class Outputs:
     def __len__(self) -> int:
         return len(self._files)
 
+    @property
+    def want_calls(self) -> bool:
+        """Whether one of them is to show each call by itself: equal ones are not to be folded into one span."""
+        from otelgpu.render.format import format_of
+
+        return any(format_of(file.path.name).wants_calls for file in self._files)
+
     def __str__(self) -> str:
         return ", ".join(str(file.path) for file in self._files)
 

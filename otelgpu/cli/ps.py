@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import click
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -38,6 +39,9 @@ PATIENCE_S: Final = 5.0
 _FAMILIES: Final = ("cuda", "nccl", "verbs")  # whose libraries make a process worth telling
 _CALLS: Final = ("libcuda", "libcudart")
 _WIDE: Final = 400  # columns of what is written to no terminal: a process a line
+_TITLES: Final = ("PID", "device", "memory", "container", "pod", "command")
+_BETWEEN: Final = 2  # columns between two
+_LEAST: Final = 20  # columns of a command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,20 +219,20 @@ def row_of(facts: ProcessFacts, uses: tuple[Use, ...], libraries: tuple[str, ...
 def write_table(rows: Sequence[Row], note: str, console: Console) -> None:
     """A row a process, under it the command that profiles it."""
     if rows:
-        table = Table(box=None, pad_edge=False)
-        for title in ("PID", "device", "memory", "container", "pod", "command"):
-            table.add_column(
-                title,
-                justify="right" if title in ("PID", "memory") else "left",
-                overflow="ellipsis",
-                no_wrap=True,
-            )
-        for row in rows:
-            table.add_row(*(Text(printable(cell)) for cell in _cells(row)))
+        cells = [_TITLES, *([printable(cell) for cell in _cells(row)] for row in rows)]
+        *others, longest = (max(map(cell_len, column)) for column in zip(*cells, strict=True))
+        # The command gives way, however long it is: Rich would take of all columns alike.
+        room = max(console.width - sum(others) - _BETWEEN * len(_TITLES), _LEAST)
+        table = Table(box=None, padding=(0, _BETWEEN, 0, 0))
+        for title, width in zip(_TITLES, (*others, min(longest, room)), strict=True):
+            justify: JustifyMethod = "right" if title in ("PID", "memory") else "left"
+            table.add_column(title, justify=justify, overflow="ellipsis", no_wrap=True, width=width)
+        for row in cells[1:]:
+            table.add_row(*map(Text, row))
         console.print(table)
         console.print("To profile:" if len(rows) == 1 else "To profile one of them:")
-        for row in rows:
-            console.print(f"  {row.profile}", soft_wrap=True)
+        for each in rows:
+            console.print(f"  {each.profile}", soft_wrap=True)
     else:
         console.print("no process uses a GPU, or has a library of CUDA, NCCL or libibverbs mapped")
     if note:

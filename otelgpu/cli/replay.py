@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
 from otelgpu.cli.observe import print_summary
 from otelgpu.cli.options import configure, openings, output_options
@@ -48,6 +49,8 @@ def replay(capture: Path, outputs: tuple[str, ...], quiet: bool, **options: Any)
     options["export"] = (*options["export"], *files)
     config = configure(options)
     with Outputs(pictures) as drawn:
+        if drawn.want_calls and options["detail"] is None:
+            config = structs.replace(config, detail="all")
         others = [opening.open() for opening in openings(config, os.environ, needed=not pictures)]
         memory, outcome = replay_capture(capture, config, others)
         if pictures:

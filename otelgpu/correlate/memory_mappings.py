@@ -1,10 +1,10 @@
-"""Physical memory of the virtual-memory API: it lives until its handle is released and it is mapped nowhere.
+"""Physical memory of the virtual-memory API: it lives until its handles are released and it is mapped nowhere.
 
 In: cuMemCreate, cuMemRetainAllocationHandle, cuMemRelease, cuMemMap and cuMemUnmap of one process, in order of
 their effect. Out: the allocations that came to their end. Pure.
 
 >>> space = AddressSpace()
->>> space.create(7, Physical(size=4096, origin=0, handles={7: 1}))
+>>> space.create(7, Physical(size=4096, origin=0), 1)
 >>> space.map(0x1000, 4096, 7, 2), space.release(7)  # still mapped: nothing ends
 (([], True), [])
 >>> [ended.size for ended in space.unmap(0x1000, 4096, 4)]
@@ -17,14 +17,21 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 
 
+@dataclass(slots=True)
+class Handle:
+    """A number that an allocation goes by, until it was released as often as it was given."""
+
+    since_ns: int
+    references: int = 1
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Physical:
-    """One allocation of physical memory. ``handles`` are the numbers that it goes by, and since when."""
+    """One allocation of physical memory."""
 
     size: int
     origin: int
-    handles: dict[int, int]
-    references: int = 1
+    handles: dict[int, Handle] = field(default_factory=dict)  # by number
     pieces: int = 0  # of the address space that it is mapped at
 
 
@@ -46,15 +53,19 @@ class AddressSpace:
     def __len__(self) -> int:
         return len(self.handles) + len(self._starts)
 
-    def create(self, handle: int, memory: Physical) -> None:
+    def create(self, handle: int, memory: Physical, time_ns: int) -> None:
         """A new allocation goes by ``handle``, which must be free: see :meth:`forget`."""
+        memory.handles[handle] = Handle(time_ns)
         self.handles[handle] = memory
 
-    def forget(self, handle: int) -> list[Physical]:
-        """The number was given to another allocation: what it meant has been released, unseen."""
-        memory = self.handles[handle]
-        memory.references = 1
-        return self.release(handle)
+    def forget(self, handle: int) -> tuple[list[Physical], int]:
+        """The number was given to another allocation: so often has it been released unseen, which ended these.
+
+        Other numbers of what it meant are not concerned.
+        """
+        memory = self.handles.pop(handle)
+        references = memory.handles.pop(handle).references
+        return _ended(memory), references
 
     def retain(self, handle: int, address: int, time_ns: int) -> bool:
         """One more reference to what is mapped at ``address``, by ``handle``; False if nothing is known there.
@@ -64,21 +75,22 @@ class AddressSpace:
         memory = self.at(address)
         if memory is None:
             return False
-        memory.references += 1
-        memory.handles.setdefault(handle, time_ns)
-        self.handles[handle] = memory
+        known = memory.handles.get(handle)
+        if known is not None:
+            known.references += 1
+        else:
+            self.create(handle, memory, time_ns)
         return True
 
     def release(self, handle: int) -> list[Physical]:
-        """One reference less to what goes by ``handle``, which must be known: what came to its end."""
+        """One reference less by ``handle``, which must be known: what came to its end."""
         memory = self.handles[handle]
-        memory.references -= 1
-        if memory.references:
+        known = memory.handles[handle]
+        known.references -= 1
+        if known.references:
             return []
-        for name in memory.handles:
-            if self.handles.get(name) is memory:
-                del self.handles[name]
-        return [] if memory.pieces else [memory]
+        del self.handles[handle], memory.handles[handle]
+        return _ended(memory)
 
     def map(self, address: int, size: int, handle: int, time_ns: int) -> tuple[list[Physical], bool]:
         """Map: what came to its end because it had lain there, and whether the handle is known."""
@@ -111,7 +123,7 @@ class AddressSpace:
             left += kept
         self._starts[first:last] = [start for start, _ in left]
         self._pieces.update(left)
-        return [memory for memory in touched.values() if not memory.pieces and not memory.references]
+        return [memory for touched_one in touched.values() for memory in _ended(touched_one)]
 
     def at(self, address: int) -> Physical | None:
         """What is mapped at an address."""
@@ -120,3 +132,8 @@ class AddressSpace:
             return None
         piece = self._pieces[self._starts[position]]
         return piece.memory if address < piece.end else None
+
+
+def _ended(memory: Physical) -> list[Physical]:
+    """It, if nothing refers to it any more."""
+    return [] if memory.handles or memory.pieces else [memory]

@@ -244,8 +244,7 @@ class ProcessMemory:
         """One more reference to the physical memory that is mapped at ``address``, by ``handle``."""
         before, memory = self._space.handles.get(handle), self._space.at(address)
         if before is not None and memory is not None and before is not memory:
-            self._end(self._space.forget(handle))
-            self._owe(_HANDLES, handle, time_ns)
+            self._forget(handle, time_ns)
         if not self._space.retain(handle, address, time_ns):
             self._counters["handle_unknown"] += 1
 
@@ -387,21 +386,26 @@ class ProcessMemory:
     def _create(self, time_ns: int, handle: int, size: int, site: Site) -> None:
         before = self._space.handles.get(handle)
         if before is not None:
-            if time_ns < before.handles[handle]:
+            if time_ns < before.handles[handle].since_ns:
                 self._pass_through(site, size)
                 return
-            self._end(self._space.forget(handle))
-            self._owe(_HANDLES, handle, time_ns)
+            self._forget(handle, time_ns)
         elif len(self._space) >= PIECES:
             self._counters["allocation_not_kept"] += 1
             return
-        memory = Physical(size=size, origin=site.index, handles={handle: time_ns})
-        self._space.create(handle, memory)
+        self._space.create(handle, Physical(size=size, origin=site.index), time_ns)
         self._hold(site, size)
+
+    def _forget(self, handle: int, time_ns: int) -> None:
+        """The number was given to another allocation: its releases are still to be told."""
+        ended, references = self._space.forget(handle)
+        self._end(ended)
+        for _ in range(references):
+            self._owe(_HANDLES, handle, time_ns)
 
     def _release(self, time_ns: int, handle: int) -> None:
         memory = self._space.handles.get(handle)
-        if memory is not None and memory.handles[handle] <= time_ns:
+        if memory is not None and memory.handles[handle].since_ns <= time_ns:
             self._end(self._space.release(handle))
         elif not self._pay(_HANDLES, handle):
             self._counters["free_unknown"] += 1

@@ -92,8 +92,30 @@ class _Worker:
 
 
 @dataclass(slots=True)
+class _Made:
+    """A thread's objects that nobody waited for, oldest first: when each was made, and for which request."""
+
+    times: list[int] = field(default_factory=list)
+    exchanges: list[int] = field(default_factory=list)
+
+    def drop(self, place: int) -> None:
+        del self.times[place], self.exchanges[place]
+
+    def of(self, exchange: int) -> tuple[int, int] | None:
+        """Places of the first and the last of a request; None: there is none."""
+        if exchange not in self.exchanges:
+            return None
+        return self.exchanges.index(exchange), len(self.exchanges) - 1 - self.exchanges[::-1].index(exchange)
+
+    def since(self, time_ns: int) -> tuple[int, int] | None:
+        """The same of those made from then on."""
+        first = bisect_left(self.times, time_ns)
+        return (first, len(self.times) - 1) if first < len(self.times) else None
+
+
+@dataclass(slots=True)
 class _Process:
-    made: dict[int, list[int]] = field(default_factory=dict)  # thread → objects that nobody waited for
+    made: dict[int, _Made] = field(default_factory=dict)  # by thread
     blind_ns: int = 0  # some that were made by then are not kept
     shares_until_ns: int = 0  # what threads wait for may be no result
 
@@ -138,38 +160,39 @@ class Returns:
 
     def _make(self, event: Handoff) -> None:
         process = self._processes.setdefault(event.tgid, _Process())
-        made = process.made.setdefault(event.tid, [])
-        made.append(event.time_ns)
-        if len(made) > _OBJECTS:
-            made[:] = self._due(event.tid, made, event.time_ns)
-        if len(made) > _OBJECTS:
-            del made[0]
+        made = process.made.setdefault(event.tid, _Made())
+        made.times.append(event.time_ns)
+        made.exchanges.append(self._claimed.owner(event.tid, event.time_ns))
+        if len(made.times) > _OBJECTS:
+            self._keep_due(event.tid, made, event.time_ns)
+        if len(made.times) > _OBJECTS:
+            made.drop(0)
             process.blind_ns = event.time_ns
 
-    def _due(self, tid: int, made: list[int], now_ns: int) -> list[int]:
-        """Objects that segments which are not judged yet may have to do with."""
-        return [
-            time_ns for time_ns in made if self._may_be_due(tid, time_ns, now_ns - HELD_NS - 2 * SETTLED_NS)
-        ]
+    def _keep_due(self, tid: int, made: _Made, now_ns: int) -> None:
+        """Drop objects that segments which are not judged yet can have nothing to do with."""
+        at_ns = now_ns - HELD_NS - 2 * SETTLED_NS
+        young = bisect_left(made.times, at_ns - SETTLED_NS)
+        exchange = self._claimed.owner(tid, at_ns) if young else 0
+        for place in reversed(range(young)):
+            if not exchange or made.exchanges[place] != exchange:
+                made.drop(place)
 
     def _await(self, event: Handoff) -> None:
         tid = event.tid
         process = self._processes.get(event.tgid)
         self._waits.pop(tid, None)
-        if process is None or not (made := process.made.get(tid)):
+        if process is None or (made := process.made.get(tid)) is None or not made.times:
             return
-        made.pop()  # what it waits at
+        made.drop(-1)  # what it waits at
         exchange = max(self._claimed.owner(tid, event.time_ns), 0)
         worker = self._workers.get(tid)
         since = worker.returned if worker is not None else event.time_ns
-        objects = [
-            time_ns
-            for time_ns in made
-            if (self._claimed.owner(tid, time_ns) == exchange if exchange else time_ns >= since)
-        ]
-        if objects:
-            made.remove(objects[-1])  # of several it may be any: the longest due stays
-            self._waits[tid] = _Wait(event.time_ns, objects[0], exchange)
+        objects = made.of(exchange) if exchange else made.since(since)
+        if objects is not None:
+            first, last = objects
+            self._waits[tid] = _Wait(event.time_ns, made.times[first], exchange)
+            made.drop(last)  # of several it may be any: the longest due stays
         elif exchange:
             process.shares_until_ns = event.time_ns + SHARES_NS
 
@@ -220,20 +243,24 @@ class Returns:
         if process is None:
             return False
         return segment.start <= max(process.blind_ns, process.shares_until_ns) or any(
-            time_ns <= segment.end
-            and self._may_be_due(tid, time_ns, segment.start)
-            and self._claimed.owner(tid, time_ns) != segment.exchange
+            self._has_due(tid, made, segment)
             for tid, made in process.made.items()
-            if tid != found.worker
-            for time_ns in made
+            if made.times and tid != found.worker
         )
 
-    def _may_be_due(self, tid: int, made_ns: int, at_ns: int) -> bool:
-        """Whether work for an object may still have been under way: until its request is answered."""
-        if made_ns + SETTLED_NS >= at_ns:
+    def _has_due(self, tid: int, made: _Made, segment: _Segment) -> bool:
+        """Whether work for one of these, not of the segment's request, may have been under way inside the segment.
+
+        That is until the object's request is answered, and for :data:`SETTLED_NS` at least.
+        """
+        last = bisect_right(made.times, segment.end)
+        young = bisect_left(made.times, segment.start - SETTLED_NS, hi=last)
+        if made.exchanges[young:last].count(segment.exchange) != last - young:
             return True
-        exchange = self._claimed.owner(tid, made_ns)
-        return exchange != 0 and self._claimed.owner(tid, at_ns) == exchange
+        if not young:
+            return False
+        exchange = self._claimed.owner(tid, segment.start)
+        return exchange not in (0, segment.exchange) and exchange in made.exchanges[:young]
 
     def _is_adopted(self, found: _Return) -> bool:
         """A worker's worker: once it is known for whom that one worked, so is this."""
@@ -288,8 +315,9 @@ class Returns:
         for tid in [tid for tid, wait in self._waits.items() if wait.began < time_ns]:
             del self._waits[tid]
         for process in self._processes.values():
-            due = ((tid, self._due(tid, made, self._judged_ns)) for tid, made in process.made.items())
-            process.made = {tid: made for tid, made in due if made}
+            for tid, made in process.made.items():
+                self._keep_due(tid, made, self._judged_ns)
+            process.made = {tid: made for tid, made in process.made.items() if made.times}
 
     def forget_process(self, tgid: int) -> None:
         """A process ended."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 import numpy as np
@@ -135,6 +135,7 @@ class StepCalls:
         return roles
 
 
+@lru_cache(maxsize=1024)  # engines and training each ask of all functions
 def _role_of(name: str) -> Role:
     return next((role for pattern, role in _NAMES if pattern.fullmatch(name)), Role.OTHER)
 

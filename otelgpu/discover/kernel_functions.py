@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from otelgpu.kernel.heap import give_back
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame
 from otelgpu.symbols.kernel_symbols import KernelSymbols
@@ -72,4 +73,5 @@ class KernelFunctions:
         if self._symbols is None or len(found):
             self._symbols = found
             self._frames.clear()
+        give_back()  # the text was read in many times the memory that is kept of it
         return self._symbols

@@ -72,6 +72,9 @@ class Ahead(Protocol):
     def prepare(self, path: Path) -> object:
         """A program is about to load a file."""
 
+    def hurry(self, tgid: int) -> object:
+        """A process has samples: what it waits for comes before what others may need."""
+
     def settle(self, seconds: float) -> object:
         """Wait until what is under way is done, at most so long."""
 
@@ -116,6 +119,8 @@ class ProfileWatcher:
         for tgid in values_of(np.ascontiguousarray(batch.heads["tgid"])):
             if tgid not in self._seen:
                 self._see(tgid)
+            if self._ahead is not None:
+                self._ahead.hurry(tgid)
         if batch.kind == STACK:
             self._namer.add(batch.records)
 

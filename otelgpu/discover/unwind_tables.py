@@ -1,10 +1,10 @@
 """Tables by which BPF unwinds the stacks of observed processes; see bpf/profile/unwind.h.
 
 In: processes as they are met, map something or end. Out: entries of the maps ``unwind_processes`` and ``unwind_files``.
-Reading an ``.eh_frame`` takes tens of milliseconds to seconds: a thread of its own does it, and until a table is there
-stacks are walked by frame pointers and say so. What callers do here only queues. A file is read once for all processes
-that map it, and its table is kept for some time after the last has ended. Both memories are bounded: files without a
-table for lack of room are counted.
+A table is made by a process of its own (:mod:`otelgpu.discover.unwinder`), in milliseconds; a thread waits for it, and
+until it is there stacks are walked by frame pointers and say so. What callers do here only queues. A file is read once
+for all processes that map it, and its table is kept for some time after the last has ended. Both memories are bounded:
+files without a table for lack of room are counted. No table is held here: rows go to the kernel as they come.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ import numpy as np
 
 from otelgpu.discover.elf_files import open_elf, open_mapping
 from otelgpu.discover.maps import Mapping, executable_mappings, read_maps
-from otelgpu.kernel.heap import give_back
+from otelgpu.discover.unwinder import ROW_BYTES, Rows, Unwinder, UnwinderError
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.kernel.nested_maps import MapOfArrays
-from otelgpu.layout.eh_frame import UnwindTable, read_unwind_table
+from otelgpu.layout.eh_frame import find_frames
 from otelgpu.layout.elf import ElfError, ElfImage, Load
-from otelgpu.layout.frame_rules import ROW
 
 _log = logging.getLogger("otelgpu.discover")
 
 NO_TABLE: Final = "unwind_table_missing"
 UNREADABLE: Final = "unwind_file_unreadable"
 DAMAGED: Final = "unwind_functions_damaged"
+NOT_MADE: Final = "unwind_table_not_made"
 TABLES_FULL: Final = "unwind_tables_full"
 PROCESSES_FULL: Final = "unwind_processes_full"
 REASONS: Final[Named[str, str]] = {
     NO_TABLE: "a mapped file without a readable .eh_frame: stacks through it are walked by frame pointers",
     UNREADABLE: "a mapped file that could not be opened: likewise",
     DAMAGED: "functions whose .eh_frame entry makes no sense: stacks end there",
+    NOT_MADE: "a mapped file by which the program that makes tables was ended, or that it took too long for: likewise",
     TABLES_FULL: "a mapped file whose unwind table has no room: stacks through it are walked by frame pointers",
     PROCESSES_FULL: "a process beyond those whose mappings are kept: its stacks are walked by frame pointers",
 }
@@ -53,15 +54,16 @@ MAX_ROWS: Final = 8 << 20
 """Of all files together, 8 bytes each in the kernel."""
 
 _UNUSED_ROWS: Final = 1 << 20  # of files that no process has mapped any more
+_UNUSED_FILES: Final = 128
 _MAX_PROCESSES: Final = 8000  # UNWIND_PROCESSES, with room for some that are being replaced
 _MAX_FILES: Final = 4000
 _MAX_MAPPINGS: Final = (1 << 15) - 1  # MAPPING_STEPS
 _TELL_AFTER_S: Final = 0.25  # what was read so long is told at once, before more is read
 _VDSO: Final = "[vdso]"
-_GIVE_BACK_S: Final = 2.0
 _WANTED: Final = ("libc.", "libc-", "ld-", "libpython", "libstdc++", "libcuda", "libnccl", _VDSO)
 _TURN_S: Final = 0.2  # of a process, while others wait
 _SETTLE_S: Final = 0.1  # processes map libraries one after the other
+_MAX_UNPUT: Final = 64  # each is a descriptor
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 FileKey = tuple[int, ...]
@@ -88,7 +90,14 @@ class _File:
 class UnwindTables:
     """One family's."""
 
-    def __init__(self, loaded: LoadedFamily, *, max_rows: int = MAX_ROWS, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        loaded: LoadedFamily,
+        *,
+        max_rows: int = MAX_ROWS,
+        proc: Path = Path("/proc"),
+        unwinder: Unwinder | None = None,
+    ) -> None:
         btf = loaded.image.btf
         self._block, self._entry = btf.dtype("unwind_block"), btf.dtype("unwind_mapping")
         ends = btf.enumerators("stack_end")
@@ -99,17 +108,13 @@ class UnwindTables:
         self._files: OrderedDict[FileKey, _File] = OrderedDict()  # those used least lately first
         self._known: dict[int, set[FileKey]] = {}
         self._rows = 0
-        self._unput: dict[
-            int, bytes
-        ] = {}  # tables that the kernel is still to be given, before who uses them
+        self._unwinder = unwinder if unwinder is not None else Unwinder()
+        self._unput: dict[int, int] = {}  # arrays by number, which come before who uses them
         self._last_number = 0
         self._counters: Counter[str] = Counter()
-        self._vdso: UnwindTable | None = None
         self._changed = threading.Condition()
         self._due: OrderedDict[int, float] = OrderedDict()  # tgid → when to look at it; 0.0: it has ended
         self._ahead: deque[Path] = deque()
-        self._read_rows = 0  # since memory was given back
-        self._given_back_s = -_GIVE_BACK_S
         self._seen: set[int] = set()
         self._busy = self._closed = False
         self._thread: threading.Thread | None = None
@@ -137,6 +142,12 @@ class UnwindTables:
             if tgid in self._seen and tgid not in self._due:
                 self._queue(tgid, time.monotonic() + _SETTLE_S)
 
+    def hurry(self, tgid: int) -> None:
+        """It has samples: if it is to be looked at, before those that may have some (at the start a whole host)."""
+        with self._changed:
+            if tgid in self._due:
+                self._due.move_to_end(tgid, last=False)
+
     def prepare(self, path: Path) -> None:
         """A program is about to load a file: its table is made before."""
         with self._changed:
@@ -163,9 +174,11 @@ class UnwindTables:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._unwinder.close()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self._let_go(self._unput)
 
     # -- The thread ------------------------------------------------------------------------------------
 
@@ -184,9 +197,6 @@ class UnwindTables:
 
     def _run(self) -> None:
         while True:
-            if self._is_wasteful():
-                self._read_rows, self._given_back_s = 0, time.monotonic()
-                give_back()  # tables are read in many times the memory that they take
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
@@ -201,15 +211,13 @@ class UnwindTables:
                     found = next((tgid for tgid, at in self._due.items() if at <= now), None)
                     if found is None:
                         soonest = min(self._due.values(), default=None)
-                        self._changed.wait(self._at_most(None if soonest is None else soonest - now))
-                        if self._is_wasteful():
-                            break
+                        self._changed.wait(None if soonest is None else max(soonest - now, 0.0))
                 at = self._due.pop(found) if found is not None else 0.0
                 self._busy = True
             try:
-                if path is not None:
-                    self._read_ahead(path)
                 if found is None:
+                    assert path is not None, "one of them was found"
+                    self._read_ahead(path)
                     continue
                 if at <= 0.0:
                     self._drop(found)
@@ -218,16 +226,6 @@ class UnwindTables:
             except BpfError as error:  # the kernel has no memory, or the object is gone
                 _log.warning("no unwind tables for process %d: %s", found, error)
                 self._count(TABLES_FULL)
-
-    def _is_wasteful(self) -> bool:
-        """Whether memory that tables were read in is to be given back now."""
-        return self._read_rows > 0 and time.monotonic() - self._given_back_s > _GIVE_BACK_S
-
-    def _at_most(self, wait_s: float | None) -> float | None:
-        longest = _GIVE_BACK_S if self._read_rows else None
-        if wait_s is None or (longest is not None and longest < wait_s):
-            return longest
-        return max(wait_s, 0.0)
 
     def _count(self, reason: str, amount: int = 1) -> None:
         with self._changed:
@@ -245,12 +243,14 @@ class UnwindTables:
         """Free files that nobody uses, beyond what is kept of them, or for so many rows that are needed."""
         unused = [(key, file) for key, file in self._files.items() if not file.users]
         spare = sum(file.rows for _, file in unused)
-        for key, file in unused:
+        for left, (key, file) in zip(range(len(unused), 0, -1), unused, strict=True):
             full = self._rows + needed > self._max_rows or len(self._files) >= _MAX_FILES
-            if spare <= _UNUSED_ROWS and not full:
+            if spare <= _UNUSED_ROWS and left <= _UNUSED_FILES and not full:
                 break
             del self._files[key]
-            if file.number and self._unput.pop(file.number, None) is None:
+            if (made := self._unput.pop(file.number, None)) is not None:
+                os.close(made)
+            elif file.number:
                 self._files_map.delete(file.number)
             self._rows -= file.rows
             spare -= file.rows
@@ -276,7 +276,8 @@ class UnwindTables:
         started = began = time.monotonic()
         pause_s = _TELL_AFTER_S
         for mapping, key in sorted(mappings, key=partial(_wanted_first, self._program(tgid))):
-            if key not in self._files:
+            is_new = key not in self._files
+            if is_new:
                 self._trim(0)
                 self._files[key] = self._read(tgid, mapping)
             if key not in users:
@@ -289,7 +290,7 @@ class UnwindTables:
                 pause_s = max(_TELL_AFTER_S, 4 * (began - now))  # a busy kernel takes its time for each
             if self._closed or self._is_due(tgid):  # what was read so far is kept
                 break
-            if now - started > _TURN_S and self._give_way(tgid):
+            if is_new and now - started > _TURN_S and self._give_way(tgid):  # each turn is one file at least
                 break
         self._tell(tgid, mappings, told)
         self._trim(0)
@@ -346,16 +347,23 @@ class UnwindTables:
     def _put_tables(self) -> None:
         if not self._unput:
             return
-        contents, self._unput = self._unput, {}
+        made, self._unput = self._unput, {}
         try:
-            self._files_map.put_all(contents)
+            self._files_map.put_all(made)
         except BpfError as error:
-            _log.warning("no room for %d unwind tables: %s", len(contents), error)
-            self._count(TABLES_FULL, len(contents))
+            _log.warning("no room for %d unwind tables: %s", len(made), error)
+            self._count(TABLES_FULL, len(made))
             for file in self._files.values():
-                if file.number in contents:
+                if file.number in made:
                     self._rows -= file.rows
                     file.number = file.rows = 0
+        finally:
+            self._let_go(made)
+
+    @staticmethod
+    def _let_go(made: dict[int, int]) -> None:
+        while made:
+            os.close(made.popitem()[1])
 
     def _read_ahead(self, path: Path) -> None:
         try:
@@ -364,10 +372,9 @@ class UnwindTables:
                 key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
                 if key in self._files:
                     return
-                table = read_unwind_table(file.image)
                 self._trim(0)
-                self._files[key] = self._keep(table, file.image.loads)
-        except (OSError, ElfError) as error:  # counted when a process has it
+                self._files[key] = self._make(file.descriptor, file.image)
+        except (OSError, ElfError, UnwinderError) as error:  # counted when a process has it
             _log.debug("no unwind table of %s yet: %s", path, error)
             return
         self._put_tables()
@@ -378,24 +385,34 @@ class UnwindTables:
         loads: tuple[Load, ...] = ()
         try:
             if mapping.path == _VDSO:
-                table, loads = read_vdso_table()
-            else:
-                with open_mapping(tgid, mapping, proc=self._proc) as file:
-                    loads = file.image.loads
-                    table = read_unwind_table(file.image)
+                descriptor, image = read_vdso()
+                try:
+                    return self._make(descriptor, image)
+                finally:
+                    os.close(descriptor)
+            with open_mapping(tgid, mapping, proc=self._proc) as file:
+                loads = file.image.loads
+                return self._make(file.descriptor, file.image)
         except OSError:
             self._count(UNREADABLE)
-            return _File(0, 0, 0, loads)
         except ElfError:
             self._count(NO_TABLE)
-            return _File(0, 0, 0, loads)
-        if table.damaged:
-            self._count(DAMAGED, table.damaged)
-        return self._keep(table, loads)
+        except UnwinderError as error:
+            if not self._closed:
+                _log.warning("no unwind table of %s: %s", mapping.path, error)
+                self._count(NOT_MADE)
+        return _File(0, 0, 0, loads)
 
-    def _keep(self, table: UnwindTable, loads: tuple[Load, ...]) -> _File:
-        per_block = self._block.itemsize // ROW.itemsize
-        blocks = -(-len(table.rows) // per_block)
+    def _make(self, descriptor: int, image: ElfImage) -> _File:
+        """The table of an open file. Raises ElfError: it has none; UnwinderError; BpfError."""
+        with self._unwinder.rows(descriptor, find_frames(image)) as rows:
+            if rows.damaged:
+                self._count(DAMAGED, rows.damaged)
+            return self._keep(rows, image.loads)
+
+    def _keep(self, table: Rows, loads: tuple[Load, ...]) -> _File:
+        per_block = self._block.itemsize // ROW_BYTES
+        blocks = -(-table.count // per_block)
         rows = blocks * per_block
         if not rows:
             self._count(NO_TABLE)
@@ -404,13 +421,12 @@ class UnwindTables:
         if self._rows + rows > self._max_rows or len(self._files) >= _MAX_FILES:
             self._count(TABLES_FULL)
             return _File(0, 0, 0, loads)
-        padded = np.zeros(rows, ROW)
-        padded["pc"] = 0xFFFFFFFF
-        padded[: len(table.rows)] = table.rows
+        made = self._files_map.make(blocks, table.parts(per_block))
         self._last_number += 1
-        self._read_rows += rows
-        self._unput[self._last_number] = padded.tobytes()
+        self._unput[self._last_number] = made
         self._rows += rows
+        if len(self._unput) >= _MAX_UNPUT:
+            self._put_tables()
         return _File(self._last_number, blocks, rows, loads)
 
 
@@ -421,12 +437,15 @@ def _wanted_first(program: str, mapping: tuple[Mapping, FileKey]) -> tuple[bool,
     return not is_wanted, mapping[1][3] if len(mapping[1]) == 4 else 0
 
 
-def read_vdso_table() -> tuple[UnwindTable, tuple[Load, ...]]:
-    """Of this program's own: all processes of one word size have the same."""
+def read_vdso() -> tuple[int, ElfImage]:
+    """Of this program, as a file in memory, which the caller closes: all processes of one word size have the same."""
     for mapping in read_maps(os.getpid()):
         if mapping.path == _VDSO:
             with open("/proc/self/mem", "rb", buffering=0) as memory:
                 memory.seek(mapping.start)
-                image = ElfImage(memory.read(mapping.end - mapping.start))
-            return read_unwind_table(image), image.loads
+                content = memory.read(mapping.end - mapping.start)
+            image = ElfImage(content)
+            descriptor = os.memfd_create("vdso", os.MFD_CLOEXEC)
+            os.write(descriptor, content)
+            return descriptor, image
     raise ElfError("this program has no vdso")

@@ -25,6 +25,9 @@ NCCL: Final = "libnccl"
 VERBS: Final = "libibverbs"
 """Library stems of NCCL and of the RDMA verbs."""
 
+TORCH: Final = "libc10"
+"""Library stem of PyTorch's core, to which its allocators report."""
+
 _SHOWN_NAMES: Final = 6  # of a list of files in one sentence
 
 
@@ -154,7 +157,7 @@ def judge(process: Observed, machine: Machine) -> Verdict:
         return Verdict(pid=process.pid, process=process, blind=(_closed(process),))
     sees: list[str] = []
     blind: list[Blind] = []
-    for part in (_libraries, _own_runtimes, _communicators, _rdma, _returns, _requests):
+    for part in (_libraries, _own_runtimes, _communicators, _rdma, _tensors, _returns, _requests):
         found, missed = part(process, machine)
         sees += found
         blind += missed
@@ -206,13 +209,16 @@ def _libraries(process: Observed, machine: Machine) -> _Found:
             blind.append(
                 Blind(what=what, why=f"the kernel takes no probe on it: {library.refusal}", do=_MOVE)
             )
+        elif not library.symbols and library.stem == TORCH:
+            why = "it reports what it gives to tensors in no way that is known: PyTorch 1.10 to 2.15 do"
+            blind.append(Blind(what=f"tensors' memory by {where}", why=why, do="use such a version"))
         elif not library.symbols:
             why = f"it exports none of the {len(wanted)} functions that probes are for"
             blind.append(Blind(what=what, why=why, do="use the vendor's own build of the library"))
-        else:
+        elif library.stem != TORCH:  # each version has some of them
             sees.append(f"{_of(library.symbols, wanted)} functions of {where}")
-    if machine.wanted and not (process.libraries or process.embedded):
-        stems = " or ".join(sorted(machine.wanted))
+    if machine.wanted.keys() - {TORCH} and not (process.libraries or process.embedded):
+        stems = " or ".join(sorted(machine.wanted.keys() - {TORCH}))
         sees.append(f"{stems}: not loaded; caught when the process maps it")
     return sees, blind
 
@@ -291,6 +297,16 @@ def _rdma(process: Observed, machine: Machine) -> _Found:
         if device.refusal
     ]
     return [f"RDMA posts and polls by {each.provider}" for each in process.devices if each.provider], blind
+
+
+def _tensors(process: Observed, machine: Machine) -> _Found:
+    """What PyTorch's allocators give to tensors."""
+    return [
+        f"tensors' memory by PyTorch's allocator in {library.path}, where it is asked for: "
+        "profiles of mem, or family torch"
+        for library in process.libraries
+        if library.stem == TORCH and _is_seen(library)
+    ], []
 
 
 _PROVIDER: Final = "use a provider of rdma-core or of the vendor's packages; ports are counted all the same"

@@ -92,6 +92,10 @@ def open_watcher(loaded: LoadedFamily, placer: ProbePlacer, settings: WatchSetti
             budget=settings.rdma_budget if settings.rdma_budget < _EVERYTHING else inf,
             transfers=settings.rdma_transfers,
         )
+    if loaded.family == "torch":
+        from otelgpu.discover.torch_levels import TorchLevels
+
+        return TorchLevels(loaded)
     if loaded.family == "probe":
         return _user_probes(loaded, placer, settings)
     if loaded.family == "profile":

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from otelgpu.layout.btf import Btf
+from otelgpu.model.allocators import Levels
 from otelgpu.model.communicators import CommunicatorSeen
 from otelgpu.model.engine import EngineMessage
 from otelgpu.model.exchange import Claim, Exchange, Named, Opened
@@ -249,6 +250,17 @@ class FileDecoder(Protocol):
 
 
 @runtime_checkable
+class AllocatorDecoder(Protocol):
+    """Records → what a framework's allocator gave to tensors and took back, which are no spans of their own."""
+
+    def tensor_calls(self, batch: Batch) -> Operations:
+        """Allocations and frees of a batch, in its order; of batches of other kinds none."""
+
+    def levels(self, batch: Batch) -> Levels:
+        """How things stand, by process and device; of batches of other kinds none."""
+
+
+@runtime_checkable
 class FabricDecoder(Protocol):
     """Records → facts of queue pairs and the memory and events that belong to them."""
 
@@ -294,7 +306,13 @@ class Family:
     name: str
     open: Callable[
         [Btf, Telling],
-        OperationDecoder | Conversation | HandoffDecoder | FileDecoder | FabricDecoder | SampleDecoder,
+        OperationDecoder
+        | Conversation
+        | HandoffDecoder
+        | FileDecoder
+        | FabricDecoder
+        | SampleDecoder
+        | AllocatorDecoder,
     ]
     signals: OperationSignals | ExchangeSignals | None
     load: Load | Beside = Load.AT_ONCE

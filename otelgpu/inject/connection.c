@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +125,7 @@ static int ask(void)
 		return -1;
 	if (connect(asking, (struct sockaddr *)&address, sizeof(address)) ||
 	    send(asking, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
-		debug("no agent: ", strerror(errno));
+		debug("no agent at ", path); /* strerror() may take a lock */
 		close(asking);
 		return -1;
 	}
@@ -354,10 +355,6 @@ void inject_count_device_time(enum cupti_counter counter, uint64_t count)
 
 /* -- Threads ------------------------------------------------------------------------------ */
 
-/* glibc 2.18: what C++ calls for thread_local objects. It keeps this library from being unloaded, too. */
-int __cxa_thread_atexit_impl(void (*function)(void *), void *object, void *library);
-extern void *__dso_handle __attribute__((visibility("hidden")));
-
 static struct inject_thread *threads_of(struct inject_header *header)
 {
 	return (struct inject_thread *)((char *)header + INJECT_HEADER_BYTES);
@@ -372,6 +369,33 @@ static void thread_ended(void *ended)
 		__atomic_store_n(&thread->control->owner, 0, __ATOMIC_RELEASE);
 	thread->generation = 0;
 	thread->registered = 0;
+}
+
+/* glibc 2.18: what C++ calls for thread_local objects. */
+int __cxa_thread_atexit_impl(void (*function)(void *), void *object, void *library);
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
+extern __typeof__(pthread_key_create) pthread_key_create __attribute__((weak)); /* glibc.h */
+static pthread_key_t end_key;
+static __u8 has_end_key;
+
+__attribute__((constructor)) static void make_end_key(void)
+{
+	has_end_key = pthread_key_create && !pthread_key_create(&end_key, thread_ended);
+}
+
+/*
+ * A thread's value of one of the first 32 keys lies in the thread itself (nptl/descr.h), and loaded before others this
+ * library has one of these. C++'s way allocates, under the linker's lock: for programs without libpthread, and those
+ * that have used up the keys.
+ */
+#define KEYS_IN_THREAD 32
+
+static __u8 tell_end(struct thread *thread)
+{
+	if (has_end_key && end_key < KEYS_IN_THREAD)
+		return !pthread_setspecific(end_key, thread);
+	return !__cxa_thread_atexit_impl(thread_ended, thread, &__dso_handle);
 }
 
 /* A free ring that the agent has emptied, or else one that it has not. */
@@ -412,7 +436,7 @@ static int take_ring(struct thread *thread, const struct connection *page)
 	thread->consumer = __atomic_load_n(&ring->consumer, __ATOMIC_ACQUIRE);
 	thread->generation = page->generation;
 	if (!thread->registered)
-		thread->registered = !__cxa_thread_atexit_impl(thread_ended, thread, &__dso_handle);
+		thread->registered = tell_end(thread);
 	return 1;
 }
 

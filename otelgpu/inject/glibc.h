@@ -16,6 +16,8 @@
 OLDEST(dlopen);
 OLDEST(pthread_attr_setstacksize);
 OLDEST(pthread_create);
+OLDEST(pthread_key_create);
+OLDEST(pthread_setspecific);
 OLDEST(pthread_sigmask);
 
 #undef OLDEST

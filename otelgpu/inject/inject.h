@@ -6,6 +6,7 @@
  *
  *   wrappers.c    the functions that stand in
  *   symbols.c     which real function a wrapper calls; dlsym and cuGetProcAddress
+ *   linking.c     what the linker would have bound a caller to, without its locks
  *   recording.c   a call → a record in the thread's ring; what runs at every call
  *   connection.c  the memory that the agent gives; threads, fork
  *

@@ -3,18 +3,15 @@
  * Which real function a wrapper calls, and the ways to a function that pass the
  * linker by: dlsym(), dlvsym() and cuGetProcAddress().
  *
- * An exported wrapper calls what its caller would have been linked to without it:
- * the next definition in the global scope, else that of the caller's own
- * dependencies, in the version that the caller was built with. There may be
- * several copies of the CUDA runtime in a process, so the answer belongs to the
- * place of the call; it is looked up once for each.
+ * An exported wrapper calls what its caller would have been linked to without it
+ * (linking.h). There may be several copies of the CUDA runtime in a process, so the
+ * answer belongs to the place of the call; it is looked up once for each.
  */
 #define _GNU_SOURCE
 #include "inject.h"
+#include "linking.h"
 
 #include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
 #include <string.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -25,74 +22,10 @@
 static struct {
 	void *(*dlsym)(void *, const char *);
 	void *(*dlvsym)(void *, const char *, const char *);
-	void *(*dlopen)(const char *, int);
-	int (*dlclose)(void *);
-	int (*dladdr1)(const void *, Dl_info *, void **, int);
-	char *(*dlerror)(void);
 } real;
 
 /* For the tail calls of the stubs below. */
 HIDDEN void *real_dlsym, *real_dlvsym;
-
-struct tables {
-	const ElfW(Sym) * symbols;
-	const char *strings;
-	const __u32 *hash; /* DT_GNU_HASH */
-	const ElfW(Verneed) * needed;
-	__u64 needed_count;
-};
-
-static const void *table(__u64 base, __u64 value)
-{
-	return (const void *)(value < base ? base + value
-					   : value); /* glibc has relocated it, mostly */
-}
-
-static struct tables read_tables(const ElfW(Dyn) * dynamic, __u64 base)
-{
-	struct tables found = { 0 };
-
-	for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
-		__u64 value = dynamic->d_un.d_ptr;
-
-		if (dynamic->d_tag == DT_SYMTAB)
-			found.symbols = table(base, value);
-		else if (dynamic->d_tag == DT_STRTAB)
-			found.strings = table(base, value);
-		else if (dynamic->d_tag == DT_GNU_HASH)
-			found.hash = table(base, value);
-		else if (dynamic->d_tag == DT_VERNEED)
-			found.needed = table(base, value);
-		else if (dynamic->d_tag == DT_VERNEEDNUM)
-			found.needed_count = value;
-	}
-	return found;
-}
-
-/* A function that an object defines, in whichever version comes first; the DT_GNU_HASH lookup. */
-static void *defined(const struct tables *tables, __u64 base, const char *name)
-{
-	const __u32 *header = tables->hash, *buckets, *chain;
-	__u32 hash = 5381;
-
-	if (!header || !tables->symbols || !tables->strings || !header[0])
-		return NULL;
-	for (const unsigned char *at = (const unsigned char *)name; *at; at++)
-		hash = hash * 33 + *at;
-	buckets = header + 4 + header[2] * (sizeof(ElfW(Addr)) / sizeof(__u32));
-	chain = buckets + header[0];
-	for (__u32 i = buckets[hash % header[0]]; i >= header[1] && i; i++) {
-		__u32 word = chain[i - header[1]];
-		const ElfW(Sym) *symbol = &tables->symbols[i];
-
-		if ((word | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-		    !strcmp(tables->strings + symbol->st_name, name))
-			return (void *)(base + symbol->st_value);
-		if (word & 1)
-			break;
-	}
-	return NULL;
-}
 
 static int look_into(struct dl_phdr_info *info, size_t size, void *unused)
 {
@@ -117,10 +50,6 @@ static int look_into(struct dl_phdr_info *info, size_t size, void *unused)
 			__atomic_store_n((void **)&real.function, found, __ATOMIC_RELEASE); \
 	} while (0)
 	TAKE(dlvsym);
-	TAKE(dlopen);
-	TAKE(dlclose);
-	TAKE(dladdr1);
-	TAKE(dlerror);
 	TAKE(dlsym);
 #undef TAKE
 	return 0;
@@ -132,10 +61,16 @@ static int have_real(void)
 	if (!__atomic_load_n(&real_dlsym, __ATOMIC_ACQUIRE)) {
 		dl_iterate_phdr(look_into, NULL);
 		__atomic_store_n(&real_dlvsym, (void *)real.dlvsym, __ATOMIC_RELEASE);
-		if (real.dlvsym && real.dlopen && real.dlclose && real.dladdr1 && real.dlerror)
+		if (real.dlvsym)
 			__atomic_store_n(&real_dlsym, (void *)real.dlsym, __ATOMIC_RELEASE);
 	}
 	return real_dlsym != NULL;
+}
+
+/* The linker's lock is taken for it: not to be waited for in a child of fork(). */
+__attribute__((constructor)) static void find_real(void)
+{
+	have_real();
 }
 
 /* -- Names -------------------------------------------------------------------------------- */
@@ -196,65 +131,7 @@ static __u16 number_of(const char *name)
 	}
 }
 
-/* -- What a caller would have been linked to ------------------------------------------------ */
-
-extern const char __ehdr_start[] HIDDEN, etext[] HIDDEN;
-
-static int is_ours(const void *address)
-{
-	return (const char *)address >= __ehdr_start && (const char *)address < etext;
-}
-
-static void *look_up(void *handle, const char *name, const char *version)
-{
-	void *found = version ? real.dlvsym(handle, name, version) : real.dlsym(handle, name);
-
-	return is_ours(found) ? NULL : found;
-}
-
-/* In the caller's versions first: another copy's symbol may have the same name. */
-static void *look_up_for(const struct tables *caller, void *handle, const char *name)
-{
-	const ElfW(Verneed) *needed = caller->needed;
-	void *found;
-
-	for (__u64 i = 0; i < caller->needed_count && needed; i++) {
-		const ElfW(Vernaux) *version =
-			(const void *)((const char *)needed + needed->vn_aux);
-
-		for (__u16 j = 0; j < needed->vn_cnt; j++) {
-			found = look_up(handle, name, caller->strings + version->vna_name);
-			if (found)
-				return found;
-			version = (const void *)((const char *)version + version->vna_next);
-		}
-		needed = (const void *)((const char *)needed + needed->vn_next);
-	}
-	return look_up(handle, name, NULL);
-}
-
-static void *linked_to(const char *name, const void *caller)
-{
-	struct link_map *map = NULL;
-	struct tables tables = { 0 };
-	void *found, *handle;
-	Dl_info info;
-
-	if (!have_real())
-		return NULL;
-	if (real.dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map)
-		tables = read_tables(map->l_ld, map->l_addr);
-	found = look_up_for(&tables, RTLD_NEXT, name);
-	if (!found && map) {
-		handle = real.dlopen(map->l_name[0] ? map->l_name : NULL, RTLD_LAZY | RTLD_NOLOAD);
-		if (handle) {
-			found = look_up_for(&tables, handle, name);
-			real.dlclose(handle);
-		}
-	}
-	real.dlerror(); /* what failed here is not for the program to see */
-	return found;
-}
+/* -- What a caller is linked to ----------------------------------------------------------- */
 
 /* Nobody defines it: the program asked whether a weak symbol is there, and believed it. */
 static __u64 not_there(__u64 a, __u64 b, __u64 c, __u64 d, __u64 e, __u64 f, struct stack_words s)
@@ -354,22 +231,22 @@ static __u16 number_at(const char *name, void *address)
 						"_v3",	    "_v2",	"" };
 	char full[MAX_NAME + 16];
 	size_t length = strnlen(name, MAX_NAME);
-	struct link_map *map = NULL;
+	const struct link_map *object;
 	struct tables tables;
-	Dl_info info;
 	__u16 number, likely_number = 0;
 
 	if (length == MAX_NAME)
 		return 0;
 	memcpy(full, name, length);
-	if (real.dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) && map)
-		tables = read_tables(map->l_ld, map->l_addr);
+	object = object_at(address);
+	if (object)
+		tables = read_tables(object->l_ld, object->l_addr);
 	for (size_t i = 0; i < sizeof(suffixes) / sizeof(*suffixes); i++) {
 		strcpy(full + length, suffixes[i]);
 		number = number_of(full);
 		if (!number)
 			continue;
-		if (map && defined(&tables, map->l_addr, full) == address)
+		if (object && defined(&tables, object->l_addr, full) == address)
 			return number;
 		if (i >= 6 && !likely_number)
 			likely_number = number; /* not exported under any name: the newest layout */
@@ -402,7 +279,7 @@ static __u64 asked_for_address(__u16 number, const char *symbol, void **address,
 		__atomic_store_n(slot, function, __ATOMIC_RELEASE);
 	}
 	result = function(symbol, address, version, flags, found);
-	if ((__u32)result || !symbol || !address || !*address || is_ours(*address) || !have_real())
+	if ((__u32)result || !symbol || !address || !*address || is_ours(*address))
 		return result;
 	given = number_at(symbol, *address);
 	if (given)

@@ -156,9 +156,14 @@ def _privilege(name: str, need: capabilities.Need, own: capabilities.Held) -> Fe
     )
 
 
+def has_clock_programs() -> bool:
+    """Whether a BPF program can run when a clock strikes and use maps that grow: profiles of time on the CPU."""
+    return kernel_version() >= _CLOCKED
+
+
 def profiles() -> Feature:
     """What of threads' stacks can be had."""
-    unwinds, sampled = not lacking_names(["BPF_FUNC_loop"]), kernel_version() >= _CLOCKED
+    unwinds, sampled = not lacking_names(["BPF_FUNC_loop"]), has_clock_programs()
     return Feature(
         name="profiles",
         present=unwinds and sampled,

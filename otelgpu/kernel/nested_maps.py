@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otelgpu.kernel.libbpf import Map, load_libbpf, update_many
@@ -27,18 +27,24 @@ class _CreateOptions(ctypes.Structure):
     ]
 
 
-def make_array(name: str, value_bytes: int, content: bytes) -> int:
-    """The descriptor of a new array that holds ``content``, a whole number of values. Raises :class:`BpfError`."""
+def make_array(name: str, value_bytes: int, entries: int, parts: Iterable[bytes]) -> int:
+    """The descriptor of a new array that holds ``entries`` values, which come in ``parts`` of whole values.
+
+    Raises :class:`BpfError`, and what ``parts`` raises.
+    """
     library = load_libbpf()
-    entries, rest = divmod(len(content), value_bytes)
-    if rest or not entries:
-        raise ValueError(f"{len(content)} bytes are no values of {value_bytes}")
     options = _CreateOptions(sz=ctypes.sizeof(_CreateOptions), map_flags=_INNER_MAP)
     made = int(library.bpf_map_create(_ARRAY, name.encode(), 4, value_bytes, entries, ctypes.byref(options)))
     if made < 0:
         raise library.error(f"cannot create array {name} of {entries} values", made)
     try:
-        update_many(made, name, b"".join(map(_KEY.pack, range(entries))), content, entries)
+        filled = 0
+        for part in parts:
+            count, rest = divmod(len(part), value_bytes)
+            if rest or not count:
+                raise ValueError(f"{len(part)} bytes are no values of {value_bytes}")
+            update_many(made, name, b"".join(map(_KEY.pack, range(filled, filled + count))), part, count)
+            filled += count
     except BaseException:
         os.close(made)
         raise
@@ -51,22 +57,25 @@ class MapOfArrays:
     def __init__(self, outer: Map, value_bytes: int) -> None:
         self._outer, self._value_bytes = outer, value_bytes
 
+    def make(self, entries: int, parts: Iterable[bytes]) -> int:
+        """The descriptor of an array that is in the map yet to be: see :func:`make_array`. The caller closes it."""
+        return make_array(self._outer.name[:15], self._value_bytes, entries, parts)
+
     def put(self, key: int, content: bytes) -> None:
         """Insert or replace. Waits for programs that run on the one before. Raises :class:`BpfError`."""
-        self.put_all({key: content})
-
-    def put_all(self, contents: Mapping[int, bytes]) -> None:
-        """The same for several, with one wait for all (Linux 6.8; before, one for each: tens of milliseconds)."""
-        made: dict[int, int] = {}
+        made = self.make(len(content) // self._value_bytes, (content,))
         try:
-            for key, content in contents.items():
-                made[key] = make_array(self._outer.name[:15], self._value_bytes, content)
-            self._outer.put_many(
-                b"".join(map(_KEY.pack, made)), b"".join(map(_KEY.pack, made.values())), len(made)
-            )
+            self.put_all({key: made})
         finally:
-            for descriptor in made.values():
-                os.close(descriptor)
+            os.close(made)
+
+    def put_all(self, made: Mapping[int, int]) -> None:
+        """Insert arrays that were made, with one wait for all (Linux 6.8; before, one for each: tens of milliseconds).
+
+        Raises :class:`BpfError`. The descriptors stay open.
+        """
+        keys, values = (b"".join(map(_KEY.pack, column)) for column in (made.keys(), made.values()))
+        self._outer.put_many(keys, values, len(made))
 
     def delete(self, key: int) -> bool:
         """Whether it was there; the array is freed."""

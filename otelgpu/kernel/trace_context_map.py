@@ -14,7 +14,7 @@ import logging
 import os
 import struct
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -58,6 +58,18 @@ def open_trace_contexts(path: Path = PINNED_AT) -> int | None:
         os.close(descriptor)
         raise BpfError(f"{path} is not a map of trace contexts: (type, key bytes, value bytes) are {found}")
     return descriptor
+
+
+def shared_trace_contexts(path: Path | None, counters: Counter[str]) -> int | None:
+    """The same, for programs to read; what hinders is said and counted, and they do without."""
+    if path is None:
+        return None
+    try:
+        return open_trace_contexts(path)
+    except BpfError as error:
+        counters["trace_contexts_unusable"] += 1
+        _log.warning("%s", error)
+        return None
 
 
 def _stranger(path: Path) -> Path | None:

@@ -138,10 +138,11 @@ class ThreadLocals:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section's address in memory, relative to where the image is loaded, and its bytes in the file."""
+    """A section's address in memory, relative to where the image is loaded, its bytes, and their place in the file."""
 
     address: int
     content: memoryview
+    offset: int
 
 
 class ElfImage:
@@ -329,7 +330,7 @@ class ElfImage:
             return None
         row = found[0]
         content = self._slice(int(row["offset"]), int(row["size"]), f"section {name}")
-        return Section(int(row["address"]), content)
+        return Section(int(row["address"]), content, int(row["offset"]))
 
     def segment(self, kind: int) -> Section | None:
         """The first segment of a kind (``PT_…``) that lies in the file; None when there is none."""
@@ -338,7 +339,7 @@ class ElfImage:
             return None
         row = found[0]
         content = self._slice(int(row["offset"]), int(row["file_size"]), "segment")
-        return Section(int(row["address"]), content)
+        return Section(int(row["address"]), content, int(row["offset"]))
 
     # -- Tables ----------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class ProfileKind(StrEnum):
     BLOCK = "block"  # block I/O
     CUDA = "cuda"  # library calls of the device's API
     KERNEL = "kernel"  # time of kernels on the device; launches where that is not measured
-    MEM = "mem"  # device memory: allocated, and in use
+    MEM = "mem"  # device memory: allocated, and in use; and what PyTorch gives of it to tensors
     NCCL = "nccl"  # collectives
     VERBS = "verbs"  # work requests and calls of libibverbs
 
@@ -46,11 +46,13 @@ class ProfileSettings:
 
 POSTS: Final = 31
 """Bit of :func:`stack_kinds` for work requests posted, which are no operations: see bpf/lib/call_stacks.h."""
+TENSORS: Final = 30
+"""The same for memory that PyTorch's allocators give to tensors."""
 
 _NEEDED: Final[dict[ProfileKind, tuple[int, ...]]] = {
     ProfileKind.CUDA: DEVICE_KINDS,
     ProfileKind.KERNEL: (OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH),
-    ProfileKind.MEM: (OperationKind.ALLOCATION,),  # a free is booked under the stack of what it frees
+    ProfileKind.MEM: (OperationKind.ALLOCATION, TENSORS),  # a free is booked under the stack of what it frees
     ProfileKind.NCCL: (
         *(OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT),
         *(OperationKind.COMMUNICATOR, OperationKind.GROUP),

@@ -17,6 +17,7 @@ from otelgpu.render.flame_graph import differential, flame_graph
 from otelgpu.render.flame_svg import differential_svg, flame_svg
 from otelgpu.render.folded import folded, read_folded
 from otelgpu.render.heat_map import heat_map
+from otelgpu.render.kineto import kineto, kineto_gz
 from otelgpu.render.otlp_json import read_profile_lines
 from otelgpu.render.pprof import pprof
 from otelgpu.render.pprof_reader import read_pprof
@@ -45,13 +46,12 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A kind of file. ``wants_spans``: it shows spans; ``wants_times``: it needs the time of each observation."""
+    """A kind of file. ``wants_calls``: it shows each call by itself, for who reads it counts them."""
 
     suffix: str
     says: str
     render: Callable[[Picture], bytes]
-    wants_spans: bool = False
-    wants_times: bool = False
+    wants_calls: bool = False
 
 
 _FORMATS: Final = (
@@ -59,7 +59,6 @@ _FORMATS: Final = (
         suffix=".heat.html",
         says="heat map with flame graphs of any part of the time, one page",
         render=lambda given: heat_map(given.profiles, given.parts, title=given.title),
-        wants_times=True,
     ),
     Format(
         suffix=".html",
@@ -77,11 +76,21 @@ _FORMATS: Final = (
         render=lambda given: speedscope(given.profiles, title=given.title),
     ),
     Format(
+        suffix=".pt.trace.json",
+        says="for PyTorch's TensorBoard plug-in and Holistic Trace Analysis",
+        render=lambda given: kineto(given.spans, given.profiles, title=given.title),
+        wants_calls=True,
+    ),
+    Format(
+        suffix=".pt.trace.json.gz",
+        says="the same, compressed",
+        render=lambda given: kineto_gz(given.spans, given.profiles, title=given.title),
+        wants_calls=True,
+    ),
+    Format(
         suffix=".json",
         says="timeline, for https://ui.perfetto.dev and chrome://tracing",
         render=lambda given: timeline(given.spans, given.profiles),
-        wants_spans=True,
-        wants_times=True,
     ),
     Format(suffix=".pb.gz", says="for go tool pprof", render=lambda given: pprof(given.profiles)),
     Format(suffix=".folded", says="folded stacks, a line each", render=lambda given: folded(given.profiles)),

@@ -177,6 +177,10 @@ def _attributes(rows: DeviceWork, vocabulary: Vocabulary, family: int, work: Wor
         Attribute(key="cuda.stream", values=rows["stream"].astype(np.uint64)),
         Attribute(key="cuda.stream.id", values=rows["stream_id"].astype(np.int64)),
         Attribute(key="cuda.correlation.id", values=rows["correlation"].astype(np.int64)),
+        Attribute(
+            key="cuda.call.delay_ns",
+            values=rows["device_start_ns"].astype(np.int64) - rows["start_ns"].astype(np.int64),
+        ),
         Attribute(key=SAMPLED, values=rows["sampled"] * 1e-6),
         Attribute(
             key=names.CONTEXT_SOURCE,

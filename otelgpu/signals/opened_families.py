@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from otelgpu.families.base import (
+    AllocatorDecoder,
     Conversation,
     ExchangeSignals,
     FabricDecoder,
@@ -18,7 +19,7 @@ from otelgpu.families.base import (
 from otelgpu.layout.btf import Btf
 from otelgpu.model.telling import Telling
 
-Reader = FileDecoder | FabricDecoder | HandoffDecoder | SampleDecoder
+Reader = FileDecoder | FabricDecoder | HandoffDecoder | SampleDecoder | AllocatorDecoder
 """What decodes records that are neither operations nor conversations."""
 
 
@@ -39,7 +40,7 @@ class OpenedFamilies:
                 self.index[name] = len(self.operations)
                 self.decoders[name] = opened
                 self.operations.append((opened, family.signals))
-            elif isinstance(opened, FileDecoder | FabricDecoder | HandoffDecoder | SampleDecoder):
+            elif isinstance(opened, Reader):
                 self.readers[name] = opened
             else:
                 assert isinstance(opened, Conversation)

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.model.codes import distinct
+from otelgpu.model.codes import distinct, values_of
 from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.operations import ContextSource
 from otelgpu.signals.profile_rows import PROFILE_ROW
@@ -32,6 +32,9 @@ SpanOf = Callable[[int, bool], Context | Unsettled | None]
 
 StepAt = Callable[[int, int, int], Context | Unsettled | None]
 """Of a process, thread and time."""
+
+HasSteps = Callable[[int], bool]
+"""Whether any thread of a process may be in a step at any time: most processes have none."""
 
 UNDECIDED: Final = -2
 """The same number as :data:`otelgpu.correlate.returns.UNSETTLED`."""
@@ -68,8 +71,9 @@ LinkedRows = npt.NDArray[np.void]
 class SpanLinks:
     """One session's."""
 
-    def __init__(self, owners_at: OwnersAt, span_of: SpanOf, step_at: StepAt) -> None:
-        self._owners_at, self._span_of, self._step_at = owners_at, span_of, step_at
+    def __init__(self, owners_at: OwnersAt, span_of: SpanOf, step_at: StepAt, has_steps: HasSteps) -> None:
+        self._owners_at, self._span_of = owners_at, span_of
+        self._step_at, self._has_steps = step_at, has_steps
 
     def settle(self, rows: LinkedRows, *, final: bool) -> npt.NDArray[np.bool_]:
         """Set what is known now; which rows are settled. ``final``: all are, as well as can be."""
@@ -120,7 +124,14 @@ class SpanLinks:
 
     def _of_steps(self, rows: LinkedRows, waiting: npt.NDArray[np.intp], final: bool) -> None:
         """Steps are intervals: where a thread was in the same one at two times, it was in between."""
-        order = waiting[np.argsort(rows[waiting], order=("tgid", "tid", "time_ns"), kind="stable")]
+        tgids = np.ascontiguousarray(rows["tgid"][waiting])
+        stepping = [tgid for tgid in values_of(tgids) if self._has_steps(tgid)]
+        inside = np.isin(tgids, stepping)
+        _set(rows, waiting[~inside], None)
+        waiting = waiting[inside]
+        if not len(waiting):
+            return
+        order = waiting[np.lexsort([rows[name][waiting] for name in ("time_ns", "tid", "tgid")])]
         threads = rows["tgid"][order].astype(np.uint64) << np.uint64(32) | rows["tid"][order]
         asked = 0
         for some in np.split(order, np.flatnonzero(np.diff(threads)) + 1):

@@ -35,6 +35,8 @@ from otelgpu.signals.profile_links import LINKED_ROW, LinkedRows, LinkState, Spa
 from otelgpu.signals.profile_rows import PROFILE_ROW, Label, ProfileRows
 from otelgpu.signals.profile_stacks import StackBook
 from otelgpu.signals.profile_tables import BEYOND, BatchTables
+from otelgpu.signals.profile_tensors import TYPES as TENSOR_TYPES
+from otelgpu.signals.torch_operators import operators
 
 ROWS_HELD: Final = 262_144
 """By default: 36 MB of rows."""
@@ -348,7 +350,10 @@ class ProfileSession:
             functions=tables.functions,
             mappings=tables.mappings,
             links=_links(rows),
-            attributes=tuple(self._attributes(rows)),
+            attributes=(
+                *self._attributes(rows),
+                *(operators(tables, stack) if series.sample_type in TENSOR_TYPES else ()),
+            ),
         )
 
     def _attributes(self, rows: LinkedRows) -> Iterable[Attribute]:

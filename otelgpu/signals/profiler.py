@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import numpy as np
+
 from otelgpu.correlate.call_stacks import CallStacks
 from otelgpu.correlate.memory import MemoryLedger
 from otelgpu.model.device_work import DeviceWork
@@ -25,10 +27,14 @@ from otelgpu.signals.profile_rows import ProfileRows
 from otelgpu.signals.profile_samples import SampleProfiles
 from otelgpu.signals.profile_session import ProfileSession
 from otelgpu.signals.profile_storage import NameOf
+from otelgpu.signals.profile_tensors import CALL_FAMILY, TensorProfiles
 
 
 class Profiler:
-    """One session's. ``stacks`` is where the calls' stacks are, ``ledger`` what processes hold of devices' memory."""
+    """One session's. ``stacks`` is where the calls' stacks are, ``ledger`` what processes hold of devices' memory.
+
+    ``tensors``: what tensors hold of that, where profiles of memory are taken.
+    """
 
     def __init__(
         self,
@@ -38,12 +44,13 @@ class Profiler:
         vocabulary: Vocabulary,
         stacks: CallStacks,
         ledger: MemoryLedger,
+        tensors: TensorProfiles | None = None,
         probe_names: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self._asked = bool(settings.kinds)
         self._of_calls = not CALL_KINDS.isdisjoint(settings.kinds)
         self._has_levels = ProfileKind.MEM in settings.kinds
-        self._stacks, self._ledger = stacks, ledger
+        self._stacks, self._ledger, self._tensors = stacks, ledger, tensors
         self._samples = SampleProfiles(
             settings, probe_name=lambda number: probe_names.get(number, f"probe{number}")
         )
@@ -66,8 +73,11 @@ class Profiler:
             return
         calls = samples["kind"] == SampleKind.CALL
         if calls.any():
+            of_tensors = calls & (samples["other"] >> np.uint64(32) == CALL_FAMILY)
+            if self._tensors is not None and of_tensors.any():
+                self._tensors.see_samples(samples[of_tensors], now_ns)
             if self._of_calls:
-                self._operations.see_samples(samples[calls], now_ns)
+                self._operations.see_samples(samples[calls & ~of_tensors], now_ns)
             samples = samples[~calls]
         self._samples.take(samples, name_of)
 
@@ -98,6 +108,8 @@ class Profiler:
         found = self._samples.tell(final=final)
         if self._of_calls:
             found += self._operations.take(now_ns, final=final)
+        if self._tensors is not None:
+            found += self._tensors.take(now_ns, final=final)
         for rows in found:
             self._session.take_rows(rows)
         self._session.tell(now_ns, offset_ns=offset_ns, final=final)
@@ -107,4 +119,5 @@ class Profiler:
         return self._session.take()
 
     def _levels(self, time_ns: int) -> list[ProfileRows]:
-        return self._operations.held(self._ledger, time_ns) if self._has_levels else []
+        held = self._operations.held(self._ledger, time_ns) if self._has_levels else []
+        return held + self._tensors.held(time_ns) if self._tensors is not None else held

@@ -139,6 +139,10 @@ class StepSession:
         rest = told.rest if not len(made.rest) else concatenate([told.rest, made.rest])
         return StepsTold(spans=made.spans, work=work, parents=made.parents, rest=rest)
 
+    def watches(self, tgid: int) -> bool:
+        """Whether a process is an engine, as far as is known: no other has steps here."""
+        return self._steps.watches(tgid)
+
     def step_at(self, tgid: int, tid: int, time_ns: int) -> Context | Unsettled | None:
         """The span of the step that a thread was in; UNSETTLED: ask again later."""
         key = self._steps.step_at(tgid, tid, time_ns)

@@ -103,6 +103,10 @@ class TrainingSession:
             spans=spans, work=unfolded(told.operations, told.step), parents=parents, rest=told.rest
         )
 
+    def watches(self, tgid: int) -> bool:
+        """Whether a process may have steps of training."""
+        return self._steps.watches(tgid)
+
     def step_at(self, tgid: int, tid: int, time_ns: int) -> Context | Unsettled | None:
         """The span of the step that was under way in a process; None: of none; UNSETTLED: not known yet.
 

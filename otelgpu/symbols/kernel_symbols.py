@@ -57,10 +57,10 @@ class KernelSymbols:
         offsets = places - np.uint64(self._base)
         wide = bool(len(offsets)) and int(offsets[-1]) > 0xFFFFFFFF
         self._offsets: Places = offsets if wide else offsets.astype(np.uint32)
-        begin, end = starts[order].tolist(), ends[order].tolist()
-        names = [text[a:b] for a, b in zip(begin, end, strict=True)]
+        starts, ends = starts[order], ends[order]
         self._blocks = [
-            zlib.compress(b"\n".join(names[at : at + _BLOCK]), 3) for at in range(0, len(names), _BLOCK)
+            _compressed(text, starts[at : at + _BLOCK], ends[at : at + _BLOCK])
+            for at in range(0, len(starts), _BLOCK)
         ]
         self._open: OrderedDict[int, list[bytes]] = OrderedDict()
 
@@ -101,6 +101,12 @@ def probe_frames(names: Sequence[str]) -> int:
     return count if any(map(_OWN_PROGRAM.match, names[:count])) else 0
 
 
+def _compressed(text: bytes, starts: Places, ends: Places) -> bytes:
+    """The names of one block."""
+    names = [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return zlib.compress(b"\n".join(names), 3)
+
+
 def _parsed(text: bytes) -> tuple[Places, Places, Places, npt.NDArray[np.bool_]]:
     """Of each function its address, where in ``text`` its name begins and ends, and whether it is local.
 
@@ -117,14 +123,15 @@ def _parsed(text: bytes) -> tuple[Places, Places, Places, npt.NDArray[np.bool_]]
     function = (digits < 16).all(axis=1) & (head[:, 16] == ord(" ")) & (head[:, 18] == ord(" "))
     function &= np.isin(kind, np.frombuffer(_TEXT, np.uint8))
     rows = np.flatnonzero(function)[:MAX_SYMBOLS]
-    digits, kind = digits[rows].astype(np.uint64), kind[rows]
+    digits, kind = digits[rows], kind[rows]
     places = np.zeros(len(rows), dtype=np.uint64)
     for column in range(16):
-        places = places << np.uint64(4) | digits[:, column]
+        places <<= np.uint64(4)
+        places |= digits[:, column]
     names = starts[rows] + _NAME
     return (
         places,
-        names.astype(np.uint64),
-        np.minimum(ends[rows], names + _LONGEST_NAME).astype(np.uint64),
+        names.astype(np.uint32),
+        np.minimum(ends[rows], names + _LONGEST_NAME).astype(np.uint32),
         ~np.isin(kind, np.frombuffer(_GLOBAL, np.uint8)),
     )

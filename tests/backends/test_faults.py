@@ -7,7 +7,6 @@ there was to tell. What the agent says at its end of both must make up twice wha
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -39,11 +38,13 @@ from tests.contract.otlp_servers import (
     grpc_server,
     http_server,
 )
-from tests.kernel.observing import OTELGPU, said_at_start, spans_of
+from tests.kernel.observing import OTELGPU, said_at_start
 from tests.rig import LlmServer, build_fakes, start_llm_server
 from tests.rig.certificates import make_expired_certificate
 from tests.rig.faulty_proxy import Fault, faulty_proxy
 from tests.rig.llm_load import LlmLoad
+from tests.rig.metrics import metrics_told
+from tests.rig.spans import spans_of_lines
 from tests.unit.export.builders import spans
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to observe the service")
@@ -154,15 +155,8 @@ def agent_under_load(
 
 def in_file(path: Path) -> tuple[int, int]:
     """Spans and data points."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    points = (
-        len(next(value for value in metric.values() if isinstance(value, dict))["dataPoints"])
-        for line in lines
-        for resource in line.get("resourceMetrics", ())
-        for scope in resource["scopeMetrics"]
-        for metric in scope["metrics"]
-    )
-    return sum(1 for line in lines for _ in spans_of(line)), sum(points)
+    count = sum(1 for _ in spans_of_lines(path.read_text()))
+    return count, sum(len(told.points) for told in metrics_told(path))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.backends.engine_session import OTELGPU
 from tests.backends.prometheus import Prometheus
 from tests.backends.sessions import GOLDEN, send
 from tests.rig import start_llm_server
+from tests.rig.metrics import metrics_told
 from tests.rig.spans import attributes_of
 
 REQUESTS: Final = 12
@@ -89,15 +89,11 @@ Point = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 def read_points(path: Path) -> list[Point]:
     """The data points of an OTLP JSON lines file: the metric, the labels, the point."""
     found = []
-    for line in path.read_text().splitlines():
-        for resource in json.loads(line).get("resourceMetrics", ()):
-            described = attributes_of(resource["resource"])
-            for metric in (metric for scope in resource["scopeMetrics"] for metric in scope["metrics"]):
-                kind = next(kind for kind in ("sum", "gauge", "histogram") if kind in metric)
-                for point in metric[kind]["dataPoints"]:
-                    labels = attributes_of(point) | {"job": described["service.name"]}
-                    texts = {key.replace(".", "_"): str(value) for key, value in labels.items()}
-                    found.append((metric, texts, point))
+    for metric, described, points in metrics_told(path):
+        for point in points:
+            labels = attributes_of(point) | {"job": described["service.name"]}
+            texts = {key.replace(".", "_"): str(value) for key, value in labels.items()}
+            found.append((metric, texts, point))
     return found
 
 

@@ -1,7 +1,7 @@
 """What profiling costs: a sample, the profiler's own CPU time, and the observed program.
 
-Beside otelgpu the same program is sampled by py-spy and by ``perf record -g``, where they are: on PATH, or py-spy in
-``build/bench/py-spy`` (``python -m venv build/bench/py-spy && build/bench/py-spy/bin/pip install py-spy``).
+Beside otelgpu the same program is sampled by py-spy (``pip install -e .[bench]``, as ``make setup`` does) and by
+``perf record -g`` (package linux-perf), in turns; a turn with no profiler at all shows what such a difference is worth.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
 from tests.bench.bench_probe import bpf_statistics
-from tests.bench.programs import BUILD, BenchError, cpu_seconds, observer, otelgpu
-from tests.bench.rows import Row, median, not_measured, number, spread
+from tests.bench.programs import BUILD, BenchError, observer, otelgpu
+from tests.bench.rows import Budget, Row, median, not_measured, number, spread
 
 NAME: Final = "profile"
 HZ: Final = 99
 THREADS: Final = 50
-OTELGPU: Final = "otelgpu profile"
+OTELGPU: Final = "otelgpu profile -t python,cpu"
+NOBODY: Final = "no profiler"
+_PERF_EVENT: Final = 7  # BPF_PROG_TYPE_PERF_EVENT
+_TRACING: Final = 26  # BPF_PROG_TYPE_TRACING
 _SOURCE: Final = Path(__file__).with_name("profile_load.c")
 _SCRIPT: Final = Path(__file__).with_name("profile_load.py")
 
@@ -95,19 +98,37 @@ LOADS: Final[dict[str, Callable[[int], Load]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiler:
-    """One that is attached to a process until the end of a block; ``missing``: why it cannot be, "" if it can."""
+    """One that is attached to a process until the end of a block; ``missing``: why it cannot be, "" if it can.
+
+    ``own``: its CPU time has a row, in percent of a core, of which no more than ``budget`` is meant to be.
+    """
 
     name: str
-    attach: Callable[[int, Path], AbstractContextManager[subprocess.Popen[bytes]]]
+    attach: Callable[[int, Path], AbstractContextManager[subprocess.Popen[bytes] | None]]
     missing: str = ""
     note: str = ""
+    own: bool = True
+    budget: float | None = None
 
 
-def _otelgpu(
-    pid: int, folder: Path, kinds: str = "python,cpu"
-) -> AbstractContextManager[subprocess.Popen[bytes]]:
+def _nothing(pid: int, folder: Path) -> AbstractContextManager[None]:
+    del pid, folder
+    time.sleep(1.0)
+    return nullcontext()
+
+
+def _otelgpu(pid: int, folder: Path, kinds: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = otelgpu("profile", "-p", str(pid), "-t", kinds, "--frequency", str(HZ), "-d", "600")
     return observer([*command, "-o", str(folder / "otelgpu.folded")], "profiling", settle_s=1.0)
+
+
+def _agent(
+    pid: int, folder: Path, kinds: str, frequency_hz: int
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """What an agent does, of one process: its spans and profiles are encoded, and thrown away."""
+    command = otelgpu("attach", "-p", str(pid), "--quiet", "--export", "file:/dev/null")
+    profiles = {"OTELGPU_PROFILES": kinds, "OTELGPU_PROFILE_FREQUENCY_HZ": str(frequency_hz)}
+    return observer(command, "observing", settle_s=1.0, env=profiles)
 
 
 def _perf(pid: int, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
@@ -117,42 +138,66 @@ def _perf(pid: int, folder: Path) -> AbstractContextManager[subprocess.Popen[byt
 
 def _py_spy(program: str, pid: int, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = [program, "record", "-p", str(pid), "-r", str(HZ), "-d", "600", "-n", "-t", "-f", "raw"]
-    return observer([*command, "-o", str(folder / "py-spy.raw")], "", settle_s=1.5)
+    return observer([*command, "-o", str(folder / "py-spy.raw")], "", settle_s=1.0)
+
+
+def py_spy() -> str:
+    """The program: that of this environment, or on PATH; "" where there is none."""
+    return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy") or ""
 
 
 def profilers() -> list[Profiler]:
-    """Those that are to be compared."""
-    perf, reason = shutil.which("perf"), ""
-    if perf is None:
-        reason = "perf is not installed"
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            tried = subprocess.run(
-                [perf, "record", "-g", "-o", f"{folder}/perf.data", "--", "true"],
-                capture_output=True,
-                check=False,
-            )
-            reason = "" if tried.returncode == 0 else "perf record fails here: " + _last_line(tried.stderr)
-    spy = shutil.which("py-spy") or shutil.which(str(BUILD / "py-spy" / "bin" / "py-spy"))
+    """Those that are to be compared, and nothing, with which to compare."""
+    spy = py_spy()
     return [
         Profiler(
-            name="otelgpu profile",
-            attach=_otelgpu,
-            note="Python, native and kernel frames, named as they come",
+            name=NOBODY, attach=_nothing, note="the same stretches, for how much they differ", own=False
+        ),
+        Profiler(
+            name=OTELGPU,
+            attach=partial(_otelgpu, kinds="python,cpu"),
+            note="on-CPU and waiting; Python, native and kernel frames, named as they come",
+            budget=5.0,
+        ),
+        Profiler(
+            name="otelgpu profile -t cpu",
+            attach=partial(_otelgpu, kinds="cpu"),
+            note="on-CPU; Python, native and kernel frames, named as they come",
+            budget=5.0,
         ),
         Profiler(
             name="perf record -g",
             attach=_perf,
-            missing=reason,
-            note="frame pointers only, no Python; names later",
+            missing=_why_no_perf(),
+            note="on-CPU; frame pointers only, no Python; names later",
         ),
         Profiler(
             name="py-spy --native",
-            attach=partial(_py_spy, spy or ""),
-            missing="" if spy else "py-spy is not installed: pip install py-spy",
-            note="stops the program for each sample",
+            attach=partial(_py_spy, spy),
+            missing="" if spy else "py-spy is not installed: pip install -e .[bench]",
+            note="on-CPU; Python and native frames; stops the program for each sample",
+        ),
+        Profiler(name="the agent, no profiles", attach=partial(_agent, kinds="", frequency_hz=19)),
+        Profiler(name="the agent, cpu at 19 Hz", attach=partial(_agent, kinds="cpu", frequency_hz=19)),
+        Profiler(
+            name=f"the agent, cpu at {HZ} Hz",
+            attach=partial(_agent, kinds="cpu", frequency_hz=HZ),
+            budget=5.0,
         ),
     ]
+
+
+def _why_no_perf() -> str:
+    perf = shutil.which("perf")
+    if perf is None:
+        return "perf is not installed (Debian: apt-get install linux-perf)"
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run(
+            [perf, "record", "-g", "-o", f"{folder}/perf.data", "--", "true"],
+            capture_output=True,
+            check=False,
+        )
+    return "" if tried.returncode == 0 else "perf record fails here: " + _last_line(tried.stderr)
 
 
 def _last_line(output: bytes) -> str:
@@ -164,9 +209,10 @@ def _last_line(output: bytes) -> str:
 
 def rows(quick: bool) -> list[Row]:
     """All of it."""
-    seconds = 2.0 if quick else 5.0
+    seconds = 1.0 if quick else 4.0
     found = [row for name, load in LOADS.items() for row in _cost_of_a_sample(name, load, seconds)]
-    return [*found, *_comparison("mixed", THREADS, seconds, rounds=1 if quick else 2)]
+    found.append(_cost_of_a_switch(seconds))
+    return [*found, *_comparison("mixed", THREADS, seconds, rounds=1 if quick else 3)]
 
 
 def _cost_of_a_sample(name: str, load: Callable[[int], Load], seconds: float) -> list[Row]:
@@ -179,7 +225,7 @@ def _cost_of_a_sample(name: str, load: Callable[[int], Load], seconds: float) ->
         try:
             until = time.monotonic() + 60
             while process.poll() is None and time.monotonic() < until:
-                spent = max(spent, _clock_program_ns(process.pid))
+                spent = max(spent, sum(ns for ns, _ in _spent(process.pid, _PERF_EVENT).values()))
                 time.sleep(0.2)
             said = process.communicate(timeout=30)[1]
         finally:
@@ -202,64 +248,125 @@ def _cost_of_a_sample(name: str, load: Callable[[int], Load], seconds: float) ->
     ]
 
 
-def _clock_program_ns(pid: int) -> int:
-    """Run time of the process's programs that perf events start (BPF_PROG_TYPE_PERF_EVENT), by its descriptors."""
-    spent = 0
+def _cost_of_a_switch(seconds: float) -> Row:
+    """Time in the program that looks at each switch between threads, of which kind python learns who waits."""
+    name = f"a switch between threads, mixed, {THREADS} of them"
+    with (
+        LOADS["mixed"](THREADS) as load,
+        tempfile.TemporaryDirectory() as folder,
+        bpf_statistics(),
+        _otelgpu(load.pid, Path(folder), "python") as process,
+    ):
+        before = _spent(process.pid, _TRACING)
+        time.sleep(seconds)
+        after = _spent(process.pid, _TRACING)
+    spent = [
+        (ns - before.get(program, (0, 0))[0], runs - before.get(program, (0, 0))[1])
+        for program, (ns, runs) in after.items()
+    ]
+    ns, runs = max(spent, default=(0, 0))
+    if not runs:
+        return not_measured(NAME, name, "µs", "no switch was seen")
+    note = f"time in the program that looks at it, for each of {number(runs / seconds)} a second"
+    return Row(bench=NAME, name=name, value=ns / runs / 1e3, unit="µs", note=note)
+
+
+def _spent(pid: int, kind: int) -> dict[str, tuple[int, int]]:
+    """Nanoseconds and runs of a process's programs of one BPF_PROG_TYPE, by their numbers: fdinfo of descriptors."""
+    found = {}
     for path in Path(f"/proc/{pid}/fdinfo").glob("*"):
         try:
             facts = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
         except OSError:
             continue  # it is closed by now
-        if facts.get("prog_type", "").strip() == "7":
-            spent += int(facts.get("run_time_ns", "0"))
-    return spent
+        if facts.get("prog_type", "").strip() == str(kind):
+            found[facts["prog_id"]] = int(facts.get("run_time_ns", "0")), int(facts.get("run_cnt", "0"))
+    return found
 
 
 def _comparison(kind: str, threads: int, seconds: float, *, rounds: int) -> list[Row]:
     """Profilers in turn, each between two bare stretches of the same running program."""
-    found = []
+    taken: dict[str, list[_Turn]] = {}
+    asked = profilers()
     with LOADS[kind](threads) as load, tempfile.TemporaryDirectory() as folder:
         time.sleep(1)
-        shares: dict[str, float] = {}
-        for each in profilers():
-            titles = (
-                f"CPU of {each.name}",
-                f"CPU per round, under {each.name}",
-                f"time per round, under {each.name}",
+        for _ in range(rounds):
+            for each in asked:
+                if not each.missing:
+                    taken.setdefault(each.name, []).append(_turn(each, load, Path(folder), seconds))
+    return [row for each in asked for row in _rows_of(each, taken, f"{threads} threads, {kind}")]
+
+
+def _rows_of(profiler: Profiler, taken: Mapping[str, Sequence[_Turn]], load: str) -> list[Row]:
+    name = profiler.name
+    titles = {
+        f"CPU of {name}": ("% of a core", "share"),
+        f"CPU per round, under {name}": ("% more", "costlier"),
+        f"time per round, under {name}": ("% more", "slower"),
+    }
+    if not profiler.own:
+        del titles[f"CPU of {name}"]
+    found = []
+    for title, (unit, column) in titles.items():
+        if profiler.missing:
+            found.append(not_measured(NAME, title, unit, profiler.missing))
+            continue
+        values = [getattr(turn, column) for turn in taken[name]]
+        own = column == "share"
+        compared = own and name != OTELGPU
+        note = f"{name}: {HZ} Hz, {load}" if "agent" not in name else f"{name}: {load}"
+        found.append(
+            Row(
+                bench=NAME,
+                name=title,
+                value=median(values),
+                unit=unit,
+                budget=Budget(limit=profiler.budget, kind="at most") if own and profiler.budget else None,
+                note=f"{'; '.join(filter(None, (note, profiler.note)))}; {title.partition(',')[0]}: {spread(values)}",
+                baseline=OTELGPU if compared else "",
+                baseline_value=median([turn.share for turn in taken[OTELGPU]]) if compared else None,
             )
-            if each.missing:
-                found += [not_measured(NAME, title, "%", each.missing) for title in titles]
-                continue
-            share, costlier, slower = [], [], []
-            for _ in range(rounds):
-                before = _pace(load, seconds / 2)
-                with each.attach(load.pid, Path(folder)) as process:
-                    began, used = time.monotonic(), cpu_seconds(process.pid)
-                    during = _pace(load, seconds)
-                    if process.poll() is not None:
-                        raise BenchError(f"{each.name} ended with {process.returncode}")
-                    share.append(100 * (cpu_seconds(process.pid) - used) / (time.monotonic() - began))
-                after = _pace(load, seconds / 2)
-                costlier.append(100 * (2 * during.cpu_s / (before.cpu_s + after.cpu_s) - 1))
-                slower.append(100 * (2 * during.wall_s / (before.wall_s + after.wall_s) - 1))
-            shares[each.name] = median(share)
-            note = f"{each.name}: {HZ} Hz, {threads} threads, {kind}; {each.note}"
-            for title, values, unit in zip(
-                titles, (share, costlier, slower), ("% of a core", "% more", "% more"), strict=True
-            ):
-                compared = title == titles[0] and each.name != OTELGPU
-                found.append(
-                    Row(
-                        bench=NAME,
-                        name=title,
-                        value=median(values),
-                        unit=unit,
-                        note=f"{note}; {title.partition(',')[0]}: {spread(values)}",
-                        baseline=OTELGPU if compared else "",
-                        baseline_value=shares[OTELGPU] if compared else None,
-                    )
-                )
+        )
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """Of one profiler, in percent: its CPU time of a core, and what a round of the program took more."""
+
+    share: float
+    costlier: float
+    slower: float
+
+
+def _turn(profiler: Profiler, load: Load, folder: Path, seconds: float) -> _Turn:
+    before = _pace(load, seconds / 2)
+    with profiler.attach(load.pid, folder) as process:
+        began, used = time.monotonic(), _used_s(process.pid) if process is not None else 0.0
+        during = _pace(load, seconds)
+        share = 0.0
+        if process is not None:
+            if process.poll() is not None:
+                raise BenchError(f"{profiler.name} ended with {process.returncode}")
+            share = 100 * (_used_s(process.pid) - used) / (time.monotonic() - began)
+    after = _pace(load, seconds / 2)
+    return _Turn(
+        share=share,
+        costlier=100 * (2 * during.cpu_s / (before.cpu_s + after.cpu_s) - 1),
+        slower=100 * (2 * during.wall_s / (before.wall_s + after.wall_s) - 1),
+    )
+
+
+def _used_s(pid: int) -> float:
+    """CPU time of a process's threads and of its children's, to the nanosecond; of those that live."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[0])
+            total += sum(int(1e9 * _used_s(int(child))) for child in (task / "children").read_text().split())
+        except OSError:
+            continue  # it has ended
+    return total / 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +379,7 @@ class Pace:
 
 def _pace(load: Load, seconds: float) -> Pace:
     """Over a while. CPU time does not count what others of this machine take; a program that is stopped has none."""
-    began, used, before = time.monotonic(), cpu_seconds(load.pid), load.rounds()
+    began, used, before = time.monotonic(), _used_s(load.pid), load.rounds()
     time.sleep(seconds)
     done = max(load.rounds() - before, 1)
-    return Pace(cpu_s=(cpu_seconds(load.pid) - used) / done, wall_s=(time.monotonic() - began) / done)
+    return Pace(cpu_s=(_used_s(load.pid) - used) / done, wall_s=(time.monotonic() - began) / done)

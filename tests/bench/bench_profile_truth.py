@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.bench.bench_profile import py_spy
 from tests.bench.programs import BUILD, BenchError, otelgpu
 from tests.bench.rows import Row, not_measured
 
@@ -87,7 +88,7 @@ def _perf(pid: int, folder: Path) -> list[str]:
 
 
 def _py_spy(pid: int, folder: Path) -> list[str]:
-    spy = shutil.which("py-spy") or shutil.which(str(BUILD / "py-spy" / "bin" / "py-spy"))
+    spy = py_spy()
     arguments = ("record", "-p", str(pid), "-r", str(HZ), "-d", str(SECONDS), "-f", "raw", "--nonblocking")
     return [spy, *arguments, "-o", str(folder / "out.raw")] if spy else []
 

@@ -318,6 +318,22 @@ def test_calls_of_signal_handlers_do_no_harm(agent: Agent, built: Path) -> None:
     assert sum(agent.calls().values()) + losses.get("ring_full", 0) >= done["calls"]
 
 
+@pytest.mark.parametrize("way", ["held", "held_thread", "held_child"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_no_call_waits_for_what_its_own_thread_has_locked(
+    way: str, number: int, agent: Agent, built: Path
+) -> None:
+    """The first call of a place, a thread, and a process, in a handler that interrupted malloc or in a child."""
+    done = agent.run(built / "inject_calls", f"{way}:{number}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert agent.losses() in ({}, {"thread_unknown": 1})
+
+
+def test_a_call_does_not_wait_for_a_library_that_another_thread_loads(agent: Agent, built: Path) -> None:
+    done = said(agent.run(built / "inject_calls", f"loading:{built / 'libcudart-one.so'}"))
+    assert (done["calls"], agent.losses()) == (1, {})
+
+
 # -- Without an agent -------------------------------------------------------------------------------------
 
 
@@ -373,7 +389,7 @@ def test_calls_before_a_late_answer_are_counted(
         passing = threading.Thread(target=pass_on)
         passing.start()
         env = {**os.environ, **environment(library.path, late, os.environ)}
-        done = said(agent.run(built / "inject_calls", "calls:5", "wait:400", "calls:7", env=env))
+        done = said(agent.run(built / "inject_calls", "calls:5", "wait:1200", "calls:7", env=env))
         passing.join()
     assert done["calls"] == 12
     assert agent.calls() == {"cudaFree": 7}

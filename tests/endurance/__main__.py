@@ -1,4 +1,4 @@
-"""``python -m tests.endurance [--minutes N] [--rate N]``: an agent under churn; does anything of it grow?
+"""``python -m tests.endurance [--minutes N] [--rate N] [--profiles KINDS]``: does an agent grow under churn?
 
 The agent observes a cgroup in which processes come and go (:mod:`tests.endurance.churn`) and sends all it sees by
 OTLP. The exit code is 1 when a quantity rises more than its bound (:mod:`tests.endurance.growth`), or something was
@@ -38,8 +38,13 @@ class Discarding(Sink):
             self.count += 1
 
 
-def endure(seconds: float, rate: float, samples: Path) -> tuple[list[dict[str, Any]], str]:
-    """The samples, and what agent and churn said at their ends. Raises `AssertionError` when one of them failed."""
+def endure(
+    seconds: float, rate: float, samples: Path, *, profiles: str = ""
+) -> tuple[list[dict[str, Any]], str]:
+    """The samples, and what agent and churn said at their ends. Raises `AssertionError` when one of them failed.
+
+    ``profiles``: the kinds of continuous profiles that are taken, as in ``OTELGPU_PROFILES``.
+    """
     samples.parent.mkdir(parents=True, exist_ok=True)
     samples.unlink(missing_ok=True)
     log = samples.with_suffix(".log")
@@ -51,6 +56,7 @@ def endure(seconds: float, rate: float, samples: Path) -> tuple[list[dict[str, A
         environment = os.environ | {
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             "OTELGPU_METRIC_INTERVAL_MS": "20000",  # longer than a process is remembered after its end
+            "OTELGPU_PROFILES": profiles,
         }
         with log.open("wb") as errors:
             agent = subprocess.Popen([*observed, *options], env=environment, stderr=errors)
@@ -94,8 +100,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=120, help="how long (120)")
     parser.add_argument("--rate", type=float, default=10, help="processes a second (10)")
     parser.add_argument("--samples", type=Path, default=FOLDER / "samples.jsonl", help="where they are kept")
+    parser.add_argument(
+        "--profiles", default="", help="continuous profiles of these kinds: cpu,offcpu (none)"
+    )
     options = parser.parse_args()
-    samples, told = endure(60 * options.minutes, options.rate, options.samples)
+    samples, told = endure(60 * options.minutes, options.rate, options.samples, profiles=options.profiles)
     print(told)
     verdicts = judge(samples)
     print(f"{len(samples)} samples, the first {WARM_UP:.0%} left out")

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from tests.rig.bpf_objects import maps_of
 
+_ALONE_S: Final = 60.0
 _CONTAINERS: Final = (dict, list, set, frozenset, deque, bytearray, OrderedDict, Counter)
 
 
@@ -62,21 +63,37 @@ def _status(pid: int) -> dict[str, int]:
     return memory | {"threads": int(fields["Threads"])}
 
 
+def _objects() -> dict[str, Any]:
+    """All that there are. No other thread runs meanwhile.
+
+    One that is building a tuple then would fail at it, for while somebody else holds a tuple it cannot grow
+    (``_PyTuple_Resize``): ``gc.get_objects`` gives those too that are not finished.
+    """
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(_ALONE_S)
+    time.sleep(10 * interval_s)  # who waits with the old interval has had its turn
+    try:
+        gc.collect()
+        objects = gc.get_objects()
+        found = {"objects": len(objects), "containers": container_lengths(objects)}
+        del objects
+    finally:
+        sys.setswitchinterval(interval_s)
+    return found
+
+
 def sample(pid: int) -> dict[str, Any]:
     """Everything of this process, which is ``pid``."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     maps: Counter[str] = Counter()
     for each in maps_of(pid):
         maps[each.name] += each.entries or 0
-    gc.collect()
-    objects = gc.get_objects()
     return {
         **_status(pid),
         "fds": len(os.listdir(f"/proc/{pid}/fd")),
         "children": len(children),
-        "objects": len(objects),
         "maps": maps,
-        "containers": container_lengths(objects),
+        **_objects(),
         "cpu_s": round(time.process_time(), 2),
     }
 

@@ -19,7 +19,6 @@ from otelgpu.families.http.llm import GenerationReader, grpc_reader, http_reader
 from otelgpu.families.http.protocol import Call, ConnectionFacts
 from otelgpu.families.http.session import Session
 from otelgpu.families.http.zmtp.parser import ZmtpParser, recognise
-from otelgpu.layout.eh_frame import read_unwind_table, unwind_table
 from otelgpu.layout.elf import ElfError, ElfImage
 from otelgpu.model.exchange import Role
 from otelgpu.symbols.cubin import CubinError, kernel_names, ptx_entries
@@ -30,6 +29,7 @@ from otelgpu.symbols.kernel_symbols import KernelSymbols
 from otelgpu.symbols.perf_map import PerfMap
 from otelgpu.symbols.registrations import read_registrations
 from tests.fuzz import connections, hosts, records
+from tests.rig.unwind_rows import read_unwind_table, unwind_table
 from tests.unit.layout.frames import Frames, advance, cfa_offset, saved
 
 _DATA = Path(__file__).parents[1] / "unit" / "symbols" / "data"
@@ -65,7 +65,11 @@ def cubin(data: bytes) -> None:
 def eh_frame(data: bytes) -> None:
     """A file, or a section alone."""
     try:
-        table = read_unwind_table(ElfImage(data)) if data[:4] == b"\x7fELF" else unwind_table(data, 0x2000)
+        table = (
+            read_unwind_table(ElfImage(data))
+            if data[:4] == b"\x7fELF"
+            else unwind_table(data or b"\0", 0x2000)
+        )
     except ElfError:
         return
     assert (table.rows["pc"][1:] >= table.rows["pc"][:-1]).all()

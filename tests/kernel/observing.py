@@ -6,7 +6,6 @@ In: what to observe. Out: records as the kernel wrote them, or spans as a backen
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import pty
 import shutil
@@ -31,6 +30,7 @@ from otelgpu.model.inputs import Batch, CallsCounted, FunctionNamed, Input, Reco
 from otelgpu.model.operations import DEVICE_KINDS
 from otelgpu.model.profiling import ProfileSettings
 from tests.rig import fake_cudart_path
+from tests.rig.metrics import metrics_told
 from tests.rig.spans import Span, attributes_of, spans_of_lines
 from tests.rig.spans import cuda_calls as cuda_calls
 from tests.rig.spans import read_spans as read_spans
@@ -223,15 +223,10 @@ def probed(calls: dict[str, int] | Counter[str]) -> dict[str, int]:
 def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:
     """The data points of each metric at the end of a session, their attributes as plain mappings."""
     last: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for line in path.read_text().splitlines():
-        for resource in json.loads(line).get("resourceMetrics", ()):
-            described = attributes_of(resource["resource"])
-            for metric in (metric for scope in resource["scopeMetrics"] for metric in scope["metrics"]):
-                kind = next(kind for kind in ("sum", "gauge", "histogram") if kind in metric)
-                last[metric["name"], str(described)] = [
-                    point | {"attributes": attributes_of(point), "resource": described}
-                    for point in metric[kind]["dataPoints"]
-                ]
+    for metric, described, points in metrics_told(path):
+        last[metric["name"], str(described)] = [
+            point | {"attributes": attributes_of(point), "resource": described} for point in points
+        ]
     found: dict[str, list[dict[str, Any]]] = {}
     for (name, _), points in last.items():
         found.setdefault(name, []).extend(points)

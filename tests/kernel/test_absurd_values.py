@@ -5,19 +5,18 @@ The program and its libraries are made here from the table of functions; the fun
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.contract.otlp_servers import http_server
-from tests.kernel.observing import OTELGPU, PROBED, Watch
+from tests.kernel.observing import OTELGPU, PROBED, Watch, read_spans
 from tools.cuda_calls import calls
 
 ARGUMENTS: Final = 12  # some of them on the stack
@@ -162,11 +161,4 @@ def test_what_is_exported_can_be_read_and_counts_every_call(
 
 
 def span_names(path: Path) -> Counter[str]:
-    documents: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
-    return Counter(
-        span["name"]
-        for document in documents
-        for resource in document.get("resourceSpans", ())
-        for scope in resource["scopeSpans"]
-        for span in scope["spans"]
-    )
+    return Counter(span["name"] for span in read_spans(path))

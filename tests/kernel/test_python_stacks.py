@@ -264,6 +264,62 @@ def test_a_thread_that_knows_no_python_is_seldom_looked_for_among_many(
     assert len(rows) < 10  # searches, in 20 samples and more
 
 
+BEGINNING = """
+#include <pthread.h>
+#include <stdio.h>
+struct object { long references; const void *type; };
+struct frame { const struct object *code; const struct frame *previous; long instruction, is_entry; };
+struct cframe { const struct frame *current; const struct cframe *previous; };
+struct state { const struct state *next; pthread_t thread; const struct cframe *cframe; };
+struct interpreter { const struct interpreter *next; const struct state *threads; };
+static const struct object type, other, code = { 1, &type }, text = { 1, &other };
+static const struct frame caller = { &code, 0, 0, 1 }, none = { &text, 0, 0, 0 };
+static const struct cframe outer = { &caller, 0 }, begins = { &none, &outer };
+static struct state state = { 0, 0, &begins };
+static const struct interpreter interpreter = { 0, &state };
+static const struct interpreter *const runtime = &interpreter;
+int main(void)
+{
+	state.thread = pthread_self();
+	printf("%lu %lu\\n", (unsigned long)&runtime, (unsigned long)&code);
+	fflush(stdout);
+	for (;;)
+		;
+}
+"""
+
+
+def test_an_evaluation_that_begins_is_not_taken_for_what_its_stack_holds(
+    sampler: Sampler, tmp_path: Path
+) -> None:
+    """In 3.11 and 3.12 it is known some instructions before its frame is: a program that stays between these."""
+    process_of = sampler.loaded.image.btf.dtype("python_process")
+    numbers = sampler.loaded.image.btf.enumerators("python_frames")
+    made = np.zeros(1, dtype=process_of)
+    made["next_interpreter"], made["threads"], made["next_thread"], made["thread_id"] = 0, 8, 0, 8
+    made["frame"], made["cframe_current"], made["has_cframe"] = 16, 0, 1
+    made["code"], made["previous"], made["instruction"], made["owner"] = 0, 8, 16, 24
+    made["frame_bytes"], made["frames"] = 32, numbers["PYTHON_FRAMES_ENTRIES"]
+    program = compile_c(tmp_path, "begins", BEGINNING, "-pthread")
+    with subprocess.Popen([program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        runtime, code = map(int, process.stdout.readline().split())
+        made["runtime"] = runtime
+        sampler.observe(process.pid)
+        sampler.loaded.map("interpreters").put(struct.pack("<I", process.pid), made.tobytes())
+        time.sleep(0.1)
+        sampler.take(process.pid)  # which may be from before
+        stacks = sampler.take(process.pid)
+        sampler.loaded.map("interpreters").delete(struct.pack("<I", process.pid))
+        sampler.forget(process.pid)
+        process.kill()
+    for taken in stacks:
+        assert [(address, bool(word & PYTHON_ENTRY)) for address, word in taken.python] == [
+            (0, True),
+            (code, True),
+        ]
+
+
 def test_code_that_released_the_lock_has_its_python_frames(sampler: Sampler, tmp_path: Path) -> None:
     library = compile_c(tmp_path, "libspin.so", "void spin(void) { for (;;) ; }", "-shared", "-fPIC")
     opened = f"import ctypes\nspin = ctypes.CDLL({str(library)!r}).spin\n"

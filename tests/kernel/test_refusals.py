@@ -7,14 +7,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from otelgpu.kernel import libbpf
 from otelgpu.kernel.libbpf import BpfError
-from otelgpu.kernel.loader import Image, load_family
-from tests.kernel.observing import OTELGPU, run_otelgpu
-from tests.rig import ROOT
+from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family
+from otelgpu.model.profiling import ProfileKind, ProfileSettings
+from tests.kernel.observing import OTELGPU, Watch, run_otelgpu
+from tests.rig import ROOT, start_cuda_client
 
 # Uid 65534 with the one capability to read this checkout and its interpreter, wherever they lie.
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -45,6 +47,29 @@ def test_the_verifier_s_telling_lines_are_in_the_error(unchecked: Image) -> None
     assert any("*value += 1" in line for line in lines)  # the line of the source
     assert len(lines) <= 15
     assert caught.value.errno == 13  # EACCES
+
+
+def test_where_the_kernel_refuses_profiles_a_session_goes_on_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(loader: Loader, image: Image, **options: Any) -> LoadedFamily:
+        if image.family == "profile":
+            raise BpfError("the kernel refused BPF object profile")
+        return load(loader, image, **options)
+
+    load = Loader.load
+    monkeypatch.setattr(Loader, "load", refuse)
+    profile = ProfileSettings(kinds=frozenset(ProfileKind))
+    with Watch(families=("cuda", "profile"), profile=profile) as watching:
+        assert {"process", "cuda"} <= watching.source.rings.keys()
+        assert "profile" not in watching.source.rings
+        assert watching.source.counters["family_not_loaded"] == 1
+        with start_cuda_client(calls=23) as client:
+            watching.observe(client.pid)
+            said = watching.during(client.finish)
+        watching.pump(0.2)
+        assert watching.calls(said.pid)["cudaLaunchKernel"] == 23
+    assert "family profile is not observed: the kernel refused BPF object profile" in caplog.text
 
 
 @pytest.mark.parametrize("prefix", [NOBODY, BARE_ROOT], ids=["nobody", "bare root"])

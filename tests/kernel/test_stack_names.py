@@ -72,7 +72,7 @@ train(Model())
 """
 
 
-LEARNT_S: Final = 15.0
+LEARNT_S: Final = 300.0  # an emulated machine (tests/vm) takes minutes for the tables of libpython
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import re
 import shutil
 import struct
 import subprocess
-import threading
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -19,16 +18,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from otelgpu.discover import unwind_tables
 from otelgpu.discover.maps import executable_mappings
-from otelgpu.discover.unwind_tables import DAMAGED, NO_TABLE, TABLES_FULL, UnwindTables, read_vdso_table
+from otelgpu.discover.unwind_tables import DAMAGED, NO_TABLE, TABLES_FULL, UnwindTables, read_vdso
 from otelgpu.kernel.libbpf import detach_all
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 from otelgpu.kernel.perf_events import attach_clocks
 from otelgpu.kernel.profiling import attach_profiling, knobs, wanted
+from otelgpu.layout.eh_frame import find_frames
 from otelgpu.layout.elf import ElfImage
-from otelgpu.layout.frame_rules import Cfa
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
+from tests.rig.unwind_rows import Cfa, table_of
 
 SOURCE = Path(__file__).parent / "data" / "stacks.c"
 FLAGS = ("-O2", "-fomit-frame-pointer", "-pthread", "-w")
@@ -62,7 +61,7 @@ def build(path: Path, *flags: str) -> Path:
     """The programs in stacks.c."""
     compiler = shutil.which("gcc") or shutil.which("clang")
     assert compiler is not None, "the kernel fixture has looked for one"
-    subprocess.run([compiler, *FLAGS, *flags, "-o", path, SOURCE], check=True)
+    subprocess.run([compiler, *FLAGS, *flags, "-o", path, SOURCE, "-ldl"], check=True)
     return path
 
 
@@ -191,20 +190,26 @@ def observe(
             unwind.see(process.pid)
             assert unwind.settle(SETTLED_S)
         functions = Functions.of(process.pid, path)
-        scope = loaded.map("scope_processes")
-        scope.put(struct.pack("<I", process.pid), b"\1")
-        attach_profiling(loaded, settings_of(kind))
-        until = time.monotonic() + LONGEST_S
-        while loaded.counters()["submitted"] - lost["submitted"] < SAMPLES and time.monotonic() < until:
-            time.sleep(0.05)
-        detach_all(loaded.links)
-        loaded.links.clear()
-        scope.delete(struct.pack("<I", process.pid))
+        sample(loaded, process.pid, kind)
     unwind.forget(process.pid)
     seen = collect(loaded, functions)
     seen.losses = Counter(loaded.counters()) - lost
     seen.counters = dict(Counter(unwind.counters) - missed)
     return seen
+
+
+def sample(loaded: LoadedFamily, tgid: int, kind: ProfileKind = ProfileKind.CPU) -> None:
+    """Until there are some."""
+    before = loaded.counters()["submitted"]
+    scope = loaded.map("scope_processes")
+    scope.put(struct.pack("<I", tgid), b"\1")
+    attach_profiling(loaded, settings_of(kind))
+    until = time.monotonic() + LONGEST_S
+    while loaded.counters()["submitted"] - before < SAMPLES and time.monotonic() < until:
+        time.sleep(0.05)
+    detach_all(loaded.links)
+    loaded.links.clear()
+    scope.delete(struct.pack("<I", tgid))
 
 
 def collect(loaded: LoadedFamily, functions: Functions) -> Seen:
@@ -310,28 +315,45 @@ def _append(path: Path, line: str) -> None:
 
 
 @contextmanager
-def returns_probed(path: Path, function: str) -> Iterator[None]:
-    """Its calls return to the kernel's trampoline, by whoever's probe."""
+def probed(path: Path, function: str, *, kind: str) -> Iterator[None]:
+    """By whoever's probe: its first instruction (kind "p"), or its return ("r")."""
     image = ElfImage(path.read_bytes())
     place = image.function_offsets([function])[function]
     events = TRACING / "uprobe_events"
-    switch = TRACING / "events" / "uprobes" / "otelgpu_returns" / "enable"
-    _append(events, f"r:uprobes/otelgpu_returns {path}:{place:#x}\n")
+    switch = TRACING / "events" / "uprobes" / "otelgpu_stacks" / "enable"
+    _append(events, f"{kind}:uprobes/otelgpu_stacks {path}:{place:#x}\n")
     try:
         switch.write_text("1")
         yield
     finally:
         switch.write_text("0")
-        _append(events, "-:uprobes/otelgpu_returns\n")
+        _append(events, "-:uprobes/otelgpu_stacks\n")
 
 
-@pytest.mark.skipif(not (TRACING / "uprobe_events").exists(), reason="no uprobe_events in tracefs")
+needs_tracefs = pytest.mark.skipif(
+    not (TRACING / "uprobe_events").exists(), reason="no uprobe_events in tracefs"
+)
+
+
+@needs_tracefs
 def test_where_returns_are_probed_the_true_callers_are_seen(tables: Tables, program: Path) -> None:
-    with returns_probed(program, "down"):
+    """Calls return to the kernel's trampoline."""
+    with probed(program, "down", kind="r"):
         seen = observe(tables, program, "recursion")
     # The kernel may have taken a call off its list, and the thread still be in its trampoline.
     assert seen.share(r"(spin )?(down ){0,21}main _start") >= 0.95, seen
     assert seen.share(r"spin (down ){21}main _start") > 0.3, seen
+
+
+@needs_tracefs
+def test_a_thread_in_a_copy_of_a_probed_instruction_is_at_the_instruction(
+    tables: Tables, program: Path
+) -> None:
+    """The kernel has it executed elsewhere, where there is no file."""
+    with probed(program, "stepped", kind="p"):
+        seen = observe(tables, program, "steps")
+    assert seen.share(r"(step(ped)? )?main _start") >= 0.98, seen.besides(r"(step(ped)? )?main _start")
+    assert seen.share(r"stepped main _start") > 0.5, seen
 
 
 def test_a_file_without_a_table_is_counted_and_told_of(tables: Tables, program: Path, tmp_path: Path) -> None:
@@ -340,6 +362,23 @@ def test_a_file_without_a_table_is_counted_and_told_of(tables: Tables, program: 
     seen = observe(tables, path, "recursion")
     assert seen.counters == {NO_TABLE: 1}
     assert seen.ends["STACK_NO_TABLE"] > 0.9 * sum(seen.ends.values()), seen
+
+
+def test_a_stack_through_code_without_a_table_is_not_called_whole(
+    tables: Tables, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame pointer leads past it and past its caller, and from there on all is known."""
+    source, library = tmp_path / "through.c", tmp_path / "through.so"
+    source.write_text(
+        'void through(void (*function)(void)) { function(); __asm__ volatile("" ::: "memory"); }'
+    )
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    assert compiler is not None
+    without = ("-fno-asynchronous-unwind-tables", "-fno-exceptions", "-nostdlib")
+    subprocess.run([compiler, *FLAGS, *without, "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setenv("STACKS_LIBRARY", str(library))
+    seen = observe(tables, program, "library")
+    assert seen.stacks["STACK_NO_TABLE", "spin main _start"] > 0.9 * sum(seen.stacks.values()), seen
 
 
 def test_a_table_that_lies_ends_stacks_and_nothing_else(
@@ -425,8 +464,10 @@ def test_processes_that_come_and_go_leave_nothing(program: Path) -> None:
 
 
 def test_the_vdso_has_a_table() -> None:
-    table, loads = read_vdso_table()
-    assert loads
+    descriptor, image = read_vdso()
+    table = table_of(descriptor, find_frames(image))
+    os.close(descriptor)
+    assert image.loads
     assert (table.rows["rule"] & 15 == Cfa.RSP).sum() > 5
 
 
@@ -447,26 +488,5 @@ def test_the_table_of_a_file_is_there_before_a_process_has_it(program: Path, tmp
                 others = unwind.rows - rows
             assert others > 1000  # those of the C library; its own was not made again
             assert len(loaded.map("unwind_files").list_keys()) >= 2
-        finally:
-            unwind.close()
-
-
-def test_memory_that_tables_were_read_in_is_given_back(
-    program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given_back: list[threading.Thread] = []
-    monkeypatch.setattr(unwind_tables, "give_back", lambda: given_back.append(threading.current_thread()))
-    monkeypatch.setattr(unwind_tables, "_GIVE_BACK_S", 0.2)
-    with profiling(ProfileKind.CPU) as loaded:
-        unwind = UnwindTables(loaded)
-        try:
-            unwind.prepare(program)
-            assert unwind.settle(SETTLED_S)
-            until = time.monotonic() + 5
-            while unwind._thread not in given_back:
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            time.sleep(0.5)
-            assert given_back.count(unwind._thread) == 1  # nothing was read since
         finally:
             unwind.close()

@@ -241,8 +241,8 @@ def memory_command(
     ]
 
 
-class MemoryProgram:
-    """The program of memory.c as it waits: before its first call, then after each checkpoint."""
+class SteppedProgram:
+    """A program that waits: before its first call, then after each checkpoint, which is a line of JSON."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -256,10 +256,10 @@ class MemoryProgram:
         assert self.process.stderr is not None
         word, _, pid = self.process.stderr.readline().partition(" ")
         if word != "ready":
-            raise RuntimeError(f"program_memory did not start: {word} {pid}")
+            raise RuntimeError(f"{command[0]} did not start: {word} {pid}")
         self.pid = int(pid)
 
-    def next_checkpoint(self) -> Checkpoint | None:
+    def next_line(self) -> str | None:
         """Let it go on to its next checkpoint, where it waits; None: it has ended."""
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -269,7 +269,7 @@ class MemoryProgram:
         if not line:
             self.process.wait(timeout=10)
             return None
-        return _checkpoint(line)
+        return line
 
     def close(self) -> int:
         """End it if it still runs; its exit code."""
@@ -277,6 +277,15 @@ class MemoryProgram:
             self.process.kill()
         self.process.communicate()
         return self.process.returncode
+
+
+class MemoryProgram(SteppedProgram):
+    """The program of memory.c."""
+
+    def next_checkpoint(self) -> Checkpoint | None:
+        """See :meth:`next_line`."""
+        line = self.next_line()
+        return _checkpoint(line) if line is not None else None
 
 
 def run_memory_program(command: Sequence[str], env: Mapping[str, str] | None = None) -> list[Checkpoint]:

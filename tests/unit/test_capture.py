@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from otelgpu.capture import MAGIC, CaptureError, CaptureReader, CaptureWriter, Header
@@ -44,6 +44,7 @@ from otelgpu.model.profiles import FrameType
 from otelgpu.model.resource import resource
 from otelgpu.model.samples import Frame, StackNamed
 from otelgpu.pipeline import Pipeline
+from tests.rig.examples import examples
 from tests.unit.families.records import UNIX_OFFSET_NS, Host, btf, together
 from tests.unit.layout.test_btf import SMALL_BYTES
 from tests.unit.model.builders import read_out
@@ -240,6 +241,7 @@ def test_a_capture_with_more_frames_than_are_numbered_begins_anew(
 # -- bad files --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_capture_cut_anywhere_is_an_error_or_truncated(tmp_path: Path) -> None:
     """Up to the end of the header: an error. From there on: what was whole, and truncated between frames only."""
     small = {"cuda": SMALL_BYTES}
@@ -262,7 +264,7 @@ def test_a_capture_cut_anywhere_is_an_error_or_truncated(tmp_path: Path) -> None
     assert whole_frames == list(range(len(inputs)))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_capture_is_an_error_or_other_inputs(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "damaged"

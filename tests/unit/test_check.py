@@ -28,6 +28,7 @@ from otelgpu.discover.evidence import looks_like_server, process_of_thread
 from otelgpu.discover.processes import describe
 from otelgpu.discover.visibility import (
     SECCOMP_FILTER,
+    TORCH,
     VERBS,
     EmbeddedRuntime,
     Library,
@@ -102,6 +103,21 @@ def test_a_library_without_probes_is_blind_and_says_why(changes: dict[str, Any],
     verdict = judge(process(libraries=(library(**changes),)), MACHINE)
     assert why in verdict.blind[0].why
     assert verdict.blind[0].do
+
+
+def test_an_allocator_of_pytorch_is_told_by_what_it_is_good_for() -> None:
+    machine = Machine(wanted={**WANTED, TORCH: frozenset({"report", "report_of_1_13"})}, http=False)
+    torch = library(path="/venv/torch/lib/libc10.so", stem=TORCH, symbols=("report",))
+    verdict = judge(process(libraries=(library(), torch)), machine)
+    assert [line for line in verdict.sees if "libc10" in line] == [
+        "tensors' memory by PyTorch's allocator in /venv/torch/lib/libc10.so, where it is asked for: "
+        "profiles of mem, or family torch"
+    ]
+    assert verdict.blind == ()
+    old = judge(process(libraries=(replace(torch, symbols=()),)), machine)
+    assert [one.what for one in old.blind] == ["tensors' memory by /venv/torch/lib/libc10.so"]
+    assert "1.10" in old.blind[0].why
+    assert "libc10" not in judge(process(), machine).sees[0]
 
 
 def test_a_static_runtime_with_symbols_is_seen() -> None:
@@ -628,4 +644,5 @@ def test_a_family_that_is_loaded_on_demand_stops_no_session(monkeypatch: pytest.
         found, loaded = check_module.load_families(Config(), stack, able=True)
     assert loaded == []
     assert {finding.name for finding in found if finding.stops} == {"process", "cuda", "http", "sched"}
-    assert {finding.name for finding in found if not finding.stops} == {"file", "nccl", "verbs"}
+    others = {finding.name for finding in found if not finding.stops}
+    assert others >= {"file", "nccl", "verbs", "profile", "probe"}

@@ -7,11 +7,12 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.kernel import clock
 from otelgpu.model.inputs import Batch, ClockAnchor, Input, Tick
+from tests.rig.examples import examples
 from tests.unit.families.records import MS, UNIX_OFFSET_NS, Host
 from tests.unit.model.builders import Row
 from tests.unit.test_pipeline import played
@@ -56,7 +57,7 @@ def undisturbed() -> Any:
     return relative(played(stepped({}))[0])
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     st.dictionaries(st.integers(0, len(served()) - 1), st.integers(-HOUR_NS, HOUR_NS), min_size=1, max_size=4)
 )

@@ -71,6 +71,11 @@ def test_the_table_tells_what_is_missing_and_in_which_words() -> None:
     assert "### Linux 7.1\n\nNothing is missing.\n" in text
 
 
+def test_what_was_not_measured_is_not_told_to_be_missing() -> None:
+    loads, refused = _result("7.1", present=True, outcome=""), _result("5.1", present=False, outcome="")
+    assert "| cgroups | not measured | no |" in table.render([loads, refused])
+
+
 def test_a_test_that_fails_is_told() -> None:
     text = table.render([_result("7.1", present=True, outcome="AssertionError: 3\n != 4")])
     assert "| cgroups | **fails** |" in text

@@ -7,8 +7,9 @@ design decision, taken here and in DESIGN.md together.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ class Module:
         return self.name.partition(".")[0]
 
 
-def read_modules() -> list[Module]:
+@cache
+def read_modules() -> Sequence[Module]:
     modules = []
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -83,6 +85,12 @@ def read_modules() -> list[Module]:
         name = ".".join(parts[:-1] if is_package else parts)
         modules.append(Module(name, path.read_text(encoding="utf-8"), is_package))
     return modules
+
+
+@lru_cache(maxsize=1)  # the rules ask one after the other
+def nodes(module: Module) -> Sequence[ast.AST]:
+    """All that its source consists of."""
+    return list(ast.walk(ast.parse(module.source)))
 
 
 def imports(module: Module) -> Iterator[str]:
@@ -93,7 +101,7 @@ def imports(module: Module) -> Iterator[str]:
     package = ["otelgpu", *module.name.split(".")]
     if not module.is_package:
         package.pop()
-    for node in ast.walk(ast.parse(module.source)):
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -108,7 +116,7 @@ def is_within(name: str, banned: str) -> bool:
 
 def calls_with_io(module: Module) -> Iterator[str]:
     """Calls that need no telling import: ``open(…)``, ``path.read_text()``, ``datetime.now()``."""
-    for node in ast.walk(ast.parse(module.source)):
+    for node in nodes(module):
         if not isinstance(node, ast.Call):
             continue
         match node.func:

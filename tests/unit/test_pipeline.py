@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu import pipeline as module
@@ -22,6 +22,7 @@ from otelgpu.model.resource import resource
 from otelgpu.model.telling import Telling
 from otelgpu.pipeline import Pipeline
 from otelgpu.signals import memory
+from tests.rig.examples import examples
 from tests.unit.families.records import (
     MS,
     UNIX_OFFSET_NS,
@@ -676,7 +677,7 @@ def counted(session: Pipeline) -> object:
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(steps, st.data())
 def test_how_inputs_are_cut_into_batches_and_ticks_does_not_matter(
     done: list[tuple[int, int]], data: st.DataObject

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -51,7 +53,7 @@ def test_kinds_of_calls_bring_what_links_them_to_requests() -> None:
 
 
 def test_all_kinds_bring_every_family() -> None:
-    assert set(families_for(frozenset(ProfileKind))) == {*registry.select(()), "profile"}
+    assert set(families_for(frozenset(ProfileKind))) == {*registry.select(()), "profile", "torch"}
 
 
 @pytest.mark.parametrize(("megabytes", "size"), [(1, 1 << 20), (3, 4 << 20), (8, 8 << 20), (1000, 1 << 30)])
@@ -185,3 +187,23 @@ def test_names_of_frames_cannot_steer_the_terminal() -> None:
     kind = off_cpu(1)
     kind.places = [Place(leaf="\x1b[2J", line="", value=1, samples=1)]
     assert "\x1b" not in table(kind)
+
+
+ENDS_TWICE = """
+import os, signal, sys
+from pathlib import Path
+from otelgpu.agent import Interrupts
+from otelgpu.cli.profile_outputs import Outputs
+with Outputs([Path(name) for name in sys.argv[1:]]) as outputs, Interrupts(abandon=outputs.close):
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_a_second_ctrl_c_leaves_no_file_that_was_not_there(tmp_path: Path) -> None:
+    new, old = tmp_path / "new.folded", tmp_path / "old.folded"
+    old.write_text("what it held\n")
+    done = subprocess.run([sys.executable, "-c", ENDS_TWICE, new, old], timeout=60, check=False)
+    assert done.returncode == 130
+    assert not new.exists()
+    assert old.read_text() == "what it held\n"

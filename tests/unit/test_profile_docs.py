@@ -9,13 +9,19 @@ import pytest
 from otelgpu.model.profiles import ValueType
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.render.format import FORMATS
-from otelgpu.signals import profile_names, profile_operations
+from otelgpu.signals import (
+    profile_names,
+    profile_operations,
+    profile_tensors,
+    tensor_metrics,
+    torch_operators,
+)
 from tools.document import DOCS
 
 TEXT = (DOCS / "profiles.md").read_text()
 TYPES = {
     value
-    for module in (profile_names, profile_operations)
+    for module in (profile_names, profile_operations, profile_tensors)
     for value in vars(module).values()
     if isinstance(value, ValueType)
 }
@@ -45,6 +51,7 @@ def test_no_sample_type_is_told_that_there_is_not() -> None:
 def test_every_attribute_is_told() -> None:
     keys = [value for value in vars(profile_names).values() if isinstance(value, str) and "thread." in value]
     assert len(keys) >= 3
+    keys += [tensor_metrics.DEVICE, torch_operators.OPERATOR, torch_operators.NODE]
     assert [key for key in keys if f"`{key}`" not in TEXT] == []
 
 

@@ -11,9 +11,9 @@ from otelgpu.kernel import profiling
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import Image, LoadedFamily, read_image, record_struct
 from otelgpu.kernel.perf_events import attach_clocks, parse_cpus
-from otelgpu.layout.frame_rules import ROW, Cfa, Rbp
 from otelgpu.model.profiling import CALL_KINDS, ProfileKind, ProfileSettings
 from otelgpu.model.samples import SampleKind, ThreadState
+from tests.rig.unwind_rows import ROW, Cfa, Rbp
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def image() -> Image:
     [
         ((ProfileKind.CPU,), {"cpu_x"}),
         ((ProfileKind.PYTHON,), {"cpu_x", "offcpu_x"}),
-        ((ProfileKind.OFFCPU, ProfileKind.FILE), {"offcpu_x", "file_x"}),
+        ((ProfileKind.OFFCPU, ProfileKind.FILE), {"offcpu_x", "waker_x", "file_x"}),
         ((ProfileKind.BLOCK,), {"block_x"}),
         ((ProfileKind.SYSCALL,), {"syscall_x"}),
         *(((kind,), {"call_x"}) for kind in sorted(CALL_KINDS)),
@@ -35,9 +35,22 @@ def image() -> Image:
 )
 def test_programs_are_those_of_the_kinds(kinds: tuple[ProfileKind, ...], programs: set[str]) -> None:
     chosen = filter(
-        profiling.wanted(kinds), ("cpu_x", "offcpu_x", "syscall_x", "file_x", "block_x", "call_x")
+        profiling.wanted(kinds),
+        ("cpu_x", "offcpu_x", "waker_x", "syscall_x", "file_x", "block_x", "call_x"),
     )
     assert set(chosen) == programs
+
+
+def test_kernels_without_clocks_have_all_but_time_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(profiling.features, "has_clock_programs", lambda: False)
+    chosen = profiling.wanted((ProfileKind.CPU, ProfileKind.PYTHON, ProfileKind.OFFCPU))
+    assert [name for name in ("cpu_x", "offcpu_x", "file_x") if chosen(name)] == ["offcpu_x"]
+    assert "cpu, python cannot be profiled; use Linux 6.1" in caplog.text
+    with pytest.raises(BpfError, match="no samples of time on the CPU: python cannot be profiled"):
+        profiling.wanted((ProfileKind.PYTHON,))
+    assert not profiling.wanted(())("cpu_x")
 
 
 def test_every_program_is_of_some_kind(image: Image) -> None:

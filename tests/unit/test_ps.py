@@ -99,6 +99,17 @@ def test_the_printed_command_parses() -> None:
     command.make_context("profile", ROW.profile.split()[2:]).close()
 
 
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_long_command_gives_way_and_nothing_else(width: int) -> None:
+    out = StringIO()
+    row = replace(ROW, container_id="ab" * 32, container_name="trainer-0", command=("python", "x" * 2000))
+    write_table([row], "", Console(file=out, width=width, markup=False, emoji=False, highlight=False))
+    titles, told, *_ = out.getvalue().splitlines()
+    assert titles.split() == ["PID", "device", "memory", "container", "pod", "command"]
+    assert told.split()[0] == "4242" and "trainer-0" in told
+    assert told.rstrip().endswith("x…") and len(told) <= width
+
+
 def test_control_characters_of_a_command_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in shown(replace(ROW, command=("\x1b[2Jpython",)))
 

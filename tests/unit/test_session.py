@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -176,3 +177,15 @@ def test_another_interval_counts_from_the_change() -> None:
     session.retell(Telling(detail="all"), metric_interval_s=0.0)
     session.take([Tick(time_ns=1)])
     assert exporter.points == 11
+
+
+def test_free_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(session_module, "give_back", lambda: given.append(time.monotonic()))
+    monkeypatch.setattr(session_module, "GIVE_BACK_S", 0.1)
+    observed = opened(Destination())
+    until_s = time.monotonic() + 10
+    while len(given) < 2 and time.monotonic() < until_s:
+        observed.take([])
+    assert len(given) == 2
+    assert given[1] - given[0] > 0.05  # the first was asked for a moment before it was noted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 _FOLDER: Final = "tests/kernel/"
@@ -25,10 +26,36 @@ FEATURES: Final[dict[str, str]] = {
     "processes under a seccomp filter": (
         "test_return_probes.py::test_a_filtered_process_lives_and_each_call_gives_one_record[True]"
     ),
+    "profiles: CPU samples, native stacks": (
+        "test_unwinding.py::test_every_stack_is_the_one_that_the_program_has[recursion]"
+    ),
+    "profiles: CPU samples, Python and native stacks": (
+        "test_stack_names.py::test_a_python_program_is_python_and_native_frames_together"
+    ),
+    "profiles: waits, with who ended them": (
+        "test_profile_waits.py::test_who_woke_a_thread_is_named_by_its_stack[takes_lock-hands_lock_over-waiter]"
+    ),
+    "profiles: system calls": (
+        "test_profile_syscalls.py::test_every_call_is_counted_and_its_time_and_few_samples_are_taken_for_them"
+    ),
+    "profiles: calls on files": (
+        "test_profile_storage.py::test_a_checkpoint_is_told_with_its_file_its_bytes_and_its_time"
+    ),
+    "profiles: requests to block devices": (
+        "test_profile_storage.py::test_each_request_is_told_with_its_device_its_bytes_and_its_time"
+    ),
+    "profiles: stacks of CUDA calls": (
+        "test_profile_calls.py::test_each_outermost_call_has_one_stack_with_its_caller_and_inner_calls_have_none"
+        "[True]"
+    ),
+    "probes of a user: functions": "test_user_probes.py::test_every_call_is_a_hit_with_its_values",
+    "probes of a user: USDT": "test_user_probes.py::test_usdt_of_an_interpreter",
+    "probes of a user: tracepoints": "test_user_probes.py::test_a_tracepoint_tells_its_fields",
+    "probes of a user: samples": "test_user_probes.py::test_hits_are_samples_of_a_profile",
 }
 """Feature → the test that shows it."""
 
 
-def node_ids() -> list[str]:
+def node_ids(features: Mapping[str, str] = FEATURES) -> list[str]:
     """For pytest's command line."""
-    return [_FOLDER + each for each in FEATURES.values()]
+    return [_FOLDER + each for each in features.values()]

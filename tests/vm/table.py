@@ -40,7 +40,7 @@ def _loads(result: _Result, family: str) -> str:
 def _outcome(result: _Result, feature: str) -> str:
     outcome = result["features"].get(feature)
     if outcome is None:
-        return "no"
+        return "not measured" if result["check"]["families"][0]["present"] else "no"
     return "yes" if outcome == "passed" else "**fails**"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from otelgpu.families.base import ContextStep
@@ -15,6 +16,7 @@ _FORM: Final = re.compile(r"(?:_v\d+)?(?:_pt(?:sz|ds))?$")
 _DRIVER: Final = re.compile(r"cu[A-Z]")
 
 
+@lru_cache(maxsize=1024)  # four hundred functions, of which every rule of a metric asks
 def canonical(name: str) -> str:
     """Without the ending of a version (``_v2``) or of per-thread default streams (``_ptsz``, ``_ptds``)."""
     return _FORM.sub("", name, count=1)

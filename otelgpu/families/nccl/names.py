@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 SCOPE: Final = "otelgpu.nccl"
@@ -21,6 +22,7 @@ _PLAIN: Final = re.compile(r"p?nccl(\w+?)(?:Config)?")
 _SAME: Final = {"Bcast": "Broadcast"}
 
 
+@lru_cache(maxsize=256)
 def operation_of(call: str) -> str:
     """``nccl.operation`` of an exported name: ``ncclAllReduceConfig`` is AllReduce's, ``ncclBcast`` Broadcast's.
 

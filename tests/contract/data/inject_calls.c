@@ -17,6 +17,10 @@
  *   next              asks dlsym(RTLD_NEXT), dlsym(RTLD_DEFAULT) and dlvsym for functions
  *   wait:MS           sleeps
  *   signals           a timer's handler makes calls meanwhile, so that they land within others
+ *   held:N            call number N of those below, while the lock of malloc() is held, as by what a handler interrupted
+ *   held_thread:N     the same, on a thread of its own
+ *   held_child:N      the same, in a child by fork() of a process whose other thread has the linker's list locked
+ *   loading:A         a thread dlopens; while that library's constructor runs, calls are made
  *
  * Prints {"calls": made, "pids": [all that made any]} at the end; exits with 3 when something is not as it is
  * without the interposer.
@@ -25,6 +29,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -43,7 +48,7 @@ int cudaFree(void *pointer);
 int cudaMalloc(void **pointer, size_t size);
 int cudaIpcOpenMemHandle(void **pointer, struct handle handle, unsigned int flags);
 int cudaMemcpy(void) __attribute__((weak)); /* which nobody defines */
-extern void (*in_free)(void);
+extern void (*in_free)(void), (*in_load)(void);
 
 static long made;
 static pid_t pids[64];
@@ -57,7 +62,8 @@ static void check(int holds, const char *what)
 	exit(3);
 }
 
-static void call(long times)
+/* One place of a call, whoever makes it. */
+static __attribute__((noipa)) void call(long times)
 {
 	for (long i = 0; i < times; i++)
 		cudaFree(NULL);
@@ -185,7 +191,8 @@ static void leave_by_jump(long times)
 		cudaFree(NULL);
 		check(0, "longjmp");
 	}
-	call(1); /* from here, where the abandoned call has been made: so it is noticed */
+	cudaFree(NULL); /* from here, where the abandoned call has been made: so it is noticed */
+	made++;
 	call_deeper(times);
 }
 
@@ -251,6 +258,133 @@ static void call_under_signals(void)
 	setitimer(ITIMER_REAL, &never, NULL);
 }
 
+/* -- While locks are held ----------------------------------------------------------------- */
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *memory, size_t size);
+void __libc_free(void *memory);
+
+static volatile int malloc_is_held;
+
+/* Whoever comes here now would wait for ever. */
+static void take_malloc_lock(void)
+{
+	static const char what[] = "the lock of malloc() is waited for\n";
+
+	if (malloc_is_held && write(STDERR_FILENO, what, sizeof(what) - 1))
+		_exit(3);
+}
+
+void *malloc(size_t size)
+{
+	take_malloc_lock();
+	return __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+	take_malloc_lock();
+	return __libc_calloc(count, size);
+}
+
+void *realloc(void *memory, size_t size)
+{
+	take_malloc_lock();
+	return __libc_realloc(memory, size);
+}
+
+void free(void *memory)
+{
+	take_malloc_lock();
+	__libc_free(memory);
+}
+
+/* The first call from a place is another matter than those that follow. Each of these is such a place. */
+static void call_held(long number)
+{
+	void *pointer;
+
+	malloc_is_held = 1;
+	if (number == 0)
+		made += cudaFree(NULL) == 0;
+	else if (number == 1)
+		made += cudaMalloc(&pointer, 5) == 0;
+	else
+		cudaMemcpy(); /* which nobody defines: the interposer says that it is there */
+	malloc_is_held = 0;
+}
+
+static void *call_held_in_thread(void *number)
+{
+	call_held((long)number);
+	return NULL;
+}
+
+static int list_is_locked;
+
+static int hold_list(struct dl_phdr_info *info, size_t size, void *data)
+{
+	(void)info, (void)size, (void)data;
+	__atomic_store_n(&list_is_locked, 1, __ATOMIC_RELEASE);
+	for (;;)
+		pause();
+	return 1;
+}
+
+static void *lock_list(void *unused)
+{
+	dl_iterate_phdr(hold_list, unused);
+	return NULL;
+}
+
+static void call_held_in_child(long number)
+{
+	pthread_t holder;
+	pid_t child;
+
+	call(1); /* the first of the parent must be over: it waits for the list */
+	check(!pthread_create(&holder, NULL, lock_list, NULL), "pthread_create");
+	while (!__atomic_load_n(&list_is_locked, __ATOMIC_ACQUIRE))
+		usleep(100);
+	child = fork();
+	if (child == 0) {
+		alarm(5);
+		call_held(number);
+		_exit(0);
+	}
+	be_parent(child, 1);
+	_exit(puts("{}") < 0 || fflush(stdout)); /* the list stays locked */
+}
+
+static int is_loading, was_called;
+
+static void wait_in_load(void)
+{
+	__atomic_store_n(&is_loading, 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < 5000 && !__atomic_load_n(&was_called, __ATOMIC_ACQUIRE); i++)
+		usleep(1000);
+	check(was_called, "a call during a dlopen");
+}
+
+static void *load(void *path)
+{
+	return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void call_while_loading(char *path)
+{
+	pthread_t loader;
+
+	in_load = wait_in_load;
+	check(!pthread_create(&loader, NULL, load, path), "pthread_create");
+	while (!__atomic_load_n(&is_loading, __ATOMIC_ACQUIRE))
+		usleep(100);
+	made += cudaFree(NULL) == 0; /* the first from this place */
+	__atomic_store_n(&was_called, 1, __ATOMIC_RELEASE);
+	pthread_join(loader, NULL);
+}
+
 static void obey(char **arguments)
 {
 	char *line = *arguments;
@@ -289,6 +423,18 @@ static void obey(char **arguments)
 		usleep((useconds_t)first * 1000);
 	else if (!strcmp(line, "signals"))
 		call_under_signals();
+	else if (!strncmp(line, "held:", 5))
+		call_held(first);
+	else if (!strncmp(line, "held_thread:", 12)) {
+		pthread_t thread;
+
+		check(!pthread_create(&thread, NULL, call_held_in_thread, (void *)first),
+		      "pthread_create");
+		pthread_join(thread, NULL);
+	} else if (!strncmp(line, "held_child:", 11))
+		call_held_in_child(first);
+	else if (!strncmp(line, "loading:", 8))
+		call_while_loading(line + 8);
 	else
 		check(0, line);
 }

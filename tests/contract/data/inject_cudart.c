@@ -16,6 +16,13 @@ struct handle {
 };
 
 void (*in_free)(void); /* what cudaFree does */
+void (*in_load)(void); /* what is done while the linker loads a copy: of the first one, for all */
+
+__attribute__((constructor)) static void loaded(void)
+{
+	if (in_load)
+		in_load();
+}
 
 EXPORTED int cudaFree(void *pointer)
 {

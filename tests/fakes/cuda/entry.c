@@ -252,3 +252,6 @@ API(cuDriverGetVersion, (int *driverVersion),
     driverVersion ? (*driverVersion = DRIVER_VERSION, CUDA_SUCCESS) : CUDA_ERROR_INVALID_VALUE)
 API(cuGetErrorName, (CUresult error, const char **pStr),
     (*pStr = name_of(error)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
+/* The real one has sentences: here a name is all there is to say. */
+API(cuGetErrorString, (CUresult error, const char **pStr),
+    (*pStr = name_of(error)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)

@@ -64,6 +64,29 @@ static cudaError_t enable_peer(int device, bool enable)
 				: driver.cuCtxDisablePeerAccess(peer));
 }
 
+/* As devices of the last ten years say; numbers fall as priority rises. */
+static cudaError_t priorities(int *least, int *greatest)
+{
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = -5;
+	return runtime_open();
+}
+
+/* Of a thread. What it forbids is not forbidden here. */
+static cudaError_t exchange_mode(enum cudaStreamCaptureMode *mode)
+{
+	static __thread enum cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
+	enum cudaStreamCaptureMode before = current;
+
+	if (!mode)
+		return cudaErrorInvalidValue;
+	current = *mode;
+	*mode = before;
+	return cudaSuccess;
+}
+
 static cudaError_t entry_point(const char *symbol, void **function, unsigned int version,
 			       enum cudaDriverEntryPointQueryResult *found)
 {
@@ -80,6 +103,10 @@ API_ALONE(cudaSetDevice, (int device), runtime_use_device(device))
 API_ALONE(cudaInitDevice, (int device, unsigned int deviceFlags, unsigned int flags),
 	  ((void)deviceFlags, (void)flags, runtime_use_device(device)))
 API_ALONE(cudaGetDevice, (int *device), get_device(device))
+API_ALONE(cudaDeviceGetStreamPriorityRange, (int *leastPriority, int *greatestPriority),
+	  priorities(leastPriority, greatestPriority))
+API_ALONE(cudaThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode * mode),
+	  exchange_mode(mode))
 API(cudaDeviceSynchronize, (void), of_driver(driver.cuCtxSynchronize()))
 API(cudaDeviceReset, (void), runtime_reset_device())
 API(cudaDeviceGetAttribute, (int *value, enum cudaDeviceAttr attr, int device),

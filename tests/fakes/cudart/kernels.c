@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Host stubs and the kernels behind them. A registered stub is its registered name in its fat binary's
- * library; any other address is a kernel too, named by the address: programs here need not be nvcc's.
+ * library; any other address is a kernel too, named like the function there, or else by the address: programs
+ * here need not be nvcc's.
  */
+#define _GNU_SOURCE
 #include "runtime.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -71,20 +74,32 @@ static struct stub *add(const void *address)
 	return stub;
 }
 
+/* What a kernel is called whose stub nobody registered: on the host, as its launch is, and on the device. */
+static const char *unregistered_name(const void *address, char room[NAME_BYTES])
+{
+	Dl_info found;
+
+	if (dladdr(address, &found) && found.dli_saddr == address && found.dli_sname)
+		return found.dli_sname;
+	snprintf(room, NAME_BYTES, "stub_%p", address);
+	return room;
+}
+
 /* With the lock held: loads the image and asks for the kernel, at the first launch, as the real one does. */
 static CUfunction load(struct stub *stub)
 {
 	struct image *image = stub->image ? stub->image : &images[0];
-	char of_address[NAME_BYTES];
+	char room[NAME_BYTES];
 	CUkernel kernel = NULL;
 
 	if (!image->library &&
 	    driver.cuLibraryLoadData(&image->library, image->fatbin ? image->fatbin : images, NULL,
 				     NULL, 0, NULL, NULL, 0) != CUDA_SUCCESS)
 		return NULL;
-	snprintf(of_address, sizeof(of_address), "stub_%p", stub->address);
 	if (driver.cuLibraryGetKernel(&kernel, image->library,
-				      stub->name ? stub->name : of_address) != CUDA_SUCCESS)
+				      stub->name ? stub->name
+						 : unregistered_name(stub->address, room)) !=
+	    CUDA_SUCCESS)
 		return NULL;
 	atomic_store_explicit(&stub->function, (CUfunction)kernel, memory_order_release);
 	stub = add(kernel); /* a handle is launched as a stub is */

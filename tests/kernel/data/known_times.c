@@ -110,13 +110,19 @@ static void *spins(void *unused)
 __attribute__((noinline)) static void sleeps(void)
 {
 	long long begin = now(CLOCK_MONOTONIC);
+
+	for (int i = 0; i < NAPS; i++)
+		nap(20 * MILLISECOND);
+	tell("sleeps", NAPS, now(CLOCK_MONOTONIC) - begin);
+}
+
+__attribute__((noinline)) static void lets_sleep_among_others(void)
+{
 	pthread_t threads[2];
 
 	for (int i = 0; i < 2; i++)
 		pthread_create(&threads[i], NULL, spins, NULL);
-	for (int i = 0; i < NAPS; i++)
-		nap(20 * MILLISECOND);
-	tell("sleeps", NAPS, now(CLOCK_MONOTONIC) - begin);
+	sleeps();
 	slept = 1;
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
@@ -193,7 +199,7 @@ static void waits(void)
 {
 	pthread_t waiter, reader;
 
-	sleeps();
+	lets_sleep_among_others();
 	pthread_barrier_init(&held, NULL, 2);
 	pthread_create(&waiter, NULL, waits_for_lock, NULL);
 	holds_lock();

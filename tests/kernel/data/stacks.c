@@ -2,6 +2,7 @@
 /* Programs whose stacks are known, one for each word: built without frame pointers by tests/kernel/test_unwinding.py. */
 #define _GNU_SOURCE
 #include <alloca.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,6 +36,16 @@ APART int down(int depth)
 		spin();
 	STAY;
 	return room[depth % 56];
+}
+
+/* `stepped` is an instruction that the kernel, where a probe is on it, has executed in a copy. */
+APART void step(void)
+{
+	for (int i = 0; i < 1000; i++)
+		__asm__ volatile(
+			".globl stepped\n.type stepped, @function\nstepped:\timul $3, %0, %0"
+			: "+r"(sink));
+	STAY;
 }
 
 APART int compare(const void *left, const void *right)
@@ -135,6 +146,24 @@ APART void through_made(void (*made)(void (*)(void)))
 	STAY;
 }
 
+/* Its frame is found by rbp, which what it calls leaves alone. */
+APART void through_library(long size, void (*through)(void (*)(void)))
+{
+	char *more = alloca(size);
+
+	memset(more, 1, size);
+	through(spin);
+	sink += more[3];
+	STAY;
+}
+
+static void (*library_function(void))(void (*)(void))
+{
+	void *library = dlopen(getenv("STACKS_LIBRARY"), RTLD_NOW);
+
+	return (void (*)(void (*)(void)))dlsym(library, "through");
+}
+
 APART __attribute__((noreturn)) void forever(void)
 {
 	for (;;)
@@ -160,13 +189,15 @@ int main(int count, char **words)
 {
 	const char *word = count > 1 ? words[1] : "";
 	struct itimerval often = { { 0, 20000 }, { 0, 20000 } };
-	void (*made)(void (*)(void)) = made_code();
+	void (*made)(void (*)(void)) = made_code(), (*through)(void (*)(void)) = NULL;
 	pthread_t thread;
 
 	if (!strcmp(word, "signals")) {
 		signal(SIGALRM, on_signal);
 		setitimer(ITIMER_REAL, &often, NULL);
 	}
+	if (!strcmp(word, "library"))
+		through = library_function();
 	if (!strcmp(word, "threads"))
 		for (int i = 0; i < 3; i++)
 			pthread_create(&thread, NULL, work, NULL);
@@ -179,6 +210,8 @@ int main(int count, char **words)
 			down(400);
 		else if (!strcmp(word, "sorting"))
 			sort_all();
+		else if (!strcmp(word, "steps"))
+			step();
 		else if (!strcmp(word, "clock"))
 			tell_time();
 		else if (!strcmp(word, "calls"))
@@ -189,6 +222,8 @@ int main(int count, char **words)
 			aligned(100);
 		else if (!strcmp(word, "made"))
 			through_made(made);
+		else if (through)
+			through_library(100, through);
 		else if (!strcmp(word, "last"))
 			enters_for_good();
 		else if (!strcmp(word, "sleeps"))

@@ -6,11 +6,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.analyze.collective_calls import Gatherer
 from otelgpu.analyze.collectives import CollectiveReport, analyze
+from tests.rig.examples import examples
 from tests.unit.analyze.otlp_collectives import MS, Host, collectives
 
 
@@ -132,7 +133,7 @@ def test_spans_that_cannot_be_read_are_counted(field: str, value: Any) -> None:
     assert len([span for span in host.spans if span["spanId"] != "xy"]) in (3, 4)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     ahead=st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=4),
     slow=st.integers(0, 3),

@@ -17,6 +17,7 @@ needs_library = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_library
 def test_any_sequence_of_calls_behaves_as_with_contextvars(tmp_path: Path) -> None:
     run(

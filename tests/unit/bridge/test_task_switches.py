@@ -34,6 +34,7 @@ def start(loop: str, body: str, folder: Path) -> None:
     run(loop + "\n" + textwrap.dedent(body), folder)
 
 
+@pytest.mark.slow
 def test_a_hundred_tasks_see_their_own_span_at_every_step(loop: str, tmp_path: Path) -> None:
     start(
         loop,

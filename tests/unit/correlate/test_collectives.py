@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate.collectives import KEPT_NS, LIVES, Collectives, Numbered, Numbers
 from otelgpu.model.operations import Operations
+from tests.rig.examples import examples
 from tests.unit.correlate.collectives_simulated import NCCL_APIS, Rank
 
 _WAYS = (0, 0, 0, 1, -1, 0, 0, 0, 0)  # by code of the function
@@ -277,7 +278,7 @@ _CALLS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(_CALLS, st.sampled_from([(True, True), (False, True), (False, False)]), st.booleans())
 def test_numbers_are_those_of_the_simulation(
     calls: list[str], kept: tuple[bool, bool], created: bool

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate import memory, memory_process
 from otelgpu.correlate.memory import MemoryLedger
 from otelgpu.families.base import LARGEST_SIZE, ContextStep
 from otelgpu.model.operations import Memory, OperationKind, Operations, concatenate
+from tests.rig.examples import examples
 from tests.unit.correlate.memory_calls import API, Decoder, allocation, call, counted, free, ledger_of
 
 KINDS = [*Memory, 77]
@@ -50,7 +51,7 @@ def state(ledger: MemoryLedger) -> list[object]:
     return [dict(ledger.counters), kept]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(st.lists(calls(), min_size=1, max_size=20), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(1, 60), st.integers(1, 2)), max_size=2),

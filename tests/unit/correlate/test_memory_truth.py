@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from otelgpu.correlate.memory import MemoryLedger
 from otelgpu.families.base import ContextStep
 from otelgpu.model.operations import Memory, Operations, concatenate
+from tests.rig.examples import examples
 from tests.unit.correlate.memory_calls import Decoder, allocation, free, live, mapping, step
 
 BY_ADDRESS = [Memory.DEVICE, Memory.MANAGED, Memory.POOL, Memory.HOST]
@@ -221,4 +221,4 @@ class World(RuleBasedStateMachine):
 
 
 TestMemoryTruth = World.TestCase
-TestMemoryTruth.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestMemoryTruth.settings = examples(150, stateful_step_count=60)

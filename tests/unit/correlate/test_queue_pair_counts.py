@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate import queue_pair_counts
 from otelgpu.correlate.queue_pair_counts import CountsBook, Grown
 from otelgpu.model.queue_pairs import Counted
+from tests.rig.examples import examples
 from tests.unit.correlate.queue_pair_facts import PLACE, counts, together
 
 POSTS = PLACE[Counted("posts", "")]
@@ -79,7 +80,7 @@ def test_there_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.counters == {"counts_beyond_memory": 1}
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1 << 40), st.booleans()), max_size=20))
 def test_differences_add_up_to_what_was_counted(readings: list[tuple[int, int, bool]]) -> None:
     """A row that begins anew below its last value; what it had before is counted already."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate.queue_pair_loss import WAIT_NS, Attribution, Loss, LossBook, _shares
 from otelgpu.correlate.queue_pairs import QueuePair
 from otelgpu.model.fabric import QueuePairReadings
+from tests.rig.examples import examples
 from tests.unit.correlate.queue_pair_facts import SECOND
 
 FAST, SLOW = 14, 26  # 16 us; 67 ms, as after a time-out
@@ -170,7 +171,7 @@ def test_a_queue_pair_that_is_forgotten_is_not_blamed() -> None:
     assert told(fed.take(one, other)) == [(None, 1, Attribution.UNKNOWN)]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=8).filter(any), st.integers(1, 10**9))
 def test_shares_are_whole_and_add_up(weights: list[float], count: int) -> None:
     shares = _shares(weights, count)

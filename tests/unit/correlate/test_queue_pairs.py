@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate import queue_pairs
@@ -11,6 +11,7 @@ from otelgpu.correlate.queue_pair_ends import End, Ports, peer, text
 from otelgpu.correlate.queue_pairs import LAST_COUNTS_NS, STEPS, QueuePair, QueuePairs
 from otelgpu.model.fabric import PortGone
 from otelgpu.model.queue_pairs import QueuePairChanged, QueuePairState
+from tests.rig.examples import examples
 from tests.unit.correlate.queue_pair_facts import MS, Caller, S, gid, port
 
 
@@ -170,7 +171,7 @@ def test_there_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.counters["queue_pairs_beyond_memory"] >= 1
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.lists(
         st.tuples(

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate.steps import COUNTERS, EngineSteps, ToldSteps
@@ -19,6 +19,7 @@ from otelgpu.model.engine import EngineItem, EngineOutput, EngineRequest
 from otelgpu.model.exchange import Named, Opened, Role
 from otelgpu.model.operations import ContextSource, Operations, concatenate, operations
 from otelgpu.model.steps import Membership, ServedStep, StepKey, StepPhase
+from tests.rig.examples import examples
 from tests.unit.correlate.steps_engines import (
     APIS,
     D2H,
@@ -105,7 +106,7 @@ def test_every_member_is_known_where_every_step_sends_messages(plan: Plan) -> No
         assert known(check(run, told(run)[1])) == 1.0
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.builds(
         Plan,
@@ -548,7 +549,7 @@ def test_tokens_by_time_order() -> None:
     assert attribute_tokens([5], []).tolist() == [-1]
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.data())
 def test_whatever_comes_every_operation_goes_and_nothing_raises(data: st.DataObject) -> None:
     """Hostile processes: any calls at any time on few threads, any messages, ticks anywhere."""

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate import training
@@ -19,6 +19,7 @@ from otelgpu.correlate.training_period import REPEATS, Searcher
 from otelgpu.model.files import FileCall
 from otelgpu.model.operations import OperationKind, Operations, concatenate, operations
 from otelgpu.model.training import Boundary, TrainingStep
+from tests.rig.examples import examples
 from tests.unit.correlate.training_loops import (
     APIS,
     COMPUTE,
@@ -129,7 +130,7 @@ def test_a_call_that_returns_after_its_step_is_told_is_of_no_step(tick_ns: int) 
     assert [each.evidence.launches for each in mine] == [launches]
 
 
-@settings(deadline=None, max_examples=6)
+@examples(6)
 @given(
     st.builds(
         Plan,

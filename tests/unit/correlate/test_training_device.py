@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate.training_device import (
@@ -23,6 +23,7 @@ from otelgpu.model.device_work import ACTIVITY, Activities, Work
 from otelgpu.model.operations import OperationKind, Operations, operations
 from otelgpu.model.steps import Evidence
 from otelgpu.model.training import Boundary, DeviceParts, StepParts, TrainingStep
+from tests.rig.examples import examples
 
 TGID, OTHER = 800, 801
 NAMES = {1: "forward_layer", 2: "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"}
@@ -54,7 +55,7 @@ def as_tuple(parts: DeviceParts) -> tuple[int, ...]:
 _ROW = st.tuples(st.integers(-5, 45), st.integers(0, 20), st.integers(0, 2))
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.lists(st.tuples(_ROW, st.integers(0, 1)), min_size=1, max_size=12), st.integers(1, 40))
 def test_parts_are_those_of_a_count_of_nanoseconds(
     rows: list[tuple[tuple[int, int, int], int]], end: int
@@ -263,7 +264,7 @@ def test_processes_that_measure_nothing_are_not_followed() -> None:
     assert seen.measures(TGID) and not any(seen.counters.values())
 
 
-@settings(deadline=None, max_examples=4)
+@examples(4)
 @given(st.integers(0, 1 << 30), st.integers(1, 7), st.integers(1, 7))
 def test_what_is_told_depends_on_no_cut(seed: int, call_cuts: int, work_cuts: int) -> None:
     """Slices come and go; the same calls and work in other batches tell the same of every step."""

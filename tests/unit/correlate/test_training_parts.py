@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate.steps_rules import Role
 from otelgpu.correlate.training_notes import NOTE, Notes
 from otelgpu.correlate.training_parts import parts_of, waits_for_communication
 from otelgpu.model.training import StepParts
+from tests.rig.examples import examples
 
 CALLS = (Role.LAUNCH, Role.COPY, Role.READ_QUEUED, Role.RECORD)
 ALL = (
@@ -110,7 +111,7 @@ def test_default_streams_are_one() -> None:
     assert waits_for_communication(notes(*calls), np.zeros(2, dtype=np.int64)).tolist() == [False, True]
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(
     st.lists(
         st.tuples(

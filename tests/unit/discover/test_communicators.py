@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.discover.communicator_layouts import (
@@ -32,6 +32,7 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
 from otelgpu.layout.dwarf import Member, struct_members
 from otelgpu.model.inputs import Batch
+from tests.rig.examples import examples
 from tests.unit.families.records import btf
 
 KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
@@ -87,7 +88,7 @@ def test_two_places_are_none() -> None:
     assert found_in(content) is None
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.binary(max_size=512))
 def test_no_memory_makes_it_fail(content: bytes) -> None:
     assert found_in(content) is None

@@ -19,30 +19,14 @@ from otelgpu.discover import python_code
 from otelgpu.discover.interpreters import TABLE_FULL, UNREADABLE, Interpreters
 from otelgpu.discover.python_code import IMPLAUSIBLE, LINES_CUT
 from otelgpu.discover.python_code import UNREADABLE as CODE_UNREADABLE
-from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily, read_image
 from otelgpu.layout.btf import Btf
 from otelgpu.layout.cpython import CPython, Frames
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame
+from tests.unit.discover.tables import FakeTable
 
 ME = os.getpid()
-
-
-class FakeTable:
-    """A BPF map."""
-
-    def __init__(self, capacity: int = 100) -> None:
-        self.entries: dict[bytes, bytes] = {}
-        self._capacity = capacity
-
-    def put(self, key: bytes, value: bytes) -> None:
-        if len(self.entries) >= self._capacity and key not in self.entries:
-            raise BpfError("full")
-        self.entries[key] = value
-
-    def delete(self, key: bytes) -> bool:
-        return self.entries.pop(key, None) is not None
 
 
 @pytest.fixture(scope="module")

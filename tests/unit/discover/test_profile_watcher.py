@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otelgpu.config import Config
 from otelgpu.discover import profile_watcher
 from otelgpu.discover.profile_watcher import ProfileWatcher
 from otelgpu.discover.stacks import StackNamer
@@ -30,6 +31,7 @@ class Walked:
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter({"lost": 2})
         self.asked: list[tuple[str, int]] = []
+        self.hurried: list[int] = []
 
     def see(self, tgid: int) -> None:
         self.asked.append(("see", tgid))
@@ -42,6 +44,9 @@ class Walked:
 
     def prepare(self, path: Path) -> None:
         self.asked.append((f"prepare {path}", 0))
+
+    def hurry(self, tgid: int) -> None:
+        self.hurried.append(tgid)
 
     def settle(self, seconds: float) -> None:
         self.asked.append(("settle", int(seconds)))
@@ -214,3 +219,31 @@ def test_closing_twice_closes_once(rig: Rig) -> None:
     rig.watcher.close()
     rig.watcher.close()
     assert rig.walked.asked == [("close", 0)]
+
+
+def test_a_collection_names_for_no_longer_than_it_may_and_the_last_takes_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rings fill meanwhile: a slice is no longer than the time between two collections."""
+    limits: list[tuple[float, bool]] = []
+    namer = StackNamer(ENDS, None)
+
+    def collect(limit_s: float, *, last: bool) -> list[StackNamed]:
+        limits.append((limit_s, last))
+        return []
+
+    monkeypatch.setattr(namer, "collect", collect)
+    watcher = ProfileWatcher(namer, Told())
+    watcher.collect(1)
+    watcher.complete()
+    watcher.collect(2)
+    watcher.close()
+    assert [last for _, last in limits] == [False, True]
+    assert 0 < limits[0][0] <= Config().interval_ms / 1000 < limits[1][0]
+
+
+def test_what_has_samples_is_hurried_each_time(rig: Rig) -> None:
+    """It may have been looked at, and wait behind all others."""
+    rig.sample(300)
+    rig.sample(300, 301)
+    assert rig.walked.hurried == [300, 300, 301]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from otelgpu.discover import stacks
@@ -24,6 +24,7 @@ from otelgpu.kernel.loader import read_image
 from otelgpu.model.inputs import Records
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame, StackNamed
+from tests.rig.examples import examples
 from tests.unit.symbols.elf_builders import compile_c
 
 BTF = read_image("profile").btf
@@ -453,7 +454,7 @@ def test_why_a_stack_is_not_complete_is_told_by_the_word_of_the_header(
         assert named(namer, one).truncated == word
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from otelgpu.discover import thread_context
 from otelgpu.discover.thread_context import FIRST_RETRY_S, GIVE_UP_S, LONGEST_RETRY_S, Place, ThreadContexts
-from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
 from otelgpu.layout.elf import ElfImage
 from otelgpu.layout.elf_tls import find_thread_variable
+from tests.unit.discover.tables import FakeTable
 from tests.unit.symbols.elf_builders import compile_c
 
 TGID, CHILD = 42, 43
@@ -28,22 +28,6 @@ LIBRARY = """
     void set(void *p) { otel_thread_ctx_v1 = p; before[0] = 1; }
 """
 BTF = read_image("process").btf
-
-
-class FakeTable:
-    """A BPF map."""
-
-    def __init__(self, capacity: int = 100) -> None:
-        self.entries: dict[bytes, bytes] = {}
-        self._capacity = capacity
-
-    def put(self, key: bytes, value: bytes) -> None:
-        if len(self.entries) >= self._capacity and key not in self.entries:
-            raise BpfError("full")
-        self.entries[key] = value
-
-    def delete(self, key: bytes) -> bool:
-        return self.entries.pop(key, None) is not None
 
 
 class Loaded:

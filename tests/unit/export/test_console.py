@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from otelgpu.export.console import MAX_WAITING, ConsoleExporter
 from otelgpu.export.quantities import duration, size
 from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind
+from tests.rig.examples import examples
 from tests.unit.export.builders import span_batches, spans, text
 
 PARENT = np.full((1, 8), 7, dtype=np.uint8)
@@ -152,7 +153,7 @@ def test_spans_that_are_each_others_parents_do_not_hang() -> None:
 
 
 @given(span_batches())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_any_columns_are_accounted_for(columns: SpanColumns) -> None:
     exporter = ConsoleExporter(io.StringIO())
     exporter.export_spans([columns])

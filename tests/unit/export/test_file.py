@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf.json_format import ParseDict
-from hypothesis import given, settings
+from hypothesis import given
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
@@ -25,6 +25,7 @@ from otelgpu.export.wire import encode_spans
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, Text
 from otelgpu.signals.names import SCHEMA_URL
+from tests.rig.examples import examples
 from tests.unit.export.builders import by_identity, span_batches, spans, text
 
 
@@ -45,7 +46,7 @@ def _base64_ids(node: Any) -> Any:
 
 
 @given(span_batches())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_json_and_protobuf_encodings_of_any_columns_hold_the_same(columns: SpanColumns) -> None:
     from_json, from_protobuf = TracesData(), TracesData()
     for line, _ in span_lines(columns):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
@@ -18,6 +18,7 @@ from otelgpu.export.messages import Part, fixed64, integers, sizes, written
 from otelgpu.export.profiles import encode_profiles
 from otelgpu.model.profiles import Function, Line, Links, ProfileColumns, ValueType
 from otelgpu.model.spans import Attribute, Text
+from tests.rig.examples import examples
 from tests.unit.export.builders import any_value, text, valid
 from tests.unit.export.profile_builders import (
     START,
@@ -62,7 +63,7 @@ def busy(rows: int, stacks: int = 40, seed: int = 3) -> ProfileColumns:
 
 
 @given(st.lists(profile_batches(), max_size=3), st.sampled_from([1, 300, 600, 1000, 2**21]))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_any_columns_read_back_as_they_were(batches: list[ProfileColumns], max_bytes: int) -> None:
     for columns in batches:
         payloads = list(encode_profiles([columns], max_bytes=max_bytes))
@@ -77,7 +78,7 @@ def test_any_columns_read_back_as_they_were(batches: list[ProfileColumns], max_b
 
 
 @given(profile_batches().filter(len), st.sampled_from([1, 2**21]))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_every_payload_says_whose_and_what_the_profile_is(columns: ProfileColumns, max_bytes: int) -> None:
     for payload in encode_profiles([columns], max_bytes=max_bytes):
         request = parsed(payload)
@@ -97,6 +98,7 @@ def test_every_payload_says_whose_and_what_the_profile_is(columns: ProfileColumn
         assert (profile.time_unix_nano, profile.duration_nano) == (columns.start_unix_ns, columns.duration_ns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_bytes", [2_000, 20_000, 2**21])
 def test_a_batch_that_is_cut_reads_back_whole(max_bytes: int) -> None:
     columns = busy(3_000)
@@ -252,6 +254,7 @@ def test_unused_attributes_make_no_entries() -> None:
     assert encoded(columns) == encoded(samples(2))
 
 
+@pytest.mark.slow
 def test_every_row_may_have_its_own_identity() -> None:
     rows = 20_000
     columns = samples(rows, attributes=(Attribute(key="id", values=np.arange(rows)),))
@@ -369,7 +372,7 @@ def test_the_checker_finds_each_broken_rule(rule: str) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=200), max_size=8), st.integers(0, 2**31 - 1))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_messages_of_any_lengths_are_as_long_as_their_sizes_say(rows: list[list[int]], index: int) -> None:
     flat = np.array([value for row in rows for value in row], dtype=np.uint64)
     counts = np.array([len(row) for row in rows], dtype=np.intp)

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.export.base import Accepted, Outcome, Payload, Refused, Retry, Signal
 from otelgpu.export.sender import Counts, RetryPolicy, Sender
+from tests.rig.examples import examples
 
 DOWN = Retry(None, "connection refused")
 
@@ -301,7 +302,7 @@ outcomes = st.one_of(
     script=st.lists(outcomes, max_size=25),
     offers=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60)), max_size=12),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_item_is_accepted_queued_or_lost_at_every_moment(
     script: list[Outcome | Exception], offers: list[tuple[int, int]]
 ) -> None:

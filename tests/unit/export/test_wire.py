@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
@@ -16,6 +16,7 @@ from otelgpu.export.protobuf import varint, varint_width, varint_words
 from otelgpu.export.wire import encode_spans
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, Text
+from tests.rig.examples import examples
 from tests.unit.export.builders import by_identity, resource_spans, some, span_batches, spans, text
 
 
@@ -46,7 +47,7 @@ def only(attribute: Attribute, rows: int) -> list[dict[str, object]]:
 
 
 @given(st.lists(span_batches(), max_size=4), st.sampled_from([1, 300, 2000, 2**21]))
-@settings(max_examples=75, deadline=None)
+@examples(75)
 def test_any_columns_read_back_as_protobuf_objects_made_the_plain_way(
     batches: list[SpanColumns], max_bytes: int
 ) -> None:

@@ -17,6 +17,8 @@ import pytest
 from examples.llm_server.client import Load, Outcome, run
 from tests.rig import EngineServer, start_engine_server
 
+pytestmark = pytest.mark.slow
+
 BATCH, BATCHED_TOKENS = 4, 24
 LEAVE_LIMIT_S = 10
 PROMPT = " ".join(["word"] * 40)  # two chunks of a step's tokens

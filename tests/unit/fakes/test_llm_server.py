@@ -18,6 +18,8 @@ import pytest
 from tests.rig import ROOT, LlmServer, read_ledger, start_llm_server
 from tests.unit.fakes.stand_in import BAD_FUNCTION
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlmServer]:

@@ -10,6 +10,7 @@ import pytest
 from otelgpu.errors import OtelgpuError
 from otelgpu.families import registry
 from otelgpu.families.base import (
+    AllocatorDecoder,
     Conversation,
     FabricDecoder,
     Family,
@@ -31,7 +32,7 @@ from tests.unit.model.builders import calls, exchange, generation
 
 
 def test_families_are_found_in_alphabetical_order() -> None:
-    names = ["cuda", "file", "http", "nccl", "probe", "profile", "sched", "verbs"]
+    names = ["cuda", "file", "http", "nccl", "probe", "profile", "sched", "torch", "verbs"]
     assert list(registry.families()) == names
 
 
@@ -64,6 +65,7 @@ def test_a_family_opens_on_the_types_of_its_object(name: str) -> None:
             "file": FileDecoder,
             "profile": SampleDecoder,
             "sched": HandoffDecoder,
+            "torch": AllocatorDecoder,
             "verbs": FabricDecoder,
         }[name]
     assert isinstance(family.open(btf(name), Telling()), wanted)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families import registry
@@ -27,6 +27,7 @@ from otelgpu.model.queue_pairs import (
     VerbsFact,
 )
 from otelgpu.model.telling import Telling
+from tests.rig.examples import examples
 from tests.unit.families.records import btf, record
 
 HEAD = {"time_ns": 70, "duration_ns": 5, "tgid": 100, "tid": 101}
@@ -247,7 +248,7 @@ def test_other_kinds_and_empty_batches_tell_nothing() -> None:
     assert made.facts(record("verbs", "verbs_provider", HEAD)) == []
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.sampled_from(KINDS), st.binary(min_size=720, max_size=720))
 def test_any_bytes_give_facts_of_few_words(kind: str, noise: bytes) -> None:
     dtype = btf("verbs").dtype(f"verbs_{kind}")

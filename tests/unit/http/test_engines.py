@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.http.engines.sglang import SglangReader
 from otelgpu.families.http.engines.vllm import LAYOUTS
 from otelgpu.model.engine import EngineItem, EngineOutput, EngineRequest
+from tests.rig.examples import examples
 from tests.unit.http.zmtp_traffic import READY, Chunk, greeting, losses, message, play, sent
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -381,7 +382,7 @@ def test_requests_that_sglang_never_ends_are_forgotten(monkeypatch: pytest.Monke
     assert SglangReader(session, late=False).read("AbortReq", None, None) == []  # type: ignore[arg-type]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.recursive(
         st.none()

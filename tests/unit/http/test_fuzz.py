@@ -10,11 +10,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.inputs import Batch
+from tests.rig.examples import examples
 from tests.unit.http.traffic import (
     DTYPES,
     READ,
@@ -121,7 +123,7 @@ def feed_in_order(conversation: list[tuple[bytes, bytes]]) -> Seen:
     return seen
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(EXCHANGES, min_size=1, max_size=4),
     st.lists(st.integers(0, 5000), max_size=40),
@@ -153,7 +155,7 @@ def test_cuts_and_interleavings_give_the_same_exchanges(
     assert {claim.exchange for claim in seen.claims if claim.held} <= {e.key for e in seen.exchanges}
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(EXCHANGES, min_size=2, max_size=4), st.lists(st.integers(0, 5000), max_size=20), st.randoms())
 def test_an_answer_may_be_written_while_the_next_request_is_read(
     conversation: list[tuple[bytes, bytes]], cuts: list[int], order: random.Random
@@ -174,7 +176,7 @@ def test_an_answer_may_be_written_while_the_next_request_is_read(
     assert_claims_are_sound(seen)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(EXCHANGES, min_size=1, max_size=4), st.randoms())
 def test_records_out_of_order_give_the_same(
     conversation: list[tuple[bytes, bytes]], order: random.Random
@@ -255,7 +257,7 @@ def hostile_batches(draw: st.DrawFn) -> Batch:
     return Batch(family="http", kind=kind, records=record)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(hostile_batches(), max_size=40))
 def test_hostile_records_never_raise(batches: list[Batch]) -> None:
     seen = Seen(new_state(max_connections=2)).feed(batches)
@@ -266,7 +268,7 @@ def test_hostile_records_never_raise(batches: list[Batch]) -> None:
     assert sorted(held) == sorted(claim.exchange for claim in seen.claims if not claim.held)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.one_of(FRAGMENTS, st.binary(max_size=300)), st.integers(0, 30)),
@@ -303,6 +305,7 @@ def reachable_bytes(value: object, seen: set[int] | None = None) -> int:
     return size + sum(reachable_bytes(getattr(value, name, None), seen) for name in names)
 
 
+@pytest.mark.slow
 def test_memory_of_a_connection_is_bounded() -> None:
     start = request("POST", "/v1/completions", transfer_encoding="chunked")
     stream = response(200, None, content_type="text/event-stream")

@@ -7,13 +7,14 @@ from functools import cache
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.http.http2.grpc import MAX_MESSAGE_BYTES, MessageReader, OpenRpc, is_grpc
 from otelgpu.families.http.session import Session
 from otelgpu.model.engine import EngineItem, EngineOutput, EngineRequest
 from otelgpu.model.exchange import Role
+from tests.rig.examples import examples
 from tests.unit.http.http2_traffic import BUDGET, READER, TGID, WRITER, Observed, Pair, request_fields
 
 GRPC = ("content-type", "application/grpc+proto")
@@ -270,7 +271,7 @@ def test_other_versions_and_methods_of_tgi_are_left_alone() -> None:
         assert not call(path, b"", tgi_response((7, [1], False)), Role.CLIENT).session.messages
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_any_bytes_as_tgi_messages_are_counted(request: bytes, response: bytes) -> None:
     observed = call(PREFILL, request, response, Role.SERVER)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hpack import Decoder, Encoder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.http.http2.hpack_reader import (
@@ -17,6 +17,7 @@ from otelgpu.families.http.http2.hpack_reader import (
     HpackError,
     HpackReader,
 )
+from tests.rig.examples import examples
 
 STORIES = json.loads((Path(__file__).parent / "data" / "hpack_stories.json").read_text())["stories"]
 
@@ -56,7 +57,7 @@ def test_conformance_stories(story: dict) -> None:
         assert not reader.unknown and not reader.truncated
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(BLOCKS)
 def test_same_fields_as_the_hpack_package(blocks: list) -> None:
     decoder, reader = Decoder(), HpackReader()
@@ -64,7 +65,7 @@ def test_same_fields_as_the_hpack_package(blocks: list) -> None:
         assert reader.read(block) == [tuple(field) for field in decoder.decode(block, raw=True)]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(BLOCKS, st.integers(0, 11))
 def test_late_reader_is_never_wrong_and_counts_what_it_does_not_know(blocks: list, missed: int) -> None:
     reader = HpackReader(late=True)
@@ -75,7 +76,7 @@ def test_late_reader_is_never_wrong_and_counts_what_it_does_not_know(blocks: lis
         assert reader.unknown == sum(None in field for field in read)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(BLOCKS, st.integers(0, 11))
 def test_late_reader_knows_every_block_that_was_added_by_its_own_time(blocks: list, missed: int) -> None:
     """Once the sender has emptied its table, nothing is unknown any more."""

@@ -6,12 +6,13 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.http import llm
 from otelgpu.families.http.session import Session
 from otelgpu.model.exchange import Generation, Role
+from tests.rig.examples import examples
 from tests.unit.http.http2_traffic import Observed, Pair, Wire, request_fields
 
 PATHS = ("/a", "/v1/x?q=1", "/long" + "x" * 200, "/b")
@@ -143,7 +144,7 @@ def play(actions: list[tuple[str, int, int, int, bool]]) -> tuple[Wire, dict[int
     return pair.wire, streams
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(ACTIONS, st.sampled_from((Role.SERVER, Role.CLIENT)), st.randoms(use_true_random=False))
 def test_exchanges_are_what_the_ends_did_however_calls_are_cut(
     readers: list[Recorder], actions: list, role: Role, chance: random.Random
@@ -174,7 +175,7 @@ def test_exchanges_are_what_the_ends_did_however_calls_are_cut(
     assert whole.counted == {} and whole.held_bytes == cut.held_bytes == 0
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(ACTIONS, st.booleans(), st.integers(0, 10), st.randoms(use_true_random=False))
 def test_holes_and_late_starts_give_less_and_nothing_wrong(
     readers: list[Recorder], actions: list, late: bool, missed: int, chance: random.Random
@@ -204,7 +205,7 @@ def test_holes_and_late_starts_give_less_and_nothing_wrong(
         assert {"resync_bytes_skipped", "late_bytes_skipped"} & observed.counted.keys()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(
         st.one_of(

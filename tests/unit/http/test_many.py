@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from otelgpu.model.inputs import Batch
 from tests.unit.http.test_fuzz import reachable_bytes
@@ -27,6 +28,7 @@ def each(batch: Batch, count: int) -> Batch:
     return replace(batch, records=records)
 
 
+@pytest.mark.slow
 def test_ten_thousand_connections_at_once() -> None:
     c, count = Connection(), 10_000
     batches = [c.open(), *c.read(request("GET", "/a")), *c.write(response(200, b"x"))]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.cli import check
@@ -18,6 +18,7 @@ from otelgpu.families.http.protocol import Call, ConnectionFacts, ProtocolSpec, 
 from otelgpu.families.http.protocols import BUILT_IN, installed
 from otelgpu.families.http.session import Session
 from otelgpu.model.exchange import Claim, Exchange, Role
+from tests.rig.examples import examples
 from tests.unit.http.traffic import (
     MS,
     READ,
@@ -96,7 +97,7 @@ def test_the_example_reads_pipelines_errors_and_nested_values_at_both_ends(
         assert {e.role for e in seen.exchanges} == {Role.CLIENT if role == "CLIENT" else Role.SERVER}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.tuples(st.booleans(), st.binary(max_size=30), st.integers(0, 9)), max_size=20))
 def test_the_example_takes_any_bytes(calls: list[tuple[bool, bytes, int]]) -> None:
     sys.path.insert(0, str(EXAMPLE))

@@ -8,13 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.http.connection import MAX_UNDECIDED_BYTES, MAX_UNDECIDED_CALLS
 from otelgpu.families.http.protocol import Call, ConnectionFacts, ProtocolSpec, Recognition
 from otelgpu.families.http.session import Session
 from otelgpu.model.exchange import Endpoint, Role
+from tests.rig.examples import examples
 from tests.unit.http.traffic import (
     READ,
     WRITE,
@@ -218,7 +219,7 @@ def test_end_of_file_is_of_the_side_that_is_read() -> None:
         assert protocol.told[-1] == ("end", from_client)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.integers(0, 200), max_size=20), st.sampled_from(["SERVER", "UNKNOWN"]))
 def test_cuts_before_recognition_change_nothing(cuts: list[int], role: str) -> None:
     asked, answered = request("GET", "/a", host="h"), response(200, b"x")

@@ -8,13 +8,14 @@ import zlib
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.http.session import Session
 from otelgpu.families.http.websocket.frames import MAX_MESSAGE_BYTES, are_frames
 from otelgpu.families.http.websocket.permessage_deflate import MAX_INFLATED_BYTES, Deflate, Inflater
 from otelgpu.model.exchange import Role, StartSource
+from tests.rig.examples import examples
 from tests.unit.http.traffic import (
     MS,
     READ,
@@ -167,7 +168,7 @@ def test_responses_that_never_end_do_not_pile_up() -> None:
     assert len(seen.exchanges) == 192
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.integers(0, 3000), max_size=30), st.randoms())
 def test_cuts_fragments_and_pings_change_nothing(cuts: list[int], order: random.Random) -> None:
     c, seen = upgraded()
@@ -307,7 +308,7 @@ def test_frames_behind_the_handshake_in_one_call_are_read() -> None:
     assert [(e.ordinal, e.status_code) for e in seen.exchanges] == [(0, 101), (1, 101)]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(
         st.tuples(

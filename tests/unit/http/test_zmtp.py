@@ -8,7 +8,7 @@ import itertools
 import msgspec
 import pytest
 import zmq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.engine.messages import (
@@ -26,6 +26,7 @@ from otelgpu.families.http.zmtp.frames import GREETING_BYTES, MAX_HEAD_BYTES, TA
 from otelgpu.families.http.zmtp.parser import SPEC, recognise
 from otelgpu.model.engine import EngineItem, EngineMessage, EngineOutput, EngineRequest
 from otelgpu.model.exchange import Role
+from tests.rig.examples import examples
 from tests.unit.http.zmtp_traffic import (
     MS,
     READY,
@@ -152,7 +153,7 @@ def test_a_message_in_several_calls_has_the_time_of_its_first_write_or_its_last_
         assert [told.time_ns for told in play(chunks, role=role).messages] == [time_ns]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_what_is_told_does_not_depend_on_the_cuts(data: st.DataObject) -> None:
     whole = recorded() if data.draw(st.booleans()) else recorded_outputs()
@@ -165,7 +166,7 @@ def test_what_is_told_does_not_depend_on_the_cuts(data: st.DataObject) -> None:
         ]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data())
 def test_holes_hide_messages_but_never_make_one_up(data: st.DataObject) -> None:
     whole = recorded() if data.draw(st.booleans()) else recorded_outputs()
@@ -381,7 +382,7 @@ def test_without_a_budget_requests_are_passed_over_and_counted() -> None:
     assert losses(session) == {"engine_messages_cut": 1}
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(st.one_of(st.binary(max_size=300), st.integers(1, 1 << 40)), max_size=6),
     st.booleans(),

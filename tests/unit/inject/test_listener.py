@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from otelgpu.kernel import inject
@@ -27,6 +27,7 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
 from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
+from tests.rig.examples import examples
 from tests.rig.inject_client import InjectClient
 
 EPOLL = select.epoll
@@ -229,7 +230,7 @@ def test_what_is_preloaded_already_stays(before: str, after: str) -> None:
     assert found == {"LD_PRELOAD": after, "OTELGPU_INJECT_SOCKET": "/s"}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     written=st.lists(st.tuples(st.sampled_from([128, 256]), st.binary(min_size=8, max_size=256)), max_size=20)
 )

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from otelgpu.kernel import shared_memory
 from otelgpu.kernel.inject import InjectError, read_library
 from otelgpu.kernel.shared_memory import SharedMemory
 from otelgpu.layout.btf import Btf
+from tests.rig.examples import examples
 
 RING = 8192
 DISCARD, BUSY = 1 << 30, 1 << 31
@@ -169,7 +170,7 @@ words = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rounds=st.lists(
         st.tuples(

@@ -47,6 +47,7 @@ def stack_words(arguments: list[str]) -> int:
     return stack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", HEADERS, ids=lambda path: f"{path.parts[-3]}/{path.name}")
 def test_every_argument_is_passed_on(header: Path) -> None:
     if not header.exists():

@@ -8,10 +8,11 @@ import types
 from collections.abc import Iterable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.layout.cpython_lines import MAX_LINE, Range, line_table, ranges
+from tests.rig.examples import examples
 from tests.rig.pythons import Python, pythons
 
 # Tables of all code in some modules: (table, first line, bytes of code, [(offset, line), ...] where lines begin).
@@ -38,6 +39,7 @@ print(json.dumps(out))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", pythons(), ids=str)
 def test_each_instruction_has_the_line_that_its_interpreter_says(python: Python) -> None:
     tables = json.loads(python.run(DUMP))
@@ -90,7 +92,7 @@ def indented(text: str) -> str:
 
 
 @given(statements)
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_ranges_are_those_of_co_lines(text: str) -> None:
     for code in codes(compile(f"def f(x, y, z):\n{indented(text)}\n", "generated", "exec")):
         found = ranges(code.co_linetable, code.co_firstlineno, 11)

@@ -6,11 +6,12 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.layout.elf import ElfError, ElfImage
 from otelgpu.layout.elf_tls import Access, ThreadVariable, find_thread_variable
+from tests.rig.examples import examples
 from tests.unit.symbols.elf_builders import compile_c
 
 NAME = "the_pointer"
@@ -99,7 +100,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return [compile_c(folder, "lib.so", LIBRARY, *SHARED, "-s", *model).read_bytes() for model in models]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.data())
 def test_damage_ends_in_an_error_or_in_nothing(images: list[bytes], data: st.DataObject) -> None:
     damaged = bytearray(data.draw(st.sampled_from(images)))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from otelgpu.model.profiles import ValueType
 from otelgpu.render.flame_graph import KINDS, SCRIPTS, differential, flame_graph
 from otelgpu.render.heat_map import heat_map
+from tests.rig.html import Elements, policy_hash
 from tests.unit.render.profile_columns import GPU, HOSTILE, PARTS, START, page_data, profile
 
 PAGE = Path(__file__).resolve().parents[3] / "otelgpu/render/page"
@@ -23,39 +22,6 @@ TYPES = {"B": "u1", "H": "<u2", "I": "<u4", "d": "<f8"}
 
 def numbers(text: str) -> Any:
     return np.frombuffer(base64.b64decode(text[1:]), dtype=TYPES[text[0]]).tolist()
-
-
-class Elements(HTMLParser):
-    """What a browser would see."""
-
-    def __init__(self, page: bytes) -> None:
-        super().__init__(convert_charrefs=True)
-        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
-        self.comments: list[str] = []
-        self.inside = False
-        self.feed(page.decode())
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs), []))
-        self.inside = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = False
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.found[-1][2].append(data)
-
-    def handle_comment(self, data: str) -> None:
-        self.comments.append(data)
-
-    def of(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
-        return [(attributes, "".join(text)) for name, attributes, text in self.found if name == tag]
-
-
-def sha256(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def test_the_tree_is_in_the_page() -> None:
@@ -95,6 +61,7 @@ def test_two_profiles_are_two_columns() -> None:
     assert told["normalise"] is True
 
 
+@pytest.mark.slow
 def test_a_large_tree_is_bounded_and_says_what_was_folded() -> None:
     many: dict[tuple[str, ...], int] = {("main", f"f{i}", f"g{i}"): 1 + i % 7 for i in range(70_000)}
     [told] = page_data(flame_graph([profile_of_many(many)], PARTS))
@@ -130,14 +97,14 @@ def profile_of_many(many: dict[tuple[str, ...], int]) -> Any:
 
 
 def test_the_policy_names_the_program_and_the_style_and_nothing_else() -> None:
-    elements = Elements(flame_graph([profile({("a",): 1})], PARTS))
+    elements = Elements(flame_graph([profile({("a",): 1})], PARTS).decode())
     [policy] = [str(meta["content"]) for meta, _ in elements.of("meta") if "http-equiv" in meta]
     [program] = [text for attributes, text in elements.of("script") if "type" not in attributes]
     [(_, style)] = elements.of("style")
     assert dict(part.strip().split(" ", 1) for part in policy.split(";")) == {
         "default-src": "'none'",
-        "script-src": sha256(program),
-        "style-src": sha256(style),
+        "script-src": policy_hash(program),
+        "style-src": policy_hash(style),
         "img-src": "data:",
         "connect-src": "'none'",
         "base-uri": "'none'",
@@ -177,7 +144,7 @@ def test_hostile_names_stay_text(hostile: str) -> None:
         heat_map([batch], PARTS),
         differential([batch], [batch], PARTS, labels=(hostile, hostile)),
     ):
-        elements = Elements(page)
+        elements = Elements(page.decode())
         assert len(elements.of("script")) == 3  # about, the data, the program
         assert elements.comments == []
         [told] = page_data(page)

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.export.profiles import encode_profiles
 from otelgpu.model.profiles import FrameType, ProfileColumns
 from otelgpu.render.otlp_json import read_profile_lines
 from otelgpu.render.stack_tree import trees
+from tests.rig.examples import examples
 from tests.unit.export.profile_builders import from_columns, links, parsed, profile_batches, samples
 from tests.unit.render.profile_columns import profile
 
@@ -33,7 +34,7 @@ def _hex(node: Any) -> Any:
     return [_hex(each) for each in node] if isinstance(node, list) else node
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(profile_batches())
 def test_what_was_exported_is_read_as_it_was(batch: ProfileColumns) -> None:
     read = read_profile_lines(exported(batch))
@@ -109,7 +110,7 @@ _broken = st.recursive(
 )
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.data())
 def test_a_document_with_anything_in_any_place_raises_nothing(data: st.DataObject) -> None:
     document = json.loads(exported(profile({("main", "py:f:1"): 3, ("k:x",): 2}))[0])

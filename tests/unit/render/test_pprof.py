@@ -197,6 +197,7 @@ def test_a_profile_that_was_cut_is_refused_or_read_in_part(cut: int) -> None:
 # -- go tool pprof ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     GO is None, reason="go is not installed: https://go.dev/dl (go tool pprof reads the file)"
 )
@@ -221,6 +222,7 @@ def test_go_tool_pprof_agrees(tmp_path: Path) -> None:
     assert re.search(r"9ns\s+100%\s+100%\s+9ns\s+100%\s+GPU: flash_fwd", device)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     GO is None, reason="go is not installed: https://go.dev/dl (go tool pprof reads the file)"
 )

@@ -89,6 +89,37 @@ def test_it_reads_once_more_at_the_end_and_lets_go() -> None:
     assert poller.counters == {"port_unreadable": 1}
 
 
+def test_the_first_collection_has_the_first_reading_and_later_ones_do_not_wait() -> None:
+    sensor = Scripted([SEEN])
+    sensor.let_go.clear()
+    poller = FabricPoller(0.001, watch=sensor, log=None)
+    poller.start()
+    threading.Timer(0.3, sensor.let_go.set).start()
+    assert SEEN in poller.collect(time.monotonic_ns())
+    sensor.let_go.clear()
+    until_s = time.monotonic() + 30
+    while poller.collect(time.monotonic_ns()) and time.monotonic() < until_s:
+        pass  # what was under way
+    assert poller.collect(time.monotonic_ns()) == []
+    sensor.let_go.set()
+    poller.stop(30)
+
+
+def test_a_first_reading_that_hangs_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fabric_poller, "FIRST_S", 0.05)
+    sensor = Scripted([SEEN])
+    sensor.let_go.clear()
+    poller = FabricPoller(3600, watch=sensor, log=None)
+    poller.start()
+    began_s = time.monotonic()
+    assert poller.collect(time.monotonic_ns()) == []
+    monkeypatch.setattr(fabric_poller, "FIRST_S", 60.0)
+    assert poller.collect(time.monotonic_ns()) == []
+    assert time.monotonic() - began_s < 40
+    sensor.let_go.set()
+    poller.stop(30)
+
+
 def test_a_log_that_cannot_be_read_ends_its_thread() -> None:
     def refuse() -> int:
         raise PermissionError(1, "no")

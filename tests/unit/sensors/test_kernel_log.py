@@ -8,11 +8,12 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.model.fabric import FabricInput, HardwareError
 from otelgpu.sensors.kernel_log import MESSAGE, KernelLogWatch, parse_line
+from tests.rig.examples import examples
 
 NOW = 9_000_000_000
 XID_79 = "NVRM: Xid (PCI:0000:cb:00): 79, pid=1234, name=python, GPU has fallen off the bus."
@@ -178,7 +179,7 @@ def test_waiting_ends_with_a_line_and_with_the_end(log: Log) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_whatever_a_record_holds_nothing_is_raised(record: bytes) -> None:
     records = iter([record, f"3,1,{'9' * 30},-;x".encode(), b""])
     watch = KernelLogWatch(lambda: os.open("/dev/null", os.O_RDONLY), lambda descriptor, size: next(records))
@@ -188,7 +189,7 @@ def test_whatever_a_record_holds_nothing_is_raised(record: bytes) -> None:
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_whatever_follows_the_code_is_understood(rest: str) -> None:
     found = parse_line(f"NVRM: Xid (PCI:0000:cb:00): 13, {rest}", 1)
     assert found is not None and found.code == 13

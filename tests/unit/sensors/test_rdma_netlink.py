@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.model.fabric import FabricInput, QueuePairReadings
 from otelgpu.sensors import rdma_netlink as nl
 from otelgpu.sensors.rdma_netlink import LIST_EVERY_NS, RETRY_NS, QueuePairWatch, attribute
+from tests.rig.examples import examples
 
 NOW = 5_000_000_000
 HEADER = Path("/usr/include/rdma/rdma_netlink.h")
@@ -283,7 +284,7 @@ _VALID = counter([300, 301], {"a": 1, "b": 2}) + queue_pairs(queue_pair(3, 4)) +
         ),
     )
 )
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_whatever_the_kernel_answers_only_one_error_comes_of_it(data: bytes) -> None:
     for parse in (nl.messages, nl.attributes, nl.parse_queue_pairs, nl.parse_counters):
         try:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.model.fabric import FabricInput, PortGone, PortReadings, PortSeen
 from otelgpu.sensors import rdma_ports
 from otelgpu.sensors.rdma_ports import GIDS_EVERY_NS, PortWatch
+from tests.rig.examples import examples
 from tests.unit.sensors.infiniband import (
     EFA,
     INFINIBAND,
@@ -263,7 +264,7 @@ _FILES: list[Any] = [
 
 
 @given(data=st.binary(max_size=64), name=st.sampled_from(_FILES))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_whatever_a_file_holds_nothing_is_raised(
     data: bytes, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -73,12 +73,13 @@ def session(
     owners_at: Callable[..., npt.NDArray[np.int64]] = no_owner,
     span_of: Callable[[int, bool], Context | Unsettled | None] = lambda key, final: None,
     step_at: Callable[[int, int, int], Context | Unsettled | None] = lambda tgid, tid, time_ns: None,
+    has_steps: Callable[[int], bool] = lambda tgid: True,
     interval_s: float = 10.0,
     keep_times: bool = True,
     **rest: Any,
 ) -> ProfileSession:
     settings = ProfileSettings(kinds=frozenset(ProfileKind), interval_s=interval_s, keep_times=keep_times)
-    links = SpanLinks(owners_at, span_of, step_at)
+    links = SpanLinks(owners_at, span_of, step_at, has_steps)
     return ProfileSession(settings, rest.pop("resource_of", process), links, **rest)
 
 

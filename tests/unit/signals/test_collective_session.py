@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.correlate import collectives
@@ -19,6 +19,7 @@ from otelgpu.model.operations import ContextSource, SequenceSource
 from otelgpu.signals import collective_links, collective_session
 from otelgpu.signals.collective_calls import trace_state
 from otelgpu.signals.collective_metrics import METRICS, bandwidths
+from tests.rig.examples import examples
 from tests.unit.correlate.collectives_simulated import Rank
 from tests.unit.signals.collective_sessions import SECOND, Agent
 
@@ -156,7 +157,7 @@ def test_what_was_counted_and_what_was_read_of_all_operations_are_not_taken_for_
     assert len({span["trace"] for span in named(agent.tell(9 * SECOND, final=True), "ncclAllReduce")}) == 2
 
 
-@settings(max_examples=3, deadline=None)
+@examples(3)
 @given(st.randoms(use_true_random=False), st.integers(0, 2**32 - 1))
 def test_the_order_of_batches_does_not_matter(order: Any, shuffle: int) -> None:
     def run(shuffled: bool) -> list[str]:
@@ -660,7 +661,7 @@ def test_a_process_that_ended_is_still_told_and_then_forgotten() -> None:
     assert len(agent.tell(9 * SECOND)) == 2
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.binary(min_size=128 * 6, max_size=128 * 6))
 def test_records_of_any_bytes_are_told_or_counted(noise: bytes) -> None:
     rank = Rank(0)

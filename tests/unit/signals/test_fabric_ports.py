@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.semconv._incubating.metrics import hw_metrics
 
@@ -17,6 +17,7 @@ from otelgpu.signals.devices import ERRORS
 from otelgpu.signals.fabric_counters import METRICS, ROWS
 from otelgpu.signals.fabric_ports import PortMetrics
 from otelgpu.signals.metrics import Metrics
+from tests.rig.examples import examples
 from tests.unit.model.builders import LLM
 from tests.unit.sensors.infiniband import SHAPES, Shape
 
@@ -217,7 +218,7 @@ def test_counters_of_a_queue_pair_are_its_process() -> None:
 
 
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=20))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_sum_is_that_of_what_grew(values: list[int]) -> None:
     values = sorted(values)
     told = Told(seen(), *(readings({"tx_bytes": value}) for value in values))
@@ -234,7 +235,7 @@ def test_the_sum_is_that_of_what_grew(values: list[int]) -> None:
         max_size=6,
     )
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_whatever_is_read_no_sum_falls(series: list[dict[str, int]]) -> None:
     told = Told(seen())
     before = 0.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -22,6 +22,7 @@ from otelgpu.signals import metrics as module
 from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.operation_metrics import OperationMeter
 from otelgpu.signals.parts import parts_of
+from tests.rig.examples import examples
 from tests.unit.families.records import btf
 from tests.unit.model.builders import LLM, calls
 
@@ -64,7 +65,7 @@ measurements = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(measurements, st.data())
 def test_a_histogram_is_that_of_the_sdk(values: list[float], data: st.DataObject) -> None:
     metrics, cut = Metrics(START), data.draw(st.integers(0, len(values)))

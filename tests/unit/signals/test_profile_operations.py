@@ -18,9 +18,10 @@ from otelgpu.families.nccl.signals import SIGNALS as NCCL
 from otelgpu.model.device_work import DEVICE_WORK, DeviceWork, Work
 from otelgpu.model.operations import Memory, OperationKind, Operations, concatenate, operations
 from otelgpu.model.profiles import FrameType
-from otelgpu.model.profiling import CALL_KINDS, POSTS, ProfileKind, stack_kinds
+from otelgpu.model.profiling import CALL_KINDS, POSTS, TENSORS, ProfileKind, stack_kinds
 from otelgpu.model.samples import SampleKind, Samples, samples
 from otelgpu.signals import profile_operations as told
+from otelgpu.signals import profile_tensors
 from otelgpu.signals.operation_spans import Vocabulary
 from otelgpu.signals.profile_operations import OperationProfiles, size_classes
 from otelgpu.signals.profile_rows import ProfileRows
@@ -260,7 +261,7 @@ def test_a_size_is_in_the_class_of_the_least_power_of_16_that_holds_it(size: int
 
 def test_the_stacks_that_a_kind_needs_are_those_of_its_calls() -> None:
     assert stack_kinds(()) == stack_kinds((ProfileKind.CPU,)) == 0
-    assert stack_kinds((ProfileKind.MEM,)) == 1 << OperationKind.ALLOCATION
+    assert stack_kinds((ProfileKind.MEM,)) == 1 << OperationKind.ALLOCATION | 1 << TENSORS
     assert stack_kinds((ProfileKind.VERBS,)) == 1 << POSTS
     assert stack_kinds(CALL_KINDS) >> OperationKind.FILE & 1 == 0
     assert 0 < stack_kinds(CALL_KINDS) < 1 << 32
@@ -268,10 +269,12 @@ def test_the_stacks_that_a_kind_needs_are_those_of_its_calls() -> None:
 
 def test_the_numbers_are_those_of_the_programs() -> None:
     header = (Path(__file__).resolve().parents[3] / "bpf" / "lib" / "call_stacks.h").read_text()
-    assert re.search(rf"#define STACK_POSTS {POSTS}\b", header)
-    families = dict(re.findall(r"CALL_(CUDA|NCCL|VERBS) = (\d)", header))
+    assert re.search(rf"#define STACK_POSTS +{POSTS}\b", header)
+    assert re.search(rf"#define STACK_TENSORS +{TENSORS}\b", header)
+    families = dict(re.findall(r"CALL_(CUDA|NCCL|VERBS|TORCH) = (\d)", header))
     assert {name: int(number) + 1 for name, number in families.items()} == {
         "CUDA": 1,
         "NCCL": 2,
         "VERBS": told.VERBS,
+        "TORCH": profile_tensors.CALL_FAMILY,
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.export.profiles import encode_profiles
@@ -20,6 +20,7 @@ from otelgpu.signals import profile_names as names
 from otelgpu.signals.profile_links import UNDECIDED
 from otelgpu.signals.profile_session import ProfileSession
 from otelgpu.signals.profile_stacks import StackBook
+from tests.rig.examples import examples
 from tests.unit.export.profile_builders import parsed
 from tests.unit.export.profile_conformance import broken_rules
 from tests.unit.signals.profile_builders import (
@@ -251,6 +252,20 @@ def test_of_no_request_a_row_is_of_the_step_that_its_thread_was_in() -> None:
     assert found == {(11, 100), (11, 150), (11, 199)}
 
 
+def test_a_process_without_steps_is_not_asked_for_any() -> None:
+    asked: list[int] = []
+
+    def step_at(tgid: int, tid: int, time_ns: int) -> Context | Unsettled | None:
+        asked.append(tgid)
+        return STEP
+
+    of = session(step_at=step_at, has_steps=lambda tgid: tgid == 10)
+    of.take_rows(rows_of({"tgid": 10, "time_ns": S}, {"tgid": 20, "time_ns": S}))
+    one, other = told(of, S, final=True)
+    assert set(asked) == {10}
+    assert sorted(spans_of(one) + spans_of(other)) == [bytes(8), STEP.span_id]
+
+
 def test_a_step_that_is_not_known_yet_is_asked_for_again() -> None:
     known: list[Context | Unsettled | None] = [UNSETTLED]
     of = session(step_at=lambda *_: known[-1])
@@ -387,7 +402,7 @@ def test_times_that_nobody_could_have_seen_yet_are_now() -> None:
     st.booleans(),
     st.sampled_from([4, 1000]),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_whatever_comes_when_all_of_it_is_told_once(
     given_rows: list[tuple[int, int, int, int]], keep_times: bool, limit: int
 ) -> None:

@@ -72,6 +72,7 @@ def test_damaged_mini_debuginfo_is_counted(program: Path, content: bytes) -> Non
     assert table.counters == {"debuginfo_damaged": 1}
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debuginfo, "MAX_BYTES", 1 << 20)
     with pytest.raises(ElfError, match="too large"):

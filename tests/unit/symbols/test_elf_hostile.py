@@ -6,10 +6,11 @@ import struct
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.layout.elf import MAX_SYMBOLS, ElfError, ElfImage
+from tests.rig.examples import examples
 from tests.unit.symbols.elf_builders import compile_library, synthetic_elf
 
 SAMPLE: list[bytes] = []
@@ -44,7 +45,7 @@ def test_every_header_byte_may_be_anything(value: int) -> None:
         use_all_of(content)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.data())
 def test_mutations_are_survived(data: st.DataObject) -> None:
     content = bytearray(SAMPLE[0])
@@ -64,12 +65,13 @@ def test_mutations_are_survived(data: st.DataObject) -> None:
     use_all_of(content)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=400))
 def test_any_bytes_behind_a_valid_start_are_survived(rest: bytes) -> None:
     use_all_of(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\0\x3e\0" + rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 4, (1 << 64) - 1], ids=["sizeless", "sized", "overlapping"])
 def test_the_most_symbols_that_are_read_take_less_than_200_megabytes(size: int) -> None:
     content = synthetic_elf(MAX_SYMBOLS, size=size, names=("f", "ff"))

@@ -8,12 +8,13 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.symbols import fatbin
 from otelgpu.symbols.cubin import CubinError, kernel_names, ptx_entries
 from otelgpu.symbols.fatbin import REASONS, KernelNames, containers, entries, read_names
+from tests.rig.examples import examples
 from tests.unit.symbols.cuda_programs import DATA, NAMES
 
 ENTRY_AT = 16  # behind the container's header
@@ -179,7 +180,7 @@ def test_without_the_package_the_names_are_missing_and_the_reason_counted(
     assert found.counters == {"decompressor_missing": 1} and not found.complete
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(data=st.data())
 def test_any_change_to_a_fatbin_ends_in_names_and_counters(data: st.DataObject) -> None:
     content = bytearray(data.draw(st.sampled_from(FIXTURES)).read_bytes())
@@ -191,7 +192,7 @@ def test_any_change_to_a_fatbin_ends_in_names_and_counters(data: st.DataObject) 
     assert all(isinstance(name, bytes) for name in found.names)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.data())
 def test_any_change_to_a_cubin_ends_in_names_or_an_error(data: st.DataObject) -> None:
     content = read("kernels.cubin")

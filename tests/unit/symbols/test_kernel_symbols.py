@@ -56,6 +56,7 @@ def test_hidden_addresses_are_told_and_give_no_names() -> None:
     assert symbols.name_at(0) is None and symbols.name_at(BASE) is None
 
 
+@pytest.mark.slow
 def test_a_large_kernel_stays_below_six_mebibytes() -> None:
     rows = [
         f"{BASE + 16 * n:016x} t some_subsystem_function_{n:x}_{n * 7919 % 65537}\n" for n in range(300_000)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.symbols import known
 from otelgpu.symbols.known import KnownPairs
+from tests.rig.examples import examples
 
 Pair = tuple[int, int]
 PAIRS = st.lists(
@@ -28,7 +29,7 @@ def test_a_pair_is_new_once() -> None:
     assert len(pairs) == 2
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(batches=st.lists(PAIRS, max_size=8), data=st.data())
 def test_it_does_what_a_set_does(batches: list[list[Pair]], data: st.DataObject) -> None:
     pairs, model = KnownPairs(), set[Pair]()
@@ -49,6 +50,7 @@ def test_it_does_what_a_set_does(batches: list[list[Pair]], data: st.DataObject)
         assert len(pairs) == len(model)
 
 
+@pytest.mark.slow
 def test_pairs_that_share_a_place_are_told_apart() -> None:
     pairs = KnownPairs()
     by_place: dict[int, list[int]] = {}

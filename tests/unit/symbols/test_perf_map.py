@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def test_names_are_bounded_and_can_be_shown() -> None:
     assert functions.name_at(0x3000) is None
 
 
+@pytest.mark.slow
 def test_what_is_too_much_is_cut_and_counted() -> None:
     functions = PerfMap(b"1000 10 a\n" * (perf_map.MAX_FUNCTIONS + 1))
     assert len(functions) == perf_map.MAX_FUNCTIONS

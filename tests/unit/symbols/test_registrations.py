@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.layout.elf import ElfError, ElfImage
 from otelgpu.symbols.functions import FunctionTable
 from otelgpu.symbols.registrations import has_device_code, read_registrations
+from tests.rig.examples import examples
 from tests.unit.symbols.cuda_programs import DATA, KERNELS, NAMES, compile_program
 
 MODES = [
@@ -110,7 +111,7 @@ def test_another_machine_is_counted() -> None:
     assert read_registrations(ElfImage(content)).counters == {"registration_machine": 1}
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.data())
 def test_any_change_to_a_program_ends_in_names_or_an_error(data: st.DataObject) -> None:
     content = bytearray((DATA / "stripped.program").read_bytes())

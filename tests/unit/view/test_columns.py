@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rig.examples import examples
 from tests.unit.view.otlp_lines import START, metrics, span, traces
 from tests.unit.view.page_program import SPANS, PageProgram, batch
 
@@ -56,7 +57,7 @@ def attributes(told: list[dict[str, Any]]) -> list[list[Any]]:
     return [[each["key"], plain(each["value"])] for each in told]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(given=spans(), cut=st.integers(0, 8))
 def test_what_the_page_reads_is_what_the_file_said(
     program: PageProgram, given: list[dict[str, Any]], cut: int

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 
 from otelgpu.view.page import SCRIPTS, Parts, data_element, embedded, page
+from tests.rig.html import Elements, policy_hash
 from tests.unit.view.otlp_lines import span, traces
 from tests.unit.view.page_program import PAGE, PageProgram, batch
 
@@ -33,42 +31,9 @@ def parts() -> Parts:
     )
 
 
-class Elements(HTMLParser):
-    """What a browser would see: elements with their text, and comments."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
-        self.comments: list[str] = []
-        self.inside = False
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs), []))
-        self.inside = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = False
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.found[-1][2].append(data)
-
-    def handle_comment(self, data: str) -> None:
-        self.comments.append(data)
-
-    def of(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
-        return [(attributes, "".join(text)) for name, attributes, text in self.found if name == tag]
-
-
 def whole(*lines: bytes, source: str = "x.jsonl", live: bool = False) -> Elements:
     made = page(parts(), source, live=live)
     return Elements(made.before + "".join(data_element(batch(line)) for line in lines) + made.after)
-
-
-def sha256(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -80,8 +45,8 @@ def test_the_policy_names_the_program_and_the_style_and_nothing_else(live: bool)
     [(_, style)] = elements.of("style")
     assert directives == {
         "default-src": "'none'",
-        "script-src": sha256(program),
-        "style-src": sha256(style),
+        "script-src": policy_hash(program),
+        "style-src": policy_hash(style),
         "img-src": "data:",
         "connect-src": "'self'" if live else "'none'",
         "base-uri": "'none'",

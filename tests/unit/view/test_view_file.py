@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.cli.view_file import Follower, Limits, batches, read_piece
+from tests.rig.examples import examples
 from tests.unit.view.otlp_lines import span, traces
 from tests.unit.view.page_program import PageProgram
 
@@ -34,7 +35,7 @@ def names(program: PageProgram, columns: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     lines=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), max_size=12),
     limit=st.integers(21, 60),

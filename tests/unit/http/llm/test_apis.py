@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.http.llm import http_reader
@@ -19,6 +19,7 @@ from otelgpu.families.http.llm.capture import MAX_BYTES
 from otelgpu.families.http.llm.facts import MAX_TEXT
 from otelgpu.families.http.session import Session
 from otelgpu.model.exchange import CONTENT_TIMES
+from tests.rig.examples import examples
 from tests.unit.http.llm.exchanges import BUDGET, Head, answer, ask, play
 from tests.unit.http.llm.transcripts import (
     ASKED,
@@ -68,7 +69,7 @@ def test_times_of_content_are_those_of_the_writes(transcript: Transcript) -> Non
 
 
 @every
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(data=st.data())
 def test_cuts_change_nothing(transcript: Transcript, data: st.DataObject) -> None:
     stream = b"".join(transcript.writes)
@@ -274,7 +275,7 @@ def test_an_ollama_error_line_needs_no_line_end() -> None:
 
 
 @every
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(data=st.data())
 def test_broken_answers_never_raise_and_stay_bounded(transcript: Transcript, data: st.DataObject) -> None:
     stream = bytearray(b"".join(transcript.writes))

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.http.llm import GenerationReader, grpc_reader, realtime_reader
 from otelgpu.families.http.llm.protobuf import ProtobufError, fields
 from otelgpu.families.http.session import Session
+from tests.rig.examples import examples
 from tests.unit.http.llm.exchanges import BUDGET
 from tests.unit.http.llm.transcripts import ASKED, SAID
 
@@ -166,7 +167,7 @@ def test_other_rpcs_are_no_generations() -> None:
 
 
 @pytest.mark.parametrize("name", ["ModelInfer", "ModelStreamInfer"])
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(data=st.one_of(st.binary(max_size=60), st.integers(0, 60).map(lambda n: infer_request()[n:]),
                       st.integers(0, 60).map(lambda n: stream_response(SAID)[:n])))  # fmt: skip
 def test_bytes_that_are_no_message_never_raise(name: str, data: bytes) -> None:

@@ -15,9 +15,6 @@ from otelgpu.model.exchange import Generation
 from tests.unit.http.llm.exchanges import answer, ask
 from tests.unit.http.llm.transcripts import TRANSCRIPTS, Transcript
 
-httpx = pytest.importorskip("httpx")
-openai = pytest.importorskip("openai")
-
 
 class Server(ThreadingHTTPServer):
     """Answers every request with the transcript's response, and keeps the request as it came."""
@@ -57,6 +54,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def client(server: Server) -> Any:
+    """Imports the library where it is needed: it takes a second."""
+    httpx, openai = pytest.importorskip("httpx"), pytest.importorskip("openai")
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     quick = httpx.Client(verify=False, trust_env=False)  # certificates are slow to load, and not asked for
     return openai.OpenAI(api_key="k", base_url=url, max_retries=0, http_client=quick)

@@ -6,11 +6,12 @@ import gzip
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.http.llm.inflate import FREE_BYTES, MAX_PIECE_BYTES, MAX_RATIO, Inflater
 from otelgpu.families.http.llm.lines import MAX_LINE_BYTES, LineReader
+from tests.rig.examples import examples
 
 
 def cut(data: bytes, places: set[int]) -> list[bytes]:
@@ -34,7 +35,7 @@ def test_lines(stream: bytes, expected: list[bytes]) -> None:
         assert [line for part in parts for line in reader.feed(part)] + reader.ended() == expected
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b" ", b"x" * (MAX_LINE_BYTES - 1), b"x" * 3])),
     st.data(),
@@ -72,7 +73,7 @@ def encoded(encoding: bytes, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"deflate", b"raw"])
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(text=st.binary(max_size=300), data=st.data())
 def test_inflated_bytes_do_not_depend_on_cuts(encoding: bytes, text: bytes, data: st.DataObject) -> None:
     body = encoded(encoding, text)
@@ -100,7 +101,7 @@ def test_a_bomb_ends_early_in_small_pieces() -> None:
     assert list(inflater.feed(bomb)) == []
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.binary(max_size=200), st.sampled_from([b"gzip", b"deflate"]))
 def test_garbage_never_raises(data: bytes, encoding: bytes) -> None:
     inflater = Inflater(encoding)

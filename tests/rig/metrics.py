@@ -1,0 +1,28 @@
+"""Metrics of OTLP JSON lines files, as plain mappings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.rig.spans import attributes_of
+
+
+class Told(NamedTuple):
+    """A metric of a resource as one line has it; ``resource`` by key, its ``points`` as they were written."""
+
+    metric: dict[str, Any]
+    resource: dict[str, Any]
+    points: list[dict[str, Any]]
+
+
+def metrics_told(path: Path) -> Iterator[Told]:
+    """In the file's order: what is told of a metric last is how the session ended."""
+    for line in path.read_text().splitlines():
+        for resource in json.loads(line).get("resourceMetrics", ()):
+            described = attributes_of(resource["resource"])
+            for metric in (metric for scope in resource["scopeMetrics"] for metric in scope["metrics"]):
+                kind = next(kind for kind in ("sum", "gauge", "histogram") if kind in metric)
+                yield Told(metric, described, metric[kind]["dataPoints"])
