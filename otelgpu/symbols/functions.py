@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from otelgpu.layout.elf import ElfError, ElfImage, Symbol
+from otelgpu.layout.elf_plt import LinkageStubs, read_stubs, stub_name
 from otelgpu.layout.elf_symbols import U64
 from otelgpu.symbols.debuginfo import embedded_symbols
 from otelgpu.symbols.demangle import demangle
@@ -39,6 +40,7 @@ class FunctionTable:
         self._module = module
         self._find_symbols = find_symbols
         self._symbols_complete = not image.is_stripped
+        self._linkage: LinkageStubs | None = None
         self._stubs: tuple[U64, U64] | None = None  # addresses of stubs, in order, and of their names
         self._has_read_code = False
 
@@ -47,9 +49,9 @@ class FunctionTable:
 
         Raises :class:`otelgpu.layout.elf.ElfError` when the file's symbol tables are damaged.
         """
-        symbol = self._symbol_at(file_offset)
-        if symbol is not None:
-            return demangle(symbol.name), True
+        function = self.function_at(file_offset)
+        if function is not None:
+            return function[0], True
         kernel = self._kernel_at(file_offset)
         if kernel:
             return demangle(kernel.decode("ascii", "backslashreplace")), True
@@ -58,10 +60,14 @@ class FunctionTable:
     def function_at(self, file_offset: int) -> tuple[str, str] | None:
         """(demangled name, linker's name) of the function that holds ``file_offset``; None where no symbol does.
 
+        A stub of the linkage table is named after the function that it jumps to: ``memset@plt``.
         Raises :class:`otelgpu.layout.elf.ElfError` when the file's symbol tables are damaged.
         """
         symbol = self._symbol_at(file_offset)
-        return (demangle(symbol.name), symbol.name) if symbol is not None else None
+        if symbol is not None:
+            return demangle(symbol.name), symbol.name
+        name = self._linked_at(file_offset)
+        return (f"{demangle(name)}@plt", f"{name}@plt") if name else None
 
     def place_at(self, file_offset: int) -> tuple[str, bool]:
         """Where the call returns to that was made right before ``file_offset``: ``function+0xoffset``.
@@ -95,6 +101,16 @@ class FunctionTable:
                     self._image.add_symbols(found)
             except ElfError:
                 self.counters["debuginfo_damaged"] += 1
+
+    def _linked_at(self, file_offset: int) -> str:
+        """The function that the linkage table's stub there is for; "" where there is none."""
+        address = self._image.address_of(file_offset)
+        if address is None:
+            return ""
+        if self._linkage is None:
+            self._linkage = read_stubs(self._image)
+        number = self._linkage.symbol_at(address)
+        return stub_name(self._image, number) if number is not None else ""
 
     def _kernel_at(self, file_offset: int) -> bytes | None:
         """The mangled name of the kernel whose host stub begins there."""

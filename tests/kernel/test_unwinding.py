@@ -67,7 +67,7 @@ def build(path: Path, *flags: str) -> Path:
 
 @dataclass
 class Functions:
-    """Those of the program, by address in a process."""
+    """Those of the program's .text, by address in a process: stubs for calls into libraries have no names here."""
 
     starts: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -79,9 +79,11 @@ class Functions:
         image = ElfImage(path.read_bytes())
         code = next(each for each in executable_mappings(tgid) if each.path == str(path))
         bias = code.start - (image.address_of(code.offset) or 0)
-        found = cls(end=code.end)
+        text = image.section(".text")
+        assert text is not None
+        found = cls(end=text.address + len(text.content) + bias)
         for address, kind, name in (line.split() for line in listed.splitlines() if len(line.split()) == 3):
-            if kind in "tT":
+            if kind in "tT" and int(address, 16) >= text.address:
                 found.starts.append(int(address, 16) + bias)
                 found.names.append(name)
         return found

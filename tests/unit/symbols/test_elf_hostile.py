@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.layout.elf import MAX_SYMBOLS, ElfError, ElfImage
+from otelgpu.layout.elf_plt import read_stubs, stub_name
 from tests.rig.examples import examples
 from tests.unit.symbols.elf_builders import compile_library, synthetic_elf
 
@@ -27,6 +28,13 @@ def use_all_of(content: bytes | bytearray) -> None:
         offsets = elf.function_offsets(["exported", "versioned", "sizeless", "f"])
         for place in (0, 0x1000, 0x1130, len(content) - 1, *offsets.values()):
             elf.symbol_at(place)
+    except ElfError:
+        pass
+    try:
+        elf = ElfImage(content)
+        stubs = read_stubs(elf)
+        for number in (0, 1, 1 << 31, *stubs.symbols[:4].tolist()):
+            stub_name(elf, number)
     except ElfError:
         pass
 
