@@ -14,12 +14,10 @@
  */
 #include "frames.h"
 
+#include "rows.h"
+#include "sort.h"
+
 enum { RBP = 6, RSP = 7, RETURN = 16 }; /* DWARF numbers (System V ABI x86-64, figure 3.36) */
-
-/* A CFA by a register that is not followed: def_cfa_register may still name one that is. */
-#define CFA_OTHER 9
-
-enum where_return { RETURN_AT_CFA, RETURN_NONE, RETURN_ELSEWHERE };
 
 #define RETURN_OFFSET (-8)
 #define REMEMBERED    4 /* states; compilers use one */
@@ -84,74 +82,6 @@ static s64 next_leb(struct reader *in, int is_signed)
 	if (is_signed && byte & 0x40)
 		value -= (s64)1 << shift;
 	return value;
-}
-
-/* -- Rows ----------------------------------------------------------------------------------------------- */
-
-static int is_end(struct unwind_row row)
-{
-	return (row.rule & 15) == UNWIND_NONE;
-}
-
-static int is_same(struct unwind_row a, struct unwind_row b)
-{
-	return a.cfa == b.cfa && a.rule == b.rule && a.rbp == b.rbp;
-}
-
-/*
- * Where several begin at one address the last that a function has counts, and a function's begin before another's end;
- * one that says what the one before says is left out.
- */
-static u32 append(struct unwind_row *rows, u32 count, struct unwind_row row)
-{
-	if (count && rows[count - 1].pc == row.pc) {
-		if (is_end(row) && !is_end(rows[count - 1]))
-			return count;
-		count--;
-	}
-	if (!count || !is_same(rows[count - 1], row))
-		rows[count++] = row;
-	return count;
-}
-
-static void add_row(struct table *table, struct unwind_row row)
-{
-	if (table->rows_count >= table->rows_limit) {
-		table->is_full = 1;
-		return;
-	}
-	if (table->keeps_all) { /* functions overlap */
-		table->rows[table->rows_count++] = row;
-		return;
-	}
-	if (table->rows_count && table->rows[table->rows_count - 1].pc > row.pc)
-		table->is_unordered = 1;
-	table->rows_count = append(table->rows, table->rows_count, row);
-}
-
-static struct unwind_row pack(u32 pc, const struct state *state, int is_signal)
-{
-	int saved = state->rbp != UNWIND_RBP_SAME;
-	struct unwind_row row = { .pc = pc, .rule = state->cfa };
-
-	if (state->offset % 8 || state->offset >= 8 << 15 || state->offset <= -(8 << 15) ||
-	    state->cfa == CFA_OTHER || state->returns == RETURN_ELSEWHERE)
-		row.rule = UNWIND_UNSUPPORTED;
-	if (saved &&
-	    (state->rbp_offset % 8 || state->rbp_offset < -8 * 128 || state->rbp_offset > 8 * 127))
-		row.rule = UNWIND_UNSUPPORTED;
-	if (state->returns == RETURN_NONE)
-		row.rule = UNWIND_END;
-	if (row.rule != UNWIND_UNSUPPORTED && row.rule != UNWIND_END) {
-		row.cfa = state->offset / 8;
-		if (saved) {
-			row.rule |= state->rbp << 4;
-			row.rbp = state->rbp_offset / 8;
-		}
-	}
-	if (is_signal)
-		row.rule = UNWIND_SIGNAL;
-	return row;
 }
 
 /* -- Instructions --------------------------------------------------------------------------------------- */
@@ -562,51 +492,6 @@ static void read_entries(const struct section *section, struct table *table)
 	}
 }
 
-/* -- Order ---------------------------------------------------------------------------------------------- */
-
-/* By where they begin; those that begin at one place in the order that they have (a radix sort, 8 bits a pass). */
-static void sort_functions(struct table *table)
-{
-	struct function *from = table->functions, *to = table->functions_spare, *other;
-
-	for (u32 shift = 0; shift < 32; shift += 8) {
-		u32 places[257] = { 0 };
-
-		for (u32 i = 0; i < table->functions_count; i++)
-			places[(from[i].begin >> shift & 255) + 1]++;
-		for (u32 i = 0; i < 256; i++)
-			places[i + 1] += places[i];
-		for (u32 i = 0; i < table->functions_count; i++)
-			to[places[from[i].begin >> shift & 255]++] = from[i];
-		other = from;
-		from = to;
-		to = other;
-	}
-}
-
-static void sort_rows(struct table *table)
-{
-	struct unwind_row *from = table->rows, *to = table->rows_spare, *other;
-	u32 count = 0;
-
-	for (u32 shift = 0; shift < 32; shift += 8) {
-		u32 places[257] = { 0 };
-
-		for (u32 i = 0; i < table->rows_count; i++)
-			places[(from[i].pc >> shift & 255) + 1]++;
-		for (u32 i = 0; i < 256; i++)
-			places[i + 1] += places[i];
-		for (u32 i = 0; i < table->rows_count; i++)
-			to[places[from[i].pc >> shift & 255]++] = from[i];
-		other = from;
-		from = to;
-		to = other;
-	}
-	for (u32 i = 0; i < table->rows_count; i++)
-		count = append(table->rows, count, table->rows[i]);
-	table->rows_count = count;
-}
-
 static void run_functions(const struct section *section, struct table *table)
 {
 	u32 damaged = 0;
@@ -635,11 +520,12 @@ static void run_functions(const struct section *section, struct table *table)
 void make_table(const struct section *section, struct table *table)
 {
 	read_entries(section, table);
-	sort_functions(table);
+	sort(table->functions, table->functions_spare, table->functions_count,
+	     sizeof(*table->functions));
 	run_functions(section, table);
 	if (table->is_unordered) { /* functions overlap: as a whole */
 		table->keeps_all = 1;
 		run_functions(section, table);
-		sort_rows(table);
+		order_rows(table);
 	}
 }
