@@ -40,10 +40,10 @@ def operators(tables: BatchTables, stacks: Codes) -> Iterable[Attribute]:
     told = [operator_of(map(frames.__getitem__, stack)) for stack in tables.stacks]
     for key, column in ((OPERATOR, [each[0] for each in told]), (NODE, [each[1] for each in told])):
         if any(column):
-            table = tuple(dict.fromkeys(column))
-            codes = np.array([table.index(name) for name in column], dtype=np.intp)[stacks]
+            places = {name: place for place, name in enumerate(dict.fromkeys(column))}
+            codes = np.array([places[name] for name in column], dtype=np.intp)[stacks]
             present = np.array([bool(name) for name in column])[stacks]
-            yield Attribute(key=key, values=Text(codes=codes, table=table), present=present)
+            yield Attribute(key=key, values=Text(codes=codes, table=tuple(places)), present=present)
 
 
 def operator_of(frames: Iterable[tuple[FrameType, str]]) -> tuple[str, str]:
