@@ -27,13 +27,15 @@ const volatile __u64 offcpu_least_ns = 1000000; /* shorter waits are passed over
 
 #define THREAD_BYTES 16384 /* arch/x86: THREAD_SIZE, the least of all configurations */
 
-#define PLACES 4
+/* A thread that contends for Python's lock has six, beside those where it is preempted. */
+#define PLACES 8
 
 /* Where a thread left the CPU, and its stack there. */
 struct seen_place {
 	__u64 place; /* a hash; 0: none was seen */
 	__u64 stack;
 	__u64 walked_ns;
+	__u64 met_ns;
 };
 
 /* Walks so far. */
@@ -70,10 +72,11 @@ struct {
 /*
  * A walk takes up to 25 us, and some threads leave the CPU a thousand times a second, of a hundred in a process. Who
  * leaves from a place that was walked lately has the stack that was found there. A place is where the registers are,
- * the system call, the thread's state and the innermost Python frames. Callers of Python frames further out may be
- * others by then; as places are walked again as often as a CPU has time for, they have their shares of the waits, as
- * of any time that is sampled. Where no Python runs registers say too little: only a thread that has had its
- * walks is taken to be where it was; a wait that is told under such a stack is counted.
+ * the system call, the thread's state and the innermost Python frames; of who is preempted in user space the frames
+ * alone. Callers of Python frames further out may be others by then; as places are walked again as often as a CPU has
+ * time for, they have their shares of the waits, as of any time that is sampled. Where no Python runs registers say
+ * too little: only a thread that has had its walks is taken to be where it was; a wait that is told under such a stack
+ * is counted.
  */
 #define WALKS	      8 /* of a thread, in this time, whatever it runs */
 #define AGAIN	      2 /* of a CPU, to places that are known */
@@ -105,6 +108,8 @@ __attribute__((noinline)) __u64 place_by_registers(__u8 state)
 	__u64 first = (long)regs->orig_ax >= 0 ? regs->di : 0; /* argument: the lock, the file */
 	__u64 place = mix(mix(HASH_PRIME, regs->sp), regs->ip);
 
+	if (state == STATE_RUNNABLE && (long)regs->orig_ax < 0)
+		return mix(HASH_PRIME, state); /* preempted in user space: anywhere */
 	if (regs->orig_ax == NR_FUTEX)
 		first &= ~7ULL; /* a condition of glibc's has two, side by side, in turns */
 	return mix(mix(place, first), regs->orig_ax << 8 | state);
@@ -122,7 +127,7 @@ static __always_inline __u64 place_by_frames(__u64 place, struct identity who)
 	return place_in_python(stack) ? stack->hash : 0;
 }
 
-/* Where a place is kept, or else the one that was walked longest ago. */
+/* Where a place is kept, or else the one that was met longest ago. */
 static __always_inline struct seen_place *seen_at(struct wait *wait, __u64 place)
 {
 	struct seen_place *oldest = &wait->seen[0];
@@ -130,7 +135,7 @@ static __always_inline struct seen_place *seen_at(struct wait *wait, __u64 place
 	for (int i = 0; i < PLACES; i++) {
 		if (wait->seen[i].place == place)
 			return &wait->seen[i];
-		if (wait->seen[i].walked_ns < oldest->walked_ns)
+		if (wait->seen[i].met_ns < oldest->met_ns)
 			oldest = &wait->seen[i];
 	}
 	return oldest;
@@ -167,6 +172,7 @@ static __always_inline __u64 stack_of_wait(void *ctx, struct wait *wait, __u64 r
 		seen->stack = take_stack(ctx, NULL, who, LEVEL_SWITCH);
 		seen->walked_ns = now;
 	}
+	seen->met_ns = now;
 	return seen->stack;
 }
 
