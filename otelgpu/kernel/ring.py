@@ -76,12 +76,8 @@ class Ring:
             size = length & ~_DISCARD
             stride = (size + _HEADER_BYTES + 7) & ~7
             count = run_length(window, length, stride)
-            rows = np.lib.stride_tricks.as_strided(
-                self._data[offset + _HEADER_BYTES :],
-                shape=(count, size),
-                strides=(stride, 1),
-                writeable=False,
-            )
+            start = offset + _HEADER_BYTES
+            rows = np.ndarray((count, size), np.uint8, self._data, start, (stride, 1))
             if length & _DISCARD:
                 position += count * stride
                 self._consumer[0] = position
@@ -114,9 +110,7 @@ def run_length(window: npt.NDArray[np.uint8], length: int, stride: int) -> int:
     step = 8
     while known < total:
         upto = min(total, known + step)
-        headers = np.lib.stride_tricks.as_strided(
-            window[known * stride :][:4].view("<u4"), shape=(upto - known,), strides=(stride,)
-        )
+        headers = np.ndarray((upto - known,), "<u4", window, known * stride, (stride,))
         different = np.flatnonzero(headers != length)
         if len(different):
             return known + int(different[0])
