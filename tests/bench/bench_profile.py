@@ -315,6 +315,9 @@ def _rows_of(profiler: Profiler, taken: Mapping[str, Sequence[_Turn]], load: str
         own = column == "share"
         compared = own and name != OTELGPU
         note = f"{name}: {HZ} Hz, {load}" if "agent" not in name else f"{name}: {load}"
+        parts = [note, profiler.note, f"{title.partition(',')[0]}: {spread(values)}"]
+        if own:
+            parts.append(f"in the seconds before: {number(median([turn.first for turn in taken[name]]))}")
         found.append(
             Row(
                 bench=NAME,
@@ -322,7 +325,7 @@ def _rows_of(profiler: Profiler, taken: Mapping[str, Sequence[_Turn]], load: str
                 value=median(values),
                 unit=unit,
                 budget=Budget(limit=profiler.budget, kind="at most") if own and profiler.budget else None,
-                note=f"{'; '.join(filter(None, (note, profiler.note)))}; {title.partition(',')[0]}: {spread(values)}",
+                note="; ".join(filter(None, parts)),
                 baseline=OTELGPU if compared else "",
                 baseline_value=median([turn.share for turn in taken[OTELGPU]]) if compared else None,
             )
@@ -334,6 +337,7 @@ def _rows_of(profiler: Profiler, taken: Mapping[str, Sequence[_Turn]], load: str
 class _Turn:
     """Of one profiler, in percent: its CPU time of a core, and what a round of the program took more."""
 
+    first: float  # in the seconds before, of which it learns names and makes unwind tables
     share: float
     costlier: float
     slower: float
@@ -342,19 +346,36 @@ class _Turn:
 def _turn(profiler: Profiler, load: Load, folder: Path, seconds: float) -> _Turn:
     before = _pace(load, seconds / 2)
     with profiler.attach(load.pid, folder) as process:
-        began, used = time.monotonic(), _used_s(process.pid) if process is not None else 0.0
+        began = _Used.by(process)
+        time.sleep(seconds)
+        settled = _Used.by(process)
         during = _pace(load, seconds)
-        share = 0.0
-        if process is not None:
-            if process.poll() is not None:
-                raise BenchError(f"{profiler.name} ended with {process.returncode}")
-            share = 100 * (_used_s(process.pid) - used) / (time.monotonic() - began)
+        ended = _Used.by(process)
+        if process is not None and process.poll() is not None:
+            raise BenchError(f"{profiler.name} ended with {process.returncode}")
     after = _pace(load, seconds / 2)
     return _Turn(
-        share=share,
+        first=settled.share_since(began),
+        share=ended.share_since(settled),
         costlier=100 * (2 * during.cpu_s / (before.cpu_s + after.cpu_s) - 1),
         slower=100 * (2 * during.wall_s / (before.wall_s + after.wall_s) - 1),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """CPU time of a process, at a time; none of no process."""
+
+    at_s: float
+    cpu_s: float
+
+    @classmethod
+    def by(cls, process: subprocess.Popen[bytes] | None) -> Self:
+        return cls(time.monotonic(), _used_s(process.pid) if process is not None else 0.0)
+
+    def share_since(self, before: Self) -> float:
+        """Percent of a core."""
+        return 100 * (self.cpu_s - before.cpu_s) / (self.at_s - before.at_s)
 
 
 def _used_s(pid: int) -> float:
