@@ -24,13 +24,14 @@ from typing import Final
 import numpy as np
 
 from otelgpu.discover.attachments import Attachments
+from otelgpu.discover.described_processes import DescribedProcesses
 from otelgpu.discover.followed import FollowedConnections
 from otelgpu.discover.kernel_names import KernelNamer, NameKinds
 from otelgpu.discover.live_settings import LiveSettings as LiveSettings
 from otelgpu.discover.maps import executable_mappings, mapped_name
 from otelgpu.discover.probes import Placement, ProbePlacer
 from otelgpu.discover.process_context import ProcessContexts
-from otelgpu.discover.processes import descendants, describe, list_processes
+from otelgpu.discover.processes import descendants, list_members, list_processes
 from otelgpu.discover.symbols import AddressResolver
 from otelgpu.discover.thread_context import ThreadContexts
 from otelgpu.discover.watchers import Watchers
@@ -50,10 +51,8 @@ from otelgpu.model.codes import values_of
 from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
-    FunctionNamed,
     Input,
     ProcessGone,
-    ProcessSeen,
     Records,
     Tick,
 )
@@ -107,11 +106,12 @@ class LiveSource:
         )
         self._process_contexts = ProcessContexts()
         self._gone: deque[ProcessGone] = deque()
-        self._ready: list[Input] = []
-        self._seen: set[int] = set()
         self._mappers: set[int] = set()  # processes that have mapped a probed library
         self._resolver = AddressResolver()
         self._namer = KernelNamer(self._resolver)
+        self._processes = DescribedProcesses(
+            settings.describer, self._namer.renew, self.counters, self._process_contexts
+        )
         self._reports = LossReports()
         self._anchors = clock.Anchors()
         self._counted_ns = 0
@@ -274,19 +274,20 @@ class LiveSource:
         if not put_process(self._loaded[_PROCESS], tgid):
             self.counters["scope_table_full"] += 1
             return
-        self._process_contexts.look_at(tgid, time.monotonic())
-        self._see(tgid, clock.monotonic_ns())
+        self._processes.look_at(tgid)
+        self._processes.see(tgid, clock.monotonic_ns())
         self._look_at(tgid)
 
     def observe_running(self) -> None:
-        """Look at the processes that run already and are in scope, or are admitted to it."""
+        """Look at the processes that run already and are in scope, may come to be, or are admitted to it."""
+        inside = {tgid for directory in self._scope.cgroups for tgid in list_members(directory)}
         for tgid in list_processes():
             if tgid == os.getpid():
                 continue
             if self._scope.admits is None:
                 self._adopt_connections(tgid)
-                self._process_contexts.look_at(tgid, time.monotonic())
-                self._look_at(tgid)
+                self._processes.look_at(tgid)
+                self._look_at(tgid, in_scope=self._scope.everything or tgid in inside)
             elif self._scope.admits(tgid):
                 self.observe(tgid)
 
@@ -297,14 +298,14 @@ class LiveSource:
         for tgid in sorted(keep_only(self._loaded[_PROCESS], {*picked, *descendants(*picked)})):
             self.observe(tgid)
 
-    def _look_at(self, tgid: int) -> None:
+    def _look_at(self, tgid: int, *, in_scope: bool = True) -> None:
         mappings = executable_mappings(tgid)
         placements = self._placer.examine_process(tgid, mappings)
         for placement in placements:
             self._attachments.note(tgid, placement)
         if any(map(self._has_calls, placements)):
             self._note_mapper(tgid)
-        self._watchers.mapped(tgid, placed=bool(placements))
+        self._watchers.mapped(tgid, placed=bool(placements), in_scope=in_scope)
         self._thread_contexts.look_at(tgid, time.monotonic(), mappings)
 
     def prepare_file(self, path: Path) -> None:
@@ -315,21 +316,6 @@ class LiveSource:
     def settle(self, tgids: Collection[int], seconds: float) -> None:
         """See :class:`otelgpu.sources.Source`."""
         self._watchers.settle(tgids, seconds)
-
-    def _see(self, tgid: int, time_ns: int, *, again: bool = False) -> None:
-        """``again``: it is the program that it was, of which more is known."""
-        facts = describe(tgid)
-        if facts is None:
-            return  # a loss only if records of it turn up: see _facts_for
-        again = again and tgid in self._seen
-        self._seen.add(tgid)
-        if not again:
-            self._namer.renew(tgid)
-        context = self._process_contexts.of(tgid)
-        described = self._settings.describer.describe(facts, context.resource if context is not None else {})
-        self._ready.append(
-            ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described, parent=facts.ppid, same_program=again)
-        )
 
     def _adopt_connections(self, tgid: int) -> None:
         for followed in self._followed:
@@ -386,7 +372,7 @@ class LiveSource:
         elif kind == "process_mapping":
             self._mapping_event(tgid, record)
         elif kind == "process_fork":
-            self._see(tgid, time_ns)
+            self._processes.see(tgid, time_ns)
             self._namer.inherit(int(record["parent"]), tgid)
             self._thread_contexts.inherit(int(record["parent"]), tgid)
             self._attachments.inherit(int(record["parent"]), tgid)
@@ -395,10 +381,12 @@ class LiveSource:
                 self._resolver.inherit(int(record["parent"]), tgid)
         elif kind == "process_exec" and record["in_scope"]:
             self._resolver.forget(tgid)
-            self._forget_contexts(tgid)
+            self._attachments.forget(tgid)
+            self._thread_contexts.forget(tgid)
+            self._processes.forget_program(tgid)
             if not self._scope.everything:  # first: it may end before it is known to have mapped a library
                 self._resolver.remember(tgid)
-            self._see(tgid, time_ns)
+            self._processes.see(tgid, time_ns)
             self._namer.forget(tgid)
             self._watchers.program_changed(tgid)
             self._mappers.discard(tgid)
@@ -408,8 +396,7 @@ class LiveSource:
                 self._note_mapper(tgid)
             self._thread_contexts.look_at(tgid, time.monotonic())
         elif kind == "process_context":
-            if self._process_contexts.published(tgid, int(record["address"]), time.monotonic()):
-                self._see(tgid, time_ns, again=True)
+            self._processes.published(tgid, int(record["address"]), time_ns)
         elif kind == "process_exec" and self._scope.admits is not None and self._scope.admits(tgid):
             self.observe(tgid)
 
@@ -463,9 +450,7 @@ class LiveSource:
         now_ns = clock.monotonic_ns()
         self._handle_process_events()
         self._thread_contexts.retry(time.monotonic())
-        for tgid in self._process_contexts.retry(time.monotonic()):
-            self._see(tgid, now_ns, again=True)
-        self._ready += self._settings.describer.renewed(now_ns)
+        self._processes.retry(now_ns)
         found: list[Input] = []
         if (anchor := self._anchors.due()) is not None:
             found.append(anchor)
@@ -475,13 +460,14 @@ class LiveSource:
             self._tell_waits()
         drained: list[tuple[Batch, list[int]]] = []
         for batch in chain.from_iterable(loaded.drain() for loaded in self._draining):
-            self._learn_handles(batch)  # of all batches, before any is named
+            # Of all batches, before any is named: a launch may pass a handle, and another record say what it is of.
+            self._namer.learn(batch, self._name_kinds[batch.family])
             self._watchers.look(batch)
             drained.append((batch, values_of(np.ascontiguousarray(batch.heads["tgid"]))))
-        found += self._ready
-        self._ready = []
+        found += self._processes.take()
         for batch, tgids in drained:
-            found += self._facts_for(batch, tgids)
+            found += self._processes.with_records(tgids)
+            found += self._namer.name(batch)
             found.append(batch)
         gone: list[ProcessGone] = []
         while self._gone and self._gone[0].time_ns <= now_ns:
@@ -520,41 +506,15 @@ class LiveSource:
             self._released_ns = now_ns
             self._placer.release(self._attachments.placements(), now_ns, keep_ns=keep_ns)
 
-    def _facts_for(self, batch: Batch, tgids: list[int]) -> list[Input]:
-        """What the pipeline cannot know of a batch: its processes, and the names of the functions in it."""
-        facts: list[Input] = []
-        for tgid in tgids:
-            if tgid not in self._seen:
-                self._see(tgid, clock.monotonic_ns())
-                if tgid not in self._seen:
-                    self._seen.add(tgid)
-                    self.counters["process_not_described"] += 1
-                facts += self._ready
-                self._ready = []
-        facts += self._names_for(batch)
-        return facts
-
-    def _learn_handles(self, batch: Batch) -> None:
-        """Launches may pass a handle for a stub's address, and say elsewhere what it stands for."""
-        self._namer.learn(batch, self._name_kinds[batch.family])
-
-    def _names_for(self, batch: Batch) -> list[FunctionNamed]:
-        return self._namer.name(batch)
-
     def _forget(self, tgid: int) -> None:
-        self._seen.discard(tgid)
-        self._settings.describer.forget(tgid)
+        self._processes.forget(tgid)
         self._namer.forget(tgid)
         self._mappers.discard(tgid)
         self._resolver.forget(tgid)
-        self._forget_contexts(tgid)
-        for followed in self._followed:
-            followed.forget(tgid)
-
-    def _forget_contexts(self, tgid: int) -> None:
         self._attachments.forget(tgid)
         self._thread_contexts.forget(tgid)
-        self._process_contexts.forget(tgid)
+        for followed in self._followed:
+            followed.forget(tgid)
 
     def _counted(self, gone: Collection[int] = ()) -> list[CallsCounted]:
         return [each for overload in self.overloads for each in overload.counted(gone)]

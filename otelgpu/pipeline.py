@@ -6,17 +6,14 @@ exchange that ended by T is therefore complete, and so are the operations that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from otelgpu.correlate.call_stacks import CallStacks
 from otelgpu.correlate.fold import Folded
 from otelgpu.correlate.function_names import FunctionNames
 from otelgpu.correlate.identities import Identities
-from otelgpu.correlate.memory import KINDS as MEMORY_KINDS
 from otelgpu.correlate.memory import MemoryLedger
 from otelgpu.correlate.processes import Processes
 from otelgpu.correlate.requests import OPERATIONS_PER_REQUEST
@@ -26,7 +23,6 @@ from otelgpu.correlate.threads import ThreadTimeline
 from otelgpu.correlate.training import TrainingSteps
 from otelgpu.correlate.training_device import LOST as LOST_WORK
 from otelgpu.families.base import Activity, CommunicatorDecoder, Family
-from otelgpu.families.probe.decode import NO_SPAN
 from otelgpu.layout.btf import Btf
 from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.device_work import DeviceWork
@@ -43,7 +39,7 @@ from otelgpu.model.inputs import (
     ProcessSeen,
     Tick,
 )
-from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.operations import OperationKind
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.resource import Resource
@@ -63,11 +59,11 @@ from otelgpu.signals.losses import Losses
 from otelgpu.signals.memory import MemoryMetrics
 from otelgpu.signals.metrics import Metrics
 from otelgpu.signals.opened_families import OpenedFamilies
+from otelgpu.signals.operation_intake import OperationIntake
 from otelgpu.signals.operation_metrics import OperationMeter
 from otelgpu.signals.operation_spans import Parents, Vocabulary
 from otelgpu.signals.operation_teller import OperationTeller
-from otelgpu.signals.ownership import Ownership, Work, only
-from otelgpu.signals.parts import Part, SmallParts, parts_of
+from otelgpu.signals.ownership import Ownership, Work
 from otelgpu.signals.profile_links import SpanLinks
 from otelgpu.signals.profiler import Profiler
 from otelgpu.signals.readers import Readers
@@ -91,12 +87,6 @@ HISTORY_NS: Final = 120_000_000_000
 
 SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all": OPERATIONS_PER_REQUEST}
 """Operation spans under one phase, request or window; calls beyond it are merged and counted."""
-
-_TOGETHER: Final = (OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT)
-"""Calls that several processes make together: they are told in traces of their own."""
-
-_WAITED: Final = (OperationKind.SYNCHRONIZATION, OperationKind.GRAPH)
-"""Calls of a device's API that tell how long such a call was waited for, and whether it was made at all."""
 
 
 class Pipeline:
@@ -189,7 +179,6 @@ class Pipeline:
         for signals in opened.spoken:
             self._requests.speak(signals)
         self._batches: dict[str, list[Batch]] = {}  # by family, since the last tick
-        self._small = SmallParts()
         self._windows = UnlinkedWindows(
             self._totals, limit=SPANS_PER_PARENT[self._detail], runs=self._detail != "all"
         )
@@ -239,6 +228,18 @@ class Pipeline:
             self._ledger,
             self._tensors.profiles,
             probe_names,
+        )
+        self._intake = OperationIntake(
+            ownership=self._ownership,
+            functions=self._functions,
+            vocabulary=self.vocabulary,
+            meter=self._meter,
+            summary=self.summary,
+            ledger=self._ledger,
+            device=self._device,
+            collectives=self._collectives,
+            training=self._training,
+            profiler=self._profiler,
         )
         readers = Readers(
             sampled=self._sampled,
@@ -468,14 +469,14 @@ class Pipeline:
         return max(self._timeline.owner(tid, time_ns), 0)
 
     def _join(self, *, final: bool) -> Spans:
-        """Give each new operation its request, count it, and put it where it waits."""
+        """What is told at once of the operations since the last tick, and of those that waited for their owners."""
         batches, self._batches = self._batches, {}
         late: list[Spans] = []
         late.append(self._tell(self._ownership.settle(self._now_ns, final=final)))
         for family, fed in batches.items():
             for rows in decoded(self._decoders[family], fed):
-                late.append(self._join_rows(rows, self._family_index[family]))
-        self._measure(self._small.release())
+                late.append(self._tell(self._intake.take(rows, self._family_index[family], self._now_ns)))
+        self._intake.settle()
         return chain.from_iterable(late)
 
     def _tell_device_work(self, *, final: bool) -> list[SpanColumns]:
@@ -488,47 +489,8 @@ class Pipeline:
             final=final,
         )
 
-    def _join_rows(self, fed: Operations, family: int) -> Spans:
-        # First, for as they came they are in the order of their times, or nearly.
-        owners = self._ownership.owners(
-            np.ascontiguousarray(fed["tid"]), np.ascontiguousarray(fed["start_ns"])
-        )
-        rows, parts, order = parts_of(fed, family)
-        owners = owners[order]
-        self._device.add_calls(rows, self._now_ns)  # before the names, which lie where it reads
-        for part in parts:
-            if part.kind in MEMORY_KINDS:
-                self._ledger.add(part.rows)
-            elif part.kind in _WAITED and self._collectives.has_communicators(part.tgid):
-                self._collectives.see_waits(part.rows)
-            elif part.kind == OperationKind.GROUP:
-                self._collectives.see_groups(part.rows)
-        self._set_names(parts)
-        self._profiler.see_calls(rows)
-        self._measure(self._small.pass_on(parts))
-        together = np.isin(rows["kind"], _TOGETHER)
-        if together.any():
-            collectives, callers = only(together, rows, owners)
-            self._training.take(collectives)  # which only looks at them
-            self._collectives.take(collectives, callers)
-            rows, owners = only(~together, rows, owners)
-        silent = (rows["kind"] == OperationKind.PROBE) & (rows["detail"] == NO_SPAN)
-        if silent.any():
-            rows, owners = only(~silent, rows, owners)
-        return self._tell(self._ownership.give(rows, owners))
-
     def _tell(self, work: Iterable[Work]) -> Spans:
         return chain.from_iterable(self._spans(*some) for some in work)
-
-    def _measure(self, parts: Sequence[Part]) -> None:
-        self._meter.measure(parts)
-        self.summary.add_operations(parts, self.vocabulary)
-
-    def _set_names(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            if part.kind is OperationKind.LAUNCH:
-                addresses = np.ascontiguousarray(part.rows["function"])
-                part.rows["name"] = self._functions.indices(part.tgid, addresses)
 
     def _answer(self, *, final: bool) -> Spans:
         """Tell the requests that are complete."""

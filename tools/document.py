@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from otelgpu import config
-from otelgpu.cli.main import cli
+from otelgpu.cli.commands import cli
 from otelgpu.cli.reload import LIVE
 from otelgpu.correlate.hints import HINTS
 from otelgpu.export.prometheus import metric_name

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Build the images of deploy/*Dockerfile where no registry need be reached: on a base that debootstrap makes like
 # debian:bookworm-slim. Storage of its own in $XDG_CACHE_HOME/otelgpu/image (or ~/.cache/…), which the tests of the image
-# (tests/kernel/test_image.py) look into. Needs root, podman, crun and debootstrap; four minutes the first time, a
+# (tests/kernel/test_image.py) look into. Needs root, podman, crun, runc and debootstrap; four minutes the first time, a
 # second when nothing of the images has changed.
 #   tools/image.sh
 set -euo pipefail
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/otelgpu/image
 base=localhost/otelgpu-base
-packages=(podman crun debootstrap)
+packages=(podman crun debootstrap runc) # runc: for the tests
 
 say() { printf '  %-8s %s\n' "$1" "$2"; }
 fail() { printf 'image: %s\n' "$*" >&2; exit 1; }

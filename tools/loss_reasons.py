@@ -16,6 +16,7 @@ from tools.meanings import LOSSES, words_for
 ROOT: Final = Path(__file__).resolve().parent.parent
 _COUNTING: Final = {
     "live.py": "live",
+    "discover/described_processes.py": "live",
     "discover/probes.py": "probes",
     "kernel/holding.py": "live",
     "kernel/trace_context_map.py": "live",
@@ -79,10 +80,12 @@ def loss_reasons() -> dict[tuple[str, str], str]:
     from otelgpu.discover.user_probes import REASONS as PROBE_REASONS
     from otelgpu.discover.verbs_providers import REASONS as PROVIDER_REASONS
     from otelgpu.families.http.session import COUNTERS
+    from otelgpu.kernel.loader import COUNTED_BY_KERNEL
     from otelgpu.sensors.nvml import REASONS as DEVICE_REASONS
     from otelgpu.symbols import fatbin, functions, handles, registrations
 
     found = {("*", name): text for name, text in bpf_counters().items() if name != "submitted"}
+    found |= {("*", name): text for name, text in COUNTED_BY_KERNEL.items()}
     found |= {("http", name): text for name, text in COUNTERS.items()}
     found |= {("memory", name): text for name, text in MEMORY_COUNTERS.items()}
     found |= {("steps", name): text for name, text in STEP_COUNTERS.items()}

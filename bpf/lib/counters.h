@@ -57,7 +57,7 @@ enum counter {
 	COUNTER_STACK_UNMAPPED = 42,   /* code that was made at run time, without frame pointers */
 	COUNTER_STACK_PYTHON_DAMAGED = 43, /* Python frames that could not be followed */
 	COUNTER_WAIT_STACK_ASSUMED =
-		44, /* a wait of a thread in a hurry: its stack is an earlier one of that place */
+		44, /* a wait whose stack was found at this place before: callers may be others */
 	COUNTER_ALLOCATOR_TABLE_FULL = 45, /* a device's totals of tensor memory are not kept */
 	COUNTER_ALLOCATOR_IMPLAUSIBLE =
 		46, /* a report of tensor memory with sizes that none can have */

@@ -393,8 +393,15 @@ static __always_inline int place_in_frame(const struct python_process *process, 
 	return 0;
 }
 
+/* How much of where a thread is in Python its place tells. */
+enum python_place {
+	PYTHON_PLACE_NONE = 0, /* it runs none */
+	PYTHON_PLACE_ALL = 1,
+	PYTHON_PLACE_INNER = 2, /* there are callers further out */
+};
+
 /*
- * Where the current thread is in Python, into `stack->hash`: at a fraction of what its stack costs. 0: it runs none.
+ * Where the current thread is in Python, into `stack->hash`: at a fraction of what its stack costs; enum python_place.
  * Of its own for the verifier.
  */
 __attribute__((noinline)) int place_in_python(struct stack *stack)
@@ -404,21 +411,21 @@ __attribute__((noinline)) int place_in_python(struct stack *stack)
 	__u32 tgid;
 
 	if (!stack)
-		return 0;
+		return PYTHON_PLACE_NONE;
 	tgid = stack->who.tgid;
 	process = bpf_map_lookup_elem(&interpreters, &tgid);
 	if (!process)
-		return 0;
+		return PYTHON_PLACE_NONE;
 	thread = thread_of(process, stack->who);
 	if (!thread || thread->several)
-		return 0;
+		return PYTHON_PLACE_NONE;
 	stack->words[PYTHON_NEXT] = running_frame(process, thread->states[0]);
 	if (!stack->words[PYTHON_NEXT])
-		return 0;
+		return PYTHON_PLACE_NONE;
 	for (int i = 0; i < PYTHON_PLACE_FRAMES; i++)
 		if (place_in_frame(process, stack))
 			break;
-	return 1;
+	return stack->words[PYTHON_NEXT] ? PYTHON_PLACE_INNER : PYTHON_PLACE_ALL;
 }
 
 /*

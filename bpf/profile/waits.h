@@ -50,7 +50,7 @@ struct wait {
 	struct record_head head; /* of its record */
 	__u32 waker;		 /* thread; 0: an interrupt, or unknown */
 	__u8 state;		 /* enum profile_state */
-	__u8 assumed;		 /* the stack is that of an earlier wait at this place */
+	__u8 assumed;		 /* the stack is that of an earlier wait, and may be another */
 	__u8 resumed; /* it goes on with the one before; told when that is known to have ended */
 	__u8 reserved;
 	__u64 begun_ns;	 /* of one that goes on: when the part that is not told began ... */
@@ -75,8 +75,8 @@ struct {
  * the system call, the thread's state and the innermost Python frames; of who is preempted in user space the frames
  * alone. Callers of Python frames further out may be others by then; as places are walked again as often as a CPU has
  * time for, they have their shares of the waits, as of any time that is sampled. Where no Python runs registers say
- * too little: only a thread that has had its walks is taken to be where it was; a wait that is told under such a stack
- * is counted.
+ * too little: only a thread that has had its walks is taken to be where it was. A wait that is told under a stack of
+ * which some of this is assumed is counted.
  */
 #define WALKS	      8 /* of a thread, in this time, whatever it runs */
 #define AGAIN	      2 /* of a CPU, to places that are known */
@@ -100,6 +100,12 @@ static __always_inline bool spend(struct budget *budget, __u64 now, __u64 most)
 	return budget->walks++ < most;
 }
 
+/* The registers of who is preempted in user space: they are others each time. */
+static __always_inline __u64 anywhere(void)
+{
+	return mix(HASH_PRIME, STATE_RUNNABLE);
+}
+
 /* Of its own for the verifier. (How deep the kernel's stack is says nothing: each system call begins it elsewhere.) */
 __attribute__((noinline)) __u64 place_by_registers(__u8 state)
 {
@@ -109,22 +115,26 @@ __attribute__((noinline)) __u64 place_by_registers(__u8 state)
 	__u64 place = mix(mix(HASH_PRIME, regs->sp), regs->ip);
 
 	if (state == STATE_RUNNABLE && (long)regs->orig_ax < 0)
-		return mix(HASH_PRIME, state); /* preempted in user space: anywhere */
+		return anywhere();
 	if (regs->orig_ax == NR_FUTEX)
 		first &= ~7ULL; /* a condition of glibc's has two, side by side, in turns */
 	return mix(mix(place, first), regs->orig_ax << 8 | state);
 }
 
-/* With Python's frames; 0: the thread runs none. */
-static __always_inline __u64 place_by_frames(__u64 place, struct identity who)
+/* With Python's frames, into `place`. */
+static __always_inline enum python_place place_by_frames(__u64 *place, struct identity who)
 {
 	struct stack *stack = stack_at(LEVEL_SWITCH);
+	enum python_place known;
 
 	if (!stack || stack->busy)
-		return 0;
+		return PYTHON_PLACE_NONE;
 	stack->who = who;
-	stack->hash = place;
-	return place_in_python(stack) ? stack->hash : 0;
+	stack->hash = *place;
+	known = place_in_python(stack);
+	if (known != PYTHON_PLACE_NONE)
+		*place = stack->hash;
+	return known;
 }
 
 /* Where a place is kept, or else the one that was met longest ago. */
@@ -142,16 +152,14 @@ static __always_inline struct seen_place *seen_at(struct wait *wait, __u64 place
 }
 
 /* The thread may be under another stack than it was at this place, and there is time to see. */
-static __always_inline bool is_due(struct wait *wait, const struct seen_place *seen, bool in_python,
-				   __u64 now)
+static __always_inline bool is_due(struct wait *wait, const struct seen_place *seen,
+				   enum python_place known, __u64 now)
 {
 	struct budget *budget;
 	__u32 zero = 0;
 
-	if (!in_python) {
-		wait->assumed = !spend(&wait->budget, now, WALKS);
-		return !wait->assumed;
-	}
+	if (known == PYTHON_PLACE_NONE)
+		return spend(&wait->budget, now, WALKS);
 	if (now - seen->walked_ns >= KNOWN_MOST_NS)
 		return true;
 	budget = bpf_map_lookup_elem(&walks_again, &zero);
@@ -162,12 +170,14 @@ static __always_inline bool is_due(struct wait *wait, const struct seen_place *s
 static __always_inline __u64 stack_of_wait(void *ctx, struct wait *wait, __u64 registers,
 					   struct identity who, __u64 now)
 {
-	__u64 in_python = place_by_frames(registers, who);
-	__u64 place = in_python ? in_python : registers;
+	__u64 place = registers;
+	enum python_place known = place_by_frames(&place, who);
 	struct seen_place *seen = seen_at(wait, place);
 
-	wait->assumed = false;
-	if (seen->place != place || !seen->stack || is_due(wait, seen, in_python, now)) {
+	/* Preempted in user space: which native code the innermost frame had called is not known. */
+	wait->assumed = known != PYTHON_PLACE_ALL || registers == anywhere();
+	if (seen->place != place || !seen->stack || is_due(wait, seen, known, now)) {
+		wait->assumed = false;
 		seen->place = place;
 		seen->stack = take_stack(ctx, NULL, who, LEVEL_SWITCH);
 		seen->walked_ns = now;

@@ -1,88 +1,36 @@
-"""The entry point: commands, and errors as one line without a traceback."""
+"""The entry point, which Ctrl-C ends without a traceback however early it comes.
+
+Whatever is slow to import is imported in :func:`main`: before that, an interrupt is Python's own to report.
+"""
 
 from __future__ import annotations
 
-import logging
+import os
+import signal
 import sys
-from typing import NoReturn
+from types import FrameType
 
-import click
-
-from otelgpu import __version__
-from otelgpu.errors import OtelgpuError
+_INTERRUPTED = 128 + signal.SIGINT
 
 
-class _Lazy(click.Group):
-    """Imports a command's module when the command is used: starting up stays quick."""
-
-    _MODULES = {  # noqa: RUF012
-        "run": "observe",
-        "attach": "observe",
-        "agent": "observe",
-        "record": "observe",
-        "replay": "replay",
-        "top": "top",
-        "profile": "profile",
-        "diff": "diff",
-        "ps": "ps",
-        "check": "check",
-        "analyze": "analyze",
-        "view": "view",
-    }
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._MODULES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        from importlib import import_module
-
-        from otelgpu.kernel.privileges import take_up
-        from otelgpu.kernel.quiet_imports import import_quietly
-
-        if cmd_name not in self._MODULES:
-            return None
-        take_up()
-        import_quietly()
-        module = import_module(f"otelgpu.cli.{self._MODULES[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name)
-        return command
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="otelgpu")
-def cli() -> None:
-    """OpenTelemetry traces and metrics of GPU services, with no change to them.
-
-    HTTP requests (with time to first token and time per output token) and the CUDA calls that served them
-    become spans and metrics in any OTLP backend.
-
-    \b
-    Start here:
-      otelgpu check                      what can be seen on this machine
-      otelgpu run -- python serve.py     start a service and observe it
-      otelgpu attach -p PID              observe a running one
-      otelgpu profile -p PID             where its time goes
-      otelgpu view otelgpu.jsonl         look at what was observed
-    """
-
-
-def main() -> NoReturn:
-    """Run the command line.
-
-    Exit codes: 0; 1 for an error told on standard error; 2 for wrong usage; 70 for a fault of this program.
-    """
+def main() -> None:
+    """Run the command line, and exit; see :func:`otelgpu.cli.commands.run` for the exit codes."""
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # elsewise it is ignored: nohup, a job of sh
+        signal.signal(signal.SIGINT, leave_at_once)
     try:
-        cli.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(130)
-    except OtelgpuError as error:
-        click.echo(f"otelgpu: {error}", err=True)
-        sys.exit(error.exit_code)
-    except Exception as error:
-        logging.getLogger("otelgpu.cli").debug("internal error", exc_info=True)
-        click.echo(f"otelgpu: internal error: {error!r} (OTELGPU_LOG_LEVEL=debug shows where)", err=True)
-        sys.exit(70)  # EX_SOFTWARE
-    sys.exit(0)
+        from otelgpu.cli.commands import run
+
+        try:
+            run()
+        finally:  # all is done: what Python does before it ends is not to be interrupted
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:  # between two lines of this
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.exit(_INTERRUPTED)
+
+
+def leave_at_once(number: int, frame: FrameType | None) -> None:
+    """Handler of SIGINT while modules are imported: there is nothing to be undone, and no code of theirs breaks off."""
+    os._exit(_INTERRUPTED)

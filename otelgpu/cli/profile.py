@@ -63,6 +63,8 @@ _OF_KINDS: Final = {
 }
 _FOR_LINKS: Final = ("http", "sched")
 """What tells whose requests calls serve: with the kinds that are of calls."""
+_ASSUMED: Final = "wait_stack_assumed"
+"""No loss: what walking each stack anew would have cost was saved."""
 _REFRESH_S: Final = 0.25
 _MIB: Final = 1 << 20
 
@@ -227,13 +229,15 @@ def take(
 
 def _tell_losses(outcome: wiring.Outcome) -> None:
     losses = outcome.summary.losses if outcome.summary is not None else {}
-    told = ", ".join(
-        f"{reason} {count:,}"
-        for (family, reason), count in sorted(losses.items())
-        if family == _FAMILY and count
-    )
-    if told:
+    mine = {
+        reason: count for (family, reason), count in sorted(losses.items()) if family == _FAMILY and count
+    }
+    assumed = mine.pop(_ASSUMED, 0)
+    if mine:
+        told = ", ".join(f"{reason} {count:,}" for reason, count in mine.items())
         say(f"lost, skipped or cut: {told} (docs/profiles.md)")
+    if assumed:
+        say(f"waits under a stack that was found at their place before: {assumed:,} (docs/profiles.md)")
 
 
 def write(request: Request, memory: MemoryExporter, what: str) -> None:
@@ -316,7 +320,9 @@ def profile_program(request: Request, argv: tuple[str, ...]) -> int:
             if attached is None and _waited(request.delay_s, interrupts.fd, child.pidfd):
                 attached = attach(request, Scope(processes=(child.pid,)), starts_program=True)
                 stack.enter_context(closing(attached.source))
-                for member in (child.pid, *descendants(child.pid)):
+                members = (child.pid, *descendants(child.pid))
+                attached.source.settle(members, SETTLE_S)
+                for member in members:
                     attached.source.observe(member)
             if attached is None:
                 raise OtelgpuError(f"{what} ended, or was ended, within the {request.delay_s:g} s of --delay")

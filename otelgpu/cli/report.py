@@ -15,7 +15,9 @@ from otelgpu.model.operations import ContextSource
 from otelgpu.signals.summary import Latencies, Summary
 
 _TOP_KERNELS: Final = 10
-_EXPECTED: Final = frozenset({"connection_not_http", "connection_tls", "bytes_not_captured"})
+_EXPECTED: Final = frozenset(
+    {"connection_not_http", "connection_tls", "bytes_not_captured", "wait_stack_assumed"}
+)
 """Reasons that are a bound or a filter at work: told, but no cause for alarm."""
 
 _LINKS: Final = {

@@ -76,6 +76,17 @@ def list_processes(*, proc: Path = _PROC) -> list[int]:
         return []
 
 
+def list_members(cgroup: Path) -> list[int]:
+    """The tgids of the processes in a cgroup v2 directory, at any depth, that this PID namespace shows.
+
+    None of a directory that is gone, or of a threaded one, whose threads may be of many processes (cgroups(7)).
+    """
+    found: list[int] = []
+    for folder, _, _ in os.walk(cgroup):
+        found += map(int, _read(Path(folder) / "cgroup.procs").split())
+    return [tgid for tgid in found if tgid]  # 0: of another namespace
+
+
 def descendants(*tgids: int, proc: Path = _PROC) -> list[int]:
     """Children, their children and so on, without ``tgids`` themselves; parents come before their children.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Protocol
@@ -125,16 +125,23 @@ class ProfileWatcher:
             self._namer.add(batch.records)
 
     def mapped(self, tgid: int) -> None:
-        """A process has mapped a file, or is observed from here on.
-
-        One that has run for a while will have samples, and so has the program that is run for a profile: it is looked
-        at now, unless it has yet to begin. Others are with their first, for most processes of a host end before that.
-        """
+        """A process has mapped a file: of those that were seen it is looked at anew."""
         if tgid in self._seen:
             self._namer.mapped(tgid)
             for walked in self._walked:
                 walked.mapped(tgid)
-        elif (age_s(tgid) >= _LONG_S or is_child(tgid)) and not is_copy_of_this(tgid):
+
+    def expect(self, tgid: int) -> None:
+        """A process of the scope runs, or has mapped something.
+
+        One that has run for a while will have samples, and so has the program that is run for a profile: it is looked
+        at now, unless it has yet to begin. Others are with their first, for most processes of a host end before that.
+        """
+        if (
+            tgid not in self._seen
+            and (age_s(tgid) >= _LONG_S or is_child(tgid))
+            and not is_copy_of_this(tgid)
+        ):
             self._see(tgid)
 
     def complete(self) -> None:
@@ -146,8 +153,11 @@ class ProfileWatcher:
         if self._ahead is not None:
             self._ahead.prepare(path)
 
-    def settle(self, seconds: float) -> None:
-        """Wait until stacks of what was seen and prepared can be walked, at most so long."""
+    def settle(self, tgids: Collection[int], seconds: float) -> None:
+        """Wait until stacks of these processes, and of what was prepared, can be walked, at most so long."""
+        for tgid in tgids:
+            if tgid not in self._seen:
+                self._see(tgid)
         if self._ahead is not None:
             self._ahead.settle(seconds)
 

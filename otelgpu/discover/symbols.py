@@ -26,6 +26,8 @@ from otelgpu.symbols.functions import FunctionTable, unknown_name
 MAX_FILES: Final = 64
 MAX_PROCESSES: Final = 256
 MAX_NAMES_BYTES: Final = 16 << 20
+MAX_TABLES_BYTES: Final = 64 << 20
+"""Of what is made to name functions, for all files: libtorch_cpu's 348,000 take 9.8 MB, libLLVM's 35,000 one."""
 _MAX_MISSES: Final = 4096  # addresses per process that are known to be mapped nowhere
 _MAX_FRUITLESS: Final = 16
 _LOOK_AGAIN_S: Final = 0.1
@@ -89,6 +91,7 @@ class _Process:
 class _Module:
     file: ElfFile
     table: FunctionTable
+    held_bytes: int = 0  # by the table, as it was counted last
 
 
 class AddressResolver:
@@ -110,12 +113,15 @@ class AddressResolver:
         max_files: int = MAX_FILES,
         max_processes: int = MAX_PROCESSES,
         max_names_bytes: int = MAX_NAMES_BYTES,
+        max_tables_bytes: int = MAX_TABLES_BYTES,
     ) -> None:
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._proc = proc
         self._max_files = max_files
         self._max_processes = max_processes
         self._max_names_bytes = max_names_bytes
+        self._max_tables_bytes = max_tables_bytes
+        self._tables_bytes = 0
         self._processes: OrderedDict[int, _Process] = OrderedDict()
         self._modules: OrderedDict[Identity, _Module] = OrderedDict()
         self._names: OrderedDict[tuple[Identity, int, bool], tuple[str, bool]] = OrderedDict()
@@ -178,6 +184,7 @@ class AddressResolver:
             except ElfError:
                 self.counters["file_not_elf"] += 1
                 found = ("", "")
+            self._bound_tables(module)
             if module.table.counters:
                 self.counters.update(module.table.counters)
                 module.table.counters.clear()
@@ -342,6 +349,7 @@ class AddressResolver:
                 answer = module.table.place_at(offset) if is_return else module.table.name_at(offset)
             except ElfError:
                 return self._unknown("file_not_elf", label, offset)
+            self._bound_tables(module)
             if module.table.counters:
                 self.counters.update(module.table.counters)
                 module.table.counters.clear()
@@ -401,11 +409,29 @@ class AddressResolver:
 
     def _drop_module(self, identity: Identity) -> None:
         """Close a file and forget its names: once it is closed, its identity may become another file's."""
-        self._modules.pop(identity).file.close()
+        module = self._modules.pop(identity)
+        module.file.close()
+        self._tables_bytes -= module.held_bytes
         for key in [key for key in self._names if key[0] == identity]:
             self._names_bytes -= _cost(self._names.pop(key))
         for place in [place for place in self._places if place[0] == identity]:
             del self._places[place]
+
+    def _bound_tables(self, asked: _Module) -> None:
+        """Give back what is beyond the bound, of the files that were asked least lately; ``asked`` keeps what it has.
+
+        They stay open: they are read again when they are asked again.
+        """
+        held = asked.table.held_bytes
+        self._tables_bytes += held - asked.held_bytes
+        asked.held_bytes = held
+        for module in self._modules.values():
+            if self._tables_bytes <= self._max_tables_bytes:
+                return
+            if module is not asked and module.held_bytes:
+                module.table.forget()
+                self._tables_bytes -= module.held_bytes
+                module.held_bytes = 0
 
     def _remember(self, key: tuple[Identity, int, bool], answer: tuple[str, bool]) -> None:
         self._names[key] = answer

@@ -12,7 +12,7 @@ import logging
 import os
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -120,8 +120,11 @@ class UserProbes:
             with suppress(OSError, ElfError), open_elf(path) as file:
                 self._place_in_file(file, str(path), wanted)
 
-    def settle(self, seconds: float) -> None:
-        """What is probed is probed."""
+    def expect(self, tgid: int) -> None:
+        """It has its probes since it was found to have mapped their files."""
+
+    def settle(self, tgids: Collection[int], seconds: float) -> None:
+        """They have their probes once they are observed, which is before anything of them is told."""
 
     def complete(self) -> None:
         """Nothing is left over by a collection."""

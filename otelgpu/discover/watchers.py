@@ -53,13 +53,20 @@ class Watcher(Protocol):
 
 @runtime_checkable
 class ProcessWatcher(Watcher, Protocol):
-    """One that is told of every process in scope, not only of those that have mapped files with probes."""
+    """One that is told of every process, not only of those that have mapped files with probes.
+
+    With cgroups for a scope, those of the whole host that run at the start are among them: who is moved into one says
+    nothing. What is costly waits for :meth:`expect`, or for records.
+    """
+
+    def expect(self, tgid: int) -> None:
+        """A process of the scope runs, or has mapped something: it may have records soon."""
 
     def prepare(self, path: Path) -> None:
         """A program is about to load a file."""
 
-    def settle(self, seconds: float) -> None:
-        """Wait until what is being found out of processes and files is known, at most so long."""
+    def settle(self, tgids: Collection[int], seconds: float) -> None:
+        """Wait until what has to be known of these processes, and of what was prepared, is known; at most so long."""
 
     def complete(self) -> None:
         """The collection that follows is the last."""
@@ -146,10 +153,13 @@ class Watchers:
         if watcher := self._all.get(batch.family):
             watcher.look(batch)
 
-    def mapped(self, tgid: int, *, placed: bool) -> None:
+    def mapped(self, tgid: int, *, placed: bool, in_scope: bool = True) -> None:
         """A process has mapped a file, or was found to have; ``placed``: one that carries probes."""
         for watcher in self._all.values() if placed else self._of_all_processes:
             watcher.mapped(tgid)
+        if in_scope:
+            for watcher in self._of_all_processes:
+                watcher.expect(tgid)
 
     def program_changed(self, tgid: int) -> None:
         """See :class:`Watcher`."""
@@ -164,9 +174,7 @@ class Watchers:
     def settle(self, tgids: Collection[int], seconds: float) -> None:
         """Have processes looked at before they come into scope; see :class:`ProcessWatcher`."""
         for watcher in self._of_all_processes:
-            for tgid in tgids:
-                watcher.mapped(tgid)
-            watcher.settle(seconds)
+            watcher.settle(tgids, seconds)
 
     def complete(self) -> None:
         """See :class:`ProcessWatcher`."""

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import resource
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
@@ -69,6 +70,10 @@ class _KprobeOptions(ctypes.Structure):
     ]
 
 
+# struct bpf_prog_info of include/uapi/linux/bpf.h, up to and with `recursion_misses`.
+_RECURSION_MISSES_AT: Final = 208
+_INFORMATION_BYTES: Final = 216
+
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "libbpf_version_string": (c_char_p, ()),
     "libbpf_set_print": (c_void_p, (_PrintFunction,)),
@@ -99,6 +104,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_program__attach_kprobe_opts": (c_void_p, (c_void_p, c_char_p, c_void_p)),
     "bpf_program__attach_perf_event": (c_void_p, (c_void_p, c_int)),
     "bpf_program__attach_uprobe_opts": (c_void_p, (c_void_p, c_int, c_char_p, c_size_t, c_void_p)),
+    "bpf_obj_get_info_by_fd": (c_int, (c_int, c_char_p, POINTER(c_uint32))),
     "bpf_link__destroy": (c_int, (c_void_p,)),
     "bpf_link__fd": (c_int, (c_void_p,)),
     "bpf_iter_create": (c_int, (c_int,)),
@@ -449,6 +455,16 @@ class Program:
     def fd(self) -> int:
         """File descriptor. After load only."""
         return int(self._library.bpf_program__fd(self._handle))
+
+    @property
+    def passed_over(self) -> int:
+        """How often the kernel did not run it, as it ran on that CPU already; 0 before Linux 5.12. After load only."""
+        information = ctypes.create_string_buffer(_INFORMATION_BYTES)
+        size = c_uint32(_INFORMATION_BYTES)
+        if self._library.bpf_obj_get_info_by_fd(self.fd, information, byref(size)):
+            return 0
+        (missed,) = struct.unpack_from("<Q", information, _RECURSION_MISSES_AT)
+        return int(missed)
 
     @property
     def probes(self) -> str:

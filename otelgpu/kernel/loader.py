@@ -29,6 +29,12 @@ from otelgpu.model.inputs import Batch
 _FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
 _FIRST: Final = struct.pack("<I", 0)
 SHARED_MAPS: Final = ("scope_processes", "scope_cgroups", "context_processes", "context_published")
+COUNTED_BY_KERNEL: Final = {
+    "program_passed_over": "a program was running on that CPU already, in what was interrupted or in a thread that was "
+    "preempted: the kernel does not run it again, and what it would have seen is not told",
+}
+"""Counter → what one count means."""
+_PASSED_OVER: Final = ("tp_btf", "tracepoint")  # probes of functions are run within each other
 _SHARED_WHERE_USED: Final = ("call_stacks", *PLACES.values())  # by the families whose calls have stacks
 _TRACE_CONTEXTS: Final = "traces_ctx_v1"  # OBI's: see kernel/trace_context_map.py
 
@@ -135,6 +141,7 @@ class LoadedFamily:
         self._counters = {
             v: n.removeprefix("COUNTER_").lower() for n, v in counters.items() if n != "COUNTER_COUNT"
         }
+        self._passed_over = [program for program in self.programs if program.probes in _PASSED_OVER]
         self._cpus = possible_cpus()
 
     @property
@@ -162,8 +169,10 @@ class LoadedFamily:
                 yield Batch(family=self.family, kind=name, records=rows.view(dtype)[:, 0])
 
     def counters(self) -> dict[str, int]:
-        """Counter name → total over all CPUs since load."""
-        return {name: self.counter(number) for number, name in self._counters.items()}
+        """Counter name → total over all CPUs since load; those of :data:`COUNTED_BY_KERNEL` too."""
+        found = {name: self.counter(number) for number, name in self._counters.items()}
+        found["program_passed_over"] = sum(program.passed_over for program in self._passed_over)
+        return found
 
     def counter(self, number: int) -> int:
         """One of them, by its number in ``enum counter``."""

@@ -184,6 +184,7 @@ class ElfImage:
         self._describe()
         self._tables: tuple[SymbolTable, ...] | None = None
         self._index: FunctionIndex | None = None
+        self._added_bytes = 0
 
     # -- Lookups ---------------------------------------------------------------------------------------
 
@@ -247,6 +248,18 @@ class ElfImage:
         extra = tuple(table for table in debug._symbol_tables() if len(table.symbols))
         self._tables = (*self._symbol_tables(), *extra)
         self._index = None
+        if isinstance(debug.buffer.obj, bytes):  # else a file's, whose pages are the kernel's to take back
+            self._added_bytes += len(debug.buffer)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that is kept for :meth:`symbol_at`: the index, and what was added of no file."""
+        return self._added_bytes + (self._index.size_bytes if self._index is not None else 0)
+
+    def forget_symbols(self) -> None:
+        """Give that back: the index is made again when it is wanted again, and what was added is not there."""
+        self._tables = self._index = None
+        self._added_bytes = 0
 
     # -- Places ----------------------------------------------------------------------------------------
 

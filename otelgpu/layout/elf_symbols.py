@@ -200,6 +200,12 @@ class FunctionIndex:
         ceilings = _ceilings(points, start, extents) if extents else points + np.uint64(1)
         self._unsized = _spans(points, ceilings, rank[~sized], number[~sized])
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its columns."""
+        spans = (self._sized, self._unsized)
+        return sum(each.nbytes for one in spans for each in (one.starts, one.ends, one.reach, one.numbers))
+
     def find(self, address: int) -> int | None:
         """The number of the innermost function whose code holds ``address``; a sized one if there is one."""
         found = self._sized.find(address)

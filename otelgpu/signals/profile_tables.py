@@ -49,7 +49,7 @@ class BatchTables:
         self._functions: dict[Function, int] = {}
         self._mappings: dict[Mapping, int] = {}
         self.lost = 0
-        """Rows whose stack was taken and is not known."""
+        """Stacks of rows, and of who woke them, that were taken and are not known."""
 
     @property
     def stacks(self) -> tuple[tuple[int, ...], ...]:
@@ -89,7 +89,10 @@ class BatchTables:
             elif self._waits and waits_for_gil(map(self._book.frames.__getitem__, known)):
                 known = (self._book.frame(GIL), *known)
             if waker:
-                woken = self._known(waker_tgid, waker) or (self._book.frame(NOT_KEPT),)
+                woken = self._known(waker_tgid, waker)
+                if woken is None:
+                    self.lost += int(counts[place])
+                    woken = (self._book.frame(NOT_KEPT),)
                 known = (*reversed(woken), self._book.frame(WOKEN_BY), *known)
             if leaf:
                 known = (*map(self._book.frame, self._leaves[leaf - 1]), *known)

@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from tests.backends.programs import CACHE, missing_program
 from tests.rig import fake_cudart_path, run_cuda_client
+from tests.rig.spans import read_spans
 
 _HERE: Final = Path(__file__).parent / "tensorboard"
 OTELGPU: Final = str(Path(sys.executable).with_name("otelgpu"))
@@ -67,15 +68,11 @@ def test_both_readers_find_the_kernels_that_our_spans_tell(capture: Path, tmp_pa
 
 def kernels_of(lines: Path) -> tuple[dict[str, float], Counter[str]]:
     """Microseconds on the device, and kernels, by name."""
-    microseconds: Counter[str] = Counter()
+    microseconds: defaultdict[str, float] = defaultdict(float)
     count: Counter[str] = Counter()
-    for line in map(json.loads, lines.read_text().splitlines()):
-        for each in line.get("resourceSpans", ()):
-            for span in (span for scope in each["scopeSpans"] for span in scope["spans"]):
-                told: dict[str, Any] = {each["key"]: each["value"] for each in span["attributes"]}
-                if "cuda.correlation.id" in told and "cuda.kernel.name" in told:
-                    name = told["cuda.kernel.name"]["stringValue"]
-                    length = int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
-                    microseconds[name] += length / 1000  # type: ignore[assignment]
-                    count[name] += 1
+    for span in read_spans(lines):
+        told = span["attributes"]
+        if "cuda.correlation.id" in told and "cuda.kernel.name" in told:
+            microseconds[told["cuda.kernel.name"]] += (span["end"] - span["start"]) / 1000
+            count[told["cuda.kernel.name"]] += 1
     return dict(microseconds), count

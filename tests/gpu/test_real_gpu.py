@@ -16,6 +16,8 @@ import pytest
 
 from tests.gpu import probing
 from tests.gpu.conftest import Gpu
+from tests.rig.metrics import metrics_told
+from tests.rig.spans import attributes_of, read_spans
 
 OTELGPU = Path(sys.executable).with_name("otelgpu")
 SOURCES = {"uprobe": (), "inject": ("--source=inject",), "cupti": ("--source=inject", "--device-time")}
@@ -42,21 +44,10 @@ def observed(gpu: Gpu, tmp_path: Path) -> Callable[..., tuple[dict[str, Any], li
 
 def told(path: Path) -> Any:
     """Spans and metric points of an OTLP JSON lines file, attributes as a plain mapping."""
-    for line in path.read_text().splitlines():
-        data = json.loads(line)
-        for resource in data.get("resourceSpans", ()):
-            for scope in resource["scopeSpans"]:
-                yield from (span | {"attributes": plain(span)} for span in scope["spans"])
-        for resource in data.get("resourceMetrics", ()):
-            for scope in resource["scopeMetrics"]:
-                for metric in scope["metrics"]:
-                    kind = next(k for k in ("sum", "gauge", "histogram") if k in metric)
-                    for point in metric[kind]["dataPoints"]:
-                        yield {"metric": metric["name"], **point, "attributes": plain(point)}
-
-
-def plain(holder: dict[str, Any]) -> dict[str, Any]:
-    return {item["key"]: next(iter(item["value"].values())) for item in holder.get("attributes", ())}
+    yield from read_spans(path)
+    for metric, _, points in metrics_told(path):
+        for point in points:
+            yield {"metric": metric["name"], **point, "attributes": attributes_of(point)}
 
 
 def kernel_spans(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -124,7 +115,7 @@ def test_device_durations_agree_with_events_within_5_percent(
     kernels = kernel_spans(found)
     assert {span["name"] for span in kernels} == {"otelgpu_spin"}
     assert len(kernels) >= 90  # what came before the first slice has none
-    ours = statistics.median(int(s["endTimeUnixNano"]) - int(s["startTimeUnixNano"]) for s in kernels) / 1e6
+    ours = statistics.median(span["end"] - span["start"] for span in kernels) / 1e6
     theirs = statistics.median(said["ms"])
     figure("CUPTI duration and cudaEvent time of 2 ms kernels, medians in ms", [ours, theirs])
     # Two events stand around a kernel and take a few µs; single launches may be disturbed.

@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.kernel.conversing import Talker, talker
 from tests.kernel.observing import Watch
 from tests.rig import build_fakes, missing_compiler
 from tests.rig.marks import mark_folder
@@ -75,3 +77,39 @@ def watch() -> Iterator[Callable[..., Watch]]:
             return stack.enter_context(Watch(**options))  # type: ignore[arg-type]
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def shared_talker(shared: Watch) -> Iterator[Talker]:
+    """A program that holds conversations, observed by ``shared``: the module's own, of family http."""
+    with talker() as started:
+        shared.pump(0.5)
+        shared.observe(started.pid)
+        yield started
+
+
+@pytest.fixture
+def overheard(shared: Watch, shared_talker: Talker) -> Watch:
+    """``shared`` while the program talks, with nothing of the tests before in it."""
+    shared.start_anew()
+    return shared
+
+
+@pytest.fixture
+def do(overheard: Watch, shared_talker: Talker) -> Callable[..., Any]:
+    """Hold a conversation, and wait until all of it was seen."""
+    return lambda *what: overheard.during(lambda: shared_talker.do(*what))
+
+
+@pytest.fixture(scope="module")
+def shared_nccl(kernel: None) -> Iterator[Watch]:
+    """A source of family nccl for the tests of a module."""
+    with Watch(families=("nccl",)) as watching:
+        yield watching
+
+
+@pytest.fixture
+def nccl(shared_nccl: Watch) -> Watch:
+    """The same, with nothing of the tests before in it."""
+    shared_nccl.start_anew()
+    return shared_nccl

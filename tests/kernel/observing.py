@@ -20,16 +20,18 @@ from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from otelgpu.discover.probes import Placement
 from otelgpu.discover.watchers import WatchSettings
 from otelgpu.families import registry
+from otelgpu.kernel.loader import Image
 from otelgpu.kernel.scope import Scope
 from otelgpu.live import LiveSettings, LiveSource
 from otelgpu.model.inputs import Batch, CallsCounted, FunctionNamed, Input, Records
 from otelgpu.model.operations import DEVICE_KINDS
 from otelgpu.model.profiling import ProfileSettings
-from tests.rig import fake_cudart_path
+from tests.rig import ROOT, fake_cudart_path
 from tests.rig.metrics import metrics_told
 from tests.rig.spans import Span, attributes_of, spans_of_lines
 from tests.rig.spans import cuda_calls as cuda_calls
@@ -236,6 +238,17 @@ def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:
 def requests(spans: Sequence[Span]) -> list[Span]:
     """The spans of HTTP requests."""
     return [span for span in spans if span["kind"] == 2]
+
+
+def compiled_image(name: str, folder: Path) -> Image:
+    """A BPF object of tests/kernel/data, with what family process has of maps and counters."""
+    clang = shutil.which("clang")
+    if clang is None:
+        pytest.skip(f"clang is not on PATH: {name}.bpf.c cannot be compiled")
+    source, output = ROOT / "tests/kernel/data" / f"{name}.bpf.c", folder / f"{name}.bpf.o"
+    flags = ("-g", "-O2", "-target", "bpf", "-D__TARGET_ARCH_x86")
+    subprocess.run([clang, *flags, "-c", source, "-o", output], check=True)
+    return Image("process", output.read_bytes())
 
 
 def run_otelgpu(*arguments: str, timeout_s: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -133,7 +133,7 @@ def test_ids_that_come_again_are_other_processes(watching: Watch) -> None:
         watching.during(client.finish)
     wait_until(lambda: state_of(client.pid) == "", "it is gone")
     watching.pump(0.05)
-    assert client.pid not in watching.source._seen
+    assert client.pid not in watching.source._processes._seen
 
 
 def test_a_library_that_is_gone_with_its_processes_is_let_go(tmp_path: Path) -> None:
@@ -168,4 +168,4 @@ def test_under_churn_nothing_grows_that_must_not(tmp_path: Path) -> None:
     last = samples[-1]["containers"]
     assert last["otelgpu.correlate.processes.Processes._resources"] < living
     assert last["otelgpu.correlate.routes.Routes._processes"] < living
-    assert last["otelgpu.live.LiveSource._seen"] < living
+    assert last["otelgpu.discover.described_processes.DescribedProcesses._seen"] < living

@@ -14,7 +14,6 @@ from tests.kernel.conversing import (
     SOCKET,
     UNKNOWN,
     WRITE,
-    Talker,
     both_ends,
     conversations,
     talker,
@@ -32,32 +31,13 @@ def shared() -> Iterator[Watch]:
         yield watch
 
 
-@pytest.fixture(scope="module")
-def shared_talker(shared: Watch) -> Iterator[Talker]:
-    with talker() as started:
-        shared.pump(0.3)
-        shared.observe(started.pid)
-        yield started
-
-
-@pytest.fixture
-def watch(shared: Watch, shared_talker: Talker) -> Watch:
-    shared.start_anew()
-    return shared
-
-
-@pytest.fixture
-def do(watch: Watch, shared_talker: Talker) -> Callable[..., object]:
-    return lambda *what: watch.during(lambda: shared_talker.do(*what))
-
-
 @pytest.mark.parametrize("family", ["tcp", "tcp6", "unix"])
 @pytest.mark.parametrize(("read", "write"), [("read", "write"), ("recv", "send")])
 def test_both_ends_are_told_with_their_bytes(
-    watch: Watch, do: Callable[..., object], family: str, read: str, write: str
+    overheard: Watch, do: Callable[..., object], family: str, read: str, write: str
 ) -> None:
     do("talk", family, read, write)
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     assert (client.role, server.role) == (CLIENT, SERVER)
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == REQUEST
     assert client.bytes_of(READ) == server.bytes_of(WRITE) == RESPONSE
@@ -67,46 +47,46 @@ def test_both_ends_are_told_with_their_bytes(
         assert end.layer == SOCKET
         assert not end.opened["late"]
         assert end.numbers() == list(range(int(end.closed["sequence"])))
-    assert not watch.losses()
+    assert not overheard.losses()
 
 
 @pytest.mark.parametrize("read", sorted(READS))
-def test_every_way_to_read(watch: Watch, do: Callable[..., object], read: str) -> None:
+def test_every_way_to_read(overheard: Watch, do: Callable[..., object], read: str) -> None:
     do("talk", "tcp", read, "send")
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     assert server.bytes_of(READ) == REQUEST
     assert client.bytes_of(READ) == RESPONSE
 
 
 @pytest.mark.parametrize("write", sorted(WRITES.keys() - {"sendfile", "splice"}))
-def test_every_way_to_write(watch: Watch, do: Callable[..., object], write: str) -> None:
+def test_every_way_to_write(overheard: Watch, do: Callable[..., object], write: str) -> None:
     do("talk", "tcp", "recv", write)
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     assert client.bytes_of(WRITE) == REQUEST
     assert server.bytes_of(WRITE) == RESPONSE
 
 
 @pytest.mark.parametrize("write", ["sendfile", "splice"])
 def test_what_no_buffer_of_the_process_holds_is_an_offset_that_jumps(
-    watch: Watch, do: Callable[..., object], write: str
+    overheard: Watch, do: Callable[..., object], write: str
 ) -> None:
     do("talk", "tcp", "recv", write)
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     for end, data in ((client, REQUEST), (server, RESPONSE)):
         assert end.bytes_of(WRITE).rstrip(b"\0") == data[:60]
         last = end.pieces[WRITE][-1]["piece"]
         assert last["captured"] == 0
         assert int(last["stream_offset"]) + int(last["result"]) == len(data)
-    assert watch.losses() == {("http", "bytes_not_captured"): len(REQUEST) + len(RESPONSE) - 120}
+    assert overheard.losses() == {("http", "bytes_not_captured"): len(REQUEST) + len(RESPONSE) - 120}
 
 
 @pytest.mark.parametrize("family", ["tcp", "tcp6"])
 @pytest.mark.parametrize("read", ["recv", "small"])
 def test_a_byte_has_the_same_number_at_both_ends(
-    watch: Watch, do: Callable[..., object], family: str, read: str
+    overheard: Watch, do: Callable[..., object], family: str, read: str
 ) -> None:
     do("talk", family, read, "send")
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     assert client.sequence[WRITE] == server.sequence[READ]
     assert client.sequence[READ] == server.sequence[WRITE]
     assert client.opened is not None
@@ -116,9 +96,9 @@ def test_a_byte_has_the_same_number_at_both_ends(
     assert bytes(client.opened["local_address"]) == bytes(server.opened["peer_address"])
 
 
-def test_the_ends_of_a_unix_connection_know_each_other(watch: Watch, do: Callable[..., object]) -> None:
+def test_the_ends_of_a_unix_connection_know_each_other(overheard: Watch, do: Callable[..., object]) -> None:
     do("talk", "unix", "recv", "send")
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     assert client.opened is not None
     assert server.opened is not None
     assert client.opened["local_inode"] == server.opened["peer_inode"] != 0
@@ -128,11 +108,11 @@ def test_the_ends_of_a_unix_connection_know_each_other(watch: Watch, do: Callabl
 
 @pytest.mark.parametrize("accepted_late", [False, True])
 def test_a_request_arrives_when_it_is_sent_however_busy_the_server_is(
-    watch: Watch, do: Callable[..., object], accepted_late: bool
+    overheard: Watch, do: Callable[..., object], accepted_late: bool
 ) -> None:
     told = do("busy", "tcp", BUSY_S, accepted_late)
     assert isinstance(told, dict)
-    _, server = both_ends(watch)
+    _, server = both_ends(overheard)
     first, second = server.pieces[READ]
     for piece, before, sent in (
         (first["piece"], told["before"], told["sent"]),
@@ -142,21 +122,21 @@ def test_a_request_arrives_when_it_is_sent_however_busy_the_server_is(
         assert piece["head"]["time_ns"] - piece["arrival_ns"] > BUSY_S * 0.9e9
 
 
-def test_bytes_left_unread_keep_their_arrival(watch: Watch, do: Callable[..., object]) -> None:
+def test_bytes_left_unread_keep_their_arrival(overheard: Watch, do: Callable[..., object]) -> None:
     do("talk", "tcp", "small", "send")
-    _, server = both_ends(watch)
+    _, server = both_ends(overheard)
     arrivals = {int(record["piece"]["arrival_ns"]) for record in server.pieces[READ]}
     assert len(arrivals) == 1  # one segment, read by ten bytes
     assert min(arrivals) > 0
 
 
 def test_of_many_unread_segments_the_first_are_known_and_none_is_wrong(
-    watch: Watch, do: Callable[..., object]
+    overheard: Watch, do: Callable[..., object]
 ) -> None:
     count, pause_ns = 12, 5_000_000
     sent = do("busy_with_parts", count, pause_ns / 1e9)
     assert isinstance(sent, list)
-    _, server = both_ends(watch)
+    _, server = both_ends(overheard)
     arrivals = [int(record["piece"]["arrival_ns"]) for record in server.pieces[READ]]
     assert len(arrivals) == count
     assert all(arrivals[:4])  # SEGMENTS in arrival.h
@@ -177,9 +157,9 @@ def test_a_kernel_without_the_tracepoint_has_no_arrivals(monkeypatch: pytest.Mon
         assert {int(record["piece"]["arrival_ns"]) for record in end.pieces[READ]} == {0}
 
 
-def test_unix_sockets_have_no_arrival(watch: Watch, do: Callable[..., object]) -> None:
+def test_unix_sockets_have_no_arrival(overheard: Watch, do: Callable[..., object]) -> None:
     do("talk", "unix", "recv", "send")
-    for end in both_ends(watch):
+    for end in both_ends(overheard):
         assert {int(record["piece"]["arrival_ns"]) for record in end.pieces[READ]} == {0}
 
 
@@ -200,17 +180,17 @@ MYSQL = "4a0000000a382e302e3336"
     ],
 )
 def test_other_protocols_are_dropped_at_the_first_bytes(
-    watch: Watch, do: Callable[..., object], first: str, who: str
+    overheard: Watch, do: Callable[..., object], first: str, who: str
 ) -> None:
     do("say", first, who)
-    assert not conversations(watch)
-    assert watch.losses() == {("http", "connection_not_http"): 2}
+    assert not conversations(overheard)
+    assert overheard.losses() == {("http", "connection_not_http"): 2}
 
 
-def test_tls_is_dropped_where_it_is_ciphertext(watch: Watch, do: Callable[..., object]) -> None:
+def test_tls_is_dropped_where_it_is_ciphertext(overheard: Watch, do: Callable[..., object]) -> None:
     do("say", "16030102000100", "client")
-    assert not conversations(watch)
-    assert watch.losses() == {("http", "connection_tls"): 2}
+    assert not conversations(overheard)
+    assert overheard.losses() == {("http", "connection_tls"): 2}
 
 
 @pytest.mark.parametrize(
@@ -224,47 +204,47 @@ def test_tls_is_dropped_where_it_is_ciphertext(watch: Watch, do: Callable[..., o
     ],
 )
 def test_known_protocols_are_followed_whoever_speaks_first(
-    watch: Watch, do: Callable[..., object], first: str, who: str
+    overheard: Watch, do: Callable[..., object], first: str, who: str
 ) -> None:
     do("say", first, who)
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     assert client.bytes_of(WRITE) == server.bytes_of(READ)
     assert client.bytes_of(READ) == server.bytes_of(WRITE)
     speaker = client if who == "client" else server
     assert speaker.bytes_of(WRITE) == bytes.fromhex(first) * 3
-    assert not watch.losses()
+    assert not overheard.losses()
 
 
-def test_a_greeting_in_small_writes_is_followed(watch: Watch, do: Callable[..., object]) -> None:
+def test_a_greeting_in_small_writes_is_followed(overheard: Watch, do: Callable[..., object]) -> None:
     parts = ["ff", "00000000000000017f", "03", "00" * 53]
     do("say_slowly", parts)
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == bytes.fromhex("".join(parts))
 
 
-def test_a_connection_that_is_refused_costs_nothing(watch: Watch, do: Callable[..., object]) -> None:
+def test_a_connection_that_is_refused_costs_nothing(overheard: Watch, do: Callable[..., object]) -> None:
     do("refused")
-    assert not conversations(watch)
-    assert not watch.losses()
+    assert not conversations(overheard)
+    assert not overheard.losses()
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_client_that_does_not_wait_for_connect(
-    watch: Watch, do: Callable[..., object], again: bool
+    overheard: Watch, do: Callable[..., object], again: bool
 ) -> None:
     do("connect_without_waiting", again)
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == REQUEST
     assert client.sequence == server.sequence[::-1]
 
 
-def test_a_descriptor_that_became_a_file_is_not_read(watch: Watch, do: Callable[..., object]) -> None:
+def test_a_descriptor_that_became_a_file_is_not_read(overheard: Watch, do: Callable[..., object]) -> None:
     do("reuse")
-    client, server = both_ends(watch)
+    client, server = both_ends(overheard)
     assert server.bytes_of(READ) == REQUEST
     assert server.closed is not None
     assert client.closed is not None
-    assert watch.losses() == {("http", "close_unseen"): 1}
+    assert overheard.losses() == {("http", "close_unseen"): 1}
 
 
 # -- Connections from before ---------------------------------------------------------------------------
@@ -298,23 +278,23 @@ def held(watch: Watch) -> int:
     return len(loaded.map("connections").list_keys())
 
 
-def test_what_a_process_held_is_forgotten_when_it_ends(watch: Watch) -> None:
-    before = held(watch)
+def test_what_a_process_held_is_forgotten_when_it_ends(overheard: Watch) -> None:
+    before = held(overheard)
     with talker() as started:
-        watch.observe(started.pid)
-        watch.during(lambda: started.do("hold", "tcp", 50))
-        assert held(watch) == before + 100
-    watch.pump(0.5)
-    assert held(watch) == before
+        overheard.observe(started.pid)
+        overheard.during(lambda: started.do("hold", "tcp", 50))
+        assert held(overheard) == before + 100
+    overheard.pump(0.5)
+    assert held(overheard) == before
 
 
-def test_a_full_table_is_counted_and_closing_makes_room(watch: Watch, do: Callable[..., object]) -> None:
-    before = held(watch)
+def test_a_full_table_is_counted_and_closing_makes_room(overheard: Watch, do: Callable[..., object]) -> None:
+    before = held(overheard)
     do("hold", "unix", 400)
-    assert held(watch) == before + 800
+    assert held(overheard) == before + 800
     do("let_go")
-    assert held(watch) == before
-    assert not conversations(watch)
+    assert held(overheard) == before
+    assert not conversations(overheard)
 
 
 # -- Bounds --------------------------------------------------------------------------------------------
@@ -337,28 +317,28 @@ def test_an_unknown_protocol_is_followed_for_its_first_bytes_where_that_is_wante
 
 @pytest.mark.parametrize("sizes", [[60_000], [16_384, 20_481, 40_000]])
 def test_long_frames_are_captured_further_than_bodies(
-    watch: Watch, do: Callable[..., object], sizes: list[int]
+    overheard: Watch, do: Callable[..., object], sizes: list[int]
 ) -> None:
     """64 KiB of a call that moves frames; of any other 16 KiB, and its last 4 KiB."""
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     do("say_slowly", [preface.hex(), *("11" * size for size in sizes)])
-    client, _ = both_ends(watch)
+    client, _ = both_ends(overheard)
     assert client.bytes_of(WRITE) == preface + b"\x11" * sum(sizes)
-    watch.start_anew()
+    overheard.start_anew()
     do("say_slowly", [b"POST /x HTTP/1.1\r\n\r\n".hex(), "11" * 60_000])
-    client, _ = both_ends(watch)
+    client, _ = both_ends(overheard)
     last = client.pieces[WRITE][-1]["piece"]
     assert [int(record["piece"]["captured"]) for record in client.pieces[WRITE]] == [20, 16_384, 4096]
     assert int(last["stream_offset"]) + 4096 == 60_020
 
 
 def test_frames_that_go_one_way_for_ever_are_captured_within_a_bound_per_second(
-    watch: Watch, do: Callable[..., object]
+    overheard: Watch, do: Callable[..., object]
 ) -> None:
     """ZMTP's PUSH and PULL never turn round: a bound in all would end what is seen of an engine for good."""
     preface, burst = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ["22" * 60_000] * 30
     do("say_slowly", [preface.hex(), *burst, "", *burst], 1.1)
-    client, _ = both_ends(watch)
+    client, _ = both_ends(overheard)
     captured = [int(record["piece"]["captured"]) for record in client.pieces[WRITE]]
     at = [int(record["piece"]["head"]["time_ns"]) for record in client.pieces[WRITE]]
     first = sum(size for size, when in zip(captured, at, strict=True) if when - at[0] < 1_000_000_000)

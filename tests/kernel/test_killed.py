@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from otelgpu.discover.unwinder import PROGRAM
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from tests.kernel.observing import OTELGPU, state_of, wait_until
 from tests.rig import start_llm_server
@@ -38,6 +39,7 @@ WAYS = (
     ("--hold-on-load",),
     ("--families=http,cuda,sched",),
     ("--detail=all",),
+    ("--profiles=cpu",),
 )
 
 
@@ -99,6 +101,86 @@ def test_whenever_an_agent_is_killed_the_service_goes_on_and_nothing_stays_behin
         wait_until(lambda: len(load.seconds) > answered + 20, "it serves on")
     print(f"killed {dict(killed)}; {len(load.seconds)} requests were answered meanwhile")
     assert load.failures == []
+    assert not PINNED_AT.exists()
+    assert probes == (UPROBES.read_text() if UPROBES.exists() else "")
+
+
+# A library whose unwind table takes a tenth of a second and more to make: 32 MB of instructions, of which each two put
+# back what they keep.
+LONG_TABLE = """
+function: ret
+.section .eh_frame, "a", @progbits
+cie: .long cie_end - cie - 4, 0
+.byte 1; .asciz "zR"; .byte 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1
+.balign 8
+cie_end: .long fde_end - cie_end - 4, . + 4 - cie - 4, function - ., 1
+.byte 0; .fill 16000000, 2, 0x0b0a
+.balign 8
+fde_end:
+.section .note.GNU-stack, "", @progbits
+"""
+MAPS_AND_WORKS = """
+import ctypes, select, sys
+ctypes.CDLL(sys.argv[1])
+print("mapped", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    pass
+"""
+
+
+def stop_unwinder_of(pid: int) -> int:
+    """The program that makes unwind tables for a process, stopped in the middle of one: its number."""
+    deadline = time.monotonic() + GONE_S
+    while time.monotonic() < deadline:
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                for child in map(int, children.read_text().split()):
+                    is_shut = "NoNewPrivs:\t1" in Path(f"/proc/{child}/status").read_text()
+                    if is_shut and os.readlink(f"/proc/{child}/exe") == str(PROGRAM):
+                        os.kill(child, signal.SIGSTOP)
+                        if state_of(child) == "T":
+                            return child
+    raise AssertionError(f"process {pid} has made no unwind table that took long enough")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("long_table") / "long_table.so"
+    subprocess.run(
+        ["gcc", "-shared", "-x", "assembler", "-o", made, "-"], input=LONG_TABLE.encode(), check=True
+    )
+    yield made
+    made.unlink()
+
+
+def test_an_agent_that_is_killed_while_it_profiles_leaves_no_helper_behind(
+    tmp_path: Path, library: Path
+) -> None:
+    """The program that makes unwind tables is in a session of its own, and stopped: it is the kernel that ends it."""
+    before, probes = list_objects(), UPROBES.read_text() if UPROBES.exists() else ""
+    temporary, mark = tmp_path / "temporary", uuid.uuid4().hex
+    temporary.mkdir()
+    program = [sys.executable, "-c", MAPS_AND_WORKS, str(library)]
+    command = ("--executable=python*", "--profiles=cpu", "--hold-on-load", "--export=file:/dev/null")
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as observed:
+        assert observed.stdin is not None and observed.stdout is not None
+        assert observed.stdout.readline() == b"mapped\n"
+        with agent(mark, temporary, "agent", *command) as process:
+            unwinder = stop_unwinder_of(process.pid)
+            wait_until(lambda: len(marked(mark)) >= 3, "those that undo what it does have been started")
+            process.kill()
+            process.wait()
+        try:
+            wait_until(lambda: state_of(unwinder) in "Z", "what made a table has ended", GONE_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(unwinder, signal.SIGKILL)
+        wait_until(lambda: not marked(mark), "nothing else runs", GONE_S)
+        wait_until(lambda: not orphans(before), "the kernel has taken everything back", GONE_S)
+        assert state_of(observed.pid) in "RS"
+        observed.stdin.close()
+        assert observed.wait(20) == 0
+    assert list(temporary.iterdir()) == []
     assert not PINNED_AT.exists()
     assert probes == (UPROBES.read_text() if UPROBES.exists() else "")
 

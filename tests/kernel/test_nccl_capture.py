@@ -49,18 +49,6 @@ def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def shared(kernel: None) -> Iterator[Watch]:
-    with Watch(families=("nccl",)) as watching:
-        yield watching
-
-
-@pytest.fixture
-def nccl(shared: Watch) -> Iterator[Watch]:
-    shared.start_anew()
-    yield shared
-
-
 @pytest.fixture
 def client(nccl: Watch, version: str) -> Iterator[NcclClient]:
     """A process with the real library, observed."""

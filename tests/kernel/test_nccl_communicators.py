@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -44,18 +44,6 @@ def build(tmp_path: Path) -> Built:
         return path
 
     return make
-
-
-@pytest.fixture(scope="module")
-def shared(kernel: None) -> Iterator[Watch]:
-    with Watch(families=("nccl",)) as watching:
-        yield watching
-
-
-@pytest.fixture
-def nccl(shared: Watch) -> Iterator[Watch]:
-    shared.start_anew()
-    yield shared
 
 
 def copy_of(watch: Watch, path: Path) -> LibraryCopy:

@@ -34,7 +34,7 @@ def of_number(taken: Profiled, number: int) -> Samples:
 def test_every_call_is_counted_and_its_time_and_few_samples_are_taken_for_them(calls: Profiled) -> None:
     quick = of_number(calls, GETPPID)
     assert syscall_name(GETPPID) == "getppid"
-    assert int(quick["size_bytes"].sum()) == QUICK
+    assert int(quick["size_bytes"].sum()) == QUICK, calls.watching.losses()
     # A thread measured its loop, in which a call is made: the calls take a part of it.
     in_loops = sum(each.ns for each in calls.known["asks_often"])
     assert 0 < int(quick["value"].sum()) < in_loops

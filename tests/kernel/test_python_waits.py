@@ -14,6 +14,7 @@ from tests.kernel.profiled import Profiled, profiled
 PROGRAM = Path(__file__).parent / "data" / "waiting_threads.py"
 TRIES_NS = 5_000_000
 """So long CPython waits for its lock at a time (``sys.getswitchinterval()``)."""
+ASSUMED = "wait_stack_assumed"
 
 
 def waits_of(watch: Callable[..., Watch], work: str) -> Profiled:
@@ -50,3 +51,17 @@ def test_callers_of_callers_have_their_shares_of_waits(watch: Callable[..., Watc
     share = found["has_three_naps"] / sum(found.values())
     assert abs(share - truth["has_three_naps"] / sum(truth.values())) < 0.08
     assert sum(found.values()) > 0.5 * sum(truth.values())
+    assumed = taken.watching.total("profile", ASSUMED)
+    assert 0.2 * len(waits) < assumed <= len(taken.of_kind(SampleKind.OFF_CPU))
+
+
+def test_a_wait_of_which_every_caller_was_looked_at_has_no_stack_that_is_assumed(
+    watch: Callable[..., Watch],
+) -> None:
+    taken = waits_of(watch, "alone")
+    waits = taken.of_kind(SampleKind.OFF_CPU)
+    slept = taken.under(waits[waits["state"] == ThreadState.INTERRUPTIBLE], "naps_alone")
+    ((_, ns),) = taken.known["naps_alone"]
+    assert len(slept) > 100 and slept["value"].sum() > 0.5 * ns
+    # Who is preempted in the midst of its code has a place by its frames alone.
+    assert taken.watching.total("profile", ASSUMED) <= (waits["state"] == ThreadState.RUNNABLE).sum()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,8 @@ from otelgpu.kernel import libbpf
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
-from tests.kernel.observing import OTELGPU, Watch, run_otelgpu
-from tests.rig import ROOT, start_cuda_client
+from tests.kernel.observing import OTELGPU, Watch, compiled_image, run_otelgpu
+from tests.rig import start_cuda_client
 
 # Uid 65534 with the one capability to read this checkout and its interpreter, wherever they lie.
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -27,14 +26,7 @@ BARE_ROOT = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--")
 
 @pytest.fixture(scope="module")
 def unchecked(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    clang = shutil.which("clang")
-    if clang is None:
-        pytest.skip("clang is not on PATH: the broken program cannot be compiled")
-    output = tmp_path_factory.mktemp("bpf") / "unchecked.bpf.o"
-    source = ROOT / "tests/kernel/data/unchecked.bpf.c"
-    flags = ("-g", "-O2", "-target", "bpf", "-D__TARGET_ARCH_x86")
-    subprocess.run([clang, *flags, "-c", str(source), "-o", str(output)], check=True)
-    return Image("process", output.read_bytes())
+    return compiled_image("unchecked", tmp_path_factory.mktemp("bpf"))
 
 
 def test_the_verifier_s_telling_lines_are_in_the_error(unchecked: Image) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from otelgpu.discover.processes import age_s
 from otelgpu.kernel.scope import Scope
+from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from tests.kernel.observing import OTELGPU, Watch, cuda_calls, probed, read_spans, wait_until
 from tests.rig import RigError, fake_cudart_path, run_cuda_client, start_cuda_client, start_llm_server
-from tests.rig.cgroup import own_cgroup
+from tests.rig.cgroup import in_cgroup, own_cgroup
 
 Watcher = Callable[..., Watch]
 
@@ -116,6 +118,26 @@ def test_a_cgroup_s_processes_are_seen_and_no_others(watch: Watcher, cgroup: Pat
         watching.during(inside.finish)
     assert watching.calls() == watching.calls(inside.pid)
     assert watching.calls()["cudaLaunchKernel"] == 53
+
+
+def test_of_a_cgroup_s_processes_alone_it_is_found_out_how_their_stacks_are_walked(
+    watch: Watcher, cgroup: Path
+) -> None:
+    """Of others, which may be a whole host's, only once they have moved in and have a sample."""
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen([*in_cgroup(cgroup), *command]) as inside, subprocess.Popen(command) as outside:
+        try:
+            wait_until(lambda: min(age_s(inside.pid), age_s(outside.pid)) > 1.5, "both have run for a while")
+            watching = watch(
+                families=("profile",),
+                scope=Scope(cgroups=(cgroup,)),
+                profile=ProfileSettings(kinds=frozenset((ProfileKind.CPU,))),
+            )
+            watching.source.observe_running()
+            assert list(watching.source._watchers["profile"]._seen) == [inside.pid]  # type: ignore[attr-defined]
+        finally:
+            inside.kill()
+            outside.kill()
 
 
 def test_the_agent_finds_a_cgroup_s_late_library(cgroup: Path, tmp_path: Path) -> None:

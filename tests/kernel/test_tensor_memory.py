@@ -32,7 +32,7 @@ from otelgpu.signals.profile_tensors import (
     TensorProfiles,
 )
 from otelgpu.signals.torch_operators import operator_of
-from tests.kernel.observing import OTELGPU, Watch
+from tests.kernel.observing import OTELGPU, Watch, read_metrics
 from tests.rig import missing_compiler
 from tests.rig.tensor_program import Sum, TensorCheckpoint, TensorProgram, read_checkpoint, tensor_command
 
@@ -269,16 +269,11 @@ def test_metrics_tell_the_allocator_s_totals(tmp_path: Path) -> None:
     )
     truth = read_checkpoint(done.stdout.splitlines()[-1]).devices["cuda:0"]
     found: dict[str, int] = {}
-    for line in told.read_text().splitlines():
-        for resource in json.loads(line).get("resourceMetrics", ()):
-            for scope in resource["scopeMetrics"]:
-                for metric in scope["metrics"]:
-                    if metric["name"].startswith("torch."):
-                        (point,) = (metric.get("sum") or metric["gauge"])["dataPoints"]
-                        assert point["attributes"] == [
-                            {"key": "torch.device", "value": {"stringValue": "cuda:0"}}
-                        ]
-                        found[metric["name"]] = int(point["asInt"])
+    for name, points in read_metrics(told).items():
+        if name.startswith("torch."):
+            (point,) = points
+            assert point["attributes"] == {"torch.device": "cuda:0"}
+            found[name] = int(point["asInt"])
     assert found == {
         "torch.memory.allocated": truth["allocated"],
         "torch.memory.reserved": truth["reserved"],

@@ -21,7 +21,6 @@ from tests.kernel.conversing import (
     UNKNOWN,
     WRITE,
     Conversation,
-    Talker,
     conversations,
     talker,
 )
@@ -44,25 +43,6 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Watch]:
         yield watch
 
 
-@pytest.fixture(scope="module")
-def shared_talker(shared: Watch) -> Iterator[Talker]:
-    with talker() as started:
-        shared.pump(0.5)
-        shared.observe(started.pid)
-        yield started
-
-
-@pytest.fixture
-def watch(shared: Watch, shared_talker: Talker) -> Watch:
-    shared.start_anew()
-    return shared
-
-
-@pytest.fixture
-def do(watch: Watch, shared_talker: Talker) -> Do:
-    return lambda *what: watch.during(lambda: shared_talker.do(*what))
-
-
 def sessions(watch: Watch) -> tuple[Conversation, Conversation]:
     """(client, server): who wrote the request first, and who read it."""
     found = list(conversations(watch).values())
@@ -72,13 +52,13 @@ def sessions(watch: Watch) -> tuple[Conversation, Conversation]:
     return (first, second) if first.bytes_of(WRITE).startswith(b"POST") else (second, first)
 
 
-def test_both_ends_of_a_tls_connection(watch: Watch, do: Do, certificate: Path) -> None:
+def test_both_ends_of_a_tls_connection(overheard: Watch, do: Do, certificate: Path) -> None:
     descriptors = do("hold_tls", str(certificate))
     assert isinstance(descriptors, dict)
     do("talk_tls", "", "")
     do("talk_tls", "", "")
     do("let_go_tls")
-    client, server = sessions(watch)
+    client, server = sessions(overheard)
     assert (client.role, server.role) == (CLIENT, SERVER)
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == REQUEST * 2
     assert client.bytes_of(READ) == server.bytes_of(WRITE) == RESPONSE * 2
@@ -92,37 +72,37 @@ def test_both_ends_of_a_tls_connection(watch: Watch, do: Do, certificate: Path) 
     assert client.opened is not None
     assert server.opened is not None
     assert client.opened["local_port"] == server.opened["peer_port"] != 0
-    assert watch.losses() == {("http", "connection_tls"): 2}  # the sockets below
+    assert overheard.losses() == {("http", "connection_tls"): 2}  # the sockets below
 
 
-def test_another_protocol_within_tls_is_dropped(watch: Watch, do: Do, certificate: Path) -> None:
+def test_another_protocol_within_tls_is_dropped(overheard: Watch, do: Do, certificate: Path) -> None:
     do("hold_tls", str(certificate))
     for _ in range(3):
         do("talk_tls", "0000000804d2162f", "52000000")
     do("let_go_tls")
-    assert not conversations(watch)
-    assert watch.losses() == {("http", "connection_tls"): 2, ("http", "connection_not_http"): 2}
+    assert not conversations(overheard)
+    assert overheard.losses() == {("http", "connection_tls"): 2, ("http", "connection_not_http"): 2}
 
 
 def test_an_event_loop_that_serves_many_has_each_session_on_its_own_socket(
-    watch: Watch, do: Do, certificate: Path
+    overheard: Watch, do: Do, certificate: Path
 ) -> None:
     """Python's asyncio hands bytes from sockets to TLS by itself: SSL_set_fd is not called."""
     count = 30
     do("loop_tls", str(certificate), count)
-    found = list(conversations(watch).values())
+    found = list(conversations(overheard).values())
     assert sorted(end.role for end in found) == [SERVER] * count + [CLIENT] * count
     for end in found:
         assert end.opened is not None
         asked = end.bytes_of(WRITE if end.role == CLIENT else READ)
         port = end.opened["local_port" if end.role == CLIENT else "peer_port"]
         assert asked == b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % port * 3
-    assert watch.losses() == {("http", "connection_tls"): 2 * count}
+    assert overheard.losses() == {("http", "connection_tls"): 2 * count}
 
 
-def test_a_session_has_no_socket_rather_than_a_wrong_one(watch: Watch, do: Do, certificate: Path) -> None:
+def test_a_session_has_no_socket_rather_than_a_wrong_one(overheard: Watch, do: Do, certificate: Path) -> None:
     do("batched_tls", str(certificate))
-    servers = [end for end in conversations(watch).values() if end.role == SERVER]
+    servers = [end for end in conversations(overheard).values() if end.role == SERVER]
     assert len(servers) == 2
     for end in servers:
         assert end.opened is not None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from otelgpu.cli.main import cli
+from otelgpu.cli.commands import cli
 from otelgpu.correlate.steps_rules import StepCalls
 from otelgpu.export.file import span_lines
 from otelgpu.model.resource import Resource, resource

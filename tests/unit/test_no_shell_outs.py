@@ -95,7 +95,7 @@ ran = []
 sys.addaudithook(lambda event, args: ran.append(event) if event in
     ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork") else None)
 before = dict(os.environ)
-from otelgpu.cli.main import cli
+from otelgpu.cli.commands import cli
 for name in ("agent", "check"):
     cli.get_command(None, name)
 from otelgpu.symbols.demangle import demangle

@@ -10,6 +10,7 @@ import pytest
 
 from otelgpu.capture import CaptureReader
 from otelgpu.families import registry
+from otelgpu.model.engine import EngineItem, EngineOutput
 from otelgpu.model.inputs import Batch, Input, ProcessGone, Tick
 from otelgpu.model.operations import ContextSource
 from otelgpu.model.profiles import ProfileColumns
@@ -20,7 +21,7 @@ from tests.golden.make_capture import path_of
 from tests.unit.families.records import MS, Host, btf
 from tests.unit.model.builders import Row, read_out
 from tests.unit.signals.profile_builders import named, spans_of, stacks_of
-from tests.unit.test_pipeline import OWN, TRACE, pipeline
+from tests.unit.test_pipeline import OWN, TRACE, Heard, pipeline
 
 CPU = ProfileSettings(kinds=frozenset((ProfileKind.CPU,)), interval_s=1000.0)
 PERIOD_NS = 10 * MS
@@ -118,6 +119,31 @@ def test_every_link_leads_to_a_span_of_the_session(host: Host, tick_every: int) 
     assert len(links) == 4, "two of the six were not sampled"
 
 
+def test_observations_of_an_engine_s_step_link_to_its_span(host: Host) -> None:
+    for _ in range(3):
+        host.copy(tid=200)
+        host.launch(times=2, tid=200)
+        host.synchronize(tid=200)
+    said = EngineOutput(
+        time_ns=host.now_ns,
+        tgid=100,
+        tid=201,
+        sent=True,
+        connection=1,
+        engine="vllm",
+        items=(EngineItem("r", 1, False),),
+    )
+    session = pipeline(profiling=CPU)
+    session._ownership.take(Heard(messages=[said]))
+    inputs, times = host.inputs(), during(host)
+    rows: list[Row] = []
+    for item in [*inputs[:-1], sampled(times, tid=200), *inputs[-1:]]:
+        rows += read_out(session.feed(item))
+    rows += read_out(session.finish())
+    steps = {row.span_id for row in rows if row.name == "engine.step"}
+    assert steps and {span for span in linked(session.take_profiles()).values() if span} == steps
+
+
 def test_what_a_process_published_is_linked_as_it_is(host: Host) -> None:
     ids = {"trace_id": np.full(16, 1, np.uint8), "span_id": np.full(8, 2, np.uint8)}
     batch = sampled([1_001 * MS], context_source=int(ContextSource.THREAD_CONTEXT), trace_flags=1, **ids)
@@ -159,12 +185,12 @@ def test_a_process_that_ends_and_its_number_given_again_are_two(host: Host) -> N
 
 @pytest.mark.parametrize(
     ("session", "kinds"),
-    [("llm_session", {"SERVER", "CLIENT", "INTERNAL"}), ("training_job", {"INTERNAL"})],
+    [("llm_session", {"SERVER"}), ("training_job", {"INTERNAL"})],
 )
 def test_observations_at_every_record_of_a_stored_session_link_to_what_it_tells(
     session: str, kinds: set[str]
 ) -> None:
-    """A sample of the thread at the time of each record: requests, engine steps and steps of training."""
+    """A sample of the thread at the time of each record: requests and steps of training."""
     reader = CaptureReader(path_of(session))
     known = {name: family for name, family in registry.families().items() if name in reader.btf}
     made = Pipeline(
@@ -203,4 +229,4 @@ def test_observations_at_every_record_of_a_stored_session_link_to_what_it_tells(
     assert sum(len(columns) for columns in profiles) == count
     assert set(links) <= told.keys()
     assert len(links) > count / 10
-    assert {told[span] for span in links} <= kinds
+    assert {told[span] for span in links} == kinds

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from otelgpu.analyze.profile_totals import KindTotals, Place
 from otelgpu.cli import profile as command
-from otelgpu.cli.main import cli
+from otelgpu.cli.commands import cli
 from otelgpu.cli.profile import families_for, parse_kinds, ring_bytes
 from otelgpu.cli.profile_outputs import Output, Outputs
 from otelgpu.cli.profile_totals import PLACES, write_totals, written

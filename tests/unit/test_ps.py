@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from otelgpu.cli import ps
-from otelgpu.cli.main import cli
+from otelgpu.cli.commands import cli
 from otelgpu.cli.ps import Devices, Row, Use, ask_driver, uses_of, vendor_stems, write_table
 from otelgpu.model.devices import DeviceReadings, DeviceSeen, ProcessReading
 

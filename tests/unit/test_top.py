@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from otelgpu.analyze.top import FAMILIES, VIEWS, How, Row, Sheet, Unit, column_keys, rows
-from otelgpu.cli.main import cli
+from otelgpu.cli.commands import cli
 from otelgpu.cli.top import Frames, lines, tables, written
 from otelgpu.families import registry
 from otelgpu.families.base import Instrument, Metric

@@ -1,7 +1,8 @@
-"""Threads that wait, and know how long: ``waiting_threads.py {lock,naps}``, with the protocol of known_times.c.
+"""Threads that wait, and know how long: ``waiting_threads.py {lock,naps,alone}``, with the protocol of known_times.c.
 
 ``lock``: all want the interpreter at once; each says what it waited, by the number of its thread. ``naps``: two callers
-have others call others that sleep, three times as often the one as the other.
+have others call others that sleep, three times as often the one as the other. ``alone``: one thread sleeps, with two
+callers and no more.
 """
 
 from __future__ import annotations
@@ -72,20 +73,34 @@ def takes_turns() -> None:
     told.extend(f"{caller.__name__} 1 {ns}" for caller, ns in taken.items())
 
 
+def naps_alone() -> None:
+    end = time.monotonic() + SECONDS
+    began = time.monotonic_ns()
+    while time.monotonic() < end:
+        time.sleep(NAP_S)
+    told.append(f"naps_alone 1 {time.monotonic_ns() - began}")
+
+
 def begins_with_the_others(work: Callable[[], None]) -> None:
     begin.wait()
     work()
 
 
-def main() -> None:
-    print("ready", file=sys.stderr, flush=True)
-    sys.stdin.readline()
-    work = {"lock": says_what_it_waited, "naps": takes_turns}[sys.argv[1]]
+def are_many(work: Callable[[], None]) -> None:
     threads = [threading.Thread(target=begins_with_the_others, args=(work,)) for _ in range(THREADS)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
+
+
+def main() -> None:
+    print("ready", file=sys.stderr, flush=True)
+    sys.stdin.readline()
+    if sys.argv[1] == "alone":
+        naps_alone()
+    else:
+        are_many({"lock": says_what_it_waited, "naps": takes_turns}[sys.argv[1]])
     print(*told, "done 0 0", sep="\n", flush=True)
     sys.stdin.readline()
 

@@ -17,6 +17,7 @@ from otelgpu.discover.processes import (
     guess_service_name,
     is_child,
     is_copy_of_this,
+    list_members,
     list_processes,
 )
 from tests.unit.discover.processes_builders import CONTAINER as ID
@@ -67,6 +68,16 @@ def test_this_process_is_described() -> None:
     assert Path(found.executable) == Path(sys.executable).resolve()
     boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     assert 0 < found.start_time_ns < boot_ns
+
+
+def test_members_of_a_cgroup_are_those_at_any_depth(tmp_path: Path) -> None:
+    inner = tmp_path / "pod" / "container"
+    inner.mkdir(parents=True)
+    (tmp_path / "cgroup.procs").write_text("")
+    (tmp_path / "pod" / "cgroup.procs").write_text("0\n12\n")  # 0: of another PID namespace
+    (inner / "cgroup.procs").write_text("34\n5678\n")
+    assert sorted(list_members(tmp_path)) == [12, 34, 5678]
+    assert list_members(tmp_path / "gone") == []
 
 
 def test_descendants_are_found_parents_first() -> None:

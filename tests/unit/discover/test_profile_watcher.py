@@ -16,7 +16,7 @@ from otelgpu.config import Config
 from otelgpu.discover import profile_watcher
 from otelgpu.discover.profile_watcher import ProfileWatcher
 from otelgpu.discover.stacks import StackNamer
-from otelgpu.discover.watchers import ProcessWatcher
+from otelgpu.discover.watchers import ProcessWatcher, Watchers
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.model.inputs import Batch
 from otelgpu.model.samples import StackNamed
@@ -106,8 +106,17 @@ def test_a_stack_is_named_in_the_collection_in_which_it_was_told(rig: Rig) -> No
 
 def test_what_a_program_is_about_to_load_is_looked_at_and_waited_for(rig: Rig) -> None:
     rig.watcher.prepare(Path("/bin/x"))
-    rig.watcher.settle(3)
+    rig.watcher.settle((), 3)
     assert rig.walked.asked == [("prepare /bin/x", 0), ("settle", 3)]
+
+
+def test_who_is_waited_for_is_looked_at_however_young_it_is(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile_watcher, "age_s", lambda tgid: 0.1)
+    rig.sample(301)
+    rig.watcher.settle((300, 301), 3)
+    assert rig.walked.asked == [("see", 301), ("see", 300), ("settle", 3)]
 
 
 def test_a_process_is_looked_at_with_its_first_record_and_not_again(rig: Rig) -> None:
@@ -129,10 +138,25 @@ def test_a_process_that_has_run_for_a_while_is_looked_at_before_it_has_samples(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profile_watcher, "age_s", {300: 0.2, 301: 5.0}.__getitem__)
-    rig.watcher.mapped(300)
+    rig.watcher.expect(300)
+    rig.watcher.expect(301)
     rig.watcher.mapped(301)
-    rig.watcher.mapped(301)
+    rig.watcher.expect(301)
     assert rig.walked.asked == [("see", 301), ("mapped", 301)]
+
+
+def test_a_process_out_of_scope_is_not_looked_at_however_long_it_has_run(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile_watcher, "age_s", lambda tgid: 5.0)
+    watchers = Watchers()
+    watchers._all["profile"] = rig.watcher
+    watchers._of_all_processes.append(rig.watcher)
+    watchers.mapped(300, placed=False, in_scope=False)
+    watchers.mapped(301, placed=True, in_scope=False)
+    assert rig.walked.asked == []
+    watchers.mapped(302, placed=False)
+    assert rig.walked.asked == [("see", 302)]
 
 
 def test_a_program_that_was_started_for_its_profile_is_looked_at_once_it_has_begun(
@@ -140,8 +164,8 @@ def test_a_program_that_was_started_for_its_profile_is_looked_at_once_it_has_beg
 ) -> None:
     monkeypatch.setattr(profile_watcher, "is_child", lambda tgid: True)
     monkeypatch.setattr(profile_watcher, "is_copy_of_this", {300: True, 301: False}.__getitem__)
-    rig.watcher.mapped(300)
-    rig.watcher.mapped(301)
+    rig.watcher.expect(300)
+    rig.watcher.expect(301)
     assert rig.walked.asked == [("see", 301)]
 
 

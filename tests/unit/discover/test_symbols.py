@@ -7,7 +7,7 @@ import dataclasses
 import mmap
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -218,6 +218,40 @@ def test_the_caches_stay_within_their_bounds(tmp_path: Path, running: Running) -
     resolver.close()
     assert len(list(Path("/proc/self/fd").iterdir())) < open_before
     assert resolver._names_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "name_of",
+    [
+        lambda resolver, address: resolver.place(os.getpid(), address).name,
+        lambda resolver, address: resolver.resolve(os.getpid(), address)[0],
+    ],
+)
+def test_tables_of_functions_stay_within_their_bound_and_what_was_given_back_is_read_again(
+    tmp_path: Path, name_of: Callable[[AddressResolver, int], str]
+) -> None:
+    addresses = []
+    for number in range(3):
+        source = "".join(f"int f{number}_{n}(void) {{ return {n}; }}\n" for n in range(100))
+        library = ctypes.CDLL(str(compile_c(tmp_path, f"lib{number}.so", source, "-shared", "-fPIC")))
+        addresses.append(ctypes.cast(getattr(library, f"f{number}_7"), ctypes.c_void_p).value or 0)
+    resolver = AddressResolver(max_tables_bytes=8000)  # of two
+    held = []
+    for turn in range(3):  # another place in each, for names are kept
+        for number, address in enumerate(addresses):
+            assert name_of(resolver, address + turn) == f"f{number}_7"
+            tables = [module.table.held_bytes for module in resolver._modules.values()]
+            assert resolver._tables_bytes == sum(tables)
+            assert tables.count(0) == max(len(tables) - 2, 0)
+            held.append(resolver._tables_bytes)
+    assert 100 * 28 <= held[0] < max(held) <= 8000
+    assert len(resolver._modules) == 3 and set(resolver.counters.values()) == {0}
+    small = AddressResolver(max_tables_bytes=1)
+    assert name_of(small, addresses[0]) == "f0_7"
+    assert small._tables_bytes == held[0]
+    for each in (resolver, small):
+        each.close()
+        assert each._tables_bytes == 0
 
 
 def test_a_return_address_is_named_by_the_call_before_it(running: Running, resolver: AddressResolver) -> None:

@@ -85,6 +85,8 @@ def test_what_is_remembered_is_what_is_restored() -> None:
         ),
         (bytes((0x0F, 3, 0x76, 0x78, 6)) + bytes((0x10, 6, 2, 0x76, 0)), (Cfa.AT_RBP, -8, Rbp.AT_RBP, 0)),
         (bytes((0x0F, 4, 0x76, 0x90, 0x7F, 6)), (Cfa.AT_RBP, -112, Rbp.SAME, 0)),
+        (bytes((0x0F, 3, 0x76, 0x38, 6)), (Cfa.AT_RBP, 56, Rbp.SAME, 0)),
+        (bytes((0x0F, 3, 0x76, 0x40, 6)), (Cfa.AT_RBP, -64, Rbp.SAME, 0)),
         (bytes((0x0F, 3, 0x77, 8, 6)), (Cfa.AT_RSP, 8, Rbp.SAME, 0)),
         (bytes((0x0F, 3, 0x70, 8, 6)), (Cfa.UNSUPPORTED, 0, Rbp.SAME, 0)),
         (bytes((7, 16)), (Cfa.END, 0, Rbp.SAME, 0)),
@@ -203,6 +205,15 @@ def test_where_one_function_ends_another_goes_on() -> None:
     assert rule_at(table, 0x1040)[0] is Cfa.NONE
 
 
+@pytest.mark.parametrize("first", ["the outer", "the inner"])
+def test_of_two_functions_the_one_that_begins_later_is_believed_whichever_comes_first(first: str) -> None:
+    outer, inner = (0x1000, 64, advance(16) + cfa_offset(16)), (0x1010, 16, cfa_offset(32))
+    frames = Frames().shared()
+    for each in (outer, inner) if first == "the outer" else (inner, outer):
+        frames.function(*each)
+    assert rule_at(unwind_table(frames.content, ADDRESS), 0x1010) == (Cfa.RSP, 32, Rbp.SAME, 0)
+
+
 def test_functions_of_a_cie_that_makes_no_sense_are_left_out_and_counted() -> None:
     frames = Frames().shared(code=b"\x3f").function(0x1000, 16).function(0x1010, 16)
     frames.shared().function(0x1020, 16)
@@ -240,6 +251,14 @@ def test_nothing_is_read_behind_the_section(code: bytes) -> None:
 
 def test_a_row_that_says_what_the_one_before_says_is_left_out() -> None:
     assert table_of(advance(4) + cfa_offset(8) + advance(4)).rows["pc"].tolist() == [0x1000, 0x1040]
+
+
+def test_a_row_that_differs_in_where_rbp_is_alone_is_kept() -> None:
+    table = table_of(cfa_offset(32) + saved(6, 2) + advance(4) + saved(6, 3))
+    assert [rule_at(table, pc) for pc in (0x1000, 0x1004)] == [
+        (Cfa.RSP, 32, Rbp.AT_CFA, -16),
+        (Cfa.RSP, 32, Rbp.AT_CFA, -24),
+    ]
 
 
 @cache

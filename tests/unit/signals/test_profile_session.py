@@ -120,6 +120,15 @@ def test_stacks_that_were_not_named_or_not_taken_are_told_as_such_and_counted() 
     assert of.counters["stack_not_kept"] == 2
 
 
+def test_a_waker_whose_stack_was_not_named_is_told_as_such_and_counted() -> None:
+    of = session()
+    of.learn(named(1, "futex_wait", "main"))
+    of.take_rows(rows_of({"time_ns": S, "waker_stack": 2, "waker_tgid": 20}))
+    (only,) = told(of, 2 * S, final=True)
+    assert stacks_of(only) == {("[stack not kept]", "[woken by]", "futex_wait", "main"): 1}
+    assert of.counters["stack_not_kept"] == 1
+
+
 def test_a_stack_that_is_not_complete_says_why_at_its_outer_end() -> None:
     of = session()
     of.learn(named(1, "leaf", truncated="too_deep"))

@@ -58,6 +58,17 @@ def test_mini_debuginfo_names_what_was_stripped(program: Path) -> None:
     assert table.counters == {}
 
 
+def test_what_was_unpacked_is_counted_and_given_back_and_unpacked_again(program: Path) -> None:
+    content = debug_file(program).read_bytes()
+    table = FunctionTable(embed(program, lzma.compress(content)), "program")
+    for _ in range(2):
+        assert table.held_bytes == 0
+        assert table.name_at(offset_in(program)) == ("hidden_helper", True)
+        assert len(content) < table.held_bytes < len(content) + 4096
+        table.forget()
+    assert table.held_bytes == 0 and table.counters == {}
+
+
 def test_without_it_there_is_none(program: Path) -> None:
     assert embedded_symbols(ElfImage(program.read_bytes())) is None
 

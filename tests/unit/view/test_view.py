@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from otelgpu.cli import view as viewing
-from otelgpu.cli.main import cli
+from otelgpu.cli.commands import cli
 from otelgpu.cli.view_server import ViewServer
 from otelgpu.errors import OtelgpuError
 from tests.unit.view.otlp_lines import span, traces

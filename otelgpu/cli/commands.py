@@ -1,0 +1,95 @@
+"""The commands, and errors as one line without a traceback."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from typing import NoReturn
+
+import click
+
+from otelgpu import __version__
+from otelgpu.cli.main import leave_at_once
+from otelgpu.errors import OtelgpuError
+
+
+class _Lazy(click.Group):
+    """Imports a command's module when the command is used: starting up stays quick."""
+
+    _MODULES = {  # noqa: RUF012
+        "run": "observe",
+        "attach": "observe",
+        "agent": "observe",
+        "record": "observe",
+        "replay": "replay",
+        "top": "top",
+        "profile": "profile",
+        "diff": "diff",
+        "ps": "ps",
+        "check": "check",
+        "analyze": "analyze",
+        "view": "view",
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from importlib import import_module
+
+        from otelgpu.kernel.privileges import take_up
+        from otelgpu.kernel.quiet_imports import import_quietly
+
+        if cmd_name not in self._MODULES:
+            return None
+        take_up()
+        import_quietly()
+        module = import_module(f"otelgpu.cli.{self._MODULES[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        if (
+            signal.getsignal(signal.SIGINT) is leave_at_once
+        ):  # from here on there may be something to be undone
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="otelgpu")
+def cli() -> None:
+    """OpenTelemetry traces and metrics of GPU services, with no change to them.
+
+    HTTP requests (with time to first token and time per output token) and the CUDA calls that served them
+    become spans and metrics in any OTLP backend.
+
+    \b
+    Start here:
+      otelgpu check                      what can be seen on this machine
+      otelgpu run -- python serve.py     start a service and observe it
+      otelgpu attach -p PID              observe a running one
+      otelgpu profile -p PID             where its time goes
+      otelgpu view otelgpu.jsonl         look at what was observed
+    """
+
+
+def run() -> NoReturn:
+    """Run the command line.
+
+    Exit codes: 0; 1 for an error told on standard error; 2 for wrong usage; 70 for a fault of this program;
+    130 for Ctrl-C.
+    """
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except OtelgpuError as error:
+        click.echo(f"otelgpu: {error}", err=True)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        logging.getLogger("otelgpu.cli").debug("internal error", exc_info=True)
+        click.echo(f"otelgpu: internal error: {error!r} (OTELGPU_LOG_LEVEL=debug shows where)", err=True)
+        sys.exit(70)  # EX_SOFTWARE
+    sys.exit(0)
