@@ -182,6 +182,7 @@ def test_check_names_what_is_missing_for_each_feature() -> None:
 
 PERMITTED_ONLY: Final = """
 import ctypes, struct, sys
+from otelgpu.cli import commands
 from otelgpu.cli.main import main
 from otelgpu.kernel import privileges, quiet_imports  # read before: nobody may look into the checkout
 libc, header, sets = ctypes.CDLL(None), struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
