@@ -16,10 +16,9 @@ from otelgpu.export.health import HealthServer
 from otelgpu.export.prometheus import CONTENT_TYPE, exposition
 from otelgpu.model.resource import resource
 from otelgpu.model.vitals import Attachment, Delivery, RingFill
-from otelgpu.selfwatch import read_cost
 from otelgpu.signals import names
 from otelgpu.signals.metrics import Metrics
-from otelgpu.signals.self_metrics import SelfMetrics, Vitals
+from otelgpu.signals.self_metrics import Cost, SelfMetrics, Vitals
 from tests.backends.prometheus import Prometheus, missing_prometheus, running_prometheus
 
 OWN = resource({"service.name": "otelgpu", "service.instance.id": 'a "b"\\c'})
@@ -36,6 +35,8 @@ DOWN = Delivery(
     queue_limit_bytes=100,
     failing_s=400.0,
 )
+
+CHEAP = Cost(user_s=1.0, system_s=0.5, resident_bytes=90 << 20, descriptors=100, threads=5)
 
 
 class Well:
@@ -64,7 +65,7 @@ def agent() -> Iterator[HealthServer]:
                 own.publish(
                     Vitals(
                         uptime_s=1.0,
-                        cost=read_cost(),
+                        cost=CHEAP,
                         rings={"cuda": RingFill(high_water=80, limit=100)},
                         tracked={"process": 1},
                         attachments=[(7, Attachment(executable='x"\\', failed=1))],
