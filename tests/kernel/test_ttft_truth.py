@@ -132,6 +132,8 @@ def test_latencies_are_those_of_the_packets(concurrency: int, count: int, tmp_pa
     print(described("otelgpu", errors))
     print(described("client", Errors.of(clients, truth)))
     starts = Counter(span["attributes"]["otelgpu.start.source"] for span in served)
-    assert starts == {"arrival": count}
+    assert starts.keys() <= {"arrival", "read"}
+    # Of what comes while accept() is on its way back nobody keeps the arrival (bpf/http/arrival.h): it says so.
+    assert starts["arrival"] >= 0.98 * count
     assert percentile([abs(error) for error in errors.first_token_ms], 0.99) <= LIMIT_MS
     assert percentile([abs(error) for error in errors.per_token_ms], 0.99) <= LIMIT_MS
