@@ -54,9 +54,10 @@ REASONS: Final[Named[str, str]] = {
 }
 """What is counted, and what one count means."""
 
+MAX_ENDED: Final = 256
+"""Processes that have ended, whose last stacks may be named yet."""
 _MAX_FILES: Final = 1 << 12
 _MAX_PROCESSES: Final = 1 << 16
-_MAX_ENDED: Final = 256
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -124,7 +125,7 @@ class Interpreters:
         self._table.delete(struct.pack("<I", tgid))
         self._ended[tgid] = process
         self._ended.move_to_end(tgid)
-        if len(self._ended) > _MAX_ENDED:
+        if len(self._ended) > MAX_ENDED:
             self._drop(next(iter(self._ended)))
 
     def _drop(self, tgid: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from otelgpu.correlate.function_names import PLACES
 from otelgpu.correlate.steps_index import REMEMBERED
+from otelgpu.discover.interpreters import MAX_ENDED
 from otelgpu.discover.symbols import MAX_FILES
 
 WARM_UP: Final = 0.25
@@ -41,6 +42,9 @@ DYNAMIC: Final = 40
 """Dynamic entries of a library; the resolver of addresses keeps the files that it read last."""
 NAMED: Final = 64
 """Kernels that the churn has names for, and more."""
+FRAMES: Final = 8192
+"""Functions and lines that the churn, and the kernel under it, are met in: caches of them have room for more, and fill
+for an hour."""
 BOUNDS: Final = {
     "rss_kib": RSS,
     "anonymous_kib": RSS,
@@ -57,6 +61,12 @@ CAPACITIES: Final = {
     "containers: otelgpu.signals.summary.Summary.kernel": PLACES + NAMED,
     "containers: otelgpu.correlate.steps_index": REMEMBERED + ENTRIES.absolute,
     "containers: otelgpu.layout.elf.ElfImage": MAX_FILES * DYNAMIC,
+    "containers: otelgpu.discover.kernel_functions.KernelFunctions._frames": FRAMES,
+    "containers: otelgpu.model.samples.Frame": FRAMES,
+    "containers: otelgpu.discover.stacks.StackNamer._interned": FRAMES,
+    "containers: otelgpu.signals.profile_stacks.StackBook": FRAMES,
+    "containers: otelgpu.discover.python_code._Code": FRAMES,
+    "containers: otelgpu.discover.interpreters": MAX_ENDED + ENTRIES.absolute,
 }
 """What is remembered for a session or for the last so many, by the beginnings of the names: it may fill."""
 

@@ -301,7 +301,7 @@ def test_memory_that_was_opened_before_an_exec_is_opened_again(interpreters: Int
 def test_processes_that_have_ended_are_known_for_a_while_only(
     interpreters: Interpreters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otelgpu.discover.interpreters._MAX_ENDED", 0)
+    monkeypatch.setattr("otelgpu.discover.interpreters.MAX_ENDED", 0)
     assert named(interpreters, code_of(Holder.method)) is not None
     interpreters.forget(ME)
     assert not interpreters._names._codes
