@@ -261,7 +261,8 @@ def test_a_thread_with_two_requests_at_once_is_not_linked_to_either(host: Host) 
     assert (session.summary.ambiguous, session.summary.linked) == (1, 1)
 
 
-def test_steps_of_an_engines_thread_are_in_the_summary_and_are_no_loss(host: Host) -> None:
+def iterate(host: Host, session: Pipeline) -> None:
+    """Three iterations of thread 200, and what tells that its process is an engine."""
     for _ in range(3):
         host.copy(tid=200)
         host.launch(times=2, tid=200)
@@ -275,8 +276,12 @@ def test_steps_of_an_engines_thread_are_in_the_summary_and_are_no_loss(host: Hos
         engine="vllm",
         items=(EngineItem("r", 1, False),),
     )
-    session = pipeline()
     session._ownership.take(Heard(messages=[said]))
+
+
+def test_steps_of_an_engines_thread_are_in_the_summary_and_are_no_loss(host: Host) -> None:
+    session = pipeline()
+    iterate(host, session)
     rows, _ = played(host.inputs(), session)
     steps = named(rows, "engine.step")
     assert steps

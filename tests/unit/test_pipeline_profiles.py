@@ -10,7 +10,6 @@ import pytest
 
 from otelgpu.capture import CaptureReader
 from otelgpu.families import registry
-from otelgpu.model.engine import EngineItem, EngineOutput
 from otelgpu.model.inputs import Batch, Input, ProcessGone, Tick
 from otelgpu.model.operations import ContextSource
 from otelgpu.model.profiles import ProfileColumns
@@ -21,7 +20,7 @@ from tests.golden.make_capture import path_of
 from tests.unit.families.records import MS, Host, btf
 from tests.unit.model.builders import Row, read_out
 from tests.unit.signals.profile_builders import named, spans_of, stacks_of
-from tests.unit.test_pipeline import OWN, TRACE, Heard, pipeline
+from tests.unit.test_pipeline import OWN, TRACE, iterate, pipeline
 
 CPU = ProfileSettings(kinds=frozenset((ProfileKind.CPU,)), interval_s=1000.0)
 PERIOD_NS = 10 * MS
@@ -120,21 +119,8 @@ def test_every_link_leads_to_a_span_of_the_session(host: Host, tick_every: int) 
 
 
 def test_observations_of_an_engine_s_step_link_to_its_span(host: Host) -> None:
-    for _ in range(3):
-        host.copy(tid=200)
-        host.launch(times=2, tid=200)
-        host.synchronize(tid=200)
-    said = EngineOutput(
-        time_ns=host.now_ns,
-        tgid=100,
-        tid=201,
-        sent=True,
-        connection=1,
-        engine="vllm",
-        items=(EngineItem("r", 1, False),),
-    )
     session = pipeline(profiling=CPU)
-    session._ownership.take(Heard(messages=[said]))
+    iterate(host, session)
     inputs, times = host.inputs(), during(host)
     rows: list[Row] = []
     for item in [*inputs[:-1], sampled(times, tid=200), *inputs[-1:]]:
