@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,19 +137,21 @@ class BrowserSession:
 def browser_session() -> Iterator[BrowserSession]:
     """A browser of the test's own, with nothing in its profile. Raises `RigError`."""
     with headless("--remote-debugging-port=0", "about:blank") as (command, profile):
+        # In a group of its own: Debian's program is a script that starts the browser, and would end without it.
         browser = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             with connect(_tab(profile / "DevToolsActivePort", browser), max_size=None, proxy=None) as socket:
                 yield BrowserSession(socket)
         finally:
-            browser.terminate()
-            try:
-                browser.wait(10)
-            except subprocess.TimeoutExpired:
-                browser.kill()
-                browser.wait()
+            with suppress(ProcessLookupError):
+                os.killpg(browser.pid, signal.SIGKILL)
+            browser.wait()
 
 
 def _tab(told: Path, browser: subprocess.Popen[bytes]) -> str:
