@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from otelgpu import __version__
-from otelgpu.cli.main import leave_at_once
+from otelgpu.cli.main import INTERRUPTED, leave_at_once
 from otelgpu.errors import OtelgpuError
 
 
@@ -84,7 +84,7 @@ def run() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except OtelgpuError as error:
         click.echo(f"otelgpu: {error}", err=True)
         sys.exit(error.exit_code)

@@ -9,8 +9,10 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import Final
 
-_INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED: Final = 128 + signal.SIGINT
+"""Exit code after Ctrl-C: 130, as of a shell's command."""
 
 
 def main() -> None:
@@ -28,9 +30,9 @@ def main() -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:  # between two lines of this
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def leave_at_once(number: int, frame: FrameType | None) -> None:
     """Handler of SIGINT while modules are imported: there is nothing to be undone, and no code of theirs breaks off."""
-    os._exit(_INTERRUPTED)
+    os._exit(INTERRUPTED)

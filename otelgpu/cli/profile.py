@@ -22,6 +22,7 @@ from msgspec import structs
 from otelgpu import agent as wiring
 from otelgpu.child import Child, Living
 from otelgpu.cli.logs import say
+from otelgpu.cli.main import INTERRUPTED
 from otelgpu.cli.observe import SETTLE_S, forwarding, pid_option
 from otelgpu.cli.options import (
     agent_scope,
@@ -263,7 +264,7 @@ def profile_processes(request: Request, pids: tuple[int, ...]) -> int:
     what = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
     with wiring.Interrupts(abandon=request.outputs.close) as interrupts:
         if not _waited(request.delay_s, interrupts.fd):
-            return 130
+            return INTERRUPTED
         members = dict.fromkeys(member for tgid in pids for member in (tgid, *descendants(tgid)))
         attached = attach(request, Scope(processes=pids))
         with closing(attached.source):
@@ -287,7 +288,7 @@ def profile_container(request: Request, container: str) -> int:
     what = f"container {container[:12]}"
     with wiring.Interrupts(abandon=request.outputs.close) as interrupts:
         if not _waited(request.delay_s, interrupts.fd):
-            return 130
+            return INTERRUPTED
         attached = attach(request, scope)
         with closing(attached.source):
             attached.source.settle([tgid for tgid in list_processes() if _is_in(tgid, container)], SETTLE_S)
