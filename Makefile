@@ -15,6 +15,9 @@ AS_ROOT := $(and $(ROOT),$(ROOT) env PYTHONDONTWRITEBYTECODE=1) $(CURDIR)/$(PYTH
 C_SOURCES = $(shell git ls-files --cached --others --exclude-standard "*.c" "*.h" "*.cpp")
 NO_ROOT_TESTS = $(wildcard tests/unit tests/golden tests/contract tests/deploy)
 ROOT_TESTS = $(wildcard tests/kernel tests/backends tests/browser tests/gpu)
+# They wait more than they compute: more workers than processors. Each has a network and the fakes for itself
+# (tests/rig/isolation.py), and a module stays whole, for what its tests observe together.
+SIDE_BY_SIDE = -n $(or $(TEST_WORKERS),4) --dist loadfile --no-loadscope-reorder
 
 # $(call step,what): progress, one line a step.
 step = @printf '\n== %s\n' '$(1)'
@@ -39,8 +42,8 @@ bpf: $(PYTHON_VENV) ## Compile the BPF programs that changed
 	@$(PYTHON_VENV) hatch_build.py
 
 .PHONY: fakes
-fakes: ## Compile the stand-in vendor libraries (tests/fakes)
-	$(call step,stand-in libraries)
+fakes: ## Compile the fake vendor libraries (tests/fakes)
+	$(call step,fake libraries)
 	@if [ -e tests/fakes/Makefile ]; then $(MAKE) -C tests/fakes; else echo 'none yet'; fi
 
 .PHONY: lint
@@ -84,7 +87,9 @@ test-fuzz: $(PYTHON_VENV) ## Each fuzz target for two seconds
 .PHONY: test-kernel
 test-kernel: bpf fakes ## The tests on the running kernel, with backends, a browser and a GPU where they are (root, or sudo)
 	$(call step,kernel and GPU tests on $(shell uname -r))
-	@$(call pytest,$(AS_ROOT),$(ROOT_TESTS))
+	@status=0; $(call pytest,$(AS_ROOT),$(ROOT_TESTS),$(SIDE_BY_SIDE) -m "not alone") || status=$$?; \
+	printf '\n== those that must be alone\n'; \
+	$(call pytest,$(AS_ROOT),$(ROOT_TESTS),-m alone) || status=$$?; exit $$status
 
 .PHONY: vm
 vm: $(PYTHON_VENV) ## Packages and kernels for the guests of test-kernels and test-rdma (Debian; needs root; once)

@@ -43,7 +43,7 @@ def main() -> int:
     options.output.unlink(missing_ok=True)
     console = Console()
 
-    gpu = "a real GPU" if _REAL_GPU.exists() else "the stand-in libcudart of tests/fakes (no GPU here)"
+    gpu = "a real GPU" if _REAL_GPU.exists() else "the fake libcudart of tests/fakes (no GPU here)"
     console.print(f"[bold]1.[/bold] starting examples/llm_server under 'otelgpu run', on {gpu}")
     otelgpu = str(Path(sys.executable).with_name("otelgpu"))
     prefix = (otelgpu, "run", "--export", f"file:{options.output}", "--")
@@ -67,7 +67,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
 
 
 def service_environment() -> dict[str, str]:
-    """For the example server: on the stand-in, kernels of half a millisecond give it the pace of a real model."""
+    """For the example server: on the fake, kernels of half a millisecond give it the pace of a real model."""
     if _REAL_GPU.exists():
         return {"LLM_TOLERATE_LAUNCH_ERRORS": "1", "LLM_CUDART": os.environ.get("LLM_CUDART", "")}
     return {"FAKE_CUDART_KERNEL_US": "500"}
@@ -85,7 +85,7 @@ def send_requests(
         max_tokens=options.max_tokens,
         api="chat",
         model="example-7b",
-        prompt="Tell me about tracing.",
+        prompt="Report me about tracing.",
         traceparent=False,
     )
     run(replace(load, requests=1))  # warms up: Python imports lazily, between the read and the handler
@@ -129,10 +129,10 @@ def _judge(
         unread = request["attributes"].get("otelgpu.http.time_to_read", 0)
         ttft = request["attributes"].get("gen_ai.latency.time_to_first_token", float("nan")) - unread
         tpot = request["attributes"].get("otelgpu.gen_ai.time_per_output_token", float("nan"))
-        for name, seen, told in (("TTFT", ttft, line["ttft_s"]), ("TPOT", tpot, line["tpot_s"])):
-            if not abs(seen - told) * 1e3 <= tolerance_ms:
+        for name, seen, reported in (("TTFT", ttft, line["ttft_s"]), ("TPOT", tpot, line["tpot_s"])):
+            if not abs(seen - reported) * 1e3 <= tolerance_ms:
                 problems.append(
-                    f"{line['id']}: {name} {seen * 1e3:.2f} ms, but the server says {told * 1e3:.2f} ms"
+                    f"{line['id']}: {name} {seen * 1e3:.2f} ms, but the server says {reported * 1e3:.2f} ms"
                 )
         client = clients[line["id"]]
         table.add_row(

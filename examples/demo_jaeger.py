@@ -126,7 +126,7 @@ def running_backends(console: Console) -> Iterator[Backends]:
 def running_agent(backends: Backends, console: Console) -> Iterator[tuple[str, ...]]:
     """The sidecar; what to write before the command of a service that it shall observe.
 
-    A container's cgroup, where one can be made, is what tells its processes from others.
+    A container's cgroup, where one can be made, is what reports its processes from others.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -229,8 +229,8 @@ def _training(backends: Backends, _: argparse.Namespace, console: Console) -> It
         for span in spans
         if span["attributes"].get("nccl.phase") == "collective"
     ]
-    whole = [(told, spans) for told, spans in collectives if told["nccl.ranks.seen"] == _RANKS]
-    late = [spans for told, spans in whole if told["nccl.arrival.last_rank"] == _LATE_RANK]
+    whole = [(reported, spans) for reported, spans in collectives if reported["nccl.ranks.seen"] == _RANKS]
+    late = [spans for reported, spans in whole if reported["nccl.arrival.last_rank"] == _LATE_RANK]
     problems = []
     if len(whole) != BUCKETS * _STEPS:
         problems.append(f"{len(whole)} of {BUCKETS * _STEPS} collectives are in Jaeger with all ranks")

@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from examples import training_loop
-from otelgpu.analyze.profile_totals import stack_names
+from otelgpu.families.profiles.names import FILE_CALL, FILE_NAME
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import Attribute, Text
 from otelgpu.render.format import read_profiles
-from otelgpu.signals.profile_names import FILE_CALL, FILE_NAME
+from otelgpu.render.profile_totals import stack_names
 
 _FUNCTION: Final = training_loop.write_checkpoint.__name__
 _NO_SPAN: Final = "0" * 16
@@ -87,43 +87,46 @@ def value_of(attribute: Attribute, row: int) -> Any:
 
 def diagnose(found: Iterator[Observation]) -> Diagnosis:
     """Sum up what concerns the function that writes."""
-    told = Diagnosis()
+    reported = Diagnosis()
     for each in found:
         line = next((frame for frame in each.frames if frame.endswith(f" {_FUNCTION}")), "")
         if each.span_id and each.type in ("cpu", "off_cpu", "file_time"):
-            told.steps[each.span_id][each.type] += each.value
+            reported.steps[each.span_id][each.type] += each.value
         if not line:
             continue
         if each.type == "file_time":
             name = str(each.attributes.get(FILE_NAME, ""))
-            told.files[name] += each.value
-            told.calls[str(each.attributes.get(FILE_CALL, "?"))].append(each.value)
-            told.lines[line] += each.value
-            told.stalled.add(each.span_id)
+            reported.files[name] += each.value
+            reported.calls[str(each.attributes.get(FILE_CALL, "?"))].append(each.value)
+            reported.lines[line] += each.value
+            reported.stalled.add(each.span_id)
         elif each.type == "off_cpu":
-            told.waits[each.frames] += each.value
-    return told
+            reported.waits[each.frames] += each.value
+    return reported
 
 
-def problems(told: Diagnosis, truth: Sequence[Mapping[str, Any]]) -> list[str]:
+def problems(reported: Diagnosis, truth: Sequence[Mapping[str, Any]]) -> list[str]:
     """How the diagnosis differs from what the loop measured of itself."""
     written = [line for line in truth if "checkpoint" in line]
     found = []
     names = {Path(line["checkpoint"]).name for line in written}
-    seen = {Path(name).name for name in told.files}
+    seen = {Path(name).name for name in reported.files}
     if seen != names:
         found.append(f"files: the profile has {sorted(seen)}, the loop wrote {sorted(names)}")
     for call, key in (("write", "write_s"), ("sync", "fsync_s")):
-        have = sorted(ns / 1e9 for ns in next((v for k, v in told.calls.items() if k.endswith(call)), []))
+        have = sorted(ns / 1e9 for ns in next((v for k, v in reported.calls.items() if k.endswith(call)), []))
         want = sorted(line[key] for line in written)
         if len(have) != len(want):
             found.append(f"{call}: {len(have)} slow calls in the profile, {len(want)} made")
         elif have and not _is_plausible(have, want):
             found.append(f"{call}: {have} s in the profile, {want} s by the loop's clock")
-    if not told.waits:
+    if not reported.waits:
         found.append(f"no off-CPU stack goes through {_FUNCTION}")
     delayed = [line["span_id"] for line in written]
-    wrong, missed = told.stalled - {""} - set(delayed), [span for span in delayed if span not in told.stalled]
+    wrong, missed = (
+        reported.stalled - {""} - set(delayed),
+        [span for span in delayed if span not in reported.stalled],
+    )
     # The loop's first spans may be over before it is known where they are published.
     if wrong or missed != delayed[: len(missed)] or len(missed) > 1:
         found.append(f"steps: {len(missed)} of {len(delayed)} missed, {len(wrong)} wrong")
@@ -133,37 +136,37 @@ def problems(told: Diagnosis, truth: Sequence[Mapping[str, Any]]) -> list[str]:
 def _is_plausible(have: Sequence[float], want: Sequence[float]) -> bool:
     """No call lasted longer than the loop says; most are as long as that, but for waits for a CPU after them."""
     longer = any(one > other + _CLOSE_S for one, other in zip(have, want, strict=True))
-    middle, told = statistics.median(have), statistics.median(want)
-    return not longer and told - middle <= _CLOSE_S + 0.25 * told
+    middle, reported = statistics.median(have), statistics.median(want)
+    return not longer and reported - middle <= _CLOSE_S + 0.25 * reported
 
 
-def show(told: Diagnosis, truth: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """The diagnosis, as a person would tell it."""
+def show(reported: Diagnosis, truth: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """The diagnosis, as a person would report it."""
     console.print("\n[bold]The stall[/bold]")
-    where = next(iter(told.lines.most_common(1)), ("nowhere", 0))
+    where = next(iter(reported.lines.most_common(1)), ("nowhere", 0))
     console.print(
-        f"  Python lines: {', '.join(f'{line} ({ms(ns)})' for line, ns in told.lines.most_common())}"
+        f"  Python lines: {', '.join(f'{line} ({ms(ns)})' for line, ns in reported.lines.most_common())}"
     )
-    for call, times in sorted(told.calls.items()):
+    for call, times in sorted(reported.calls.items()):
         console.print(
             f"  {call}: {len(times)} slow calls, median {ms(statistics.median(times))}, longest {ms(max(times))}"
         )
-    for name, ns in told.files.most_common(3):
+    for name, ns in reported.files.most_common(3):
         console.print(f"  file: {name}, {ms(ns)} in its calls")
     console.print("\n[bold]Where the thread was while it was off the CPU[/bold] (the leaf first)")
-    for stack, ns in told.waits.most_common(1):
+    for stack, ns in reported.waits.most_common(1):
         console.print(f"  {ms(ns)} in all:")
         for frame in stack[:24]:
             console.print(f"    {frame}", highlight=False, markup=False)
-    if not told.waits:
+    if not reported.waits:
         console.print(f"  nothing of {where[0]}")
     numbers = {line["span_id"]: line["step"] for line in truth if "span_id" in line}
     table = Table(title="\nSteps, by the span that samples link to", title_justify="left", title_style="bold")
     for name in ("", "steps", "on the CPU", "off the CPU", "in slow file calls"):
         table.add_column(name, justify="right")
     for title, chosen in (
-        ("stalled", [told.steps[s] for s in told.steps if s in told.stalled]),
-        ("others", [told.steps[s] for s in told.steps if s not in told.stalled]),
+        ("stalled", [reported.steps[s] for s in reported.steps if s in reported.stalled]),
+        ("others", [reported.steps[s] for s in reported.steps if s not in reported.stalled]),
     ):
         if chosen:
             means = (
@@ -171,7 +174,7 @@ def show(told: Diagnosis, truth: Sequence[Mapping[str, Any]], console: Console) 
             )
             table.add_row(title, str(len(chosen)), *(ms(mean) for mean in means))
     console.print(table)
-    stalled = sorted(numbers[span] for span in told.stalled if span in numbers)
+    stalled = sorted(numbers[span] for span in reported.stalled if span in numbers)
     console.print(f"  delayed: steps {', '.join(map(str, stalled)) or 'none'}")
 
 
@@ -208,9 +211,9 @@ def main() -> int:
         console.print(f"[red]otelgpu profile ended with {ended.returncode}[/red]")
         return 1
     truth = [json.loads(line) for line in truth_path.read_text().splitlines()]
-    told = diagnose(observations(read_profiles(lines.name, lines.read_bytes())))
+    reported = diagnose(observations(read_profiles(lines.name, lines.read_bytes())))
     console.print("[bold]2.[/bold] what its profiles say")
-    show(told, truth, console)
+    show(reported, truth, console)
     console.print(f"\nThe flame graphs are in {page}: open it in a browser.")
     console.print(
         "Shown: the loop's own Python, on a real file system and with the kernel's own stacks. The matrix product "
@@ -218,7 +221,7 @@ def main() -> int:
         "(OTEL_PYTHON_CONTEXT=otelgpu): without it files, times, stacks and lines are the same, and which step it was "
         "is not known."
     )
-    found = problems(told, truth)
+    found = problems(reported, truth)
     for problem in found:
         console.print(f"[red]not as it was:[/red] {problem}", highlight=False)
     if not found:

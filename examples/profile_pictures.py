@@ -1,7 +1,7 @@
 """Pictures of profiles for the documentation: a flame graph with device time, a differential one, a heat map.
 
 ``python -m examples.profile_pictures [--folder docs/images] [--keep DIR]``, as root, with Chromium. Runs the example
-LLM server on the stand-in libcudart and libcupti, under ``otelgpu run``, twice; and the training loop that stalls,
+LLM server on the fake libcudart and libcupti, under ``otelgpu run``, twice; and the training loop that stalls,
 under ``otelgpu profile``. What is shown was measured then: numbers differ from run to run.
 """
 
@@ -77,7 +77,7 @@ def serve(lines: Path, max_tokens: int) -> list[ProfileColumns]:
             max_tokens=max_tokens,
             api="chat",
             model="example-7b",
-            prompt="Tell me about flame graphs.",
+            prompt="Report me about flame graphs.",
             traceparent=False,
         )
         until = time.monotonic() + _SECONDS

@@ -65,18 +65,18 @@ def train(steps: int, folder: Path, truth: Path | None, load_s: float) -> None:
         time.sleep(load_s)
     for step in range(steps):
         began = time.monotonic_ns()
-        told: dict[str, Any] = {"step": step}
+        reported: dict[str, Any] = {"step": step}
         with spans.start_as_current_span(f"step {step}") if spans is not None else nullcontext() as span:
             batch = random.standard_normal((SIDE, SIDE)).astype(np.float32)
             weights = train_batch(weights, batch)
             if step % EVERY == EVERY - 1:
                 path = folder / f"checkpoint-{step}.bin"
-                told |= {"checkpoint": str(path), **write_checkpoint(path, state)}
+                reported |= {"checkpoint": str(path), **write_checkpoint(path, state)}
                 path.unlink()
         if span is not None:
-            told["span_id"] = f"{span.get_span_context().span_id:016x}"
-        told |= {"start_ns": began, "seconds": (time.monotonic_ns() - began) / 1e9}
-        lines.append(json.dumps(told))
+            reported["span_id"] = f"{span.get_span_context().span_id:016x}"
+        reported |= {"start_ns": began, "seconds": (time.monotonic_ns() - began) / 1e9}
+        lines.append(json.dumps(reported))
     if truth is not None:
         truth.write_text("\n".join(lines) + "\n")
 

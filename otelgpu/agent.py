@@ -7,8 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,24 +16,21 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 from otelgpu import __version__
-from otelgpu.capture import CaptureError, CaptureReader, CaptureWriter, Header
-from otelgpu.discover.devices import DeviceFollower
+from otelgpu.engine.contract import Family
+from otelgpu.engine.summary import Summary
 from otelgpu.export.base import Exporter
-from otelgpu.families.base import Family
 from otelgpu.kernel import clock
 from otelgpu.kernel.libbpf import exit_at_once
 from otelgpu.kernel.trace_context_map import TraceContextMap
 from otelgpu.model.inputs import Input, LossCounted
-from otelgpu.model.losses import LossReports
 from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import AttributeValue, resource
-from otelgpu.model.telling import Telling
-from otelgpu.selfwatch import SelfWatch
-from otelgpu.sensors.device_poller import DevicePoller
-from otelgpu.sensors.fabric_poller import FabricPoller
+from otelgpu.model.settings import Settings, SignalSettings
+from otelgpu.self_telemetry import SelfWatch
 from otelgpu.session import Session, own_resource
-from otelgpu.signals.summary import Summary
-from otelgpu.sources import Source
+from otelgpu.sources.capture import CaptureError, CaptureReader, CaptureWriter, Header
+from otelgpu.sources.joint import Source
+from otelgpu.sources.pollers import Pollers
 from otelgpu.symbols.demangle import demangle, short_name
 
 if TYPE_CHECKING:
@@ -105,60 +101,18 @@ class Plan:
     """How a live session works. ``exporters`` are opened late, because they start threads."""
 
     families: Mapping[str, Family]
-    telling: Telling
+    settings: SignalSettings
     open_exporters: Callable[[], Sequence[Exporter]]
     capture: Path | None
     capture_file: BinaryIO | None = None  # where it was opened before
     attributes: Mapping[str, AttributeValue]
     interval_s: float
     metric_interval_s: float
-    device_interval_s: float = 0.0  # how often NVML is read; 0: never
-    fabric_interval_s: float = 0.0  # how often RDMA ports are, and whether the kernel's log is; 0: never
+    polling: Settings = field(default_factory=Settings)  # what is read beside the source, and how often
     publish_context: bool = False  # what threads work for, to other eBPF tools
     health_address: str = ""  # where probes and scrapes are answered; "": nowhere
     seed: int | None = None
     profiling: ProfileSettings = field(default_factory=ProfileSettings)
-
-
-class Sensors:
-    """What is read beside the source, in front of whose ticks its inputs go: GPUs, RDMA ports, the kernel's log."""
-
-    def __init__(self, device_interval_s: float, fabric_interval_s: float) -> None:
-        self._poller = DevicePoller(device_interval_s) if device_interval_s else None
-        self._fabric = FabricPoller(fabric_interval_s) if fabric_interval_s else None
-        self._follower = DeviceFollower()
-        self._reports = LossReports()
-        if self._poller is not None:
-            self._poller.start()
-        if self._fabric is not None:
-            self._fabric.start()
-
-    def join(self, inputs: list[Input], users: Set[int]) -> list[Input]:
-        """``inputs`` end with a tick or hold none. ``users``: processes whose devices are wanted."""
-        now_ns = clock.monotonic_ns()
-        found: list[Input] = []
-        counted: Counter[tuple[str, str]] = Counter()
-        if self._poller is not None:
-            devices = self._poller.collect(now_ns)
-            self._follower.take(devices)
-            found += [*devices, *self._follower.follow(users, now_ns)]
-            counted.update({("devices", reason): count for reason, count in self._poller.counters.items()})
-        if self._fabric is not None:
-            found += self._fabric.collect(now_ns)
-            counted.update({("fabric", reason): count for reason, count in self._fabric.counters.items()})
-        return [*found, *self._reports.take(counted), *inputs]
-
-    def poll_every(self, device_interval_s: float) -> None:
-        """Read NVML in another rhythm, if it is read."""
-        if self._poller is not None and device_interval_s:
-            self._poller.interval_s = device_interval_s
-
-    def stop(self) -> None:
-        """Read no more."""
-        if self._poller is not None:
-            self._poller.stop()
-        if self._fabric is not None:
-            self._fabric.stop()
 
 
 class Agent:
@@ -172,11 +126,11 @@ class Agent:
         self._began = time.monotonic()
         self._start = clock.anchor()
         self._writer = self._open_capture()
-        self._told = (
+        self._reported = (
             TraceContextMap() if plan.publish_context else None
         )  # before exporters start threads: it forks
         self._session = self._open_session()
-        self._sensors = Sensors(plan.device_interval_s, plan.fabric_interval_s)
+        self._pollers = Pollers(plan.polling)
         self.watch = SelfWatch(source, self._session, interval_s=plan.interval_s)
         self._session.before_metrics = partial(self.watch.publish, "export")
         self._health = self._open_health()
@@ -208,7 +162,7 @@ class Agent:
         return CaptureWriter(self._plan.capture, header, self._plan.capture_file)
 
     def _open_session(self) -> Session:
-        from otelgpu.pipeline import Pipeline  # meanwhile the probes were loaded
+        from otelgpu.engine.pipeline import Pipeline  # meanwhile the probes were loaded
 
         btf = self._source.btf
         pipeline = Pipeline(
@@ -217,7 +171,7 @@ class Agent:
             seed=self._seed,
             own=self._own,
             start_unix_ns=self._start.unix_ns,
-            telling=self._plan.telling,
+            settings=self._plan.settings,
             profiling=self._plan.profiling,
             shorten=short_name,
             demangle=demangle,
@@ -241,10 +195,10 @@ class Agent:
 
     def _collect(self) -> None:
         began = time.monotonic()
-        inputs = self._sensors.join(self._source.collect(), self._source.gpu_processes)
+        inputs = self._pollers.join(self._source.collect(), self._source.gpu_processes)
         self._feed(inputs)
-        if self._told is not None:
-            self._told.show(self._session.thread_contexts())
+        if self._reported is not None:
+            self._reported.show(self._session.thread_contexts())
         self.watch.turned(began, inputs)
         if self._health is not None and self._health.is_asked():
             self.watch.publish("scrape")
@@ -257,12 +211,12 @@ class Agent:
 
     def go_on(self, plan: Plan, exporters: Sequence[Exporter]) -> None:
         """Work as ``plan`` has it from now on, as far as that can be without a new start, and export there."""
-        self._collect()  # what was recorded so far is told as it was to be
+        self._collect()  # what was recorded so far is reported as it was to be
         self._plan = plan
         self.watch.interval_s = plan.interval_s
-        self._session.retell(plan.telling, metric_interval_s=plan.metric_interval_s)
+        self._session.reconfigure(plan.settings, metric_interval_s=plan.metric_interval_s)
         self._session.replace_exporters(exporters)
-        self._sensors.poll_every(plan.device_interval_s)
+        self._pollers.adjust(plan.polling)
 
     def _feed(self, inputs: list[Input]) -> None:
         if self._writer is not None:
@@ -280,12 +234,12 @@ class Agent:
     def finish(self) -> Outcome:
         """Collect what is left, detach, flush."""
         self.watch.stop()
-        self._sensors.stop()
+        self._pollers.stop()
         self._source.complete()
         self._collect()
-        if self._told is not None:
-            self._told.close()
-            self._told = None
+        if self._reported is not None:
+            self._reported.close()
+            self._reported = None
         self._source.stop_holding()  # the flush may take seconds
         self._feed(self._source.losses())
         libraries = [(p.path, len(p.symbols), p.blind_ns) for p in self._source.placements]
@@ -315,11 +269,11 @@ def replay(
     families: Mapping[str, Family],
     exporters: Sequence[Exporter],
     *,
-    telling: Telling,
+    settings: SignalSettings,
     profiling: ProfileSettings = ProfileSettings(),  # noqa: B008 (immutable)
 ) -> Outcome:
     """Feed a capture to the exporters. Raises :class:`OtelgpuError` on a damaged one, after a flush."""
-    from otelgpu.pipeline import Pipeline
+    from otelgpu.engine.pipeline import Pipeline
 
     began = time.monotonic()
     reader = CaptureReader(path)
@@ -330,7 +284,7 @@ def replay(
         seed=reader.header.seed,
         own=resource(reader.header.own),
         start_unix_ns=reader.header.start_unix_ns,
-        telling=telling,
+        settings=settings,
         profiling=profiling,
         shorten=short_name,
         demangle=demangle,

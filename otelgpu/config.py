@@ -1,4 +1,4 @@
-"""Settings: command-line flags over environment variables over a YAML file over the defaults.
+"""Settings: command-line flags over environment variables over a YAML file over OTEL_CONFIG_FILE over the defaults.
 
 One table, :class:`Config`, defines every setting once: its YAML key is the field's name, its environment
 variable is ``OTELGPU_`` and the name in capitals. ``OTEL_EXPORTER_OTLP_*``, ``OTEL_SERVICE_NAME``,
@@ -8,21 +8,27 @@ variable is ``OTELGPU_`` and the name in capitals. ``OTEL_EXPORTER_OTLP_*``, ``O
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
-from otelgpu.model.telling import Detail, OwnSpans, Telling
+from otelgpu.model.settings import Detail, OwnSpans, Settings, SignalSettings
 
 _PREFIX: Final = "OTELGPU_"
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON_SPANS: Final = ("true", "span_only", "span_and_event")  # of opentelemetry-util-genai
 _ALL: Final = "all"
 _PROFILES: Final = (*ProfileKind, _ALL)
+_REMOVED: Final = {
+    "kubernetes_api": "was removed: the Collector's k8s_attributes processor names pods and workloads, as "
+    "collector-config/daemonset.yaml has it (docs/identity.md)",
+}
+"""Settings that there were → what takes their place."""
 _RingBytes = Annotated[int, msgspec.Meta(ge=65_536, le=1 << 30)]
 
 
@@ -36,7 +42,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     families: tuple[str, ...] = ()
     """What to observe; empty: every family but `torch`, which is asked for by its name, or by profiles of `mem`."""
     export: tuple[str, ...] = ()
-    """Destinations: console, file:PATH, otlp[:URL]. Empty: otlp when an endpoint is set, else a file."""
+    """Destinations, as `--export` has them. Empty: otlp when an endpoint is set, else a file."""
     detail: Detail = "ops"
     """phases: no operation spans; ops: runs of equal calls folded; all: a span for each call (to 16,384 a parent)."""
     source: Literal["uprobe", "inject"] = "uprobe"
@@ -60,9 +66,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     probe_program: str = ""
     """BPF in C, compiled by bcc, for the probes of probe_file that name a function of it."""
     file_slow_ms: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1.0
-    """Where NCCL is used: calls on files that take so long are told, in steps of training and as metrics."""
+    """Where NCCL is used: calls on files that take so long are reported, in steps of training and as metrics."""
     collective_sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    """Share of the collectives that are told as traces: the same ones on every rank. Metrics have them all."""
+    """Share of the collectives that are reported as traces: the same ones on every rank. Metrics have them all."""
     own_spans: OwnSpans = "auto"
     """Of requests whose process makes spans itself. auto: GPU work goes under those; always: ours beside them."""
     model_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -87,8 +93,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """agent: only processes in these cgroup v2 directories."""
     containers: tuple[str, ...] = ()
     """agent: only processes in these containers, by id or the beginning of one."""
-    kubernetes_api: bool = False
-    """Ask the Kubernetes API server what the pods of this node are called (docs/identity.md)."""
     resource_attributes: dict[str, str] = {}
     """Added to every resource."""
     otlp: dict[str, str] = {}
@@ -111,9 +115,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """json: each line of the log is a JSON object."""
 
 
-def load_config(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
-    """Merge the sources. ``flags`` holds only what was given. Raises :class:`ConfigError`."""
-    merged: dict[str, Any] = {}
+def load_config(
+    path: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, Any],
+    declared: Mapping[str, Any] = MappingProxyType({}),
+) -> Config:
+    """Merge the sources. ``flags`` holds only what was given; ``declared`` is what OTEL_CONFIG_FILE says.
+
+    Raises :class:`ConfigError`.
+    """
+    merged: dict[str, Any] = {**declared}
     if path is not None:
         merged |= _from_file(path)
     merged |= _from_environment(environ)
@@ -146,18 +158,23 @@ def _from_file(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"configuration file {path} must hold a mapping of settings")
-    try:
-        msgspec.convert(content, Config)
-    except msgspec.ValidationError as error:
-        line = _line_of(text, str(error))
-        raise ConfigError(f"{path}:{line}: {error}" if line else f"{path}: {error}") from error
+    check_settings(content, lambda name: f"{path}:{_line_of_key(text, name)}" if name else f"{path}")
     return content
 
 
-def _line_of(text: str, message: str) -> int | None:
-    """The line of the key that a validation message is about: its ``$.path``, or its quoted field."""
-    place = re.search(r"\$\.(\w+)", message) or re.search(r"field `(\w+)`", message)
-    return _line_of_key(text, place.group(1)) if place is not None else None
+def check_settings(content: dict[str, Any], place: Callable[[str], str]) -> None:
+    """Refuse what is no setting, or no value of one. ``place``: where a key stands, for the message; of "" all of it.
+
+    Raises :class:`ConfigError`.
+    """
+    for name, what in _REMOVED.items():
+        if name in content:
+            raise ConfigError(f"{place(name)}: {name} {what}")
+    try:
+        msgspec.convert(content, Config)
+    except msgspec.ValidationError as error:
+        about = re.search(r"\$\.(\w+)", str(error)) or re.search(r"field `(\w+)`", str(error))
+        raise ConfigError(f"{place(about.group(1) if about is not None else '')}: {error}") from error
 
 
 def _line_of_key(text: str, name: str) -> int | None:
@@ -180,6 +197,9 @@ def _place(name: str, path: Path | None, environ: Mapping[str, str], flags: Mapp
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    for name, what in _REMOVED.items():
+        if environ.get(_PREFIX + name.upper()):
+            raise ConfigError(f"{_PREFIX + name.upper()} {what}")
     found: dict[str, Any] = {}
     interval = environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
     if interval:
@@ -228,9 +248,9 @@ def _located(error: msgspec.ValidationError, environ: Mapping[str, str], flags: 
     return str(error)
 
 
-def telling(config: Config, environ: Mapping[str, str]) -> Telling:
-    """What the session is asked to tell. Content is told only by the conventions' own opt-in variable."""
-    return Telling(
+def reporting(config: Config, environ: Mapping[str, str]) -> SignalSettings:
+    """What the session is asked to report. Content is reported only by the conventions' own opt-in variable."""
+    return SignalSettings(
         detail=config.detail,
         kernel_metrics=config.kernel_metrics,
         own_spans=config.own_spans,
@@ -252,6 +272,11 @@ def profiling(config: Config) -> ProfileSettings:
         interval_s=config.profile_interval_s,
         keep_times=False,
     )
+
+
+def family_settings(config: Config) -> Settings:
+    """All settings by name, of which each family takes its own; ``profiling``: as :func:`profiling` has it."""
+    return Settings({**msgspec.structs.asdict(config), "profiling": profiling(config)})
 
 
 def otlp_defaults(config: Config) -> dict[str, str]:

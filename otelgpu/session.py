@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otelgpu import __version__
+from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.summary import Summary
 from otelgpu.export.base import Exporter
 from otelgpu.kernel.heap import give_back
 from otelgpu.model.inputs import Input, LossCounted, Tick
 from otelgpu.model.resource import AttributeValue, Resource, resource
-from otelgpu.model.telling import Telling
-from otelgpu.model.vitals import Delivery
-from otelgpu.signals.metrics import Metrics
-from otelgpu.signals.summary import Summary
+from otelgpu.model.self_telemetry import Delivery
+from otelgpu.model.settings import SignalSettings
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
-    from otelgpu.pipeline import Pipeline, Spans
+    from otelgpu.engine.pipeline import Pipeline, Spans
 
 FLUSH_SECONDS: Final = 5.0
 RETIRE_SECONDS: Final = 30.0
@@ -32,7 +32,7 @@ RETIRE_SECONDS: Final = 30.0
 GIVE_BACK_S: Final = 10.0
 """How often memory that is free goes back to the system: each export makes some that the C library would keep."""
 ENDED_KEPT: Final = 64
-"""Of so many addresses and signals of destinations that were replaced the counts are told: of the latest."""
+"""Of so many addresses and signals of destinations that were replaced the counts are reported: of the latest."""
 
 
 def own_resource(extra: Mapping[str, AttributeValue]) -> Resource:
@@ -98,9 +98,9 @@ class Session:
         """See :meth:`Pipeline.read_own_metrics`."""
         return self._pipeline.read_own_metrics()
 
-    def retell(self, telling: Telling, *, metric_interval_s: float) -> None:
-        """Go on telling in another way: see :meth:`Pipeline.retell`."""
-        self._pipeline.retell(telling)
+    def reconfigure(self, settings: SignalSettings, *, metric_interval_s: float) -> None:
+        """Go on reporting in another way: see :meth:`Pipeline.reconfigure`."""
+        self._pipeline.reconfigure(settings)
         if metric_interval_s != self._interval:
             self._interval = metric_interval_s
             self._next_metrics = time.monotonic() + metric_interval_s
@@ -151,7 +151,7 @@ class Session:
         return self._pipeline.thread_contexts()
 
     def finish(self, deadline_s: float = FLUSH_SECONDS) -> dict[str, int]:
-        """Tell everything, flush, close; what the exporters accepted and lost, summed over them."""
+        """Report everything, flush, close; what the exporters accepted and lost, summed over them."""
         self._export(self._pipeline.finish())
         self._export_profiles()
         self.export_metrics()
@@ -203,8 +203,8 @@ class _Retired:
         return [(self._place, each.retired()) for each in self.exporter.deliveries()]
 
 
-_Told = tuple[int, str, bool, bool, tuple[str, int] | None]
-"""A place, and what else tells the deliveries there apart: ``kind``, ``metrics``, ``profiles``, ``address``."""
+_Reported = tuple[int, str, bool, bool, tuple[str, int] | None]
+"""A place, and what else distinguishes the deliveries there: ``kind``, ``metrics``, ``profiles``, ``address``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class _Past:
 
     delivering: tuple[_Retired, ...] = ()
     stats: Mapping[str, int] = field(default_factory=dict)
-    ended: Mapping[_Told, Delivery] = field(default_factory=dict)
+    ended: Mapping[_Reported, Delivery] = field(default_factory=dict)
 
     def joined(self, retired: Iterable[_Retired] = ()) -> _Past:
         """With these, too; those that have ended meanwhile become sums."""
@@ -227,12 +227,12 @@ class _Past:
                 continue
             stats.update(each.exporter.stats())
             for place, delivery in each.deliveries():
-                told = place, delivery.kind, delivery.metrics, delivery.profiles, delivery.address
-                before = ended.pop(told, None)
-                ended[told] = before.plus(delivery) if before is not None else delivery
+                reported = place, delivery.kind, delivery.metrics, delivery.profiles, delivery.address
+                before = ended.pop(reported, None)
+                ended[reported] = before.plus(delivery) if before is not None else delivery
         kept = dict(list(ended.items())[-ENDED_KEPT:])
         return _Past(delivering=tuple(delivering), stats=stats, ended=kept)
 
     def deliveries(self) -> list[tuple[int, Delivery]]:
-        found = [told for each in self.delivering for told in each.deliveries()]
+        found = [reported for each in self.delivering for reported in each.deliveries()]
         return found + [(place, delivery) for (place, *_), delivery in self.ended.items()]

@@ -2,7 +2,7 @@
 
 A region begins with ``<!-- generated: NAME -->`` and ends with ``<!-- end -->``. What stands between is
 replaced by the function that :data:`REGIONS` has for NAME. With ``--check`` nothing is written and the
-exit code tells whether something is stale; tests/unit/test_docs.py does the same.
+exit code says whether something is stale; tests/unit/test_docs.py does the same.
 """
 
 from __future__ import annotations
@@ -23,38 +23,22 @@ import msgspec
 from otelgpu import config
 from otelgpu.cli.commands import cli
 from otelgpu.cli.reload import LIVE
-from otelgpu.correlate.hints import HINTS
+from otelgpu.engine import description_tables, names
+from otelgpu.engine.contract import Instrument, Metric, OperationMetric, OperationSignals
+from otelgpu.engine.description_tables import EXAMPLE, TEXT, Described, MetricTable, Page, Table
+from otelgpu.engine.registry import families, with_records
+from otelgpu.export import events as sdk_events
+from otelgpu.export import registry as exporters
 from otelgpu.export.prometheus import metric_name
-from otelgpu.export.sender import LOSS_REASONS
-from otelgpu.families.base import ExchangeSignals, Instrument, Metric, OperationMetric, OperationSignals
-from otelgpu.families.registry import families
-from otelgpu.kernel.capabilities import NEEDS, Capability, Need
-from otelgpu.model.exchange import NOWHERE, Exchange, Role, StartSource
-from otelgpu.model.operations import ContextSource
+from otelgpu.families.gpu.memory import metrics as memory
+from otelgpu.families.requests.exchange_signals import ExchangeSignals
+from otelgpu.families.requests.signals import SIGNALS
+from otelgpu.kernel.privileges.capabilities import NEEDS, Capability, Need
+from otelgpu.model.exchange import NOWHERE, Exchange, Role
 from otelgpu.render.format import FORMATS
-from otelgpu.signals import (
-    block_session,
-    collective_metrics,
-    collective_names,
-    device_time,
-    devices,
-    fabric_ports,
-    memory,
-    names,
-    queue_pair_names,
-    self_metrics,
-    step_metrics,
-    step_names,
-    tensor_metrics,
-    training_metrics,
-    training_names,
-)
-from otelgpu.signals.losses import LOSSES as LOSSES_METRIC
-from tools import collective_tables, fabric_tables, queue_pair_tables, training_tables
 from tools.cuda_calls import rows as calls
-from tools.examples import MBU, exchanges_told, full_exchange, full_step, step_attributes, told
-from tools.loss_reasons import loss_reasons
-from tools.meanings import ATTRIBUTES, CONTEXT_SOURCES, LOSSES, START_SOURCES, words_for
+from tools.examples import exchanges_reported, full_exchange, reported, step_attributes
+from tools.loss_reasons import export_reasons, loss_reasons
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
@@ -172,23 +156,31 @@ def _yaml(value: Any) -> str:
 def operation_signals() -> dict[str, OperationSignals]:
     """The families that yield operations."""
     return {
-        name: family.signals
+        name: family.operations.signals
         for name, family in families().items()
-        if isinstance(family.signals, OperationSignals)
+        if family.operations is not None
     }
 
 
 def exchange_signals() -> dict[str, ExchangeSignals]:
     """The families that yield exchanges."""
-    return {
-        name: family.signals
-        for name, family in families().items()
-        if isinstance(family.signals, ExchangeSignals)
-    }
+    return {"http": SIGNALS}
+
+
+class Undescribed(LookupError):
+    """An attribute that no family's ``descriptions.py`` has words for."""
+
+
+def describe(key: str) -> Described:
+    """What an attribute means. Raises :class:`Undescribed`."""
+    for owned in description_tables.described():
+        if key in owned.descriptions.attributes:
+            return owned.descriptions.attributes[key]
+    raise Undescribed(f"say in its family's descriptions.py what {key!r} means")
 
 
 def _attribute_row(key: str, kind: str, requirement: str) -> tuple[str, ...]:
-    meaning, example = words_for(ATTRIBUTES, key)
+    meaning, example = describe(key)
     return code(key), kind, meaning, code(example), requirement
 
 
@@ -198,7 +190,7 @@ _ATTRIBUTE_HEADER: Final = ("Attribute", "Type", "Description", "Example", "Pres
 
 def exchange_attributes(signals: ExchangeSignals, exchange: Exchange) -> dict[str, object]:
     """The attributes of one exchange."""
-    return {each.key: told(each) for each in signals.attributes([exchange], ["/"])}
+    return {each.key: reported(each) for each in signals.attributes([exchange], ["/"])}
 
 
 def request_attributes() -> str:
@@ -218,7 +210,7 @@ def request_attributes() -> str:
         )
         always = {role: exchange_attributes(signals, replace(bare, role=role)) for role in _KINDS}
         sometimes: dict[str, object] = {}
-        for exchange in exchanges_told(rich):
+        for exchange in exchanges_reported(rich):
             sometimes |= exchange_attributes(signals, exchange)
         for key, value in sometimes.items():
             rare = "generations" if "gen_ai." in key else "when known"
@@ -236,7 +228,7 @@ def summary_keys() -> list[str]:
 
 
 def _summary_meaning(key: str) -> tuple[str, str]:
-    meaning, example = words_for(ATTRIBUTES, key)
+    meaning, example = describe(key)
     return meaning, code(example)
 
 
@@ -283,38 +275,33 @@ def engine_attributes() -> str:
     )
 
 
-def training_attributes() -> str:
-    """Attributes of steps of training."""
+def events() -> str:
+    """The events of batch commands, and what each is."""
+    return table(("Event", "It says"), [(code(name), says) for name, says in sdk_events.EVENTS.items()])
+
+
+def event_attributes() -> str:
+    """The attributes of those events and of the commands' metrics."""
     return table(
-        ("Attribute", "What it tells"),
-        [(code(key), text) for key, text in training_tables.ATTRIBUTES.items()],
+        ("Attribute", "Meaning"), [(code(name), says) for name, says in sdk_events.ATTRIBUTES.items()]
     )
 
 
-def hints() -> str:
-    """Each hint, and from which share on it is given."""
-    rows = [
-        (code(name), code(step_names.HINT_EVIDENCE + name), hint.meaning, f"{hint.least:g}")
-        for name, hint in HINTS.items()
-    ]
-    return table((f"`{step_names.HINTS}`", "Evidence", "What it is a share of", "From"), rows)
-
-
-def context_sources() -> str:
-    """Each value of ``otelgpu.context.source``."""
-    rows = [(code(each.name.lower()), words_for(CONTEXT_SOURCES, each)) for each in ContextSource]
-    return table((f"`{names.CONTEXT_SOURCE}`", "The call is tied to a span by"), rows)
-
-
-def start_sources() -> str:
-    """Each value of ``otelgpu.start.source``."""
-    rows = [(code(each.value), words_for(START_SOURCES, each)) for each in StartSource]
-    return table(("`otelgpu.start.source`", "The span starts when"), rows)
+def command_metrics() -> str:
+    """The metrics of batch commands."""
+    rows = [(code(name), *about) for name, about in sdk_events.METRICS.items()]
+    return table(("Metric", "Kind", "Unit", "Description"), rows)
 
 
 def operation_metrics() -> list[tuple[OperationMetric, str]]:
     """Every metric of operations with its scope."""
     return [(spec, signals.scope) for signals in operation_signals().values() for spec in signals.metrics]
+
+
+def metric_tables() -> list[MetricTable]:
+    """The tables of all families, and the engine's after them."""
+    owned = sorted(description_tables.described(), key=lambda owned: not owned.owner.startswith("families"))
+    return [each for of in owned for each in of.descriptions.metrics]
 
 
 def metrics() -> str:
@@ -323,7 +310,7 @@ def metrics() -> str:
     for _, signals in exchange_signals().items():
         keys: dict[str, tuple[Metric, dict[str, None]]] = {}
         rich = full_exchange()
-        for exchange in exchanges_told(rich):
+        for exchange in exchanges_reported(rich):
             for measured in signals.metrics([exchange], ["/"]):
                 _, known = keys.setdefault(measured.metric.name, (measured.metric, {}))
                 known.update(dict.fromkeys(measured.labels))
@@ -332,46 +319,21 @@ def metrics() -> str:
         keys_of = [names.ERROR_TYPE] if spec.failed else [spec.attribute[0]] if spec.attribute else []
         row = _metric_row(spec.metric, keys_of, scope)
         rows += [row] if row not in rows else []  # one metric may be fed from several kinds of calls
-    labels_of: dict[str, dict[str, None]] = {metric.name: {} for metric in step_metrics.METRICS}
-    for found in step_metrics.step_metrics([full_step()], [MBU]):
-        labels_of[found.metric.name].update(dict.fromkeys(found.labels))
-    rows += [
-        _metric_row(metric, list(labels_of[metric.name]), step_names.SCOPE) for metric in step_metrics.METRICS
-    ]
-    rows += [_metric_row(metric, keys, memory.SCOPE) for metric, keys in memory.METRICS.items()]
-    tensors = tensor_metrics
-    rows += [_metric_row(metric, [tensors.DEVICE], tensors.SCOPE) for metric in tensors.METRICS]
-    rows.append(_metric_row(device_time.KERNEL_DURATION, [], device_time.SCOPE))
-    rows.append(_metric_row(device_time.CALLS, [device_time.SAMPLED], device_time.SCOPE))
-    rows += [_metric_row(metric, [], devices.SCOPE) for metric in devices.METRICS]
-    rows += [
-        _metric_row(metric, block_session.LABELS, block_session.SCOPE) for metric in block_session.METRICS
-    ]
-    rows += [
-        _metric_row(metric, keys, fabric_ports.SCOPE)
-        for metric, keys in fabric_tables.metric_labels().items()
-    ]
-    rows += [
-        _metric_row(metric, keys, queue_pair_names.SCOPE)
-        for metric, keys in queue_pair_tables.metric_labels().items()
-    ]
-    rows += [
-        _metric_row(metric, keys, collective_names.SCOPE)
-        for metric, keys in collective_metrics.METRICS.items()
-    ]
-    rows += [
-        _metric_row(metric, keys, training_names.SCOPE)
-        for metric, keys in training_tables.metric_labels().items()
-    ]
-    rows.append(_metric_row(LOSSES_METRIC, [names.LOSS_FAMILY, names.LOSS_REASON], names.SELF_SCOPE))
-    rows += [_metric_row(metric, keys, names.SELF_SCOPE) for metric, keys in self_metrics.SELF_METRICS]
+    for of_calls in operation_signals().values():
+        if of_calls.memory is not None:
+            rows += [
+                _metric_row(metric, keys, memory.SCOPE) for metric, keys in of_calls.memory.metrics.items()
+            ]
+    for each in metric_tables():
+        rows += [_metric_row(metric, keys, each.scope) for metric, keys in each.metrics.items()]
     return table(("Metric", "Instrument", "Unit", "Description", "Attributes", "Scope"), rows)
 
 
 def own_metrics() -> str:
-    """What the agent tells of itself, by the names that OTLP and Prometheus have for it."""
+    """What the agent reports of itself, by the names that OTLP and Prometheus have for it."""
     rows = []
-    for metric, keys in ((LOSSES_METRIC, (names.LOSS_FAMILY, names.LOSS_REASON)), *self_metrics.SELF_METRICS):
+    own = [each for each in metric_tables() if each.scope == names.SELF_SCOPE]
+    for metric, keys in (item for each in own for item in each.metrics.items()):
         counter = metric.instrument is Instrument.COUNTER
         there = metric_name(metric.name, metric.unit, counter=counter)
         rows.append((code(metric.name), code(there), metric.description, ", ".join(map(code, keys)) or "–"))
@@ -396,14 +358,9 @@ def _metric_row(metric: Metric, keys: Sequence[str], scope: str) -> tuple[str, .
 
 def buckets() -> str:
     """The explicit bounds of every histogram."""
-    found = [device_time.KERNEL_DURATION, *(spec.metric for spec, _ in operation_metrics())]
-    found.append(block_session.DURATION)
-    found += step_metrics.METRICS
-    found += collective_metrics.METRICS
-    found += [metric for metric, _ in self_metrics.SELF_METRICS]
-    found.append(training_metrics.DURATION)
-    found += [metric for metric in queue_pair_names.METRICS if metric.buckets]
-    exchanges = exchanges_told(full_exchange())
+    found = [spec.metric for spec, _ in operation_metrics()]
+    found += [metric for each in metric_tables() for metric in each.metrics]
+    exchanges = exchanges_reported(full_exchange())
     for signals in exchange_signals().values():
         found += [measured.metric for measured in signals.metrics(exchanges, ["/"] * len(exchanges))]
     rows = [
@@ -419,7 +376,7 @@ def buckets() -> str:
 
 def losses() -> str:
     """The table of reasons."""
-    probing = ", ".join(map(code, (*families(), "process")))
+    probing = ", ".join(map(code, (*with_records(), "process")))
     rows = [
         (code(room) if room != "*" else probing, code(reason), text)
         for (room, reason), text in loss_reasons().items()
@@ -429,10 +386,7 @@ def losses() -> str:
 
 def export_losses() -> str:
     """What an exporter can lose."""
-    reasons = (*LOSS_REASONS, "unencodable", "write_failed")
-    return table(
-        ("Reason", "Meaning"), [(code(name), words_for(LOSSES, ("export", name))) for name in reasons]
-    )
+    return table(("Reason", "Meaning"), [(code(name), text) for name, text in export_reasons().items()])
 
 
 # -- Regions ---------------------------------------------------------------------------------------------
@@ -443,69 +397,36 @@ def cuda_calls() -> str:
     return table(("Function", "Library", "Kind", "Fields read", "Probed at"), calls())
 
 
-def fabric_metrics() -> str:
-    """Each metric of RDMA ports."""
-    labels = fabric_tables.metric_labels().items()
-    rows = (_metric_row(metric, keys, fabric_ports.SCOPE)[:5] for metric, keys in labels)
+def metrics_of(each: MetricTable) -> str:
+    """The metrics of one page."""
+    rows = (_metric_row(metric, keys, "")[:5] for metric, keys in each.metrics.items())
     return table(("Metric", "Instrument", "Unit", "Description", "Attributes"), rows)
 
 
-def queue_pair_metrics() -> str:
-    """Each metric of queue pairs and registered memory."""
-    labels = queue_pair_tables.metric_labels().items()
-    rows = (_metric_row(metric, keys, queue_pair_names.SCOPE)[:5] for metric, keys in labels)
-    return table(("Metric", "Instrument", "Unit", "Description", "Attributes"), rows)
+def page(each: Page) -> str:
+    """The attributes of one page."""
+    rows = []
+    for key, cells in each.rows.items():
+        words = describe(key)
+        rows.append(
+            (code(key), *({TEXT: words.text, EXAMPLE: words.example}.get(cell, cell) for cell in cells))
+        )
+    return table(each.header, rows)
 
 
-def queue_pair_attributes() -> str:
-    """What queue pairs are described by."""
-    rows = [(code(key), *texts) for key, texts in queue_pair_tables.ATTRIBUTES.items()]
-    return table(("Attribute", "Meaning", "Example"), rows)
+def other_table(each: Table) -> str:
+    """A table that is a family's own."""
+    return table(each.header, each.rows())
 
 
-def queue_pair_losses() -> str:
-    """Counters of ports whose growth is divided among queue pairs."""
-    return table(("Counter", f"`{queue_pair_names.LOSS_KIND}`"), queue_pair_tables.losses())
-
-
-def fabric_attributes() -> str:
-    """What ports and errors are described by."""
-    return table(
-        ("Attribute", "Meaning"), [(code(key), text) for key, text in fabric_tables.ATTRIBUTES.items()]
-    )
-
-
-def fabric_counters() -> str:
-    """Each counter of RDMA drivers that has a meaning here."""
-    return table(("Counter", "Metric", "Attributes", "Factor"), fabric_tables.counters())
-
-
-def xids() -> str:
-    """Each Xid that has a meaning here."""
-    return table(("Xid", "Name", "Class", "Action"), fabric_tables.xids())
-
-
-def xid_actions() -> str:
-    """What each action of an Xid is in words."""
-    return table(("Action", "What to do"), fabric_tables.actions())
-
-
-def collective_metrics_table() -> str:
-    """Each metric of collectives as a whole."""
-    rows = (_metric_row(metric, keys, "")[:5] for metric, keys in collective_metrics.METRICS.items())
-    return table(("Metric", "Instrument", "Unit", "Description", "Attributes"), rows)
-
-
-def collective_attributes() -> str:
-    """What collectives, their calls and waits are described by."""
-    rows = [(code(key), where, text) for key, (where, text) in collective_tables.ATTRIBUTES.items()]
-    return table(("Attribute", "On", "Meaning"), rows)
-
-
-def collective_sources() -> str:
-    """Where numbers of collectives are from."""
-    rows = [(code(name), text) for name, text in collective_tables.sources()]
-    return table(("`nccl.sequence.source`", "Where the number is from"), rows)
+def family_regions() -> dict[str, Callable[[], str]]:
+    """What the families have of their own in the manual, by region."""
+    found: dict[str, Callable[[], str]] = {}
+    for _, each in description_tables.described():
+        found |= {of.page: partial(metrics_of, of) for of in each.metrics if of.page}
+        found |= {name: partial(page, of) for name, of in each.pages.items()}
+        found |= {name: partial(other_table, of) for name, of in each.tables.items()}
+    return found
 
 
 def privileges() -> str:
@@ -533,6 +454,12 @@ def _stays(need: Need) -> str:
     return "yes" if need.later else "no"
 
 
+def destinations() -> str:
+    """How exporters are written behind ``--export``, and what that does."""
+    rows = [(code(form), says) for kind in exporters.kinds().values() for form, says in kind.forms.items()]
+    return table(("`--export`", "Result"), rows)
+
+
 def profile_formats() -> str:
     """What the name of a file of profiles asks for."""
     return table(("Name ends in", "It is"), [(code(suffix), says) for suffix, says in FORMATS.items()])
@@ -540,33 +467,23 @@ def profile_formats() -> str:
 
 REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings,
+    "destinations": destinations,
     "profile formats": profile_formats,
     "privileges": privileges,
     "request attributes": request_attributes,
     "operation attributes": operation_attributes,
     "step attributes": engine_attributes,
-    "training attributes": training_attributes,
-    "hints": hints,
-    "context sources": context_sources,
-    "start sources": start_sources,
     "metrics": metrics,
     "own metrics": own_metrics,
+    "events": events,
+    "event attributes": event_attributes,
+    "command metrics": command_metrics,
     "reloaded settings": reloaded,
     "buckets": buckets,
     "losses": losses,
     "export losses": export_losses,
     "cuda calls": cuda_calls,
-    "fabric metrics": fabric_metrics,
-    "fabric attributes": fabric_attributes,
-    "fabric counters": fabric_counters,
-    "queue pair metrics": queue_pair_metrics,
-    "queue pair attributes": queue_pair_attributes,
-    "queue pair losses": queue_pair_losses,
-    "collective metrics": collective_metrics_table,
-    "collective attributes": collective_attributes,
-    "collective sources": collective_sources,
-    "xids": xids,
-    "xid actions": xid_actions,
+    **family_regions(),
     **{f"options {name}": partial(options_of, name) for name in commands()},
 }
 
@@ -577,7 +494,7 @@ def renewed(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write, or with --check only tell; 1 when something was stale."""
+    """Write, or with --check only report; 1 when something was stale."""
     stale = 0
     for path in sorted(DOCS.glob("*.md")):
         old = path.read_text()

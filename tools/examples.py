@@ -1,4 +1,4 @@
-"""Whole facts, with every part that a table of the manual can come from: what tools/document.py tells as examples."""
+"""Whole facts, with every part that a table of the manual can come from: what tools/document.py reports as examples."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.correlate.steps import ToldSteps
-from otelgpu.model.context import Context
-from otelgpu.model.exchange import Content, Endpoint, Exchange, Generation, Role, Rpc
-from otelgpu.model.operations import ContextSource, operations
-from otelgpu.model.resource import resource
-from otelgpu.model.spans import Attribute, Text
-from otelgpu.model.steps import (
+from otelgpu.engine.totals import Totals
+from otelgpu.families.steps.hint_attributes import hint_values
+from otelgpu.families.steps.serving.spans import request_attributes, step_spans
+from otelgpu.families.steps.serving.steps import EndedSteps
+from otelgpu.families.steps.step import (
     Evidence,
     Member,
     Membership,
@@ -23,14 +21,17 @@ from otelgpu.model.steps import (
     Step,
     StepPhase,
 )
-from otelgpu.signals.hint_attributes import hint_values
-from otelgpu.signals.step_spans import request_attributes, step_spans
-from otelgpu.signals.totals import Totals
+from otelgpu.model.context import Context
+from otelgpu.model.context_sources import ContextSource
+from otelgpu.model.exchange import Content, Endpoint, Exchange, Generation, Role, Rpc
+from otelgpu.model.operations import operations
+from otelgpu.model.resource import resource
+from otelgpu.model.spans import Attribute, Text
 
 MBU: Final = 0.4
 
 
-def told(attribute: Attribute) -> object:
+def reported(attribute: Attribute) -> object:
     """What an attribute says of the first span."""
     values = attribute.values
     return values.table[values.codes[0]] if isinstance(values, Text) else values[0].item()
@@ -90,8 +91,8 @@ def full_exchange() -> Exchange:
     )
 
 
-def exchanges_told(whole: Exchange) -> list[Exchange]:
-    """The kinds of exchange that tell different things: answered or not, at either end, a call of an RPC."""
+def exchanges_reported(whole: Exchange) -> list[Exchange]:
+    """The kinds of exchange that report different things: answered or not, at either end, a call of an RPC."""
     rpc = Rpc(system="grpc", method="a.B/C", status="INTERNAL", requests=1, responses=1, failed=True)
     ended = replace(whole, status_code=200, error="")
     assert ended.generation is not None
@@ -142,7 +143,7 @@ def full_request_steps() -> RequestSteps:
 
 def step_attributes() -> dict[str, dict[str, object]]:
     """Attributes of a step's span, of its links and of a request's span: by what they are of, key → example."""
-    steps = ToldSteps(
+    steps = EndedSteps(
         steps=[full_step()], operations=operations(0), step=np.zeros(0, np.int64), rest=operations(0)
     )
     context = Context(b"\1" * 16, b"\1" * 8, 1)
@@ -162,6 +163,6 @@ def step_attributes() -> dict[str, dict[str, object]]:
         "request": request_attributes([full_request_steps()], [0]),
     }
     step = full_step().step
-    keys = {place: {each.key: told(each) for each in attributes} for place, attributes in found.items()}
+    keys = {place: {each.key: reported(each) for each in attributes} for place, attributes in found.items()}
     keys["request"] |= hint_values(step.evidence, step.duration_ns)
     return keys

@@ -2,7 +2,7 @@
 
 In: libraries with debugging information, as the packages nvidia-nccl-cu12 and -cu13 have them (those of the versions
 that the tests use are in the cache, see tests/rig/nccl_wheels.py). Out: a row of ``LISTED`` in
-otelgpu/discover/communicator_layouts.py for each, or what differs from the row that is there.
+otelgpu/families/nccl/discover/layouts.py for each, or what differs from the row that is there.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from otelgpu.discover.communicator_layouts import LISTED, CommunicatorLayout
-from otelgpu.discover.communicators import debugged_layout, known_layout
-from otelgpu.discover.elf_files import open_elf
+from otelgpu.families.nccl.discover.communicators import debugged_layout, known_layout
+from otelgpu.families.nccl.discover.layouts import LISTED, CommunicatorLayout
+from otelgpu.processes.elf_files import open_elf
 
 
 def row(version: str, layout: CommunicatorLayout) -> str:

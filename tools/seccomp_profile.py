@@ -105,7 +105,7 @@ def calls_of(command: tuple[str, ...]) -> set[str]:
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--record", is_flag=True, help="Run a command and tell what it calls that is not allowed.")
+@click.option("--record", is_flag=True, help="Run a command and say what it calls that is not allowed.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if the file is stale.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def main(record: bool, check: bool, command: tuple[str, ...]) -> None:

@@ -53,7 +53,7 @@ ls /usr/include/python3.*/Python.h >/dev/null 2>&1 ||
         2>/dev/null || want python3-dev python3-devel
 has bpftrace || want bpftrace bpftrace           # make bench: the baselines
 [ -x /usr/sbin/nginx ] || want nginx-light nginx         # tests: a proxy in front of a server
-[ -e /usr/include/infiniband/verbs.h ] || want libibverbs-dev rdma-core-devel # tests: a stand-in RDMA provider
+[ -e /usr/include/infiniband/verbs.h ] || want libibverbs-dev rdma-core-devel # tests: a fake RDMA provider
 has_library librdmacm.so.1 || want librdmacm1 librdmacm                       # tests: names and versions
 compgen -G '/usr/lib*/libibverbs/libmlx5-rdmav*.so' >/dev/null ||
     compgen -G '/usr/lib/*/libibverbs/libmlx5-rdmav*.so' >/dev/null || want ibverbs-providers libibverbs

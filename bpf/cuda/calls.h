@@ -6,7 +6,7 @@
  *
  *   CALL(symbol, shape, kind, memory, object, other, bytes, stream, extra, detail)
  *
- * shape   enum cuda_shape without SHAPE_: what the slots alone cannot tell
+ * shape   enum cuda_shape without SHAPE_: what the slots alone cannot report
  * kind    enum cuda_kind without CUDA_
  * memory  enum cuda_memory without CUDA_MEMORY_
  * others  where the slot comes from: ARG(n) register argument n from 1, STACK(n)
@@ -15,7 +15,7 @@
  *         number n from 0 to 7, NONE
  *
  * LAUNCHES are what happens most and have programs of their own, PAIRS are probed
- * at entry and return, ENTRIES at the entry only: their return tells nothing.
+ * at entry and return, ENTRIES at the entry only: their return says nothing.
  *
  * Deliberately not observed: queries that are made at a high rate and move nothing
  * (cudaGetDevice, cudaGetLastError, cudaPeekAtLastError, cudaEventQuery,
@@ -46,18 +46,18 @@ enum { NONE = SOURCE_NONE }; /* no macro: the columns are pasted to names */
 #define WITH_PTSZ(CALL, symbol, ...) CALL(symbol, __VA_ARGS__) CALL(symbol##_ptsz, __VA_ARGS__)
 #define WITH_PTDS(CALL, symbol, ...) CALL(symbol, __VA_ARGS__) CALL(symbol##_ptds, __VA_ARGS__)
 
-/* What the slots alone cannot tell, and what a call does to the thread's device. */
+/* What the slots alone cannot report, and what a call does to the thread's device. */
 enum cuda_shape {
 	SHAPE_PLAIN = 0,		 /* the slots say it all */
 	SHAPE_LAUNCH = 1,		 /* cudaLaunchKernel: two dim3 by value */
 	SHAPE_LAUNCH_CONFIG = 2,	 /* cudaLaunchKernelExC: cudaLaunchConfig_t *, function */
 	SHAPE_LAUNCH_DRIVER = 3,	 /* cuLaunchKernel: six numbers */
 	SHAPE_LAUNCH_DRIVER_CONFIG = 4,	 /* cuLaunchKernelEx: CUlaunchConfig *, function */
-	SHAPE_LAUNCH_DEVICES = 5,	 /* cudaLaunchParams[]: the first device's is told */
+	SHAPE_LAUNCH_DEVICES = 5,	 /* cudaLaunchParams[]: the first device's is reported */
 	SHAPE_LAUNCH_DRIVER_DEVICES = 6, /* CUDA_LAUNCH_PARAMS[]: likewise */
 	SHAPE_ELEMENTS_2 = 7,		 /* bytes: elements of 2 bytes */
 	SHAPE_ELEMENTS_4 = 8,		 /* bytes: elements of 4 bytes */
-	SHAPE_AREA = 9,			 /* bytes times what `extra` names, which is not told */
+	SHAPE_AREA = 9,			 /* bytes times what `extra` names, which is not reported */
 	SHAPE_AREA_2 = 10,		 /* likewise, of elements of 2 bytes */
 	SHAPE_AREA_4 = 11,		 /* likewise, of elements of 4 bytes */
 	SHAPE_SET_3D = 12,		 /* cudaPitchedPtr, then cudaExtent on the stack */
@@ -71,7 +71,7 @@ enum cuda_shape {
 	SHAPE_ARRAY_3D = 20,		 /* the same with a cudaExtent on the stack */
 	SHAPE_ARRAY_DRIVER = 21,	 /* array *, CUDA_ARRAY_DESCRIPTOR * */
 	SHAPE_ARRAY_3D_DRIVER = 22,	 /* array *, CUDA_ARRAY3D_DESCRIPTOR * */
-	SHAPE_PHYSICAL = 23,		 /* argument 3: CUmemAllocationProp *, tells the device */
+	SHAPE_PHYSICAL = 23,		 /* argument 3: CUmemAllocationProp *, says the device */
 	SHAPE_DEVICE_SET = 24,		 /* object is the thread's device from then on */
 	SHAPE_CONTEXT_SET = 25,		 /* object is its context */
 	SHAPE_CONTEXT_CREATED = 26,	 /* object is a context of device `other`, and is pushed */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which device a thread works on: its context stack, as the calls that change it tell. */
+/* Which device a thread works on: its context stack, as the calls that change it report. */
 #ifndef OTELGPU_CUDA_CONTEXTS_H
 #define OTELGPU_CUDA_CONTEXTS_H
 
@@ -23,7 +23,7 @@ static __always_inline bool follows_device(__u8 shape)
 }
 
 /* A context became known, and is of device `other`. */
-static __always_inline bool tells_context(__u8 shape)
+static __always_inline bool reports_context(__u8 shape)
 {
 	return shape == SHAPE_CONTEXT_CREATED || shape == SHAPE_CONTEXT_RETAINED;
 }

@@ -51,7 +51,7 @@ enum cuda_kind {
 	CUDA_ACTIVITY_NAME = 18, /* struct cuda_activity_name */
 };
 
-/* Kinds that tell handles and names: recorded wherever they are called, also inside another call. */
+/* Kinds that report handles and names: recorded wherever they are called, also inside another call. */
 #define KINDS_NAMING (1 << CUDA_KERNEL | 1 << CUDA_NAME | 1 << CUDA_REGISTRATION)
 
 /* What an allocation gives, a free takes back and a mapping maps. */
@@ -75,6 +75,9 @@ enum cuda_api {
 #undef CUDA_ENUMERATOR
 		API_COUNT
 };
+
+/* Whose calls they are, in samples of a profile: lib/call_stacks.h. */
+enum call_family { CALL_FAMILY = 1 };
 
 #define CUDA_DEVICE_UNKNOWN (-1)
 
@@ -108,7 +111,7 @@ struct cuda_call {
 	__s16 device; /* current device of the thread, or CUDA_DEVICE_UNKNOWN */
 };
 
-#define CUDA_NAME_BYTES 164 /* longer names are cut; `length` tells */
+#define CUDA_NAME_BYTES 164 /* longer names are cut; `length` reports */
 
 /*
  * A kernel handle and the name it was asked for by: the text is in the program's memory only for as
@@ -128,7 +131,7 @@ struct cuda_name {
 /* What the device did. */
 enum cuda_work {
 	CUDA_WORK_NONE =
-		0, /* a slice of time begins: from here on calls tell their correlation ids */
+		0, /* a slice of time begins: from here on calls report their correlation ids */
 	CUDA_WORK_KERNEL = 1,
 	CUDA_WORK_COPY = 2,
 	CUDA_WORK_SET = 3,
@@ -158,12 +161,12 @@ struct cuda_activity {
 
 #define CUDA_ACTIVITY_NAME_BYTES 176
 
-/* A piece of a kernel's mangled name. It is told again in every slice, for the first time may be lost. */
+/* A piece of a kernel's mangled name. It is reported again in every slice, for the first time may be lost. */
 struct cuda_activity_name {
 	struct record_head head;
 	__u64 name;   /* hash of the whole name */
 	__u16 offset; /* of this piece */
-	__u16 length; /* of the whole name, as far as it is told */
+	__u16 length; /* of the whole name, as far as it is reported */
 	__u32 reserved;
 	char text[CUDA_ACTIVITY_NAME_BYTES];
 };

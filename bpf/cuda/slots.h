@@ -8,7 +8,7 @@
 
 #include "cuda.h"
 #include "layouts.h"
-#include "../lib/arguments.h"
+#include "../lib/words.h"
 
 /* A row of the table. */
 struct spec {
@@ -55,23 +55,6 @@ static const struct spec specs[API_COUNT] = { CUDA_RUNTIME_CALLS(RUNTIME_SPEC)
 						      CUDA_DRIVER_CALLS(DRIVER_SPEC) };
 
 /* -- Sources -------------------------------------------------------------------------------- */
-
-/* Registers at 1 to 6, the stack from 8 on, 0 at 0: a source is an index into it. */
-struct words {
-	__u64 at[16];
-};
-
-static __always_inline void read_words(struct words *words, struct pt_regs *regs, bool stack)
-{
-	words->at[1] = ARGUMENT_1(regs);
-	words->at[2] = ARGUMENT_2(regs);
-	words->at[3] = ARGUMENT_3(regs);
-	words->at[4] = ARGUMENT_4(regs);
-	words->at[5] = ARGUMENT_5(regs);
-	words->at[6] = ARGUMENT_6(regs);
-	if (stack)
-		read_user(&words->at[8], 8 * sizeof(__u64), (void *)(regs->sp + 8));
-}
 
 /* Of a result: where it will be. */
 static __always_inline __u64 slot(const struct words *words, __u8 source)
@@ -183,7 +166,7 @@ static __always_inline void fill_launch(struct cuda_call *record, struct pt_regs
 	}
 }
 
-/* -- Shapes: what the slots alone cannot tell ------------------------------------------------ */
+/* -- Shapes: what the slots alone cannot report ------------------------------------------------ */
 
 static __always_inline __u64 or_one(__u64 extent)
 {

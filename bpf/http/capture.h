@@ -282,7 +282,7 @@ static __always_inline void read_prefix(const struct transfer *transfer, struct 
 
 enum verdict { VERDICT_KEEP = 0, VERDICT_LET_GO = 1 };
 
-/* Whether a connection of which nothing was told yet is of interest, by what a call moved: enum verdict. */
+/* Whether a connection of which nothing was reported yet is of interest, by what a call moved: enum verdict. */
 __noinline int recognise(struct connection *connection, const struct transfer *transfer)
 {
 	struct prefix prefix = {};
@@ -340,7 +340,7 @@ __noinline int follow(struct connection *connection, const struct transfer *tran
 			return VERDICT_LET_GO;
 		if (connection->state == CONNECTION_NEW)
 			return VERDICT_KEEP;
-		if (is_told(connection))
+		if (is_reported(connection))
 			emit_open(&transfer->who, connection, transfer->end_ns, transfer->direction,
 				  transfer->kind == TRANSFER_MESSAGES ? -1 : transfer->result);
 	}

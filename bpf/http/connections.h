@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The connections that are followed, and what is told of their beginning and end.
+ * The connections that are followed, and what is recorded of their beginning and end.
  *
  * One has a record only from its first bytes on, once they may be of a protocol that user space knows: what
  * never speaks, is refused, or speaks something else costs no record.
@@ -16,8 +16,8 @@
 __u64 http_connections = 0;
 
 enum connection_state {
-	CONNECTION_NEW = 0,	 /* nothing that tells was said yet */
-	CONNECTION_FOLLOWED = 1, /* http_open was told */
+	CONNECTION_NEW = 0,	 /* nothing that reports was said yet */
+	CONNECTION_FOLLOWED = 1, /* http_open was reported */
 	CONNECTION_BOUNDED = 2,	 /* the same, of an unknown protocol: until http_unknown_bytes */
 	CONNECTION_LET_GO = 3, /* a TLS session of no interest, which is not to be taken for new */
 	CONNECTION_CIPHERTEXT =
@@ -84,8 +84,8 @@ static __always_inline __u64 new_connection(__u32 tgid)
 }
 
 /*
- * Tell that a connection began, before its first piece. `moved` bytes of `direction` were moved since: TCP's
- * numbers are those of the first byte that is told of. -1: nobody added them up.
+ * Report that a connection began, before its first piece. `moved` bytes of `direction` were moved since: TCP's
+ * numbers are those of the first byte that is reported of. -1: nobody added them up.
  */
 #define O_NONBLOCK 04000 /* include/uapi/asm-generic/fcntl.h */
 
@@ -159,7 +159,7 @@ static __always_inline void note_ciphertext(const struct connection *connection)
 	read->fd = connection->fd;
 }
 
-/* The session that the bytes go to has this socket, unless SSL_set_fd told of one. */
+/* The session that the bytes go to has this socket, unless SSL_set_fd reported of one. */
 static __always_inline void bind_session(struct connection *session)
 {
 	struct ciphertext *read =
@@ -188,8 +188,8 @@ static __always_inline void emit_close(struct identity who, const struct connect
 	submit(record);
 }
 
-/* Whether user space was told of it. */
-static __always_inline bool is_told(const struct connection *connection)
+/* Whether user space knows of it. */
+static __always_inline bool is_reported(const struct connection *connection)
 {
 	return connection->state == CONNECTION_FOLLOWED || connection->state == CONNECTION_BOUNDED;
 }
@@ -208,7 +208,7 @@ __noinline int let_go(const struct connection_key *key, __u32 tid)
 		return 0;
 	if (connection->is_tcp)
 		forget_arrivals(connection->sock);
-	if (is_told(connection)) {
+	if (is_reported(connection)) {
 		struct identity who = { .tgid = found.tgid, .tid = tid };
 
 		emit_close(who, connection);

@@ -21,7 +21,7 @@ enum http_direction {
 /* Which end of a connection the process is. */
 enum http_role {
 	HTTP_ROLE_UNKNOWN =
-		0, /* a socket pair, an inherited socket, a TLS session: its bytes tell */
+		0, /* a socket pair, an inherited socket, a TLS session: its bytes report */
 	HTTP_ROLE_SERVER = 1, /* accepted */
 	HTTP_ROLE_CLIENT = 2, /* connected */
 };
@@ -58,7 +58,7 @@ struct http_open {
 	__u8 late;
 	__u8 role;	      /* enum http_role */
 	__u8 layer;	      /* enum http_layer */
-	__u8 sequences_known; /* bit 1 << enum http_direction: sequence[] tells */
+	__u8 sequences_known; /* bit 1 << enum http_direction: sequence[] reports */
 	__u8 nonblocking; /* its calls wait for nothing, or a TLS session lies in memory: an event loop's */
 	__u8 reserved;
 	__u8 local_address[16]; /* network byte order; IPv4 in the first four bytes */

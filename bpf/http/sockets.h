@@ -44,7 +44,7 @@ static __always_inline __u64 inode_of(struct sock *sock)
 
 /*
  * Where TCP stands: the number of the next byte to read, and to write. False before the peer has answered,
- * for then it has not told where it begins.
+ * for then it has not said where it begins.
  */
 static __always_inline bool tcp_position(struct sock *sock, __u32 position[2])
 {
@@ -71,7 +71,7 @@ static __always_inline void read_ends(struct http_open *record, struct sock *soc
 		BPF_CORE_READ_INTO(&record->local_address, sock, __sk_common.skc_v6_rcv_saddr);
 		BPF_CORE_READ_INTO(&record->peer_address, sock, __sk_common.skc_v6_daddr);
 	} else if (record->address_family == AF_UNIX) {
-		/* A peer that was not accepted yet has none: its own end tells the pair then. */
+		/* A peer that was not accepted yet has none: its own end says the pair then. */
 		record->local_inode = inode_of(sock);
 		record->peer_inode = inode_of(BPF_CORE_READ((struct unix_sock *)sock, peer));
 		return;

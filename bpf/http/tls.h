@@ -4,7 +4,7 @@
  * a file exports them (libssl, copies in Python wheels, Node's program). A session is a connection of its own.
  *
  * The object SSL is opaque: only its address is used. How a session begins, and in which role, its own setters
- * tell; of one that began before, neither is known. Signatures: include/openssl/ssl.h.
+ * report; of one that began before, neither is known. Signatures: include/openssl/ssl.h.
  *
  * Calls need return probes; where those are off, TLS is not seen.
  */
@@ -12,9 +12,9 @@
 #define OTELGPU_TLS_H
 
 #include "capture.h"
-#include "../lib/own_stack.h"
+#include "../lib/calls.h"
 
-/* Attach cookies, and this where the return is not to be probed. */
+/* Attach cookies: see lib/calls.h. */
 enum http_api {
 	API_SSL_read = 1,		/* int (SSL *, void *, int) */
 	API_SSL_read_ex = 2,		/* int (SSL *, void *, size_t, size_t *) */
@@ -30,15 +30,11 @@ enum http_api {
 	API_SSL_free = 12,		/* void (SSL *) */
 	API_SSL_do_handshake = 13,	/* int (SSL *) */
 };
-#define TLS_COOKIE_ENTRY_ONLY (1ULL << 32)
 
 #define TLS_CALLS "libssl:SSL_read,SSL_read_ex,SSL_write,SSL_write_ex,SSL_sendfile"
 #define TLS_BEGINNINGS                                                               \
 	"libssl:SSL_set_fd,SSL_set_rfd,SSL_accept,SSL_connect,SSL_set_accept_state," \
 	"SSL_set_connect_state"
-
-/* Return probes are off. */
-const volatile bool entry_only = false;
 
 struct session_key {
 	__u32 tgid;
@@ -55,20 +51,28 @@ struct {
 	__type(value, struct connection);
 } tls_sessions SEC(".maps");
 
+#define TLS_NESTED 2 /* TLS within TLS, as through a proxy */
+
 struct tls_call {
+	struct open_call open;
 	struct transfer transfer;
 	__u64 ssl;
-	__u64 sp;	/* at entry; 0: none is under way */
 	__u64 moved_at; /* SSL_read_ex, SSL_write_ex: where the count will be */
 };
 
-/* The call that a thread is inside of. The kernel frees it with the thread. */
+struct tls_thread {
+	struct tls_call calls[TLS_NESTED];
+	__u32 depth;
+	__u32 reserved;
+};
+
+/* The calls that a thread is inside of. The kernel frees them with the thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct tls_call);
-} tls_calls SEC(".maps");
+	__type(value, struct tls_thread);
+} tls_threads SEC(".maps");
 
 static __always_inline struct connection *new_session(const struct session_key *key, __u64 now)
 {
@@ -85,7 +89,7 @@ static __always_inline struct connection *new_session(const struct session_key *
 	return bpf_map_lookup_elem(&tls_sessions, key);
 }
 
-/* SSL_accept and the like: a session that has not begun to talk, told of what it will be. */
+/* SSL_accept and the like: a session that has not begun to talk, reported of what it will be. */
 static __always_inline int begin_session(struct pt_regs *regs)
 {
 	struct session_key key = { .ssl = ARGUMENT_1(regs) };
@@ -97,7 +101,7 @@ static __always_inline int begin_session(struct pt_regs *regs)
 	key.tgid = who.tgid;
 	session = bpf_map_lookup_elem(&tls_sessions, &key);
 	if (session && session->state != CONNECTION_NEW) {
-		if (is_told(session))
+		if (is_reported(session))
 			emit_close(who, session); /* the object is used again */
 		session = NULL;
 	}
@@ -127,28 +131,35 @@ static __always_inline struct connection *session_of(struct identity who, __u64 
 	return bpf_map_lookup_elem(&tls_sessions, &key);
 }
 
-static __always_inline bool enter_tls(struct pt_regs *regs)
+static __always_inline int enter_tls(struct pt_regs *regs, bool in_session)
 {
-	__u64 cookie = bpf_get_attach_cookie(regs);
+	__u64 cookie = bpf_get_attach_cookie(regs), ssl = ARGUMENT_1(regs);
 	struct connection *session;
+	struct tls_thread *thread;
 	struct tls_call *call;
+	struct open_calls calls;
 	struct identity who;
 
-	if (entry_only || cookie & TLS_COOKIE_ENTRY_ONLY || !in_scope(&who))
-		return false;
-	call = bpf_task_storage_get(&tls_calls, bpf_get_current_task_btf(), NULL,
-				    BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!call) {
+	(void)in_session;
+	if (!returns_of(cookie) || !in_scope(&who))
+		return RETURN_IGNORED;
+	thread = bpf_task_storage_get(&tls_threads, bpf_get_current_task_btf(), NULL,
+				      BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!thread) {
 		count(COUNTER_THREAD_STATE_FAILED);
-		return false;
+		return RETURN_IGNORED;
 	}
-	if (call->sp && call->sp < regs->sp)
-		count(COUNTER_CALL_ABANDONED);
-	session = session_of(who, ARGUMENT_1(regs));
+	calls = OPEN_CALLS(thread->calls, TLS_NESTED, thread->depth);
+	call = innermost_call(calls, regs->sp, (__u32)cookie, NULL);
+	if (call && call->ssl == ssl)
+		return RETURN_IGNORED; /* the same bytes: LibreSSL's SSL_read_ex calls SSL_read */
+	call = open_call(calls, regs, (__u32)cookie, true);
+	if (!call)
+		return RETURN_IGNORED;
+	session = session_of(who, ssl);
 	if (session)
 		bind_session(session);
-	call->ssl = ARGUMENT_1(regs);
-	call->sp = regs->sp;
+	call->ssl = ssl;
 	call->moved_at = ARGUMENT_4(regs);
 	call->transfer.who = who;
 	call->transfer.at = ARGUMENT_2(regs);
@@ -156,7 +167,7 @@ static __always_inline bool enter_tls(struct pt_regs *regs)
 	call->transfer.direction =
 		(__u32)cookie <= API_SSL_read_ex ? HTTP_DIRECTION_READ : HTTP_DIRECTION_WRITE;
 	call->transfer.start_ns = bpf_ktime_get_ns();
-	return true;
+	return RETURN_WANTED;
 }
 
 /* How many bytes a call moved: -1 if none, as when it must be called again. */
@@ -176,18 +187,18 @@ static __always_inline __s64 tls_result(struct pt_regs *regs, const struct tls_c
 
 static __always_inline int leave_tls(struct pt_regs *regs)
 {
-	struct tls_call *call =
-		bpf_task_storage_get(&tls_calls, bpf_get_current_task_btf(), NULL, 0);
+	struct tls_thread *thread =
+		bpf_task_storage_get(&tls_threads, bpf_get_current_task_btf(), NULL, 0);
+	__u32 api = (__u32)bpf_get_attach_cookie(regs);
 	struct session_key key = {};
 	struct connection *session;
+	struct tls_call *call;
 
+	if (!thread)
+		return 0;
+	call = close_call(OPEN_CALLS(thread->calls, TLS_NESTED, thread->depth), regs, api, true);
 	if (!call)
 		return 0;
-	if (call->sp + sizeof(__u64) != regs->sp && call->sp != regs->sp) {
-		count(COUNTER_RETURN_WITHOUT_ENTRY); /* another was called inside it */
-		return 0;
-	}
-	call->sp = 0;
 	call->transfer.result = tls_result(regs, call);
 	if (call->transfer.result <= 0)
 		return 0;
@@ -206,36 +217,14 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 	call->transfer.fd = session->fd;
 	call->transfer.end_ns = bpf_ktime_get_ns();
 	if (follow(session, &call->transfer) == VERDICT_LET_GO) {
-		if (is_told(session))
+		if (is_reported(session))
 			emit_close(call->transfer.who, session);
 		session->state = CONNECTION_LET_GO;
 	}
 	return 0;
 }
 
-SEC("usession/" TLS_CALLS)
-int tls_session(struct pt_regs *regs)
-{
-	ON_OWN_STACK_IN_SESSION(regs);
-	if (is_return(regs))
-		return leave_tls(regs);
-	return enter_tls(regs) ? 0 : 1; /* 1: the return is not probed */
-}
-
-SEC("uprobe/" TLS_CALLS)
-int tls_entry(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	enter_tls(regs);
-	return 0;
-}
-
-SEC("uretprobe/" TLS_CALLS)
-int tls_return(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	return leave_tls(regs);
-}
+CALL_PROGRAMS(tls, TLS_CALLS, enter_tls, leave_tls)
 
 SEC("uprobe/" TLS_BEGINNINGS)
 int tls_begins(struct pt_regs *regs)
@@ -274,7 +263,7 @@ int tls_ends(struct pt_regs *regs)
 	session = bpf_map_lookup_elem(&tls_sessions, &key);
 	if (!session)
 		return 0;
-	if (is_told(session))
+	if (is_reported(session))
 		emit_close(who, session);
 	bpf_map_delete_elem(&tls_sessions, &key);
 	return 0;

@@ -25,7 +25,7 @@ static __always_inline __u64 stack_argument(struct pt_regs *regs, int n)
 
 /*
  * In a `usession` program: whether the probed function has returned. At its entry the instruction pointer is
- * where the probe lies, which the helper tells at the return as well. (The kernel's bpf_session_is_return()
+ * where the probe lies, which the helper reports at the return as well. (The kernel's bpf_session_is_return()
  * takes nothing in Linux 6.13 and the context in 7.2: no declaration fits both.)
  */
 static __always_inline bool is_return(struct pt_regs *regs)

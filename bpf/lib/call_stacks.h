@@ -13,22 +13,21 @@
 #include "counters.h"
 #include "own_stack.h"
 
-/* Bit of a kind of operation (OperationKind): its calls tell their stacks. 0: nothing of this is there. */
+/* Bit of a kind of operation (OperationKind): its calls report their stacks. 0: nothing of this is there. */
 const volatile __u32 stack_kinds = 0;
 #define STACK_POSTS   31 /* and that of work requests posted, which are no operations */
 #define STACK_TENSORS 30 /* and of memory given to tensors */
 
-enum call_family {
-	CALL_CUDA = 0,
-	CALL_NCCL = 1,
-	CALL_VERBS = 2,
-	CALL_TORCH = 3,
-	CALL_FAMILIES = 4,
-};
+/*
+ * Each family whose calls have stacks says which it is, and user space reads it there: ENUM(call_family), which is
+ * `enum call_family { CALL_FAMILY = n }` with an n of its own from 1 up to CALL_FAMILIES - 1
+ * (tests/unit/engine/test_call_families.py compares them).
+ */
+#define CALL_FAMILIES 16
 
 struct stack_asked {
 	__u64 began_ns; /* of the call, as the program knows it that asks */
-	__u64 start_ns; /* the start that both will tell */
+	__u64 start_ns; /* the start that both will report */
 	__u64 value;
 	__u64 bytes;
 	__u32 api;
@@ -38,8 +37,8 @@ struct stack_asked {
 
 /* By family: a call of one is often inside one of another. */
 struct call_stack {
-	struct stack_asked of[CALL_FAMILIES];
-	__u32 family; /* that asks now */
+	struct stack_asked of[CALL_FAMILIES]; /* by CALL_FAMILY */
+	__u32 family;			      /* that asks now */
 	__u32 answer; /* of a session program: whether the return is wanted */
 };
 
@@ -55,7 +54,7 @@ struct {
 NO_PROGRAMS(call_stack_programs);
 NO_PROGRAMS(call_stack_sessions);
 
-/* To be told by who enters a call, beside whether the return is wanted (0 or 1). */
+/* To be given by who enters a call, beside whether the return is wanted (0 or 1). */
 #define STACK_WANTED 2
 
 /* The last thing in a program on entries: what follows runs only if nobody is there to take the stack. */
@@ -82,8 +81,8 @@ static __always_inline struct call_stack *this_call_stack(bool create)
 }
 
 /* The call that a thread has entered is to have its stack taken; the result is `answer` with STACK_WANTED, or not. */
-static __always_inline int ask_for_stack(enum call_family family, __u32 api, __u64 began_ns,
-					 __u64 bytes, bool fixed, int answer)
+static __always_inline int ask_for_stack(__u32 family, __u32 api, __u64 began_ns, __u64 bytes,
+					 bool fixed, int answer)
 {
 	struct call_stack *stack = this_call_stack(true);
 	struct stack_asked *asked;
@@ -105,7 +104,7 @@ static __always_inline int ask_for_stack(enum call_family family, __u32 api, __u
 }
 
 /* The same of a call that stands for `value` of its kind and has no record. */
-static __always_inline int ask_for_stack_of_many(enum call_family family, __u32 api, __u64 began_ns,
+static __always_inline int ask_for_stack_of_many(__u32 family, __u32 api, __u64 began_ns,
 						 __u64 value, __u64 bytes)
 {
 	struct call_stack *stack;
@@ -118,7 +117,7 @@ static __always_inline int ask_for_stack_of_many(enum call_family family, __u32 
 }
 
 /* At the return: the start that the stack's sample has. */
-static __always_inline __u64 start_with_stack(enum call_family family, __u64 began_ns)
+static __always_inline __u64 start_with_stack(__u32 family, __u64 began_ns)
 {
 	struct call_stack *stack;
 

@@ -5,7 +5,7 @@
  *
  * A thread's context is a record that a thread-local pointer, otel_thread_ctx_v1, leads to. Only the thread
  * itself writes either, so that a program that runs in its place sees both whole. Where the pointer lies is
- * found by user space (otelgpu/discover/thread_context.py), once for each process.
+ * found by user space (otelgpu/processes/thread_context.py), once for each process.
  */
 #ifndef OTELGPU_CONTEXT_H
 #define OTELGPU_CONTEXT_H
@@ -28,7 +28,7 @@ ENUM(context_source);
 
 struct context_place {
 	__s64 offset;	  /* from the thread pointer, or in the module's block */
-	__u64 generation; /* glibc: a vector that is older does not know the module; 0: not told */
+	__u64 generation; /* glibc: a vector that is older does not know the module; 0: not reported */
 	__u32 module;	  /* its number in the vector */
 	__u32 access;	  /* enum context_access */
 };
@@ -194,7 +194,7 @@ static __always_inline void take_obi_context(struct record_head *head)
 		return;
 	__builtin_memcpy(head->trace_id, context->trace_id, 16);
 	__builtin_memcpy(head->span_id, context->span_id, 8);
-	head->trace_flags = SAMPLED; /* the map does not tell */
+	head->trace_flags = SAMPLED; /* the map does not report */
 	head->context_source = CONTEXT_OBI;
 }
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Every branch that drops, skips or fails to read adds to one of these. */
+/*
+ * Every branch that drops, skips or fails to read adds to one of these. A family that has reasons of its own has an
+ * enum <family>_counter of them, COUNTER_ and the reason, from COUNTER_COUNT on.
+ */
 #ifndef OTELGPU_COUNTERS_H
 #define OTELGPU_COUNTERS_H
 
@@ -37,15 +40,15 @@ enum counter {
 		26, /* a call's communicator is not read: version not known */
 	COUNTER_COMMUNICATOR_UNREADABLE = 27,  /* ... its memory is not there, or no longer */
 	COUNTER_COMMUNICATOR_IMPLAUSIBLE = 28, /* ... it reads as no communicator does */
-	COUNTER_COMMUNICATOR_TABLE_FULL = 29,  /* it is told again at its next use */
+	COUNTER_COMMUNICATOR_TABLE_FULL = 29,  /* it is reported again at its next use */
 	COUNTER_COMMUNICATORS_CUT =
-		30, /* made in one call or group, beyond the bound: told at first use */
+		30, /* made in one call or group, beyond the bound: reported at first use */
 	COUNTER_GROUP_BEGIN_UNSEEN = 31, /* ncclGroupEnd of a group that began before the probes */
 	COUNTER_STACK_BUSY =
 		32, /* the thread's stack was being taken already: the sample has none */
 	COUNTER_STACK_EMPTY = 33,	 /* no frame could be read: the sample has no stack */
-	COUNTER_SYSCALL_TABLE_FULL = 34, /* quick calls are told one by one, without a stack */
-	COUNTER_BLOCK_TABLE_FULL = 35,	 /* requests under way: the request is not told */
+	COUNTER_SYSCALL_TABLE_FULL = 34, /* quick calls are reported one by one, without a stack */
+	COUNTER_BLOCK_TABLE_FULL = 35,	 /* requests under way: the request is not reported */
 	COUNTER_PYTHON_THREADS_CUT =
 		36, /* too many Python threads to look at: the stack has no Python frames yet */
 	/* Of stacks that end before their outermost frame: in the order of enum stack_end. */
@@ -65,25 +68,26 @@ enum counter {
 };
 ENUM(counter);
 
+#define COUNTERS 64 /* those of a family among them */
+
 /* counter -> count, per CPU; read and summed by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTER_COUNT);
+	__uint(max_entries, COUNTERS);
 	__type(key, __u32);
 	__type(value, __u64);
 } counters SEC(".maps");
 
-static __always_inline void count_many(enum counter which, __u64 amount)
+static __always_inline void count_many(__u32 which, __u64 amount)
 {
-	__u32 key = which;
-	__u64 *value = bpf_map_lookup_elem(&counters, &key);
+	__u64 *value = bpf_map_lookup_elem(&counters, &which);
 
 	/* Programs that run for processes are preempted by each other, on one CPU too. */
 	if (value)
 		__sync_fetch_and_add(value, amount);
 }
 
-static __always_inline void count(enum counter which)
+static __always_inline void count(__u32 which)
 {
 	count_many(which, 1);
 }

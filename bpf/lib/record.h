@@ -32,6 +32,9 @@ struct record_head {
 
 _Static_assert(sizeof(struct record_head) == 64, "record head is one cache line");
 
+/* A function among those of all families, as a profile's samples of calls name it: lib/call_stacks.h. */
+#define CALL_NUMBER(family, function) ((__u64)(family) << 32 | (function))
+
 /*
  * A struct that is only ever a ring record, and an enum that is only ever
  * compared, are dropped from BTF. Naming them through a global keeps them.

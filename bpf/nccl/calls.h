@@ -6,7 +6,7 @@
  *   CALL(symbol, kind, shape, sequence, communicator, count, datatype, reduction, peer, stream)
  *
  * kind      enum nccl_kind without NCCL_
- * shape     enum nccl_shape without SHAPE_: what the slots alone cannot tell
+ * shape     enum nccl_shape without SHAPE_: what the slots alone cannot report
  * sequence  enum nccl_function without FUNCTION_: which of its counts the communicator advances
  * others    where the slot comes from: ARG(n) register argument n from 1, STACK(n) stack argument n from 0,
  *           BYTE the type of one byte, NONE
@@ -23,7 +23,7 @@
 #ifndef OTELGPU_NCCL_CALLS_H
 #define OTELGPU_NCCL_CALLS_H
 
-/* A slot's source in one byte: an index into struct words. */
+/* A slot's source in one byte: an index into struct words (lib/words.h), of which 7 is zero: ncclInt8. */
 #define ARG(n)	 (n)
 #define STACK(n) (8 + (n))
 enum { NONE = 0, BYTE = 7 }; /* no macros: the columns are pasted to names */
@@ -89,7 +89,7 @@ enum nccl_function {
 	CALL(ncclWaitSignal, POINT_TO_POINT, WAIT_SIGNAL, UNCOUNTED, ARG(3), NONE, NONE, NONE, \
 	     NONE, ARG(4))
 
-/* Registered memory is told in bytes. */
+/* Registered memory is reported in bytes. */
 #define NCCL_COMMUNICATORS(CALL)                                                                   \
 	CALL(ncclCommInitRank, COMMUNICATOR_CALL, MADE, UNCOUNTED, NONE, NONE, NONE, NONE, NONE,   \
 	     NONE)                                                                                 \

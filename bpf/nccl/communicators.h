@@ -39,7 +39,7 @@ struct communicator_known {
 };
 
 /*
- * (process, address) -> what was told. One that falls out is told again when it is next used, then as one
+ * (process, address) -> what was reported. One that falls out is reported again when it is next used, then as one
  * that was not seen being made; deleted when it ends.
  */
 struct {
@@ -183,12 +183,12 @@ __attribute__((noinline)) int read_communicator(struct communicator_read *found,
 	return how == READ_WELL;
 }
 
-/* -- Telling ----------------------------------------------------------------------------------- */
+/* -- SignalSettings ----------------------------------------------------------------------------------- */
 
-struct telling {
+struct reporting {
 	__u64 address;
 	__u64 time_ns;
-	__u64 begun_ns; /* when the call began that made it; 0: another tells */
+	__u64 begun_ns; /* when the call began that made it; 0: another reports */
 	struct identity who;
 	__s32 status;
 	__u16 api;
@@ -196,18 +196,18 @@ struct telling {
 	__u8 ended;
 };
 
-__attribute__((noinline)) int tell_communicator(const struct telling *telling,
-						const struct communicator_known *known)
+__attribute__((noinline)) int report_communicator(const struct reporting *reporting,
+						  const struct communicator_known *known)
 {
 	struct nccl_communicator *record;
 
-	if (!telling || !known)
+	if (!reporting || !known)
 		return 0;
-	record = EMIT_BEGIN(nccl_communicator, NCCL_COMMUNICATOR, telling->who,
-			    telling->begun_ns ?: telling->time_ns, telling->time_ns);
+	record = EMIT_BEGIN(nccl_communicator, NCCL_COMMUNICATOR, reporting->who,
+			    reporting->begun_ns ?: reporting->time_ns, reporting->time_ns);
 	if (!record)
 		return 0;
-	record->communicator = telling->address;
+	record->communicator = reporting->address;
 	record->hash = known->hash;
 	record->parent = known->parent;
 	record->identity = known->identity;
@@ -216,27 +216,27 @@ __attribute__((noinline)) int tell_communicator(const struct telling *telling,
 	record->device = known->device;
 	record->color = known->color;
 	record->async_error = known->async_error;
-	record->status = telling->status;
-	record->api = telling->api;
-	record->ended = telling->ended;
-	record->layout = telling->layout;
+	record->status = reporting->status;
+	record->api = reporting->api;
+	record->ended = reporting->ended;
+	record->layout = reporting->layout;
 	record->created = known->created;
 	submit(record);
 	return 0;
 }
 
 /*
- * A communicator is being used: what it says of itself, told if it was not known or has changed. `found` is
+ * A communicator is being used: what it says of itself, reported if it was not known or has changed. `found` is
  * then what is known of it.
  */
 static __always_inline void see_communicator(struct communicator_read *found,
-					     const struct telling *telling)
+					     const struct reporting *reporting)
 {
-	struct communicator_key key = communicator_key(telling->who.tgid, telling->address);
+	struct communicator_key key = communicator_key(reporting->who.tgid, reporting->address);
 	struct communicator_known *known = bpf_map_lookup_elem(&communicators, &key);
 	struct communicator_known fresh = {};
 
-	read_communicator(found, telling->address, telling->layout, !known || !known->hash, 0);
+	read_communicator(found, reporting->address, reporting->layout, !known || !known->hash, 0);
 	if (known && !found->hash) {
 		/* as its maker said, which stays true; its hash was never known, or no longer is its own */
 		if (!known->hash) {
@@ -254,23 +254,23 @@ static __always_inline void see_communicator(struct communicator_read *found,
 	fresh.ranks = found->ranks;
 	fresh.device = found->device;
 	if (!fresh.api)
-		fresh.api = telling->api;
+		fresh.api = reporting->api;
 	if (bpf_map_update_elem(&communicators, &key, &fresh, BPF_ANY))
 		count(COUNTER_COMMUNICATOR_TABLE_FULL);
-	tell_communicator(telling, &fresh);
+	report_communicator(reporting, &fresh);
 }
 
 /* It was made: `known` is what its maker said of it. */
-static __always_inline void see_made(const struct telling *telling,
+static __always_inline void see_made(const struct reporting *reporting,
 				     struct communicator_known *known)
 {
-	struct communicator_key key = communicator_key(telling->who.tgid, telling->address);
+	struct communicator_key key = communicator_key(reporting->who.tgid, reporting->address);
 	struct communicator_read found = {};
 
 	known->created = 1;
-	known->api = telling->api;
+	known->api = reporting->api;
 	known->device = -1;
-	if (read_communicator(&found, telling->address, telling->layout, 1, 1)) {
+	if (read_communicator(&found, reporting->address, reporting->layout, 1, 1)) {
 		known->hash = found.hash;
 		known->rank = found.rank;
 		known->ranks = found.ranks;
@@ -278,14 +278,14 @@ static __always_inline void see_made(const struct telling *telling,
 	}
 	if (bpf_map_update_elem(&communicators, &key, known, BPF_ANY))
 		count(COUNTER_COMMUNICATOR_TABLE_FULL);
-	tell_communicator(telling, known);
+	report_communicator(reporting, known);
 }
 
-/* It is about to be freed: told before that, for afterwards its address may be another's. */
-static __always_inline void see_ended(const struct telling *telling,
+/* It is about to be freed: reported before that, for afterwards its address may be another's. */
+static __always_inline void see_ended(const struct reporting *reporting,
 				      const struct communicator_read *found)
 {
-	struct communicator_key key = communicator_key(telling->who.tgid, telling->address);
+	struct communicator_key key = communicator_key(reporting->who.tgid, reporting->address);
 	struct communicator_known *known = bpf_map_lookup_elem(&communicators, &key);
 	struct communicator_known last = {};
 
@@ -302,19 +302,19 @@ static __always_inline void see_ended(const struct telling *telling,
 		last.device = -1;
 	}
 	bpf_map_delete_elem(&communicators, &key);
-	tell_communicator(telling, &last);
+	report_communicator(reporting, &last);
 }
 
-/* ncclCommGetAsyncError was answered. It is asked all the time: told once for each answer that is an error. */
-static __always_inline void see_async_error(const struct telling *telling, __s32 error)
+/* ncclCommGetAsyncError was answered. It is asked all the time: reported once for each answer that is an error. */
+static __always_inline void see_async_error(const struct reporting *reporting, __s32 error)
 {
-	struct communicator_key key = communicator_key(telling->who.tgid, telling->address);
+	struct communicator_key key = communicator_key(reporting->who.tgid, reporting->address);
 	struct communicator_known *known = bpf_map_lookup_elem(&communicators, &key);
 	struct communicator_read found = {};
 	struct communicator_known last = {};
 
 	if (!known) {
-		see_communicator(&found, telling);
+		see_communicator(&found, reporting);
 		known = bpf_map_lookup_elem(&communicators, &key);
 		if (!known)
 			return;
@@ -323,7 +323,7 @@ static __always_inline void see_async_error(const struct telling *telling, __s32
 		return;
 	known->async_error = error;
 	last = *known;
-	tell_communicator(telling, &last);
+	report_communicator(reporting, &last);
 }
 
 #endif

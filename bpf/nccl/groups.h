@@ -123,9 +123,9 @@ static __always_inline void fill_group(struct nccl_call *record, const struct gr
 
 /* -- Communicators made --------------------------------------------------------------------------- */
 
-static __always_inline void tell_made(const struct pending *made, struct identity who,
-				      __u64 address, __u64 begun_ns, __u64 time_ns, __s32 status,
-				      __u8 layout, struct nccl_call *record)
+static __always_inline void report_made(const struct pending *made, struct identity who,
+					__u64 address, __u64 begun_ns, __u64 time_ns, __s32 status,
+					__u8 layout, struct nccl_call *record)
 {
 	struct communicator_known known = {
 		.parent = made->parent,
@@ -134,7 +134,7 @@ static __always_inline void tell_made(const struct pending *made, struct identit
 		.ranks = made->ranks,
 		.color = made->color,
 	};
-	struct telling telling = {
+	struct reporting reporting = {
 		.address = address,
 		.time_ns = time_ns,
 		.begun_ns = begun_ns,
@@ -146,7 +146,7 @@ static __always_inline void tell_made(const struct pending *made, struct identit
 
 	if (!address)
 		return; /* this rank is in none of the new ones */
-	see_made(&telling, &known);
+	see_made(&reporting, &known);
 	if (record && !record->communicator) {
 		record->communicator = address;
 		record->hash = known.hash;
@@ -156,7 +156,7 @@ static __always_inline void tell_made(const struct pending *made, struct identit
 }
 
 /* At the end of a group. Of its own for the verifier. */
-__attribute__((noinline)) int tell_pendings(struct thread *thread, __u64 time_ns, __s32 status)
+__attribute__((noinline)) int report_pendings(struct thread *thread, __u64 time_ns, __s32 status)
 {
 	struct identity who;
 
@@ -167,23 +167,23 @@ __attribute__((noinline)) int tell_pendings(struct thread *thread, __u64 time_ns
 	for (__u32 i = 0; i < PENDING; i++) {
 		if (i >= thread->group.pendings)
 			break;
-		tell_made(&thread->pending[i], who, user_word(thread->pending[i].at),
-			  thread->group.time_ns, time_ns, status, thread->call.layout, NULL);
+		report_made(&thread->pending[i], who, user_word(thread->pending[i].at),
+			    thread->group.time_ns, time_ns, status, thread->call.layout, NULL);
 	}
 	thread->group.pendings = 0;
 	return 0;
 }
 
 /* All of ncclCommInitAll: rank by rank. */
-static __always_inline void tell_all(struct call *call, struct identity who, __u64 time_ns)
+static __always_inline void report_all(struct call *call, struct identity who, __u64 time_ns)
 {
 	for (__s32 i = 0; i < PENDING; i++) {
 		if (i >= call->made.ranks)
 			return;
 		call->made.rank = i;
-		tell_made(&call->made, who, user_word(call->out + 8ULL * i),
-			  call->record.head.time_ns, time_ns, call->record.status, call->layout,
-			  &call->record);
+		report_made(&call->made, who, user_word(call->out + 8ULL * i),
+			    call->record.head.time_ns, time_ns, call->record.status, call->layout,
+			    &call->record);
 	}
 	if (call->made.ranks > PENDING)
 		count_many(COUNTER_COMMUNICATORS_CUT, call->made.ranks - PENDING);
@@ -215,10 +215,10 @@ __attribute__((noinline)) int finish_making(struct thread *thread, __u32 shape, 
 	if (!may_have_worked(record->status))
 		return 0;
 	if (shape == SHAPE_MADE_ALL) {
-		tell_all(call, who, end_ns);
+		report_all(call, who, end_ns);
 	} else if (!thread->group.depth) {
-		tell_made(&call->made, who, user_word(call->made.at), record->head.time_ns, end_ns,
-			  record->status, call->layout, record);
+		report_made(&call->made, who, user_word(call->made.at), record->head.time_ns,
+			    end_ns, record->status, call->layout, record);
 	} else if (thread->group.pendings < PENDING) {
 		thread->pending[thread->group.pendings & (PENDING - 1)] = call->made;
 		thread->group.pendings++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Where struct ncclComm (src/include/comm.h of NCCL) has what is read. It differs from version to version:
- * user space finds it out, for each file that carries probes (otelgpu/discover/communicators.py).
+ * user space finds it out, for each file that carries probes (otelgpu/families/nccl/discover/communicators.py).
  */
 #ifndef OTELGPU_NCCL_LAYOUTS_H
 #define OTELGPU_NCCL_LAYOUTS_H

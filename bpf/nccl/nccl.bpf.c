@@ -4,11 +4,11 @@
  * read is the table in calls.h; a program is told by its attach cookie for which function it runs (enum
  * nccl_api), and how the communicators of that copy of the library are laid out.
  *
- * A call made inside another on the same thread (ncclBcast calls ncclBroadcast) is part of that one and is
- * not recorded. What contains what is told by the stack pointer, as in cuda.bpf.c.
+ * A call made inside another on the same thread (ncclBcast calls ncclBroadcast; lib/calls.h) is part of that one
+ * and is not recorded.
  */
 #include "groups.h"
-#include "../lib/call_stacks.h"
+#include "../lib/calls.h"
 #include <bpf/bpf_tracing.h>
 
 RECORD(nccl_call);
@@ -18,32 +18,19 @@ ENUM(nccl_api);
 ENUM(nccl_shape);
 ENUM(nccl_function);
 ENUM(nccl_sequence);
-
-/* Return probes are off: record at entry, with neither duration nor status, and no communicator's making. */
-const volatile bool entry_only = false;
-
-/* An attach cookie: a number of enum nccl_api, this, and the index of the library's layout above it. */
-#define COOKIE_ENTRY_ONLY   (1ULL << 32)
-#define COOKIE_LAYOUT_SHIFT 33
+ENUM(call_family);
 
 /* -- Entry and return ------------------------------------------------------------------------- */
 
-enum wanted { RETURN_IGNORED = 1, RETURN_WANTED = 0 }; /* as a session program answers */
-
-static __always_inline void submit_call(struct call *call, __u64 end_ns, bool returned)
+/* Where returns are not probed. */
+static __always_inline bool calls_another(__u32 outer, __u32 inner)
 {
-	struct record_head *head = &call->record.head;
-
-	head->duration_ns = end_ns - head->time_ns;
-	head->cgroup_id = bpf_get_current_cgroup_id();
-	head->cpu = (__u16)bpf_get_smp_processor_id();
-	head->returned = returned;
-	output(&call->record, sizeof(call->record));
+	return outer == API_ncclBcast && inner == API_ncclBroadcast;
 }
 
-static __always_inline struct telling telling_of(const struct call *call, __u64 time_ns)
+static __always_inline struct reporting reporting_of(const struct call *call, __u64 time_ns)
 {
-	struct telling telling = {
+	struct reporting reporting = {
 		.address = call->record.communicator,
 		.time_ns = time_ns,
 		.who = { .tgid = call->record.head.tgid, .tid = call->record.head.tid },
@@ -52,7 +39,7 @@ static __always_inline struct telling telling_of(const struct call *call, __u64 
 		.layout = call->layout,
 	};
 
-	return telling;
+	return reporting;
 }
 
 /* What the communicator says of itself. Of its own for the stack, as finish_making(). */
@@ -62,20 +49,20 @@ __attribute__((noinline)) int look_into(struct call *call, __u32 api, __u64 now_
 	const struct spec *spec = spec_of(api);
 	const struct nccl_layout *layout;
 	struct nccl_call *record;
-	struct telling telling;
+	struct reporting reporting;
 	__u32 index;
 
 	if (!call || !spec)
 		return 0;
-	telling = telling_of(call, now_ns);
+	reporting = reporting_of(call, now_ns);
 	record = &call->record;
 	index = call->layout;
 	if (spec->shape == SHAPE_ENDED) {
-		telling.ended = 1;
-		read_communicator(&found, telling.address, index, 0, 0);
-		see_ended(&telling, &found);
+		reporting.ended = 1;
+		read_communicator(&found, reporting.address, index, 0, 0);
+		see_ended(&reporting, &found);
 	} else {
-		see_communicator(&found, &telling);
+		see_communicator(&found, &reporting);
 	}
 	record->hash = found.hash;
 	record->rank = found.rank;
@@ -86,30 +73,29 @@ __attribute__((noinline)) int look_into(struct call *call, __u32 api, __u64 now_
 	return 0;
 }
 
-static __always_inline int enter(struct pt_regs *regs, bool returns)
+/* Above COOKIE_FILE_SHIFT the attach cookie says how communicators are laid out. */
+static __always_inline int enter(struct pt_regs *regs, bool session)
 {
 	__u64 cookie = bpf_get_attach_cookie(regs);
 	__u32 api = (__u32)cookie;
 	const struct spec *spec = spec_of(api);
+	bool returns = returns_of(cookie);
+	struct open_calls calls;
 	struct thread *thread;
 	struct identity who;
 	int answer = RETURN_WANTED;
 	struct call *call;
 	__u64 now_ns;
 
+	(void)session;
 	if (!spec || !in_scope(&who))
 		return RETURN_IGNORED;
-	if (cookie & COOKIE_ENTRY_ONLY)
-		returns = false;
 	thread = this_thread(true);
 	if (!thread)
 		return RETURN_IGNORED;
-	call = &thread->call;
-	if (is_inside(call, regs->sp, api))
+	calls = OPEN_CALLS(&thread->call, 1, thread->depth);
+	if (innermost_call(calls, regs->sp, api, calls_another))
 		return RETURN_IGNORED;
-	if (call->under_way && !call->unreturned)
-		count(COUNTER_CALL_ABANDONED);
-	call->under_way = 0;
 	if (spec->shape == SHAPE_GROUP_BEGUN) {
 		begin_group(thread);
 		return RETURN_IGNORED;
@@ -124,17 +110,12 @@ static __always_inline int enter(struct pt_regs *regs, bool returns)
 	if (!returns && spec->shape == SHAPE_ASYNC_ERROR)
 		return RETURN_IGNORED; /* the answer is known at the return only */
 	now_ns = bpf_ktime_get_ns();
+	call = &thread->call;
 	__builtin_memset(call, 0, sizeof(*call));
-	call->sp = regs->sp;
-	call->under_way = 1;
-	call->unreturned = !returns;
-	call->layout = (cookie >> COOKIE_LAYOUT_SHIFT) & (NCCL_LAYOUTS - 1);
-	if (call->unreturned)
-		read_at(&call->return_address, sizeof(call->return_address), call->sp);
+	open_call(calls, regs, api, returns);
+	call->layout = (cookie >> COOKIE_FILE_SHIFT) & (NCCL_LAYOUTS - 1);
+	begin_head(&call->record.head, spec->kind, who);
 	call->record.api = (__u16)api;
-	call->record.head.tgid = who.tgid;
-	call->record.head.tid = who.tid;
-	call->record.head.kind = spec->kind;
 	call->record.rank = -1;
 	call->record.device = -1;
 	read_words(&thread->words, regs, spec->stack);
@@ -157,22 +138,22 @@ static __always_inline int enter(struct pt_regs *regs, bool returns)
 		join_group(&thread->group, call, spec);
 	/* Last thing before the call itself: the clock is read as late as can be. */
 	call->record.head.time_ns = bpf_ktime_get_ns();
-	if (call->unreturned)
+	if (!returns)
 		answer = RETURN_IGNORED;
 	if (wants_stack(spec->kind)) {
 		bool ends_group = spec->shape == SHAPE_GROUP_ENDED;
 
-		answer = ask_for_stack(CALL_NCCL, api,
+		answer = ask_for_stack(CALL_FAMILY, api,
 				       ends_group ? thread->group.time_ns
 						  : call->record.head.time_ns,
-				       0, ends_group || call->unreturned, answer);
+				       0, ends_group || !returns, answer);
 	}
-	if (!call->unreturned)
+	if (returns)
 		return answer;
 	now_ns = call->record.head.time_ns;
 	if (spec->shape == SHAPE_GROUP_ENDED)
 		fill_group(&call->record, &thread->group);
-	submit_call(call, now_ns, false);
+	submit_call(&call->record.head, sizeof(call->record), now_ns, false);
 	return answer;
 }
 
@@ -189,21 +170,21 @@ static __always_inline void finish_group(struct thread *thread, __u64 end_ns)
 	    graphs_of(layout, call->record.communicator) > thread->group.graphs)
 		call->record.sequence_source = NCCL_SEQUENCE_CAPTURED;
 	if (may_have_worked(call->record.status))
-		tell_pendings(thread, end_ns, call->record.status);
+		report_pendings(thread, end_ns, call->record.status);
 }
 
 /* Of its own for the stack, as finish_making(). */
 __attribute__((noinline)) int finish_async_error(struct call *call, __u64 end_ns)
 {
-	struct telling telling;
+	struct reporting reporting;
 	__s32 error = 0;
 
 	if (!call || call->record.status || !call->out ||
 	    !read_user(&error, sizeof(error), (void *)call->out))
 		return 0;
-	telling = telling_of(call, end_ns);
-	if (!may_have_worked(error) && telling.address)
-		see_async_error(&telling, error);
+	reporting = reporting_of(call, end_ns);
+	if (!may_have_worked(error) && reporting.address)
+		see_async_error(&reporting, error);
 	return 0;
 }
 
@@ -211,7 +192,6 @@ static __always_inline int leave(struct pt_regs *regs)
 {
 	__u64 end_ns = bpf_ktime_get_ns();
 	__u32 api = (__u32)bpf_get_attach_cookie(regs);
-	__u64 sp = regs->sp - sizeof(__u64); /* what it was at entry */
 	const struct nccl_layout *layout;
 	const struct spec *spec = spec_of(api);
 	struct thread *thread;
@@ -221,19 +201,15 @@ static __always_inline int leave(struct pt_regs *regs)
 	thread = this_thread(false);
 	if (!thread || !spec)
 		return 0; /* out of scope at entry */
-	call = &thread->call;
-	if (call->under_way && (call->sp > sp || (call->sp == sp && call->record.api != api)))
-		return 0; /* it was inside this one */
-	if (!call->under_way || call->sp != sp || call->unreturned) {
-		/* Ends of inner groups are not waited for. */
-		if (spec->shape != SHAPE_GROUP_ENDED)
-			count(COUNTER_RETURN_WITHOUT_ENTRY);
+	/* Ends of inner groups are not waited for. */
+	call = close_call(OPEN_CALLS(&thread->call, 1, thread->depth), regs, api,
+			  spec->shape != SHAPE_GROUP_ENDED);
+	if (!call)
 		return 0;
-	}
-	call->under_way = 0;
 	call->record.status = (__s32)RESULT(regs);
 	if (wants_stack(spec->kind))
-		call->record.head.time_ns = start_with_stack(CALL_NCCL, call->record.head.time_ns);
+		call->record.head.time_ns =
+			start_with_stack(CALL_FAMILY, call->record.head.time_ns);
 	index = call->layout;
 	if (spec->shape == SHAPE_ASYNC_ERROR) {
 		finish_async_error(call, end_ns);
@@ -247,49 +223,19 @@ static __always_inline int leave(struct pt_regs *regs)
 	if (layout && spec->kind == NCCL_COLLECTIVE && call->record.hash && !call->record.status &&
 	    !call->record.group)
 		check_sequence(call, layout, spec->function);
-	submit_call(call, end_ns, true);
+	submit_call(&call->record.head, sizeof(call->record), end_ns, true);
 	return 0;
 }
 
 /* -- Programs ------------------------------------------------------------------------------ */
 
-#define NAME(symbol, ...) #symbol ","
-#define PAIRS		  "libnccl:" NCCL_PAIRS(NAME)
-#define ENTRIES		  "libnccl:" NCCL_ENTRIES(NAME)
+#define PAIRS	"libnccl:" NCCL_PAIRS(NAME)
+#define ENTRIES "libnccl:" NCCL_ENTRIES(NAME)
 
-SEC("usession/" PAIRS)
-int call_session(struct pt_regs *regs)
-{
-	int answer;
-
-	ON_OWN_STACK_IN_SESSION(regs);
-	if (is_return(regs))
-		return leave(regs);
-	answer = enter(regs, true);
-	HAND_ON_IN_SESSION(regs, answer);
-	return answer & RETURN_IGNORED;
-}
-
-SEC("uprobe/" PAIRS)
-int call_entry(struct pt_regs *regs)
-{
-	int answer;
-
-	ON_OWN_STACK(regs);
-	answer = enter(regs, !entry_only);
-	HAND_ON(regs, answer);
-	return 0;
-}
-
-SEC("uretprobe/" PAIRS)
-int call_return(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	return leave(regs);
-}
+CALL_PROGRAMS(call, PAIRS, enter, leave)
 
 SEC("uprobe/" ENTRIES)
-int call_told_at_entry(struct pt_regs *regs)
+int call_reported_at_entry(struct pt_regs *regs)
 {
 	ON_OWN_STACK(regs);
 	enter(regs, false);

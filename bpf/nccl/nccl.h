@@ -2,7 +2,7 @@
 /*
  * Records of family nccl. A call is one struct nccl_call, laid out as an operation
  * (otelgpu/model/operations.py) so that decoding is looking at it differently; what is known of a
- * communicator is told apart, whenever it is learnt or changes. Which function has which argument
+ * communicator is distinguished, whenever it is learnt or changes. Which function has which argument
  * where is the table in calls.h.
  */
 #ifndef OTELGPU_NCCL_H
@@ -29,10 +29,10 @@ enum nccl_kind {
  * and the communicator is blocking. Then `sequence` is the call's own number, from 0, on every rank.
  *
  * Inside a group (`group` is not 0) nothing is launched before the group's end: all its members of one
- * communicator and function tell the same number, that of the first of them; the others follow it in
+ * communicator and function report the same number, that of the first of them; the others follow it in
  * the order of their calls. Non-blocking communicators launch in a thread of the library's: as long as that
- * is behind, the number is one that was told before, and is a lower bound. Who numbers them takes the
- * greater of the number told and the last one given plus one.
+ * is behind, the number is one that was reported before, and is a lower bound. Who numbers them takes the
+ * greater of the number reported and the last one given plus one.
  */
 enum nccl_sequence {
 	/*
@@ -41,11 +41,12 @@ enum nccl_sequence {
 	 * without having been counted.
 	 */
 	NCCL_SEQUENCE_UNKNOWN = 0,
-	NCCL_SEQUENCE_FUNCTION = 1,   /* collectives of this function */
-	NCCL_SEQUENCE_OPERATIONS = 2, /* not told: opCount moves only where a proxy is started */
+	NCCL_SEQUENCE_FUNCTION = 1, /* collectives of this function */
+	NCCL_SEQUENCE_OPERATIONS =
+		2, /* not reported: opCount moves only where a proxy is started */
 	/*
 	 * The stream is being captured into a graph: the call is no collective of its own and has not moved
-	 * the count. Of a group this is told by its own record, after its members'. Known only where the
+	 * the count. Of a group this is reported by its own record, after its members'. Known only where the
 	 * layout says where the communicator counts its graphs. Also: no elements, nothing is moved.
 	 */
 	NCCL_SEQUENCE_CAPTURED = 3,
@@ -73,9 +74,12 @@ struct nccl_call {
 	__s16 device; /* cudaDev of the communicator, -1: not known */
 };
 
+/* Whose calls they are, in samples of a profile: lib/call_stacks.h. */
+enum call_family { CALL_FAMILY = 2 };
+
 #define NCCL_NO_TYPE	      255
 #define NCCL_NO_REDUCTION     255
-#define NCCL_REDUCTION_OF_OWN 5 /* ncclNumOps: numbers from here on are told as this one */
+#define NCCL_REDUCTION_OF_OWN 5 /* ncclNumOps: numbers from here on are reported as this one */
 
 /* What is known of a communicator: when it is made, when it is first seen or changes, when it ends. */
 struct nccl_communicator {
@@ -88,9 +92,9 @@ struct nccl_communicator {
 	__s32 ranks;	   /* how many; -1: not known */
 	__s32 device;	   /* -1: not known */
 	__s32 color;	   /* of a split */
-	__s32 async_error; /* what ncclCommGetAsyncError told: ncclResult_t; 0 else */
+	__s32 async_error; /* what ncclCommGetAsyncError reported: ncclResult_t; 0 else */
 	__s32 status;	   /* of the call that made it */
-	__u16 api;	   /* which call told; enum nccl_api */
+	__u16 api;	   /* which call reported; enum nccl_api */
 	__u8 ended;	   /* destroyed or aborted: the address may become another's */
 	__u8 layout;	   /* index of the library's layout, see layouts in nccl.bpf.c */
 	__u8 created;	   /* seen from its creation on: counts begin at 0 */

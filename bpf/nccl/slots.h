@@ -7,8 +7,8 @@
 #define OTELGPU_NCCL_SLOTS_H
 
 #include "communicators.h"
-#include "../lib/return_address.h"
-#include "../lib/arguments.h"
+#include "../lib/calls.h"
+#include "../lib/words.h"
 
 /* -- The table -------------------------------------------------------------------------------- */
 
@@ -60,8 +60,7 @@ static __always_inline const struct spec *spec_of(__u32 api)
 
 /* -- State ------------------------------------------------------------------------------------ */
 
-#define WORDS	      16
-#define PENDING	      16 /* communicators made in one group; more are told when they are first used */
+#define PENDING	      16 /* communicators made in one group; more are said when they are first used */
 #define GROUP_DEEPEST 64
 
 /* A communicator that will be there when the group ends. */
@@ -78,16 +77,14 @@ struct pending {
 
 /* The call that a thread is inside of. */
 struct call {
+	struct open_call open;
 	struct nccl_call record;
-	struct pending made;  /* shapes that make one */
-	__u64 sp;	      /* at entry: where the return address is */
-	__u64 return_address; /* of a call whose return is not probed */
-	__u64 out;	      /* where the result will be: ncclResult_t *, ncclComm_t[] */
-	__s32 graphs;	      /* that the communicator was captured into, before */
-	__u8 under_way;
-	__u8 unreturned; /* its return is not probed */
+	struct pending made; /* shapes that make one */
+	__u64 out;	     /* where the result will be: ncclResult_t *, ncclComm_t[] */
+	__s32 graphs;	     /* that the communicator was captured into, before */
 	__u8 layout;
 	__u8 counted; /* `sequence` was read: it should have moved at the return */
+	__u8 reserved[2];
 };
 
 struct group {
@@ -108,17 +105,14 @@ struct group {
 	__s16 reserved;
 };
 
-/* What slots come from: registers at 1 to 6, the stack from 8 on. */
-struct words {
-	__u64 at[WORDS];
-};
-
 /* The kernel frees it with the thread. */
 struct thread {
 	struct call call;
 	struct group group;
 	struct pending pending[PENDING];
 	struct words words;
+	__u32 depth; /* calls that are open, of which the outermost is kept: 0 or 1 */
+	__u32 reserved;
 };
 
 struct {
@@ -138,40 +132,7 @@ static __always_inline struct thread *this_thread(bool create)
 	return thread;
 }
 
-/* -- Nesting ---------------------------------------------------------------------------------- */
-
-/*
- * Whether the thread is still inside of the call that it began: its return address is where it was, as the
- * kernel's trampoline if the return is probed. Where it is not, an old return address may lie there for long,
- * and only ncclBcast is known to call another function that is observed.
- */
-static __always_inline bool is_inside(const struct call *outer, __u64 sp, __u32 api)
-{
-	__u64 address = 0;
-
-	if (!outer->under_way || outer->sp < sp || !read_at(&address, sizeof(address), outer->sp))
-		return false;
-	if (!outer->unreturned)
-		return is_trampoline(address);
-	return is_still_there(outer->sp, outer->return_address) &&
-	       outer->record.api == API_ncclBcast && api == API_ncclBroadcast;
-}
-
 /* -- Slots ------------------------------------------------------------------------------------ */
-
-static __always_inline void read_words(struct words *words, struct pt_regs *regs, bool stack)
-{
-	words->at[NONE] = 0;
-	words->at[BYTE] = 0; /* ncclInt8 */
-	words->at[1] = ARGUMENT_1(regs);
-	words->at[2] = ARGUMENT_2(regs);
-	words->at[3] = ARGUMENT_3(regs);
-	words->at[4] = ARGUMENT_4(regs);
-	words->at[5] = ARGUMENT_5(regs);
-	words->at[6] = ARGUMENT_6(regs);
-	if (stack)
-		read_user(&words->at[8], 8 * sizeof(__u64), (void *)(regs->sp + 8));
-}
 
 static __always_inline __u64 slot(const struct words *words, __u8 source)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Programs that user space runs when it wants to know what has not been told yet: kernel/tellers.py. */
+/* Programs that user space runs when it wants to know what has not been reported yet: families/profiles/discover/unsent.py. */
 #ifndef OTELGPU_ASKING_H
 #define OTELGPU_ASKING_H
 

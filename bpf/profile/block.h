@@ -2,8 +2,8 @@
 /*
  * Requests to block devices: from when a thread in scope makes one until it is done.
  *
- * What the kernel writes back by itself, its own threads ask for: it is nobody's, and not told. Where a kernel does
- * not tell of requests as they are made (before Linux 6.5), they begin as they are given to the driver.
+ * What the kernel writes back by itself, its own threads ask for: it is nobody's, and not reported. Where a kernel does
+ * not report of requests as they are made (before Linux 6.5), they begin as they are given to the driver.
  */
 #ifndef OTELGPU_BLOCK_H
 #define OTELGPU_BLOCK_H

@@ -11,11 +11,6 @@
 #include "../lib/call_stacks.h"
 #include "stack.h"
 
-static __always_inline __u64 call_number(__u32 family, __u32 api)
-{
-	return (__u64)(family + 1) << 32 | api;
-}
-
 static __always_inline int take_call_stack(struct pt_regs *regs)
 {
 	struct call_stack *stacks = this_call_stack(false);
@@ -27,7 +22,9 @@ static __always_inline int take_call_stack(struct pt_regs *regs)
 
 	if (!stacks)
 		return 0;
-	family = stacks->family & (CALL_FAMILIES - 1);
+	family = stacks->family;
+	if (family >= CALL_FAMILIES)
+		return 0;
 	asked = &stacks->of[family];
 	stack = take_stack(regs, regs, who, LEVEL_TASK);
 	sample = begin_sample(PROFILE_CALL, who, asked->began_ns, asked->began_ns);
@@ -36,7 +33,7 @@ static __always_inline int take_call_stack(struct pt_regs *regs)
 	sample->stack = stack;
 	sample->value = asked->value;
 	sample->bytes = asked->bytes;
-	sample->other = call_number(family, asked->api);
+	sample->other = CALL_NUMBER(family, asked->api);
 	/* Last thing before the call itself, whose time begins here. */
 	if (!asked->fixed) {
 		asked->start_ns = bpf_ktime_get_ns();
@@ -61,7 +58,7 @@ int call_stack_in_session(struct pt_regs *regs)
 	return take_call_stack(regs);
 }
 
-/* otelgpu_call_began(start, kind, function) of otelgpu/inject/recording.c. */
+/* otelgpu_call_began(start, kind, CALL_NUMBER(…)) of otelgpu/inject/recording.c. */
 SEC("uprobe/libotelgpu_inject:otelgpu_call_began")
 int call_in_process(struct pt_regs *regs)
 {
@@ -79,7 +76,7 @@ int call_in_process(struct pt_regs *regs)
 		return 0;
 	sample->stack = stack;
 	sample->value = 1;
-	sample->other = call_number(CALL_CUDA, (__u16)ARGUMENT_3(regs));
+	sample->other = ARGUMENT_3(regs);
 	submit(sample);
 	return 0;
 }

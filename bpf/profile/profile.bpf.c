@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Family profile: where threads are and what they wait for, by stack. One header for each subject; which of its
- * programs are loaded is decided by the first word of their names (otelgpu/kernel/profiling.py).
+ * programs are loaded is decided by the first word of their names (otelgpu/families/profiles/discover/programs.py).
  */
 #include "cpu.h"
 #include "waits.h"

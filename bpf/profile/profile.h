@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Records of family profile: samples, which name a stack by number, and stacks, each told once.
+ * Records of family profile: samples, which name a stack by number, and stacks, each reported once.
  * Samples of all kinds are one struct, so that a ring full of them is one numpy array.
  */
 #ifndef OTELGPU_PROFILE_H
@@ -98,7 +98,7 @@ enum stack_end {
 #define PYTHON_ENTRY		 (1ull << 32)
 
 /*
- * A stack in parts, told before the first sample under it and again after user space has asked for it. Its words are
+ * A stack in parts, reported before the first sample under it and again after user space has asked for it. Its words are
  * `kernel` addresses, then `user` addresses (the leaf first; callers are return addresses), then two words
  * for each of `python` frames (address of the code object, instruction and flags), the leaf first.
  */

@@ -3,7 +3,7 @@
  * The Python frames of the current thread, as CPython 3.9 to 3.14 keep them (without free threading).
  *
  * User space says of each process where its interpreter's state lies and how that version lays its structures out
- * (otelgpu/discover/interpreters.py, otelgpu/layout/cpython.py). A thread's state is the one whose thread_id is the
+ * (otelgpu/families/profiles/discover/interpreters.py, otelgpu/families/profiles/python/layout.py). A thread's state is the one whose thread_id is the
  * thread pointer (pthread_self() of glibc and musl); it is looked for once and then checked at each use.
  *
  * A thread of the process that has no state, or none of whose frames run, has no Python frames: that is no loss.
@@ -235,7 +235,7 @@ static __always_inline struct python_thread *thread_of(const struct python_proce
 
 /*
  * Behind the longest stack there is room: for one frame that is read, and for how far the walk is. That is the
- * address of the frame to look at, and both words of the one before, which is not told yet.
+ * address of the frame to look at, and both words of the one before, which is not reported yet.
  */
 #define PYTHON_FRAME_AT	   (STACK_WORDS - 16)
 #define PYTHON_FRAME_BYTES 128
@@ -271,7 +271,7 @@ static __always_inline __u32 frame_instruction(const struct python_process *proc
 }
 
 /* The frame before, if there is one, with `flags`; false where there is no room. */
-static __always_inline bool tell_python_frame(struct stack *stack, __u64 flags)
+static __always_inline bool report_python_frame(struct stack *stack, __u64 flags)
 {
 	if (stack->python >= MAX_PYTHON_FRAMES || stack->count > PYTHON_ROOM - 2) {
 		stack->end = STACK_TOO_DEEP;
@@ -302,10 +302,10 @@ __attribute__((noinline)) int walk_python_frame(const struct python_process *pro
 	}
 	owner = frame_byte(stack, process->owner);
 	if (process->frames == PYTHON_FRAMES_SHIMS && owner >= PYTHON_OWNER_SHIM) {
-		if (owner == PYTHON_OWNER_SHIM && !tell_python_frame(stack, PYTHON_ENTRY))
+		if (owner == PYTHON_OWNER_SHIM && !report_python_frame(stack, PYTHON_ENTRY))
 			return 1;
 	} else {
-		if (stack->words[PYTHON_CODE] && !tell_python_frame(stack, 0))
+		if (stack->words[PYTHON_CODE] && !report_python_frame(stack, 0))
 			return 1;
 		code = PYTHON_POINTER(frame_word(stack, process->code));
 		if (!code) {
@@ -363,17 +363,17 @@ __attribute__((noinline)) int walk_python_state(const struct python_process *pro
 		before = frame_before_begun(process, state);
 	if (before) {
 		stack->words[PYTHON_NEXT] = before;
-		tell_python_frame(stack, PYTHON_ENTRY); /* the evaluation that begins */
+		report_python_frame(stack, PYTHON_ENTRY); /* the evaluation that begins */
 	}
 	for (int i = 0; i < PYTHON_STEPS; i++)
 		if (walk_python_frame(process, stack))
 			break;
 	if (stack->words[PYTHON_CODE])
-		tell_python_frame(stack, 0);
+		report_python_frame(stack, 0);
 	return stack->end != STACK_COMPLETE;
 }
 
-/* The innermost frames, by which it is told where a thread is. */
+/* The innermost frames, by which it is said where a thread is. */
 #define PYTHON_PLACE_FRAMES 4
 
 /* One frame into `stack->hash`, and on to the next. 1: there is none. */
@@ -393,7 +393,7 @@ static __always_inline int place_in_frame(const struct python_process *process, 
 	return 0;
 }
 
-/* How much of where a thread is in Python its place tells. */
+/* How much of where a thread is in Python its place reports. */
 enum python_place {
 	PYTHON_PLACE_NONE = 0, /* it runs none */
 	PYTHON_PLACE_ALL = 1,
@@ -430,7 +430,7 @@ __attribute__((noinline)) int place_in_python(struct stack *stack)
 
 /*
  * Appends the frames to the stack's words: to be called when the native ones are there. An evaluation that has just
- * begun and runs no function yet is told as a frame of code 0.
+ * begun and runs no function yet is reported as a frame of code 0.
  */
 __attribute__((noinline)) int walk_python(struct stack *stack)
 {

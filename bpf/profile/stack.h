@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The stack of the current thread: taken, numbered, and told to user space once.
+ * The stack of the current thread: taken, numbered, and reported to user space once.
  *
  * Its number is a hash of the process and all its words, so that equal stacks are one on all CPUs without a table
- * that could be full. Whether it was told lately is in a table, which may forget: it is told again then.
+ * that could be full. Whether it was reported lately is in a table, which may forget: it is reported again then.
  */
 #ifndef OTELGPU_STACK_H
 #define OTELGPU_STACK_H
@@ -11,7 +11,7 @@
 #include "profile.h"
 #include "../lib/emit.h"
 
-/* Told again after this long: who reads may have forgotten it. */
+/* Reported again after this long: who reads may have forgotten it. */
 const volatile __u64 stack_again_ns = 60000000000ULL;
 
 /* -- What a stack is put together in -------------------------------------------------------------------- */
@@ -80,13 +80,13 @@ struct {
 	__type(value, struct stack);
 } stack_of_cpu SEC(".maps");
 
-/* Number of a stack -> when it was told last. Forgets those that were used least lately. */
+/* Number of a stack -> when it was reported last. Forgets those that were used least lately. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 32768);
 	__type(key, __u64);
 	__type(value, __u64);
-} told_stacks SEC(".maps");
+} reported_stacks SEC(".maps");
 
 static __always_inline struct stack *stack_at(enum stack_level level)
 {
@@ -190,10 +190,10 @@ static __always_inline void take_pointed(void *ctx, struct stack *stack)
 		stack->end = STACK_UNREADABLE;
 }
 
-/* -- Telling -------------------------------------------------------------------------------------------- */
+/* -- SignalSettings -------------------------------------------------------------------------------------------- */
 
-/* One part; 0: told. Of its own for the verifier. */
-__attribute__((noinline)) int tell_part(struct stack *stack, __u32 number)
+/* One part; 0: reported. Of its own for the verifier. */
+__attribute__((noinline)) int report_part(struct stack *stack, __u32 number)
 {
 	struct profile_stack *record;
 	__u64 part = number, now = bpf_ktime_get_ns();
@@ -223,26 +223,27 @@ __attribute__((noinline)) int tell_part(struct stack *stack, __u32 number)
 	return 0;
 }
 
-/* All parts, unless they were told lately. Of its own for the verifier. */
-__attribute__((noinline)) int tell_stack(struct stack *stack)
+/* All parts, unless they were reported lately. Of its own for the verifier. */
+__attribute__((noinline)) int report_stack(struct stack *stack)
 {
-	__u64 now = bpf_ktime_get_ns(), number, *told;
+	__u64 now = bpf_ktime_get_ns(), number, *reported;
 
 	if (!stack)
 		return 0;
 	number = stack->hash;
-	told = bpf_map_lookup_elem(&told_stacks, &number);
-	if (told && now - *told < stack_again_ns)
+	reported = bpf_map_lookup_elem(&reported_stacks, &number);
+	if (reported && now - *reported < stack_again_ns)
 		return 0;
 	for (__u32 part = 0; part < STACK_PARTS; part++) {
 		if (part * STACK_PART_WORDS >= stack->count)
 			break;
-		if (tell_part(stack, part)) {
-			bpf_map_delete_elem(&told_stacks, &number); /* at its next sight, then */
+		if (report_part(stack, part)) {
+			bpf_map_delete_elem(&reported_stacks,
+					    &number); /* at its next sight, then */
 			return 0;
 		}
 	}
-	bpf_map_update_elem(&told_stacks, &number, &now, BPF_ANY);
+	bpf_map_update_elem(&reported_stacks, &number, &now, BPF_ANY);
 	return 0;
 }
 
@@ -261,7 +262,7 @@ __attribute__((noinline)) int finish_stack(struct stack *stack)
 		stack->hash = 1;
 	if (stack->end)
 		count(COUNTER_STACK_TOO_DEEP - STACK_TOO_DEEP + stack->end);
-	return tell_stack(stack);
+	return report_stack(stack);
 }
 
 /*
@@ -311,11 +312,11 @@ static __always_inline __u64 take_stack(void *ctx, struct pt_regs *regs, struct 
 }
 
 /* Whether user space has the words of a stack, and will keep them for a while. */
-static __always_inline bool is_told(__u64 number)
+static __always_inline bool is_reported(__u64 number)
 {
-	__u64 *told = bpf_map_lookup_elem(&told_stacks, &number);
+	__u64 *reported = bpf_map_lookup_elem(&reported_stacks, &number);
 
-	return told && bpf_ktime_get_ns() - *told < stack_again_ns;
+	return reported && bpf_ktime_get_ns() - *reported < stack_again_ns;
 }
 
 /* -- Samples -------------------------------------------------------------------------------------------- */

@@ -2,8 +2,8 @@
 /*
  * System calls: how many and how long, all of them; under which stack, of some.
  *
- * A slow call is told by itself. Quick ones are added up by process and number, and told all together by one call
- * whose stack is taken for them: the first few each, later one in n/64 (n: since they were last told in full), so
+ * A slow call is reported by itself. Quick ones are added up by process and number, and reported all together by one call
+ * whose stack is taken for them: the first few each, later one in n/64 (n: since they were last reported in full), so
  * that a million make a thousand samples. Sums of value and calls are exact at all times that user space asks for
  * what is left; how quick calls divide among stacks is as those samples say.
  */
@@ -14,7 +14,7 @@
 #include "stack.h"
 #include <bpf/bpf_tracing.h>
 
-const volatile __u64 syscall_slow_ns = 1000000; /* a call as long as this is told by itself */
+const volatile __u64 syscall_slow_ns = 1000000; /* a call as long as this is reported by itself */
 
 #define SYSCALL_KEYS   32768
 #define SAMPLES_SHIFT  6	  /* one in n/64 */
@@ -57,8 +57,8 @@ struct {
 	__type(value, struct syscall_sum);
 } syscall_sums SEC(".maps");
 
-static __always_inline bool tell_syscalls(struct identity who, __u64 stack, __u32 number,
-					  __u64 calls, __u64 total_ns, __u64 start_ns, __u64 now)
+static __always_inline bool report_syscalls(struct identity who, __u64 stack, __u32 number,
+					    __u64 calls, __u64 total_ns, __u64 start_ns, __u64 now)
 {
 	struct profile_sample *sample = begin_sample(PROFILE_SYSCALL, who, start_ns, now);
 
@@ -80,7 +80,7 @@ static __always_inline __u64 take_sum(struct syscall_sum *sum, __u64 *total_ns)
 	return __sync_lock_test_and_set(&sum->calls, 0);
 }
 
-/* They could not be told: by the next sample, then. */
+/* They could not be reported: by the next sample, then. */
 static __always_inline void give_back(struct syscall_sum *sum, __u64 calls, __u64 total_ns)
 {
 	__sync_fetch_and_add(&sum->total_ns, total_ns);
@@ -140,7 +140,7 @@ int BPF_PROG(syscall_exit, struct pt_regs *regs, long result)
 	if (now - start_ns >= syscall_slow_ns) {
 		__u64 stack = take_stack(ctx, NULL, who, LEVEL_TASK);
 
-		tell_syscalls(who, stack, call->number, 1, now - start_ns, start_ns, now);
+		report_syscalls(who, stack, call->number, 1, now - start_ns, start_ns, now);
 		return 0;
 	}
 	key.tgid = who.tgid;
@@ -148,7 +148,7 @@ int BPF_PROG(syscall_exit, struct pt_regs *regs, long result)
 	sum = sum_of(&key);
 	if (!sum) {
 		count(COUNTER_SYSCALL_TABLE_FULL);
-		tell_syscalls(who, 0, call->number, 1, now - start_ns, start_ns, now);
+		report_syscalls(who, 0, call->number, 1, now - start_ns, start_ns, now);
 		return 0;
 	}
 	__sync_fetch_and_add(&sum->total_ns, now - start_ns);
@@ -159,13 +159,13 @@ int BPF_PROG(syscall_exit, struct pt_regs *regs, long result)
 	if (calls) {
 		__u64 stack = take_stack(ctx, NULL, who, LEVEL_TASK);
 
-		if (!tell_syscalls(who, stack, call->number, calls, total_ns, start_ns, now))
+		if (!report_syscalls(who, stack, call->number, calls, total_ns, start_ns, now))
 			give_back(sum, calls, total_ns);
 	}
 	return 0;
 }
 
-static long tell_rest(void *map, const void *at, void *value, void *context)
+static long report_rest(void *map, const void *at, void *value, void *context)
 {
 	const struct syscall_key *key = at;
 	__u64 total_ns, calls, now = bpf_ktime_get_ns();
@@ -200,12 +200,12 @@ static long tell_rest(void *map, const void *at, void *value, void *context)
 	return 0;
 }
 
-/* Asked for by user space: calls that no sample stands for yet are told, without a stack and a thread. */
+/* Asked for by user space: calls that no sample stands for yet are reported, without a stack and a thread. */
 SEC("iter/task")
-int syscall_tell(struct iterated_task *at)
+int syscall_report(struct iterated_task *at)
 {
 	if (!at->task) /* after the last one */
-		bpf_for_each_map_elem(&syscall_sums, tell_rest, NULL, 0);
+		bpf_for_each_map_elem(&syscall_sums, report_rest, NULL, 0);
 	return 0;
 }
 

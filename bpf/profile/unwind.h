@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * From one native frame of user space to its caller, by tables that user space makes of .eh_frame
- * (otelgpu/discover/unwind_tables.py), and by frame pointers where there is none.
+ * (otelgpu/families/profiles/discover/unwind_tables.py), and by frame pointers where there is none.
  *
  * A process has mappings, sorted by address; each names a file; a file has rows, sorted by address, which say how the
  * caller's registers are found. Included by stack.h, after struct stack.
@@ -224,7 +224,7 @@ static __always_inline enum step by_frame_pointer(struct stack *stack, __u8 why)
 {
 	__u64 frame[2] = {};
 
-	/* Where no code of a file has a table, the outermost frame is told by its frame pointer only. */
+	/* Where no code of a file has a table, the outermost frame is reported by its frame pointer only. */
 	if (!stack->bp && stack->pointed && why == STACK_NO_TABLE && stack->doubt == STACK_NO_TABLE)
 		return STEP_ENDED;
 	if (!stack->doubt && why != STACK_UNMAPPED)

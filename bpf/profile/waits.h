@@ -3,7 +3,7 @@
  * Time off the CPU: who left it under which stack, when it was back, and who woke it.
  *
  * The stack is taken as a thread leaves, for nothing runs in its name when it comes back: at sched_switch the
- * current thread is the one that leaves, and memory of another's user space cannot be read. What is told when it is
+ * current thread is the one that leaves, and memory of another's user space cannot be read. What is said when it is
  * back, from the context of the thread before it, was therefore put together when it left.
  */
 #ifndef OTELGPU_WAITS_H
@@ -51,12 +51,12 @@ struct wait {
 	__u32 waker;		 /* thread; 0: an interrupt, or unknown */
 	__u8 state;		 /* enum profile_state */
 	__u8 assumed;		 /* the stack is that of an earlier wait, and may be another */
-	__u8 resumed; /* it goes on with the one before; told when that is known to have ended */
+	__u8 resumed; /* it goes on with the one before; said when that is known to have ended */
 	__u8 reserved;
-	__u64 begun_ns;	 /* of one that goes on: when the part that is not told began ... */
-	__u64 untold_ns; /* ... and how long it waited in that; 0: there is none */
-	__u64 back_ns;	 /* on a CPU since */
-	__u64 registers; /* where it left from: a hash; 0: that says nothing */
+	__u64 begun_ns;	     /* of one that goes on: when the part that is not reported began ... */
+	__u64 unreported_ns; /* ... and how long it waited in that; 0: there is none */
+	__u64 back_ns;	     /* on a CPU since */
+	__u64 registers;     /* where it left from: a hash; 0: that says nothing */
 	struct budget budget;
 	struct seen_place seen[PLACES];
 };
@@ -75,7 +75,7 @@ struct {
  * the system call, the thread's state and the innermost Python frames; of who is preempted in user space the frames
  * alone. Callers of Python frames further out may be others by then; as places are walked again as often as a CPU has
  * time for, they have their shares of the waits, as of any time that is sampled. Where no Python runs registers say
- * too little: only a thread that has had its walks is taken to be where it was. A wait that is told under a stack of
+ * too little: only a thread that has had its walks is taken to be where it was. A wait that is reported under a stack of
  * which some of this is assumed is counted.
  */
 #define WALKS	      8 /* of a thread, in this time, whatever it runs */
@@ -188,7 +188,7 @@ static __always_inline __u64 stack_of_wait(void *ctx, struct wait *wait, __u64 r
 
 /*
  * Who waits for a lock with a limit tries again and again (CPython's interpreter lock: every 5 ms): that is one wait,
- * with no more between its parts than this. It is told in parts, for others want to know of it meanwhile.
+ * with no more between its parts than this. It is reported in parts, for others want to know of it meanwhile.
  */
 #define RESUMED_NS 100000ULL
 #define PART_NS	   100000000ULL
@@ -219,7 +219,7 @@ static __always_inline enum profile_state state_of(bool preempted, __u32 state)
 /*
  * Whether the current thread does this itself, in a system call: an interrupt runs in whichever thread's name. One
  * that came upon the kernel has a stack of its own, where the context then lies; one that came upon user space left
- * registers that are no system call's. (Where the kernel counts its interrupts cannot be told from here.)
+ * registers that are no system call's. (Where the kernel counts its interrupts cannot be distinguished from here.)
  */
 static __always_inline bool is_own_doing(const void *ctx)
 {
@@ -235,10 +235,10 @@ static __always_inline bool is_own_doing(const void *ctx)
 
 /*
  * The wait of `task` from `since_ns` to `until_ns`, `waited_ns` of which it was off the CPU, and which ended if it
- * `returned`. Nothing of the current thread is told.
+ * `returned`. Nothing of the current thread is reported.
  */
-static __always_inline void tell_wait(struct task_struct *task, struct wait *wait, __u64 since_ns,
-				      __u64 until_ns, __u64 waited_ns, bool returned)
+static __always_inline void report_wait(struct task_struct *task, struct wait *wait, __u64 since_ns,
+					__u64 until_ns, __u64 waited_ns, bool returned)
 {
 	struct profile_sample *sample;
 
@@ -260,21 +260,21 @@ static __always_inline void tell_wait(struct task_struct *task, struct wait *wai
 		count(COUNTER_WAIT_STACK_ASSUMED);
 	bpf_core_read_str(sample->name, sizeof(sample->name), &task->comm);
 	submit(sample);
-	if (is_told(wait->stack))
+	if (is_reported(wait->stack))
 		return;
-	wait->registers = 0; /* it is walked again, and told with that */
+	wait->registers = 0; /* it is walked again, and reported with that */
 	for (int i = 0; i < PLACES; i++)
 		if (wait->seen[i].stack == wait->stack)
 			wait->seen[i].place = 0;
 }
 
-/* What is left to be told of a wait that went on, and has ended. */
-static __always_inline void tell_ended(struct task_struct *task, struct wait *wait)
+/* What is left to be reported of a wait that went on, and has ended. */
+static __always_inline void report_ended(struct task_struct *task, struct wait *wait)
 {
-	__u64 waited_ns = __sync_lock_test_and_set(&wait->untold_ns, 0);
+	__u64 waited_ns = __sync_lock_test_and_set(&wait->unreported_ns, 0);
 
 	if (waited_ns)
-		tell_wait(task, wait, wait->begun_ns, wait->back_ns, waited_ns, true);
+		report_wait(task, wait, wait->begun_ns, wait->back_ns, waited_ns, true);
 }
 
 static __always_inline void leave(void *ctx, struct task_struct *task, bool preempted)
@@ -288,7 +288,7 @@ static __always_inline void leave(void *ctx, struct task_struct *task, bool pree
 	if (state & TASK_DEAD) {
 		wait = bpf_task_storage_get(&waits, task, NULL, 0);
 		if (wait)
-			tell_ended(task, wait);
+			report_ended(task, wait);
 		return;
 	}
 	if (!in_scope(&who) || is_kernel_thread())
@@ -302,8 +302,8 @@ static __always_inline void leave(void *ctx, struct task_struct *task, bool pree
 	registers = place_by_registers(how);
 	wait->resumed = goes_on(wait, registers, now);
 	if (!wait->resumed || now - wait->begun_ns >= PART_NS)
-		tell_ended(task, wait);
-	if (!wait->untold_ns)
+		report_ended(task, wait);
+	if (!wait->unreported_ns)
 		wait->begun_ns = now;
 	if (!wait->resumed) {
 		fill_head(&wait->head, PROFILE_OFF_CPU, who, now, now);
@@ -330,9 +330,9 @@ static __always_inline void come_back(struct task_struct *task)
 	if (now - since_ns < offcpu_least_ns)
 		return;
 	if (wait->resumed)
-		__sync_fetch_and_add(&wait->untold_ns, now - since_ns);
+		__sync_fetch_and_add(&wait->unreported_ns, now - since_ns);
 	else
-		tell_wait(task, wait, since_ns, now, now - since_ns, true);
+		report_wait(task, wait, since_ns, now, now - since_ns, true);
 }
 
 SEC("tp_btf/sched_switch")
@@ -374,9 +374,9 @@ int BPF_PROG(waker_sample, struct task_struct *task)
 	return 0;
 }
 
-/* Asked for by user space: waits that last are told so far, and go on from now. */
+/* Asked for by user space: waits that last are reported so far, and go on from now. */
 SEC("iter/task")
-int offcpu_tell(struct iterated_task *at)
+int offcpu_report(struct iterated_task *at)
 {
 	struct task_struct *task = at->task;
 	__u64 since_ns, now = bpf_ktime_get_ns();
@@ -389,17 +389,17 @@ int offcpu_tell(struct iterated_task *at)
 		return 0;
 	since_ns = wait->since_ns;
 	if (!since_ns || now < since_ns || now - since_ns < offcpu_least_ns) {
-		tell_ended(task, wait);
+		report_ended(task, wait);
 		wait->begun_ns = since_ns ? since_ns : now;
 		return 0;
 	}
-	/* It may come back at this moment: one of us tells it. */
+	/* It may come back at this moment: one of us says it. */
 	if (__sync_val_compare_and_swap(&wait->since_ns, since_ns, now) == since_ns) {
 		__u64 begun_ns = wait->resumed ? wait->begun_ns : since_ns;
-		__u64 before_ns = __sync_lock_test_and_set(&wait->untold_ns, 0);
+		__u64 before_ns = __sync_lock_test_and_set(&wait->unreported_ns, 0);
 
 		wait->begun_ns = now;
-		tell_wait(task, wait, begun_ns, now, before_ns + now - since_ns, false);
+		report_wait(task, wait, begun_ns, now, before_ns + now - since_ns, false);
 	}
 	return 0;
 }

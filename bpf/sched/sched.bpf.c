@@ -118,7 +118,7 @@ static __always_inline bool is_long(__u64 limit, __u32 operation, __u64 now)
 	if ((operation & FUTEX_COMMAND) == FUTEX_WAIT)
 		return ns >= IDLE_AT_LEAST_NS; /* relative */
 	if (operation & FUTEX_CLOCK_REALTIME || (__u64)until.seconds > ABSOLUTE_BEYOND_S)
-		return false; /* no clock here tells how long that is */
+		return false; /* no clock here says how long that is */
 	return ns >= now + IDLE_AT_LEAST_NS;
 }
 
@@ -225,7 +225,7 @@ int exit_futex(struct syscall_exit *call)
 		return 0;
 	if (state->waking) {
 		state->waking = 0;
-		/* Told after the wake-up, which is what it ends with for those it woke. */
+		/* Reported after the wake-up, which is what it ends with for those it woke. */
 		if (state->engaged && in_scope(&who)) {
 			state->engaged = 0;
 			emit_handoff(who, state, SCHED_SIGNALLED, bpf_ktime_get_ns());

@@ -13,7 +13,8 @@ enum sched_kind {
 enum sched_event {
 	SCHED_WOKEN = 1,     /* another thread of its process ended its idle wait */
 	SCHED_TIMED_OUT = 2, /* its idle wait ended by itself */
-	SCHED_SIGNALLED = 3, /* it told another thread something: what it was given may be done */
+	SCHED_SIGNALLED =
+		3, /* it reported another thread something: what it was given may be done */
 	SCHED_MADE =
 		4, /* it made a semaphore that one thread at a time may take: a lock, a result */
 	SCHED_AWAITS = 5, /* its idle wait begins, for the last one that it made itself */
@@ -22,7 +23,7 @@ enum sched_event {
 /*
  * head.tid is the worker; head.time_ns when it was woken, gave up waiting or
  * signalled. Only the first SCHED_TIMED_OUT or SCHED_SIGNALLED after a
- * SCHED_WOKEN is told. SCHED_AWAITS has the time that SCHED_WOKEN calls idle_ns.
+ * SCHED_WOKEN is reported. SCHED_AWAITS has the time that SCHED_WOKEN calls idle_ns.
  */
 struct sched_handoff {
 	struct record_head head;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Family torch: PyTorch's caching allocators. Totals are kept in a map; single allocations and frees are told only
+ * Family torch: PyTorch's caching allocators. Totals are kept in a map; single allocations and frees are reported only
  * where a profile of memory is taken, and there each allocation's stack too (bpf/lib/call_stacks.h).
  *
  * The allocator holds its device's lock while it reports, so that reports of one device are in order.
@@ -13,6 +13,7 @@
 RECORD(torch_memory);
 RECORD(torch_levels);
 ENUM(torch_kind);
+ENUM(call_family);
 
 #define TORCH_DEVICES 4096
 #define LARGEST_SIZE  (1ull << 48) /* more than there are addresses */
@@ -44,7 +45,7 @@ static __always_inline struct torch_totals *totals_of(__u32 tgid, __u16 device)
 
 static __always_inline void see_levels(struct torch_totals *totals, __u64 allocated, __u64 reserved)
 {
-	if (allocated == TORCH_UNTOLD || reserved == TORCH_UNTOLD)
+	if (allocated == TORCH_UNREPORTED || reserved == TORCH_UNREPORTED)
 		return;
 	totals->allocated = allocated;
 	totals->reserved = reserved;
@@ -56,7 +57,7 @@ static __always_inline void see_levels(struct torch_totals *totals, __u64 alloca
 
 static __always_inline bool can_be_total(__u64 bytes)
 {
-	return bytes <= LARGEST_SIZE || bytes == TORCH_UNTOLD;
+	return bytes <= LARGEST_SIZE || bytes == TORCH_UNREPORTED;
 }
 
 /* What cannot be a number of bytes: nothing of that report is believed. */
@@ -73,8 +74,8 @@ static __always_inline void add(__u64 *to, __u64 amount)
 	__sync_fetch_and_add(to, amount);
 }
 
-static __always_inline int tell_memory(struct identity who, __u64 address, __s64 bytes,
-				       __u64 allocated, __u64 reserved, __u16 device)
+static __always_inline int report_memory(struct identity who, __u64 address, __s64 bytes,
+					 __u64 allocated, __u64 reserved, __u16 device)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct torch_memory *record = EMIT_BEGIN(torch_memory, TORCH_MEMORY, who, now, now);
@@ -89,7 +90,7 @@ static __always_inline int tell_memory(struct identity who, __u64 address, __s64
 	submit(record);
 	if (bytes < 0) /* it is booked under the stack of what it frees */
 		return 0;
-	return ask_for_stack(CALL_TORCH, 0, now, bytes, true, 0);
+	return ask_for_stack(CALL_FAMILY, 0, now, bytes, true, 0);
 }
 
 static __always_inline int see_memory(struct pt_regs *regs)
@@ -113,7 +114,7 @@ static __always_inline int see_memory(struct pt_regs *regs)
 	}
 	if (!wants_stack(STACK_TENSORS))
 		return 0;
-	return tell_memory(who, ARGUMENT_1(regs), bytes, allocated, reserved, device);
+	return report_memory(who, ARGUMENT_1(regs), bytes, allocated, reserved, device);
 }
 
 /*

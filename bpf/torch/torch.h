@@ -20,7 +20,10 @@ enum torch_kind {
 #define TORCH_DEVICE(value)	 ((__u16)(value))
 #define TORCH_DEVICE_TYPE(value) ((value)&0xff)
 #define TORCH_CPU		 0
-#define TORCH_UNTOLD		 (~0ull) /* in place of a total: the allocator keeps none */
+#define TORCH_UNREPORTED	 (~0ull) /* in place of a total: the allocator keeps none */
+
+/* Whose calls they are, in samples of a profile: lib/call_stacks.h. */
+enum call_family { CALL_FAMILY = 4 };
 
 /* One allocation (bytes > 0) or free (bytes < 0). The totals are those after it. */
 struct torch_memory {

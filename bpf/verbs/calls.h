@@ -6,7 +6,7 @@
  *
  * ibv_reg_mr and ibv_reg_mr_iova jump to ibv_reg_mr_iova2 since rdma-core 28, rdma_create_qp calls
  * rdma_create_qp_ex, which calls ibv_create_qp: of calls within one another that make the same, the outermost
- * counts (see is_part_of()).
+ * counts (see is_part_of() in control.h).
  *
  * Signatures: infiniband/verbs.h, infiniband/mlx5dv.h and rdma/rdma_cma.h of rdma-core 28 to 64.
  */
@@ -106,7 +106,5 @@ enum verbs_api {
 
 #define SHAPE_OF(symbol, shape) [API_##symbol] = SHAPE_##shape,
 #define API_CALLS		API_post_send /* those that have a shape come first */
-
-#define NAME(symbol, ...) #symbol ","
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The control path: calls that make, change and end things, each told when it returns. */
+/* The control path: calls that make, change and end things, each said when it returns. */
 #ifndef OTELGPU_VERBS_CONTROL_H
 #define OTELGPU_VERBS_CONTROL_H
 
@@ -11,16 +11,15 @@
 
 /* A call that a thread is inside of. */
 struct call {
-	__u64 sp; /* at entry: where the return address is */
+	struct open_call open;
 	__u64 time_ns;
 	__u64 arguments[ARGUMENTS];
 	__u64 context; /* of what the call ends: it cannot be read afterwards */
 	__u64 address;
 	__u64 bytes;
 	__u32 number;
-	__u16 api;
 	__u8 shape;
-	__u8 reserved;
+	__u8 reserved[3];
 };
 
 /*
@@ -37,8 +36,7 @@ struct seen {
 };
 
 struct thread {
-	struct call stack[CALLS_NESTED]; /* innermost last */
-	struct call done;		 /* the one that returns */
+	struct call calls[CALLS_NESTED]; /* innermost last */
 	struct seen seen;
 	__u32 depth;
 	__u32 reserved;
@@ -52,7 +50,7 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-/* Context -> 1: its provider was told. */
+/* Context -> 1: its provider was reported. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, PROCESSES);
@@ -154,7 +152,7 @@ static __always_inline void fill_device(char *into, __u64 context)
 
 static const struct verbs_queue_pair unknown_pair = {};
 
-/* What is known of a queue pair, from its structure if it was never told of. */
+/* What is known of a queue pair, from its structure if it was never reported of. */
 static __always_inline struct verbs_queue_pair *known_pair(struct pair *pair, struct identity who,
 							   __u64 address)
 {
@@ -186,12 +184,12 @@ static __always_inline struct verbs_queue_pair *known_pair(struct pair *pair, st
 	return known;
 }
 
-static __always_inline void tell_pair(struct verbs_queue_pair *known, const struct call *call,
-				      struct identity who, __s32 status, __u64 end_ns)
+static __always_inline void report_pair(struct verbs_queue_pair *known, const struct call *call,
+					struct identity who, __s32 status, __u64 end_ns)
 {
 	fill_head(&known->head, VERBS_QUEUE_PAIR, who, call->time_ns, end_ns);
 	known->head.returned = end_ns != call->time_ns;
-	known->api = call->api;
+	known->api = (__u16)call->open.function;
 	known->status = status;
 	known->attributes = call->shape == SHAPE_PAIR_MODIFIED ? (__u32)call->arguments[2] : 0;
 	output(known, sizeof(*known));
@@ -218,7 +216,7 @@ static __always_inline void made_pair(struct seen *seen, const struct call *call
 			to->destroyed = 0;
 		}
 	}
-	tell_pair(known, call, who, 0, end_ns);
+	report_pair(known, call, who, 0, end_ns);
 }
 
 static __always_inline void modified_pair(struct seen *seen, const struct call *call,
@@ -252,10 +250,10 @@ static __always_inline void modified_pair(struct seen *seen, const struct call *
 		if (mask & CHANGES_RNR_RETRIES)
 			known->rnr_retries = change->rnr_retries;
 	}
-	tell_pair(known, call, who, status, end_ns);
+	report_pair(known, call, who, status, end_ns);
 }
 
-/* Its memory is freed: what is told is what was known. */
+/* Its memory is freed: what is reported is what was known. */
 static __always_inline void destroyed_pair(const struct call *call, struct identity who,
 					   __s32 status, __u64 end_ns)
 {
@@ -276,7 +274,7 @@ static __always_inline void destroyed_pair(const struct call *call, struct ident
 	if (!known)
 		return;
 	known->destroyed = !status;
-	tell_pair(known, call, who, status, end_ns);
+	report_pair(known, call, who, status, end_ns);
 	if (status)
 		return;
 	to = bpf_map_lookup_elem(&counted, &of);
@@ -288,8 +286,8 @@ static __always_inline void destroyed_pair(const struct call *call, struct ident
 
 /* -- Everything else ------------------------------------------------------------------------- */
 
-static __always_inline void tell_region(const struct call *call, struct identity who, __u64 region,
-					__u64 context, __s32 status, __u64 end_ns)
+static __always_inline void report_region(const struct call *call, struct identity who,
+					  __u64 region, __u64 context, __s32 status, __u64 end_ns)
 {
 	const __u64 *arguments = call->arguments;
 	struct verbs_region *record =
@@ -301,7 +299,7 @@ static __always_inline void tell_region(const struct call *call, struct identity
 	record->region = region;
 	record->context = context;
 	record->status = status;
-	record->api = call->api;
+	record->api = (__u16)call->open.function;
 	record->bytes = arguments[2];
 	switch (call->shape) {
 	case SHAPE_REGION_MADE:
@@ -326,8 +324,9 @@ static __always_inline void tell_region(const struct call *call, struct identity
 	submit(record);
 }
 
-static __always_inline void tell_object(const struct call *call, struct identity who, __u64 object,
-					__u64 context, __u64 detail, __s32 status, __u64 end_ns)
+static __always_inline void report_object(const struct call *call, struct identity who,
+					  __u64 object, __u64 context, __u64 detail, __s32 status,
+					  __u64 end_ns)
 {
 	struct verbs_object *record =
 		EMIT_BEGIN(verbs_object, VERBS_OBJECT, who, call->time_ns, end_ns);
@@ -339,7 +338,7 @@ static __always_inline void tell_object(const struct call *call, struct identity
 	record->context = context;
 	record->detail = detail;
 	record->status = status;
-	record->api = call->api;
+	record->api = (__u16)call->open.function;
 	record->removed = call->shape == SHAPE_ENDED || call->shape == SHAPE_CONTEXT_CLOSED;
 	if (call->shape != SHAPE_CONTEXT_CLOSED) /* which frees the name too */
 		fill_device(record->device, context);
@@ -350,8 +349,8 @@ static __always_inline void tell_object(const struct call *call, struct identity
 #define PAIR_EVENTS  (1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 16)
 #define OTHER_EVENTS (1 << 0 | 1 << 14 | 1 << 15 | 1 << 19) /* of queues, by their addresses too */
 
-static __always_inline void tell_event(struct seen *seen, const struct call *call,
-				       struct identity who, __s32 status, __u64 end_ns)
+static __always_inline void report_event(struct seen *seen, const struct call *call,
+					 struct identity who, __s32 status, __u64 end_ns)
 {
 	struct managed_event *managed = &seen->managed;
 	struct async_event *event = &seen->event;
@@ -362,7 +361,7 @@ static __always_inline void tell_event(struct seen *seen, const struct call *cal
 	if (!record)
 		return;
 	record->head.returned = 1;
-	record->api = call->api;
+	record->api = (__u16)call->open.function;
 	record->status = status;
 	if (status) {
 		submit(record);
@@ -416,10 +415,10 @@ static __always_inline __u32 group_of(__u8 shape)
 	return shape;
 }
 
-/* A call that began as deep in the stack or above is under way; one that jumped here is at the same place. */
-static __always_inline bool is_part_of(const struct call *outer, const struct call *call)
+/* A call inside another one (lib/calls.h) that makes the same. */
+static __always_inline bool is_part_of(const struct call *outer, __u8 shape)
 {
-	return outer->sp >= call->sp && group_of(outer->shape) == group_of(call->shape);
+	return outer && group_of(outer->shape) == group_of(shape);
 }
 
 static __always_inline struct thread *this_thread(bool create)
@@ -452,42 +451,39 @@ static __always_inline void read_before(struct seen *seen, struct call *call)
 	}
 }
 
-/* A call that has returned; where only entries are probed, one that tells at its entry what it will do. */
-__attribute__((noinline)) int tell_call(struct thread *thread, __u64 result, __u64 end_ns)
+/* A call that has returned; where only entries are probed, one that reports at its entry what it will do. */
+__attribute__((noinline)) int report_call(const struct call *call, struct seen *seen, __u64 result,
+					  __u64 end_ns)
 {
 	struct identity who = current_identity();
 	__u64 made = result, context;
 	__s32 status = (__s32)result;
-	struct seen *seen;
-	struct call *call;
 
-	if (!thread)
+	if (!call || !seen)
 		return 0;
-	call = &thread->done;
-	seen = &thread->seen;
 	switch (call->shape) {
 	case SHAPE_CONTEXT_OPENED:
 		learn_context(who, made, true);
-		tell_object(call, who, made, made, 0, made ? 0 : -1, end_ns);
+		report_object(call, who, made, made, 0, made ? 0 : -1, end_ns);
 		return 0;
 	case SHAPE_CONTEXT_CLOSED:
 		context = call->arguments[0];
-		tell_object(call, who, context, context, 0, status, end_ns);
+		report_object(call, who, context, context, 0, status, end_ns);
 		return 0;
 	case SHAPE_MADE_IN_CONTEXT:
 		context = call->arguments[0];
 		learn_context(who, context, false);
-		tell_object(call, who, made, context, (__u32)call->arguments[1], made ? 0 : -1,
-			    end_ns);
+		report_object(call, who, made, context, (__u32)call->arguments[1], made ? 0 : -1,
+			      end_ns);
 		return 0;
 	case SHAPE_MADE_IN_DOMAIN:
 		context = word_at(call->arguments[0]);
 		learn_context(who, context, false);
-		tell_object(call, who, made, context, 0, made ? 0 : -1, end_ns);
+		report_object(call, who, made, context, 0, made ? 0 : -1, end_ns);
 		return 0;
 	case SHAPE_ENDED:
 		learn_context(who, call->context, false);
-		tell_object(call, who, call->arguments[0], call->context, 0, status, end_ns);
+		report_object(call, who, call->arguments[0], call->context, 0, status, end_ns);
 		return 0;
 	case SHAPE_PAIR_MADE:
 		if (made)
@@ -513,59 +509,70 @@ __attribute__((noinline)) int tell_call(struct thread *thread, __u64 result, __u
 	case SHAPE_REGION_DMABUF:
 		context = word_at(call->arguments[0]);
 		learn_context(who, context, false);
-		tell_region(call, who, made, context, made ? 0 : -1, end_ns);
+		report_region(call, who, made, context, made ? 0 : -1, end_ns);
 		return 0;
 	case SHAPE_REGION_ENDED:
 		learn_context(who, call->context, false);
-		tell_region(call, who, call->arguments[0], call->context, status, end_ns);
+		report_region(call, who, call->arguments[0], call->context, status, end_ns);
 		return 0;
 	case SHAPE_EVENT_COMPLETION:
 	case SHAPE_EVENT_ASYNC:
 	case SHAPE_EVENT_MANAGER:
 		if (call->shape == SHAPE_EVENT_ASYNC)
 			learn_context(who, call->arguments[0], false);
-		tell_event(seen, call, who, status, end_ns);
+		report_event(seen, call, who, status, end_ns);
 		return 0;
 	case SHAPE_MANAGED:
 		context = word_at(call->arguments[0] + MANAGED_CONTEXT);
-		tell_object(call, who, word_at(call->arguments[0] + MANAGED_PAIR), context,
-			    call->arguments[0], call->api == API_rdma_destroy_qp ? 0 : status,
-			    end_ns);
+		report_object(call, who, word_at(call->arguments[0] + MANAGED_PAIR), context,
+			      call->arguments[0],
+			      call->open.function == API_rdma_destroy_qp ? 0 : status, end_ns);
 		return 0;
 	case SHAPE_QUEUE_MADE:
 		if (!made)
 			return 0;
 		read_functions(who, made, QUEUE_FUNCTIONS, API_start_poll, 2 * sizeof(__u64),
 			       VERBS_TABLE_COMPLETION_QUEUE);
-		tell_object(call, who, made, call->arguments[0], word_at(call->arguments[1]), 0,
-			    end_ns);
+		report_object(call, who, made, call->arguments[0], word_at(call->arguments[1]), 0,
+			      end_ns);
 	}
 	return 0;
 }
 
 /* Those of which something is known before they return. */
-#define TOLD_AT_ENTRY                                                              \
+#define REPORTED_AT_ENTRY                                                          \
 	(1 << SHAPE_CONTEXT_CLOSED | 1 << SHAPE_ENDED | 1 << SHAPE_PAIR_MODIFIED | \
 	 1 << SHAPE_PAIR_DESTROYED | 1 << SHAPE_REGION_ENDED | 1 << SHAPE_MANAGED)
 
-static __always_inline void enter_call(struct pt_regs *regs)
+static __always_inline int enter_call(struct pt_regs *regs, bool session)
 {
 	__u64 cookie = bpf_get_attach_cookie(regs);
-	__u32 api = (__u32)cookie, depth;
+	bool returns = returns_of(cookie);
+	__u32 api = (__u32)cookie;
+	struct open_calls calls;
 	struct thread *thread;
 	struct identity who;
 	struct call *call;
+	__u8 shape;
 
+	(void)session;
 	if (!in_scope(&who) || api >= API_CALLS)
-		return;
+		return RETURN_IGNORED;
 	thread = this_thread(true);
 	if (!thread)
-		return;
-	call = &thread->done;
-	__builtin_memset(call, 0, sizeof(*call));
-	call->sp = regs->sp;
-	call->api = (__u16)api;
-	call->shape = shapes[api];
+		return RETURN_IGNORED;
+	shape = shapes[api];
+	calls = OPEN_CALLS(thread->calls, CALLS_NESTED, thread->depth);
+	if (is_part_of(innermost_call(calls, regs->sp, api, NULL), shape))
+		return RETURN_IGNORED;
+	call = open_call(calls, regs, api, returns);
+	if (!call)
+		return RETURN_IGNORED;
+	call->shape = shape;
+	call->context = 0;
+	call->address = 0;
+	call->bytes = 0;
+	call->number = 0;
 	call->arguments[0] = ARGUMENT_1(regs);
 	call->arguments[1] = ARGUMENT_2(regs);
 	call->arguments[2] = ARGUMENT_3(regs);
@@ -574,47 +581,24 @@ static __always_inline void enter_call(struct pt_regs *regs)
 	call->arguments[5] = ARGUMENT_6(regs);
 	read_before(&thread->seen, call);
 	call->time_ns = bpf_ktime_get_ns();
-	if (entry_only || cookie & COOKIE_ENTRY_ONLY) {
-		if (TOLD_AT_ENTRY >> call->shape & 1)
-			tell_call(thread, 0, call->time_ns);
-		return;
-	}
-	depth = thread->depth;
-	for (int i = 0; i < CALLS_NESTED && depth; i++) {
-		struct call *outer = &thread->stack[(depth - 1) & (CALLS_NESTED - 1)];
-
-		if (outer->sp > call->sp || is_part_of(outer, call))
-			break;
-		count(COUNTER_CALL_ABANDONED);
-		depth--;
-	}
-	thread->depth = depth;
-	if (depth && is_part_of(&thread->stack[(depth - 1) & (CALLS_NESTED - 1)], call))
-		return;
-	if (depth >= CALLS_NESTED) {
-		count(COUNTER_CALLS_NESTED_TOO_DEEP);
-		return;
-	}
-	thread->stack[depth & (CALLS_NESTED - 1)] = *call;
-	thread->depth = depth + 1;
+	if (returns)
+		return RETURN_WANTED;
+	if (REPORTED_AT_ENTRY >> shape & 1)
+		report_call(call, &thread->seen, 0, call->time_ns);
+	return RETURN_IGNORED;
 }
 
 static __always_inline int leave_call(struct pt_regs *regs)
 {
-	__u64 end_ns = bpf_ktime_get_ns(), sp = regs->sp - sizeof(__u64);
-	__u32 api = (__u32)bpf_get_attach_cookie(regs), depth;
+	__u64 end_ns = bpf_ktime_get_ns();
+	__u32 api = (__u32)bpf_get_attach_cookie(regs);
 	struct thread *thread = this_thread(false);
 	struct call *call;
 
-	if (!thread || !thread->depth)
+	if (!thread)
 		return 0;
-	depth = thread->depth - 1;
-	call = &thread->stack[depth & (CALLS_NESTED - 1)];
-	if (call->sp != sp || call->api != api)
-		return 0; /* part of it, or entered before it was observed */
-	thread->done = *call;
-	thread->depth = depth;
-	return tell_call(thread, RESULT(regs), end_ns);
+	call = close_call(OPEN_CALLS(thread->calls, CALLS_NESTED, thread->depth), regs, api, true);
+	return call ? report_call(call, &thread->seen, RESULT(regs), end_ns) : 0;
 }
 
 #endif

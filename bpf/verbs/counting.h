@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What is counted in maps and not told call by call: by queue pair what was posted and what completed, by
+ * What is counted in maps and not reported call by call: by queue pair what was posted and what completed, by
  * process how often it was trapped for that.
  */
 #ifndef OTELGPU_VERBS_COUNTING_H
@@ -8,24 +8,19 @@
 
 #include "layouts.h"
 #include "verbs.h"
-#include "../lib/arguments.h"
-#include "../lib/emit.h"
+#include "../lib/calls.h"
 
 #define QUEUE_PAIRS 16384
 #define PROCESSES   4096
 
 /*
- * Return probes are off (they would harm the observed processes on this kernel): every post is taken to
- * succeed, what a call made is not known, and completions are not seen.
+ * Where returns are not probed (entry_only, COOKIE_ENTRY_ONLY), every post is taken to succeed, what a call made is not
+ * known, and completions are not seen.
  */
-const volatile bool entry_only = false;
-
-#define COOKIE_ENTRY_ONLY \
-	(1ULL << 32) /* in an attach cookie: the return of this one is not probed */
 
 /* The number of the window in which polls are observed too; 0: no window. Posts are timed while there is one. */
 volatile __u32 window = 0;
-/* Whether each completed work request is told, while there is a window. */
+/* Whether each completed work request is reported, while there is a window. */
 volatile __u32 transfers = 0;
 
 /* Queue pair -> what it did. Deleted by user space, which reads it last. */
@@ -58,7 +53,7 @@ struct address_key {
 	__u32 reserved;
 };
 
-/* Queue pair -> what was last told of it; deleted when it is destroyed. */
+/* Queue pair -> what was last reported of it; deleted when it is destroyed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, QUEUE_PAIRS);

@@ -7,8 +7,9 @@
 
 #define POLLED 256 /* completions of one call */
 
-static __always_inline void tell_transfer(const struct posted_key *key, const struct posted *posted,
-					  const struct completion *done, __u64 now_ns)
+static __always_inline void report_transfer(const struct posted_key *key,
+					    const struct posted *posted,
+					    const struct completion *done, __u64 now_ns)
 {
 	struct identity who = current_identity();
 	struct verbs_transfer *record;
@@ -53,7 +54,7 @@ static __always_inline void match_post(struct verbs_counted *to, const struct po
 			add(&to->latency_sum_ns, took);
 		}
 		if (transfers)
-			tell_transfer(key, known, done, now_ns);
+			report_transfer(key, known, done, now_ns);
 		known->time_ns = 0;
 	} else if (known->time_ns) {
 		known->ahead--;
@@ -108,7 +109,7 @@ __attribute__((noinline)) int take_completion(struct polling *polling, __u32 row
 	key.queue_pair = address ? *address : 0;
 	key.tgid = polling->tgid;
 	key.number = done.number;
-	/* Of a failure, the operation is not told. */
+	/* Of a failure, the operation is not reported. */
 	count_completion(&key, &done, done.status || !(done.operation & COMPLETES_RECEIVE));
 	return 1;
 }
@@ -139,40 +140,47 @@ __attribute__((noinline)) int take_extended(struct polling *polling)
 	return 0;
 }
 
-static __always_inline void enter_poll(struct pt_regs *regs)
+static __always_inline int enter_poll(struct pt_regs *regs, bool session)
 {
+	__u32 api = (__u32)bpf_get_attach_cookie(regs);
 	struct verbs_calls *called;
+	struct open_calls calls;
 	struct polling *polling;
 	struct identity who;
 	struct hot *hot;
 
+	(void)session;
 	if (!in_scope(&who))
-		return;
+		return RETURN_IGNORED;
 	hot = hot_thread(true);
 	if (!hot)
-		return;
+		return RETURN_IGNORED;
 	called = calls_of(who.tgid);
 	if (called)
 		add(&called->polls, 1);
 	polling = &hot->polling;
-	polling->sp = regs->sp;
+	calls = OPEN_CALLS(polling, 1, hot->polls_open);
+	if (innermost_call(calls, regs->sp, api, NULL))
+		return RETURN_IGNORED;
+	open_call(calls, regs, api, true);
 	polling->queue = ARGUMENT_1(regs);
 	polling->room = (__u32)ARGUMENT_2(regs);
 	polling->completions = ARGUMENT_3(regs);
-	polling->api = (__u32)bpf_get_attach_cookie(regs);
+	polling->api = api;
 	polling->tgid = who.tgid;
+	return RETURN_WANTED;
 }
 
 static __always_inline int leave_poll(struct pt_regs *regs)
 {
+	__u32 api = (__u32)bpf_get_attach_cookie(regs);
 	struct hot *hot = hot_thread(false);
 	__s32 got = (__s32)RESULT(regs);
 	struct polling *polling;
 
-	if (!hot || hot->polling.sp != regs->sp - sizeof(__u64))
+	if (!hot || !close_call(OPEN_CALLS(&hot->polling, 1, hot->polls_open), regs, api, false))
 		return 0;
 	polling = &hot->polling;
-	polling->sp = 0;
 	if (polling->api != API_poll_cq)
 		return got ? 0 : take_extended(polling);
 	if (got <= 0 || (__u32)got > polling->room)

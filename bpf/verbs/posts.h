@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What is posted. A chain of work requests is read at entry, when it is as the program wrote it; the call's
- * return tells whether all of it was taken, or what came before *bad_wr. The extended API builds a work
+ * return says whether all of it was taken, or what came before *bad_wr. The extended API builds a work
  * request by several calls, which count once wr_complete takes them.
  */
 #ifndef OTELGPU_VERBS_POSTS_H
@@ -44,7 +44,7 @@ struct walk {
 
 /* A call of the data path that a thread is inside of. */
 struct posting {
-	__u64 sp; /* at entry; 0: none */
+	struct open_call open;
 	__u64 queue;
 	__u64 first;
 	__u64 bad; /* where the first one that was not taken will be */
@@ -54,7 +54,7 @@ struct posting {
 };
 
 struct polling {
-	__u64 sp;
+	struct open_call open;
 	__u64 queue;
 	__u64 context;
 	__u64 completions;
@@ -68,8 +68,10 @@ struct hot {
 	struct walk walk;
 	struct posting posting;
 	struct polling polling;
+	__u32 posts_open; /* 0 or 1: none is made inside another */
+	__u32 polls_open;
 	__u32 posts; /* since a stack was taken */
-	__u32 posts_told;
+	__u32 posts_reported;
 };
 
 /* The kernel frees it with the thread. */
@@ -499,11 +501,11 @@ static __always_inline int ask_for_stack_of_post(struct hot *hot, __u32 api, __u
 {
 	__u32 posts = ++hot->posts;
 
-	if (hot->posts_told && posts < stack_posts_every)
+	if (hot->posts_reported && posts < stack_posts_every)
 		return 0;
 	hot->posts = 0;
-	hot->posts_told = 1;
-	return ask_for_stack_of_many(CALL_VERBS, api, bpf_ktime_get_ns(), posts, bytes);
+	hot->posts_reported = 1;
+	return ask_for_stack_of_many(CALL_FAMILY, api, bpf_ktime_get_ns(), posts, bytes);
 }
 
 static __always_inline __u64 bytes_posted(const struct sums *sums)
@@ -523,27 +525,31 @@ static __always_inline int ask_for_stack_of_batch(struct hot *hot)
 	return ask_for_stack_of_post(hot, API_wr_complete, batch ? bytes_posted(&batch->sums) : 0);
 }
 
-static __always_inline int enter_post(struct pt_regs *regs)
+static __always_inline int enter_post(struct pt_regs *regs, bool session)
 {
+	__u64 cookie = bpf_get_attach_cookie(regs);
+	bool returns = returns_of(cookie);
+	__u32 api = (__u32)cookie;
 	struct verbs_counted *known;
 	struct verbs_calls *called;
+	struct open_calls calls;
 	struct posting *posting;
 	struct identity who;
 	struct hot *hot;
-	__u64 cookie = bpf_get_attach_cookie(regs);
-	bool returns = !entry_only && !(cookie & COOKIE_ENTRY_ONLY);
-	__u32 api = (__u32)cookie;
 
+	(void)session;
 	if (!in_scope(&who))
-		return 0;
+		return RETURN_IGNORED;
 	hot = hot_thread(true);
 	if (!hot)
-		return 0;
+		return RETURN_IGNORED;
 	called = calls_of(who.tgid);
 	if (called)
 		add(&called->posts, 1);
 	posting = &hot->posting;
-	posting->sp = regs->sp;
+	calls = OPEN_CALLS(posting, 1, hot->posts_open);
+	if (innermost_call(calls, regs->sp, api, NULL))
+		return RETURN_IGNORED;
 	posting->queue = ARGUMENT_1(regs);
 	posting->first = ARGUMENT_2(regs);
 	posting->bad = ARGUMENT_3(regs);
@@ -553,15 +559,15 @@ static __always_inline int enter_post(struct pt_regs *regs)
 	if (api == API_wr_complete) {
 		int asked = wants_stack(STACK_POSTS) ? ask_for_stack_of_batch(hot) : 0;
 
-		if (!returns)
+		if (returns)
+			open_call(calls, regs, api, true);
+		else
 			finish_batch(posting, false);
 		return asked;
 	}
 	if (api != API_post_srq_recv) {
-		if (!read_user(&posting->pair, sizeof(posting->pair), (void *)posting->queue)) {
-			posting->sp = 0;
-			return 0;
-		}
+		if (!read_user(&posting->pair, sizeof(posting->pair), (void *)posting->queue))
+			return RETURN_IGNORED;
 		known = counted_of_pair(who.tgid, posting->queue, &posting->pair);
 		if (known)
 			hot->walk.signals_all = known->signals_all;
@@ -569,10 +575,10 @@ static __always_inline int enter_post(struct pt_regs *regs)
 	begin_walk(&hot->walk, posting, window && api == API_post_send ? WALK_TIMES : WALK_COUNTS);
 	hot->walk.time_ns = bpf_ktime_get_ns();
 	follow_chain(&hot->walk);
-	if (!returns) {
+	if (returns)
+		open_call(calls, regs, api, true);
+	else
 		finish_post(hot, false);
-		posting->sp = 0;
-	}
 	if (wants_stack(STACK_POSTS))
 		return ask_for_stack_of_post(hot, api, bytes_posted(&hot->walk.sums));
 	return 0;
@@ -580,12 +586,12 @@ static __always_inline int enter_post(struct pt_regs *regs)
 
 static __always_inline int leave_post(struct pt_regs *regs)
 {
+	__u32 api = (__u32)bpf_get_attach_cookie(regs);
 	struct hot *hot = hot_thread(false);
 	bool failed = (__s32)RESULT(regs) != 0;
 
-	if (!hot || hot->posting.sp != regs->sp - sizeof(__u64))
+	if (!hot || !close_call(OPEN_CALLS(&hot->posting, 1, hot->posts_open), regs, api, false))
 		return 0; /* out of scope, or entered before it was observed */
-	hot->posting.sp = 0;
 	if (hot->posting.api == API_wr_complete)
 		return finish_batch(&hot->posting, failed);
 	return finish_post(hot, failed);

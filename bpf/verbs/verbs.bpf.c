@@ -2,7 +2,7 @@
 /*
  * Family verbs: the control path by exported functions, the data path by functions of the provider, which have
  * no names. Libraries whose name does not begin with "lib" are none: user space finds where those functions
- * are (otelgpu/discover/verbs_providers.py) and when they are worth their probes.
+ * are (otelgpu/families/rdma/discover/providers.py) and when they are worth their probes.
  */
 #include "control.h"
 #include "polls.h"
@@ -20,6 +20,7 @@ ENUM(verbs_api);
 ENUM(verbs_operation);
 ENUM(verbs_table);
 ENUM(verbs_context_offset);
+ENUM(call_family);
 
 #define CONTROL                                                     \
 	"libibverbs:" VERBS_LIBRARY(NAME) ";libmlx5:" MLX5_LIBRARY( \
@@ -33,66 +34,10 @@ ENUM(verbs_context_offset);
 	"wr_set_sge_list"
 #define POLLS "verbs_polls:" PROVIDER_POLLS(NAME) "poll_cq"
 
-SEC("uprobe/" CONTROL)
-int call_entry(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	enter_call(regs);
-	return 0;
-}
-
-SEC("uretprobe/" CONTROL)
-int call_return(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	return leave_call(regs);
-}
-
-SEC("uprobe/" MAKERS)
-int maker_entry(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	enter_call(regs);
-	return 0;
-}
-
-SEC("uretprobe/" MAKERS)
-int maker_return(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	return leave_call(regs);
-}
-
-SEC("usession/" POSTS)
-int post_session(struct pt_regs *regs)
-{
-	int answer;
-
-	ON_OWN_STACK_IN_SESSION(regs);
-	if (is_return(regs))
-		return leave_post(regs);
-	answer = enter_post(regs);
-	HAND_ON_IN_SESSION(regs, answer);
-	return 0;
-}
-
-SEC("uprobe/" POSTS)
-int post_entry(struct pt_regs *regs)
-{
-	int answer;
-
-	ON_OWN_STACK(regs);
-	answer = enter_post(regs);
-	HAND_ON(regs, answer);
-	return 0;
-}
-
-SEC("uretprobe/" POSTS)
-int post_return(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	return leave_post(regs);
-}
+ENTRIES_AND_RETURNS(call, CONTROL, enter_call, leave_call)
+ENTRIES_AND_RETURNS(maker, MAKERS, enter_call, leave_call)
+CALL_PROGRAMS(post, POSTS, enter_post, leave_post)
+CALL_PROGRAMS(poll, POLLS, enter_poll, leave_poll)
 
 SEC("uprobe/" BUILDS)
 int post_built(struct pt_regs *regs)
@@ -100,31 +45,6 @@ int post_built(struct pt_regs *regs)
 	ON_OWN_STACK(regs);
 	build(regs);
 	return 0;
-}
-
-SEC("usession/" POLLS)
-int poll_session(struct pt_regs *regs)
-{
-	ON_OWN_STACK_IN_SESSION(regs);
-	if (is_return(regs))
-		return leave_poll(regs);
-	enter_poll(regs);
-	return 0;
-}
-
-SEC("uprobe/" POLLS)
-int poll_entry(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	enter_poll(regs);
-	return 0;
-}
-
-SEC("uretprobe/" POLLS)
-int poll_return(struct pt_regs *regs)
-{
-	ON_OWN_STACK(regs);
-	return leave_poll(regs);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Records of family verbs (ibverbs, rdma_cm). The control path (queue pairs, memory regions, completion
- * queues, events) is told call by call. The data path is far too hot for that: posts and completions are
+ * queues, events) is reported call by call. The data path is far too hot for that: posts and completions are
  * counted in a map by queue pair, which user space reads once a second and hands on as records of kind
- * VERBS_COUNTS; single work requests are told only while somebody asks for them.
+ * VERBS_COUNTS; single work requests are reported only while somebody asks for them.
  *
  * Offsets in the provider's and the library's structures: rdma-core 28 to 64, x86-64.
  */
@@ -19,8 +19,11 @@ enum verbs_kind {
 	VERBS_EVENT = 4,    /* struct verbs_event: of a device, completion channel or rdma_cm */
 	VERBS_COUNTS = 5,   /* struct verbs_counts: read from a map, not from the ring */
 	VERBS_TRANSFER = 6, /* struct verbs_transfer: one work request, on demand */
-	VERBS_PROVIDER = 7, /* struct verbs_provider: for user space alone, tells no fact */
+	VERBS_PROVIDER = 7, /* struct verbs_provider: for user space alone, reports no fact */
 };
+
+/* Whose calls they are, in samples of a profile: lib/call_stacks.h. */
+enum call_family { CALL_FAMILY = 3 };
 
 #define VERBS_DEVICE_BYTES 32
 

@@ -2,7 +2,7 @@
 
 Three threads, as in vLLM's EngineCoreProc: one reads and decodes requests, the main thread schedules and drives the
 GPU, one encodes and sends outputs. With ``--scheduling async`` a step is launched before the one ahead of it is waited
-for and told: its outputs leave one step late.
+for and reported: its outputs leave one step late.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EngineCore:
         self._stopped = True
 
     def run(self) -> None:
-        """Schedule, launch, tell, until stopped or left alone by the API process."""
+        """Schedule, launch, report, until stopped or left alone by the API process."""
         parent = os.getppid()
         launched: Step | None = None
         while not self._stopped and os.getppid() == parent:
@@ -72,7 +72,7 @@ class EngineCore:
                 step, launched = launched, step
             if step is not None:
                 self._runner.wait(step)
-                self._tell(step)
+                self._report(step)
             time.sleep(max(0.0, began_s + self._interval_s - time.monotonic()))
 
     def _take_requests(self, *, wait: bool) -> None:
@@ -94,7 +94,7 @@ class EngineCore:
                     )
                 )
 
-    def _tell(self, step: Step) -> None:
+    def _report(self, step: Step) -> None:
         outputs = [
             EngineCoreOutput(
                 request_id=work.request.request_id,

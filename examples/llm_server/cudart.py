@@ -1,7 +1,7 @@
 """The CUDA runtime through ctypes, as an engine written in Python would bind it.
 
 In: where the library is. Out: one method per function that the engine needs, raising `CudaError` for a result
-other than cudaSuccess. Every call is noted in a `CallLog`, so that the server can tell what it did.
+other than cudaSuccess. Every call is noted in a `CallLog`, so that the server can say what it did.
 Types and prototypes are those of cuda_runtime_api.h, driver_types.h and vector_types.h (CUDA 12 and 13).
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-STAND_IN_HINT = "Without a GPU use the stand-in: make -C tests/fakes; LLM_CUDART=build/fakes/libcudart.so.12"
+STAND_IN_HINT = "Without a GPU use the fake: make -C tests/fakes; LLM_CUDART=build/fakes/libcudart.so.12"
 LIBRARY_NAMES = ("libcudart.so.12", "libcudart.so.13", "libcudart.so")
 
 

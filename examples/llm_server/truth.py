@@ -105,7 +105,7 @@ class TruthMiddleware:
 
 
 class _Body:
-    """A response's body, which tells when it was taken to its end and when it was closed."""
+    """A response's body, which says when it was taken to its end and when it was closed."""
 
     def __init__(self, middleware: TruthMiddleware, truth: RequestTruth, body: Iterable[bytes]) -> None:
         self._middleware = middleware

@@ -1,6 +1,6 @@
 """Train with a process a rank: ``python -m examples.training --ranks 8 --late-rank 3``.
 
-On a machine without a GPU it runs on the stand-in libcudart, libcuda and libnccl of tests/fakes.
+On a machine without a GPU it runs on the fake libcudart, libcuda and libnccl of tests/fakes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ REAL_GPU = Path("/dev/nvidiactl")
 
 
 def environment(meeting: Path) -> dict[str, str]:
-    """Of the ranks: this process's, and the stand-ins to be found where there is no GPU."""
+    """Of the ranks: this process's, and the fakes to be found where there is no GPU."""
     if REAL_GPU.exists():
         return dict(os.environ)
     build = ROOT / "build" / "fakes"
     if not (build / "libnccl.so.2").exists():
-        sys.exit("no GPU here, and no stand-ins: make -C tests/fakes")
+        sys.exit("no GPU here, and no fakes: make -C tests/fakes")
     found = os.environ.get("LD_LIBRARY_PATH")
     stand_ins = {
         "LD_LIBRARY_PATH": f"{build}:{found}" if found else str(build),

@@ -41,7 +41,7 @@ def _open(names: tuple[str, ...]) -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError as error:
             tried.append(str(error))
-    raise LibraryError(f"{'; '.join(tried)}: without a GPU, make -C tests/fakes builds stand-ins")
+    raise LibraryError(f"{'; '.join(tried)}: without a GPU, make -C tests/fakes builds fakes")
 
 
 class _Library:

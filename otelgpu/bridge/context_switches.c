@@ -101,7 +101,7 @@ struct library {
 	const char *strings;
 };
 
-static ElfW(Addr) stand_in(const char *name)
+static ElfW(Addr) fake(const char *name)
 {
 	if (strcmp(name, "PyContext_Enter") == 0)
 		return (ElfW(Addr))enter;
@@ -136,8 +136,8 @@ static int redirect(const struct library *library, const ElfW(Rela) * table, siz
 
 		if (type != RELOC_CALL && type != RELOC_DATA)
 			continue;
-		value = stand_in(library->strings +
-				 library->symbols[ELF64_R_SYM(each->r_info)].st_name);
+		value = fake(library->strings +
+			     library->symbols[ELF64_R_SYM(each->r_info)].st_name);
 		slot = (ElfW(Addr) *)(library->base + each->r_offset);
 		if (value == 0 || *slot == value)
 			continue;

@@ -3,7 +3,7 @@
  * Switches of contextvars.Context: every task switch of an event loop is one, and so is work handed to a
  * thread with its Context. At each the thread's published context follows the contextvar.
  *
- * From CPython 3.14 its own watcher tells. Before, two hooks do: contextvars.Context.run, which all
+ * From CPython 3.14 its own watcher reports. Before, two hooks do: contextvars.Context.run, which all
  * Python code and asyncio use, and PyContext_Enter/Exit, which C code uses instead (uvloop; eager tasks).
  */
 #ifndef OTELGPU_BRIDGE_CONTEXT_SWITCHES_H

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from otelgpu.analyze.collective_calls import Gatherer
-from otelgpu.analyze.collectives import CollectiveReport
-from otelgpu.analyze.collectives import analyze as analyze_collectives
+from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.line_files import lines
 from otelgpu.cli.listing import printable
+from otelgpu.diagnose.collective_calls import Gatherer
+from otelgpu.diagnose.straggler_verdicts import straggler_verdicts
+from otelgpu.diagnose.stragglers import CollectiveReport
+from otelgpu.diagnose.stragglers import analyze as analyze_collectives
 
 _MOST_RANKS = 20  # lines on a terminal; --json has all
 
@@ -35,30 +35,24 @@ def analyze() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, with all ranks.")
-def collectives(files: tuple[Path, ...], *, as_json: bool) -> None:
+@batch_command("analyze collectives")
+def collectives(run: BatchRun, /, files: tuple[Path, ...], *, as_json: bool) -> None:
     """Which rank is late, on one clock: NCCL collectives of several hosts.
 
-    Clock offsets between hosts are estimated from the ends of waits, and told with their spread.
+    Clock offsets between hosts are estimated from the ends of waits, and reported with their spread.
     """
     gatherer = Gatherer()
     for path in files:
-        gatherer.take(_documents(path, gatherer), source=path.name)
-    report = analyze_collectives(gatherer.columns(), gatherer.counters)
+        run.read(path)
+        with path.open("rb") as file:
+            gatherer.take(lines(file), source=path.name)
+    run.skip(gatherer.skips.counts)
+    report = analyze_collectives(gatherer.columns(), gatherer.skips)
+    run.conclude(straggler_verdicts(report))
     if as_json:
         click.echo(json.dumps(report.shown(), indent=2))
     else:
         _write(Console(), report)
-
-
-def _documents(path: Path, gatherer: Gatherer) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as lines:
-        for line in lines:
-            if not line.strip():
-                continue
-            try:
-                yield msgspec.json.decode(line, type=dict[str, Any])
-            except (msgspec.DecodeError, RecursionError):
-                gatherer.counters["lines_invalid"] += 1  # the last one of a file that is being written
 
 
 def _write(console: Console, report: CollectiveReport) -> None:
@@ -74,7 +68,8 @@ def _write(console: Console, report: CollectiveReport) -> None:
     if report.bandwidths:
         console.print(_bandwidths(report))
     for reason, count in report.counters.items():
-        console.print(f"{reason}: {count}", highlight=False)
+        where = f", first {report.first[reason]}" if reason in report.first else ""
+        console.print(Text(printable(f"{reason}: {count}{where}")))
 
 
 def _clocks(report: CollectiveReport) -> Table:

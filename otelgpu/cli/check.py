@@ -5,47 +5,38 @@ from __future__ import annotations
 import io
 import json
 import os
-import socket
 import sys
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
-from urllib.request import getproxies, proxy_bypass
 
 import click
 from elftools.elf.elffile import ELFFile
+from msgspec import structs
 from rich.console import Console
 
+from otelgpu.check.evidence import ExaminedFamily, Examiner, TryProbe, process_of_thread
+from otelgpu.check.visibility import Verdict, gone, is_thread, judge
 from otelgpu.cli.listing import Finding, Listing, Report
 from otelgpu.cli.options import DEFAULT_FILE, common_options, configure, describer, families_of
-from otelgpu.config import Config, otlp_defaults
-from otelgpu.discover.evidence import Examiner, TryProbe, process_of_thread
-from otelgpu.discover.processes import list_processes
-from otelgpu.discover.resources import Describer
-from otelgpu.discover.visibility import TLS, Machine, Verdict, gone, is_thread, judge
+from otelgpu.config import Config, family_settings, otlp_defaults
+from otelgpu.engine import registry
+from otelgpu.engine.contract import Load
 from otelgpu.errors import OtelgpuError
-from otelgpu.export.base import Signal
-from otelgpu.export.destination import ConsoleDestination, FileDestination, parse_destination
-from otelgpu.export.settings import OtlpSettings
-from otelgpu.families import registry
-from otelgpu.families.base import Load
-from otelgpu.families.http.protocols import BUILT_IN, installed
-from otelgpu.kernel import features, profiling
+from otelgpu.export.registry import parse_destination
+from otelgpu.kernel import features
 from otelgpu.kernel.attach import PROBES, hooks_of, places
-from otelgpu.kernel.kernel_btf import has_typed_tracepoint
 from otelgpu.kernel.libbpf import BpfError, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
-from otelgpu.model.profiling import ProfileKind, ProfileSettings
+from otelgpu.model.profiling import ProfileKind
+from otelgpu.processes.coverage import TLS, Examination, Machine
+from otelgpu.processes.listing import list_processes
+from otelgpu.sources.discoveries import choice_of, discovery_of
 from otelgpu.symbols.fatbin import DECOMPRESSORS
 
-CONNECT_SECONDS: Final = 1.0
-KUBERNETES_SECONDS: Final = 5.0
 _PROCESS: Final = "process"  # the BPF object that follows processes and mappings; every session loads it
 _PROCESS_RING_BYTES: Final = 1 << 20
-_PROFILE: Final = "profile"  # that of profiles, which a session goes on without
 
 
 # -- The machine -----------------------------------------------------------------------------------------
@@ -60,10 +51,15 @@ def survey_machine(config: Config, *, quick: bool = False) -> list[Finding]:
         _namespace(),
         *([_finding(features.probe_links()), _finding(features.profiles())] if able else []),
         _return_probes(config, able=able),
-        _arrivals(),
         _decompressors(),
-        _protocols(),
+        *_of_families(),
     ]
+
+
+def _of_families() -> list[Finding]:
+    """What families must have of the machine, asked for or not."""
+    examinations = [each.examine() for each in map(discovery_of, registry.families()) if each.examine]
+    return [_finding(each) for found in examinations if found.machine for each in found.machine()]
 
 
 def _finding(feature: features.Feature) -> Finding:
@@ -89,30 +85,6 @@ def _namespace() -> Finding:
     )
 
 
-def _kubernetes(names: Describer) -> Finding:
-    trouble = names.wait_for_pods(KUBERNETES_SECONDS)
-    return Finding(
-        name="Kubernetes API",
-        present=trouble is None,
-        required=False,
-        detail=trouble or "lists the pods of this node",
-        consequence="of pods only the uid is known, and of the agent's own what the downward API says",
-        remedy="see docs/identity.md for the variables and the role that are needed; or set kubernetes_api: false",
-    )
-
-
-def _arrivals() -> Finding:
-    present = has_typed_tracepoint("tcp_probe")
-    return Finding(
-        name="arrival times",
-        present=present,
-        required=False,
-        detail="tracepoint tcp/tcp_probe" if present else "the kernel has no tracepoint tcp/tcp_probe",
-        consequence="a request begins when it is read: what it waited in the socket before is not known",
-        remedy="use a kernel of 4.16 or later built with CONFIG_TRACEPOINTS=y and CONFIG_DEBUG_INFO_BTF=y",
-    )
-
-
 def _decompressors() -> Finding:
     missing = [package for package in DECOMPRESSORS if find_spec(package) is None]
     return Finding(
@@ -122,20 +94,6 @@ def _decompressors() -> Finding:
         detail=f"missing: {', '.join(missing)}" if missing else "plain and compressed",
         consequence="kernel names of stripped files that are found in their code are not checked against it",
         remedy="pip install 'otelgpu[names]'",
-    )
-
-
-def _protocols() -> Finding:
-    plugins = installed()
-    left_out = "; ".join(f"{name}: {_one_line(why)}" for name, why in plugins.failed.items())
-    known = ", ".join(spec.name for spec in (*BUILT_IN, *plugins.specs))
-    return Finding(
-        name="protocols",
-        present=not left_out,
-        required=False,
-        detail=f"left out: {left_out}" if left_out else known,
-        consequence="connections that speak what a plug-in knows are not followed",
-        remedy="mend the plug-in, or pip uninstall it",
     )
 
 
@@ -168,6 +126,7 @@ def load_families(
 ) -> tuple[list[Finding], list[LoadedFamily]]:
     """Load the objects of all families, for as long as ``stack`` is open."""
     found, loaded = [], []
+    everything = family_settings(structs.replace(config, profiles=tuple(ProfileKind)))
     for name, needed in _to_load(config).items():
         try:
             image = read_image(name)
@@ -175,10 +134,9 @@ def load_families(
                 found.append(_family(name, None, "not tried: see above", needed=needed))
                 continue
             size = _PROCESS_RING_BYTES if name == _PROCESS else config.ring_bytes
-            family = (
-                _load_profile(image, size)
-                if name == _PROFILE
-                else load_family(image, knobs={}, ring_bytes=size)
+            chosen = choice_of(name, everything)
+            family = load_family(
+                image, constants={**chosen.constants}, ring_bytes=size, wanted=chosen.programs
             )
         except OtelgpuError as error:
             found.append(_family(name, False, error.message, error.hint, needed=needed))
@@ -192,19 +150,9 @@ def load_families(
 def _to_load(config: Config) -> dict[str, bool]:
     """Objects that a session or another command may load → whether a session cannot begin without it."""
     selected = families_of(config)
-    needed = {name: name != _PROFILE and each.at_once(selected) for name, each in selected.items()}
-    asked = [name for name, each in registry.families().items() if each.load is Load.ASKED]
+    needed = {name: discovery_of(name).required and each.at_once(selected) for name, each in selected.items()}
+    asked = [name for name, each in registry.with_records().items() if each.load is Load.ASKED]
     return {_PROCESS: True, **needed, **{name: False for name in asked if name not in selected}}
-
-
-def _load_profile(image: Image, ring_bytes: int) -> LoadedFamily:
-    settings = ProfileSettings(kinds=frozenset(ProfileKind))
-    return load_family(
-        image,
-        knobs=profiling.knobs(settings),
-        ring_bytes=ring_bytes,
-        wanted=profiling.wanted(settings.kinds),
-    )
 
 
 def look_for_families(config: Config) -> list[Finding]:
@@ -284,66 +232,12 @@ def _standard_destination(config: Config, environ: Mapping[str, str]) -> tuple[s
 
 def _try_destination(
     text: str, environ: Mapping[str, str], defaults: Mapping[str, str], connects: bool
-) -> list[Finding]:
-    destination = parse_destination(text)
-    if isinstance(destination, ConsoleDestination):
-        return [_destination(text, True, "standard output")]
-    if isinstance(destination, FileDestination):
-        return [_try_file(text, Path(destination.path))]
-    signals = [
-        OtlpSettings.from_environment(environ, signal, endpoint=destination.endpoint, defaults=defaults)
-        for signal in (Signal.TRACES, Signal.METRICS)
-    ]
-    distinct = {(settings.protocol, settings.address): settings for settings in signals}
-    return [
-        _try_endpoint(text, settings, address if connects else None)
-        for (_, address), settings in distinct.items()
-    ]
-
-
-def _try_file(text: str, path: Path) -> Finding:
-    detail = f"results go to {path.absolute()}"
-    if text == DEFAULT_FILE:
-        detail = f"no collector is configured (OTEL_EXPORTER_OTLP_ENDPOINT is not set): {detail}"
-    if not os.access(path if path.exists() else path.parent, os.W_OK, effective_ids=True):
-        return _destination(
-            text, False, f"{path.absolute()} cannot be written", "name another: --export file:PATH"
-        )
-    return _destination(text, True, detail)
-
-
-def _try_endpoint(text: str, settings: OtlpSettings, address: tuple[str, int] | None) -> Finding:
-    if address is None:
-        return _destination(text, None, f"{settings.protocol.value} to {settings.shown}: not tried")
-    host, port = address
-    what = f"{settings.protocol.value} to {host} port {port}{' (TLS)' if settings.secure else ''}"
-    scheme = "https" if settings.secure else "http"
-    if getproxies().get(scheme) and not proxy_bypass(host):
-        return _destination(text, None, f"{what}: not tried, a proxy is set ({scheme}_proxy)")
-    error = _connect(host, port)
-    if not error:
-        return _destination(text, True, f"{what}: accepts connections")
-    remedy = (
-        "start the Collector or correct the endpoint; until then a session retries and counts what is lost"
-    )
-    return _destination(text, False, f"{what}: no connection: {error}", remedy, required=False)
-
-
-def _connect(host: str, port: int) -> str:
-    """What stops a TCP connection, or "". The name's look-up has no time limit of its own, so a thread has it."""
-    said: list[str] = []
-
-    def attempt() -> None:
-        try:
-            socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
-            said.append("")
-        except (OSError, UnicodeError) as error:
-            said.append(getattr(error, "strerror", None) or str(error))
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(3 * CONNECT_SECONDS)
-    return said[0] if said else "the host's name or address does not answer in time"
+) -> Iterator[Finding]:
+    for trial in parse_destination(text).trials(environ, defaults, connects=connects):
+        detail = trial.detail
+        if trial.present and text == DEFAULT_FILE:
+            detail = f"no collector is configured (OTEL_EXPORTER_OTLP_ENDPOINT is not set): {detail}"
+        yield _destination(text, trial.present, detail, trial.remedy, required=trial.required)
 
 
 def _destination(
@@ -371,26 +265,28 @@ def _one_line(text: str) -> str:
 # -- The processes ---------------------------------------------------------------------------------------
 
 
-def judge_processes(pids: Sequence[int], examiner: Examiner, machine: Machine) -> list[Verdict]:
+def judge_processes(
+    pids: Sequence[int], examiner: Examiner, machine: Machine, families: Sequence[Examination] = ()
+) -> list[Verdict]:
     """A verdict for each of ``pids``, or for every process that looks worth it when there are none."""
     if not pids:
         chosen = [pid for pid in list_processes() if pid != os.getpid() and examiner.is_interesting(pid)]
-        return [verdict for pid in chosen if (verdict := _judge(pid, examiner, machine)).found]
-    return [_judge(pid, examiner, machine) for pid in dict.fromkeys(pids)]
+        return [verdict for pid in chosen if (verdict := _judge(pid, examiner, machine, families)).found]
+    return [_judge(pid, examiner, machine, families) for pid in dict.fromkeys(pids)]
 
 
-def _judge(pid: int, examiner: Examiner, machine: Machine) -> Verdict:
+def _judge(pid: int, examiner: Examiner, machine: Machine, families: Sequence[Examination]) -> Verdict:
     process = process_of_thread(pid)
     if process is None:
         return gone(pid)
     if process != pid:
         return is_thread(pid, process)
     observed = examiner.observe(pid)
-    return judge(observed, machine) if observed is not None else gone(pid)
+    return judge(observed, machine, families) if observed is not None else gone(pid)
 
 
 def make_quick_report(config: Config, environ: Mapping[str, str]) -> Report:
-    """What can be told without loading a program, looking at a process or connecting to anything."""
+    """What can be reported without loading a program, looking at a process or connecting to anything."""
     return Report(
         features=survey_machine(config, quick=True),
         families=look_for_families(config),
@@ -407,29 +303,21 @@ def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str])
     present = {finding.name: finding.present for finding in machine}
     selected = families_of(config)
     with ExitStack() as stack:
-        names = stack.enter_context(closing(describer(config, environ)))
-        if config.kubernetes_api:
-            machine = [*machine, _kubernetes(names)]
         families, loaded = load_families(config, stack, able=able)
-        images = _images(registry.select((*selected, "torch")))  # which is told of, asked for or not
-        # OpenSSL is judged by itself, every program has the C library, and a provider's functions have no names.
-        wanted = {
-            stem: symbols
-            for stem, symbols in wanted_symbols(images).items()
-            if stem not in (TLS, "libc") and stem.startswith("lib")
-        }
-        offsets = [
-            image.btf.enumerators("verbs_context_offset") for image in images if image.family == "verbs"
-        ]
+        examined = _examined(selected)
+        images = _images({**selected, **examined})
+        wanted = _library_symbols(images)
+        by_name = {image.family: image for image in images}
+        examinations = {name: _examined_by(found, by_name.get(name)) for name, found in examined.items()}
         verdicts = judge_processes(
             pids,
-            Examiner(wanted, _probe_trial(loaded), next(iter(offsets), None), names),
+            Examiner(wanted, _probe_trial(loaded), examinations, describer(config, environ)),
             Machine(
                 wanted=wanted,
-                http="http" in selected,
                 syscalls=present["tracefs"] is not False,
                 return_probes=present["return probes"],
             ),
+            [*examined.values()],
         )
     return Report(
         features=machine,
@@ -440,13 +328,40 @@ def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str])
     )
 
 
+def _examined(selected: Container[str]) -> dict[str, Examination]:
+    """Of the families that are selected, and of those that have to be asked for: what they would see is said too."""
+    return {
+        name: discovery.examine()
+        for name, family in registry.families().items()
+        if name in selected or family.load is Load.ASKED
+        for discovery in (discovery_of(name),)
+        if discovery.examine is not None
+    }
+
+
+def _examined_by(examination: Examination, image: Image | None) -> ExaminedFamily:
+    if image is None:
+        return ExaminedFamily(examination=examination)
+    functions = frozenset().union(*_library_symbols([image]).values())
+    return ExaminedFamily(examination=examination, functions=functions, btf=image.btf)
+
+
+def _library_symbols(images: Iterable[Image]) -> dict[str, frozenset[str]]:
+    """Of vendors' libraries: not the C library, which every program has, nor OpenSSL, which is judged by itself."""
+    return {
+        name: symbols
+        for name, symbols in wanted_symbols(images).items()
+        if name not in (TLS, "libc") and name.startswith("lib")
+    }
+
+
 def _images(families: Iterable[str]) -> list[Image]:
     images = []
     for name in families:
         try:
             images.append(read_image(name))
         except BpfError:
-            continue  # told by load_families
+            continue  # reported by load_families
     return images
 
 
@@ -473,7 +388,7 @@ def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str,
 )
 @common_options
 def check(pids: tuple[int, ...], as_json: bool, quick: bool, **options: Any) -> None:
-    """Tell what is visible, what is blind and why, and what to do about it.
+    """Report what is visible, what is blind and why, and what to do about it.
 
     Changes nothing. Exit code 0: observing is possible; 1: something required is missing.
 

@@ -38,7 +38,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         from importlib import import_module
 
-        from otelgpu.kernel.privileges import take_up
+        from otelgpu.kernel.privileges.dropping import take_up
         from otelgpu.kernel.quiet_imports import import_quietly
 
         if cmd_name not in self._MODULES:
@@ -75,7 +75,7 @@ def cli() -> None:
 def run() -> NoReturn:
     """Run the command line.
 
-    Exit codes: 0; 1 for an error told on standard error; 2 for wrong usage; 70 for a fault of this program;
+    Exit codes: 0; 1 for an error reported on standard error; 2 for wrong usage; 70 for a fault of this program;
     130 for Ctrl-C.
     """
     try:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from otelgpu.analyze.profile_changes import KindChanges, changes
+from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.listing import printable
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import page_files
@@ -21,6 +21,7 @@ from otelgpu.cli.profile_inputs import read_profiles_of
 from otelgpu.cli.profile_outputs import Output, totals_of
 from otelgpu.cli.profile_totals import written
 from otelgpu.errors import OtelgpuError
+from otelgpu.render.profile_changes import KindChanges, changes
 
 PLACES: Final = 12
 """Of each kind so many changes are shown."""
@@ -77,7 +78,10 @@ def _table(kind: KindChanges) -> Table:
 )
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
-def diff(before: Path, after: Path, output: Path | None, normalise: bool, **options: Any) -> None:
+@batch_command("diff")
+def diff(
+    run: BatchRun, /, before: Path, after: Path, output: Path | None, normalise: bool, **options: Any
+) -> None:
     """Compare two profiles: before and after, or one rank and another. Needs no root.
 
     Files: captures, OTLP JSON lines (--export file:…), pprof (.pb.gz) or folded stacks.
@@ -90,6 +94,7 @@ def diff(before: Path, after: Path, output: Path | None, normalise: bool, **opti
     config = configure(options)
     if output is not None and not output.name.endswith((".html", ".svg")):
         raise OtelgpuError(f"cannot write {output}", hint="give a name that ends in .html or .svg")
+    run.read(before, after)
     first, second = read_profiles_of(before, config), read_profiles_of(after, config)
     for path, found in ((before, first), (after, second)):
         if not any(len(batch) for batch in found.profiles):

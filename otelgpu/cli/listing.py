@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from otelgpu.discover.visibility import Observed, Verdict
+from otelgpu.check.visibility import Verdict
 from otelgpu.model.resource import AttributeValue
+from otelgpu.processes.coverage import Observed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

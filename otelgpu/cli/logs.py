@@ -37,7 +37,7 @@ def set_log_level(level: str) -> None:
 
 
 def say(text: str, form: LogFormat = "text") -> None:
-    """What a command tells its user whatever the level is."""
+    """What a command reports its user whatever the level is."""
     if form == "json":
         text = _object(datetime.now(UTC), "INFO", "otelgpu.cli", text)
     click.echo(text if form == "json" else f"otelgpu: {text}", err=True)
@@ -54,13 +54,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def _object(at: datetime, level: str, logger: str, message: str, trace: str = "") -> str:
-    told = {
+    reported = {
         "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "level": level.lower(),
         "logger": logger,
         "message": message,
     }
-    return json.dumps(told | ({"trace": trace} if trace else {}), ensure_ascii=False)
+    return json.dumps(reported | ({"trace": trace} if trace else {}), ensure_ascii=False)
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class _Alike:
 
 
 class Repetitions(logging.Filter):
-    """Leaves out lines that say again what has been said: what is broken for hours is not told every second.
+    """Leaves out lines that say again what has been said: what is broken for hours is not reported every second.
 
     Lines are alike when they come from one statement. The first one after a time in which some were left out says
     how many. With level debug nothing is left out.

@@ -29,18 +29,18 @@ from otelgpu.cli.options import (
     scope_options,
     source_options,
 )
-from otelgpu.cli.reload import Hangups, Reloader, Reloads
-from otelgpu.cli.securing import secured_plan, tell_missing
+from otelgpu.cli.reload import Reloader, Reloads, ReloadSignals
+from otelgpu.cli.securing import report_missing, secured_plan
 from otelgpu.config import Config
-from otelgpu.discover.libraries import resolve_program
-from otelgpu.discover.processes import descendants
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.scope import Scope
-from otelgpu.live import LiveSource
-from otelgpu.sources import JointSource, Source
+from otelgpu.processes.libraries import resolve_program
+from otelgpu.processes.listing import descendants
+from otelgpu.sources.joint import JointSource, Source
+from otelgpu.sources.live import LiveSource
 
 if TYPE_CHECKING:
-    from otelgpu.injected import InjectedSource
+    from otelgpu.sources.injected import InjectedSource
 
 _log = logging.getLogger("otelgpu.cli")
 
@@ -53,7 +53,7 @@ def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -
     families = families_of(config)
     if calls is None:
         source = LiveSource(families, scope, live_settings(config))
-        tell_missing()
+        report_missing()
         return source
     rest = {name: family for name, family in families.items() if name in calls.unseen}
     if not rest:
@@ -108,7 +108,7 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
         try:
             session.work(interrupts, also=child.pidfd)
             if interrupts.requested:
-                # The program was told to end as well; what it still does belongs to the picture.
+                # The program was asked to end as well; what it still does belongs to the picture.
                 interrupts.acknowledge()
                 session.work(interrupts, also=child.pidfd)
             code = child.wait()
@@ -231,7 +231,7 @@ def _work_and_reload(
     session: wiring.Agent,
     interrupts: wiring.Interrupts,
     until: float | None,
-    hangups: Hangups,
+    hangups: ReloadSignals,
     reloader: Reloader,
 ) -> None:
     while True:
@@ -307,7 +307,9 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
       otelgpu agent --executable 'python3*' --executable vllm
       otelgpu agent --config /etc/otelgpu/otelgpu.yaml
     """
-    with Hangups() as hangups:  # from the first moment on: without it, one that comes early ends the agent
+    with (
+        ReloadSignals() as hangups
+    ):  # from the first moment on: without it, one that comes early ends the agent
         config = configure(options)
         read = partial(read_config, options) if options["config_file"] is not None else None
         sys.exit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -14,32 +15,28 @@ import click
 from otelgpu import __version__
 from otelgpu.agent import Plan
 from otelgpu.cli.logs import start_log
-from otelgpu.cli.probe_files import own_program, user_probes
-from otelgpu.config import Config, load_config, otlp_defaults, profiling, telling
-from otelgpu.discover.kubernetes import own_pod
-from otelgpu.discover.processes import describe
-from otelgpu.discover.resources import Describer, own_attributes, parse_resource_attributes
-from otelgpu.discover.watchers import WatchSettings
+from otelgpu.config import Config, family_settings, load_config, otlp_defaults, profiling, reporting
+from otelgpu.engine import registry
+from otelgpu.engine.contract import Family
 from otelgpu.export.base import Exporter
-from otelgpu.export.destination import Opening, parse_destination
-from otelgpu.families import registry
-from otelgpu.families.base import Family
-from otelgpu.families.http.plugins import are_installed
-from otelgpu.families.probe import family_of
+from otelgpu.export.destination import Opening
+from otelgpu.export.registry import forms, parse_destination
 from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.trace_context_map import PINNED_AT
-from otelgpu.live import LiveSettings
-from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.resource import AttributeValue
+from otelgpu.processes.kubernetes import own_pod
+from otelgpu.processes.listing import describe
+from otelgpu.processes.resources import Describer, own_attributes, parse_resource_attributes
+from otelgpu.sources.discoveries import observed
+from otelgpu.sources.live import LiveSettings
 
 if TYPE_CHECKING:
-    from otelgpu.injected import InjectedSource
+    from otelgpu.sources.injected import InjectedSource
 
 DEFAULT_FILE: Final = "file:otelgpu.jsonl"
-PLUGIN_BYTES: Final = 16 << 20
-_WHOLE_RING_HZ: Final = 99
-"""Where a protocol plug-in is installed: bytes of a connection that speaks none of the built-in protocols which are
-shown to it. More would let a bulk transfer that is nobody's crowd out what is followed."""
+OTEL_CONFIG_FILE: Final = "OTEL_CONFIG_FILE"
+_OF_HOST: Final = ("host.", "os.", "cloud.")
+"""What holds for every process here."""
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -57,7 +54,7 @@ def common_options(command: _Command) -> _Command:
         click.option(
             "--families",
             metavar="LIST",
-            help="Comma-separated; default: all (cuda,file,http,nccl,sched,verbs).",
+            help=f"Comma-separated; default: all ({','.join(registry.select(()))}).",
         ),
         click.option(
             "--probe-file",
@@ -85,7 +82,7 @@ def output_options(command: _Command) -> _Command:
             "--export",
             multiple=True,
             metavar="DEST",
-            help="console, file:PATH or otlp[:URL]; repeatable. Default: otlp if OTEL_EXPORTER_OTLP_ENDPOINT "
+            help=f"{forms()}; repeatable. Default: otlp if OTEL_EXPORTER_OTLP_ENDPOINT "
             "is set, else file:otelgpu.jsonl; of record: none.",
         ),
     ):
@@ -227,7 +224,14 @@ def read_config(options: dict[str, Any]) -> Config:
         flags["families"] = tuple(part.strip() for part in flags["families"].split(",") if part.strip())
     if "profiles" in flags:
         flags["profiles"] = tuple(part.strip() for part in flags["profiles"].split(",") if part.strip())
-    return load_config(options.get("config_file"), os.environ, flags)
+    declared: Mapping[str, Any] = {}
+    if os.environ.get(OTEL_CONFIG_FILE, "").strip():
+        from otelgpu.cli.declarative import (
+            declared_settings,  # the SDK's parser: a second that most runs do not pay
+        )
+
+        declared = declared_settings(os.environ)
+    return load_config(options.get("config_file"), os.environ, flags, declared)
 
 
 def destinations(
@@ -251,29 +255,23 @@ def openings(config: Config, environ: Mapping[str, str], *, needed: bool = True)
 
 def families_of(config: Config) -> dict[str, Family]:
     """What is observed: what was selected, what profiles need, and a user's probes."""
-    found = registry.select(config.families)
-    asked = {"profile"} if config.profiles else set()
-    if ProfileKind.MEM in profiling(config).kinds and not config.families:
-        asked.add("torch")
-    if asked - found.keys():
-        found = registry.select((*found, *asked))
-    probes = user_probes(config)
-    return found | {"probe": family_of(probes)} if probes else found
+    return observed(config.families, family_settings(config))
 
 
 def plan(config: Config, *, capture: Path | None = None, serves: bool = False) -> Plan:
     """How the session works. ``serves``: probes and scrapes are answered, where an address is set."""
     return Plan(
         families=families_of(config),
-        telling=telling(config, os.environ),
+        settings=reporting(config, os.environ),
         profiling=profiling(config),
         open_exporters=destinations(config, os.environ, needed=capture is None),
         capture=capture,
-        attributes=base_attributes(config, os.environ) | own_attributes(own_pod(os.environ)),
+        attributes=detected(os.environ)
+        | base_attributes(config, os.environ)
+        | own_attributes(own_pod(os.environ)),
         interval_s=config.interval_ms / 1e3,
         metric_interval_s=config.metric_interval_ms / 1e3,
-        device_interval_s=config.device_interval_ms / 1e3,
-        fabric_interval_s=config.fabric_interval_ms / 1e3,
+        polling=family_settings(config),
         publish_context=config.publish_context,
         health_address=config.health_address if serves else "",
     )
@@ -282,7 +280,8 @@ def plan(config: Config, *, capture: Path | None = None, serves: bool = False) -
 def base_attributes(config: Config, environ: Mapping[str, str]) -> dict[str, AttributeValue]:
     """Attributes of every observed process, unless it says otherwise of itself.
 
-    From the host, OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME and the configuration, the later winning.
+    From the host, OTEL_EXPERIMENTAL_RESOURCE_DETECTORS (of the host only), OTEL_RESOURCE_ATTRIBUTES,
+    OTEL_SERVICE_NAME and the configuration, the later winning.
     """
     found: dict[str, AttributeValue] = {
         "host.name": os.uname().nodename,
@@ -290,73 +289,58 @@ def base_attributes(config: Config, environ: Mapping[str, str]) -> dict[str, Att
         "telemetry.sdk.language": "python",
         "telemetry.sdk.version": __version__,
     }
+    found |= {key: value for key, value in detected(environ).items() if key.startswith(_OF_HOST)}
     found |= parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     if name := environ.get("OTEL_SERVICE_NAME"):
         found["service.name"] = name
     return found | config.resource_attributes
 
 
-def describer(config: Config, environ: Mapping[str, str]) -> Describer:
-    """What describes the processes of a session; where that is asked for, it begins to ask the API server."""
-    own = own_pod(environ)
-    pods = None
-    if config.kubernetes_api:
-        from otelgpu.discover.kubernetes_api import PodWatch, find_access  # most sessions ask nobody
+def detected(environ: Mapping[str, str]) -> dict[str, AttributeValue]:
+    """What the SDK's resource detectors find out of this program and its host; without names of them nothing."""
+    names = environ.get("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "").strip()
+    return dict(_detected(names)) if names else {}
 
-        pods = PodWatch(find_access(environ), own)
-    return Describer(base_attributes(config, environ), own=own, pods=pods)
+
+@functools.cache
+def _detected(names: str) -> dict[str, AttributeValue]:
+    from otelgpu.export.sdk import detected_attributes  # the SDK: 40 ms that those who ask for it pay
+
+    found = detected_attributes([name.strip() for name in names.split(",")])
+    return {
+        key: tuple(map(str, value)) if isinstance(value, list | tuple) else value
+        for key, value in found.items()
+        if not key.startswith(("telemetry.", "service."))
+    }
+
+
+def describer(config: Config, environ: Mapping[str, str]) -> Describer:
+    """What describes the processes of a session."""
+    return Describer(base_attributes(config, environ), own=own_pod(environ))
 
 
 def live_settings(config: Config, shared: Describer | None = None) -> LiveSettings:
     """How the live source is set up. ``shared``: of the source beside it."""
     return LiveSettings(
-        ring_bytes=_smaller_rings(config),
         default_ring_bytes=config.ring_bytes,
         hold_on_load=config.hold_on_load,
         return_probes={"auto": None, "on": True, "off": False}[config.return_probes],
         describer=shared or describer(config, os.environ),
-        knobs=_knobs(config),
         # What we write there ourselves would be taken for the processes' own.
         trace_contexts=None if config.publish_context else PINNED_AT,
-        profile=profiling(config),
-        watching=WatchSettings(
-            rdma_budget=config.rdma_budget,
-            rdma_transfers=config.rdma_transfers,
-            probes=user_probes(config),
-            probe_program=own_program(config),
-        ),
-        meanwhile=lambda: _import_the_rest(config),
+        families=family_settings(config),
+        meanwhile=_import_the_rest,
     )
 
 
-def _smaller_rings(config: Config) -> dict[str, int]:
-    """Where fewer records come than a whole ring is for: every page of a ring is resident memory."""
-    if config.profiles != ("cpu",):  # other kinds have records whenever something happens
-        return {}
-    share = config.ring_bytes * config.profile_frequency_hz // _WHOLE_RING_HZ
-    return {"profile": min(max(1 << share.bit_length(), 65_536), config.ring_bytes)}
-
-
-def _import_the_rest(config: Config) -> None:
+def _import_the_rest() -> None:
     """What is not needed before the probes are loaded: half of what there is."""
-    import_module("otelgpu.pipeline")
-    for name in families_of(config):
-        import_module(f"otelgpu.families.{name}.decode")
-
-
-def _knobs(config: Config) -> dict[str, int]:
-    knobs = {"file_slow_ns": int(config.file_slow_ms * 1e6)}
-    wanted = "http" in config.families or not config.families
-    if not wanted or not are_installed():
-        return knobs
-    from otelgpu.families.http.protocols import installed  # and with it every protocol there is
-
-    return knobs | ({"http_unknown_bytes": PLUGIN_BYTES} if installed().specs else {})
+    import_module("otelgpu.engine.pipeline")
 
 
 def injected_source(config: Config) -> InjectedSource:
     """The source that is a library in the program."""
-    from otelgpu.injected import InjectedSource  # most sessions have none
+    from otelgpu.sources.injected import InjectedSource  # most sessions have none
 
     return InjectedSource(
         families_of(config),

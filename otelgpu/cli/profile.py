@@ -21,6 +21,7 @@ from msgspec import structs
 
 from otelgpu import agent as wiring
 from otelgpu.child import Child, Living
+from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.logs import say
 from otelgpu.cli.main import INTERRUPTED
 from otelgpu.cli.observe import SETTLE_S, forwarding, pid_option
@@ -35,17 +36,18 @@ from otelgpu.cli.options import (
 )
 from otelgpu.cli.profile_outputs import Outputs, totals_of
 from otelgpu.cli.profile_totals import write_totals
-from otelgpu.cli.securing import give_up, tell_missing
+from otelgpu.cli.securing import give_up, report_missing
 from otelgpu.config import Config
-from otelgpu.discover.libraries import resolve_program
-from otelgpu.discover.processes import descendants, describe, list_processes
+from otelgpu.engine import registry
 from otelgpu.errors import OtelgpuError
-from otelgpu.export.destination import FileDestination
-from otelgpu.families import registry
+from otelgpu.export.registry import forms
 from otelgpu.kernel.scope import Scope
-from otelgpu.live import LiveSource
-from otelgpu.model.profiling import CALL_KINDS, ProfileKind
-from otelgpu.sources import Source
+from otelgpu.model.profiling import ProfileKind
+from otelgpu.processes.libraries import resolve_program
+from otelgpu.processes.listing import descendants, describe, list_processes
+from otelgpu.sources.discoveries import discovery_of
+from otelgpu.sources.joint import Source
+from otelgpu.sources.live import LiveSource
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -55,15 +57,6 @@ if TYPE_CHECKING:
 DEFAULT_SECONDS: Final = 10.0
 """Of processes that run already; a program that is started is profiled until it ends."""
 _FAMILY: Final = "profile"
-_OF_KINDS: Final = {
-    ProfileKind.CUDA: ("cuda",),
-    ProfileKind.KERNEL: ("cuda",),
-    ProfileKind.MEM: ("cuda", "torch"),
-    ProfileKind.NCCL: ("cuda", "nccl"),
-    ProfileKind.VERBS: ("verbs",),
-}
-_FOR_LINKS: Final = ("http", "sched")
-"""What tells whose requests calls serve: with the kinds that are of calls."""
 _ASSUMED: Final = "wait_stack_assumed"
 """No loss: what walking each stack anew would have cost was saved."""
 _REFRESH_S: Final = 0.25
@@ -85,9 +78,7 @@ def parse_kinds(values: Sequence[str]) -> frozenset[ProfileKind]:
 
 def families_for(kinds: frozenset[ProfileKind]) -> tuple[str, ...]:
     """Whose records the kinds need; with calls also what links them to requests and steps."""
-    wanted = {_FAMILY}
-    for kind in kinds & CALL_KINDS:
-        wanted.update(_OF_KINDS[kind], _FOR_LINKS)
+    wanted = {name for name in registry.with_records() if discovery_of(name).profiles.kinds & kinds}
     if kinds == frozenset(ProfileKind):
         wanted.update(registry.select(()))
     return tuple(sorted(wanted))
@@ -126,13 +117,13 @@ def attach(request: Request, scope: Scope, *, starts_program: bool = False) -> A
     source = LiveSource(families_of(config), scope, live_settings(config))
     try:
         if _FAMILY not in source.rings:
-            raise OtelgpuError("nothing can be profiled on this kernel", "otelgpu check tells what it lacks")
-        tell_missing()
+            raise OtelgpuError("nothing can be profiled on this kernel", "otelgpu check says what it lacks")
+        report_missing()
         wanted = openings(config, os.environ, needed=False)
         files = {
             number: opening.open()
             for number, opening in enumerate(wanted)
-            if isinstance(opening.destination, FileDestination)
+            if opening.destination.is_opened_early
         }
         planned = plan(config)
         planned = replace(
@@ -224,19 +215,19 @@ def take(
             progress.refresh()
     outcome = session.finish()
     if not request.quiet:
-        _tell_losses(outcome)
+        _report_losses(outcome)
     return attached.memory
 
 
-def _tell_losses(outcome: wiring.Outcome) -> None:
+def _report_losses(outcome: wiring.Outcome) -> None:
     losses = outcome.summary.losses if outcome.summary is not None else {}
     mine = {
         reason: count for (family, reason), count in sorted(losses.items()) if family == _FAMILY and count
     }
     assumed = mine.pop(_ASSUMED, 0)
     if mine:
-        told = ", ".join(f"{reason} {count:,}" for reason, count in mine.items())
-        say(f"lost, skipped or cut: {told} (docs/profiles.md)")
+        reported = ", ".join(f"{reason} {count:,}" for reason, count in mine.items())
+        say(f"lost, skipped or cut: {reported} (docs/profiles.md)")
     if assumed:
         say(f"waits under a stack that was found at their place before: {assumed:,} (docs/profiles.md)")
 
@@ -398,9 +389,7 @@ def _waited(seconds: float, *others: int) -> bool:
     type=click.Path(path_type=Path),
     help="Write a file, by its name's end: see docs/profiles.md; repeatable. Default: tables on standard output.",
 )
-@click.option(
-    "--export", multiple=True, metavar="DEST", help="Send it there too: console, file:PATH or otlp[:URL]."
-)
+@click.option("--export", multiple=True, metavar="DEST", help=f"Send it there too: {forms()}.")
 @click.option(
     "--buffer",
     type=click.IntRange(min=1, max=1024),
@@ -409,7 +398,10 @@ def _waited(seconds: float, *others: int) -> bool:
 )
 @click.option("--quiet", is_flag=True, help="Say nothing of losses, and of what was written.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@batch_command("profile")
 def profile(
+    run: BatchRun,
+    /,
     command: tuple[str, ...],
     pids: tuple[int, ...],
     container: str | None,

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu import agent as wiring
-from otelgpu.capture import MAGIC
-from otelgpu.config import Config, telling
+from otelgpu.config import Config, reporting
+from otelgpu.engine import registry
+from otelgpu.engine.contract import Family
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Exporter
 from otelgpu.export.memory import MemoryExporter
-from otelgpu.families import registry
-from otelgpu.families.base import Family
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.spans import SpanColumns
+from otelgpu.sources.capture import MAGIC
 
 LARGEST_BYTES: Final = 1 << 30
 """Of a file that is no capture: those are read piece by piece."""
@@ -53,7 +53,7 @@ def replay_capture(
         path,
         {**registry.select(config.families), **_with_profiles(config)},
         [memory, *others],
-        telling=telling(config, os.environ),
+        settings=reporting(config, os.environ),
         profiling=ProfileSettings(
             kinds=frozenset(ProfileKind),
             frequency_hz=config.profile_frequency_hz,

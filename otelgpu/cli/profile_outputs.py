@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from otelgpu.analyze.profile_totals import KindTotals, totals
 from otelgpu.cli.page_files import page_files
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import SpanColumns
+from otelgpu.render.profile_totals import KindTotals, totals
 
 
 class Output:

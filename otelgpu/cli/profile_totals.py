@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from otelgpu.analyze.profile_totals import KindTotals
 from otelgpu.cli.listing import printable
 from otelgpu.export.quantities import duration, size
+from otelgpu.render.profile_totals import KindTotals
 
 PLACES: Final = 8
 """Of each kind so many are shown."""

@@ -1,7 +1,8 @@
 """``otelgpu ps``: processes that use GPUs, and how to profile each.
 
-In: what the driver tells (NVML), which libraries processes have mapped, where they run. Out: a table, or JSON. Nothing
-is changed, and nothing is loaded into the kernel. Arguments of programs are shown, as ps(1) does, and go nowhere else.
+In: what the driver reports (NVML), which libraries processes have mapped, where they run. Out: a table, or JSON.
+Nothing is changed, and nothing is loaded into the kernel. Arguments of programs are shown, as ps(1) does, and go
+nowhere else.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ from rich.text import Text
 
 from otelgpu.cli.check import wanted_symbols
 from otelgpu.cli.listing import printable
-from otelgpu.discover.libraries import library_stem
-from otelgpu.discover.maps import distinct_files, executable_mappings
-from otelgpu.discover.processes import ProcessFacts, describe, guess_service_name, list_processes
+from otelgpu.engine import registry
 from otelgpu.export.quantities import size
+from otelgpu.families.gpu.devices.poll.nvml import REASONS, LostError, Nvml, UnavailableError
+from otelgpu.families.gpu.devices.poll.poller import in_own_pid_namespace
 from otelgpu.kernel import clock
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
 from otelgpu.model.devices import DeviceReadings, DeviceSeen
-from otelgpu.sensors.device_poller import in_own_pid_namespace
-from otelgpu.sensors.nvml import REASONS, LostError, Nvml, UnavailableError
+from otelgpu.model.profiling import DEVICE_PROFILES, ProfileKind
+from otelgpu.processes.libraries import library_stem
+from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name, list_processes
+from otelgpu.processes.maps import distinct_files, executable_mappings
+from otelgpu.sources.discoveries import discovery_of
 
 PATIENCE_S: Final = 5.0
 """How long the driver has to answer; it may take as long as it likes."""
-_FAMILIES: Final = ("cuda", "nccl", "verbs")  # whose libraries make a process worth telling
-_CALLS: Final = ("libcuda", "libcudart")
 _WIDE: Final = 400  # columns of what is written to no terminal: a process a line
 _TITLES: Final = ("PID", "device", "memory", "container", "pod", "command")
 _BETWEEN: Final = 2  # columns between two
@@ -46,7 +48,7 @@ _LEAST: Final = 20  # columns of a command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """That a process is on a device. ``memory_bytes`` None: the driver does not tell."""
+    """That a process is on a device. ``memory_bytes`` None: the driver does not report."""
 
     uuid: str
     index: int
@@ -68,7 +70,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A process that is told. ``libraries``: file names of the vendors' libraries that it has mapped."""
+    """A process that is reported. ``libraries``: file names of the vendors' libraries that it has mapped."""
 
     pid: int
     name: str
@@ -85,11 +87,12 @@ class Row:
         """The command that profiles it."""
         kinds = ["python"] if _is_python(self.executable) else []
         kinds += ["cpu", "offcpu"]
-        stems = {library_stem(name) for name in self.libraries}
-        if self.uses or not stems.isdisjoint(_CALLS):
-            kinds += ["cuda", "kernel", "mem"]
-        kinds += [kind for kind, stem in (("nccl", "libnccl"), ("verbs", "libibverbs")) if stem in stems]
-        return f"otelgpu profile -p {self.pid} -t {','.join(kinds)} -d 10 -o profile-{self.pid}.html"
+        mapped = {library_stem(name) for name in self.libraries}
+        kinds += DEVICE_PROFILES if self.uses else ()
+        for suggested in _suggested().values():
+            kinds += [kind for library, found in suggested.items() if library in mapped for kind in found]
+        asked = ",".join(dict.fromkeys(kinds))
+        return f"otelgpu profile -p {self.pid} -t {asked} -d 10 -o profile-{self.pid}.html"
 
     def shown(self) -> dict[str, Any]:
         """For JSON."""
@@ -172,10 +175,16 @@ def _ask_nvml() -> Devices:
     return Devices(uses=uses_of(devices, readings), note=REASONS["foreign_pid_namespace"] if foreign else "")
 
 
+def _suggested() -> dict[str, Mapping[str, tuple[ProfileKind, ...]]]:
+    """Of the families whose libraries make a process worth showing: library name → kinds of profile."""
+    found = {name: discovery_of(name).profiles.suggested for name in registry.with_records()}
+    return {name: suggested for name, suggested in found.items() if suggested}
+
+
 def vendor_stems() -> frozenset[str]:
     """Names of the libraries that probes of GPU work are for."""
     images = []
-    for family in _FAMILIES:
+    for family in _suggested():
         try:
             images.append(read_image(family))
         except BpfError:
@@ -202,7 +211,7 @@ def find_rows(devices: Devices, stems: frozenset[str]) -> list[Row]:
 
 
 def row_of(facts: ProcessFacts, uses: tuple[Use, ...], libraries: tuple[str, ...]) -> Row:
-    """A process, as it is told."""
+    """A process, as it is reported."""
     return Row(
         pid=facts.tgid,
         name=guess_service_name(facts),

@@ -1,6 +1,6 @@
 """SIGHUP to an agent: its configuration is read again, and what can change while it works does.
 
-A reload detaches nothing and loses nothing: records that are in the rings are told first, as they were to be; a
+A reload detaches nothing and loses nothing: records that are in the rings are reported first, as they were to be; a
 destination that is replaced still gets what was meant for it. A file with a mistake changes nothing at all.
 """
 
@@ -23,7 +23,7 @@ from otelgpu.config import Config
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Exporter
 from otelgpu.export.destination import Opening
-from otelgpu.sources import Source
+from otelgpu.sources.joint import Source
 
 _log = logging.getLogger("otelgpu.cli")
 
@@ -55,7 +55,7 @@ def _can_change(name: str, old: Config, new: Config) -> bool:
     return True
 
 
-class Hangups:
+class ReloadSignals:
     """SIGHUP as a descriptor. One that comes with the loss of the terminal asks to end, as it always has."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ def _has_terminal() -> bool:
 class Reloads:
     """What has an agent read its configuration again. ``read``: None where there is no file to read."""
 
-    hangups: Hangups
+    hangups: ReloadSignals
     read: Callable[[], Config] | None
 
 

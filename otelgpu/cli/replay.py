@@ -1,4 +1,4 @@
-"""``otelgpu replay``: a capture becomes whatever a live session tells, or a picture of it."""
+"""``otelgpu replay``: a capture becomes whatever a live session reports, or a picture of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import click
 from msgspec import structs
 
+from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.observe import print_summary
 from otelgpu.cli.options import configure, openings, output_options
 from otelgpu.cli.profile_inputs import replay_capture
@@ -34,7 +35,8 @@ def is_picture(name: str) -> bool:
     help="A profile's format by the name's end (docs/profiles.md), else --export file:PATH; repeatable.",
 )
 @click.argument("capture", type=click.Path(path_type=Path))
-def replay(capture: Path, outputs: tuple[str, ...], quiet: bool, **options: Any) -> None:
+@batch_command("replay")
+def replay(run: BatchRun, /, capture: Path, outputs: tuple[str, ...], quiet: bool, **options: Any) -> None:
     """Turn a capture into anything a live session exports, or into a picture of it. Needs no root.
 
     \b
@@ -48,6 +50,7 @@ def replay(capture: Path, outputs: tuple[str, ...], quiet: bool, **options: Any)
     files = [f"file:{name}" for name in outputs if not is_picture(name)]
     options["export"] = (*options["export"], *files)
     config = configure(options)
+    run.read(capture)
     with Outputs(pictures) as drawn:
         if drawn.want_calls and options["detail"] is None:
             config = structs.replace(config, detail="all")

@@ -10,23 +10,15 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from otelgpu.agent import Outcome
+from otelgpu.engine.summary import Latencies, Summary
 from otelgpu.export.quantities import duration, size
-from otelgpu.model.operations import ContextSource
-from otelgpu.signals.summary import Latencies, Summary
+from otelgpu.model.context_sources import SOURCES
 
 _TOP_KERNELS: Final = 10
 _EXPECTED: Final = frozenset(
     {"connection_not_http", "connection_tls", "bytes_not_captured", "wait_stack_assumed"}
 )
-"""Reasons that are a bound or a filter at work: told, but no cause for alarm."""
-
-_LINKS: Final = {
-    ContextSource.THREAD_CONTEXT: "by the context that its process published",
-    ContextSource.OBI: "by the context that OBI wrote down",
-    ContextSource.THREAD: "by the thread that read it",
-    ContextSource.WAKEUP: "by the thread that woke another for it",
-}
-"""How calls were tied to requests → what the table says of it."""
+"""Reasons that are a bound or a filter at work: reported, but no cause for alarm."""
 
 
 def print_outcome(outcome: Outcome, console: Console) -> None:
@@ -92,7 +84,7 @@ def _kernels(summary: Summary) -> Table:
 
 
 def _calls(summary: Summary) -> Table:
-    joined = summary.linked + summary.stepped + summary.unlinked + summary.ambiguous
+    joined = summary.linked + summary.stepped + summary.unattributed + summary.ambiguous
     total = joined + summary.counted
     what = "Calls and probe hits" if summary.probe_hits else "CUDA calls"
     table = _table(f"{what}: {total}", "", "calls", "")
@@ -109,16 +101,16 @@ def _calls(summary: Summary) -> Table:
     table.add_row(
         "linked to a request", f"{summary.linked}", f"{100 * summary.linked / max(joined, 1):.1f} %"
     )
-    for source, how in _LINKS.items():
-        if count := summary.linked_by[source]:
-            table.add_row(f"  {how}", f"{count}", "")
+    for each in SOURCES:
+        if each.summary and (count := summary.linked_by[each.source]):
+            table.add_row(f"  {each.summary}", f"{count}", "")
     if summary.stepped:
         share = f"{100 * summary.stepped / joined:.1f} %, {summary.steps} steps"
         table.add_row("of steps", f"{summary.stepped}", share)
     if summary.counted:
         table.add_row("counted only, there were too many", f"{summary.counted}", "no spans")
-    if summary.unlinked:
-        table.add_row("without a request", f"{summary.unlinked}", "")
+    if summary.unattributed:
+        table.add_row("without a request", f"{summary.unattributed}", "")
     if summary.ambiguous:
         table.add_row("on a thread with several requests", f"{summary.ambiguous}", "not linked")
     return table
@@ -140,13 +132,13 @@ def _losses(outcome: Outcome) -> str:
     summary = outcome.summary
     losses = summary.losses if summary is not None else {}
     real = {key: count for key, count in losses.items() if key[1] not in _EXPECTED}
-    told = ", ".join(f"{family}.{reason} {count}" for (family, reason), count in sorted(real.items()))
+    reported = ", ".join(f"{family}.{reason} {count}" for (family, reason), count in sorted(real.items()))
     bounded = ", ".join(
         f"{family}.{reason} {count}"
         for (family, reason), count in sorted(losses.items())
         if (family, reason) not in real
     )
-    text = f"records  {seen or 'none'} in {outcome.seconds:.1f} s; lost or skipped: {told or 'none'}"
+    text = f"records  {seen or 'none'} in {outcome.seconds:.1f} s; lost or skipped: {reported or 'none'}"
     return text + (f"\nbounded  {bounded}" if bounded else "")
 
 

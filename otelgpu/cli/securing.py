@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from otelgpu.agent import Plan
-from otelgpu.capture import create_capture
 from otelgpu.cli.options import openings, plan
 from otelgpu.config import Config
 from otelgpu.export.base import Exporter
-from otelgpu.export.destination import FileDestination
-from otelgpu.kernel import capabilities as needs
-from otelgpu.kernel import privileges
+from otelgpu.kernel.privileges import capabilities as needs
+from otelgpu.kernel.privileges import dropping as privileges
+from otelgpu.sources.capture import create_capture
 
 _log = logging.getLogger("otelgpu.cli")
 
@@ -34,9 +33,7 @@ def secured_plan(
         planned = replace(planned, capture_file=create_capture(capture))
     wanted = openings(config, os.environ, needed=capture is None)
     opened = {
-        number: opening.open()
-        for number, opening in enumerate(wanted)
-        if isinstance(opening.destination, FileDestination)
+        number: opening.open() for number, opening in enumerate(wanted) if opening.destination.is_opened_early
     }
 
     def open_exporters() -> Sequence[Exporter]:
@@ -56,9 +53,9 @@ def give_up(config: Config, *, starts_program: bool = False) -> None:
     privileges.give_up(need for need in needs.NEEDS if need.later and not unwanted.get(need, False))
 
 
-def tell_missing() -> None:
+def report_missing() -> None:
     """Say what a session will not see for want of a capability."""
     own = needs.held()
-    for need in needs.TOLD:
+    for need in needs.REPORTED:
         if missing := own.missing(need):
             _log.warning("%s is missing: %s (docs/privileges.md)", needs.names(missing), need.without)

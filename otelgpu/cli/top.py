@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu import agent as wiring
-from otelgpu.analyze.top import FAMILIES, VIEWS, Row, Sheet, Unit, Value, column_keys, rows
 from otelgpu.cli.listing import printable
 from otelgpu.cli.observe import duration_option, pid_option
 from otelgpu.cli.options import (
@@ -33,14 +32,16 @@ from otelgpu.cli.options import (
     scope_options,
 )
 from otelgpu.cli.securing import give_up
-from otelgpu.discover.processes import descendants
+from otelgpu.engine import registry
+from otelgpu.engine.presentation import Sheet, Unit, top_views
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.quantities import duration as duration_text
 from otelgpu.export.quantities import size
-from otelgpu.families import registry
 from otelgpu.kernel.scope import Scope
-from otelgpu.live import LiveSource
-from otelgpu.model.vitals import Delivery
+from otelgpu.model.self_telemetry import Delivery
+from otelgpu.processes.listing import descendants
+from otelgpu.render.top import Row, Value, column_keys, rows
+from otelgpu.sources.live import LiveSource
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -107,7 +108,7 @@ class Frames:
         """They are no table."""
 
     def end(self) -> None:
-        """Show no more: what a session tells as it ends is of no whole interval."""
+        """Show no more: what a session reports as it ends is of no whole interval."""
         self._closed = True
 
     def flush(self, deadline_s: float) -> bool:
@@ -155,7 +156,7 @@ def _word(value: Value) -> str:
 
 
 def written(value: Value, unit: Unit) -> str:
-    """A value as people read it; ``-`` where nobody told one."""
+    """A value as people read it; ``-`` where nobody reported one."""
     if value is None or isinstance(value, str):
         return value or "-"
     match unit:
@@ -174,7 +175,7 @@ def lines(view: str, found: Sheets, seconds: float) -> str:
 
 
 def _sort_key(view: str, wanted: str) -> str:
-    known = list(dict.fromkeys(key for sheet in VIEWS[view] for key in column_keys(sheet)))
+    known = list(dict.fromkeys(key for sheet in top_views()[view].sheets for key in column_keys(sheet)))
     if wanted and wanted not in known:
         raise click.BadParameter(
             f"there is no column {wanted}; there are: {', '.join(known)}", param_hint="--sort"
@@ -198,7 +199,7 @@ def _sort_key(view: str, wanted: str) -> str:
 @click.option("--sort", default="", metavar="COLUMN", help="Sort by a column, as --json names it.")
 @click.option("--once", is_flag=True, help="Show one frame, of one interval, and end.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON document a frame, with all rows.")
-@click.argument("view", type=click.Choice(list(VIEWS)), default="rdma")
+@click.argument("view", type=click.Choice(list(top_views())), default=next(iter(top_views())))
 def top(
     view: str,
     pids: tuple[int, ...],
@@ -228,8 +229,8 @@ def top(
     for tgid in pids:
         if not Path(f"/proc/{tgid}").exists():
             raise OtelgpuError(f"there is no process {tgid}")
-    known = registry.families()
-    wanted = config.families or tuple(name for name in FAMILIES[view] if name in known)
+    known = registry.with_records()
+    wanted = config.families or tuple(name for name in top_views()[view].families if name in known)
     scope = Scope(processes=pids) if pids else agent_scope(config)
     wide = None if sys.stdout.isatty() else _WIDE
     console = Console(markup=False, emoji=False, highlight=False, width=wide)
@@ -257,7 +258,9 @@ def top(
                     source.observe(member)
             else:
                 source.observe_running()
-            frames = Frames(VIEWS[view], sort, show, time.monotonic)  # now: its first frame counts from here
+            frames = Frames(
+                top_views()[view].sheets, sort, show, time.monotonic
+            )  # now: its first frame counts from here
             session = wiring.Agent(
                 source,
                 replace(plan(config), open_exporters=lambda: [frames], metric_interval_s=interval),

@@ -13,11 +13,12 @@ from typing import Any
 
 import click
 
-from otelgpu.capture import MAGIC
 from otelgpu.cli.options import common_options, configure, detail_option
 from otelgpu.cli.view_file import FOLLOWED_BYTES, Follower, Limits, batches
 from otelgpu.errors import OtelgpuError
+from otelgpu.sources.capture import MAGIC
 from otelgpu.view.page import SCRIPTS, Parts, data_element, page
+from otelgpu.view.shown import shown
 
 DEFAULT_PATH = Path("otelgpu.jsonl")
 
@@ -83,7 +84,7 @@ def view(
 
 def write_page(lines: Path, output: Path, *, source: str, limits: Limits | None = None) -> None:
     """Make the page of a file of OTLP/JSON lines. Raises `OtelgpuError`, and leaves what was there then."""
-    made = page(_parts(), source)
+    made = page(_parts(), source, shown=shown())
     readable = False
     try:
         handle, scratch = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
@@ -137,13 +138,13 @@ def _is_capture(path: Path) -> bool:
 
 def _replay(capture: Path, lines: Path, options: dict[str, Any]) -> None:
     from otelgpu import agent as wiring  # half of the program, for captures only
-    from otelgpu.config import telling
-    from otelgpu.export.file import FileExporter
-    from otelgpu.families import registry
+    from otelgpu.config import reporting
+    from otelgpu.engine import registry
+    from otelgpu.export.file.exporter import FileExporter
 
     config = configure(options)
-    told = telling(config, os.environ)
-    wiring.replay(capture, registry.select(config.families), [FileExporter(str(lines))], telling=told)
+    reported = reporting(config, os.environ)
+    wiring.replay(capture, registry.select(config.families), [FileExporter(str(lines))], settings=reported)
 
 
 def _serve(path: Path, port: int, opens: bool | None) -> None:
@@ -151,7 +152,7 @@ def _serve(path: Path, port: int, opens: bool | None) -> None:
 
     if path.exists() and _is_capture(path):
         raise OtelgpuError("a capture does not grow into lines", hint=f"otelgpu view {path}")
-    made = page(_parts(), path.name, live=True)
+    made = page(_parts(), path.name, live=True, shown=shown())
     follower = Follower(path, Limits(newest=FOLLOWED_BYTES))
     try:
         server = ViewServer(port, made.before + made.after, made.policy, follower.answer)

@@ -1,6 +1,6 @@
-"""A file of OTLP/JSON lines, read piece by piece: memory is bounded by a piece, whatever the file is.
+"""A file of OTLP/JSON lines as batches of columns for the page, one for each piece that is read.
 
-Of a long file the newest part is read, and how much is left out is told.
+Of a long file the newest part is read, and how much is left out is reported.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from otelgpu.cli.line_files import PIECE_BYTES, first_offset, read_piece
+from otelgpu.otlp_json.reader import Reader
 from otelgpu.view.batch import Batch
-from otelgpu.view.documents import Reader
 
-PIECE_BYTES: Final = 16 << 20
 NEWEST_BYTES: Final = 256 << 20
 """What a page holds at most: some 300,000 spans."""
 
@@ -30,54 +30,13 @@ class Limits:
     newest: int = NEWEST_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Whole lines, and where the next ones begin."""
-
-    lines: tuple[bytes, ...]
-    next: int
-    rest: bytes = b""  # of a line that has no end yet
-    cut: bool = False  # a line longer than a piece begins here: it is passed over
-
-
-def read_piece(file: BinaryIO, at: int, limit: int) -> Piece:
-    """The lines from offset ``at``, which begins one, as far as ``limit`` bytes hold them."""
-    file.seek(at)
-    content = file.read(limit)
-    end = content.rfind(b"\n") + 1
-    if end:
-        is_last = len(content) < limit
-        rest = content[end:] if is_last else b""
-        return Piece(lines=tuple(content[: end - 1].split(b"\n")), next=at + end, rest=rest)
-    if len(content) < limit:
-        return Piece(lines=(), next=at, rest=content)
-    return Piece(lines=(), next=_line_after(file, at, limit), cut=True)
-
-
-def first_offset(file: BinaryIO, limits: Limits) -> int:
-    """Where the newest ``limits.newest`` bytes begin a line."""
-    size = file.seek(0, os.SEEK_END)
-    return 0 if size <= limits.newest else _line_after(file, size - limits.newest - 1, limits.piece)
-
-
-def _line_after(file: BinaryIO, at: int, chunk: int) -> int:
-    file.seek(at)
-    while content := file.read(chunk):
-        found = content.find(b"\n")
-        if found >= 0:
-            return at + found + 1
-        at += len(content)
-    return at
-
-
 def batches(path: Path, limits: Limits) -> Iterator[dict[str, Any]]:
     """The columns of a file that nothing is added to, one batch for each piece."""
-    reader = Reader()
     with path.open("rb") as file:
-        at = before = first_offset(file, limits)
+        at = before = first_offset(file, limits.newest, limits.piece)
         while True:
             piece = read_piece(file, at, limits.piece)
-            batch = Batch(reader)
+            batch = Batch(Reader())
             if before:
                 batch.count("bytes_before", before)
                 before = 0
@@ -101,7 +60,6 @@ class Follower:
     def __init__(self, path: Path, limits: Limits) -> None:
         self._path = path
         self._limits = limits
-        self._reader = Reader()
 
     def answer(self, place: str) -> dict[str, Any]:
         """``at``, the next place; ``batch``; whether there is ``more`` now, and whether it is ``waiting`` for a file.
@@ -121,9 +79,9 @@ class Follower:
         is_same = (
             known == identity and offset.isascii() and offset.isdigit() and int(offset) <= status.st_size
         )
-        at = int(offset) if is_same else first_offset(file, self._limits)
+        at = int(offset) if is_same else first_offset(file, self._limits.newest, self._limits.piece)
         piece = read_piece(file, at, self._limits.piece)
-        batch = Batch(self._reader)
+        batch = Batch(Reader())
         if piece.cut:
             batch.count("lines_cut")
         if not is_same and at:

@@ -9,16 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from otelgpu.errors import OtelgpuError
-from otelgpu.model.vitals import Delivery
+from otelgpu.model.losses import Reasons
+from otelgpu.model.self_telemetry import Delivery
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
     from otelgpu.model.profiles import ProfileColumns
     from otelgpu.model.spans import SpanColumns
+
+REASONS: Final = Reasons(
+    "export",
+    {
+        "queue_full": "the queue's memory bound was reached: the Collector is down or too slow",
+        "rejected": "the Collector took the batch but rejected these (OTLP partial success)",
+        "refused": "the Collector answered with an error that is not to be retried",
+        "retries_exhausted": "no attempt succeeded within the time for retries",
+        "shutdown": "still queued when the time to flush at the end was over",
+        "unencodable": "larger than what may be sent or written as one unit",
+        "write_failed": "the disk or the terminal did not take it",
+    },
+)
+"""What one count of (``export``, reason) means."""
 
 
 class ExportError(OtelgpuError):
@@ -31,6 +46,8 @@ class Signal(StrEnum):
     TRACES = "traces"
     METRICS = "metrics"
     PROFILES = "profiles"
+    LOGS = "logs"
+    """Events of batch commands, which the SDK's exporter sends: see sdk.py."""
 
     @property
     def path(self) -> str:

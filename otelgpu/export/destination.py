@@ -1,49 +1,77 @@
-"""``--export`` texts into exporters: ``console``, ``file:PATH``, ``otlp`` and ``otlp:URL``.
+"""What an exporter says of itself, and what ``--export`` texts become. Nothing here does I/O or knows an exporter.
 
-Parsing does no I/O; opening checks files, certificates and settings, so that mistakes show at start-up.
+An exporter is a package below ``otelgpu.export`` with an ``EXPORTER``, a :class:`Kind`: how it is written behind
+``--export``, what that does, and how the text becomes a :class:`Destination`. The package's ``__init__`` is imported by
+every command, so that it imports nothing heavy; what sends is imported when a destination is opened.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TextIO
+from typing import ClassVar
 
-from otelgpu.export.base import Exporter, ExportError, Signal
-
-
-@dataclass(frozen=True, slots=True)
-class ConsoleDestination:
-    """Trees on the terminal."""
+from otelgpu.export.base import Exporter
 
 
 @dataclass(frozen=True, slots=True)
-class FileDestination:
-    """OTLP/JSON lines appended to ``path``."""
+class Trial:
+    """What ``otelgpu check`` found of a destination. ``present``: whether it can be used; None: not tried."""
 
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class OtlpDestination:
-    """An OTLP server. ``endpoint`` is a base URL; None leaves it to the environment."""
-
-    endpoint: str | None
+    present: bool | None
+    detail: str
+    remedy: str = ""
+    required: bool = True  # a session does not start without it
 
 
-Destination = ConsoleDestination | FileDestination | OtlpDestination
+class Destination:
+    """Where results go. Frozen dataclasses: equal ones would be opened alike.
 
-_FORMS = "Write console, file:PATH, otlp or otlp:URL."
+    ``environ``: the environment, with the ``OTEL_EXPORTER_OTLP_*`` variables; ``defaults``: the same names from a
+    configuration file, for what ``environ`` leaves unset.
+    """
+
+    is_opened_early: ClassVar[bool] = False
+    """Opening it needs privileges that a session gives up before it begins."""
+
+    def open(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Exporter:
+        """Make it ready to take spans, metrics and profiles.
+
+        Raises :class:`~otelgpu.export.base.ExportError` for what cannot be opened or used.
+        """
+        raise NotImplementedError
+
+    def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
+        """Whether it reads or writes files, which may have been replaced since it was opened."""
+        return False
+
+    def trials(
+        self, environ: Mapping[str, str], defaults: Mapping[str, str], *, connects: bool
+    ) -> Iterable[Trial]:
+        """Try what a session would use, without changing anything. ``connects``: over the network too.
+
+        Raises :class:`~otelgpu.export.base.ExportError` for what is not set as it should be.
+        """
+        return [Trial(None, "not tried")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """An exporter, as the command line knows it."""
+
+    scheme: str
+    """What stands before the colon."""
+    forms: Mapping[str, str]
+    """How it is written, and what that does: ``{"file:PATH": "Lines appended to the file."}``."""
+    parse: Callable[[str | None], Destination]
+    """What stands behind the colon (None: there is no colon). Raises ValueError with what is wrong."""
+    url_schemes: tuple[str, ...] = ()
+    """Of URLs that somebody may have meant for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A destination and all that is said of it, to be opened. Equal ones would be opened alike.
-
-    ``defaults``: see :func:`open_exporter`. ``has_files``: what is opened reads or writes files, which may have been
-    replaced since it was.
-    """
+    """A destination and all that is said of it, to be opened. Equal ones would be opened alike."""
 
     destination: Destination
     environ: Mapping[str, str]
@@ -52,60 +80,8 @@ class Opening:
     @property
     def has_files(self) -> bool:
         """A log that was rotated, or a certificate that was renewed, has its old name."""
-        if isinstance(self.destination, ConsoleDestination):
-            return False
-        return isinstance(self.destination, FileDestination) or any(
-            name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(("CERTIFICATE", "CLIENT_KEY"))
-            for name in (*self.environ, *self.defaults)
-        )
+        return self.destination.uses_files(self.environ, self.defaults)
 
     def open(self) -> Exporter:
-        """See :func:`open_exporter`."""
-        return open_exporter(self.destination, self.environ, defaults=self.defaults)
-
-
-def parse_destination(text: str) -> Destination:
-    """Parse one ``--export`` value. Raises :class:`~otelgpu.export.base.ExportError`."""
-    kind, colon, rest = text.strip().partition(":")
-    if kind == "console" and not colon:
-        return ConsoleDestination()
-    if kind == "file":
-        if not rest:
-            raise ExportError(f"--export {text!r} names no file", _FORMS)
-        return FileDestination(rest)
-    if kind == "otlp" and (rest or not colon):
-        return OtlpDestination(rest or None)
-    if kind in ("http", "https"):
-        raise ExportError(f"--export {text!r} does not say how to send", f"Write otlp:{text.strip()}.")
-    raise ExportError(f"--export {text!r} is not known", _FORMS)
-
-
-def open_exporter(
-    destination: Destination,
-    environ: Mapping[str, str],
-    *,
-    defaults: Mapping[str, str] | None = None,
-    stream: TextIO | None = None,
-) -> Exporter:
-    """Make a destination ready to take spans, metrics and profiles.
-
-    ``environ``: the ``OTEL_EXPORTER_OTLP_*`` variables; ``defaults``: the same names, from a configuration
-    file, for what ``environ`` leaves unset. ``stream``: where ``console`` prints; standard output otherwise.
-    Raises :class:`~otelgpu.export.base.ExportError` for what cannot be opened or used.
-    """
-    if isinstance(destination, ConsoleDestination):
-        from otelgpu.export.console import ConsoleExporter
-
-        return ConsoleExporter(stream or sys.stdout)
-    if isinstance(destination, FileDestination):
-        from otelgpu.export.file import FileExporter
-
-        return FileExporter(destination.path)
-    from otelgpu.export.otlp import OtlpExporter
-    from otelgpu.export.settings import OtlpSettings
-
-    traces, metrics, profiles = (
-        OtlpSettings.from_environment(environ, signal, endpoint=destination.endpoint, defaults=defaults)
-        for signal in (Signal.TRACES, Signal.METRICS, Signal.PROFILES)
-    )
-    return OtlpExporter(traces, metrics, profiles)
+        """See :meth:`Destination.open`."""
+        return self.destination.open(self.environ, self.defaults)

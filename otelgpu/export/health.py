@@ -215,9 +215,9 @@ class HealthServer:
     def _route(self, peer: _Peer, path: bytes) -> None:
         match path:
             case b"/healthz":
-                self._tell(peer, self._health.not_live())
+                self._report(peer, self._health.not_live())
             case b"/readyz":
-                self._tell(peer, self._health.not_ready())
+                self._report(peer, self._health.not_ready())
             case b"/metrics":
                 peer.waits = True
                 peer.deadline = time.monotonic() + ANSWER_SECONDS
@@ -228,10 +228,10 @@ class HealthServer:
             case _:
                 self._respond(peer, 404, _PLAIN, b"there are /healthz, /readyz and /metrics\n")
 
-    def _tell(self, peer: _Peer, reasons: list[str]) -> None:
+    def _report(self, peer: _Peer, reasons: list[str]) -> None:
         if reasons:
-            told = json.dumps({"status": "unavailable", "reasons": reasons}).encode() + b"\n"
-            self._respond(peer, 503, "application/json", told)
+            reported = json.dumps({"status": "unavailable", "reasons": reasons}).encode() + b"\n"
+            self._respond(peer, 503, "application/json", reported)
         else:
             self._respond(peer, 200, _PLAIN, b"ok")
 

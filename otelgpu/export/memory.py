@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from otelgpu.export.base import deliveries_of
 from otelgpu.model.profiles import ProfileColumns
+from otelgpu.model.self_telemetry import Delivery
 from otelgpu.model.spans import SpanColumns
-from otelgpu.model.vitals import Delivery
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData

@@ -2,7 +2,7 @@
 
 Names and labels follow https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/: what is
 no letter or digit becomes ``_``; the unit and, for counters, ``_total`` end the name; the resource is the series
-``target_info``. Scopes are not told: there is one. Example: ``process.cpu.time`` in ``s`` becomes
+``target_info``. Scopes are not reported: there is one. Example: ``process.cpu.time`` in ``s`` becomes
 ``process_cpu_time_seconds_total``.
 """
 
@@ -35,8 +35,12 @@ def exposition(data: MetricsData) -> bytes:
     """All of ``data``: sums, gauges and explicit-bucket histograms."""
     lines: list[str] = []
     for resource in data.resource_metrics:
-        told = _labels(resource.resource.attributes)
-        lines += ["# HELP target_info Target metadata.", "# TYPE target_info gauge", f"target_info{told} 1"]
+        reported = _labels(resource.resource.attributes)
+        lines += [
+            "# HELP target_info Target metadata.",
+            "# TYPE target_info gauge",
+            f"target_info{reported} 1",
+        ]
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
                 lines += _metric(metric)
@@ -79,7 +83,7 @@ def _histogram(name: str, point: Any) -> Iterator[str]:
 
 
 def _labels(attributes: Iterable[KeyValue], more: Iterable[tuple[str, str]] = ()) -> str:
-    """Attributes whose keys become one label are told together, in the order of the keys."""
+    """Attributes whose keys become one label are reported together, in the order of the keys."""
     found: dict[str, list[str]] = {}
     for attribute in sorted(attributes, key=lambda each: each.key):
         found.setdefault(_label_name(attribute.key), []).append(_text(attribute.value))

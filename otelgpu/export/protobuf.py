@@ -41,11 +41,6 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def plain(text: str | tuple[str, ...]) -> str:
-    """A text table's entry where only a string can stand."""
-    return text if isinstance(text, str) else " ".join(text)
-
-
 def delimited(tag: bytes, data: bytes) -> bytes:
     """A length-delimited field."""
     return tag + varint(len(data)) + data

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from otelgpu.export.protobuf import any_value, delimited, key_value, varint
-from otelgpu.model.spans import Attribute, Links, Text
+from otelgpu.model.spans import Attribute, Links
 
 # Tag bytes: field number << 3 | wire type (0 varint, 2 bytes, 5 fixed32).
 _LINKS: Final = b"\x6a"
@@ -63,26 +63,11 @@ def _fixed(links: Links) -> bytes:
 
 def _attributes(attribute: Attribute, count: int) -> list[bytes]:
     """An attribute of each link; nothing where it is absent."""
-    values = link_values(attribute, count)
+    values = attribute.rows(count)
     return [
         b"" if value is None else delimited(_ATTRIBUTE, key_value(attribute.key, any_value(value)))
         for value in values
     ]
-
-
-def link_values(attribute: Attribute, count: int) -> list[str | tuple[str, ...] | int | float | bool | None]:
-    """The value of an attribute of each of ``count`` links; None where it is absent."""
-    column, present = attribute.values, attribute.present
-    if isinstance(column, Text):
-        table = column.table
-        values = [table[code] for code in column.codes.tolist()]
-    else:
-        values = column.tolist()
-    _check(len(values) == count, attribute.key, f"not {count} rows")
-    if present is None:
-        return values
-    _check(len(present) == count, attribute.key, f"not {count} rows")
-    return [value if there else None for value, there in zip(values, present.tolist(), strict=True)]
 
 
 def _check(holds: bool, what: str, fault: str) -> None:

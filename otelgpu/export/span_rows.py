@@ -45,7 +45,6 @@ from otelgpu.export.protobuf import (
     any_value,
     delimited,
     key_value,
-    plain,
     utf8,
     varint,
     varint_width,
@@ -54,7 +53,7 @@ from otelgpu.export.protobuf import (
 )
 from otelgpu.export.span_links import link_fields
 from otelgpu.model.codes import Codes, all_of, bounds, combine, examples, order_of
-from otelgpu.model.spans import Attribute, Bytes, Links, SpanColumns, Text
+from otelgpu.model.spans import Attribute, Bytes, Links, SpanColumns, Text, plain
 
 Bools = npt.NDArray[np.bool_]
 Rows = slice | Codes
@@ -73,7 +72,7 @@ _ROWS_WRITTEN: Final = 2048
 _SHORT_RUN: Final = 64
 """Rows of one layout, below which one by one is faster than run by run."""
 
-_TOLD_BY_SAMPLE: Final = 64
+_REPORTED_BY_SAMPLE: Final = 64
 """Rows that are looked at before a whole column is, to see whether the layout determines it."""
 
 
@@ -153,7 +152,7 @@ def _number(attribute: Attribute, rows: int) -> _Slot | None:
     if present is not None and not np.count_nonzero(present):
         return None
     if values.dtype.kind == "f":
-        bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)  # tells 0.0 from -0.0
+        bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)  # reports 0.0 from -0.0
         return _plain_slot(_number_lead(key, ANY_DOUBLE, 8), bits, "<u8", bits, present)
     if values.dtype.kind == "b":
         flags = np.ascontiguousarray(values).view(np.uint8)
@@ -178,9 +177,9 @@ def _mask(attribute: Attribute, rows: int) -> Bools | None:
 
 
 class _Layouts:
-    """Collects the columns that tell layouts apart, and then says what each looks like.
+    """Collects the columns that distinguish layouts, and then says what each looks like.
 
-    Columns that are one array count once: texts told by the same code cost no more than one.
+    Columns that are one array count once: texts reported by the same code cost no more than one.
     """
 
     def __init__(self, rows: int) -> None:
@@ -295,7 +294,7 @@ class SpanRows:
         example = examples(layout, count)
         tails = layouts.texts(example)
         everywhere = _fixed_slots(columns) + [slot for slot in slots if slot.present is None]
-        everywhere, tails, constant = _told(everywhere, layout, example, tails)
+        everywhere, tails, constant = _reported(everywhere, layout, example, tails)
 
         self._block, block_bytes = _block_form(everywhere, _SPAN_KIND + varint(columns.kind) + constant)
         self._block_words = [slot.words for slot in everywhere]
@@ -344,7 +343,7 @@ class SpanRows:
         self._option_at = (self._block_at + len(block))[:, None] + np.cumsum(sizes, axis=1) - sizes
 
     def write(self, out: Bytes, position: int, first: int, last: int) -> None:
-        """Write spans first..last-1 from ``position`` of ``out`` on; ``ends`` tells how many bytes they are."""
+        """Write spans first..last-1 from ``position`` of ``out`` on; ``ends`` says how many bytes they are."""
         moved = position - int(self._starts[first])
         for begin in range(first, last, _ROWS_WRITTEN):
             end = min(begin + _ROWS_WRITTEN, last)
@@ -405,17 +404,17 @@ def _fixed_slots(columns: SpanColumns) -> list[_Slot]:
     return slots
 
 
-def _told(
+def _reported(
     slots: list[_Slot], layout: Codes, example: Codes, tails: list[bytes]
 ) -> tuple[list[_Slot], list[bytes], bytes]:
     """Take out of the slots what is the same in the whole batch, or in each layout.
 
-    What remains; the tails with what the layout tells; the bytes that all spans have.
+    What remains; the tails with what the layout reports; the bytes that all spans have.
     """
     remain, constant = [], b""
     for slot in slots:
         values = slot.values
-        if values is None or not _is_told(values, layout, example):
+        if values is None or not _is_reported(values, layout, example):
             remain.append(slot)
         elif all_of(values[example] == values[0]):
             constant += slot.encoded(0)
@@ -424,11 +423,11 @@ def _told(
     return remain, tails, constant
 
 
-def _is_told(values: AnyArray, layout: Codes, example: Codes) -> bool:
+def _is_reported(values: AnyArray, layout: Codes, example: Codes) -> bool:
     if 2 * len(example) > len(layout) > 1:
         return False  # next to nothing would be gained
     of_layout = values[example]
-    few = slice(0, _TOLD_BY_SAMPLE)
+    few = slice(0, _REPORTED_BY_SAMPLE)
     return all_of(values[few] == of_layout[layout[few]]) and all_of(values == of_layout[layout])
 
 

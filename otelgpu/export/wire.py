@@ -19,12 +19,12 @@ from functools import lru_cache
 import numpy as np
 
 from otelgpu import __version__
+from otelgpu.engine.names import SCHEMA_URL
 from otelgpu.export.base import Payload, Signal
 from otelgpu.export.protobuf import any_value, delimited, key_value, utf8, varint
 from otelgpu.export.span_rows import SpanRows
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Bytes, SpanColumns
-from otelgpu.signals.names import SCHEMA_URL
 
 DEFAULT_MAX_BYTES = 2 * 1024 * 1024
 """Half of the 4 MiB that OTLP servers take in one gRPC message by default."""

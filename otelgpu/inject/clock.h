@@ -45,7 +45,7 @@ static inline __u64 clock_read(void)
 	return (__u64)now.tv_sec * 1000000000ULL + (__u64)now.tv_nsec;
 }
 
-/* Ask the clock, and learn the rate if the last anchor is not too close to tell it. */
+/* Ask the clock, and learn the rate if the last anchor is not too close to report it. */
 static __attribute__((noinline, unused)) __u64 clock_anchor(struct clock *clock)
 {
 	__u64 before = CLOCK_TICKS(), time_ns = clock_read(), apart = CLOCK_TICKS() - before;

@@ -286,7 +286,7 @@ static int is_vforked(struct connection *page)
 	       nobody != tgid;
 }
 
-/* Early, so that a child can be told from its parent. */
+/* Early, so that a child can be distinguished from its parent. */
 __attribute__((constructor)) static void library_loaded(void)
 {
 	int saved = errno;
@@ -391,7 +391,7 @@ __attribute__((constructor)) static void make_end_key(void)
  */
 #define KEYS_IN_THREAD 32
 
-static __u8 tell_end(struct thread *thread)
+static __u8 report_end(struct thread *thread)
 {
 	if (has_end_key && end_key < KEYS_IN_THREAD)
 		return !pthread_setspecific(end_key, thread);
@@ -436,7 +436,7 @@ static int take_ring(struct thread *thread, const struct connection *page)
 	thread->consumer = __atomic_load_n(&ring->consumer, __ATOMIC_ACQUIRE);
 	thread->generation = page->generation;
 	if (!thread->registered)
-		thread->registered = tell_end(thread);
+		thread->registered = report_end(thread);
 	return 1;
 }
 

@@ -122,10 +122,10 @@ static struct activity_clock read_clock(void)
 {
 	struct clock_pair pair;
 	struct activity_clock clock;
-	bool told = !monotonic && clock_pair_read(&cupti, &pair);
+	bool reported = !monotonic && clock_pair_read(&cupti, &pair);
 
 	pthread_mutex_lock(&lock);
-	if (told)
+	if (reported)
 		clocks.last = pair;
 	clock = clocks;
 	pthread_mutex_unlock(&lock);

@@ -64,7 +64,7 @@ uint64_t clock_convert(const struct activity_clock *clock, uint64_t cupti_ns)
 	       (uint64_t)(int64_t)((double)(int64_t)(cupti_ns - to->cupti_ns) * rate);
 }
 
-/* FNV-1a over the name as far as it is told; never 0. */
+/* FNV-1a over the name as far as it is reported; never 0. */
 static uint64_t hash_of(const char *name, size_t length)
 {
 	uint64_t hash = 0xcbf29ce484222325u;
@@ -119,7 +119,7 @@ void activities_begin_slice(uint64_t began_ns, uint32_t sampled)
 		inject_count_device_time(CUPTI_COUNT_activities_not_sent, 1);
 }
 
-/* Tells a name, once a slice; the result is what it is called by. */
+/* Reports a name, once a slice; the result is what it is called by. */
 static uint64_t send_name(const char *name, uint64_t now_ns)
 {
 	struct cuda_activity_name piece;

@@ -23,13 +23,13 @@ struct activity_clock {
 
 uint64_t cupti_now_ns(void);
 
-/* The closest of a few readings. False: CUPTI does not tell the time. */
+/* The closest of a few readings. False: CUPTI does not report the time. */
 bool clock_pair_read(const struct cupti_library *library, struct clock_pair *pair);
 
 /* CUPTI's time as CLOCK_MONOTONIC, drift between the two pairs included. */
 uint64_t clock_convert(const struct activity_clock *clock, uint64_t cupti_ns);
 
-/* A new slice: it is told, in the ring of the thread that begins it, and names are told again. */
+/* A new slice: it is reported, in the ring of the thread that begins it, and names are reported again. */
 void activities_begin_slice(uint64_t began_ns, uint32_t sampled);
 
 /* Sends what is in a buffer; the result is how many activities it held, sent or not. */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is mapped, as far as it tells which CUPTI is meant. */
+/* What is mapped, as far as it says which CUPTI is meant. */
 struct mapped {
 	char cupti[PATH_MAX];
 	char cudart[PATH_MAX];

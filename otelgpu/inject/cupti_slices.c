@@ -78,7 +78,7 @@ void slices_start(struct slices *slices, uint64_t per_second, uint64_t now_ns)
 enum slice_step slices_at(struct slices *slices, uint64_t now_ns, bool boundary)
 {
 	if (now_ns < slices->began_ns)
-		return SLICE_KEEP; /* another thread's later time was told first */
+		return SLICE_KEEP; /* another thread's later time was reported first */
 	if (!slices->on) {
 		if (now_ns < slices->next_ns)
 			return SLICE_KEEP;

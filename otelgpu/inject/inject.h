@@ -43,11 +43,12 @@ struct thread;
 
 enum recorded {
 	NOT_RECORDED = 0,
-	FOLLOWED = 1, /* not told: it is inside another call, and may change the current device */
+	FOLLOWED =
+		1, /* not reported: it is inside another call, and may change the current device */
 	RECORDED = 2,
 };
 
-/* A call under way; lies in the wrapper's frame, so that its address tells what it is inside of. */
+/* A call under way; lies in the wrapper's frame, so that its address says what it is inside of. */
 struct call {
 	struct cuda_call
 		record; /* a slot that is a result says where it will be, until the return */
@@ -76,7 +77,7 @@ struct thread {
 	const struct call *outermost;  /* still under way, or left by longjmp */
 	struct context_stack contexts; /* device 0 until one is chosen */
 	__u8 opening;	 /* in thread_open(): a signal handler's calls are let through */
-	__u8 registered; /* its end will be told */
+	__u8 registered; /* its end will be reported */
 };
 
 /*

@@ -108,7 +108,7 @@ static struct definitions definitions_of(const struct tables *tables, const char
 	return all;
 }
 
-/* Steps on; whether the symbol that it was at may be of the name, as far as hashes tell. */
+/* Steps on; whether the symbol that it was at may be of the name, as far as hashes report. */
 static int step_on(struct definitions *all)
 {
 	const u32 *header = all->tables->gnu_hash;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Compiled for BPF, never loaded: its BTF tells the agent the layout of the memory. */
+/* Compiled for BPF, never loaded: its BTF says the agent the layout of the memory. */
 #include "memory.h"
 
 RECORD(inject_hello);

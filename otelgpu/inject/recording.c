@@ -5,7 +5,7 @@
  * reader's position.
  *
  * The record is filled from the table by the code that the BPF programs use, and
- * means the same: what is called inside another call is not told, but for names,
+ * means the same: what is called inside another call is not reported, but for names,
  * and for what it does to the current device.
  */
 #include "inject.h"
@@ -67,7 +67,7 @@ static void learn_context(__u64 context, __s32 device)
 /* What a call that succeeded means for the thread's current device. */
 static void follow_call(const struct cuda_call *record, __u8 shape)
 {
-	if (tells_context(shape))
+	if (reports_context(shape))
 		learn_context(record->object, (__s32)record->other);
 	follow_device(&this_thread.contexts, record, shape, device_of(record->object));
 }
@@ -140,10 +140,10 @@ static inline void clear(struct cuda_call *record)
 }
 
 /*
- * void otelgpu_call_began(__u64 start_ns, __u64 kind, __u64 api): does nothing, and is there for a probe that takes the
- * stack of the call (bpf/profile/calls.h). It is called only while one is there: its first byte is another then.
+ * void otelgpu_call_began(__u64 start_ns, __u64 kind, __u64 function): does nothing, and is there for a probe that takes
+ * the stack of the call (bpf/profile/calls.h). It is called only while one is there: its first byte is another then.
  */
-void otelgpu_call_began(__u64 start_ns, __u64 kind, __u64 api);
+void otelgpu_call_began(__u64 start_ns, __u64 kind, __u64 function);
 __asm__(".text\n.globl otelgpu_call_began\n.type otelgpu_call_began, "
 	"@function\notelgpu_call_began:\n"
 	"\t.cfi_startproc\n\tnop\n\tret\n\t.cfi_endproc\n.size otelgpu_call_began, "
@@ -195,7 +195,6 @@ void call_begin(struct call *call, __u16 api, struct pt_regs *regs)
 	if (is_launch(spec->shape)) {
 		fill_launch(record, regs, spec->shape);
 	} else {
-		words.at[0] = 0; /* NONE; the stack's words are there if a slot is among them */
 		read_words(&words, regs, spec->stack);
 		fill_slots(record, &words, spec);
 		fill_shape(record, &words, spec->shape);
@@ -206,35 +205,35 @@ void call_begin(struct call *call, __u16 api, struct pt_regs *regs)
 	record->head.time_ns = clock_now(&thread->clock);
 	call->spent_ns = 0;
 	if (unlikely(is_probed()) && call->is_outermost) {
-		otelgpu_call_began(record->head.time_ns, spec->kind, api);
+		otelgpu_call_began(record->head.time_ns, spec->kind, CALL_NUMBER(CALL_FAMILY, api));
 		call->spent_ns = clock_now(&thread->clock) - record->head.time_ns;
 	}
 }
 
-static void submit_call(struct thread *thread, const struct cuda_call *told)
+static void submit_call(struct thread *thread, const struct cuda_call *reported)
 {
 	struct cuda_call *record = reserve(thread, sizeof(*record));
 
 	if (!record)
 		return;
-	memcpy(record, told, sizeof(*record));
+	memcpy(record, reported, sizeof(*record));
 	publish(thread, sizeof(*record));
 }
 
-static void submit_name(struct thread *thread, const struct cuda_call *told)
+static void submit_name(struct thread *thread, const struct cuda_call *reported)
 {
 	struct cuda_name *record = reserve(thread, sizeof(*record));
-	const char *text = (const char *)told->extra;
+	const char *text = (const char *)reported->extra;
 
 	if (!record)
 		return;
 	memset(record, 0, sizeof(*record));
-	record->head = told->head;
-	record->object = told->object;
-	record->other = told->other;
-	record->status = told->status;
-	record->api = told->api;
-	if (text && !told->status) {
+	record->head = reported->head;
+	record->object = reported->object;
+	record->other = reported->other;
+	record->status = reported->status;
+	record->api = reported->api;
+	if (text && !reported->status) {
 		size_t length = strnlen(text, CUDA_NAME_BYTES);
 
 		/* As a BPF program leaves it: the last byte is zero, and a name that was cut says so. */

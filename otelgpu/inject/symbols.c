@@ -222,7 +222,7 @@ static get_proc_address *real_get_proc_address[2]; /* a process has one libcuda 
 /*
  * The function of the table that is at `address`. cuGetProcAddress is asked for a
  * name without its version (cuMemAlloc), and answers by flags with one of several
- * (cuMemAlloc_v2, …_ptsz): libcuda's symbols tell which.
+ * (cuMemAlloc_v2, …_ptsz): libcuda's symbols say which.
  */
 static __u16 number_at(const char *name, void *address)
 {

@@ -2,7 +2,7 @@
 
 ``uprobe/<stem>:<symbol>,<symbol>,…;<stem>:…`` goes to every file that is that library (``libcudart`` for any
 ``libcudart*.so*``), as do ``uretprobe/…`` (to the returns) and ``usession/…`` (to both); which of the symbols
-it runs for, the program is told by its cookie: the number of ``API_<symbol>`` in ``enum <family>_api``, and above
+it runs for, the program is reported by its cookie: the number of ``API_<symbol>`` in ``enum <family>_api``, and above
 it what is to be said of the file.
 ``tracepoint/<category>/<prefix><a>,<b>,…`` goes to each tracepoint of the list; ``tp_btf/<name>`` to the
 kernel's typed tracepoint.

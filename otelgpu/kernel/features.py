@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otelgpu.kernel import capabilities
 from otelgpu.kernel.kernel_btf import VMLINUX_BTF, lacking_features, lacking_names
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all, load_libbpf
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
+from otelgpu.kernel.privileges import capabilities
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 
 _FLOOR: Final = (5, 15)
@@ -70,7 +70,7 @@ def filesystem_magic(descriptor: int) -> int:
 
 
 def survey() -> list[Feature]:
-    """Everything that can be told without loading a program."""
+    """Everything that can be reported without loading a program."""
     version = kernel_version()
     try:
         libbpf = Feature(name="libbpf", present=True, required=True, detail=load_libbpf().version)
@@ -140,7 +140,7 @@ def survey() -> list[Feature]:
 def privileges(own: capabilities.Held) -> list[Feature]:
     """What this process's capabilities are enough for; the first, ``capabilities``, is what nothing goes without."""
     return [_privilege("capabilities", capabilities.LOADING, own)] + [
-        _privilege(need.name, need, own) for need in capabilities.TOLD
+        _privilege(need.name, need, own) for need in capabilities.REPORTED
     ]
 
 
@@ -222,7 +222,7 @@ def return_probes_are_safe(process: LoadedFamily | None = None) -> bool:
     """
     if process is not None:
         return _try_return_probe(process)
-    family = load_family(read_image("process"), knobs={}, ring_bytes=4096, programs=("on_trial",))
+    family = load_family(read_image("process"), constants={}, ring_bytes=4096, programs=("on_trial",))
     try:
         return _try_return_probe(family)
     finally:
@@ -252,7 +252,7 @@ def _try_return_probe(family: LoadedFamily) -> bool:
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS:
         return False
     if status != 0:
-        raise BpfError(f"the trial of return probes ended with status {status}, which tells nothing")
+        raise BpfError(f"the trial of return probes ended with status {status}, which says nothing")
     return True
 
 

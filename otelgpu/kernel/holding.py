@@ -1,7 +1,8 @@
 """Processes that are stopped at what they map until it has its probes: ``hold_on_load``.
 
 A BPF program stops a process with SIGSTOP, and notes that, while :class:`Holding` says every two seconds that somebody
-is there to let it go. A :class:`~otelgpu.kernel.guard.Guard` sees to those that are stopped when this one is killed.
+is there to let it go. A :class:`~otelgpu.kernel.privileges.guard.Guard` sees to those that are stopped when this one
+is killed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,21 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.kernel import capabilities
 from otelgpu.kernel.clock import monotonic_ns
-from otelgpu.kernel.guard import Guard
 from otelgpu.kernel.libbpf import BpfError, Map
 from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.kernel.privileges import capabilities
+from otelgpu.kernel.privileges.guard import Guard
+from otelgpu.model.losses import Reasons
+
+REASONS: Final = Reasons(
+    "live",
+    {
+        "process_vanished": "a process ended while it was held for a library that it had mapped",
+        "file_not_remembered": "the kernel could not note that a file needs no hold; its next load is held again",
+    },
+)
+"""What one count of (``live``, reason) means."""
 
 _log = logging.getLogger("otelgpu.kernel")
 
@@ -72,7 +83,7 @@ class Holding:
             self._guard = None
 
     def let_go(self, record: np.void) -> None:
-        """What a ``process_mapping`` tells of has its probes: it goes on, and is not held for this file again."""
+        """What a ``process_mapping`` reports of has its probes: it goes on, and is not held for this file again."""
         key = struct.pack("<QIxxxx", int(record["inode"]), int(record["device"]))
         try:
             self._process.map("known_files").put(key, b"\1")

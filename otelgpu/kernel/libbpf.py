@@ -33,7 +33,7 @@ _PrintFunction = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 
 
 class BpfError(OtelgpuError):
-    """libbpf or the kernel refused. ``errno`` is the cause; ``log`` holds the verifier's telling lines."""
+    """libbpf or the kernel refused. ``errno`` is the cause; ``log`` holds the verifier's reporting lines."""
 
     def __init__(self, message: str, *, errno: int = 0, hint: str = "", log: str = "") -> None:
         super().__init__(message + (f":\n{log}" if log else ""), hint)
@@ -163,10 +163,10 @@ class Libbpf:
         """A :class:`BpfError` from errno (or ``code``) and from what libbpf printed since the last one."""
         number = abs(code) or ctypes.get_errno()
         said, self._said = "".join(self._said), []
-        log, hint = telling_lines(said), ""
+        log, hint = reporting_lines(said), ""
         if number == errno.EPERM or (number == errno.EACCES and not _has_verifier_log(said)):
             log = ""  # libbpf's guesses; the hint knows better
-            hint = "run as root, or with CAP_BPF and CAP_PERFMON (otelgpu check tells what is missing)"
+            hint = "run as root, or with CAP_BPF and CAP_PERFMON (otelgpu check says what is missing)"
         elif number == errno.ENOMEM:
             hint = "raise the memory limit (ulimit -l, or the container's) or lower ring_bytes"
         return BpfError(f"{what}: {os.strerror(number)}", errno=number, hint=hint, log=log)
@@ -176,7 +176,7 @@ def _has_verifier_log(said: str) -> bool:
     return "BEGIN PROG LOAD LOG" in said
 
 
-def telling_lines(said: str, limit: int = 12) -> str:
+def reporting_lines(said: str, limit: int = 12) -> str:
     """What a reader of libbpf's output needs: the verifier's last instructions and its verdict."""
     lines = [line.removeprefix("libbpf: ").rstrip() for line in said.splitlines()]
     if _has_verifier_log(said):
@@ -410,7 +410,7 @@ class Program:
 
     @property
     def autoload(self) -> bool:
-        """Whether :meth:`Object.load` loads it: not, unless told, where ``SEC()`` begins with ``?``."""
+        """Whether :meth:`Object.load` loads it: not, unless reported, where ``SEC()`` begins with ``?``."""
         return bool(self._library.bpf_program__autoload(self._handle))
 
     def set_autoload(self, load: bool) -> None:
@@ -522,7 +522,7 @@ class Program:
         return DescriptorLink(descriptor)
 
     def prepare(self) -> None:
-        """Tell the kernel how it will be attached. Before load only."""
+        """Report the kernel how it will be attached. Before load only."""
         if self.probes in ATTACH_TYPES and uprobe_links() >= UprobeLinks.MULTI:
             self._library.bpf_program__set_type(self._handle, PROGRAM_TYPE)
             self._library.bpf_program__set_expected_attach_type(self._handle, ATTACH_TYPES[self.probes])
@@ -550,7 +550,7 @@ class Object:
         return found
 
     def load(self) -> None:
-        """Create the maps and pass the verifier. Raises :class:`BpfError` with the verifier's telling lines."""
+        """Create the maps and pass the verifier. Raises :class:`BpfError` with the verifier's reporting lines."""
         for program in self.programs.values():
             program.prepare()
         code = self._library.bpf_object__load(self._handle)

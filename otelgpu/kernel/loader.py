@@ -1,4 +1,4 @@
-"""From a family's ``.bpf.o`` to a running object: knobs set, maps shared, ring sized, counters readable.
+"""From a family's ``.bpf.o`` to a running object: constants set, maps shared, ring sized, counters readable.
 
 The order is open → configure → load → attach; attaching probes is ``kernel/attach.py``.
 """
@@ -19,20 +19,25 @@ import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from otelgpu.elf.btf import Btf
 from otelgpu.kernel.call_stacks import PLACES, offer_call_stacks
 from otelgpu.kernel.kernel_btf import has_typed_tracepoint
 from otelgpu.kernel.libbpf import BpfError, Link, Map, Object, Program, detach_all, possible_cpus
 from otelgpu.kernel.ring import Ring
-from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
+from otelgpu.model.losses import Reasons
 
 _FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
 _FIRST: Final = struct.pack("<I", 0)
 SHARED_MAPS: Final = ("scope_processes", "scope_cgroups", "context_processes", "context_published")
-COUNTED_BY_KERNEL: Final = {
-    "program_passed_over": "a program was running on that CPU already, in what was interrupted or in a thread that was "
-    "preempted: the kernel does not run it again, and what it would have seen is not told",
-}
+COUNTED_BY_KERNEL: Final = Reasons(
+    "*",
+    {
+        "program_passed_over": "a program was running on that CPU already, in what was interrupted or in a "
+        "thread that was "
+        "preempted: the kernel does not run it again, and what it would have seen is not reported",
+    },
+)
 """Counter → what one count means."""
 _PASSED_OVER: Final = ("tp_btf", "tracepoint")  # probes of functions are run within each other
 _SHARED_WHERE_USED: Final = ("call_stacks", *PLACES.values())  # by the families whose calls have stacks
@@ -118,6 +123,17 @@ def record_structs(btf: Btf, family: str) -> dict[int, str]:
     return {number: record_struct(btf, family, name) for name, number in kinds.items()}
 
 
+def counter_names(btf: Btf, family: str) -> dict[int, str]:
+    """The counters of a family's programs by number: those of all (``enum counter``) and, if any, those of its own."""
+    own = f"{family}_counter"
+    numbers = btf.enumerators("counter") | (btf.enumerators(own) if btf.has_enum(own) else {})
+    return {
+        number: name.removeprefix("COUNTER_").lower()
+        for name, number in numbers.items()
+        if name != "COUNTER_COUNT"
+    }
+
+
 @dataclass
 class LoadedFamily:
     """A loaded object with its ring and counters."""
@@ -137,10 +153,7 @@ class LoadedFamily:
         for number, name in kinds.items():
             self._struct_of[number] = names.index(name)
         self._head = btf.dtype("record_head")
-        counters = btf.enumerators("counter")
-        self._counters = {
-            v: n.removeprefix("COUNTER_").lower() for n, v in counters.items() if n != "COUNTER_COUNT"
-        }
+        self._counters = counter_names(btf, family)
         self._passed_over = [program for program in self.programs if program.probes in _PASSED_OVER]
         self._cpus = possible_cpus()
 
@@ -205,30 +218,30 @@ class Loader:
         self,
         process: LoadedFamily,
         *,
-        knobs: Mapping[str, int],
+        constants: Mapping[str, int],
         ring_bytes: Callable[[str], int],
         sessions: bool,
         returns: bool,
         trace_contexts: int | None,
     ) -> None:
-        self._process, self._knobs, self._ring_bytes = process, knobs, ring_bytes
+        self._process, self._constants, self._ring_bytes = process, constants, ring_bytes
         self._sessions, self._returns, self._trace_contexts = sessions, returns, trace_contexts
 
     def load(
         self,
         image: Image,
         *,
-        knobs: Mapping[str, int] | None = None,
+        constants: Mapping[str, int] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> LoadedFamily:
         """One family; may be called from several threads. Raises :class:`BpfError`.
 
-        ``knobs``: of its own; ``wanted``: whether to load a program, by its name (None: all).
+        ``constants``: of its own; ``wanted``: whether to load a program, by its name (None: all).
         """
         size = self._ring_bytes(image.family)
         return load_family(
             image,
-            knobs={"ring_wake_bytes": size // 4, **self._knobs, **(knobs or {})},
+            constants={"ring_wake_bytes": size // 4, **self._constants, **(constants or {})},
             ring_bytes=size,
             shared=self._process,
             sessions=self._sessions,
@@ -273,7 +286,7 @@ def lacking(programs: Iterable[Program]) -> frozenset[str]:
 def load_family(
     image: Image,
     *,
-    knobs: dict[str, int],
+    constants: dict[str, int],
     ring_bytes: int,
     shared: LoadedFamily | None = None,
     programs: tuple[str, ...] | None = None,
@@ -284,18 +297,18 @@ def load_family(
 ) -> LoadedFamily:
     """Load one family.
 
-    ``knobs`` are ``const volatile`` globals by name; ``ring_bytes`` a power of two of at least a page;
+    ``constants`` are ``const volatile`` globals by name; ``ring_bytes`` a power of two of at least a page;
     ``shared`` the family whose scope and contexts this one uses; ``trace_contexts`` the descriptor of the map
     that OBI writes contexts into, None without one; ``programs`` those to load (None: all that are
     :func:`needed <needed_programs>`), ``wanted`` a choice among them by name.
     Raises :class:`BpfError`.
     """
     opened = Object(image.data, image.family)
-    knobs = {**knobs, "context_obi": int(trace_contexts is not None)}
+    constants = {**constants, "context_obi": int(trace_contexts is not None)}
     try:
         known = image.variables(".rodata")
         memory = next(m for n, m in opened.maps.items() if n.endswith(".rodata")).memory()
-        for name, value in knobs.items():
+        for name, value in constants.items():
             if name not in known:
                 continue
             offset, size = known[name]

@@ -20,6 +20,16 @@ from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.libbpf import possible_cpus
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.inputs import CallsCounted
+from otelgpu.model.losses import Reasons
+
+REASONS: Final = Reasons(
+    "cuda",
+    {
+        "detail_lowered": "there was more than the ring could hold: from then on calls were counted, not recorded",
+        "detail_raised": "it became calm: more is recorded again",
+    },
+)
+"""What one count of (``cuda``, reason) means."""
 
 _log = logging.getLogger("otelgpu.kernel")
 
@@ -80,7 +90,7 @@ class Overload:
         self._specs = loaded.image.constants("specs", "spec")  # by function
         self._ring_full = btf.enumerators("counter")["COUNTER_RING_FULL"]
         self._lost = 0
-        self._told: Counter[tuple[int, int]] = Counter()  # by process and function
+        self._reported: Counter[tuple[int, int]] = Counter()  # by process and function
         self._ever = False
         self._value_bytes = 8 * possible_cpus()
         self.counters: Counter[str] = Counter()
@@ -133,7 +143,7 @@ class Overload:
             found += self._grown(tgid, int(key["api"]), self._sum(_COUNTED, raw))
             if tgid in gone:
                 table.delete(raw)
-                del self._told[tgid, int(key["api"])]
+                del self._reported[tgid, int(key["api"])]
         for api in self._apis:
             found += self._grown(0, api, self._sum(_COUNTED_FOR_OTHERS, struct.pack("<I", api)))
         return found
@@ -143,9 +153,9 @@ class Overload:
         return int(np.frombuffer(raw or b"", dtype="<u8").sum())
 
     def _grown(self, tgid: int, api: int, total: int) -> list[CallsCounted]:
-        grown = total - self._told[tgid, api]
+        grown = total - self._reported[tgid, api]
         if not grown:
             return []
-        self._told[tgid, api] = total
+        self._reported[tgid, api] = total
         family, kind = self._loaded.family, int(self._specs[api]["kind"])
         return [CallsCounted(tgid=tgid, family=family, kind=kind, api=self._apis[api], count=grown)]

@@ -1,4 +1,4 @@
-"""How much of the time probes of hot functions may be attached, so that they cost a process no more than it is told.
+"""How much of the time probes of hot functions may be attached, so that they cost a process no more than was allowed.
 
 In: how often the functions were called while they were probed. Out: the share of time for each kind of probe, and
 how it is cut into windows. Pure: time and rates are arguments.

@@ -1,8 +1,8 @@
 """Imports two packages so that they start neither threads nor programs: before anything else of the program runs.
 
 numpy's OpenBLAS starts a thread for each core, which nothing here has a use for and which would keep privileges that
-are given up later (:mod:`otelgpu.kernel.privileges`). cxxfilt looks for libraries with ``ctypes.util``, which runs
-``ldconfig``, or a compiler where there is none; nothing is run by a program with privileges.
+are given up later (:mod:`otelgpu.kernel.privileges.dropping`). cxxfilt looks for libraries with ``ctypes.util``,
+which runs ``ldconfig``, or a compiler where there is none; nothing is run by a program with privileges.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.model.vitals import RingFill
+from otelgpu.model.self_telemetry import RingFill
 
 _HEADER_BYTES: Final = 8
 _BUSY: Final = 1 << 31

@@ -29,7 +29,7 @@ class CountedTable:
             raise ValueError(f"map {table.name} has other keys or values than {key} and {value}")
         self._table = table
         self._entry = np.dtype([("key", key), ("value", value)])
-        self._told: dict[bytes, bytes] = {}
+        self._reported: dict[bytes, bytes] = {}
         self._room = _ROWS
 
     def read(self) -> Rows:
@@ -48,12 +48,12 @@ class CountedTable:
         """Rows whose value is not what it was at the last call, or that are new; and all rows."""
         rows = self.read()
         fresh = np.zeros(len(rows), dtype=bool)
-        told: dict[bytes, bytes] = {}
+        reported: dict[bytes, bytes] = {}
         for place, row in enumerate(rows):
             key, value = row["key"].tobytes(), row["value"].tobytes()
-            fresh[place] = self._told.get(key) != value
-            told[key] = value
-        self._told = told
+            fresh[place] = self._reported.get(key) != value
+            reported[key] = value
+        self._reported = reported
         return rows[fresh], rows
 
     def delete(self, keys: Iterable[np.void]) -> None:
@@ -61,7 +61,7 @@ class CountedTable:
         for key in keys:
             raw = key.tobytes()
             self._table.delete(raw)
-            self._told.pop(raw, None)
+            self._reported.pop(raw, None)
 
     def _read_all(self) -> tuple[bytes, bytes]:
         library = load_libbpf()

@@ -21,10 +21,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from otelgpu.kernel.capabilities import LOADING
 from otelgpu.kernel.features import pid_namespace
-from otelgpu.kernel.guard import Guard
 from otelgpu.kernel.libbpf import BpfError, load_libbpf
+from otelgpu.kernel.privileges.capabilities import LOADING
+from otelgpu.kernel.privileges.guard import Guard
+from otelgpu.model.losses import Reasons
+
+REASONS: Final = Reasons(
+    "live",
+    {
+        "trace_contexts_unusable": "OBI's map of trace contexts is of another shape, or may not be opened",
+    },
+)
+"""What one count of (``live``, reason) means."""
 
 _log = logging.getLogger("otelgpu.kernel")
 
@@ -125,7 +134,7 @@ def _is_held_by_others(descriptor: int) -> bool:
 
 
 class TraceContextMap:
-    """What threads work for, told to whoever reads the map; the one that is pinned, else one of our own.
+    """What threads work for, reported to whoever reads the map; the one that is pinned, else one of our own.
 
     What was put is taken out again by :meth:`close`, which also unpins a map that this object pinned. If this program
     is killed before, that map is unpinned by a guard; one that was left all the same, and that nobody has open, is
@@ -142,7 +151,7 @@ class TraceContextMap:
             )
         self._library = load_libbpf()
         self._path = path
-        self._told: OrderedDict[bytes, None] = OrderedDict()  # keys that are ours
+        self._reported: OrderedDict[bytes, None] = OrderedDict()  # keys that are ours
         self._guard: Guard | None = None
         self._checked: tuple[int, int] | None = None  # the pin that was found to be our map's
         self._check_at = 0.0
@@ -209,10 +218,10 @@ class TraceContextMap:
     def put(self, tgid: int, tid: int, trace_id: bytes, span_id: bytes) -> bool:
         """A thread works for a span from now on; False when the kernel did not take it."""
         key = _KEY.pack(tgid << 32 | tid)
-        self._told[key] = None
-        self._told.move_to_end(key)
-        if len(self._told) > MAX_THREADS:
-            self._take_out(next(iter(self._told)))
+        self._reported[key] = None
+        self._reported.move_to_end(key)
+        if len(self._reported) > MAX_THREADS:
+            self._take_out(next(iter(self._reported)))
         return not self._library.bpf_map_update_elem(self._descriptor, key, _VALUE.pack(trace_id, span_id), 0)
 
     def show(self, contexts: Mapping[tuple[int, int], tuple[bytes, bytes]]) -> None:
@@ -222,7 +231,7 @@ class TraceContextMap:
         """
         self._check_pin()
         shown = {_KEY.pack(tgid << 32 | tid) for tgid, tid in contexts}
-        for key in [key for key in self._told if key not in shown]:
+        for key in [key for key in self._reported if key not in shown]:
             self._take_out(key)
         for (tgid, tid), (trace_id, span_id) in contexts.items():
             self.put(tgid, tid, trace_id, span_id)
@@ -261,11 +270,11 @@ class TraceContextMap:
     def delete(self, tgid: int, tid: int) -> None:
         """It does no longer; nothing happens if it was never put here."""
         key = _KEY.pack(tgid << 32 | tid)
-        if key in self._told:
+        if key in self._reported:
             self._take_out(key)
 
     def _take_out(self, key: bytes) -> None:
-        del self._told[key]
+        del self._reported[key]
         self._library.bpf_map_delete_elem(self._descriptor, key)
 
     def close(self) -> None:
@@ -275,8 +284,8 @@ class TraceContextMap:
             self._descriptor = -1
 
     def _leave(self) -> None:
-        while self._told:
-            self._take_out(next(iter(self._told)))
+        while self._reported:
+            self._take_out(next(iter(self._reported)))
         if self._guard is not None:
             self._unpin(self._descriptor)
             self._guard.dismiss()

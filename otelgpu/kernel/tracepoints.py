@@ -1,4 +1,4 @@
-"""What the kernel's tracepoints tell: the fields of their records, as tracefs describes them.
+"""What the kernel's tracepoints report: the fields of their records, as tracefs describes them.
 
 Format: ``events/CATEGORY/NAME/format`` of tracefs (Documentation/trace/events.rst, "Event formats").
 """

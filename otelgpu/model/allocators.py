@@ -1,4 +1,4 @@
-"""What a framework's caching allocators tell of the memory that tensors hold.
+"""What a framework's caching allocators report of the memory that tensors hold.
 
 Such an allocator takes memory from the driver in large pieces and gives it to tensors in small ones. What it has taken
 is *reserved*, what tensors hold is *allocated*, and the rest is kept for later.

@@ -23,7 +23,7 @@ _TABLE: Final = 1 << 16
 
 
 def all_of(mask: npt.NDArray[np.bool_]) -> bool:
-    """``mask.all()``, at a fraction of its fixed cost, which tells where columns are many and short."""
+    """``mask.all()``, at a fraction of its fixed cost, which says where columns are many and short."""
     return bool(np.count_nonzero(mask) == mask.size)
 
 

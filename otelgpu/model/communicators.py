@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicatorSeen:
-    """What a call told of a communicator of process ``tgid`` at ``time_ns``; it replaces what was told before.
+    """What a call reported of a communicator of process ``tgid`` at ``time_ns``; it replaces what was reported before.
 
     ``hash`` is the same on all ranks, 0 where it is not known; ``rank``, ``ranks`` and ``device`` are -1 then.
     ``parent``: address of the communicator that it was split, shrunk or grown from; 0 for none.
@@ -26,4 +26,9 @@ class CommunicatorSeen:
     created: bool = False
     ended: bool = False
     async_error: int = 0
-    duration_ns: int = 0  # how long the call took that made it, until time_ns; 0: another call tells
+    duration_ns: int = 0  # how long the call took that made it, until time_ns; 0: another call reports
+
+
+def hash_text(code: int) -> str:
+    """``nccl.communicator.hash``; 0 is that of a communicator that could not be read."""
+    return f"{code:016x}" if code else "unknown"

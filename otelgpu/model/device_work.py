@@ -1,6 +1,6 @@
 """What a device did, as it measured it itself, in columns: one numpy structured array whatever the vendor.
 
-:data:`ACTIVITY` is what a source tells (laid out as ``struct cuda_activity``, so that decoding is looking at
+:data:`ACTIVITY` is what a source reports (laid out as ``struct cuda_activity``, so that decoding is looking at
 the same bytes differently); :data:`DEVICE_WORK` is an activity joined to the host call that caused it. A row
 of the latter begins as one of :data:`~otelgpu.model.operations.OPERATION` does and holds the *host call's*
 start, thread, context and API function there: what asks which request a call was for, or holds calls until
@@ -9,11 +9,14 @@ it is answered, takes device work for the call (``rows.view(OPERATION)``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from otelgpu.model.operations import OPERATION, OperationKind, Operations, concatenate
 
 
 class Work(IntEnum):
@@ -24,12 +27,14 @@ class Work(IntEnum):
     SET = 3
 
 
+_CAUSES: Final = (OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH, OperationKind.COPY, OperationKind.SET)
+
 _ACTIVITY: Final[tuple[tuple[str, Any, int], ...]] = (
     ("start_ns", "<u8", 0),  # CLOCK_MONOTONIC, on the device
     ("duration_ns", "<u8", 8),
     ("tgid", "<u4", 16),
     ("kind", "<u2", 56),
-    ("name", "<u8", 64),  # kernels: what ActivityNames tells names by
+    ("name", "<u8", 64),  # kernels: what ActivityNames reports names by
     ("size_bytes", "<u8", 72),
     ("graph_node", "<u8", 80),
     ("slice_ns", "<u8", 88),
@@ -89,3 +94,26 @@ DEVICE_WORK = _dtype(_DEVICE_WORK)
 
 Activities = npt.NDArray[np.void]
 DeviceWork = npt.NDArray[np.void]
+
+
+def causes_work(rows: Operations) -> npt.NDArray[np.bool_]:
+    """Which calls make the device work: shape (n,)."""
+    return np.isin(rows["kind"], _CAUSES)
+
+
+def correlations(rows: Operations) -> npt.NDArray[np.uint64]:
+    """What each call's record says of its activities, 0 for nothing: shape (n,); see CORRELATION in cupti.h.
+
+    To be asked before launches get their kernel names, which lie in the same bytes.
+    """
+    reported: npt.NDArray[np.uint64] = np.where(
+        rows["kind"] == OperationKind.LAUNCH, rows["other"], rows["caller"]
+    )
+    if reported.any():  # nearly never, unless device time is measured
+        reported[~causes_work(rows)] = 0
+    return reported
+
+
+def join_work(parts: Sequence[DeviceWork]) -> DeviceWork:
+    """One after the other."""
+    return concatenate([part.view(OPERATION) for part in parts]).view(DEVICE_WORK)

@@ -25,7 +25,7 @@ class Quantity(StrEnum):
         "memory_controller_percent"  # share of time in which memory was read or written
     )
     MEMORY_TOTAL_BYTES = "memory_total_bytes"
-    MEMORY_USED_BYTES = "memory_used_bytes"  # without what the driver reserves, where it tells them apart
+    MEMORY_USED_BYTES = "memory_used_bytes"  # without what the driver reserves, where it distinguishes them
     PCIE_RECEIVED_KB_PER_S = "pcie_received_kb_per_s"  # over 20 ms; where there is no counter
     PCIE_TRANSMITTED_KB_PER_S = "pcie_transmitted_kb_per_s"
     POWER_MILLIWATTS = "power_milliwatts"
@@ -61,7 +61,7 @@ class Quantity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSeen:
-    """A GPU, or a MIG device of one, is there; it replaces what was told of the same ``uuid``.
+    """A GPU, or a MIG device of one, is there; it replaces what was reported of the same ``uuid``.
 
     ``uuid`` is the driver's and DCGM's form (``GPU-…``, ``MIG-…``). ``index`` and ``minor`` (of
     ``/dev/nvidia<minor>``) are NO_INDEX where there is none. ``parent``: of a MIG device, its GPU's uuid.
@@ -95,7 +95,7 @@ class ProcessReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReadings:
-    """What device ``uuid`` read at ``time_ns``; ``processes``: all that were on it then, as far as is told."""
+    """What device ``uuid`` read at ``time_ns``; ``processes``: all that were on it then, as far as is reported."""
 
     time_ns: int
     uuid: str
@@ -105,7 +105,7 @@ class DeviceReadings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGone:
-    """Nothing more is known of device ``uuid``: it fell off the bus (``failed``), or nobody can tell any more."""
+    """Nothing more is known of device ``uuid``: it fell off the bus (``failed``), or nobody can report any more."""
 
     time_ns: int
     uuid: str

@@ -90,7 +90,7 @@ CONTENT_TIMES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What an LLM request and its response told, whichever API they spoke."""
+    """What an LLM request and its response reported, whichever API they spoke."""
 
     operation: str  # gen_ai.operation.name: "chat", "text_completion", "embeddings", "generate_content"
     provider: str = "openai"  # gen_ai.provider.name: the flavour of the API
@@ -108,12 +108,12 @@ class Generation:
     first_chunk_ns: int = 0  # the first event of a stream, whatever is in it
     content_times_ns: array[int] = field(default_factory=lambda: array("Q"))
     """When each content delta was written (of clients: read), ascending; the first CONTENT_TIMES of them."""
-    content_tokens: int | None = None  # tokens that the deltas held in all, where the server tells
+    content_tokens: int | None = None  # tokens that the deltas held in all, where the server reports
     cached_tokens: int | None = None  # input tokens that came from a cache
     reasoning_tokens: int | None = None
     max_tokens: int | None = None
     choices: int | None = None  # gen_ai.request.choice.count, where not 1
-    queue_s: float | None = None  # where the server tells how long the request waited
+    queue_s: float | None = None  # where the server says how long the request waited
     prefill_s: float | None = None  # ... was processed before its first token
     decode_s: float | None = None
     request_id: str = ""  # of the engine, where the API names one apart from response_id
@@ -202,7 +202,7 @@ class Exchange:
 class Opened:
     """A request has begun and its head was read: all that its span's identity is made of.
 
-    Told once per exchange, before it is given out; what was never told opened is still given out when it ends.
+    Reported once per exchange, before it is given out; what was never reported opened is still given out when it ends.
     """
 
     key: int  # Exchange.key
@@ -222,7 +222,7 @@ class Named:
     tgid: int
     request_id: str
     time_ns: int
-    published: Published | None = None  # on the call that told the id
+    published: Published | None = None  # on the call that reported the id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""RDMA ports and hardware errors as facts: counters that are polled, events that are told. Low in rate.
+"""RDMA ports and hardware errors as facts: counters that are polled, events that are reported. Low in rate.
 
 Whatever is not known is absent, never zero. Counters are whole numbers as the driver has them, under the driver's
-names; what they mean, and in which unit, is in ``signals/fabric*.py``.
+names; what they mean, and in which unit, is in ``families/rdma``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortSeen:
-    """A port of an RDMA device is there, or changed; it replaces what was told of (``device``, ``port``).
+    """A port of an RDMA device is there, or changed; it replaces what was reported of (``device``, ``port``).
 
     ``gids``: index → GID as text (``fe80::…``), those that are set. ``state`` and ``link_layer`` as sysfs writes them
     (``ACTIVE``, ``Ethernet``). ``rate_bits_per_s`` is 0 where it is not known. ``interface``: network interface.
@@ -50,7 +50,7 @@ class QueuePairReadings:
     device: str
     port: int
     number: int
-    tgid: int  # 0: the kernel's, or not told
+    tgid: int  # 0: the kernel's, or not reported
     values: Mapping[str, int]
 
 
@@ -65,10 +65,10 @@ class PortGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareError:
-    """The kernel log told of an error of a device: an Xid of a GPU, an SXid of an NVSwitch.
+    """The kernel log reported of an error of a device: an Xid of a GPU, an SXid of an NVSwitch.
 
     ``time_ns`` is the kernel's own time of the line, CLOCK_MONOTONIC. ``tgid`` is 0 and ``process`` empty where the
-    line does not tell. ``message``: the line without its prefix, bounded; it holds no program's data.
+    line does not report. ``message``: the line without its prefix, bounded; it holds no program's data.
     """
 
     time_ns: int

@@ -1,4 +1,4 @@
-"""Calls that read, wrote or synced a file and took long enough to be told."""
+"""Calls that read, wrote or synced a file and took long enough to be reported."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ class HandoffEvent(IntEnum):
 
     WOKEN = 1
     TIMED_OUT = 2  # its wait ended by itself
-    SIGNALLED = 3  # it told another thread something: what it was given may be done
+    SIGNALLED = 3  # it reported another thread something: what it was given may be done
     MADE = 4  # it made a semaphore for one thread at a time: a lock, or part of what a result will be in
     AWAITS = 5  # it begins to wait, idle, at the semaphore that it made last: for a result, not for a lock
 

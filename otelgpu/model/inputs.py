@@ -53,7 +53,7 @@ class ProcessSeen:
     """A process came into scope, or changed its program image; ``resource`` describes it from here on.
 
     ``parent``: the process that it was a child of then, 0 where that is not known. ``same_program``: it has changed
-    nothing, and more is known of it: what was told of it before is of the same process under a poorer name.
+    nothing, and more is known of it: what was reported of it before is of the same process under a poorer name.
     """
 
     tgid: int

@@ -1,4 +1,4 @@
-"""Counters of losses → what was lost since somebody was told."""
+"""Counters of losses → what was lost since somebody was reported."""
 
 from __future__ import annotations
 
@@ -9,16 +9,28 @@ from otelgpu.model.inputs import LossCounted
 
 
 class LossReports:
-    """Remembers what was told of counters that only grow."""
+    """Remembers what was reported of counters that only grow."""
 
     def __init__(self) -> None:
-        self._told: Counter[tuple[str, str]] = Counter()
+        self._reported: Counter[tuple[str, str]] = Counter()
 
     def take(self, totals: Mapping[tuple[str, str], int]) -> list[LossCounted]:
         """What ``totals``, by family and reason, grew by since the last call."""
-        grown = Counter(totals) - self._told
-        self._told += grown
+        grown = Counter(totals) - self._reported
+        self._reported += grown
         return [
             LossCounted(family=family, reason=reason, count=count)
             for (family, reason), count in grown.items()
         ]
+
+
+class Reasons(dict[str, str]):
+    """Reasons for which losses of one room are counted → what one count means, beside what counts them.
+
+    ``room`` is ``otelgpu.family`` of their metric; ``*`` stands for each family with probes. The manual finds every
+    one that is a module's, so that none is listed anywhere else.
+    """
+
+    def __init__(self, room: str, texts: Mapping[str, str]) -> None:
+        super().__init__(texts)
+        self.room = room

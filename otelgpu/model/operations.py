@@ -77,18 +77,6 @@ class SequenceSource(IntEnum):
     CAPTURED = 3  # noted into a graph: the count does not move, the call is no collective of its own
 
 
-class ContextSource(IntEnum):
-    """How an operation was tied to a request: ``otelgpu.context.source``, DESIGN.md section 5."""
-
-    NONE = 0
-    THREAD_CONTEXT = 1
-    OBI = 2
-    THREAD = 3
-    WAKEUP = 4
-    MESSAGE = 5
-    STEP = 6
-
-
 DEVICE_UNKNOWN: Final = -1
 
 _FIELDS: Final[tuple[tuple[str, Any, int], ...]] = (
@@ -131,7 +119,7 @@ _FIELDS: Final[tuple[tuple[str, Any, int], ...]] = (
     ("sequence_source", "u1", 118),  # collectives: SequenceSource
     ("status", "<i4", 120),  # the vendor's result code
     ("api", "<u2", 124),  # index into the family's API names
-    ("device", "<i2", 126),  # current device of the thread, DEVICE_UNKNOWN when nobody told
+    ("device", "<i2", 126),  # current device of the thread, DEVICE_UNKNOWN when nobody reported
 )
 
 OPERATION = np.dtype(

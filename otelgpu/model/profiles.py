@@ -109,7 +109,7 @@ class ProfileColumns:
     start_unix_ns: int
     duration_ns: int
     value: npt.NDArray[np.integer[Any]]  # (n,) OTLP int64
-    time_unix_ns: U64 | None  # (n,) in [start, start + duration); None: not told apart by time
+    time_unix_ns: U64 | None  # (n,) in [start, start + duration); None: not distinguished by time
     stack: Codes  # (n,) each in ``range(len(stacks))``
     stacks: tuple[tuple[int, ...], ...]  # positions in ``locations``, the leaf first; (): not known
     locations: tuple[Location, ...]

@@ -31,6 +31,9 @@ CALL_KINDS: Final = frozenset(
 )
 """Those that need a stack at the entry of library calls."""
 
+DEVICE_PROFILES: Final = (ProfileKind.CUDA, ProfileKind.KERNEL, ProfileKind.MEM)
+"""Those of work on a device, in the order in which they are suggested."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSettings:

@@ -35,10 +35,10 @@ NO_GID: Final = b""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePairChanged:
-    """A call made, modified or destroyed a queue pair of process ``tgid``; what it does not tell is 0 or empty.
+    """A call made, modified or destroyed a queue pair of process ``tgid``; what it does not report is 0 or empty.
 
     ``queue_pair`` is the address of ``struct ibv_qp``, ``number`` its number on the device. ``peer_gid``: 16 bytes,
-    or none, as on InfiniBand within a subnet, where ``peer_lid`` tells. ``error``: errno of a call that failed.
+    or none, as on InfiniBand within a subnet, where ``peer_lid`` reports. ``error``: errno of a call that failed.
     """
 
     time_ns: int
@@ -143,7 +143,7 @@ class ObjectChanged:
 
 
 class EventSource(StrEnum):
-    """Who tells of an event."""
+    """Who reports of an event."""
 
     DEVICE = "device"  # ibv_get_async_event
     COMPLETION = "completion"  # ibv_get_cq_event
@@ -152,7 +152,7 @@ class EventSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricEvent:
-    """A process was told of an event. ``number``: of the queue pair or port that it is about; 0: neither."""
+    """A process was reported of an event. ``number``: of the queue pair or port that it is about; 0: neither."""
 
     time_ns: int
     tgid: int
@@ -162,7 +162,7 @@ class FabricEvent:
     object: int = 0
     number: int = 0
     of_port: bool = False  # ``number`` is a port's
-    failed: bool = False  # it tells of something that is broken
+    failed: bool = False  # it reports of something that is broken
     status: int = 0
 
 

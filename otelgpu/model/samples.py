@@ -1,7 +1,7 @@
 """Samples of where threads were, in columns, and the stacks that they name.
 
 A *sample* says that a thread was under a stack at a time, and how much of something that stands for (nanoseconds,
-calls, bytes). A *stack* is told once, fully named, before or with the first sample under it, and samples refer to
+calls, bytes). A *stack* is reported once, fully named, before or with the first sample under it, and samples refer to
 it by (process, number). Numbers are the BPF program's (a hash of the frames), never 0 for a stack that was taken.
 
 Example: 3,000 samples a second of 40 stacks are 3,000 rows, and 40 :class:`StackNamed` at their first sight.
@@ -67,7 +67,7 @@ SAMPLE: Final = np.dtype(
         ("context_source", "u1"),
         ("trace_flags", "u1"),
         ("cpu", "<u2"),
-        ("name", "S16"),  # the thread's name (comm), zero-padded; empty where it is not told
+        ("name", "S16"),  # the thread's name (comm), zero-padded; empty where it is not reported
         ("reserved", "<u2"),
     ]
 )

@@ -45,7 +45,7 @@ class Text:
 
     ``codes``: shape (n,), dtype intp, each in ``range(len(table))``. An entry of ``table`` may be a tuple
     of strings, which becomes an OTLP array value (attributes only). Columns that one thing determines share
-    one array of codes, which is told from others by identity: they cost the encoder no more than one.
+    one array of codes, which is distinguished from others by identity: they cost the encoder no more than one.
     """
 
     codes: Codes
@@ -57,6 +57,11 @@ class Text:
         table = {value: code for code, value in enumerate(dict.fromkeys(values))}
         codes = np.fromiter(map(table.__getitem__, values), dtype=np.intp, count=len(values))
         return cls(codes=codes, table=tuple(table))
+
+
+def plain(text: str | tuple[str, ...]) -> str:
+    """An entry of a text's table where only a string can stand."""
+    return text if isinstance(text, str) else " ".join(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,20 @@ class Attribute:
             return cls(key=key, values=Text.of(values), present=present)
         dtype = {bool: np.bool_, int: np.int64, float: np.float64}[type(sample)]
         return cls(key=key, values=np.array(values, dtype=dtype), present=present)
+
+    def rows(self, count: int) -> list[str | tuple[str, ...] | int | float | bool | None]:
+        """The value in each of ``count`` rows; None where it is absent. Raises ValueError for another length."""
+        column = self.values
+        values: list[Any]
+        match column:
+            case Text():
+                values = [column.table[code] for code in column.codes.tolist()]
+            case _:
+                values = column.tolist()
+        there = [True] * count if self.present is None else self.present.tolist()
+        if not len(values) == len(there) == count:
+            raise ValueError(f"column {self.key!r} has not {count} rows")
+        return [value if here else None for value, here in zip(values, there, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

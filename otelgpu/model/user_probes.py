@@ -1,7 +1,8 @@
 """Probes that a user asks for: where each one sits, what it reads, and what becomes of a hit.
 
-They come from a file (:mod:`otelgpu.probe_file`, docs/probes.md) and are placed by :mod:`otelgpu.discover.user_probes`.
-A probe's *number* is its place in the session's list, from 1 on, and the ``api`` of its operations.
+They come from a file (:mod:`otelgpu.families.user_probes.probe_file`, docs/probes.md) and are placed by
+:mod:`otelgpu.families.user_probes.discover.watcher`. A probe's *number* is its place in the session's list, from 1
+on, and the ``api`` of its operations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Flame graphs as one SVG: a picture in a document, and with its script a page of its own. Pure.
 
 In: batches. Out: bytes. Frames narrower than :data:`NARROWEST` of the picture are folded into one box and
-counted. The first sample type is drawn, or both of CPU and device; of others a page tells
+counted. The first sample type is drawn, or both of CPU and device; of others a page reports
 (:mod:`~otelgpu.render.flame_graph`).
 
 Names are text content and escaped; the script reads numbers from attributes and text from ``title`` elements.
@@ -191,13 +191,13 @@ def _boxes(tree: StackTree, labels: tuple[str, str] | None, normalise: bool, hei
         colour = _COLOURS[kind] if labels is None else change_colour(shown[0], shown[1])
         y = height - 8 - (depth + 1) * ROW
         share = 100 * values[side] / tree.total[0, side]
-        told = [
+        reported = [
             label,
             place,
             f"{quantity(values[side], tree.type.unit)} ({share:.2f} %), self {quantity(own, tree.type.unit)}",
         ]
         if labels is not None:
-            told[2] = ", ".join(
+            reported[2] = ", ".join(
                 f"{name} {quantity(value, tree.type.unit)} ({100 * value / whole if whole else 0:.2f} %)"
                 for name, value, whole in zip(labels, values, tree.total[0].tolist(), strict=True)
             )
@@ -205,7 +205,7 @@ def _boxes(tree: StackTree, labels: tuple[str, str] | None, normalise: bool, hei
         text = "" if room < 3 else label if len(label) <= room else f"{label[: room - 1]}…"
         boxes.append(
             f'<g class="f" tabindex="0" data-x="{x}" data-w="{width}" data-name="{escaped(label)}">'
-            f"<title>{escaped(chr(10).join(filter(None, told)))}</title>"
+            f"<title>{escaped(chr(10).join(filter(None, reported)))}</title>"
             f'<rect x="{x}" y="{y}" width="{max(width - 0.5, 0.3):.3f}" height="{ROW - 1}" fill="{colour}"/>'
             f'<text x="{x + 3:.3f}" y="{y + 12}">{escaped(text)}</text></g>\n'
         )

@@ -13,12 +13,12 @@ from typing import Final
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import SpanColumns
+from otelgpu.otlp_json.profile_reader import read_profile_lines
 from otelgpu.render.flame_graph import differential, flame_graph
 from otelgpu.render.flame_svg import differential_svg, flame_svg
 from otelgpu.render.folded import folded, read_folded
 from otelgpu.render.heat_map import heat_map
 from otelgpu.render.kineto import kineto, kineto_gz
-from otelgpu.render.otlp_json import read_profile_lines
 from otelgpu.render.pprof import pprof
 from otelgpu.render.pprof_reader import read_pprof
 from otelgpu.render.speedscope import speedscope

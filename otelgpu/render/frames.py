@@ -5,7 +5,7 @@ things whatever batch they come from, and a number for each. A location with inl
 frames.
 
 Example: ``generate`` at line 42 of ``/app/handler.py`` is one frame in the profile of every interval and of
-every kind. Line 43 is another, for a profile says which line; native frames are told by function, not by
+every kind. Line 43 is another, for a profile says which line; native frames are reported by function, not by
 address.
 """
 
@@ -29,7 +29,7 @@ class Kind(StrEnum):
     GPU = FrameType.GPU.value
     PROCESS = "process"  # above the frames of each of several processes
     MISSING = "missing"  # a stack that could not be taken
-    FOLDED = "folded"  # frames too narrow to be told apart
+    FOLDED = "folded"  # frames too narrow to be distinguished
 
 
 class Frame(NamedTuple):
@@ -60,7 +60,7 @@ FOLDED: Final = Frame(Kind.FOLDED, "(narrower frames)")
 
 
 class FrameTable:
-    """Numbers frames by their first use. ``lines`` False: Python frames are told by function only."""
+    """Numbers frames by their first use. ``lines`` False: Python frames are reported by function only."""
 
     def __init__(self, *, lines: bool = True) -> None:
         self._lines = lines

@@ -20,38 +20,42 @@ import gzip
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
+from otelgpu.engine.names import COUNT, ERROR_TYPE
+from otelgpu.engine.presentation import (
+    CollectiveNames,
+    DeviceNames,
+    Place,
+    communication_libraries,
+    device_apis,
+    step_numbers,
+)
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import SpanColumns
 from otelgpu.render.flame_graph import clean
 from otelgpu.render.timeline import flow, named, on_lane
-from otelgpu.render.timeline_tracks import Event, Lane, Place, Tracks
+from otelgpu.render.timeline_tracks import Event, Lane, Tracks
 
 _SCHEMA: Final = 1
+_API: Final = "cuda"
+"""Kineto's categories of host calls begin with it, whoever made the device: its HIP calls are ``cuda_runtime`` too."""
 _ANNOTATION: Final = "user_annotation"
 _EXTERNAL: Final = "External id"
 _SAMPLE: Final = "cpu_instant_event"
-_OF_WORK: Final = ("correlation", "grid", "block", "shared memory")
-_KEPT: Final = ("trace_id", "span_id", _EXTERNAL, "error.type", "cuda.graph.id", "cuda.graph.node")
-"""Of host calls and of work, what else is told."""
+_KEPT: Final = ("trace_id", "span_id", _EXTERNAL, ERROR_TYPE)
+"""Of host calls and of work, what else is reported."""
 
 _STREAMS: Final = 1_000_000
 """Streams of one device have numbers below this; those of a further process on it are this apart."""
 
 _DEVICES_ORDER: Final = 5_000_000  # devices are below all host processes
 _WINDOW: Final = "PyTorch Profiler (0)"  # the name by which readers find the time that was recorded
-_DIRECTIONS: Final = {
-    "MemcpyHostToHost": "HtoH",
-    "MemcpyHostToDevice": "HtoD",
-    "MemcpyDeviceToHost": "DtoH",
-    "MemcpyDeviceToDevice": "DtoD",
-}
 
 
 def kineto(
@@ -112,19 +116,37 @@ def _correlate(lanes: Sequence[Lane], caused: Sequence[tuple[Event, Event]]) -> 
     for lane in lanes:
         if lane.place is Place.STREAM:
             for event in lane.events:
-                key = lane.pid, event.args.get("cuda.correlation.id")
+                key = lane.pid, _first(event.args, [names.correlation for names in device_apis()])
                 event.args["correlation"] = numbers.setdefault(key, len(numbers) + 1)
     for call, work in caused:
         call.args.setdefault("correlation", work.args["correlation"])
-        for name in ("grid", "block"):
-            sides = [call.args.get(f"cuda.{name}.{axis}") for axis in "xyz"]
-            if None not in sides:
-                work.args[name] = sides
-        for told, name in (("cuda.shared_memory.size", "shared memory"), ("cuda.memcpy.kind", "kind")):
-            if told in call.args:
-                work.args[name] = call.args[told]
-        if not work.args.get("cuda.size") and "otelgpu.count" not in call.args:
-            work.args["cuda.size"] = call.args.get("cuda.size", 0)
+        names = _device_of(work.args)
+        if names is None:
+            continue
+        for name, keys in (("grid", names.grid), ("block", names.block)):
+            sizes = [call.args.get(key) for key in keys]
+            if None not in sizes:
+                work.args[name] = sizes
+        for reported, name in ((names.shared_memory, "shared memory"), (names.direction, "kind")):
+            if reported in call.args:
+                work.args[name] = call.args[reported]
+        if not work.args.get(names.size) and COUNT not in call.args:
+            work.args[names.size] = call.args.get(names.size, 0)
+
+
+def _first(args: dict[str, Any], keys: Iterable[str]) -> Any:
+    return next((args[key] for key in keys if key in args), None)
+
+
+def _device_of(args: dict[str, Any]) -> DeviceNames | None:
+    """The API whose names a span's attributes have, of work or of a host call."""
+    return next((names for names in device_apis() if names.correlation in args or names.api in args), None)
+
+
+def _collective_of(args: dict[str, Any]) -> CollectiveNames | None:
+    """The library whose host call of a collective a span is; None of all others."""
+    libraries = communication_libraries()
+    return next((names for names in libraries if args.get(names.phase) == names.enqueue), None)
 
 
 def _tie_to_collectives(lanes: Sequence[Lane], caused: Sequence[tuple[Event, Event]]) -> None:
@@ -132,7 +154,7 @@ def _tie_to_collectives(lanes: Sequence[Lane], caused: Sequence[tuple[Event, Eve
     made: dict[tuple[int, Any], list[Event]] = defaultdict(list)
     for lane in lanes:
         for event in lane.events:
-            if event.args.get("nccl.phase") == "enqueue":
+            if _collective_of(event.args) is not None:
                 made[event.pid, event.args.get("thread.id")].append(event)
     numbers = count(1)
     for events in made.values():
@@ -179,39 +201,40 @@ class _Streams:
 def _adapt(event: Event, lane: Lane, streams: _Streams) -> None:
     """Name, category, place and arguments as Kineto has them."""
     args = event.args
-    if lane.place is Place.STREAM:
-        device, stream = _number(args.get("cuda.device.index")), _number(args.get("cuda.stream.id"))
-        told: dict[str, Any] = {
+    names, collective = _device_of(args), _collective_of(args)
+    if lane.place is Place.STREAM and names is not None:
+        device, stream = _number(args.get(names.device)), _number(args.get(names.work_stream))
+        reported: dict[str, Any] = {
             key: args[key] for key in ("correlation", "grid", "block", "shared memory") if key in args
         }
-        if kernel := args.get("cuda.kernel.name"):
+        if kernel := args.get(names.kernel):
             event.name, event.category = kernel, "kernel"
         else:
-            told["bytes"] = size = _number(args.get("cuda.size"))
+            reported["bytes"] = size = _number(args.get(names.size))
             if event.end > event.start:
-                told["memory bandwidth (GB/s)"] = size / (event.end - event.start)
+                reported["memory bandwidth (GB/s)"] = size / (event.end - event.start)
             event.category = "gpu_memcpy" if event.name == "memcpy" else "gpu_memset"
-            event.name = f"Memcpy {_DIRECTIONS.get(args.get('kind', ''), 'Unknown')}"
+            event.name = f"Memcpy {names.directions.get(args.get('kind', ''), 'Unknown')}"
             if event.category == "gpu_memset":
                 event.name = "Memset (Device)"
         event.pid, event.tid = device, streams.place(device, stream, lane)
-        event.args = {"device": device, "stream": stream} | told | _kept(args)
-    elif "cuda.api" in args:
-        event.name, event.category = event.name.partition(" ")[0], f"cuda_{args['cuda.api']}"
-        event.args = {key: args[key] for key in ("correlation",) if key in args} | _kept(args)
-    elif lane.place is Place.STEPS and isinstance(args.get("otelgpu.step.number"), int):
-        event.name, event.category = f"ProfilerStep#{args['otelgpu.step.number']}", _ANNOTATION
-    elif args.get("nccl.phase") == "enqueue":
-        words = re.findall("[A-Z][a-z]*", str(args.get("nccl.operation", "")))
-        event.name, event.category = "nccl:" + "_".join(words).lower(), _ANNOTATION
+        event.args = {"device": device, "stream": stream} | reported | _kept(args, names)
+    elif names is not None and names.api in args:
+        event.name, event.category = event.name.partition(" ")[0], f"{_API}_{args[names.api]}"
+        event.args = {key: args[key] for key in ("correlation",) if key in args} | _kept(args, names)
+    elif lane.place is Place.STEPS and isinstance(number := _first(args, step_numbers()), int):
+        event.name, event.category = f"ProfilerStep#{number}", _ANNOTATION
+    elif collective is not None:
+        words = re.findall("[A-Z][a-z]*", str(args.get(collective.operation, "")))
+        event.name, event.category = f"{collective.library}:" + "_".join(words).lower(), _ANNOTATION
     elif "stack" in args:
         event.category = _SAMPLE
     else:
         event.category = _ANNOTATION
 
 
-def _kept(args: dict[str, Any]) -> dict[str, Any]:
-    return {key: args[key] for key in _KEPT if key in args}
+def _kept(args: dict[str, Any], names: DeviceNames) -> dict[str, Any]:
+    return {key: args[key] for key in (*_KEPT, *names.graph) if key in args}
 
 
 def _number(value: Any) -> int:
@@ -236,11 +259,12 @@ def _distributed(spans: Sequence[SpanColumns]) -> dict[str, Any]:
     found = set()
     for batch in spans:
         columns = {each.key: each for each in batch.attributes}
-        if {"nccl.rank", "nccl.communicator.ranks"} <= columns.keys():
-            ranks, sizes = (columns[key].values.tolist() for key in ("nccl.rank", "nccl.communicator.ranks"))  # type: ignore[union-attr]
-            found |= set(zip(ranks, sizes, strict=True))
-    largest = {(rank, size) for rank, size in found if size == max(size for _, size in found)}
+        for names in communication_libraries():
+            if {names.rank, names.ranks} <= columns.keys():
+                ranks, sizes = (columns[key].values.tolist() for key in (names.rank, names.ranks))  # type: ignore[union-attr]
+                found |= {(rank, size, names.library) for rank, size in zip(ranks, sizes, strict=True)}
+    largest = {one for one in found if one[1] == max(size for _, size, _ in found)}
     if len(largest) != 1:
         return {}
-    ((rank, size),) = largest
-    return {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": size}}
+    ((rank, size, library),) = largest
+    return {"distributedInfo": {"backend": library, "rank": rank, "world_size": size}}

@@ -4,13 +4,13 @@ In: batches of any types. Out: bytes. Observations of one stack and one set of l
 value for each type, zero where it has none. Labels are the observations' attributes (thread, state) and the ids
 of the span.
 
-Source: https://github.com/google/pprof/blob/main/proto/profile.proto; field numbers below are its.
+Source: https://github.com/google/pprof/blob/main/proto/profile.proto
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,10 +19,9 @@ from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.profiles import Location, ProfileColumns, ValueType
 from otelgpu.model.spans import Attribute, Text
 from otelgpu.render.frames import GPU_PREFIX, Kind, location_frames
+from otelgpu.render.pprof_messages import Profile
 from otelgpu.render.stacks import Codes, by_type
 
-_SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 6
-_TIME, _DURATION, _PERIOD_TYPE, _PERIOD, _DEFAULT_TYPE = 9, 10, 11, 12, 14
 _U64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 Label = tuple[int, int, int]
@@ -40,9 +39,9 @@ class _Writer:
 
     def __init__(self, groups: dict[ValueType, list[ProfileColumns]]) -> None:
         self._strings: dict[str, int] = {"": 0}
-        self._mappings: dict[bytes, int] = {}
-        self._functions: dict[bytes, int] = {}
-        self._locations: dict[bytes, int] = {}
+        self._mappings: dict[tuple[int, ...], int] = {}  # memory start, limit, file offset, file, build id
+        self._functions: dict[tuple[int, ...], int] = {}  # name, system name, file
+        self._locations: dict[tuple[int, ...], int] = {}  # mapping, address, function and line of each frame
         self._samples: dict[tuple[tuple[int, ...], tuple[Label, ...]], list[int]] = {}
         self._types = list(groups)
         self._batches = [batch for some in groups.values() for batch in some]
@@ -52,26 +51,43 @@ class _Writer:
 
     def message(self) -> bytes:
         """The whole ``Profile``, not compressed."""
-        parts = [field(_SAMPLE_TYPE, self._value_type(type_)) for type_ in self._types]
+        made = Profile()
+        for type_ in self._types:
+            self._set_type(made.sample_type.add(), type_)
         for (locations, labels), values in self._samples.items():
-            sample = [field(1, packed(locations)), field(2, packed(values))]
-            sample += [field(3, _label(label)) for label in labels]
-            parts.append(field(_SAMPLE, b"".join(sample)))
-        for number, table in (
-            (_MAPPING, self._mappings),
-            (_LOCATION, self._locations),
-            (_FUNCTION, self._functions),
-        ):
-            parts += [field(number, integer(1, code) + body) for body, code in table.items()]
+            sample = made.sample.add(location_id=locations, value=map(_int64, values))
+            for key, text, number in labels:
+                sample.label.add(key=key, str=text, num=number)
+        for (start, limit, offset, file, build_id), code in self._mappings.items():
+            # It has functions, files, lines and inlined frames: nobody shall look for symbols again.
+            made.mapping.add(
+                id=code,
+                memory_start=start,
+                memory_limit=limit,
+                file_offset=offset,
+                filename=file,
+                build_id=build_id,
+                has_functions=True,
+                has_filenames=True,
+                has_line_numbers=True,
+                has_inline_frames=True,
+            )
+        for (mapping, address, *frames), code in self._locations.items():
+            location = made.location.add(id=code, mapping_id=mapping, address=address)
+            for function, line in zip(frames[::2], frames[1::2], strict=True):
+                location.line.add(function_id=function, line=line)
+        for (name, system_name, file), code in self._functions.items():
+            made.function.add(id=code, name=name, system_name=system_name, filename=file)
         if self._batches:
             begin = min(batch.start_unix_ns for batch in self._batches)
             end = max(batch.start_unix_ns + batch.duration_ns for batch in self._batches)
-            parts += [integer(_TIME, begin), integer(_DURATION, end - begin)]
-            parts.append(field(_PERIOD_TYPE, self._value_type(self._batches[0].period_type)))
-            parts.append(integer(_PERIOD, self._batches[0].period))
-            parts.append(integer(_DEFAULT_TYPE, self._string(self._types[0].type)))
-        parts += [field(_STRING, text.encode("utf-8", "replace")) for text in self._strings]
-        return b"".join(parts)
+            made.time_nanos, made.duration_nanos = _int64(begin), _int64(end - begin)
+            self._set_type(made.period_type, self._batches[0].period_type)
+            made.period = _int64(self._batches[0].period)
+            made.default_sample_type = self._string(self._types[0].type)
+        made.string_table.extend(text.encode("utf-8", "replace") for text in self._strings)
+        message: bytes = made.SerializeToString()
+        return message
 
     def _take(self, batch: ProfileColumns, position: int) -> None:
         columns = list(self._label_columns(batch))
@@ -131,64 +147,38 @@ class _Writer:
     def _location(self, batch: ProfileColumns, code: int) -> int:
         location: Location | None = batch.locations[code] if 0 <= code < len(batch.locations) else None
         mapping = 0 if location is None else self._mapping(batch, location.mapping)
-        parts = [integer(2, mapping), integer(3, location.address if location is not None else 0)]
+        parts = [mapping, location.address & _U64 if location is not None else 0]
         for frame in location_frames(batch, code):
             name = (
                 f"{GPU_PREFIX}{frame.name}"
                 if frame.kind is Kind.GPU and frame.label != frame.name
                 else frame.name
             )
-            function = integer(2, self._string(name)) + integer(3, self._string(frame.name))
-            function += integer(4, self._string(frame.file))
-            number = self._functions.setdefault(function, len(self._functions) + 1)
-            parts.append(field(4, integer(1, number) + integer(2, frame.line)))
-        return self._locations.setdefault(b"".join(parts), len(self._locations) + 1)
+            function = (self._string(name), self._string(frame.name), self._string(frame.file))
+            parts += self._functions.setdefault(function, len(self._functions) + 1), _int64(frame.line)
+        return self._locations.setdefault(tuple(parts), len(self._locations) + 1)
 
     def _mapping(self, batch: ProfileColumns, code: int | None) -> int:
         if code is None or not 0 <= code < len(batch.mappings):
             return 0
         mapping = batch.mappings[code]
         build_id = mapping.build_id_gnu or mapping.build_id_htlhash
-        numbers = (mapping.memory_start, mapping.memory_limit, mapping.file_offset)
-        texts = (self._string(mapping.file_name), self._string(build_id))
-        body = b"".join(integer(2 + at, value) for at, value in enumerate((*numbers, *texts)))
-        # It has functions, files, lines and inlined frames: nobody shall look for symbols again.
-        body += b"".join(integer(number, 1) for number in (7, 8, 9, 10))
+        body = (
+            mapping.memory_start & _U64,
+            mapping.memory_limit & _U64,
+            mapping.file_offset & _U64,
+            self._string(mapping.file_name),
+            self._string(build_id),
+        )
         return self._mappings.setdefault(body, len(self._mappings) + 1)
 
-    def _value_type(self, type_: ValueType) -> bytes:
-        return integer(1, self._string(type_.type)) + integer(2, self._string(type_.unit))
+    def _set_type(self, message: Any, type_: ValueType) -> None:
+        message.type, message.unit = self._string(type_.type), self._string(type_.unit)
 
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))
 
 
-def _label(label: Label) -> bytes:
-    key, text, number = label
-    return integer(1, key) + integer(2, text) + integer(3, number)
-
-
-def varint(value: int) -> bytes:
-    """The varint of the low 64 bits."""
-    value &= _U64
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def integer(number: int, value: int) -> bytes:
-    """A field with an integer; nothing for zero."""
-    return varint(number << 3) + varint(value) if value else b""
-
-
-def field(number: int, data: bytes) -> bytes:
-    """A field with a message or bytes."""
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def packed(values: Iterable[Any]) -> bytes:
-    """Integers of a repeated field."""
-    return b"".join(map(varint, values))
+def _int64(value: int) -> int:
+    """What is more than 64 bits wraps around."""
+    return (value + 2**63) % 2**64 - 2**63

@@ -75,7 +75,7 @@ def trees_of(batches: Sequence[ProfileColumns]) -> list[tuple[StackTree, list[Pr
 def differences(before: Sequence[ProfileColumns], after: Sequence[ProfileColumns]) -> list[StackTree]:
     """A tree with two values a node for each sample type that is on both sides, then those on one side only.
 
-    Python frames are told by function: an edit between the two moves lines that are otherwise the same.
+    Python frames are reported by function: an edit between the two moves lines that are otherwise the same.
     """
     old, new = by_type(before), by_type(after)
     types = sorted({**old, **new}, key=lambda type_: not (type_ in old and type_ in new))

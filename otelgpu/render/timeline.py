@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from otelgpu.engine.presentation import Place
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import SpanColumns
 from otelgpu.render.flame_graph import clean
-from otelgpu.render.timeline_tracks import Event, Lane, Place, Tracks
+from otelgpu.render.timeline_tracks import Event, Lane, Tracks
 
 
 def timeline(spans: Sequence[SpanColumns], profiles: Sequence[ProfileColumns] = ()) -> bytes:

@@ -46,7 +46,7 @@ _SHOWN: Final = {
     "block_time": Shown.APART,
 }
 _INSTEAD: Final = {"python_cpu": "cpu", "python_wall": "off_cpu"}
-"""Of types that tell of the same, the second is shown where there are both."""
+"""Of types that report of the same, the second is shown where there are both."""
 
 _SYSCALLS: Final = ValueType(type="syscalls", unit="count")
 
@@ -56,7 +56,7 @@ class Observed:
     """An observation. ``end`` is ``start`` of instants; times are Unix nanoseconds."""
 
     owner: Resource
-    thread: int  # 0: not told
+    thread: int  # 0: not reported
     thread_name: str
     kind: str
     shown: Shown

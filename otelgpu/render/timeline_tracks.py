@@ -4,7 +4,8 @@ In: spans in columns, profiles with times. Out: tracks with events, for a format
 requests and steps, then one for each thread, stream of a device, communicator and queue pair. Events of a track that
 overlap without one holding the other go to a further lane of it, for viewers need them nested.
 
-Work on a device says how long before it its host call began (``cuda.call.delay_ns``): the call that began then on the
+Which spans are on which tracks, the families say (:mod:`otelgpu.engine.presentation`). Work on a device says how long
+before it its host call began (``cuda.call.delay_ns``): the call that began then on the
 work's thread is its cause, or the run of equal calls that one span stands for and that was under way then.
 """
 
@@ -14,10 +15,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from operator import attrgetter
 from typing import Any, Final
 
+from otelgpu.engine.presentation import Place, device_apis, track_rules
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns, SpanKind
@@ -32,21 +33,6 @@ FIRST_TRACK: Final = 5_000_000
 """Tracks that are no threads have numbers above any thread's (pid_max is at most 4,194,304)."""
 
 _EXACT: Final = 1 << 53
-_DELAY: Final = "cuda.call.delay_ns"
-
-
-class Place(IntEnum):
-    """What a track shows, in the order from top to bottom."""
-
-    REQUESTS = 0
-    STEPS = 1
-    THREAD = 2
-    WAITS = 3
-    STREAM = 4
-    COMMUNICATOR = 5
-    QUEUE_PAIR = 6
-    APART = 7
-    OTHER = 8
 
 
 @dataclass(slots=True)
@@ -97,6 +83,8 @@ class Tracks:
         self._tracks: dict[tuple[int, Place, Any], Track] = {}
         self._calls: dict[tuple[int, Any], list[Event]] = defaultdict(list)
         self._works: list[tuple[tuple[int, Any], int, Event]] = []
+        self._delays = [names.delay for names in device_apis()]
+        self._streams = frozenset(names.stream for names in device_apis())
 
     @property
     def begin(self) -> int:
@@ -106,8 +94,8 @@ class Tracks:
     def _process(self, owner: Resource) -> int:
         pid = self._owners.get(owner)
         if pid is None:
-            told = owner.get("process.pid")
-            pid = told if isinstance(told, int) and 0 < told < 1 << 31 else 0
+            reported = owner.get("process.pid")
+            pid = reported if isinstance(reported, int) and 0 < reported < 1 << 31 else 0
             name = process_frame(owner).name
             while self.processes.get(pid, name) != name:  # two hosts' processes of one number
                 pid += 1 << 23
@@ -136,9 +124,10 @@ class Tracks:
             event.pid = pid
             self._track(pid, place, key, label, thread).events.append(event)
             who = pid, attributes.get("thread.id")
-            if isinstance(delay := attributes.get(_DELAY), int):
+            delay = next((attributes[key] for key in self._delays if key in attributes), None)
+            if isinstance(delay, int):
                 self._works.append((who, event.start - delay, event))
-            elif "cuda.stream" in attributes and place is Place.THREAD:
+            elif place is Place.THREAD and not self._streams.isdisjoint(attributes):
                 self._calls[who].append(event)
 
     def take_samples(self, profiles: Sequence[ProfileColumns]) -> int:
@@ -206,25 +195,15 @@ class Tracks:
                 yield call, work
 
 
-def _placed(batch: SpanColumns, told: dict[str, Any]) -> tuple[Place, Any, str, int]:
-    """The track of a span: its kind, what tells it from others, its name, and the thread's number if it is one."""
-    thread = told.get("thread.id")
-    if batch.kind is SpanKind.SERVER or batch.scope == "otelgpu.http":
+def _placed(batch: SpanColumns, reported: dict[str, Any]) -> tuple[Place, Any, str, int]:
+    """The track of a span: its kind, what distinguishes it, its name, and the thread's number if it is one."""
+    if batch.kind is SpanKind.SERVER:
         return Place.REQUESTS, "", "requests", 0
-    if batch.scope in ("otelgpu.engine", "otelgpu.training"):
-        rank = told.get("otelgpu.rank", "")
-        return Place.STEPS, rank, f"steps of rank {rank}" if rank != "" else "steps", 0
-    if "cuda.correlation.id" in told:
-        device = told.get("cuda.device.index", 0)
-        stream = told.get("cuda.stream.id", told.get("cuda.stream", 0))
-        return Place.STREAM, (device, stream), f"GPU {device} stream {stream}", 0
-    if "rdma.qp.number" in told:
-        device, number = told.get("rdma.device", ""), told["rdma.qp.number"]
-        return Place.QUEUE_PAIR, (device, number), clean(f"queue pair {number} {device}".strip()), 0
-    if "nccl.communicator.hash" in told:
-        identity, rank = told["nccl.communicator.hash"], told.get("nccl.rank")
-        of_rank = f" rank {rank}" if rank is not None else ""
-        return Place.COMMUNICATOR, (identity, rank), clean(f"communicator {identity}{of_rank}"), 0
+    for rule in track_rules():
+        if rule.fits(batch.scope, reported):
+            key, name = rule.track(reported)
+            return rule.place, key, clean(name), 0
+    thread = reported.get("thread.id")
     if isinstance(thread, int) and 0 < thread < FIRST_TRACK:
         return Place.THREAD, thread, f"thread {thread}", thread
     return Place.OTHER, batch.scope, clean(batch.scope), 0

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from otelgpu.elf.image import HEADER, SECTION
+from otelgpu.elf.symbols import SYMBOL
 from otelgpu.errors import OtelgpuError
-from otelgpu.layout.elf import HEADER, SECTION
-from otelgpu.layout.elf_symbols import SYMBOL
 
 MAX_KERNELS: Final = 1 << 16
 MAX_NAME_BYTES: Final = 4096

@@ -11,7 +11,7 @@ from __future__ import annotations
 import lzma
 from typing import Final
 
-from otelgpu.layout.elf import ElfError, ElfImage
+from otelgpu.elf.image import ElfError, ElfImage
 
 MAX_BYTES: Final = 64 << 20
 """Uncompressed. libc's has 0.3 MB."""

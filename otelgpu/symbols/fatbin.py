@@ -29,6 +29,7 @@ from functools import cache
 from itertools import islice
 from typing import Final
 
+from otelgpu.model.losses import Reasons
 from otelgpu.symbols.cubin import MAX_KERNELS, CubinError, kernel_names, ptx_entries
 
 MAX_PAYLOAD_BYTES: Final = 64 << 20
@@ -52,12 +53,15 @@ _MAX_MEMBERS: Final = 64
 
 Decompress = Callable[[memoryview, int], bytes]
 
-REASONS: Final = (
-    "fatbin_damaged",
-    "fatbin_kind_unknown",
-    "fatbin_too_large",
-    "fatbin_not_decompressed",
-    "decompressor_missing",
+REASONS: Final = Reasons(
+    "symbols",
+    {
+        "fatbin_damaged": "device code of a stripped file that is damaged; it is not read",
+        "fatbin_kind_unknown": "device code of a stripped file in a form that is not known",
+        "fatbin_too_large": "device code of a stripped file beyond what is decompressed",
+        "fatbin_not_decompressed": "device code of a stripped file that cannot be decompressed",
+        "decompressor_missing": "device code of a stripped file is compressed; install `otelgpu[names]`",
+    },
 )
 """Why an entry gave no names: the keys of :attr:`KernelNames.counters`."""
 

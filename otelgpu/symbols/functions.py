@@ -11,13 +11,20 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.layout.elf import ElfError, ElfImage, Symbol
-from otelgpu.layout.elf_plt import LinkageStubs, read_stubs, stub_name
-from otelgpu.layout.elf_symbols import U64
+from otelgpu.elf.image import ElfError, ElfImage, Symbol
+from otelgpu.elf.plt import LinkageStubs, read_stubs, stub_name
+from otelgpu.elf.symbols import U64
+from otelgpu.model.losses import Reasons
 from otelgpu.symbols.debuginfo import embedded_symbols
 from otelgpu.symbols.demangle import demangle
 
-REASONS: Final = ("debuginfo_damaged", "device_code_damaged")
+REASONS: Final = Reasons(
+    "symbols",
+    {
+        "debuginfo_damaged": "a file's separate symbols (`.gnu_debugdata`, `/usr/lib/debug`) are damaged",
+        "device_code_damaged": "a stripped file's headers of device code are damaged",
+    },
+)
 """Beside those of :mod:`otelgpu.symbols.registrations`: keys of :attr:`FunctionTable.counters`."""
 
 _NO_STUBS: Final = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
@@ -29,7 +36,7 @@ class FunctionTable:
     ``module`` stands for the file in the names of what it has no symbol for: its base name. A stripped file
     has its functions' names in up to three other places, looked at when the first of them is wanted: xz in
     a section of its own, a file of debugging symbols (``find_symbols`` gives it, or None), and, for host
-    stubs, its code that tells the CUDA runtime of them.
+    stubs, its code that says the CUDA runtime of them.
     """
 
     def __init__(
@@ -47,7 +54,7 @@ class FunctionTable:
     def name_at(self, file_offset: int) -> tuple[str, bool]:
         """(demangled name, True) of the function that holds ``file_offset``, else (``module+0xoffset``, False).
 
-        Raises :class:`otelgpu.layout.elf.ElfError` when the file's symbol tables are damaged.
+        Raises :class:`otelgpu.elf.image.ElfError` when the file's symbol tables are damaged.
         """
         function = self.function_at(file_offset)
         if function is not None:
@@ -61,7 +68,7 @@ class FunctionTable:
         """(demangled name, linker's name) of the function that holds ``file_offset``; None where no symbol does.
 
         A stub of the linkage table is named after the function that it jumps to: ``memset@plt``.
-        Raises :class:`otelgpu.layout.elf.ElfError` when the file's symbol tables are damaged.
+        Raises :class:`otelgpu.elf.image.ElfError` when the file's symbol tables are damaged.
         """
         symbol = self._symbol_at(file_offset)
         if symbol is not None:

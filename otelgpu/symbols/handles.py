@@ -1,4 +1,4 @@
-"""What a process told the vendor's library of its kernels → what a launch's address or handle stands for.
+"""What a process reported the vendor's library of its kernels → what a launch's address or handle stands for.
 
 In: columns of registrations, and (handle, meaning) pairs. Out: the text of a name, or an address to ask the
 process' files about. Pure; bounded per process and in all.
@@ -18,6 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from otelgpu.model.losses import Reasons
+
 U64 = npt.NDArray[np.uint64]
 
 MAX_REGISTRATIONS: Final = 1 << 18
@@ -31,7 +33,14 @@ MAX_HANDLES_IN_ALL: Final = 1 << 17
 MAX_CHAIN: Final = 8
 """Steps from a handle to a stub or a name: three at most in what the vendor's library does."""
 
-REASONS: Final = ("registrations_full", "handles_full", "handle_chain_too_long")
+REASONS: Final = Reasons(
+    "symbols",
+    {
+        "registrations_full": "more registered kernels than are kept; names come from symbols",
+        "handles_full": "more kernel handles than are kept; the oldest are forgotten",
+        "handle_chain_too_long": "a kernel handle that leads to no function",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

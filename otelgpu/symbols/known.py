@@ -31,7 +31,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 class KnownPairs:
-    """A set of (tgid, address). Exact: two pairs that fall on the same place are told apart."""
+    """A set of (tgid, address). Exact: two pairs that fall on the same place are distinguished."""
 
     def __init__(self) -> None:
         self._addresses: dict[int, set[int]] = {}

@@ -3,7 +3,7 @@
 In: an image whose device code was made by nvcc or clang. Out: addresses of host stubs, relative to where the
 image is loaded, and the mangled names of their kernels. Pure; never raises for what is in the code.
 
-At load such a program tells the runtime of each kernel::
+At load such a program says the runtime of each kernel::
 
     __cudaRegisterFunction(handle, stub, name, name, -1, 0, 0, 0, 0, 0)
 
@@ -28,7 +28,8 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.layout.elf import ElfImage
+from otelgpu.elf.image import ElfImage
+from otelgpu.model.losses import Reasons
 from otelgpu.symbols.fatbin import KernelNames, read_names
 
 MAX_CODE_BYTES: Final = 512 << 20
@@ -51,7 +52,16 @@ _CHUNK_BYTES: Final = 1 << 20
 _REACH: Final = 128  # bytes of code on either side of the constant; gcc's own blocks have 46 to 60
 _FATBINS: Final = (".nv_fatbin", "__nv_relfatbin")  # linked, and what it was linked from
 
-REASONS: Final = ("registration_ambiguous", "registration_unconfirmed", "registration_machine")
+REASONS: Final = Reasons(
+    "symbols",
+    {
+        "registration_ambiguous": "code of a stripped file that registers a kernel, but not clearly which",
+        "registration_unconfirmed": "code of a stripped file that looks as if it registers a kernel; the "
+        "file has no kernel of "
+        "that name",
+        "registration_machine": "a stripped file for another machine than x86-64: its code is not read",
+    },
+)
 """Beside those of the fat binary: keys of :attr:`Registrations.counters`."""
 
 
@@ -79,7 +89,7 @@ def has_device_code(image: ElfImage) -> bool:
 def read_registrations(image: ElfImage) -> Registrations:
     """All kernels that the image's own code registers. Takes about a millisecond per megabyte of code.
 
-    Raises :class:`otelgpu.layout.elf.ElfError`.
+    Raises :class:`otelgpu.elf.image.ElfError`.
     """
     result = Registrations()
     if image.machine != "x86-64":

@@ -284,7 +284,7 @@ class _Parser:
         return found
 
     def _back(self, read: Callable[[], str]) -> str:
-        """What was read before, at the place that is told here."""
+        """What was read before, at the place that is reported here."""
         start = self._at - 1
         place = self._base62()
         if place >= start:

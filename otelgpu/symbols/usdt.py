@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from otelgpu.layout.elf import ElfError, ElfImage
+from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.model.user_probes import REGISTERS, ArgumentSource, Reading
 
 _NOTE: Final = struct.Struct("<3I")
@@ -54,7 +54,7 @@ class UsdtPlace:
 def usdt_places(image: ElfImage) -> list[UsdtPlace]:
     """All of a file, in its order; those at addresses that the file does not have are left out.
 
-    Raises :class:`~otelgpu.layout.elf.ElfError` where the section is cut off.
+    Raises :class:`~otelgpu.elf.image.ElfError` where the section is cut off.
     """
     section = image.section(".note.stapsdt")
     if section is None:

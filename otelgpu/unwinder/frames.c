@@ -90,7 +90,7 @@ struct machine {
 	struct reader in;
 	u64 end;
 	u64 pc;
-	u64 stop; /* of the function; no row at or behind it is told */
+	u64 stop; /* of the function; no row at or behind it is reported */
 	struct state now;
 	struct state kept[REMEMBERED];
 	u32 depth;
@@ -98,7 +98,7 @@ struct machine {
 	struct table *table; /* NULL for a CIE's */
 };
 
-static void tell(struct machine *machine)
+static void report(struct machine *machine)
 {
 	if (machine->table && machine->pc < machine->stop)
 		add_row(machine->table, pack(machine->pc, &machine->now, machine->shared->signal));
@@ -106,7 +106,7 @@ static void tell(struct machine *machine)
 
 static void advance(struct machine *machine, u64 delta)
 {
-	tell(machine);
+	report(machine);
 	machine->pc += delta * machine->shared->scale;
 }
 
@@ -302,7 +302,7 @@ static int run(struct machine *machine)
 	}
 	if (error)
 		machine->now.cfa = UNWIND_UNSUPPORTED;
-	tell(machine);
+	report(machine);
 	return error;
 }
 

@@ -12,34 +12,42 @@ after ``base``, so that doubles hold them exactly for a hundred days.
 from __future__ import annotations
 
 import base64
+import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
-from otelgpu.signals.names import SELF_SCOPE
-from otelgpu.view import documents
-from otelgpu.view.documents import Reader, Unreadable
+from otelgpu.engine.names import SELF_SCOPE
+from otelgpu.otlp_json import messages
+from otelgpu.otlp_json.reader import (
+    LINES,
+    METRICS,
+    RESOURCES,
+    SPANS,
+    Reader,
+    Unreadable,
+    double,
+    identity,
+    int64,
+    key_values,
+    time_ns,
+)
+from otelgpu.view.shown import shown_histograms
 
 LOSSES: Final = "otelgpu.losses"
-HISTOGRAMS: Final = frozenset(
-    {
-        "gen_ai.server.time_to_first_token",
-        "gen_ai.server.time_per_output_token",
-        "otelgpu.gen_ai.server.time_between_chunks",
-    }
-)
-"""Metrics that the page shows; others are passed over."""
-
-_LATEST: Final = 1 << 63  # nanoseconds: in 2262
 _NO_SPAN: Final = bytes(8)
 _DELTA: Final = 1
 
-Entry = TypeVar("Entry")
+EXACT: Final = 1 << 53
+"""Integers up to here are the same number in JavaScript."""
 
+Entry = TypeVar("Entry")
+Value = str | int | float | bool | list[Any] | dict[str, Any]
+"""As the page has it: JSON, and ``{"$": text}`` for what JavaScript's numbers do not hold."""
 
 _SPAN_COLUMNS: Final = {
     **dict.fromkeys(("start", "duration"), "d"),
@@ -66,18 +74,19 @@ class _Table(Generic[Entry]):
 
 
 class Batch:
-    """Takes lines in their order, then gives the columns."""
+    """Takes lines in their order, then gives the columns. ``histograms``: metrics that the page shows as such."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, histograms: Collection[str] | None = None) -> None:
         self._reader = reader
+        self._histograms = shown_histograms() if histograms is None else histograms
         self._strings = _Table[str]()
         self._traces = _Table[bytes]()
         self._resources = _Table[bytes]()
-        self._resource_attributes: list[list[tuple[str, documents.Value]]] = []
+        self._resource_attributes: list[list[tuple[str, Value]]] = []
         self._pairs = _Table[tuple[int, str]]()
         self._sets = _Table[tuple[int, ...]]()
         self._raw_sets: dict[bytes, int] = {}
-        self._pair_values: list[documents.Value] = []
+        self._pair_values: list[Value] = []
         self._base: int | None = None
         self._span = {name: array(kind) for name, kind in _SPAN_COLUMNS.items()}
         self._link = {name: array(kind) for name, kind in _LINK_COLUMNS.items()}
@@ -92,36 +101,30 @@ class Batch:
 
     def take(self, lines: Iterable[bytes]) -> None:
         """Read lines; what is not OTLP/JSON is counted."""
-        for line in lines:
-            if not line.strip():
-                continue
-            try:
-                document = self._reader.document(line)
-            except Unreadable:
-                self._counters["lines_unreadable"] += 1
-                continue
+        for document in self._reader.documents(lines):
             self._counters["lines"] += 1
             for of_resource in document.resource_spans:
                 resource = self._resource(of_resource.resource)
                 for of_scope in of_resource.scope_spans:
                     scope = self._strings.code(of_scope.scope.name)
-                    for raw in of_scope.spans:
+                    for span in self._reader.spans(of_scope):
                         try:
-                            self._add(resource, scope, self._reader.span(raw))
-                        except (Unreadable, ValueError):
-                            self._counters["spans_unreadable"] += 1
+                            self._add(resource, scope, span)
+                        except Unreadable as error:
+                            self._reader.skip(SPANS, error)
             for metrics in document.resource_metrics:
                 resource = self._resource(metrics.resource)
                 for of_metrics in metrics.scope_metrics:
-                    for raw in of_metrics.metrics:
-                        self._measure(resource, of_metrics.scope.name, raw)
+                    for metric in self._reader.metrics(of_metrics):
+                        self._measure(resource, of_metrics.scope.name, metric)
 
     def take_last(self, line: bytes) -> None:
         """A line at the end of a file, which may be cut off within it."""
-        before = self._counters["lines_unreadable"]
+        counts = self._reader.skips.counts
+        before = counts[LINES]
         self.take([line])
-        if self._counters["lines_unreadable"] > before:
-            self._counters["lines_unreadable"] = before
+        if counts[LINES] > before:
+            counts[LINES] = before
             self._counters["line_unfinished"] += 1
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -148,21 +151,21 @@ class Batch:
             "events": {name: packed(column) for name, column in self._event.items()},
             "dropped": self._dropped,
             "series": list(self._series.values()),
-            "counters": dict(+self._counters),
+            "counters": dict(self._counters + self._reader.skips.counts),
         }
 
-    def _add(self, resource: int, scope: int, span: documents.Span) -> None:
+    def _add(self, resource: int, scope: int, span: messages.Span) -> None:
         # Everything that can fail comes first: a row is added whole or not at all.
-        trace_id, span_id = _identity(span.trace_id, 16), _identity(span.span_id, 8)
-        parent = _identity(span.parent_span_id, 8) if span.parent_span_id else _NO_SPAN
-        start, end = _time(span.start_time_unix_nano), _time(span.end_time_unix_nano)
+        trace_id, span_id = identity(span.trace_id, 16), identity(span.span_id, 8)
+        parent = identity(span.parent_span_id, 8) if span.parent_span_id else _NO_SPAN
+        start, end = time_ns(span.start_time_unix_nano), time_ns(span.end_time_unix_nano)
         attributes = self._set(span.attributes)
         links = [
-            (_identity(link.trace_id, 16), _identity(link.span_id, 8), self._set(link.attributes))
+            (identity(link.trace_id, 16), identity(link.span_id, 8), self._set(link.attributes))
             for link in span.links
         ]
         events = [
-            (_time(each.time_unix_nano), self._strings.code(each.name), self._set(each.attributes))
+            (time_ns(each.time_unix_nano), self._strings.code(each.name), self._set(each.attributes))
             for each in span.events
         ]
         if self._base is None:
@@ -202,15 +205,15 @@ class Batch:
         for name, value in values.items():
             columns[name].append(value)
 
-    def _resource(self, resource: documents.Resource) -> int:
+    def _resource(self, resource: messages.Resource) -> int:
         raw = bytes(resource.attributes)
         code = self._resources.code(raw)
         if code == len(self._resource_attributes):
             try:
-                self._resource_attributes.append(self._reader.attributes(raw))
-            except Unreadable:
+                self._resource_attributes.append(_attributes(raw))
+            except Unreadable as error:
                 self._resource_attributes.append([])
-                self._counters["resources_unreadable"] += 1
+                self._reader.skip(RESOURCES, error)
         return code
 
     def _set(self, attributes: msgspec.Raw) -> int:
@@ -219,7 +222,7 @@ class Batch:
         code = self._raw_sets.get(raw)
         if code is None:
             members = []
-            for key, value in self._reader.attributes(raw):
+            for key, value in _attributes(raw):
                 pair = self._pairs.code((self._strings.code(key), msgspec.json.encode(value).decode()))
                 if pair == len(self._pair_values):
                     self._pair_values.append(value)
@@ -227,9 +230,8 @@ class Batch:
             code = self._raw_sets[raw] = self._sets.code(tuple(members))
         return code
 
-    def _measure(self, resource: int, scope: str, raw: msgspec.Raw) -> None:
+    def _measure(self, resource: int, scope: str, metric: messages.Metric) -> None:
         try:
-            metric = self._reader.metric(raw)
             if metric.sum is not None and metric.name == LOSSES and scope == SELF_SCOPE:
                 for point in metric.sum.data_points:
                     value = point.as_int if point.as_int is not None else point.as_double
@@ -238,11 +240,11 @@ class Batch:
                         metric.name,
                         point,
                         metric.sum,
-                        {"value": documents.number_or_text(float(value or 0))},
+                        {"value": _number_or_text(double(value or 0))},
                     )
-            elif metric.histogram is not None and metric.name in HISTOGRAMS:
+            elif metric.histogram is not None and metric.name in self._histograms:
                 for point in metric.histogram.data_points:
-                    counts = [int(count) for count in point.bucket_counts]
+                    counts = [int64(count) for count in point.bucket_counts]
                     if len(counts) != len(point.explicit_bounds) + 1:
                         raise Unreadable("a histogram has one count more than bounds")
                     self._keep(
@@ -252,29 +254,29 @@ class Batch:
                         metric.histogram,
                         {"counts": counts, "bounds": point.explicit_bounds},
                     )
-        except (Unreadable, ValueError):
-            self._counters["metrics_unreadable"] += 1
+        except Unreadable as error:
+            self._reader.skip(METRICS, error)
 
     def _keep(
         self,
         resource: int,
         name: str,
-        point: documents.Point,
-        points: documents.Points,
-        told: dict[str, Any],
+        point: messages.Point,
+        points: messages.Points,
+        reported: dict[str, Any],
     ) -> None:
         """The last value of a cumulative series; every one of the others, which are of separate times."""
         is_delta = points.aggregation_temporality == _DELTA
-        start, time = _time(point.start_time_unix_nano), _time(point.time_unix_nano)
+        start, time = time_ns(point.start_time_unix_nano), time_ns(point.time_unix_nano)
         key = (resource, name, bytes(point.attributes), start, time if is_delta else 0)
         self._series[key] = {
             "name": name,
             "resource": resource,
-            "attributes": dict(self._reader.attributes(bytes(point.attributes))),
+            "attributes": dict(_attributes(point.attributes)),
             "start": str(start),
             "time": str(time),
             "delta": is_delta,
-            **told,
+            **reported,
         }
 
 
@@ -289,15 +291,31 @@ def packed(column: array[Any]) -> str:
 _LITTLE: Final = {"I": "<u4", "B": "u1", "d": "<f8"}
 
 
-def _identity(text: str, width: int) -> bytes:
-    identity = bytes.fromhex(text)
-    if len(identity) != width:
-        raise ValueError(text)
-    return identity
+def _attributes(raw: bytes | msgspec.Raw) -> list[tuple[str, Value]]:
+    """Keys and values for the page. Raises `Unreadable`."""
+    try:
+        return [(each.key, _shown(each.value)) for each in key_values(raw)]
+    except RecursionError as error:
+        raise Unreadable(str(error)) from error
 
 
-def _time(text: int | str) -> int:
-    time_ns = int(text)
-    if not 0 <= time_ns < _LATEST:
-        raise ValueError(text)
-    return time_ns
+def _shown(value: messages.AnyValue) -> Value:
+    if value.string_value is not None:
+        return value.string_value
+    if value.bool_value is not None:
+        return value.bool_value
+    if value.int_value is not None:
+        number = int64(value.int_value)
+        return number if -EXACT <= number <= EXACT else {"$": str(number)}
+    if value.double_value is not None:
+        return _number_or_text(double(value.double_value))
+    if value.array_value is not None:
+        return [_shown(each) for each in value.array_value.values]
+    if value.kvlist_value is not None:
+        return {"$": str({each.key: _shown(each.value) for each in value.kvlist_value.values})}
+    return {"$": "" if value.bytes_value is None else f"{value.bytes_value} (base64)"}
+
+
+def _number_or_text(number: float) -> Value:
+    """A double, which JSON holds unless it is infinite or not a number."""
+    return number if math.isfinite(number) else {"$": str(number)}

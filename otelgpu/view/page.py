@@ -11,14 +11,24 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 SCRIPTS: Final = (
-    *("columns.js", "traces.js", "lists.js", "format.js", "filter.js", "dom.js", "charts.js", "table.js"),
+    *(
+        "columns.js",
+        "shown.js",
+        "traces.js",
+        "lists.js",
+        "format.js",
+        "filter.js",
+        "dom.js",
+        "charts.js",
+        "table.js",
+    ),
     *("timeline.js", "waterfall.js", "details.js", "overview.js", "app.js"),
 )
 """In the order in which they become one."""
@@ -47,8 +57,11 @@ class Page:
     policy: str
 
 
-def page(parts: Parts, source: str, *, live: bool = False) -> Page:
-    """A page about ``source``, a file's name. ``live``: it asks where it came from for more data."""
+def page(parts: Parts, source: str, *, live: bool = False, shown: Mapping[str, Any] | None = None) -> Page:
+    """A page about ``source``, a file's name. ``live``: it asks where it came from for more data.
+
+    ``shown``: what its program is reported of the families (:mod:`otelgpu.view.shown`), for one that asks.
+    """
     program = f'"use strict";\n(() => {{\n{"".join(parts.scripts)}\n}})();\n'
     policy = "; ".join(
         (
@@ -65,7 +78,7 @@ def page(parts: Parts, source: str, *, live: bool = False) -> Page:
         "policy": html.escape(policy),
         "title": html.escape(source),
         "style": parts.style,
-        "source": embedded({"name": source, "live": live}),
+        "source": embedded({"name": source, "live": live} | ({"shown": shown} if shown is not None else {})),
     }
     above, _, below = parts.index.partition("{{data}}")
     before = _PLACE.sub(lambda place: texts[place[1]], above)

@@ -43,7 +43,7 @@ def missing_collector() -> str | None:
 
 
 def counted_at(port: int, name: str) -> int:
-    """A counter of the Collector that tells its own metrics at this port, summed over its series."""
+    """A counter of the Collector that reports its own metrics at this port, summed over its series."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         samples = _SAMPLE.findall(answer.read().decode())
     wanted = {f"otelcol_{name}", f"otelcol_{name}_total"}

@@ -1,7 +1,7 @@
 """A real Collector with files of collector-config/, started as their head comments say.
 
 In: a file, or several, and settings (environment variables). Out: its addresses, what it counted, and what commands
-the files tell users to type. Nothing here knows otelgpu.
+the files report users to type. Nothing here knows otelgpu.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Message(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What a file's head comment tells users to type: variables, options, and the files, as in ``FOLDER``."""
+    """What a file's head comment reports users to type: variables, options, and the files, as in ``FOLDER``."""
 
     settings: Mapping[str, str]
     options: tuple[str, ...]

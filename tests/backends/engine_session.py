@@ -1,4 +1,4 @@
-"""A recorded session of the example engine with continuous batching: observed once, told to any backend.
+"""A recorded session of the example engine with continuous batching: observed once, reported to any backend.
 
 Recording needs root, as all observing does; what is exported of the capture is the same every time.
 """
@@ -38,7 +38,7 @@ def record_engine(capture: Path) -> None:
 
 
 def replay(capture: Path, export: str, **environment: str) -> None:
-    """Tell the session to ``export``, with every call. Raises `RigError`."""
+    """Report the session to ``export``, with every call. Raises `RigError`."""
     done = subprocess.run(
         [OTELGPU, "replay", "--quiet", "--detail=all", f"--export={export}", capture],
         env=os.environ | environment,

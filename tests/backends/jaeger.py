@@ -1,4 +1,4 @@
-"""A real Jaeger as a child process: it takes OTLP, and tells traces by the API that its own pages use.
+"""A real Jaeger as a child process: it takes OTLP, and reports traces by the API that its own pages use.
 
 Out: its address for OTLP, traces by their ids. `tools/backends.sh jaeger` builds it; nothing here knows
 otelgpu.

@@ -1,4 +1,4 @@
-"""A stand-in for a Kubernetes API server as the Collector's client finds it: pods of a Deployment, and a kubeconfig.
+"""A fake for a Kubernetes API server as the Collector's client finds it: pods of a Deployment, and a kubeconfig.
 
 The server is :mod:`tests.rig.kubernetes`.
 """
@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from otelgpu.discover.kubernetes_api import Access
-from tests.rig.kubernetes import ApiServer, Json, api_server, pod_object
+from tests.rig.kubernetes import Access, ApiServer, Json, api_server, pod_object
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""OTLP messages made by opentelemetry-proto, and what stand-in backends were sent, by name.
+"""OTLP messages made by opentelemetry-proto, and what fake backends were sent, by name.
 
 In: a few facts of a span. Out: requests as an SDK would send them. Nothing here knows otelgpu.
 """

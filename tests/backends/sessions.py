@@ -16,7 +16,7 @@ SESSIONS: Final = ("llm_session", "training_job")
 
 
 def send(capture: Path, *to: Destination, folder: Path) -> list[Span]:
-    """Tell the session to the destinations, through a Collector; its spans, from otelgpu's own file.
+    """Report the session to the destinations, through a Collector; its spans, from otelgpu's own file.
 
     All has arrived when it returns.
     """

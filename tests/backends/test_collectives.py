@@ -1,4 +1,4 @@
-"""A collective of eight ranks, through a Collector and in Jaeger: one trace, and who came last is told in it."""
+"""A collective of eight ranks, through a Collector and in Jaeger: one trace, and who came last is reported in it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def of_phase(spans: list[Span], phase: str) -> list[Span]:
 
 
 def last_to_arrive(spans: list[Span], root: Span) -> int:
-    """Of a whole trace, which must have a span of each rank under its root: the last rank, as it is told."""
+    """Of a whole trace, which must have a span of each rank under its root: the last rank, as it is reported."""
     ranks = {span["attributes"]["nccl.rank"]: span for span in of_phase(spans, "enqueue")}
     assert sorted(ranks) == list(range(RANKS))
     assert {span["name"] for span in ranks.values()} == {"ncclAllReduce"}
@@ -72,10 +72,10 @@ def test_in_jaeger_an_all_reduce_is_one_trace_of_its_ranks(
     last: Counter[int] = Counter()
     for root in roots:
         spans = jaeger.trace(root["traceId"])
-        (told,) = of_phase(spans, "collective")
-        assert told["spanId"] == root["spanId"]
-        rank = last_to_arrive(spans, told)
-        if told["attributes"]["nccl.sequence"] % LATE_EVERY == LATE_EVERY - 1:
+        (reported,) = of_phase(spans, "collective")
+        assert reported["spanId"] == root["spanId"]
+        rank = last_to_arrive(spans, reported)
+        if reported["attributes"]["nccl.sequence"] % LATE_EVERY == LATE_EVERY - 1:
             last[rank] += 1
     assert last.most_common(1)[0][0] == LATE_RANK, last
 

@@ -21,20 +21,22 @@ from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
-from otelgpu.capture import CaptureReader
+from otelgpu.engine import registry
+from otelgpu.engine.names import SCHEMA_URL
+from otelgpu.engine.pipeline import Pipeline
 from otelgpu.export.base import Signal
-from otelgpu.export.otlp import OtlpExporter, count_points
-from otelgpu.export.sender import RetryPolicy
-from otelgpu.export.settings import OtlpSettings
-from otelgpu.families import registry
+from otelgpu.export.otlp.exporter import OtlpExporter, count_points
+from otelgpu.export.otlp.sender import RetryPolicy
+from otelgpu.export.otlp.settings import OtlpSettings
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import SpanColumns, SpanKind, Text
-from otelgpu.pipeline import Pipeline
-from otelgpu.signals.names import SCHEMA_URL
+from otelgpu.sources.capture import CaptureReader
 from otelgpu.symbols.demangle import short_name
 from tests.backends.collector import Collector, running_collector
 from tests.golden.make_capture import path_of
 from tests.unit.export.builders import by_identity, resource_spans, span_batches, spans
+
+pytestmark = pytest.mark.long
 
 WAYS = [(p, c) for p in ("grpc", "http/protobuf") for c in ("none", "gzip")]
 FAST = RetryPolicy(initial_s=0.05, cap_s=0.2)
@@ -85,7 +87,7 @@ def all_spans(data: TracesData) -> list[Span]:
 
 
 def expected(batches: list[SpanColumns]) -> dict[tuple[bytes, bytes], list[bytes]]:
-    """The batches by opentelemetry-proto, as :func:`received` tells them."""
+    """The batches by opentelemetry-proto, as :func:`received` reports them."""
     return received(TracesData(resource_spans=[resource_spans(columns) for columns in batches]))
 
 
@@ -174,8 +176,10 @@ def test_replay_sends_the_same_from_the_command_line(collector: Collector) -> No
     collector.stop()
     assert received(collector.traces()) == expected(batches)
     names = {m.name for p in metrics.resource_metrics for s in p.scope_metrics for m in s.metrics}
-    told = {m.name for p in collector.metrics().resource_metrics for s in p.scope_metrics for m in s.metrics}
-    assert names <= told
+    reported = {
+        m.name for p in collector.metrics().resource_metrics for s in p.scope_metrics for m in s.metrics
+    }
+    assert names <= reported
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

@@ -1,6 +1,6 @@
 """Every file of collector-config/ is started as its head comment says, and what goes in comes out at its backend.
 
-Backends are stand-ins that take their protocol. ClickHouse's is none that can be played: there, what came waits in the
+Backends are fakes that take their protocol. ClickHouse's is none that can be played: there, what came waits in the
 queue on disk.
 """
 
@@ -90,7 +90,7 @@ BASES: Final = {  # settings by which what comes is soon sent on
 
 @dataclass
 class Started:
-    """A Collector, as one of the files says, and the stand-ins of the backends that it sends to."""
+    """A Collector, as one of the files says, and the fakes of the backends that it sends to."""
 
     collector: ConfiguredCollector
     command: Command
@@ -100,7 +100,7 @@ class Started:
 
 @contextlib.contextmanager
 def started(folder: Path, file: str) -> Iterator[Started]:
-    """By the command in the head comment of ``file``, with each backend's address replaced by a stand-in's."""
+    """By the command in the head comment of ``file``, with each backend's address replaced by a fake's."""
     command = command_of(file)
     settings: dict[str, str] = dict(command.settings)
     servers: dict[str, Server] = {}
@@ -110,18 +110,18 @@ def started(folder: Path, file: str) -> Iterator[Started]:
             if part in BASES:
                 settings |= BASES[part]
                 continue
-            stand_in = STAND_INS[part]
-            same = [other for other in ports if STAND_INS[other].settings(0) == stand_in.settings(0)]
+            fake = STAND_INS[part]
+            same = [other for other in ports if STAND_INS[other].settings(0) == fake.settings(0)]
             if same:  # otlp.yaml and otlp-profiles.yaml send to one address
                 ports[part], servers[part] = ports[same[0]], servers[same[0]]
                 continue
-            if stand_in.protocol == "none":
+            if fake.protocol == "none":
                 ports[part] = free_port()
             else:
-                serve: Any = grpc_server if stand_in.protocol == "grpc" else http_server
+                serve: Any = grpc_server if fake.protocol == "grpc" else http_server
                 servers[part] = stack.enter_context(serve())
                 ports[part] = int(servers[part].address.rpartition(":")[2])
-            settings |= stand_in.settings(ports[part])
+            settings |= fake.settings(ports[part])
         if "daemonset.yaml" in command.files:
             api = stack.enter_context(kubernetes_api(folder, []))
             settings["KUBECONFIG"] = str(api.kubeconfig)
@@ -185,7 +185,7 @@ def test_what_goes_in_comes_out(tmp_path: Path, file: str) -> None:
 
 
 def scraped(port: int) -> str:
-    """What a Prometheus would be told there."""
+    """What a Prometheus would be reported there."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return str(answer.read().decode())
 

@@ -223,7 +223,7 @@ def test_durations_lead_to_traces(counted: Counted) -> None:
     assert exemplars == {trace_id(number) for number in TRACES}
 
 
-def test_who_calls_whom_is_told(counted: Counted) -> None:
+def test_who_calls_whom_is_reported(counted: Counted) -> None:
     edges = [
         (a["client"], a["server"], a["server_gen_ai.request.model"], p.as_int)
         for a, p in counted.points("traces_service_graph_request_total")

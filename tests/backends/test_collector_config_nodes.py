@@ -118,7 +118,7 @@ def test_only_the_pods_of_the_node_are_asked_for(
 
 
 def test_a_collector_that_has_no_memory_left_refuses(tmp_path: Path) -> None:
-    """Who sent is told to try again, and it is counted; nothing is taken and dropped."""
+    """Who sent is reported to try again, and it is counted; nothing is taken and dropped."""
     with (
         grpc_server() as server,
         configured_collector(

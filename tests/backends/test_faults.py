@@ -1,7 +1,7 @@
 """Where the data goes to fails in every way: all of it is accounted for, and the observed service does not notice.
 
-A live agent observes a service under load and tells two exporters: the one that fails, and a file, which has all that
-there was to tell. What the agent says at its end of both must make up twice what is in the file.
+A live agent observes a service under load and reports two exporters: the one that fails, and a file, which has all that
+there was to report. What the agent says at its end of both must make up twice what is in the file.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
 from otelgpu.export.base import Signal
-from otelgpu.export.otlp import OtlpExporter
-from otelgpu.export.sender import DEFAULT_QUEUE_BYTES
-from otelgpu.export.settings import OtlpSettings
+from otelgpu.export.otlp.exporter import OtlpExporter
+from otelgpu.export.otlp.sender import DEFAULT_QUEUE_BYTES
+from otelgpu.export.otlp.settings import OtlpSettings
 from otelgpu.session import FLUSH_SECONDS
 from tests.backends.collector import Collector, running_collector
 from tests.contract.otlp_servers import (
@@ -43,11 +43,16 @@ from tests.rig import LlmServer, build_fakes, start_llm_server
 from tests.rig.certificates import make_expired_certificate
 from tests.rig.faulty_proxy import Fault, faulty_proxy
 from tests.rig.llm_load import LlmLoad
-from tests.rig.metrics import metrics_told
+from tests.rig.metrics import metrics_reported
 from tests.rig.spans import spans_of_lines
 from tests.unit.export.builders import spans
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to observe the service")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to observe the service"),
+    pytest.mark.alone(
+        reason="compares a service's latencies beside an agent in trouble with those beside one in none"
+    ),
+]
 
 WELL_S, ILL_S = 0.7, 1.2
 PAUSE_S = 0.03  # between requests: the file has to be read, too
@@ -156,7 +161,7 @@ def agent_under_load(
 def in_file(path: Path) -> tuple[int, int]:
     """Spans and data points."""
     count = sum(1 for _ in spans_of_lines(path.read_text()))
-    return count, sum(len(told.points) for told in metrics_told(path))
+    return count, sum(len(reported.points) for reported in metrics_reported(path))
 
 
 @pytest.fixture(scope="module")

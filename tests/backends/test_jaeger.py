@@ -1,4 +1,4 @@
-"""Jaeger tells each trace as it was sent; by links one goes from a request to its steps, and on to their launches."""
+"""Jaeger reports each trace as it was sent; by links one goes from a request to its steps, and on to their launches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.rig.spans import Span, read_spans
 
 
 @pytest.mark.parametrize("session", SESSIONS)
-def test_jaeger_tells_each_trace_as_it_was_sent(jaeger: Jaeger, session: str, tmp_path: Path) -> None:
+def test_jaeger_reports_each_trace_as_it_was_sent(jaeger: Jaeger, session: str, tmp_path: Path) -> None:
     spans = send(GOLDEN / f"{session}.capture", jaeger.destination, folder=tmp_path)
     traces = {span["traceId"] for span in spans}
-    told = {one["spanId"]: one for trace_id in traces for one in jaeger.trace(trace_id)}
-    assert told.keys() == {span["spanId"] for span in spans}
+    reported = {one["spanId"]: one for trace_id in traces for one in jaeger.trace(trace_id)}
+    assert reported.keys() == {span["spanId"] for span in spans}
     for span in spans:
-        one = told[span["spanId"]]
+        one = reported[span["spanId"]]
         one["attributes"].pop("@jaeger@warnings", None)  # of clocks and parents
         assert {key: one.get(key) for key in span} == as_jaeger(span)
     assert jaeger.services() == sorted({span["resource"]["service.name"] for span in spans})
@@ -53,8 +53,8 @@ def test_from_a_request_to_its_steps_and_their_launches_by_links(
 ) -> None:
     replay(engine_capture, f"file:{tmp_path / 'traces.jsonl'}")
     replay(engine_capture, f"otlp:{jaeger.address}")
-    told = read_spans(tmp_path / "traces.jsonl")
-    chats = [span for span in told if span["name"].startswith("chat")]
+    reported = read_spans(tmp_path / "traces.jsonl")
+    chats = [span for span in reported if span["name"].startswith("chat")]
     assert len(chats) == REQUESTS
     for chat in chats:
         spans = jaeger.trace(chat["traceId"])
@@ -71,7 +71,7 @@ def test_from_a_request_to_its_steps_and_their_launches_by_links(
                 (back["traceId"], back["spanId"]) for back in step["links"]
             }
             below = launches_below(spans, step["spanId"])
-            mine = [span for span in told if span["traceId"] == link["traceId"]]
+            mine = [span for span in reported if span["traceId"] == link["traceId"]]
             assert below == launches_below(mine, step["spanId"])
             launches += below.total()
         assert launches == request["attributes"]["otelgpu.steps.shared_launches"]

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+from otelgpu.engine import names
+from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.self_telemetry import Cost, SelfMetrics, Vitals
 from otelgpu.export.health import HealthServer
 from otelgpu.export.prometheus import CONTENT_TYPE, exposition
 from otelgpu.model.resource import resource
-from otelgpu.model.vitals import Attachment, Delivery, RingFill
-from otelgpu.signals import names
-from otelgpu.signals.metrics import Metrics
-from otelgpu.signals.self_metrics import Cost, SelfMetrics, Vitals
+from otelgpu.model.self_telemetry import Attachment, Delivery, RingFill
 from tests.backends.prometheus import Prometheus, missing_prometheus, running_prometheus
 
 OWN = resource({"service.name": "otelgpu", "service.instance.id": 'a "b"\\c'})

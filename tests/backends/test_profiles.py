@@ -17,9 +17,8 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 )
 from opentelemetry.proto.profiles.v1development.profiles_pb2 import Profile, ProfilesData, Sample
 
-from otelgpu.export.base import Signal
-from otelgpu.export.otlp import OtlpExporter
-from otelgpu.export.settings import OtlpSettings
+from otelgpu.export.otlp.exporter import ITEMS, OtlpExporter
+from otelgpu.export.otlp.settings import OtlpSettings
 from tests.backends.collector import Collector
 from tests.backends.test_collector import FAST, environment, until
 from tests.unit.export.profile_builders import samples
@@ -93,7 +92,7 @@ def names_of(message: ProfilesData, sample: Sample) -> list[str]:
 def test_observations_arrive_as_they_were_given(collector: Collector, protocol: str) -> None:
     variables = environment(collector, protocol, "gzip")
     exporter = OtlpExporter(
-        *(OtlpSettings.from_environment(variables, signal) for signal in Signal), retry=FAST
+        *(OtlpSettings.from_environment(variables, signal) for signal in ITEMS), retry=FAST
     )
     batches = [samples(7), samples(3)]
     exporter.export_profiles(batches)

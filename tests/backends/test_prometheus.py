@@ -15,7 +15,7 @@ from tests.backends.engine_session import OTELGPU
 from tests.backends.prometheus import Prometheus
 from tests.backends.sessions import GOLDEN, send
 from tests.rig import start_llm_server
-from tests.rig.metrics import metrics_told
+from tests.rig.metrics import metrics_reported
 from tests.rig.spans import attributes_of
 
 REQUESTS: Final = 12
@@ -35,17 +35,17 @@ def test_prometheus_has_every_series_as_it_was_sent(prometheus: Prometheus, tmp_
     send(GOLDEN / "llm_session.capture", prometheus.destination, folder=tmp_path)
     points = read_points(tmp_path / "own.jsonl")
     end_s = time_of(points)
-    told: dict[str, list[tuple[dict[str, str], float]]] = {}
+    reported: dict[str, list[tuple[dict[str, str], float]]] = {}
     for labels, value in prometheus.query('{__name__=~".+"}', end_s):
         if "le" in labels:
             labels["le"] = str(float(labels["le"]))  # it is a number, however it is written
-        told.setdefault(labels["__name__"], []).append((labels, value))
-    told.pop("target_info")
+        reported.setdefault(labels["__name__"], []).append((labels, value))
+    reported.pop("target_info")
     expected = [series for point in points for series in series_of(*point)]
-    assert len(expected) == sum(map(len, told.values()))
+    assert len(expected) == sum(map(len, reported.values()))
     for name, labels, value in expected:
-        found = [one for has, one in told.get(name, ()) if labels.items() <= has.items()]
-        assert found == pytest.approx([value], rel=1e-12), (name, labels, told.get(name))
+        found = [one for has, one in reported.get(name, ()) if labels.items() <= has.items()]
+        assert found == pytest.approx([value], rel=1e-12), (name, labels, reported.get(name))
 
 
 def test_promql_gives_the_time_to_first_token_that_the_server_logged(
@@ -89,7 +89,7 @@ Point = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 def read_points(path: Path) -> list[Point]:
     """The data points of an OTLP JSON lines file: the metric, the labels, the point."""
     found = []
-    for metric, described, points in metrics_told(path):
+    for metric, described, points in metrics_reported(path):
         for point in points:
             labels = attributes_of(point) | {"job": described["service.name"]}
             texts = {key.replace(".", "_"): str(value) for key, value in labels.items()}

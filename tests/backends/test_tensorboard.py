@@ -25,14 +25,14 @@ KERNEL_US: Final = 300
 
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a program whose kernels were measured on the stand-in CUPTI."""
+    """Of a program whose kernels were measured on the fake CUPTI."""
     if missing := missing_program("tensorboard", PYTHON, "tensorboard/requirements.txt"):
         pytest.skip(missing)
     if os.geteuid() != 0:
         pytest.skip("needs root, to observe the program")
     path = tmp_path_factory.mktemp("tensorboard") / "kernels.capture"
     command = (OTELGPU, "record", "--source=inject", "--device-time", "--quiet", "-o", str(path), "--")
-    told = run_cuda_client(
+    reported = run_cuda_client(
         prefix=command,
         calls=LAUNCHES,
         sleep_us=2000,
@@ -43,20 +43,20 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "FAKE_CUDART_KERNEL_US": str(KERNEL_US),
         },
     )
-    assert told.calls["cudaLaunchKernel"] == LAUNCHES
+    assert reported.calls["cudaLaunchKernel"] == LAUNCHES
     return path
 
 
-def test_both_readers_find_the_kernels_that_our_spans_tell(capture: Path, tmp_path: Path) -> None:
+def test_both_readers_find_the_kernels_that_our_spans_report(capture: Path, tmp_path: Path) -> None:
     trace, lines = tmp_path / "out.pt.trace.json.gz", tmp_path / "spans.jsonl"
     subprocess.run([OTELGPU, "replay", capture, "--quiet", "-o", trace, "-o", lines], check=True)
     read = subprocess.run(
         [PYTHON, _HERE / "read.py", trace], capture_output=True, text=True, check=True, timeout=120
     )
-    told = json.loads(read.stdout.splitlines()[-1])
+    reported = json.loads(read.stdout.splitlines()[-1])
     ours, count = kernels_of(lines)
     assert sum(count.values()) >= 0.9 * LAUNCHES  # measuring begins within the first
-    board, holistic = told["tensorboard"], told["holistic"]
+    board, holistic = reported["tensorboard"], reported["holistic"]
     assert {name: calls for name, (calls, _) in board["kernels"].items()} == count
     assert {name: us for name, (_, us) in board["kernels"].items()} == pytest.approx(ours, rel=0.01)
     assert holistic["kernels"] == pytest.approx(ours, rel=0.01)
@@ -71,8 +71,8 @@ def kernels_of(lines: Path) -> tuple[dict[str, float], Counter[str]]:
     microseconds: defaultdict[str, float] = defaultdict(float)
     count: Counter[str] = Counter()
     for span in read_spans(lines):
-        told = span["attributes"]
-        if "cuda.correlation.id" in told and "cuda.kernel.name" in told:
-            microseconds[told["cuda.kernel.name"]] += (span["end"] - span["start"]) / 1000
-            count[told["cuda.kernel.name"]] += 1
+        reported = span["attributes"]
+        if "cuda.correlation.id" in reported and "cuda.kernel.name" in reported:
+            microseconds[reported["cuda.kernel.name"]] += (span["end"] - span["start"]) / 1000
+            count[reported["cuda.kernel.name"]] += 1
     return dict(microseconds), count

@@ -1,4 +1,4 @@
-"""Zipkin tells each trace as it was sent through a Collector: whose child a span is, when it was, its name and tags."""
+"""Zipkin shows each trace as it was sent through a Collector: whose child a span is, when it was, its name and tags."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.rig.spans import Span
 
 
 @pytest.mark.parametrize("session", SESSIONS)
-def test_zipkin_tells_each_trace_as_it_was_sent(zipkin: Zipkin, session: str, tmp_path: Path) -> None:
+def test_zipkin_reports_each_trace_as_it_was_sent(zipkin: Zipkin, session: str, tmp_path: Path) -> None:
     traces: dict[str, list[Span]] = defaultdict(list)
     for span in send(GOLDEN / f"{session}.capture", zipkin.destination, folder=tmp_path):
         traces[span["traceId"]].append(span)
     assert traces
     for trace_id, spans in traces.items():
-        told = {one["id"]: one for one in zipkin.trace(trace_id) or ()}
-        assert told.keys() == {span["spanId"] for span in spans}
+        reported = {one["id"]: one for one in zipkin.trace(trace_id) or ()}
+        assert reported.keys() == {span["spanId"] for span in spans}
         for span in spans:
-            one = told[span["spanId"]]
+            one = reported[span["spanId"]]
             assert facts(one) == as_zipkin(span)
             assert {key: one["tags"][key] for key in span["attributes"]} == tags(one, span["attributes"])
 

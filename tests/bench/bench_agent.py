@@ -20,17 +20,16 @@ from tests.bench.sink import Sink, running_sink
 NAME = "agent"
 RATE = 20_000
 THREADS = 4
-WARM_UP_S = 2.0
 POLL_S = 0.5
 
 
 def rows(quick: bool) -> list[Row]:
-    seconds = 5.0 if quick else 20.0
-    return [*_measure(1000, seconds), *_measure(100, seconds)]
+    seconds, warm_up_s = (1.0, 0.5) if quick else (20.0, 2.0)
+    return [row for calls in (1000, 100) for row in _measure(calls, seconds, warm_up_s)]
 
 
-def _measure(calls: int, seconds: float) -> list[Row]:
-    serve = f"serve {RATE} {seconds + WARM_UP_S + 1} {calls} {THREADS}"
+def _measure(calls: int, seconds: float, warm_up_s: float) -> list[Row]:
+    serve = f"serve {RATE} {seconds + warm_up_s + 1} {calls} {THREADS}"
     environment = {**os.environ, **FAST_DEVICE, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     with running_sink() as sink, tempfile.TemporaryFile("w+") as output:
         command = otelgpu("run", "--export", f"otlp:{sink.url}", "--quiet", "--")
@@ -41,7 +40,7 @@ def _measure(calls: int, seconds: float) -> list[Row]:
             stderr=subprocess.STDOUT,
         )
         try:
-            share, memory = _sample(process, seconds, output.fileno())
+            share, memory = _sample(process, seconds, warm_up_s, output.fileno())
             process.wait(timeout=60)
         finally:
             if process.poll() is None:
@@ -53,7 +52,7 @@ def _measure(calls: int, seconds: float) -> list[Row]:
 
 
 def _sample(
-    process: subprocess.Popen[bytes], seconds: float, output: int
+    process: subprocess.Popen[bytes], seconds: float, warm_up_s: float, output: int
 ) -> tuple[float, list[tuple[float, float]]]:
     """The share of a core, and (resident, peak) MiB every now and then, while the load runs."""
     deadline = time.monotonic() + 30
@@ -61,7 +60,7 @@ def _sample(
         if process.poll() is not None or time.monotonic() > deadline:
             raise BenchError("otelgpu run did not start the load")
         time.sleep(0.02)
-    time.sleep(WARM_UP_S)
+    time.sleep(warm_up_s)
     memory = []
     began, before = time.monotonic(), cpu_seconds(process.pid)
     while time.monotonic() < began + seconds:
@@ -73,10 +72,10 @@ def _sample(
 def _rows(
     calls: int, lines: list[str], share: float, memory: list[tuple[float, float]], sink: Sink
 ) -> list[Row]:
-    told = [json.loads(line) for line in lines if line.startswith("{")]
-    if len(told) != 2:
+    reported = [json.loads(line) for line in lines if line.startswith("{")]
+    if len(reported) != 2:
         raise BenchError("the load did not finish:\n" + "\n".join(lines[-20:]))
-    truth = told[1]
+    truth = reported[1]
     rate = truth["calls"] / (truth["ended_ns"] - truth["began_ns"]) * 1e9
     launches = truth["calls"] - truth["requests"] * (1 + (calls - 1) // 10)
     seen = sink.counter("gpu.cuda.kernel.launch.calls")
@@ -89,7 +88,7 @@ def _rows(
             unit="% of a core",
             budget=Budget(limit=5, kind="at most"),
             note=f"agent, {of}: {rate:,.0f} calls/s made, {sink.spans():,} spans received; launches made "
-            f"{launches:,}, told {seen:,}",
+            f"{launches:,}, reported {seen:,}",
         ),
         Row(
             bench=NAME,

@@ -23,8 +23,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from otelgpu.export.base import Signal
-from otelgpu.export.otlp import OtlpExporter
-from otelgpu.export.settings import OtlpSettings
+from otelgpu.export.otlp.exporter import OtlpExporter
+from otelgpu.export.otlp.settings import OtlpSettings
 from otelgpu.model.spans import SpanColumns, Text
 from tests.backends.collector import MEMORY_LIMIT_MIB, Collector, missing_collector, running_collector
 from tests.bench.bench_pipeline import CALLS_PER_WAVE, Bench, first_rows, opened
@@ -232,7 +232,7 @@ def three_ways(collector: Collector) -> Iterator[tuple[Meter, Meter, Meter]]:
 def rows(quick: bool) -> list[Row]:
     if missing := missing_collector():
         return [not_measured(NAME, "spans accepted", "spans/s", missing)]
-    rounds, seconds = (2, 0.5) if quick else (ROUNDS, ROUND_S)
+    rounds, seconds = (1, 0.3) if quick else (ROUNDS, ROUND_S)
     with (
         tempfile.TemporaryDirectory(prefix="otelgpu-bench-") as folder,
         running_collector(Path(folder), "nop") as collector,

@@ -91,7 +91,7 @@ def rows(quick: bool) -> list[Row]:
         "speedscope": (lambda: speedscope([batch]), False),
         "folded stacks": (lambda: folded([batch]), False),
     }
-    rounds = 2 if quick else 5
+    rounds = 1 if quick else 5
     baseline = median(_seconds(lambda: by_dictionary(batch)) for _ in range(rounds))
     found = []
     for name, (made, is_budgeted) in forms.items():

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from otelgpu.families import registry
+from otelgpu.engine import registry
 from otelgpu.kernel.scope import Scope
-from otelgpu.live import LiveSettings, LiveSource
+from otelgpu.sources.live import LiveSettings, LiveSource
 from tests.bench.programs import BenchError
 from tests.bench.rows import Row, spread
 
@@ -76,7 +76,7 @@ CASES: Final[dict[str, tuple[Callable[[int], None], int]]] = {
 
 
 def rows(quick: bool) -> list[Row]:
-    repeats = 3 if quick else 9
+    repeats = 1 if quick else 9
     found = []
     with subprocess.Popen(
         [sys.executable, "-m", "tests.bench.bench_handoffs"],

@@ -17,7 +17,15 @@ import httptools
 
 from otelgpu.model.inputs import Batch
 from tests.bench.rows import Row
-from tests.unit.http.traffic import LAST_CHUNK, Connection, chunk, joined, new_state, request, response
+from tests.unit.families.requests.traffic import (
+    LAST_CHUNK,
+    Connection,
+    chunk,
+    joined,
+    new_state,
+    request,
+    response,
+)
 
 EVENT = (
     b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1790000000,'

@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from otelgpu.kernel.inject import InjectError, InjectListener, Library, environment, read_library
+from otelgpu.elf.btf import Btf
+from otelgpu.kernel.injection.server import InjectError, InjectListener, Library, environment, read_library
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
-from otelgpu.layout.btf import Btf
 from tests.bench.programs import BUILD, BenchError, Load, attached, build_load, running_load
 from tests.bench.rows import Budget, Row, median, not_measured, spread
 from tests.rig import cuda_include_flags
@@ -74,7 +74,7 @@ class Reader:
 
 def _cost(library: Library, btf: Btf, quick: bool) -> list[Row]:
     """Rounds are short enough for a ring, so that all calls are recorded."""
-    rounds, calls = (25, 3_000) if quick else (100, 3_000)
+    rounds, calls = (5, 3_000) if quick else (100, 3_000)
     times: dict[str, list[float]] = {"bare": [], "inject": [], "no agent": [], "uprobe": []}
     with (
         tempfile.TemporaryDirectory(dir=BUILD) as folder,
@@ -171,7 +171,7 @@ def _drained(library: Library, btf: Btf, quick: bool) -> Row:
 
 
 def _kept(library: Library, btf: Btf, quick: bool) -> list[Row]:
-    seconds = 5 if quick else 60
+    seconds = 1 if quick else 60
     with Reader(library, btf) as reader:
         with running_load(reader.env) as load:
             said = load.ask(f"serve {LOAD_RATE} {seconds} {CALLS_PER_REQUEST} {LOAD_THREADS}")

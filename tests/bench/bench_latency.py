@@ -112,7 +112,7 @@ def _rows(asked: Asked, name: str, options: Sequence[str], rounds: int, count: i
 
 def rows(quick: bool) -> list[Row]:
     """A server that does nothing else, and one that streams tokens, its CUDA calls unobserved and observed."""
-    rounds, requests, streams = (1, 500, 50) if quick else (5, 5000, 400)
+    rounds, requests, streams = (1, 200, 10) if quick else (5, 5000, 400)
     found = []
     with _trivial() as asked:
         found += _rows(asked, "keep-alive GET", (), rounds, requests)

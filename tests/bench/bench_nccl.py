@@ -1,7 +1,7 @@
 """What a probe pair on ncclAllReduce costs the thread that calls it, with the communicator read at each call.
 
-One process for each tracer, each with its own copy of the stand-in library, take turns within milliseconds. Only
-ratios travel between machines. The bare call is the stand-in's: far shorter than a real one's 5 to 20 µs.
+One process for each tracer, each with its own copy of the fake library, take turns within milliseconds. Only
+ratios travel between machines. The bare call is the fake's: far shorter than a real one's 5 to 20 µs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _load(folder: Path) -> Iterator[NcclLoad]:
 
 
 def rows(quick: bool) -> list[Row]:
-    rounds, calls = (5, 500) if quick else (25, 2_000)
+    rounds, calls = (2, 300) if quick else (25, 2_000)
     build_fakes()
     absent: list[Row] = []
     with tempfile.TemporaryDirectory(dir=BUILD.parent) as folder, contextlib.ExitStack() as stack:
@@ -111,7 +111,7 @@ def _rows(times: dict[str, list[float]]) -> list[Row]:
     cost = {name: median(values) - bare for name, values in times.items()}
     ours = median(times[OURS])
     found = [
-        Row(bench=NAME, name="bare ncclAllReduce of the stand-in", value=bare, unit="ns/call"),
+        Row(bench=NAME, name="bare ncclAllReduce of the fake", value=bare, unit="ns/call"),
         Row(
             bench=NAME,
             name="ncclAllReduce with probes",

@@ -16,24 +16,25 @@ from typing import Any, Final
 
 import numpy as np
 
+from otelgpu.engine import registry
+from otelgpu.engine.contract import Family
+from otelgpu.engine.facts import Conversed
+from otelgpu.engine.pipeline import Pipeline
 from otelgpu.export.base import Exporter
 from otelgpu.export.wire import encode_spans
-from otelgpu.families import registry
-from otelgpu.families.base import Family, OperationSignals
 from otelgpu.kernel import clock
 from otelgpu.kernel.scope import Scope
-from otelgpu.live import LiveSettings, LiveSource
 from otelgpu.model.inputs import Batch
 from otelgpu.model.resource import resource
+from otelgpu.model.settings import Detail, SignalSettings
 from otelgpu.model.spans import SpanColumns, Text
-from otelgpu.model.telling import Detail, Telling
-from otelgpu.pipeline import Pipeline
 from otelgpu.session import Session
+from otelgpu.sources.live import LiveSettings, LiveSource
 from otelgpu.symbols.demangle import short_name
 from tests.bench.bench_encode import by_sdk, rate
 from tests.bench.programs import Load, running_load
 from tests.bench.rows import Budget, Row, median, spread
-from tests.bench.synthetic import Activity, RingMemory, Told, Wave, told_family, wave
+from tests.bench.synthetic import Reported, RingMemory, Wave, reported_family, wave
 
 NAME = "ring_to_otlp"
 CALLS_PER_WAVE = 120_000
@@ -96,7 +97,7 @@ class Bench:
         self.tgid = load.pid
         self._distinct_launches = distinct_launches
         self._functions = load.ask("kernels")
-        self._told = Told()
+        self._reported = Reported()
         self.encoder = Encoder()
         families = {"cuda": with_few_attributes() if few_attributes else registry.families()["cuda"]}
         self.source = LiveSource(families, Scope(processes=(load.pid,)), LiveSettings(ring_bytes={}))
@@ -106,12 +107,12 @@ class Bench:
         self._memory = RingMemory()
         self._cuda.ring = self._memory.ring
         pipeline = Pipeline(
-            {**families, "http": told_family(self._told)},
+            {**families, "http": reported_family(self._reported)},
             {**self.source.btf, "http": self._cuda.image.btf},
             seed=1,
             own=resource({"service.name": "otelgpu"}),
             start_unix_ns=0,
-            telling=Telling(detail=detail),
+            settings=SignalSettings(detail=detail),
             shorten=short_name,
         )
         self.session = Session(pipeline, [exporter or self.encoder], metric_interval_s=None)
@@ -122,7 +123,7 @@ class Bench:
     def make(self, calls: int) -> Wave:
         """A wave that has just ended."""
         self._number += 1
-        # Waves do not overlap: calls of the one before would be told as late ones of answered requests.
+        # Waves do not overlap: calls of the one before would be reported as late ones of answered requests.
         time.sleep(max(self._ended_ns + calls * 1000 - clock.monotonic_ns(), 0) * 1e-9)
         self._ended_ns = clock.monotonic_ns()
         begin = self._ended_ns - calls * 1000
@@ -145,9 +146,9 @@ class Bench:
             self._memory.fill(part)
             last = position == len(parts) - 1
             claims = made.claims if position == 0 else ()
-            self._told.next = Activity(claims, made.exchanges if last else ())
+            self._reported.next = Conversed(claims=claims, exchanges=made.exchanges if last else ())
             began = time.process_time()
-            self.session.take([Batch(family="http", kind="told", records=np.zeros(0, dtype="V1"))])
+            self.session.take([Batch(family="http", kind="reported", records=np.zeros(0, dtype="V1"))])
             self.session.take(self.source.collect())
             spent += time.process_time() - began
         return spent
@@ -158,14 +159,15 @@ class Bench:
 
 
 def with_few_attributes() -> Family:
-    """Family cuda, whose calls tell only :data:`SIX`."""
+    """Family cuda, whose calls report only :data:`SIX`."""
     family = registry.families()["cuda"]
-    assert isinstance(family.signals, OperationSignals)
+    assert family.operations is not None
+    signals = family.operations.signals
     few = {
-        kind: tuple(attribute for attribute in told if attribute.key in SIX)
-        for kind, told in family.signals.attributes.items()
+        kind: tuple(attribute for attribute in reported if attribute.key in SIX)
+        for kind, reported in signals.attributes.items()
     }
-    return replace(family, signals=replace(family.signals, attributes=few))
+    return replace(family, operations=replace(family.operations, signals=replace(signals, attributes=few)))
 
 
 @contextlib.contextmanager
@@ -205,10 +207,10 @@ def _rates(
 def rows(quick: bool) -> list[Row]:
     """``detail all`` makes a span of every call; ``ops`` (the default) folds runs of equal calls."""
     found: list[Row] = []
-    rounds = 3 if quick else 11
+    rounds = 2 if quick else 11
     _, spans, kept = _rates("all", rounds, few_attributes=True)
     part = first_rows(max(kept, key=len), BASELINE_SPANS)
-    told = sum(attribute.present is None for attribute in part.attributes)
+    reported = sum(attribute.present is None for attribute in part.attributes)
     found.append(
         Row(
             bench=NAME,
@@ -218,7 +220,7 @@ def rows(quick: bool) -> list[Row]:
             baseline="opentelemetry-sdk + encoder",
             baseline_value=rate(partial(by_sdk, part), len(part), 5),
             budget=Budget(limit=2e6, kind="at least"),
-            note=f"detail all, {told} attributes on every span: {spread(spans)}; best {max(spans):,.0f}",
+            note=f"detail all, {reported} attributes on every span: {spread(spans)}; best {max(spans):,.0f}",
         )
     )
     sdk = 0.0

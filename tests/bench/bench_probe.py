@@ -1,6 +1,6 @@
 """What a probe pair costs the thread that makes the call, in otelgpu and in other tracers.
 
-One program calls cudaLaunchKernel of several copies of the stand-in library in turn. Each copy carries the
+One program calls cudaLaunchKernel of several copies of the fake library in turn. Each copy carries the
 probes of one tracer, so all are up at once and take turns within milliseconds. Only ratios travel between
 machines: a trap is 1–3 µs on bare metal and many times that where virtual machines are nested.
 """
@@ -34,7 +34,7 @@ class Variant:
 
 
 def rows(quick: bool) -> list[Row]:
-    rounds, calls = (5, 1_000) if quick else (25, 3_000)
+    rounds, calls = (2, 500) if quick else (25, 3_000)
     build_load()
     with (
         tempfile.TemporaryDirectory(dir=BUILD) as folder,

@@ -209,7 +209,7 @@ def _last_line(output: bytes) -> str:
 
 def rows(quick: bool) -> list[Row]:
     """All of it."""
-    seconds = 1.0 if quick else 4.0
+    seconds = 0.5 if quick else 4.0
     found = [row for name, load in LOADS.items() for row in _cost_of_a_sample(name, load, seconds)]
     found.append(_cost_of_a_switch(seconds))
     return [*found, *_comparison("mixed", THREADS, seconds, rounds=1 if quick else 3)]

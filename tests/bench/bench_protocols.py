@@ -17,9 +17,9 @@ from otelgpu.model.inputs import Batch
 from tests.bench.bench_http import best_seconds
 from tests.bench.programs import BenchError
 from tests.bench.rows import Row
-from tests.unit.http.http2_traffic import Pair, Wire, request_fields
-from tests.unit.http.traffic import Connection, joined, new_state
-from tests.unit.http.zmtp_traffic import READY, greeting, message
+from tests.unit.families.requests.http2_traffic import Pair, Wire, request_fields
+from tests.unit.families.requests.traffic import Connection, joined, new_state
+from tests.unit.families.requests.zmtp_traffic import READY, greeting, message
 
 NAME = "protocols"
 GRPC = ("content-type", "application/grpc")
@@ -80,7 +80,7 @@ def _parse(wire: Wire) -> None:
 
 
 def steps(count: int) -> Recorded:
-    """What vLLM's engine tells its API process after each step: a token for each of so many requests."""
+    """What vLLM's engine reports its API process after each step: a token for each of so many requests."""
     items = [[f"chatcmpl-{number:032x}", [number]] for number in range(REQUESTS_PER_STEP)]
     payload = msgspec.msgpack.encode([0, items, {"num_running_reqs": 64, "num_waiting_reqs": 2}, 1.5])
     connection = Connection()
@@ -100,8 +100,8 @@ def _measured(recorded: Recorded) -> tuple[float, float]:
 
     def feed() -> tuple[int, int]:
         state = new_state()
-        told = [state.feed(batch) for batch in recorded.batches]
-        return sum(len(each.exchanges) for each in told), sum(len(each.messages) for each in told)
+        reported = [state.feed(batch) for batch in recorded.batches]
+        return sum(len(each.exchanges) for each in reported), sum(len(each.messages) for each in reported)
 
     if (found := feed()) != (recorded.exchanges, recorded.messages):
         raise BenchError(f"read {found} of {recorded.exchanges, recorded.messages}")
@@ -122,7 +122,7 @@ def _row(name: str, unit: str, count: int, seconds: tuple[float, float], baselin
 
 def rows(quick: bool) -> Sequence[Row]:
     """gRPC unary and streamed, and an engine's steps."""
-    calls = 500 if quick else 3000
+    calls = 200 if quick else 3000
     frames = "hyperframe and hpack alone, same bytes"
     streams = calls // 20
     unary = _measured(grpc(calls, 1))

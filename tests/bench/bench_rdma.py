@@ -25,17 +25,17 @@ def rows(quick: bool) -> list[Row]:
     if kernel is None or missing:
         return [not_measured("rdma", "everything", "", str(missing))]
     with tempfile.TemporaryDirectory(prefix="otelgpu-bench-") as folder:
-        told = rdma.pingpong_us(kernel, Path(folder), 1 if quick else 5, list(BUDGETS))
-    bare = median(told[rdma.BARE])
+        reported = rdma.pingpong_us(kernel, Path(folder), 1 if quick else 5, list(BUDGETS))
+    bare = median(reported[rdma.BARE])
     return [
         Row(
             bench="rdma",
             name=f"ibv_rc_pingpong, a round trip: {name}",
-            value=median(told[budget]),
+            value=median(reported[budget]),
             unit="µs",
             baseline="unobserved",
             baseline_value=bare,
-            note=f"in a guest with Linux {kernel.release}; {spread(told[budget])}",
+            note=f"in a guest with Linux {kernel.release}; {spread(reported[budget])}",
         )
         for budget, name in BUDGETS.items()
     ]

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from otelgpu.families import registry
+from otelgpu.engine import registry
 from otelgpu.kernel.scope import Scope
-from otelgpu.live import LiveSettings, LiveSource
+from otelgpu.sources.live import LiveSettings, LiveSource
 from tests.bench.programs import (
     BUILD,
     FAST_DEVICE,
@@ -40,10 +40,10 @@ import time
 began = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 from otelgpu.cli.main import main
 from otelgpu.cli import observe
-from otelgpu.families import registry
+from otelgpu.engine import registry
 from otelgpu.kernel.scope import Scope
-from otelgpu.live import LiveSettings, LiveSource
-families = registry.families()
+from otelgpu.sources.live import LiveSettings, LiveSource
+families = registry.with_records()
 imported = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 source = LiveSource(families, Scope(processes=({pid},)), LiveSettings(ring_bytes={{}}))
 loaded = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -55,10 +55,10 @@ print(began, imported, loaded, attached)
 
 def rows(quick: bool) -> list[Row]:
     return [
-        *_first_span(3 if quick else 9),
-        *_phases(3 if quick else 9),
-        *_late(5 if quick else 20),
-        *_detach(3 if quick else 9),
+        *_first_span(1 if quick else 9),
+        *_phases(1 if quick else 9),
+        *_late(2 if quick else 20),
+        *_detach(1 if quick else 9),
     ]
 
 
@@ -163,7 +163,7 @@ def _phases(rounds: int) -> list[Row]:
 
 
 def _late(rounds: int) -> list[Row]:
-    """A library that no one has probed yet is opened; told against the truth of the calls it got."""
+    """A library that no one has probed yet is opened; reported against the truth of the calls it got."""
     build_load()
     blind, missed, windows = [], [], []
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:

@@ -20,7 +20,7 @@ _OF_THE_OBSERVED = ("files", "http")
 
 
 def rows(quick: bool) -> list[Row]:
-    rounds, repeats, calls = (1, 3, 20_000) if quick else (5, 5, 50_000)
+    rounds, repeats, calls = (1, 2, 5_000) if quick else (5, 5, 50_000)
     with running_load() as unrelated, running_load() as observed:
         times: dict[str, list[float]] = {}
         others = 0

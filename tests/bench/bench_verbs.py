@@ -1,6 +1,6 @@
 """What a post and a poll cost the thread that makes them, by how much of them is probed.
 
-Programs with a stand-in provider each (a copy of its own, as a probe is every process's that maps the file) post and
+Programs with a fake provider each (a copy of its own, as a probe is every process's that maps the file) post and
 poll in a loop, one after the other in turn: bare, with all calls probed, within a budget, and with bpftrace's probes
 that sum the same. Only ratios travel between machines: see bench_probe.
 """
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from otelgpu.discover.maps import executable_mappings
-from otelgpu.discover.verbs_contexts import find_contexts, locate
+from otelgpu.families.rdma.discover.contexts import find_contexts, locate
 from otelgpu.kernel.loader import read_image
+from otelgpu.processes.maps import executable_mappings
 from tests.bench.programs import BUILD, BenchError, attached, observer
 from tests.bench.rows import Budget, Row, median, not_measured, spread
 from tests.rig.fakes import build_fakes
@@ -26,6 +26,7 @@ from tests.rig.verbs_client import VerbsClient
 NAME: Final = "verbs_cost"
 BUDGET_PERCENT: Final = 1.0
 SETTLE_S: Final = 5.0  # in which the budget learns how often the program calls
+QUICK_S: Final = 0.5
 ALWAYS, BUDGETED, BPFTRACE = "always", f"budget of {BUDGET_PERCENT:g} %", "bpftrace, sums in maps"
 
 
@@ -43,7 +44,7 @@ class Client(VerbsClient):
 
 
 def rows(quick: bool) -> list[Row]:
-    rounds, calls = (5, 2_000) if quick else (25, 5_000)
+    rounds, calls = (2, 500) if quick else (25, 5_000)
     if not (build_fakes() / "verbs" / "verbs_client").exists():
         return [not_measured(NAME, "everything", "", "libibverbs-dev is not installed")]
     with tempfile.TemporaryDirectory(dir=BUILD) as folder, contextlib.ExitStack() as stack:
@@ -69,7 +70,8 @@ def rows(quick: bool) -> list[Row]:
                 for name, times in measured.items():
                     times.append(clients[name].time(what, calls))
             found += _rows(what, measured)
-        found += [_slowdown(clients, what, 3.0 if quick else 10.0) for what in ("polls", "posts")]
+        seconds, settle_s = (QUICK_S, QUICK_S) if quick else (10.0, SETTLE_S)
+        found += [_slowdown(clients, what, seconds, settle_s) for what in ("polls", "posts")]
     return found + absent
 
 
@@ -94,11 +96,11 @@ def _rows(what: str, times: dict[str, list[float]]) -> list[Row]:
     ]
 
 
-def _slowdown(clients: dict[str, Client], what: str, seconds: float) -> Row:
+def _slowdown(clients: dict[str, Client], what: str, seconds: float, settle_s: float) -> Row:
     """Time that a thread loses that does nothing else, in per cent of it; in turns with the bare one."""
     at_a_time = int(50_000_000 / max(clients["bare"].time(what, 10_000), 1.0))  # 50 ms
     spent = {"bare": 0.0, BUDGETED: 0.0}
-    settled = time.monotonic() + SETTLE_S
+    settled = time.monotonic() + settle_s
     while time.monotonic() < settled:
         clients[BUDGETED].time(what, at_a_time)
     until = time.monotonic() + 2 * seconds
@@ -120,7 +122,7 @@ def _bpftrace(pid: int) -> Iterator[None]:
     offsets = read_image("verbs").btf.enumerators("verbs_context_offset")
     functions = next(find_contexts(pid, offsets), None)
     if functions is None:
-        raise BenchError("the stand-in's context was not found")
+        raise BenchError("the fake's context was not found")
     places = {each.symbol: each for each in locate(functions, executable_mappings(pid))}
     library = places["post_send"].mapping.path
     program = POSTED.replace("POST", f"{library}:{places['post_send'].offset:#x}").replace(

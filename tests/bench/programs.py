@@ -31,7 +31,7 @@ class BenchError(RuntimeError):
 
 @functools.cache
 def build_load() -> Path:
-    """Build load.c with a copy of the stand-in libcudart of its own, so that nobody else's probes are on it."""
+    """Build load.c with a copy of the fake libcudart of its own, so that nobody else's probes are on it."""
     BUILD.mkdir(parents=True, exist_ok=True)
     library, program = BUILD / "libcudart.so.12", BUILD / "load"
     for target, source in ((library, fake_cudart_path()), (program, SOURCE)):

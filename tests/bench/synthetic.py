@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.families import registry
-from otelgpu.families.base import Family
+from otelgpu.engine.contract import Family
+from otelgpu.engine.facts import Conversed
+from otelgpu.engine.services import Services
 from otelgpu.kernel.loader import Image
 from otelgpu.kernel.ring import Ring
-from otelgpu.model.engine import EngineMessage
-from otelgpu.model.exchange import Claim, Endpoint, Exchange, Named, Opened
+from otelgpu.model.exchange import Claim, Endpoint, Exchange
 from otelgpu.model.inputs import Batch
 
 RING_BYTES = 8 << 20
@@ -70,40 +70,25 @@ class RingMemory:
         self._positions[mmap.PAGESIZE // 8] = position + len(flat)
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """What the stand-in conversation learnt."""
-
-    claims: Sequence[Claim] = ()
-    exchanges: Sequence[Exchange] = ()
-    opened: Sequence[Opened] = ()
-    named: Sequence[Named] = ()
-    messages: Sequence[EngineMessage] = ()
-
-
-class Told:
-    """A conversation whose activity is put in from outside: requests without the cost of parsing HTTP."""
-
-    counters: dict[str, int] = {}  # noqa: RUF012
-    connection_count = 0
+class Reported:
+    """Facts of conversations that are put in from outside: requests without the cost of parsing HTTP."""
 
     def __init__(self) -> None:
-        self.next = Activity()
+        self.next = Conversed()
 
-    def feed(self, batch: Batch) -> Activity:
-        taken, self.next = self.next, Activity()
-        return taken
+    def opened(self, services: Services) -> Reported:
+        """As family http's handler."""
+        self._emit = services.emit
+        return self
 
-    def process_gone(self, tgid: int, time_ns: int) -> Activity:
-        return Activity()
-
-    def expire(self, now_ns: int) -> Activity:
-        return Activity()
+    def take(self, batch: Batch) -> None:
+        taken, self.next = self.next, Conversed()
+        self._emit(taken)
 
 
-def told_family(told: Told) -> Family:
+def reported_family(reported: Reported) -> Family:
     """Family http, fed by hand."""
-    return Family(name="http", open=lambda btf, _: told, signals=registry.families()["http"].signals)
+    return Family(name="http", open=reported.opened)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ uretprobe:{library}:cudaLaunchKernel /@start[tid]/ {{
 }}
 BEGIN {{ printf("attached\\n"); }}
 """
-"""One map a field, as older bpftrace must; only a sum per kernel leaves the kernel, so no call is told."""
+"""One map a field, as older bpftrace must; only a sum per kernel leaves the kernel, so no call is reported."""
 
 AGGREGATED = """
 uprobe:{library}:cudaLaunchKernel /pid == {pid}/ {{ @start[tid] = nsecs; @function[tid] = arg0; }}
@@ -52,7 +52,7 @@ uretprobe:{library}:cudaLaunchKernel /@start[tid]/ {{
 }}
 BEGIN {{ printf("attached\\n"); }}
 """
-"""The least that still times calls: two fields, a sum per kernel and no call told."""
+"""The least that still times calls: two fields, a sum per kernel and no call reported."""
 
 SYSCALLS = """
 tracepoint:syscalls:sys_enter_read,tracepoint:syscalls:sys_enter_write /pid == {pid}/ {{ @start[tid] = nsecs; }}

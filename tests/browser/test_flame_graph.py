@@ -75,8 +75,8 @@ def point(browser: BrowserSession, share: float, depth: int, **how: bool) -> lis
     """Move the mouse there; what the tip says."""
     browser.send("Input.dispatchMouseEvent", type="mouseMoved", **place(browser, share, depth, **how))
     browser.evaluate(FRAMES_LATER)
-    told: list[str] = browser.evaluate(TIP)
-    return told
+    reported: list[str] = browser.evaluate(TIP)
+    return reported
 
 
 def click(browser: BrowserSession, share: float, depth: int, **how: bool) -> None:
@@ -178,7 +178,7 @@ def test_the_keyboard_is_enough(browser: BrowserSession, opened: Open) -> None:
     assert point(browser, 0.95, 1)[0] == "other"
 
 
-def test_colours_tell_types_of_frames(browser: BrowserSession, opened: Open) -> None:
+def test_colours_report_types_of_frames(browser: BrowserSession, opened: Open) -> None:
     device = profile({("main", "py:generate:42", "cudaLaunchKernel", "gpu:flash_fwd"): 3000}, type_=GPU)
     opened(flame_graph([profile(STACKS), device], PARTS))
     assert browser.evaluate(LEGEND) == ["Python", "native", "kernel", "GPU"]
@@ -245,9 +245,9 @@ def test_a_difference_says_both_and_is_red_for_more_and_blue_for_less(
     )
     opened(differential([before], [after], PARTS, labels=("rank 0", "rank 1")))
     # Widths of the second: less 50, more 50, same 100 of 200.
-    told = point(browser, 0.1, 1)
-    assert told[0] == "less"
-    assert told[-2:] == ["rank 0 50 ns (50.0 %) → rank 1 50 ns (25.0 %)", "−50.0 % at equal totals"]
+    reported = point(browser, 0.1, 1)
+    assert reported[0] == "less"
+    assert reported[-2:] == ["rank 0 50 ns (50.0 %) → rank 1 50 ns (25.0 %)", "−50.0 % at equal totals"]
     assert point(browser, 0.3, 1)[-1] == "new at equal totals"
     assert point(browser, 0.75, 1)[-1] == "±0.0 % at equal totals"
     less, more, same = (pixel(browser, share, 1) for share in (0.1, 0.3, 0.75))

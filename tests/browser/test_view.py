@@ -68,7 +68,7 @@ def page(tmp_path: Path) -> Page:
 
 @pytest.fixture
 def golden(tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
-    """The spans of a stored capture, as `otelgpu replay` tells them: not as the viewer reads them."""
+    """The spans of a stored capture, as `otelgpu replay` reports them: not as the viewer reads them."""
 
     def spans(name: str) -> list[dict[str, Any]]:
         lines = tmp_path / f"{name}.jsonl"
@@ -143,8 +143,8 @@ def test_a_click_shows_the_trace_with_bars_where_they_belong(
     browser.open(page(GOLDEN / "llm_session.capture"))
     choose(browser, ".rows .row:nth-child(1)", request["name"])
     assert check_bars(browser, trace) == len(trace)
-    told = dict(browser.evaluate(ATTRIBUTES))
-    assert told["gen_ai.response.id"] == request["attributes"]["gen_ai.response.id"]
+    reported = dict(browser.evaluate(ATTRIBUTES))
+    assert reported["gen_ai.response.id"] == request["attributes"]["gen_ai.response.id"]
     folded = next(each for each in trace if each["attributes"].get("otelgpu.count") == 2)
     assert any(folded["name"] in label and "×2" in label for label in browser.evaluate(LABELS))
 
@@ -292,7 +292,7 @@ def test_a_collective_has_its_ranks_as_lines_and_the_last_is_marked(
     assert left == pytest.approx((last - begin) / whole * track, abs=1.5)
 
 
-def test_time_on_the_device_is_told_from_host_time(browser: BrowserSession, page: Page) -> None:
+def test_time_on_the_device_is_reported_from_host_time(browser: BrowserSession, page: Page) -> None:
     request = traces(span(1, "POST /", kind=SERVER, ns=9 * MS))
     host = traces(span(2, "cudaLaunchKernel axpy", parent=1), scope="otelgpu.cuda")
     device = traces(span(3, "axpy", parent=1, at=2 * MS), scope="otelgpu.device_time")
@@ -306,15 +306,15 @@ def test_time_on_the_device_is_told_from_host_time(browser: BrowserSession, page
     assert "host time" in browser.evaluate(FACTS)
 
 
-def test_what_was_not_seen_is_told(browser: BrowserSession, page: Page) -> None:
+def test_what_was_not_seen_is_reported(browser: BrowserSession, page: Page) -> None:
     browser.open(page(GOLDEN / "llm_session.capture") + "#/unseen")
     rows = browser.evaluate(ROWS_OF.format(".losses tbody tr"))
     assert ["cuda", "ring_full", "3"] in [[*row[:2], row[3]] for row in rows]
     browser.open("about:blank")
     browser.open(page(traces(span(1)), b"{garbage\n", traces(span(2, traceId="no"))) + "#/unseen")
-    told = browser.evaluate("document.getElementById('unseen').textContent")
-    assert "1 lines that are no OTLP/JSON were passed over" in told
-    assert "1 spans that could not be read were left out" in told
+    reported = browser.evaluate("document.getElementById('unseen').textContent")
+    assert "1 lines that are no OTLP/JSON were passed over" in reported
+    assert "1 spans that could not be read were left out" in reported
 
 
 # -- hostile data -----------------------------------------------------------------------------------------
@@ -333,20 +333,22 @@ INJECTIONS = (
 def test_hostile_values_are_shown_as_they_are_and_do_nothing(
     browser: BrowserSession, page: Page, text: str
 ) -> None:
-    told = {"otelgpu.count": text, "otelgpu.step.number": text, "otelgpu.operations.dropped": text}
-    told |= {"gen_ai.request.model": text, "error.type": text, "http.response.status_code": text}
+    reported = {"otelgpu.count": text, "otelgpu.step.number": text, "otelgpu.operations.dropped": text}
+    reported |= {"gen_ai.request.model": text, "error.type": text, "http.response.status_code": text}
     words = [{"key": text, "value": {"stringValue": text}}]
     line = traces(
         span(
             1,
             text,
             kind=SERVER,
-            given={text: text} | told,
+            given={text: text} | reported,
             status={"code": 2, "message": text},
             events=[{"name": text, "timeUnixNano": "1", "attributes": words}],
             links=[{"traceId": "e" * 32, "spanId": "e" * 16, "attributes": words}],
         ),
-        span(2, text, parent=1, given={"nccl.rank": text, "otelgpu.phase": text} | told, status={"code": 2}),
+        span(
+            2, text, parent=1, given={"nccl.rank": text, "otelgpu.phase": text} | reported, status={"code": 2}
+        ),
         **{"service.name": text, "host.name": text},
     )
     calls = traces(

@@ -1,4 +1,4 @@
-"""Device time in the observed process (otelgpu/inject/cupti*.c) against a stand-in libcupti and the real ones.
+"""Device time in the observed process (otelgpu/inject/cupti*.c) against a fake libcupti and the real ones.
 
 The program of steps (tests/fakes/cupti/steps.c) calls the CUPTI part as the interposer does and prints what
 it would have written to the ring.
@@ -26,7 +26,7 @@ MS = 1_000_000
 
 @dataclass
 class Run:
-    """What the program printed, and the ledger of the stand-in."""
+    """What the program printed, and the ledger of the fake."""
 
     calls: list[dict[str, Any]] = field(default_factory=list)
     activities: list[dict[str, Any]] = field(default_factory=list)
@@ -117,7 +117,7 @@ def test_below_the_budget_everything_is_measured_and_joined(steps: Any) -> None:
     assert (ledger["device_buffer"], ledger["device_pool"]) == (1 << 20, 32)
 
 
-def test_what_the_device_did_is_told_in_full(steps: Any) -> None:
+def test_what_the_device_did_is_reported_in_full(steps: Any) -> None:
     run = steps("--steps=2", "--launches=2", "--graph-nodes=2")
     by_kind = {kind: [a for a in run.activities if a["activity"] == kind] for kind in (KERNEL, COPY, SET)}
     assert {(a["bytes"], a["detail"]) for a in by_kind[COPY]} == {(4096, 1)}

@@ -1,4 +1,4 @@
-"""From the interposed calls of a program on the stand-in device to device work joined to its host calls."""
+"""From the interposed calls of a program on the fake device to device work joined to its host calls."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from otelgpu.correlate.activity_names import ActivityNames
-from otelgpu.correlate.device_time import DeviceTime, correlations, join_work
-from otelgpu.families.cuda.decode import CudaDecoder
-from otelgpu.kernel.inject import InjectListener, environment, read_library
+from otelgpu.families.gpu.cuda.decode import CudaDecoder
+from otelgpu.families.gpu.device_time.join import DeviceTime
+from otelgpu.families.gpu.device_time.names import ActivityNames
+from otelgpu.kernel.injection.server import InjectListener, environment, read_library
 from otelgpu.kernel.loader import read_image
-from otelgpu.model.device_work import ACTIVITY, Work
+from otelgpu.model.device_work import ACTIVITY, Work, correlations, join_work
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import OperationKind
 from tests.rig.fakes import ROOT, build_fakes, cuda_include_flags, missing_compiler
@@ -29,7 +29,7 @@ CLOCKS_AGREE_NS = 20_000  # the calls' clock is tied to the device's once a mill
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """tests/gpu/program.c, here on the stand-ins."""
+    """tests/gpu/program.c, here on the fakes."""
     if missing := missing_compiler():
         pytest.skip(missing)
     fakes, built = build_fakes(), tmp_path_factory.mktemp("program") / "program"

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from otelgpu.kernel.inject import InjectError, InjectListener, Library, environment, read_library
+from otelgpu.elf.btf import Btf
+from otelgpu.kernel.injection.server import InjectError, InjectListener, Library, environment, read_library
 from otelgpu.kernel.loader import read_image
-from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
 from tests.rig.fakes import ROOT, build_fakes, missing_compiler
 
@@ -151,8 +151,8 @@ def test_every_call_of_a_linked_program_is_recorded_once(program: str, agent: Ag
     folder = build_fakes()
     options = [f"--libraries={folder / 'libcudart.so.12'}"] if program == "program_late" else []
     done = said(agent.run(folder / program, *options))
-    told = {name: n for name, n in agent.calls().items() if not name.startswith("__cudaRegister")}
-    assert told == observable(done["calls"], btf)
+    reported = {name: n for name, n in agent.calls().items() if not name.startswith("__cudaRegister")}
+    assert reported == observable(done["calls"], btf)
     assert agent.losses() == {}
 
 
@@ -203,8 +203,8 @@ def test_the_real_runtime_answers_as_ever(path: str, agent: Agent) -> None:
     done = agent.run(sys.executable, "-c", script)
     assert (done.stdout, done.stderr) == (bare.stdout, bare.stderr)
     assert agent.calls() == {"cudaMalloc": 1, "cudaFree": 1, "cudaDeviceSynchronize": 1}
-    told = [int(status) for batch in agent.batches for status in batch.records["status"]]
-    assert told == [int(word) for word in bare.stdout.split()]
+    reported = [int(status) for batch in agent.batches for status in batch.records["status"]]
+    assert reported == [int(word) for word in bare.stdout.split()]
 
 
 def test_each_of_several_copies_gets_its_own_calls(agent: Agent, built: Path) -> None:
@@ -405,7 +405,7 @@ def test_a_program_outlives_its_agent(library: Library, built: Path, tmp_path: P
     script = """if 1:
         import sys, time
         from pathlib import Path
-        from otelgpu.kernel.inject import InjectListener, read_library
+        from otelgpu.kernel.injection.server import InjectListener, read_library
         from otelgpu.kernel.loader import read_image
         listener = InjectListener(read_library().layout, read_image("cuda").btf, path=Path(sys.argv[1]))
         listener.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_thread_that_is_held_up_while_it_reads_both_clocks_tells_no_false_times(tmp_path: Path) -> None:
+def test_a_thread_that_is_held_up_while_it_reads_both_clocks_reports_no_false_times(tmp_path: Path) -> None:
     program = tmp_path / "clock"
     source = Path(__file__).parent / "data" / "inject_clock.c"
     command = [

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otelgpu.engine import registry
 from otelgpu.errors import OtelgpuError
-from otelgpu.families import registry
-from otelgpu.injected import InjectedSource
-from otelgpu.kernel.inject import InjectError, read_library
+from otelgpu.kernel.injection.server import InjectError, read_library
 from otelgpu.model.inputs import (
     Batch,
     ClockAnchor,
@@ -26,6 +25,7 @@ from otelgpu.model.inputs import (
     ProcessSeen,
     Tick,
 )
+from otelgpu.sources.injected import InjectedSource
 from tests.rig.fakes import build_fakes
 
 
@@ -59,7 +59,7 @@ def observe(source: InjectedSource, *command: str | Path) -> list[Input]:
     return inputs + source.collect()
 
 
-def test_a_program_is_told_from_beginning_to_end(open_source: Callable[..., InjectedSource]) -> None:
+def test_a_program_is_reported_from_beginning_to_end(open_source: Callable[..., InjectedSource]) -> None:
     source = open_source()
     program = build_fakes() / "program_shared"
     inputs = observe(source, program)

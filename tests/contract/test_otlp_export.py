@@ -1,4 +1,4 @@
-"""The OTLP exporter against real servers: what they answer decides what is counted, sent again and told.
+"""The OTLP exporter against real servers: what they answer decides what is counted, sent again and reported.
 
 Every test ends in the account: given = accepted + queued + lost, and what the server took is what was accepted.
 """
@@ -23,10 +23,10 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from otelgpu import __version__
-from otelgpu.export.base import ExportError, Signal
-from otelgpu.export.otlp import OtlpExporter
-from otelgpu.export.sender import RetryPolicy
-from otelgpu.export.settings import OtlpSettings
+from otelgpu.export.base import ExportError
+from otelgpu.export.otlp.exporter import ITEMS, OtlpExporter
+from otelgpu.export.otlp.sender import RetryPolicy
+from otelgpu.export.otlp.settings import OtlpSettings
 from otelgpu.model.spans import Text
 from tests.contract.otlp_servers import (
     HttpAnswer,
@@ -69,14 +69,14 @@ def exporter(
     """An exporter set up by variables only; closed, and its account checked, at the end."""
     environ = {"ENDPOINT": address, "PROTOCOL": protocol} | variables
     environ = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in environ.items()}
-    opened = OtlpExporter(*(OtlpSettings.from_environment(environ, signal) for signal in Signal), retry=retry)
+    opened = OtlpExporter(*(OtlpSettings.from_environment(environ, signal) for signal in ITEMS), retry=retry)
     try:
         yield opened
     finally:
         opened.close(0.2)
-        told = [items for items in ("spans", "points", "profiles") if f"{items}_given" in opened.stats()]
-        assert told[:2] == ["spans", "points"]
-        for items in told:
+        reported = [items for items in ("spans", "points", "profiles") if f"{items}_given" in opened.stats()]
+        assert reported[:2] == ["spans", "points"]
+        for items in reported:
             stats = {k.removeprefix(f"{items}_"): v for k, v in opened.stats().items() if k.startswith(items)}
             lost = sum(count for key, count in stats.items() if key.startswith("lost_"))
             assert stats["given"] == stats["accepted"] + stats["queued"] + lost, stats
@@ -307,7 +307,7 @@ def test_redirects_are_not_followed(caplog: pytest.LogCaptureFixture) -> None:
     assert "redirects to http://elsewhere/ are not followed" in caplog.text
 
 
-def test_a_reason_in_the_failures_body_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reason_in_the_failures_body_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     from google.rpc.status_pb2 import Status
 
     body = Status(message="trace_id is\nshort").SerializeToString()

@@ -11,9 +11,9 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from otelgpu.discover.elf_files import open_elf
 from otelgpu.kernel.attach import functions_of
 from otelgpu.kernel.loader import read_image
+from otelgpu.processes.elf_files import open_elf
 from otelgpu.symbols.demangle import demangle
 from tests.rig.torch_wheels import VERSIONS, torch_libraries
 

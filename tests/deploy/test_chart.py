@@ -66,7 +66,6 @@ def test_chart_says_what_the_plain_manifests_say(mode: str) -> None:
         (),
         ("--set=seccompProfile.type=Localhost", "--set=seccompProfile.localhostProfile=otelgpu.json"),
         (
-            "--set=kubernetesApi=true",
             "--set=runtimeClassName=nvidia",
             "--set=priorityClassName=system-node-critical",
         ),
@@ -81,7 +80,7 @@ def test_chart_says_what_the_plain_manifests_say(mode: str) -> None:
             "--set=collector.env[0].value=http://jaeger.example:4317",
         ),
     ],
-    ids=["defaults", "seccomp", "api", "elsewhere", "labels", "environment"],
+    ids=["defaults", "seccomp", "runtime", "elsewhere", "labels", "environment"],
 )
 def test_what_is_rendered_has_only_fields_that_kubernetes_knows(mode: str, options: tuple[str, ...]) -> None:
     for each in render(mode, *options).values():
@@ -106,15 +105,11 @@ def test_settings_reach_the_agent_and_a_change_starts_it_anew() -> None:
     assert annotations[0] != annotations[1]
 
 
-def test_agent_asks_the_api_server_only_when_told_to() -> None:
-    def asks(*options: str) -> tuple[bool, bool, bool]:
-        objects = render("daemonset", *options)
-        spec = objects["DaemonSet", "otelgpu"]["spec"]["template"]["spec"]
-        told = any(each["name"] == "OTELGPU_KUBERNETES_API" for each in agent_of(spec)["env"])
-        return ("ClusterRole", "otelgpu") in objects, spec["automountServiceAccountToken"], told
-
-    assert asks() == (False, False, False)
-    assert asks("--set=kubernetesApi=true") == (True, True, True)
+def test_agent_has_no_way_to_the_api_server() -> None:
+    objects = render("daemonset")
+    spec = objects["DaemonSet", "otelgpu"]["spec"]["template"]["spec"]
+    assert ("ClusterRole", "otelgpu") not in objects
+    assert spec["automountServiceAccountToken"] is False
 
 
 def test_profile_of_the_node_replaces_the_runtimes() -> None:
@@ -126,7 +121,7 @@ def test_profile_of_the_node_replaces_the_runtimes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "reported"),
     [
         ("--set=mode=host", "mode"),
         ("--set=capabilities={CAP_BPF}", "capabilities"),
@@ -135,8 +130,8 @@ def test_profile_of_the_node_replaces_the_runtimes() -> None:
         ("--set=colector.enabled=false", "colector"),
     ],
 )
-def test_wrong_value_is_refused_by_its_name(option: str, told: str) -> None:
-    with pytest.raises(HelmError, match=told):
+def test_wrong_value_is_refused_by_its_name(option: str, reported: str) -> None:
+    with pytest.raises(HelmError, match=reported):
         render("daemonset", option)
 
 
@@ -161,7 +156,7 @@ def test_chart_is_of_this_version_and_lint_finds_nothing(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("mode", "workload"), [("daemonset", "daemonset/otelgpu"), ("sidecar", "deployment/llm-server")]
 )
-def test_notes_tell_how_to_look_at_the_agent(mode: str, workload: str, tmp_path: Path) -> None:
+def test_notes_report_how_to_look_at_the_agent(mode: str, workload: str, tmp_path: Path) -> None:
     # `helm template` leaves the notes out, and `helm install` wants a cluster: they become a template of their own.
     chart = Path(shutil.copytree(CHART, tmp_path / "otelgpu"))
     notes = (chart / "templates/NOTES.txt").read_text()

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 import yaml
 
-from otelgpu.kernel import capabilities
+from otelgpu.kernel.privileges import capabilities
 from tests.deploy.manifests import DEPLOY, ROOT, agent_of, manifests
 
 DOCKERFILES = sorted(DEPLOY.glob("*Dockerfile"))

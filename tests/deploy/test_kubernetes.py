@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from otelgpu import __version__
-from otelgpu.discover.kubernetes import OWN_VARIABLES
-from otelgpu.kernel import capabilities
+from otelgpu.kernel.privileges import capabilities
+from otelgpu.processes.kubernetes import OWN_VARIABLES
 from tests.deploy.manifests import COLLECTOR_CONFIG, DEPLOY, ROOT, agent_of, container, manifests, pod_specs
 
 FILES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
@@ -62,7 +62,7 @@ _NEEDS_OF_A_POD = (
 
 
 @pytest.mark.parametrize("manifest", WORKLOADS)
-def test_agent_is_told_its_node_and_pod(manifest: str) -> None:
+def test_agent_is_reported_its_node_and_pod(manifest: str) -> None:
     variables = {each["name"]: each for each in agent_of(spec_of(manifest))["env"]}
     paths = {name: variables[name]["valueFrom"]["fieldRef"]["fieldPath"] for name in OWN_VARIABLES}
     assert paths == {
@@ -119,10 +119,16 @@ def test_collector_of_a_node_may_not_do_more_than_read() -> None:
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 
-def test_agent_may_list_pods_only_where_it_asks_for_them() -> None:
-    role = manifests("rbac")["ClusterRole", "otelgpu"]
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+def test_agent_has_no_way_to_the_api_server() -> None:
     assert spec_of("daemonset")["automountServiceAccountToken"] is False
+    bindings = manifests("daemonset", "collector", "namespace")
+    bound = [
+        subject["name"]
+        for key, each in bindings.items()
+        if "Binding" in key[0]
+        for subject in each["subjects"]
+    ]
+    assert bound == ["otelgpu-collector"]
 
 
 def test_network_policies_and_the_service_select_pods_that_there_are() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.config import load_config
-from otelgpu.kernel import capabilities
+from otelgpu.kernel.privileges import capabilities
 from tests.deploy.manifests import DEPLOY
 
 UNIT = DEPLOY / "systemd/otelgpu.service"
@@ -51,9 +51,9 @@ def test_systemd_understands_every_line(tmp_path: Path) -> None:
 @needs_systemd
 def test_unit_is_hardened() -> None:
     judged = analyze("security", "--offline=true", "--no-pager", UNIT)
-    told = re.search(r"exposure level for otelgpu.service: ([\d.]+)", judged.stdout)
-    assert told is not None, judged.stderr
-    assert float(told[1]) <= MOST_EXPOSED
+    reported = re.search(r"exposure level for otelgpu.service: ([\d.]+)", judged.stdout)
+    assert reported is not None, judged.stderr
+    assert float(reported[1]) <= MOST_EXPOSED
 
 
 def test_unit_grants_what_the_agent_needs_and_no_more() -> None:

@@ -71,8 +71,8 @@ def endure(
             agent.wait(timeout=60)
     said = log.read_text()
     assert agent.returncode == 0, said
-    told = f"{said}churn: {done}received: {sink.count} requests, {sink.bytes >> 10} KiB\n"
-    return [json.loads(line) for line in samples.read_text().splitlines()], told
+    reported = f"{said}churn: {done}received: {sink.count} requests, {sink.bytes >> 10} KiB\n"
+    return [json.loads(line) for line in samples.read_text().splitlines()], reported
 
 
 def _churn(cgroup: Path, seconds: float, rate: float, agent: subprocess.Popen[bytes]) -> str:
@@ -104,8 +104,8 @@ def main() -> None:
         "--profiles", default="", help="continuous profiles of these kinds: cpu,offcpu (none)"
     )
     options = parser.parse_args()
-    samples, told = endure(60 * options.minutes, options.rate, options.samples, profiles=options.profiles)
-    print(told)
+    samples, reported = endure(60 * options.minutes, options.rate, options.samples, profiles=options.profiles)
+    print(reported)
     verdicts = judge(samples)
     print(f"{len(samples)} samples, the first {WARM_UP:.0%} left out")
     print(f"{'':70} {'median':>10} {'rise':>9} {'may rise':>9} {'last':>10}")

@@ -133,7 +133,7 @@ class Churn:
         _ask(self._port, "/v1/chat/completions?stream")
 
     def computes(self) -> None:
-        """Maps the stand-in and makes calls."""
+        """Maps the fake and makes calls."""
         _compute(self._library)
 
     def serves(self) -> None:
@@ -150,7 +150,7 @@ class Churn:
             _compute(copy)
 
     def executes(self) -> None:
-        """Another program, which is linked to the stand-in."""
+        """Another program, which is linked to the fake."""
         with open(os.devnull, "w") as null:
             os.dup2(null.fileno(), 1)
         os.execv(self._client, [self._client, f"--calls={LAUNCHES}"])

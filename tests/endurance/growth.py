@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from otelgpu.correlate.function_names import PLACES
-from otelgpu.correlate.steps_index import REMEMBERED
-from otelgpu.discover.interpreters import MAX_ENDED
-from otelgpu.discover.symbols import MAX_FILES
+from otelgpu.engine.function_names import PLACES
+from otelgpu.families.profiles.discover.interpreters import MAX_ENDED
+from otelgpu.families.steps.serving.request_index import REMEMBERED
+from otelgpu.processes.address_resolver import MAX_FILES
 
 WARM_UP: Final = 0.25
 """The share of the samples that is left out: caches fill."""
@@ -56,17 +56,17 @@ BOUNDS: Final = {
 
 
 CAPACITIES: Final = {
-    "containers: otelgpu.correlate.function_names.FunctionNames": PLACES + NAMED,
-    "containers: otelgpu.signals.operation_spans.Vocabulary": PLACES + NAMED,
-    "containers: otelgpu.signals.summary.Summary.kernel": PLACES + NAMED,
-    "containers: otelgpu.correlate.steps_index": REMEMBERED + ENTRIES.absolute,
-    "containers: otelgpu.layout.elf.ElfImage": MAX_FILES * DYNAMIC,
-    "containers: otelgpu.discover.kernel_functions.KernelFunctions._frames": FRAMES,
+    "containers: otelgpu.engine.function_names.FunctionNames": PLACES + NAMED,
+    "containers: otelgpu.engine.operation_spans.Vocabulary": PLACES + NAMED,
+    "containers: otelgpu.engine.summary.Summary.kernel": PLACES + NAMED,
+    "containers: otelgpu.families.steps.serving.request_index": REMEMBERED + ENTRIES.absolute,
+    "containers: otelgpu.elf.image.ElfImage": MAX_FILES * DYNAMIC,
+    "containers: otelgpu.families.profiles.discover.kernel_functions.KernelFunctions._frames": FRAMES,
     "containers: otelgpu.model.samples.Frame": FRAMES,
-    "containers: otelgpu.discover.stacks.StackNamer._interned": FRAMES,
-    "containers: otelgpu.signals.profile_stacks.StackBook": FRAMES,
-    "containers: otelgpu.discover.python_code._Code": FRAMES,
-    "containers: otelgpu.discover.interpreters": MAX_ENDED + ENTRIES.absolute,
+    "containers: otelgpu.families.profiles.discover.stacks.StackNamer._interned": FRAMES,
+    "containers: otelgpu.families.profiles.stacks.StackTable": FRAMES,
+    "containers: otelgpu.families.profiles.discover.python_code._Code": FRAMES,
+    "containers: otelgpu.families.profiles.discover.interpreters": MAX_ENDED + ENTRIES.absolute,
 }
 """What is remembered for a session or for the last so many, by the beginnings of the names: it may fill."""
 

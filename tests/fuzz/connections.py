@@ -6,10 +6,10 @@ byte of what it is (its direction, a hole before it, a hole in its end, end of f
 
 from __future__ import annotations
 
-from otelgpu.families.http.connection import Connection, Piece
-from otelgpu.families.http.protocol import ConnectionFacts
-from otelgpu.families.http.protocols import BUILT_IN
-from otelgpu.families.http.session import Session
+from otelgpu.families.requests.connection import Connection, Piece
+from otelgpu.families.requests.protocol import ConnectionFacts
+from otelgpu.families.requests.protocols import BUILT_IN
+from otelgpu.families.requests.session import Session
 from otelgpu.model.exchange import Role
 
 BUDGET_BYTES = 1 << 17

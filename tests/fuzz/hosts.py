@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from otelgpu.discover.communicator_layouts import (
+from otelgpu.elf.dwarf import struct_members
+from otelgpu.elf.image import ElfImage
+from otelgpu.families.nccl.discover.layouts import (
     MAGIC,
     CommunicatorLayout,
     calibrate,
@@ -18,11 +20,9 @@ from otelgpu.discover.communicator_layouts import (
     magics_at,
     version_in,
 )
-from otelgpu.layout.dwarf import struct_members
-from otelgpu.layout.elf import ElfImage
+from otelgpu.families.rdma.poll.kernel_log import MESSAGE, KernelLogWatch
+from otelgpu.families.rdma.poll.netlink import QueuePairWatch, attribute
 from otelgpu.model.fabric import HardwareError, QueuePairReadings
-from otelgpu.sensors.kernel_log import MESSAGE, KernelLogWatch
-from otelgpu.sensors.rdma_netlink import QueuePairWatch, attribute
 
 _NOW_NS: Final = 5_000_000_000
 
@@ -30,7 +30,7 @@ _NOW_NS: Final = 5_000_000_000
 
 
 def kernel_log(data: bytes) -> None:
-    """Each line is a record; what was logged is told once, bounded and printable, and not in the future."""
+    """Each line is a record; what was logged is reported once, bounded and printable, and not in the future."""
     records = data.split(b"\0")
     waiting = iter(records)
     watch = KernelLogWatch(lambda: 0, lambda _descriptor, size: next(waiting, b"")[:size])

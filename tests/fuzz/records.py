@@ -11,13 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.families.registry import families
+from otelgpu.elf.btf import Btf
+from otelgpu.engine.pipeline import Pipeline
+from otelgpu.engine.registry import families
 from otelgpu.kernel.loader import read_image
-from otelgpu.layout.btf import Btf
 from otelgpu.model.fabric import PortReadings, PortSeen
 from otelgpu.model.inputs import Batch, Input, LossCounted, ProcessGone, Tick
 from otelgpu.model.resource import resource
-from otelgpu.pipeline import Pipeline
 from tests.golden.training_job import job
 
 COLLECTIVE_STRUCTS: Final = (("nccl", "nccl_call"), ("nccl", "nccl_communicator"), ("cuda", "cuda_call"))

@@ -13,14 +13,20 @@ from pathlib import Path
 
 import msgspec
 
-from otelgpu.discover.maps import parse_maps
-from otelgpu.families.http.http2.parser import MAX_OPEN, Http2
-from otelgpu.families.http.llm import GenerationReader, grpc_reader, http_reader, realtime_reader
-from otelgpu.families.http.protocol import Call, ConnectionFacts
-from otelgpu.families.http.session import Session
-from otelgpu.families.http.zmtp.parser import ZmtpParser, recognise
-from otelgpu.layout.elf import ElfError, ElfImage
+from otelgpu.diagnose.collective_calls import Gatherer
+from otelgpu.diagnose.stragglers import analyze
+from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.families.requests.http2.parser import MAX_OPEN, Http2
+from otelgpu.families.requests.llm import GenerationReader, grpc_reader, http_reader, realtime_reader
+from otelgpu.families.requests.protocol import Call, ConnectionFacts
+from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.zmtp.parser import ZmtpParser, recognise
 from otelgpu.model.exchange import Role
+from otelgpu.otlp_json.profile_reader import read_profile_lines
+from otelgpu.otlp_json.reader import Reader
+from otelgpu.processes.maps import parse_maps
+from otelgpu.render.pprof import pprof
+from otelgpu.render.pprof_reader import read_pprof
 from otelgpu.symbols.cubin import CubinError, kernel_names, ptx_entries
 from otelgpu.symbols.debuginfo import embedded_symbols
 from otelgpu.symbols.demangle import demangle, short_name
@@ -28,9 +34,11 @@ from otelgpu.symbols.fatbin import read_names
 from otelgpu.symbols.kernel_symbols import KernelSymbols
 from otelgpu.symbols.perf_map import PerfMap
 from otelgpu.symbols.registrations import read_registrations
+from otelgpu.view.batch import Batch
 from tests.fuzz import connections, hosts, records
 from tests.rig.unwind_rows import read_unwind_table, unwind_table
-from tests.unit.layout.frames import Frames, advance, cfa_offset, saved
+from tests.unit.families.profiles.python.frames import Frames, advance, cfa_offset, saved
+from tests.unit.render.profile_columns import profile
 
 _DATA = Path(__file__).parents[1] / "unit" / "symbols" / "data"
 _MAX_BYTES = 1 << 20  # decompressed: enough for what a fuzzer makes, and quick
@@ -51,6 +59,30 @@ class Target:
 def fatbin(data: bytes) -> None:
     names = read_names(memoryview(data), max_bytes=_MAX_BYTES).names
     assert all(len(name) <= 4096 for name in names)
+
+
+def otlp_json(data: bytes) -> None:
+    """A file of lines, through everything that reads some."""
+    lines = data.split(b"\n")
+    batch, gatherer = Batch(Reader()), Gatherer()
+    batch.take(lines)
+    msgspec.json.encode(batch.columns())
+    gatherer.take(lines)
+    analyze(gatherer.columns(), gatherer.skips)
+    for batch_read in read_profile_lines(lines).profiles:
+        assert batch_read.stack.max() < len(batch_read.stacks)
+
+
+def read_any_pprof(data: bytes) -> None:
+    """A profile that some tool wrote; not compressed, for a fuzzer does not get through that."""
+    if data[:2] == b"\x1f\x8b":
+        return
+    try:
+        batches = read_pprof(data)
+    except ValueError:
+        return
+    for batch in batches:
+        assert batch.stack.max() < len(batch.stacks)
 
 
 def cubin(data: bytes) -> None:
@@ -207,8 +239,11 @@ def llm(data: bytes) -> None:
         reader.response_body(body[half:], 4)
     reader.response_message(body, 5)
     reader.response_ended()
-    told = reader.generation()
-    assert told is None or len(told.request_model + told.response_model + told.response_id) <= 3 * 256
+    reported = reader.generation()
+    assert (
+        reported is None
+        or len(reported.request_model + reported.response_model + reported.response_id) <= 3 * 256
+    )
     assert session.keep(_BUDGET_BYTES)
 
 
@@ -366,6 +401,25 @@ TARGETS = {
             _zmtp_message(["BatchTokenIDOutput", ["r-1"], None, [None], *[None] * 9, [3]]),
         ),
     ),
+    "otlp_json": Target(
+        otlp_json,
+        (
+            b'{"resourceSpans":[{"resource":{"attributes":[{"key":"host.name","value":{"stringValue":"a"}}]},'
+            b'"scopeSpans":[{"scope":{"name":"otelgpu.nccl"},"spans":[{"traceId":"' + b"0" * 31 + b'1",'
+            b'"spanId":"AAAAAAAAAAE=","startTimeUnixNano":"5","endTimeUnixNano":7,"attributes":['
+            b'{"key":"nccl.phase","value":{"stringValue":"wait"}}],"parentSpanId":"'
+            + b"0"
+            * 15
+            + b'1"}]}]}]}\n'
+            b'{"resourceMetrics":[{"scopeMetrics":[{"scope":{"name":"otelgpu"},"metrics":[{"name":'
+            b'"otelgpu.losses","sum":{"dataPoints":[{"asInt":"3","timeUnixNano":"9"}]}}]}]}]}\n',
+            b'{"resourceProfiles":[{"scopeProfiles":[{"profiles":[{"samples":[{"stackIndex":1,"values":["3"],'
+            b'"timestampsUnixNano":["4"],"linkIndex":1}],"sampleType":{"typeStrindex":1}}]}]}],"dictionary":{'
+            b'"stringTable":["","cpu"],"stackTable":[{},{"locationIndices":[1]}],"locationTable":[{},{"lines":'
+            b'[{"functionIndex":1}]}],"functionTable":[{},{"nameStrindex":1}],"linkTable":[{},{"traceId":"zz"}]}}\n',
+        ),
+    ),
+    "pprof": Target(read_any_pprof, lambda: (gzip.decompress(pprof([profile({("main", "py:f:1"): 3})])),)),
     "maps": Target(
         maps, (b"55d0-55d1 r-xp 00001000 08:01 42    /app/axpy (deleted)\n7f00-7f01 rw-p 0 0:0 0\n",)
     ),

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from otelgpu.capture import CaptureWriter, Header
 from otelgpu.kernel.loader import read_image
 from otelgpu.model.inputs import CallsCounted, FunctionNamed, Input, LossCounted, Tick
 from otelgpu.model.operations import Memory, OperationKind
+from otelgpu.sources.capture import CaptureWriter, Header
 from tests.golden import training_job
 from tests.unit.families.records import MS, UNIX_OFFSET_NS, Host, completion, joined, plain_answer
 

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 
 from otelgpu import __version__
-from otelgpu.capture import CaptureReader
-from otelgpu.export.file import FileExporter
-from otelgpu.families import registry
+from otelgpu.elf.btf import Btf
+from otelgpu.engine import registry
+from otelgpu.engine.pipeline import Pipeline
+from otelgpu.export.file.exporter import FileExporter
 from otelgpu.kernel.loader import read_image, record_struct
-from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Input
 from otelgpu.model.resource import resource
-from otelgpu.model.telling import Detail, Telling
-from otelgpu.pipeline import Pipeline
+from otelgpu.model.settings import Detail, SignalSettings
+from otelgpu.sources.capture import CaptureReader
 from otelgpu.symbols.demangle import short_name
 from tests.golden import make_capture, training_job
 
@@ -50,7 +50,7 @@ def replayed(
         seed=reader.header.seed,
         own=resource(reader.header.own),
         start_unix_ns=reader.header.start_unix_ns,
-        telling=Telling(detail=detail),
+        settings=SignalSettings(detail=detail),
         shorten=short_name,
     )
     exporter = FileExporter(str(folder / "out.jsonl"))

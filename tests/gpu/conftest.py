@@ -1,6 +1,6 @@
-"""Where the tests of a real GPU run: on one, or with ``OTELGPU_GPU_TESTS=stand-in`` on the stand-ins.
+"""Where the tests of a real GPU run: on one, or with ``OTELGPU_GPU_TESTS=fake`` on the fakes.
 
-Elsewhere each test is skipped with what is missing. The stand-ins cannot prove what the tests are for; they
+Elsewhere each test is skipped with what is missing. The fakes cannot prove what the tests are for; they
 prove that the tests themselves, their program and their reading work.
 """
 
@@ -22,7 +22,7 @@ import pytest
 
 from tests.rig.fakes import BUILD, ROOT, build_fakes, cuda_include_flags, missing_compiler
 
-STAND_IN = os.environ.get("OTELGPU_GPU_TESTS") == "stand-in"
+STAND_IN = os.environ.get("OTELGPU_GPU_TESTS") == "fake"
 RUNTIME = Path(sysconfig.get_path("purelib"), "nvidia", "cuda_runtime", "lib")
 _TRY_DRIVER = """
 import ctypes, sys
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.gpu)
-            if reason is not None and "stand_in" not in item.keywords:
+            if reason is not None and "fake" not in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
@@ -131,7 +131,7 @@ def figure() -> Callable[[str, Any], None]:
 
     def add(name: str, value: Any) -> None:
         known = json.loads(path.read_text()) if path.exists() else {}
-        known[name if not STAND_IN else f"stand-in: {name}"] = value
+        known[name if not STAND_IN else f"fake: {name}"] = value
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(known, indent=2) + "\n")
         print(f"{name}: {value}")

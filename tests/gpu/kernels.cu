@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program as nvcc makes it: host stubs, fat binary, static runtime. Its kernels must be told by name. */
+/* A program as nvcc makes it: host stubs, fat binary, static runtime. Its kernels must be reported by name. */
 #include <cstdio>
 
 template <int WIDTH> __global__ void scale_rows(float *values, float factor)

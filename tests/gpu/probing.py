@@ -37,7 +37,7 @@ def offset_of(library: Path, symbol: str) -> int:
 
 @contextlib.contextmanager
 def counting(*places: tuple[Path, str]) -> Iterator[Callable[[], dict[str, int]]]:
-    """While in it, the kernel counts entries of (library, symbol); calling what it gives tells how many."""
+    """While in it, the kernel counts entries of (library, symbol); calling what it gives says how many."""
     names = {symbol: f"n{position}_{os.getpid()}" for position, (_, symbol) in enumerate(places)}
     events = TRACING / "uprobe_events"
     with contextlib.ExitStack() as stack:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the tests of tests/gpu/ observe: the CUDA runtime API and a kernel in PTX that keeps the device busy
- * for as long as it is told. Built by gcc with the headers of the CUDA 12 wheel, no nvcc; runs on a GPU, and on
- * the stand-ins, whose kernels take FAKE_CUDART_KERNEL_US.
+ * for as long as it is reported. Built by gcc with the headers of the CUDA 12 wheel, no nvcc; runs on a GPU, and on
+ * the fakes, whose kernels take FAKE_CUDART_KERNEL_US.
  *
  *   program timed LAUNCHES MICROSECONDS    each launch between two events: {"ms": […]}
  *   program memory ROUNDS SEED             allocates and frees at random: {"live": […], "device": […]}

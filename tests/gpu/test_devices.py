@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from otelgpu.families.gpu.devices.poll.nvml import Nvml
+from otelgpu.families.gpu.devices.poll.poller import why_unavailable
 from otelgpu.model.devices import Quantity
-from otelgpu.sensors.device_poller import why_unavailable
-from otelgpu.sensors.nvml import Nvml
 
 pytestmark = pytest.mark.gpu
 
-# What every data-centre GPU since Volta tells.
+# What every data-centre GPU since Volta reports.
 EXPECTED = {
     Quantity.UTILIZATION_PERCENT,
     Quantity.MEMORY_TOTAL_BYTES,
@@ -53,9 +53,9 @@ def smi(*columns: str) -> list[list[str]]:
 
 def test_gpus_are_those_of_nvidia_smi(nvml: Nvml) -> None:
     gpus = [device for device in nvml.list_devices(1) if not device.parent]
-    told = [[g.uuid, str(g.index), g.model, g.pci_bus_id.lower(), g.driver_version] for g in gpus]
+    reported = [[g.uuid, str(g.index), g.model, g.pci_bus_id.lower(), g.driver_version] for g in gpus]
     theirs = smi("uuid", "index", "name", "pci.bus_id", "driver_version")
-    assert told == [[uuid, index, name, bus.lower(), driver] for uuid, index, name, bus, driver in theirs]
+    assert reported == [[uuid, index, name, bus.lower(), driver] for uuid, index, name, bus, driver in theirs]
 
 
 def test_readings_are_in_the_units_that_they_say(nvml: Nvml, counters: Counter[str]) -> None:

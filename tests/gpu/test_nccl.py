@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.discover import communicators
-from otelgpu.discover.communicator_layouts import LISTED, CommunicatorLayout
+from otelgpu.families.nccl.discover import communicators
+from otelgpu.families.nccl.discover.layouts import LISTED, CommunicatorLayout
 from otelgpu.model.operations import SequenceSource
 from tests.gpu.conftest import STAND_IN, Gpu
 from tests.kernel.observing import Watch
@@ -24,7 +24,7 @@ from tests.rig.nccl_wheels import VERSIONS, nccl_library
 ELEMENTS, FLOAT32, SUM = 1009, 7, 0
 
 
-@pytest.fixture(params=["stand-in"] if STAND_IN else VERSIONS)
+@pytest.fixture(params=["fake"] if STAND_IN else VERSIONS)
 def library(request: pytest.FixtureRequest) -> Path:
     """One for each version of the table."""
     if os.geteuid() != 0:
@@ -91,12 +91,17 @@ def test_a_live_communicator_is_read(
             assert (layout.rank_at, layout.ranks_at, layout.device_at) == (
                 *(listed.rank_at, listed.ranks_at, listed.device_at),
             )
-        told = seen(watch, client.pid)
-        assert (told[-1].address, told[-1].rank, told[-1].ranks, told[-1].ended) == (communicator, 0, 1, True)
-        assert told[-1].hash
+        reported = seen(watch, client.pid)
+        assert (reported[-1].address, reported[-1].rank, reported[-1].ranks, reported[-1].ended) == (
+            communicator,
+            0,
+            1,
+            True,
+        )
+        assert reported[-1].hash
         reduced = [r for r in calls(watch, client.pid) if int(r["api"]) == numbers(watch)["ncclAllReduce"]]
         assert {(int(r["hash"]), int(r["rank"]), int(r["device"]), int(r["status"])) for r in reduced} == {
-            (told[-1].hash, 0, 0, 0)
+            (reported[-1].hash, 0, 0, 0)
         }
         assert len(reduced) == 23
         # Of one rank nothing is counted by the library, which has nobody to talk to.

@@ -16,7 +16,7 @@ import pytest
 
 from tests.gpu import probing
 from tests.gpu.conftest import Gpu
-from tests.rig.metrics import metrics_told
+from tests.rig.metrics import metrics_reported
 from tests.rig.spans import attributes_of, read_spans
 
 OTELGPU = Path(sys.executable).with_name("otelgpu")
@@ -26,7 +26,7 @@ Figure = Callable[[str, Any], None]
 
 @pytest.fixture
 def observed(gpu: Gpu, tmp_path: Path) -> Callable[..., tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Runs a command under otelgpu: its last line of JSON, and every span and metric point that was told."""
+    """Runs a command under otelgpu: its last line of JSON, and every span and metric point that was reported."""
 
     def run(
         command: Sequence[str | Path], *options: str, env: dict[str, str] | None = None
@@ -37,15 +37,15 @@ def observed(gpu: Gpu, tmp_path: Path) -> Callable[..., tuple[dict[str, Any], li
             env=env,
         )
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        return (json.loads(lines[-1]) if lines else {}), list(told(out))
+        return (json.loads(lines[-1]) if lines else {}), list(reported(out))
 
     return run
 
 
-def told(path: Path) -> Any:
+def reported(path: Path) -> Any:
     """Spans and metric points of an OTLP JSON lines file, attributes as a plain mapping."""
     yield from read_spans(path)
-    for metric, _, points in metrics_told(path):
+    for metric, _, points in metrics_reported(path):
         for point in points:
             yield {"metric": metric["name"], **point, "attributes": attributes_of(point)}
 

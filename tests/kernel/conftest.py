@@ -34,7 +34,7 @@ def _proven_hindrance() -> str | None:
     except OSError as error:
         return f"needs libbpf: {error}"
     if tool := missing_compiler():
-        return f"needs {tool}, which is not on PATH, to build the stand-in libraries"
+        return f"needs {tool}, which is not on PATH, to build the fake libraries"
     return None
 
 

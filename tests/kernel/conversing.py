@@ -74,13 +74,13 @@ class Conversation:
 
     @property
     def role(self) -> int:
-        """As http_open tells it."""
+        """As http_open says it."""
         assert self.opened is not None
         return int(self.opened["role"])
 
     @property
     def layer(self) -> int:
-        """As http_open tells it."""
+        """As http_open says it."""
         assert self.opened is not None
         return int(self.opened["layer"])
 

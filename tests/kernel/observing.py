@@ -22,17 +22,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from otelgpu.discover.probes import Placement
-from otelgpu.discover.watchers import WatchSettings
-from otelgpu.families import registry
+from otelgpu.engine import registry
 from otelgpu.kernel.loader import Image
 from otelgpu.kernel.scope import Scope
-from otelgpu.live import LiveSettings, LiveSource
 from otelgpu.model.inputs import Batch, CallsCounted, FunctionNamed, Input, Records
 from otelgpu.model.operations import DEVICE_KINDS
 from otelgpu.model.profiling import ProfileSettings
+from otelgpu.model.settings import Settings
+from otelgpu.processes.probes import Placement
+from otelgpu.sources.live import LiveSettings, LiveSource
 from tests.rig import ROOT, fake_cudart_path
-from tests.rig.metrics import metrics_told
+from tests.rig.metrics import metrics_reported
 from tests.rig.spans import Span, attributes_of, spans_of_lines
 from tests.rig.spans import cuda_calls as cuda_calls
 from tests.rig.spans import read_spans as read_spans
@@ -41,6 +41,7 @@ from tools.cuda_calls import calls
 
 OTELGPU: Final = str(Path(sys.executable).with_name("otelgpu"))
 PUMP_S: Final = 0.02
+WAIT_S: Final = 60.0  # for what must come: on a machine that does other things as well, it comes late
 Result = TypeVar("Result")
 
 
@@ -59,8 +60,8 @@ class Watch:
         return_probes: bool = True,
         sessions: bool = True,
         hold_on_load: bool = False,
-        knobs: Mapping[str, int] | None = None,
-        watching: WatchSettings | None = None,
+        constants: Mapping[str, int] | None = None,
+        of_families: Mapping[str, object] | None = None,
         keep_probes_s: float = 300.0,
         profile: ProfileSettings | None = None,
     ) -> None:
@@ -71,10 +72,9 @@ class Watch:
             return_probes=return_probes,
             sessions=sessions,
             hold_on_load=hold_on_load,
-            knobs=knobs or {},
-            watching=watching or WatchSettings(),
+            constants=constants or {},
+            families=Settings({"profiling": profile or ProfileSettings(), **(of_families or {})}),
             keep_probes_s=keep_probes_s,
-            profile=profile or ProfileSettings(),
         )
         self.source = LiveSource(registry.select(families), scope or Scope(), settings)
         self._before: dict[tuple[str, str], int] = {}
@@ -172,7 +172,7 @@ class Watch:
         return {number: name.removeprefix("API_") for name, number in numbers.items()}
 
     def calls(self, tgid: int | None = None) -> dict[str, int]:
-        """CUDA calls by function, of one process or of all; those that tell names are none."""
+        """CUDA calls by function, of one process or of all; those that report names are none."""
         names = self.api_names()
         found: Counter[str] = Counter()
         for item in self.inputs:
@@ -225,7 +225,7 @@ def probed(calls: dict[str, int] | Counter[str]) -> dict[str, int]:
 def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:
     """The data points of each metric at the end of a session, their attributes as plain mappings."""
     last: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for metric, described, points in metrics_told(path):
+    for metric, described, points in metrics_reported(path):
         last[metric["name"], str(described)] = [
             point | {"attributes": attributes_of(point), "resource": described} for point in points
         ]
@@ -240,7 +240,7 @@ def requests(spans: Sequence[Span]) -> list[Span]:
     return [span for span in spans if span["kind"] == 2]
 
 
-def compiled_image(name: str, folder: Path) -> Image:
+def compiled_image(name: str, folder: Path, family: str = "process") -> Image:
     """A BPF object of tests/kernel/data, with what family process has of maps and counters."""
     clang = shutil.which("clang")
     if clang is None:
@@ -248,7 +248,7 @@ def compiled_image(name: str, folder: Path) -> Image:
     source, output = ROOT / "tests/kernel/data" / f"{name}.bpf.c", folder / f"{name}.bpf.o"
     flags = ("-g", "-O2", "-target", "bpf", "-D__TARGET_ARCH_x86")
     subprocess.run([clang, *flags, "-c", source, "-o", output], check=True)
-    return Image("process", output.read_bytes())
+    return Image(family, output.read_bytes())
 
 
 def run_otelgpu(*arguments: str, timeout_s: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -296,7 +296,7 @@ class Session:
         _, self.said = self.process.communicate(timeout=30)
         assert "Traceback" not in self.said, self.said
 
-    def spans(self, wanted: Callable[[Span], object], count: int, limit_s: float = 10) -> list[Span]:
+    def spans(self, wanted: Callable[[Span], object], count: int, limit_s: float = WAIT_S) -> list[Span]:
         """Those that are `wanted`, by start, once there are `count`; an AssertionError when they do not come."""
         until = time.monotonic() + limit_s
         while True:
@@ -366,7 +366,7 @@ def interrupted_at_terminal(command: Sequence[str], output: Path, *, stdin: str 
     return os.waitstatus_to_exitcode(status)
 
 
-def wait_until(condition: Callable[[], object], what: str, limit_s: float = 10) -> None:
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
     """Poll until the condition holds; an AssertionError that says what did not come."""
     until = time.monotonic() + limit_s
     while not condition():

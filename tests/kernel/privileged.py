@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otelgpu.kernel.capabilities import Capability
+from otelgpu.kernel.privileges.capabilities import Capability
 from tests.kernel.observing import OTELGPU, cuda_calls, read_spans, said_at_start
 from tests.rig import CudaClient, fake_cudart_path, start_cuda_client
 

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from otelgpu.discover.unwind_tables import UnwindTables
-from otelgpu.families.profile.decode import ProfileDecoder
+from otelgpu.families.profiles.decode import ProfileDecoder
+from otelgpu.families.profiles.discover.unwind_tables import UnwindTables
 from otelgpu.model.inputs import Batch
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.samples import Frame, SampleKind, Samples, StackNamed, concatenated
@@ -73,7 +73,7 @@ class Profiled:
             process.communicate("\n", timeout=30)
             assert process.returncode == 0
             self.watching.pump(0.2)
-            self.tell()
+            self.report()
         finally:
             process.kill()
             process.wait()
@@ -85,8 +85,8 @@ class Profiled:
             if isinstance(each, UnwindTables):
                 assert each.settle(20)
 
-    def tell(self) -> None:
-        """Ask for what has not been told."""
+    def report(self) -> None:
+        """Ask for what has not been reported."""
         self.watching.source.complete()
         self.watching.pump(0.1)
 

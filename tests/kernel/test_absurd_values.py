@@ -1,4 +1,4 @@
-"""Every observed function, called with values that no program should pass: told once each, and readable as OTLP.
+"""Every observed function, called with values that no program should pass: reported once each, and readable as OTLP.
 
 The program and its libraries are made here from the table of functions; the functions do nothing but answer.
 """

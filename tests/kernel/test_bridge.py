@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from otelgpu.model.context_sources import ContextSource
 from tests.kernel.observing import Watch
 from tests.rig import fake_cudart_path
 from tests.unit.bridge.observed import LIBRARY, PREAMBLE, ROOT, entry_points
@@ -19,10 +20,9 @@ pytestmark = pytest.mark.skipif(
     not LIBRARY.exists(), reason="otelgpu.bridge has no library: no Python.h at build time"
 )
 
-THREAD_CONTEXT = 1  # enum context_source
 TASKS, STEPS = 40, 5
 
-# cudaFree(number) of the stand-in tells which task made the call; 0 is made outside of all spans.
+# cudaFree(number) of the fake says which task made the call; 0 is made outside of all spans.
 SERVICE = """
 import ctypes, json, random
 free = ctypes.CDLL(sys.argv[1]).cudaFree
@@ -73,7 +73,7 @@ def test_every_call_of_every_task_carries_its_span(watching: Watch, tmp_path: Pa
         head = record["head"]
         ids = bytes(head["trace_id"]).hex(), bytes(head["span_id"]).hex()
         number = int(record["object"])
-        assert int(head["context_source"]) == (THREAD_CONTEXT if number else 0)
+        assert int(head["context_source"]) == (ContextSource.THREAD_CONTEXT if number else 0)
         calls.setdefault(number, []).append(ids)
     assert calls.pop(0) == [("0" * 32, "0" * 16)]
     assert {number: set(ids) for number, ids in calls.items()} == {n: {ids} for n, ids in spans.items()}

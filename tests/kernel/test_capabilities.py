@@ -16,17 +16,17 @@ from typing import Final
 
 import pytest
 
-from otelgpu.kernel import capabilities as needs
-from otelgpu.kernel.capabilities import Capability, Need
+from otelgpu.kernel.privileges import capabilities as needs
+from otelgpu.kernel.privileges.capabilities import Capability, Need
 from tests.kernel.observing import OTELGPU, wait_until
 from tests.kernel.privileged import CALLS, NOBODY, OTHER_USER, Heard, attach, limited
 from tests.rig import ROOT
 
-pytestmark = pytest.mark.usefixtures("kernel")
+pytestmark = [pytest.mark.usefixtures("kernel"), pytest.mark.long]
 
 KEPT: Final = frozenset[Capability]().union(*(need.capabilities for need in needs.NEEDS if need.later))
 ALL: Final = {"own": CALLS, "contained": CALLS, "private": CALLS, "deleted": CALLS}
-NOT_READ: Final = "GPU errors (Xid) are not told"
+NOT_READ: Final = "GPU errors (Xid) are not reported"
 
 
 @dataclass(frozen=True)
@@ -171,20 +171,21 @@ _SETGID, _SETUID = _Named(6, "SETGID"), _Named(7, "SETUID")
 
 
 def test_check_names_what_is_missing_for_each_feature() -> None:
-    told = subprocess.run(
+    reported = subprocess.run(
         [*limited(()), OTELGPU, "check"], capture_output=True, text=True, timeout=60, check=False
     )
-    assert told.returncode == 1
-    for need in (needs.LOADING, *needs.TOLD):
-        assert f"missing: {needs.names(sorted(need.capabilities))}" in told.stdout
-        assert need.without in " ".join(told.stdout.split())
+    assert reported.returncode == 1
+    for need in (needs.LOADING, *needs.REPORTED):
+        assert f"missing: {needs.names(sorted(need.capabilities))}" in reported.stdout
+        assert need.without in " ".join(reported.stdout.split())
 
 
 PERMITTED_ONLY: Final = """
 import ctypes, struct, sys
 from otelgpu.cli import commands
 from otelgpu.cli.main import main
-from otelgpu.kernel import privileges, quiet_imports  # read before: nobody may look into the checkout
+from otelgpu.kernel import quiet_imports
+from otelgpu.kernel.privileges import dropping  # read before: nobody may look into the checkout
 libc, header, sets = ctypes.CDLL(None), struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
 assert libc.capget(header, sets) == 0
 words = list(struct.unpack("=6I", sets))
@@ -214,9 +215,9 @@ def test_an_interpreter_with_the_capabilities_of_the_image_runs_with_fewer_and_s
     interpreter = interpreter_in(place)
     subprocess.run(["setcap", setcap[1], interpreter], check=True)
     command = [*limited(KEPT - {missing}), interpreter, OTELGPU, "check", "--quick"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert told.returncode == 1, told.stderr
-    assert f"missing: {missing}\n" in told.stdout
+    reported = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert reported.returncode == 1, reported.stderr
+    assert f"missing: {missing}\n" in reported.stdout
 
 
 def interpreter_in(folder: Path) -> Path:

@@ -11,10 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.endurance.__main__ import endure
 from tests.endurance.growth import judge
 from tests.kernel.observing import Watch, state_of, wait_until
 from tests.rig import fake_cudart_path, start_cuda_client
+
+pytestmark = pytest.mark.long
 
 STORM = """
 import os, sys
@@ -159,13 +163,13 @@ def test_a_library_that_is_gone_with_its_processes_is_let_go(tmp_path: Path) -> 
 
 def test_under_churn_nothing_grows_that_must_not(tmp_path: Path) -> None:
     """Twenty seconds of what ``python -m tests.endurance`` does for two hours: too few for a verdict on memory."""
-    samples, told = endure(20, 20, tmp_path / "samples.jsonl")
-    done = json.loads(told.partition('{"server"')[2].partition("\n")[2].partition("}")[0] + "}")
-    assert done.pop("failed") == 0 and min(done.values()) > 0, told
+    samples, reported = endure(20, 20, tmp_path / "samples.jsonl")
+    done = json.loads(reported.partition('{"server"')[2].partition("\n")[2].partition("}")[0] + "}")
+    assert done.pop("failed") == 0 and min(done.values()) > 0, reported
     quick = {verdict.name: verdict for verdict in judge(samples)}
     assert not quick["threads"].grows and not quick["children"].grows, quick
     living = 20 * 25 + 200  # processes of 25 s, and what else is there: nobody else may be remembered
     last = samples[-1]["containers"]
-    assert last["otelgpu.correlate.processes.Processes._resources"] < living
-    assert last["otelgpu.correlate.routes.Routes._processes"] < living
-    assert last["otelgpu.discover.described_processes.DescribedProcesses._seen"] < living
+    assert last["otelgpu.engine.processes.Processes._resources"] < living
+    assert last["otelgpu.families.requests.routes.Routes._processes"] < living
+    assert last["otelgpu.processes.described.DescribedProcesses._seen"] < living

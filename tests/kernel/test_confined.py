@@ -15,11 +15,11 @@ import pytest
 from tests.kernel.observing import OTELGPU, cuda_calls, read_spans, said_at_start
 from tests.kernel.privileged import limited
 from tests.kernel.test_capabilities import KEPT
-from tests.rig import ROOT, build_fakes, start_cuda_client
+from tests.rig import ROOT, build_fakes, own_suffix, start_cuda_client
 from tests.rig.seccomp import LIBRARY
 from tools.seccomp_profile import PROFILE
 
-pytestmark = pytest.mark.usefixtures("kernel")
+pytestmark = [pytest.mark.usefixtures("kernel"), pytest.mark.long]
 
 CALLS = 23
 UNDER_PROFILE = (sys.executable, "-m", "tests.rig.seccomp", str(PROFILE))
@@ -45,8 +45,8 @@ def observed_by(
 ) -> tuple[dict[str, int], str]:
     """What an agent behind ``prefix`` saw of a client, and what it said."""
     traces = place / "traces.jsonl"
-    arguments = ["agent", "--executable=cuda_client", f"--export=file:{traces}", *options]
-    with start_cuda_client(calls=CALLS) as client:
+    arguments = ["agent", f"--executable=cuda_client{own_suffix()}", f"--export=file:{traces}", *options]
+    with start_cuda_client(calls=CALLS, suffix=own_suffix()) as client:
         agent = subprocess.Popen(
             [*prefix, *command.split(), *arguments], stderr=subprocess.PIPE, text=True, cwd=ROOT
         )

@@ -86,8 +86,8 @@ def test_every_call_of_200_clients_is_under_its_own_request(tmp_path: Path) -> N
         if not all(request["start"] <= s["start"] and s["end"] <= request["end"] for s in operations):
             wrong.append(f"{line['id']}: calls outside of the request's time")
     assert wrong == []
-    told = sum(len(operations) for _, operations in found.values())
-    assert told == sum(sum(probed(line["cuda_calls"]).values()) for line in truth)
+    reported = sum(len(operations) for _, operations in found.values())
+    assert reported == sum(sum(probed(line["cuda_calls"]).values()) for line in truth)
     linked = {s["spanId"] for _, operations in found.values() for s in operations}
     assert [s["name"] for s in spans if s["name"].split()[0] in PROBED and s["spanId"] not in linked] == []
 
@@ -112,7 +112,7 @@ def test_ttft_and_tpot_agree_with_the_server(tmp_path: Path, record_property: An
 
     What lies between the read that otelgpu sees and the application's first line belongs to one figure and
     not to the other: when the server waits for a processor just then, that is no error of either. So the
-    server goes before other programs; an attempt may have outliers all the same, told as they are, and one
+    server goes before other programs; an attempt may have outliers all the same, reported as they are, and one
     of three must have none.
     """
     reports = []
@@ -157,15 +157,15 @@ def measure_differences(folder: Path) -> tuple[list[float], list[float]]:
     found = by_response(read_spans(traces))
     differences = []
     for line in truth:
-        told = found[line["id"]][0]["attributes"]
+        reported = found[line["id"]][0]["attributes"]
         differences.append(
             (
                 abs(
-                    told["gen_ai.latency.time_to_first_token"]
-                    - told.get("otelgpu.http.time_to_read", 0)
+                    reported["gen_ai.latency.time_to_first_token"]
+                    - reported.get("otelgpu.http.time_to_read", 0)
                     - line["ttft_s"]
                 ),
-                abs(told["otelgpu.gen_ai.time_per_output_token"] - line["tpot_s"]),
+                abs(reported["otelgpu.gen_ai.time_per_output_token"] - line["tpot_s"]),
             )
         )
     ttft, tpot = (sorted(column) for column in zip(*differences, strict=True))

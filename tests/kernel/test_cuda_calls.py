@@ -1,4 +1,4 @@
-"""N calls into the stand-in library, N prime, give exactly N records with the right contents."""
+"""N calls into the fake library, N prime, give exactly N records with the right contents."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_call_of_every_function_gives_one_record(
     assert watching.total("cuda", "ring_full") == 0
 
 
-def test_launches_tell_grid_block_shared_memory_and_stream(watching: Watch) -> None:
+def test_launches_report_grid_block_shared_memory_and_stream(watching: Watch) -> None:
     observe_client(watching, {"calls": 23, "functions": ("cudaLaunchKernel", "cudaLaunchKernelExC")})
     configurations = Counter(
         (
@@ -58,7 +58,7 @@ def test_launches_tell_grid_block_shared_memory_and_stream(watching: Watch) -> N
     assert len(streams) == 1 and 0 not in streams
 
 
-def test_copies_tell_bytes_direction_and_stream(watching: Watch) -> None:
+def test_copies_report_bytes_direction_and_stream(watching: Watch) -> None:
     observe_client(watching, {"calls": 19, "functions": ("cudaMemcpy", "cudaMemcpyAsync")})
     copies = watching.records("cuda_copy")
     seen = Counter(
@@ -74,7 +74,7 @@ def test_copies_tell_bytes_direction_and_stream(watching: Watch) -> None:
     assert {int(end) for end in ends} == device
 
 
-def test_allocations_and_frees_tell_the_same_addresses(watching: Watch) -> None:
+def test_allocations_and_frees_report_the_same_addresses(watching: Watch) -> None:
     observe_client(watching, {"calls": 17, "functions": ("cudaMalloc", "cudaFree")})
     allocated = watching.column("cuda_allocation", "object")
     assert watching.column("cuda_allocation", "bytes").tolist() == [COPY_BYTES] * 17
@@ -82,7 +82,7 @@ def test_allocations_and_frees_tell_the_same_addresses(watching: Watch) -> None:
     assert Counter(allocated.tolist()) == Counter(watching.column("cuda_free", "object").tolist())
 
 
-def test_a_call_that_fails_tells_its_code(watching: Watch) -> None:
+def test_a_call_that_fails_reports_its_code(watching: Watch) -> None:
     failing = "cudaMemcpyAsync:3:700,cudaLaunchKernel:5:9,cudaMalloc:2:2,cudaStreamSynchronize:7:999"
     said = observe_client(
         watching, {"calls": 13, "functions": ("all",), "env": {"FAKE_CUDART_FAIL": failing}}

@@ -1,4 +1,4 @@
-"""Calls inside calls: the outermost counts, what tells a name is always kept, what was left is forgotten."""
+"""Calls inside calls: the outermost counts, what says a name is always kept, what was left is forgotten."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu import live
 from otelgpu.kernel import libbpf
 from otelgpu.kernel.uprobe_links import UprobeLinks
+from otelgpu.sources import live
 from tests.kernel.observing import Watch
 from tests.rig import missing_compiler
 
@@ -65,7 +65,7 @@ def test_a_name_asked_for_within_a_launch_is_kept(
     assert len(names) == OUTERMOST["cudaLaunchKernel"]
 
 
-def test_without_return_probes_the_runtime_s_calls_of_the_driver_are_still_told(
+def test_without_return_probes_the_runtime_s_calls_of_the_driver_are_still_reported(
     watch: Callable[..., Watch], program: Path
 ) -> None:
     watching = watch(return_probes=False)

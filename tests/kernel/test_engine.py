@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from examples.llm_server.client import Load, Outcome, run
-from otelgpu.families.http.decode import HttpState
-from otelgpu.model.engine import EngineMessage, EngineOutput, EngineRequest
+from otelgpu.families.requests.decode import HttpState
+from otelgpu.model.engine_messages import EngineMessage, EngineOutput, EngineRequest
 from otelgpu.model.inputs import Batch
 from tests.kernel.observing import Watch
 from tests.rig import EngineServer, start_engine_server
@@ -79,23 +79,23 @@ def read(watch: Watch) -> tuple[list[EngineMessage], dict[str, int]]:
 
 
 def items_of(step: dict[str, Any]) -> list[tuple[str, int, bool]]:
-    """What the engine's log says that a step told."""
+    """What the engine's log says that a step reported."""
     return [
         (item["id"], item["new_tokens"], item["finished"]) for item in step["requests"] if item["new_tokens"]
     ]
 
 
-def told_items(output: EngineOutput) -> list[tuple[str, int, bool]]:
+def reported_items(output: EngineOutput) -> list[tuple[str, int, bool]]:
     return [(item.request_id, item.new_tokens, item.finished) for item in output.items]
 
 
 def check_requests(messages: list[EngineMessage], server: EngineServer, count: int) -> None:
-    """Each request is told at both ends, with the traceparent that its client sent."""
+    """Each request is reported at both ends, with the traceparent that its client sent."""
     truth = {line["engine_request_id"]: line for line in server.requests(count)}
     for sent, tgid in ((True, server.pid), (False, server.engine_pid)):
-        told = [one for one in messages if isinstance(one, EngineRequest) and one.sent is sent]
-        assert sorted(one.request_id for one in told) == sorted(truth)
-        for one in told:
+        reported = [one for one in messages if isinstance(one, EngineRequest) and one.sent is sent]
+        assert sorted(one.request_id for one in reported) == sorted(truth)
+        for one in reported:
             assert one.parent is not None
             assert one.tgid == tgid
             assert one.prompt_tokens == truth[one.request_id]["prompt_tokens"]
@@ -105,21 +105,21 @@ def check_requests(messages: list[EngineMessage], server: EngineServer, count: i
 
 
 def check_steps(messages: list[EngineMessage], server: EngineServer, *, after: int = 0) -> None:
-    """Each step is told at both ends, in order, with just its requests."""
+    """Each step is reported at both ends, in order, with just its requests."""
     steps = [step for step in server.steps() if step["step"] > after]
     for sent, tgid in ((True, server.engine_pid), (False, server.pid)):
-        told = [one for one in messages if isinstance(one, EngineOutput) and one.sent is sent]
-        assert [told_items(one) for one in told] == [items_of(step) for step in steps]
-        assert [(one.running, one.waiting) for one in told] == [
+        reported = [one for one in messages if isinstance(one, EngineOutput) and one.sent is sent]
+        assert [reported_items(one) for one in reported] == [items_of(step) for step in steps]
+        assert [(one.running, one.waiting) for one in reported] == [
             (step["running"], step["waiting"]) for step in steps
         ]
-        assert {one.tgid for one in told} == {tgid}
+        assert {one.tgid for one in reported} == {tgid}
         # A message goes out after its step: of a synchronous engine before the next one ends.
-        assert all(one.time_ns > step["end_ns"] for one, step in zip(told, steps, strict=True))
+        assert all(one.time_ns > step["end_ns"] for one, step in zip(reported, steps, strict=True))
 
 
 @pytest.mark.parametrize("scheduling", ["sync", "async"])
-def test_every_request_and_every_step_is_told_as_the_engine_says(tmp_path: Path, scheduling: str) -> None:
+def test_every_request_and_every_step_is_reported_as_the_engine_says(tmp_path: Path, scheduling: str) -> None:
     with (
         Watch(families=("http",)) as watch,
         observed(watch, tmp_path, f"--scheduling={scheduling}") as server,
@@ -146,8 +146,12 @@ def test_long_prompts_keep_their_traceparent(tmp_path: Path) -> None:
 def test_an_engine_found_running_is_read_from_then_on() -> None:
     with start_engine_server(*OPTIONS) as server, Watch(families=("http",)) as watch:
         send(server, 5)
-        time.sleep(SETTLE_S)  # its last steps, which give nobody anything, come after the last answer
-        before = len(server.steps())
+        before = -1
+        while before != len(
+            server.steps()
+        ):  # its last, which give nobody anything, come after the last answer
+            before = len(server.steps())
+            time.sleep(SETTLE_S)
         watch.observe(server.pid, server.engine_pid)
         watch.pump(SETTLE_S)
         outcomes = watch.during(lambda: send(server, 20))

@@ -32,7 +32,7 @@ CLOCKS_NS: Final = 200_000
 
 LATENCY_S: Final = 0.002
 IDLE_S: Final = 0.3
-"""By then an engine that was told of a client's leaving has done its last step."""
+"""By then an engine that was reported of a client's leaving has done its last step."""
 
 UNAVOIDABLE: Final = {
     ("devices", "library_missing"),  # there is no GPU
@@ -49,7 +49,7 @@ WHOLE: Final = 8
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """What was exported, and what the processes say."""
 
     spans: Sequence[Span]
@@ -139,7 +139,7 @@ def send(server: EngineServer, requests: int, *, stream: bool = True, concurrenc
 
 
 def leave_early(server: EngineServer) -> None:
-    """A client that hangs up after its first tokens: the engine is told to stop."""
+    """A client that hangs up after its first tokens: the engine is reported to stop."""
     connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
     body = {"model": "tiny-engine", "stream": True, "max_tokens": 5000, "messages": [{"content": "a b"}]}
     connection.request("POST", "/v1/chat/completions", json.dumps(body))
@@ -158,7 +158,7 @@ def in_the_log(step: Span, truth: Sequence[dict[str, Any]], offset_ns: int) -> d
 
 
 @pytest.fixture(scope="module", params=["sync", "async"])
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reported:
     """A whole session: many clients at once, some that wait for the whole answer, one that leaves."""
     traces = tmp_path_factory.mktemp("engine") / "traces.jsonl"
     observed = (OTELGPU, "run", "--detail=all", f"--export=file:{traces}", "--")
@@ -170,61 +170,61 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         offset_ns = time.time_ns() - time.monotonic_ns()
         time.sleep(IDLE_S)
         truth = server.steps()
-    return Told(read_spans(traces), truth, requests, losses_of(traces), offset_ns)
+    return Reported(read_spans(traces), truth, requests, losses_of(traces), offset_ns)
 
 
-def test_every_step_is_where_the_engine_says(told: Told) -> None:
-    assert len(told.truth) > 100
-    assert len(told.steps) == len(told.truth)
-    for step, truth in zip(told.steps, told.truth, strict=True):
+def test_every_step_is_where_the_engine_says(reported: Reported) -> None:
+    assert len(reported.truth) > 100
+    assert len(reported.steps) == len(reported.truth)
+    for step, truth in zip(reported.steps, reported.truth, strict=True):
         assert step["attributes"]["otelgpu.step.number"] == truth["step"]
         assert step["attributes"]["thread.id"] == truth["thread_id"]
-        assert truth["start_ns"] + told.offset_ns - CLOCKS_NS <= step["start"]
-        assert step["start"] < step["end"] <= truth["end_ns"] + told.offset_ns + CLOCKS_NS
+        assert truth["start_ns"] + reported.offset_ns - CLOCKS_NS <= step["start"]
+        assert step["start"] < step["end"] <= truth["end_ns"] + reported.offset_ns + CLOCKS_NS
 
 
-def test_every_step_served_whom_the_engine_says(told: Told) -> None:
+def test_every_step_served_whom_the_engine_says(reported: Reported) -> None:
     """Exactly: who, how many tokens each, and who of them got the first one."""
     seen: set[str] = set()
-    for step, truth in zip(told.steps, told.truth, strict=True):
+    for step, truth in zip(reported.steps, reported.truth, strict=True):
         given = [item for item in truth["requests"] if item["new_tokens"]]
         expected = {
             response_id(item["id"]): (item["new_tokens"], "decode" if item["id"] in seen else "prefill")
             for item in given
         }
         seen |= {item["id"] for item in given}
-        assert told.members(step) == expected, truth["step"]
+        assert reported.members(step) == expected, truth["step"]
         said = step["attributes"]
-        # A step of which no output tells is one for a part of a prompt, and says that it does not know.
-        assert said["otelgpu.step.membership"] == ("known" if given else "untold"), truth["step"]
+        # A step of which no output reports is one for a part of a prompt, and says that it does not know.
+        assert said["otelgpu.step.membership"] == ("known" if given else "unreported"), truth["step"]
         if given:
             phases = Counter(phase for _, phase in expected.values())
             assert said["otelgpu.step.batch_size"] == len(given)
             assert said["otelgpu.step.tokens"] == sum(item["new_tokens"] for item in given)
             assert said["otelgpu.step.prefills"] == phases["prefill"]
             assert said["otelgpu.step.decodes"] == phases["decode"]
-    assert told.losses <= UNAVOIDABLE
+    assert reported.losses <= UNAVOIDABLE
 
 
-def test_every_launch_is_under_the_step_that_made_it(told: Told) -> None:
-    assert [told.launches[identity(step)] for step in told.steps] == [
-        truth["launches"] for truth in told.truth
+def test_every_launch_is_under_the_step_that_made_it(reported: Reported) -> None:
+    assert [reported.launches[identity(step)] for step in reported.steps] == [
+        truth["launches"] for truth in reported.truth
     ]
 
 
-def test_only_what_the_engine_did_before_its_first_step_is_of_nobody(told: Told) -> None:
-    for span in told.spans:
-        if span["attributes"].get("otelgpu.unlinked.reason"):
-            assert span["end"] < told.steps[0]["start"]
+def test_only_what_the_engine_did_before_its_first_step_is_of_nobody(reported: Reported) -> None:
+    for span in reported.spans:
+        if span["attributes"].get("otelgpu.unattributed.reason"):
+            assert span["end"] < reported.steps[0]["start"]
 
 
-def test_requests_link_back_to_their_steps_and_continue_their_clients_traces(told: Told) -> None:
+def test_requests_link_back_to_their_steps_and_continue_their_clients_traces(reported: Reported) -> None:
     by_request: dict[str, set[tuple[str, str]]] = {}
-    for step in told.steps:
-        for request in told.members(step):
+    for step in reported.steps:
+        for request in reported.members(step):
             by_request.setdefault(request, set()).add(identity(step))
-    for truth in told.requests:
-        span = told.chats[truth["id"]]
+    for truth in reported.requests:
+        span = reported.chats[truth["id"]]
         steps = by_request[truth["id"]]
         links = {(link["traceId"], link["spanId"]) for link in span["links"]}
         assert span["attributes"]["otelgpu.steps.count"] == len(steps)
@@ -235,13 +235,13 @@ def test_requests_link_back_to_their_steps_and_continue_their_clients_traces(tol
             assert truth["traceparent"].split("-")[1:3] == [span["traceId"], span["parentSpanId"]]
 
 
-def test_the_phases_of_a_request_are_those_of_its_steps(told: Told) -> None:
+def test_the_phases_of_a_request_are_those_of_its_steps(reported: Reported) -> None:
     off = 0
-    for truth in told.requests:
-        span = told.chats[truth["id"]]
+    for truth in reported.requests:
+        span = reported.chats[truth["id"]]
         mine = [
             (step, item["new_tokens"])
-            for step in told.truth
+            for step in reported.truth
             for item in step["requests"]
             if item["id"] == truth["engine_request_id"]
         ]
@@ -260,12 +260,12 @@ def test_the_phases_of_a_request_are_those_of_its_steps(told: Told) -> None:
         late_s = took["queue"] - seconds(truth["arrival_ns"], first["start_ns"])
         off += abs(begun_s) > LATENCY_S or late_s > LATENCY_S
         assert took["model_inference"] == pytest.approx(took["model_prefill"] + took["model_decode"])
-        phases = told.below(span)
+        phases = reported.below(span)
         for name, latency in (("queue", "queue"), ("prefill", "model_prefill"), ("decode", "model_decode")):
             assert seconds(phases[name]["start"], phases[name]["end"]) == pytest.approx(took[latency])
             assert phases[name]["resource"]["process.pid"] != span["resource"]["process.pid"]
     # The engine notes that a step begins before its first launch, and may be held up in between.
-    assert off <= len(told.requests) // 20
+    assert off <= len(reported.requests) // 20
 
 
 @pytest.mark.parametrize("scheduling", ["sync", "async"])

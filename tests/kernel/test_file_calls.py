@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.capture import CaptureReader
-from otelgpu.families.file.decode import FileDecoder
+from otelgpu.families.profiles.storage.decode import FileDecoder
 from otelgpu.model.files import FileCall
 from otelgpu.model.inputs import Batch
+from otelgpu.sources.capture import CaptureReader
 from tests.kernel.observing import run_otelgpu
 
 PROGRAM = """
@@ -64,7 +64,7 @@ def calls_of(
     return found
 
 
-def test_each_call_on_a_file_is_told_and_no_other(
+def test_each_call_on_a_file_is_reported_and_no_other(
     kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = calls_of(tmp_path, "0", monkeypatch)
@@ -82,7 +82,7 @@ def test_each_call_on_a_file_is_told_and_no_other(
     assert 7 not in {size for _, _, size, _ in found}
 
 
-def test_what_is_quicker_than_asked_for_is_not_told(
+def test_what_is_quicker_than_asked_for_is_not_reported(
     kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not calls_of(tmp_path, "60000", monkeypatch)

@@ -26,7 +26,7 @@ MS_PRIVATE_SCRIPT = "set -e; mount --make-rprivate /; "
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """A copy of the stand-in that nobody has looked at yet."""
+    """A copy of the fake that nobody has looked at yet."""
     path = tmp_path / "own" / "libcudart.so.12"
     path.parent.mkdir()
     shutil.copy(fake_cudart_path(), path)

@@ -14,6 +14,8 @@ import pytest
 from tests.kernel.observing import OTELGPU, Span, read_spans
 from tests.rig import fake_cudart_path
 
+pytestmark = pytest.mark.long
+
 SERVER = Path(__file__).parent / "data" / "handoff_server.py"
 
 
@@ -99,7 +101,7 @@ CALLS = {"nested": 6, "several": 9}
         ("queue", 2, 0, 0.5),
         ("locks", 3, 0, 0.5),
         ("nested", 4, 0, 0.5),
-        # What a thread waits for may be no result, or results come untold: next to nothing is linked.
+        # What a thread waits for may be no result, or results come unreported: next to nothing is linked.
         ("shares", 8, 0, 0),
         ("between", 3, 0, 0),
         ("several", 4, 0, 0),
@@ -110,7 +112,9 @@ def test_however_many_at_once_none_is_linked_to_another(
 ) -> None:
     requests = 20 if pause_s else 60
     right, wrong, nobodys = observed(tmp_path, way, workers, clients=8, requests=requests, pause_s=pause_s)
-    print(f"{way}, {workers} workers, {pause_s} s apart: {right} linked, {nobodys} unlinked, {wrong} wrong")
+    print(
+        f"{way}, {workers} workers, {pause_s} s apart: {right} linked, {nobodys} unattributed, {wrong} wrong"
+    )
     assert right + wrong + nobodys == 8 * requests * CALLS.get(way, 3)
     assert wrong == 0
     assert right >= least * (right + nobodys)
@@ -118,6 +122,6 @@ def test_however_many_at_once_none_is_linked_to_another(
 
 def test_what_is_done_for_several_at_once_is_nobodys(tmp_path: Path) -> None:
     right, wrong, nobodys = observed(tmp_path, "batch", workers=1, clients=8, requests=60)
-    print(f"batches: {right} linked to one, {nobodys} unlinked, {wrong} wrong")
+    print(f"batches: {right} linked to one, {nobodys} unattributed, {wrong} wrong")
     assert wrong == 0
     assert right <= 0.1 * nobodys

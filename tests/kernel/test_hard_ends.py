@@ -54,7 +54,7 @@ def run(watching: Watch, program: Path, *arguments: object) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("sessions", [True, False])
-def test_of_threads_killed_in_the_middle_every_call_that_returned_is_told(
+def test_of_threads_killed_in_the_middle_every_call_that_returned_is_reported(
     watch: Callable[..., Watch], program: Path, tmp_path: Path, sessions: bool
 ) -> None:
     watching, threads = watch(sessions=sessions, ring_bytes=64 << 20), 4
@@ -75,9 +75,9 @@ def test_of_threads_killed_in_the_middle_every_call_that_returned_is_told(
         watching.pump(0.05)
         pairs = list(struct.iter_unpack("<QQ", counters.read_bytes()))
         begun, returned = (sum(column) for column in zip(*pairs, strict=True))
-        told = watching.calls(process.pid)[SYNCHRONIZE]
+        reported = watching.calls(process.pid)[SYNCHRONIZE]
         assert len(pairs) == threads and returned > 100
-        assert returned <= told <= begun <= returned + threads
+        assert returned <= reported <= begun <= returned + threads
         gone = [item for item in watching.inputs if isinstance(item, ProcessGone)]
         assert [item.tgid for item in gone if item.tgid == process.pid] == [process.pid]
     assert watching.total("cuda", "ring_full") == watching.total("cuda", "return_without_entry") == 0
@@ -168,15 +168,15 @@ def test_memory_of_a_process_ends_with_it_and_not_with_the_next_of_its_number(
     )
     assert done.returncode == 0, done.stderr
     number = int(done.stdout.split()[0])
-    told: dict[str, list[int]] = {}
+    reported: dict[str, list[int]] = {}
     for metric, points in read_metrics(traces).items():
         mine = [point for point in points if point["resource"].get("process.pid") == number]
-        told[metric] = [int(point["asInt"]) for point in mine if "asInt" in point]
+        reported[metric] = [int(point["asInt"]) for point in mine if "asInt" in point]
     allocated = 1 + 2 + 3 + 4 + 5
-    assert sum(told["gpu.cuda.memory.allocations"]) == allocated << 20
-    assert sum(told["gpu.cuda.memory.allocation.calls"]) == allocated
-    assert set(told["gpu.cuda.memory.usage"]) == set(told["gpu.cuda.memory.live.allocations"]) == {0}
-    assert max(told["gpu.cuda.memory.peak"]) == 5 << 20  # and not what they held together
+    assert sum(reported["gpu.cuda.memory.allocations"]) == allocated << 20
+    assert sum(reported["gpu.cuda.memory.allocation.calls"]) == allocated
+    assert set(reported["gpu.cuda.memory.usage"]) == set(reported["gpu.cuda.memory.live.allocations"]) == {0}
+    assert max(reported["gpu.cuda.memory.peak"]) == 5 << 20  # and not what they held together
 
 
 def test_threads_that_end_give_back_the_kernel_s_memory(watching: Watch, program: Path) -> None:

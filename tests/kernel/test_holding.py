@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("kernel")
 
 @pytest.fixture
 def known_files() -> Iterator[Map]:
-    loaded = load_family(read_image("process"), knobs={}, ring_bytes=1 << 20)
+    loaded = load_family(read_image("process"), constants={}, ring_bytes=1 << 20)
     yield loaded.map("known_files")
     loaded.close()
 

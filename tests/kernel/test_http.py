@@ -91,7 +91,7 @@ def test_requests_are_seen_whichever_calls_move_them(
     assert upload["attributes"]["http.request.size"] > 50_000
 
 
-def test_more_parts_in_one_call_than_are_followed_are_counted_and_told(
+def test_more_parts_in_one_call_than_are_followed_are_counted_and_reported(
     session: Session, ports: dict[str, int]
 ) -> None:
     """128 are (VECTORS in capture.h). Where a chunked response ends then, nobody can say."""
@@ -131,7 +131,7 @@ def test_chunked_uploads_are_read(session: Session, ports: dict[str, int]) -> No
     assert span["attributes"]["http.request.size"] > 71_000
 
 
-def test_pipelined_requests_are_told_apart(session: Session, ports: dict[str, int]) -> None:
+def test_pipelined_requests_are_reported_apart(session: Session, ports: dict[str, int]) -> None:
     requests_sent = b"".join(b"GET /pipelined/%d HTTP/1.1\r\nHost: h\r\n\r\n" % n for n in range(7))
     with socket.create_connection(("127.0.0.1", ports["recv-send"])) as connection:
         connection.sendall(requests_sent)
@@ -294,7 +294,7 @@ def test_a_slow_client_does_not_stretch_other_requests(session: Session, ports: 
 
 @pytest.mark.parametrize("api", ["chat", "text"])
 @pytest.mark.parametrize("stream", [True, False])
-def test_completions_tell_model_tokens_and_reason(tmp_path: Path, api: str, stream: bool) -> None:
+def test_completions_report_model_tokens_and_reason(tmp_path: Path, api: str, stream: bool) -> None:
     traces = tmp_path / "traces.jsonl"
     with start_llm_server(prefix=(OTELGPU, "run", f"--export=file:{traces}", "--")) as server:
         load = Load(
@@ -320,17 +320,17 @@ def test_completions_tell_model_tokens_and_reason(tmp_path: Path, api: str, stre
     operation = "chat" if api == "chat" else "text_completion"
     for outcome in outcomes:
         span = spans[outcome.id]
-        told = span["attributes"]
+        reported = span["attributes"]
         assert span["name"] == f"{operation} example-7b"
         assert span["traceId"] == outcome.trace_id
         assert span["parentSpanId"]
-        assert told["gen_ai.operation.name"] == operation
-        assert told["gen_ai.request.model"] == told["gen_ai.response.model"] == "example-7b"
-        assert told["gen_ai.usage.output_tokens"] == 5
-        assert told["gen_ai.usage.input_tokens"] > 0
-        assert told["gen_ai.response.finish_reasons"] == ("length",)
-        assert told["http.response.status_code"] == 200
-        assert ("gen_ai.latency.time_to_first_token" in told) == stream
+        assert reported["gen_ai.operation.name"] == operation
+        assert reported["gen_ai.request.model"] == reported["gen_ai.response.model"] == "example-7b"
+        assert reported["gen_ai.usage.output_tokens"] == 5
+        assert reported["gen_ai.usage.input_tokens"] > 0
+        assert reported["gen_ai.response.finish_reasons"] == ("length",)
+        assert reported["http.response.status_code"] == 200
+        assert ("gen_ai.latency.time_to_first_token" in reported) == stream
     failed = [
         s for s in requests(read_spans(traces)) if s["attributes"].get("gen_ai.request.model") == "broken"
     ]

@@ -21,6 +21,8 @@ import pytest
 from tests.kernel.observing import Session, read_metrics, read_spans
 from tests.rig import ROOT
 
+pytestmark = pytest.mark.long
+
 SERVER = ROOT / "tests/rig/crowd_server.py"
 MEMORY_MIB = 150
 CROWD_MIB = 200  # 2.3 KB for each connection, 1 KB for its request, and all their spans as text at once
@@ -107,9 +109,9 @@ class Watched:
 
     @staticmethod
     def _is(span: dict[str, object], prefix: str) -> bool:
-        told = span["attributes"]
-        assert isinstance(told, dict)
-        return str(told.get("url.path", "")).startswith(prefix)
+        reported = span["attributes"]
+        assert isinstance(reported, dict)
+        return str(reported.get("url.path", "")).startswith(prefix)
 
     def seen(self, prefix: str) -> int:
         """How many requests under a path became spans; after the end."""

@@ -1,4 +1,4 @@
-"""What the kernel tells of connections, both ends: bytes, roles, TCP's numbers, arrivals; and what it leaves out."""
+"""What the kernel reports of connections, both ends: bytes, roles, TCP's numbers, arrivals; and what it leaves out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shared() -> Iterator[Watch]:
 
 @pytest.mark.parametrize("family", ["tcp", "tcp6", "unix"])
 @pytest.mark.parametrize(("read", "write"), [("read", "write"), ("recv", "send")])
-def test_both_ends_are_told_with_their_bytes(
+def test_both_ends_are_reported_with_their_bytes(
     overheard: Watch, do: Callable[..., object], family: str, read: str, write: str
 ) -> None:
     do("talk", family, read, write)
@@ -110,13 +110,13 @@ def test_the_ends_of_a_unix_connection_know_each_other(overheard: Watch, do: Cal
 def test_a_request_arrives_when_it_is_sent_however_busy_the_server_is(
     overheard: Watch, do: Callable[..., object], accepted_late: bool
 ) -> None:
-    told = do("busy", "tcp", BUSY_S, accepted_late)
-    assert isinstance(told, dict)
+    reported = do("busy", "tcp", BUSY_S, accepted_late)
+    assert isinstance(reported, dict)
     _, server = both_ends(overheard)
     first, second = server.pieces[READ]
     for piece, before, sent in (
-        (first["piece"], told["before"], told["sent"]),
-        (second["piece"], told["second_before"], told["second_sent"]),
+        (first["piece"], reported["before"], reported["sent"]),
+        (second["piece"], reported["second_before"], reported["second_sent"]),
     ):
         assert before <= piece["arrival_ns"] <= sent + ARRIVAL_NS
         assert piece["head"]["time_ns"] - piece["arrival_ns"] > BUSY_S * 0.9e9
@@ -301,7 +301,7 @@ def test_a_full_table_is_counted_and_closing_makes_room(overheard: Watch, do: Ca
 
 
 def test_an_unknown_protocol_is_followed_for_its_first_bytes_where_that_is_wanted() -> None:
-    with Watch(families=("http",), knobs={"http_unknown_bytes": 20}) as watch, talker() as started:
+    with Watch(families=("http",), constants={"http_unknown_bytes": 20}) as watch, talker() as started:
         watch.pump(0.3)
         watch.observe(started.pid)
         watch.start_anew()

@@ -123,7 +123,7 @@ def test_agent_of_a_pod_observes_the_service_with_the_privileges_of_its_manifest
         start_agent(agent, collector)
 
         send_requests(port)
-        time.sleep(1)  # a request is told when the next drains have passed
+        time.sleep(1)  # a request is said when the next drains have passed
         assert agent.stop("otelgpu") == 0, agent.log("otelgpu")
 
     spans = spans_in(collector)

@@ -1,4 +1,4 @@
-"""`run --source inject` and `agent` with it, as a user has them: what the library in the program tells, to the export.
+"""`run --source inject` and `agent` with it, as a user has them: what the library records, to the export.
 
 The truth is the programs' own, as for the probes in test_linking.py and test_correlation.py; what differs is what
 can be seen from inside: of a statically linked runtime, its calls into the driver.
@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from otelgpu.kernel.inject import SOCKET_VARIABLE, read_library
+from otelgpu.kernel.injection.server import SOCKET_VARIABLE, read_library
 from tests.kernel.observing import (
     OTELGPU,
     Session,
@@ -42,6 +42,8 @@ from tests.rig import (
     run_program,
     start_llm_server,
 )
+
+pytestmark = pytest.mark.long
 
 INJECT: Final = ("run", "--source=inject", "--detail=all")
 STATIC: Final = ("static", "static_library", "stripped")
@@ -71,16 +73,16 @@ def test_every_call_and_every_kernel_s_name_is_exported(
     kind: ProgramKind, families: str, tmp_path: Path
 ) -> None:
     traces = tmp_path / "traces.jsonl"
-    told = run_program(
+    reported = run_program(
         kind,
         *options(kind),
         prefix=(OTELGPU, *INJECT, f"--families={families}", "--quiet", f"--export=file:{traces}", "--"),
         ledger=tmp_path / "ledger.jsonl",
     )
     spans = read_spans(traces)
-    assert len(told) == (2 if kind == "fork_exec" else 1)
-    for said in told:
-        inside = kind in STATIC or (kind == "fork_exec" and said is told[-1])
+    assert len(reported) == (2 if kind == "fork_exec" else 1)
+    for said in reported:
+        inside = kind in STATIC or (kind == "fork_exec" and said is reported[-1])
         assert calls_of(spans, said.pid) == probed(dict(said.driver_calls if inside else said.calls))
         if kind != "ctypes":  # it launches an address that is no function
             assert kernels_of(spans, said.pid) == named(said)
@@ -113,7 +115,7 @@ int main(void)
 def test_a_forked_child_s_kernels_have_the_names_that_its_parent_registered(
     tmp_path: Path, source: str
 ) -> None:
-    """The program is stripped: nothing else tells what is behind a stub."""
+    """The program is stripped: nothing else says what is behind a stub."""
     program, traces = tmp_path / "forked", tmp_path / "traces.jsonl"
     program.with_suffix(".c").write_text(FORKED)
     libraries = (f"-L{fake_cudart_path().parent}", "-l:libcudart.so.12")
@@ -126,8 +128,8 @@ def test_a_forked_child_s_kernels_have_the_names_that_its_parent_registered(
     assert done.returncode == 0, done.stderr
     spans = read_spans(traces)
     pids = {span["resource"]["process.pid"] for span in spans}
-    told = [kernels_of(spans, pid) for pid in pids]
-    assert sorted(told, key=str) == [{"flash_fwd(float const*, float*, int)": count} for count in (5, 7)]
+    reported = [kernels_of(spans, pid) for pid in pids]
+    assert sorted(reported, key=str) == [{"flash_fwd(float const*, float*, int)": count} for count in (5, 7)]
 
 
 def test_a_capture_of_it_replays_to_the_same_spans(tmp_path: Path) -> None:
@@ -135,11 +137,11 @@ def test_a_capture_of_it_replays_to_the_same_spans(tmp_path: Path) -> None:
     record = ("record", "--source=inject", "--detail=all", f"-o{capture}", f"--export=file:{live}", "--")
     run_program("shared", *COUNTS, prefix=(OTELGPU, *record))
     assert run_otelgpu("replay", "--detail=all", f"-o{again}", str(capture)).returncode == 0
-    told, replayed = (
+    reported, replayed = (
         sorted((s["name"], s["spanId"], s["start"], s["end"], str(s["attributes"])) for s in read_spans(path))
         for path in (live, again)
     )
-    assert told == replayed and len(told) > 40
+    assert reported == replayed and len(reported) > 40
 
 
 def test_requests_hold_their_own_calls_as_with_probes(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_requests_hold_their_own_calls_as_with_probes(tmp_path: Path) -> None:
     assert linked == sum(sum(probed(line["cuda_calls"]).values()) for line in truth)
 
 
-def test_a_user_without_privileges_has_the_calls_and_is_told_what_is_missing(
+def test_a_user_without_privileges_has_the_calls_and_is_reported_what_is_missing(
     unprivileged: tuple[str, ...], tmp_path: Path
 ) -> None:
     traces = tmp_path / "traces.jsonl"
@@ -230,11 +232,11 @@ def test_an_agent_hears_of_programs_that_bring_the_library(tmp_path: Path) -> No
         patch.setenv("OTELGPU_INJECT_SOCKET", str(socket))
         session = Session("agent", "--detail=all", "--families=cuda", traces=traces)
     with session:
-        told = [run_program("shared", *COUNTS, env=environment)[0] for _ in range(3)]
+        reported = [run_program("shared", *COUNTS, env=environment)[0] for _ in range(3)]
         run_program("shared", *COUNTS)  # brings none
     spans = read_spans(traces)
-    assert {span["resource"].get("process.pid") for span in spans} == {said.pid for said in told}
-    for said in told:
+    assert {span["resource"].get("process.pid") for span in spans} == {said.pid for said in reported}
+    for said in reported:
         assert calls_of(spans, said.pid) == probed(dict(alone[0].calls))
         assert kernels_of(spans, said.pid) == named(said)
     assert not socket.exists()
@@ -248,7 +250,7 @@ def test_an_agent_hears_of_programs_that_bring_the_library(tmp_path: Path) -> No
         (("run", "--families=http", "--", "true"), "source inject sees family cuda only"),
     ],
 )
-def test_what_it_cannot_do_is_told_in_one_line_and_a_hint(command: tuple[str, ...], words: str) -> None:
+def test_what_it_cannot_do_is_reported_in_one_line_and_a_hint(command: tuple[str, ...], words: str) -> None:
     done = run_otelgpu(*command, env={**os.environ, "OTELGPU_SOURCE": "inject"})
     assert done.returncode == 1
     first, hint = done.stderr.splitlines()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.observing import Watch
+from tests.unit.elf.elf_builders import compile_c
 from tests.unit.symbols.cuda_programs import DATA
-from tests.unit.symbols.elf_builders import compile_c
 
 KERNELS = ("_Z4axpyfPfS_", "_ZN5model5scaleILi3EfEEvPT0_", "plain")  # of the fat binary
 READABLE = {"axpy(float, float*, float*)", "void model::scale<3, float>(float*)", "plain"}
@@ -107,7 +107,7 @@ def test_kernels_of_a_program_that_runs_already_are_named(
 def test_kernels_whose_registration_was_seen_have_the_name_given_there(
     watching: Watch, cudart: Path, tmp_path: Path
 ) -> None:
-    # Names that are not in the device code: nothing but the registration tells them.
+    # Names that are not in the device code: nothing but the registration reports them.
     client = Client(tmp_path, cudart, ("_Z5firsti", "_Z6secondi", "_Z5thirdi"))
     watching.observe(client.pid)
     watching.during(client.register)

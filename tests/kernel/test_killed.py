@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections import Counter
@@ -20,18 +21,18 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.discover.unwinder import PROGRAM
+from otelgpu.families.profiles.discover.unwinder import PROGRAM
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from tests.kernel.observing import OTELGPU, state_of, wait_until
 from tests.rig import start_llm_server
-from tests.rig.bpf_objects import list_objects, orphans
+from tests.rig.bpf_objects import Kind, list_objects, orphans
 from tests.rig.llm_load import LlmLoad
 
 KILLS = int(os.environ.get("OTELGPU_KILLS", "20"))
 SIDES = 2
 MOMENTS = 4  # of so many kills in a row, one is while the agent detaches
 LATEST_S = 1.4  # by then an agent has everything in place, and works
-GONE_S = 15.0
+GONE_S = 60.0
 MARK = "OTELGPU_TEST_MARK"
 UPROBES = Path("/sys/kernel/tracing/uprobe_events")
 WAYS = (
@@ -41,6 +42,12 @@ WAYS = (
     ("--detail=all",),
     ("--profiles=cpu",),
 )
+
+
+def assert_taken_back(before: set[tuple[Kind, int]]) -> None:
+    """Whoever made it has ended: what nobody holds now goes, whatever agents of other tests let go meanwhile."""
+    left = orphans(before)
+    wait_until(lambda: not left & orphans(before), "the kernel has taken everything back", GONE_S)
 
 
 def marked(mark: str) -> list[str]:
@@ -95,7 +102,7 @@ def test_whenever_an_agent_is_killed_the_service_goes_on_and_nothing_stays_behin
     with start_llm_server() as server, LlmLoad(server) as load:
         with ThreadPoolExecutor(SIDES) as pool:
             killed = Counter(pool.map(lambda n: kill_at_some_moment(n, server.pid, tmp_path), range(KILLS)))
-        wait_until(lambda: not orphans(before), "the kernel has taken everything back", GONE_S)
+        assert_taken_back(before)
         assert state_of(server.pid) in "SR" and state_of(server.worker_pid) in "SR"
         answered = len(load.seconds)
         wait_until(lambda: len(load.seconds) > answered + 20, "it serves on")
@@ -153,6 +160,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made.unlink()
 
 
+@pytest.mark.alone(
+    reason="its agent picks every Python of the machine, holds it at what it maps, and profiles it"
+)
 def test_an_agent_that_is_killed_while_it_profiles_leaves_no_helper_behind(
     tmp_path: Path, library: Path
 ) -> None:
@@ -176,7 +186,7 @@ def test_an_agent_that_is_killed_while_it_profiles_leaves_no_helper_behind(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(unwinder, signal.SIGKILL)
         wait_until(lambda: not marked(mark), "nothing else runs", GONE_S)
-        wait_until(lambda: not orphans(before), "the kernel has taken everything back", GONE_S)
+        assert_taken_back(before)
         assert state_of(observed.pid) in "RS"
         observed.stdin.close()
         assert observed.wait(20) == 0
@@ -193,11 +203,17 @@ pathlib.Path(sys.argv[1]).write_text("done")
 """
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """For a socket's path, of which the kernel takes 107 bytes: those of ``tmp_path`` may be too many."""
+    with tempfile.TemporaryDirectory(prefix="killed-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("source", ["uprobe", "inject"])
-def test_the_program_of_a_killed_run_lives_on(tmp_path: Path, source: str) -> None:
+def test_the_program_of_a_killed_run_lives_on(tmp_path: Path, temporary: Path, source: str) -> None:
     before = list_objects()
-    done, temporary, mark = tmp_path / "done", tmp_path / "temporary", uuid.uuid4().hex
-    temporary.mkdir()
+    done, mark = tmp_path / "done", uuid.uuid4().hex
     program = [sys.executable, "-c", LIVES_ON, str(done), "1.5"]
     command = ["run", f"--source={source}", "--export=file:/dev/null", "--", *program]
     with (tmp_path / "said").open("w+") as said:
@@ -208,7 +224,7 @@ def test_the_program_of_a_killed_run_lives_on(tmp_path: Path, source: str) -> No
         process.wait()
     wait_until(done.exists, "the program has come to its own end")
     wait_until(lambda: not marked(mark), "nothing else runs", GONE_S)
-    wait_until(lambda: not orphans(before), "the kernel has taken everything back", GONE_S)
+    assert_taken_back(before)
     assert list(temporary.iterdir()) == []
 
 

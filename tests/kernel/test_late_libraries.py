@@ -1,4 +1,4 @@
-"""A library that is opened while its process runs: caught at once, its blind window told, or closed by holding."""
+"""A library that is opened while its process runs: caught at once, its blind window reported, or closed by holding."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ from tests.kernel.observing import (
 )
 from tests.rig import fake_cudart_path, run_cuda_client, start_cuda_client
 
+pytestmark = pytest.mark.long
+
 Watcher = Callable[..., Watch]
 CAUGHT_WITHIN_NS = 100_000_000
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """A copy of the stand-in that nobody has looked at yet."""
+    """A copy of the fake that nobody has looked at yet."""
     path = tmp_path / "fresh" / "libcudart.so.12"
     path.parent.mkdir()
     shutil.copy(fake_cudart_path(), path)
@@ -83,7 +85,7 @@ def test_run_prepares_what_the_environment_leads_to(library: Path, tmp_path: Pat
     assert re.search(rf"probed +{re.escape(str(library))} \(\d+ functions\)", said.stderr), said.stderr
 
 
-def test_the_summary_tells_the_blind_window(library: Path, tmp_path: Path) -> None:
+def test_the_summary_reports_the_blind_window(library: Path, tmp_path: Path) -> None:
     traces = tmp_path / "traces.jsonl"
     program = (
         "import ctypes, sys, time; time.sleep(0.3); "
@@ -98,9 +100,11 @@ def test_the_summary_tells_the_blind_window(library: Path, tmp_path: Path) -> No
         check=True,
         timeout=60,
     )
-    told = re.search(r"probed +\S*fresh/libcudart\S* \(\d+ functions, blind for ([0-9.]+) ms", done.stderr)
-    assert told, done.stderr
-    print(f"blind for {told[1]} ms")
+    reported = re.search(
+        r"probed +\S*fresh/libcudart\S* \(\d+ functions, blind for ([0-9.]+) ms", done.stderr
+    )
+    assert reported, done.stderr
+    print(f"blind for {reported[1]} ms")
     assert cuda_calls(read_spans(traces))["cudaDeviceSynchronize"] == 31
 
 

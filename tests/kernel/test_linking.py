@@ -1,6 +1,6 @@
 """However CUDA gets into a program: every call is seen once, under its name, with its kernel's name.
 
-Each program (tests/fakes/programs) makes an exact number of calls; its runtime reaches the stand-in libcuda as
+Each program (tests/fakes/programs) makes an exact number of calls; its runtime reaches the fake libcuda as
 the real one does, so that a call recorded twice, or at the wrong level, shows.
 """
 
@@ -23,6 +23,8 @@ from tests.rig import (
     second_copy,
     start_program,
 )
+
+pytestmark = pytest.mark.long
 
 COUNTS: Final = ("--launches=23", "--mallocs=7", "--copies=11", "--sets=5", "--synchronizations=3")
 FULL_NAMES: Final = {
@@ -80,15 +82,15 @@ def named(said: ProgramTruth) -> dict[str, int]:
 @pytest.mark.parametrize("kind", PROGRAM_KINDS)
 def test_run_sees_every_call_and_names_every_kernel(kind: ProgramKind, tmp_path: Path) -> None:
     traces = tmp_path / "traces.jsonl"
-    told = run_program(
+    reported = run_program(
         kind,
         *options(kind),
         prefix=(OTELGPU, "run", *hold(kind), "--detail=all", "--quiet", f"--export=file:{traces}", "--"),
         ledger=tmp_path / "ledger.jsonl",
     )
     spans = read_spans(traces)
-    assert len(told) == (2 if kind == "fork_exec" else 1)
-    for said in told:
+    assert len(reported) == (2 if kind == "fork_exec" else 1)
+    for said in reported:
         assert calls_of(spans, said.pid) == expected(kind, said)
         if kind == "ctypes":  # it launches an address that is no function
             (unknown,) = kernels_of(spans, said.pid)
@@ -112,7 +114,7 @@ def test_attach_sees_every_call_of_a_program_that_already_runs(kind: ProgramKind
 
 
 @pytest.mark.parametrize("kind", ["graph"])
-def test_a_graph_launch_tells_how_many_nodes_it_stands_for(watching: Watch, kind: ProgramKind) -> None:
+def test_a_graph_launch_reports_how_many_nodes_it_stands_for(watching: Watch, kind: ProgramKind) -> None:
     with start_program(kind) as program:
         watching.observe(program.pid)
         (said,) = watching.during(program.finish)

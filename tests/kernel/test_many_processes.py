@@ -87,6 +87,7 @@ def most_rss(pid: int) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
+@pytest.mark.alone(reason="10,000 processes end at once: for seconds nobody else gets a processor")
 @pytest.mark.parametrize("command", ["attach", "agent"])
 def test_10000_processes_are_observed_exactly_and_within_bounds(
     crowd: Crowd, tmp_path: Path, command: str
@@ -124,8 +125,8 @@ def test_10000_processes_are_observed_exactly_and_within_bounds(
         calls.update(cuda_calls([span]))
     assert list(by_process.values()) == [{"cudaDeviceSynchronize": CALLS}] * CALLERS
     points = read_metrics(traces)["gpu.cuda.device.synchronize.calls"]
-    told = {point["resource"]["process.pid"]: int(point["asInt"]) for point in points}
-    assert {pid: told[pid] for pid in by_process} == dict.fromkeys(by_process, CALLS)
+    reported = {point["resource"]["process.pid"]: int(point["asInt"]) for point in points}
+    assert {pid: reported[pid] for pid in by_process} == dict.fromkeys(by_process, CALLS)
     if command == "agent":
         assert cuda_calls([s for s in spans if s["resource"].get("process.pid") == said.pid]) == probed(
             dict(said.calls)

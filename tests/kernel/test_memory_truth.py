@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from otelgpu.correlate.memory import MemoryLedger, ProcessMemory
-from otelgpu.families.cuda.decode import CudaDecoder
+from otelgpu.families.gpu.cuda.decode import CudaDecoder
+from otelgpu.families.gpu.memory.ledger import MemoryLedger, ProcessMemory
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import Memory
 from tests.kernel.observing import Watch

@@ -9,17 +9,19 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from otelgpu.discover.communicator_layouts import LISTED, MAGIC, layout_of_members
-from otelgpu.discover.communicators import known_layout
-from otelgpu.discover.elf_files import open_elf
-from otelgpu.families.nccl.decode import NcclDecoder
-from otelgpu.layout.dwarf import Member, struct_members
+from otelgpu.elf.dwarf import Member, struct_members
+from otelgpu.families.nccl.decode import communicators as communicators_in
+from otelgpu.families.nccl.discover.communicators import known_layout
+from otelgpu.families.nccl.discover.layouts import LISTED, MAGIC, layout_of_members
 from otelgpu.model.communicators import CommunicatorSeen
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import OperationKind, SequenceSource
+from otelgpu.processes.elf_files import open_elf
 from tests.kernel.observing import Watch
 from tests.rig.nccl_client import NcclClient
 from tests.rig.nccl_wheels import VERSIONS, nccl_library, parameters
+
+pytestmark = pytest.mark.long
 
 IMAGE: Final = 2 << 20
 INVALID_ARGUMENT: Final = 4
@@ -69,9 +71,8 @@ def calls(watch: Watch, tgid: int) -> list[np.void]:
 
 
 def seen(watch: Watch, tgid: int) -> list[CommunicatorSeen]:
-    decoder = NcclDecoder(watch.source.btf["nccl"])
     batches = [item for item in watch.inputs if isinstance(item, Batch)]
-    return [one for batch in batches for one in decoder.communicators(batch) if one.tgid == tgid]
+    return [one for batch in batches for one in communicators_in(batch) if one.tgid == tgid]
 
 
 def numbers(watch: Watch) -> dict[str, int]:
@@ -99,7 +100,7 @@ def arguments(name: str, given: Sequence[str], image: int, room: int, number: in
 
 
 def expected(name: str, given: dict[str, int | str]) -> dict[str, Any]:
-    """The slots of the record that tell of arguments."""
+    """The slots of the record that report of arguments."""
 
     def of(*names: str, otherwise: int = 0) -> int:
         return next((int(given[each]) for each in names if each in given), otherwise)
@@ -221,9 +222,9 @@ def test_a_group_is_one_operation_after_its_members(nccl: Watch, client: NcclCli
         client.call("ncclRecv", 1, 41, 9, 2, 0, 0x99)
 
     nccl.during(work)
-    told = [(int(r["head"]["kind"]), int(r["group"]), int(r["peer"])) for r in calls(nccl, client.pid)]
+    reported = [(int(r["head"]["kind"]), int(r["group"]), int(r["peer"])) for r in calls(nccl, client.pid)]
     point, group = OperationKind.POINT_TO_POINT, OperationKind.GROUP
-    assert told == [
+    assert reported == [
         *((point, 1, peer) for peer in range(3)),
         (group, 1, -1),
         (group, 2, -1),
@@ -282,7 +283,7 @@ def test_the_table_is_what_the_library_says_itself(members: dict[str, Member], v
 def test_the_real_library_and_the_programs_read_one_communicator(
     nccl: Watch, client: NcclClient, version: str, members: dict[str, Member]
 ) -> None:
-    """ncclCommGetAsyncError looks at both ends and at asyncResult: it tells an error, which is told."""
+    """ncclCommGetAsyncError looks at both ends and at asyncResult: it reports an error, which is reported."""
     layout = LISTED[version]
     image = client.map(IMAGE)
     client.ask("fill", image, 0, IMAGE)  # what nobody has touched cannot be read by a probe
@@ -301,8 +302,8 @@ def test_the_real_library_and_the_programs_read_one_communicator(
 
     assert nccl.during(work) == [0, 0, 0, INVALID_ARGUMENT, INVALID_ARGUMENT]
     assert client.read(answer, 4) == 6
-    told = seen(nccl, client.pid)
-    assert [(one.hash, one.rank, one.ranks, one.device, one.async_error) for one in told] == [
+    reported = seen(nccl, client.pid)
+    assert [(one.hash, one.rank, one.ranks, one.device, one.async_error) for one in reported] == [
         (0xFEEDFACE12345678, 5, 8, 3, 0),
         (0xFEEDFACE12345678, 5, 8, 3, 6),
     ]

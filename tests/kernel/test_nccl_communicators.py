@@ -1,4 +1,4 @@
-"""How communicators are found to be laid out, and read: images of each version's, handed out by a stand-in."""
+"""How communicators are found to be laid out, and read: images of each version's, handed out by a fake."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import pytest
 
-from otelgpu.discover.communicator_layouts import LISTED, MAGIC
-from otelgpu.discover.communicators import LibraryCopy, NcclLayouts
+from otelgpu.families.nccl.discover.communicators import LibraryCopy, NcclLayouts
+from otelgpu.families.nccl.discover.layouts import LISTED, MAGIC
 from otelgpu.model.communicators import CommunicatorSeen
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import SequenceSource
@@ -30,15 +30,15 @@ Built = Callable[..., Path]
 
 @pytest.fixture
 def build(tmp_path: Path) -> Built:
-    """Compile the stand-in as ``libnccl.so.2`` of its own build."""
+    """Compile the fake as ``libnccl.so.2`` of its own build."""
 
     def make(version: str | None, *options: str) -> Path:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}" / "libnccl.so.2"
         path.parent.mkdir()
-        told = [f'-DVERSION="{version}"'] if version else []
+        reported = [f'-DVERSION="{version}"'] if version else []
         # A number of its own: the same build is the same library, wherever it lies.
         own = f"-Wl,--build-id=0x{abs(hash((str(path), version, options))):016x}"
-        command = ["gcc", "-shared", "-fPIC", "-O1", *told, *options, own, "-o", path, SOURCE]
+        command = ["gcc", "-shared", "-fPIC", "-O1", *reported, *options, own, "-o", path, SOURCE]
         made = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert made.returncode == 0, made.stderr
         return path
@@ -94,7 +94,7 @@ def test_the_layout_of_an_unlisted_version_is_found_by_a_communicator_that_is_ma
             *(listed.hash_at, listed.rank_at, listed.ranks_at, listed.device_at, listed.end_at),
         )
         nccl.during(lambda: reduce(client, image))
-        # Told by its maker, then again with what could be read of it.
+        # Reported by its maker, then again with what could be read of it.
         assert [known(one) for one in seen(nccl, client.pid)] == [
             (0, RANK, RANKS, -1, True),
             (HASH, RANK, RANKS, DEVICE, True),
@@ -269,8 +269,8 @@ def test_an_address_that_comes_again_is_another_communicator(nccl: Watch, build:
             reduce(client, image)
 
         nccl.during(work)
-        told = [(one.hash, one.rank, one.created, one.ended) for one in seen(nccl, client.pid)]
-        assert told == [
+        reported = [(one.hash, one.rank, one.created, one.ended) for one in seen(nccl, client.pid)]
+        assert reported == [
             (HASH, RANK, True, False),
             (HASH, RANK, True, True),
             (HASH, RANK, False, False),
@@ -282,7 +282,7 @@ def test_an_address_that_comes_again_is_another_communicator(nccl: Watch, build:
         assert nccl.losses() == {}
 
 
-def test_communicators_made_in_a_group_are_told_at_its_end(nccl: Watch, build: Built) -> None:
+def test_communicators_made_in_a_group_are_reported_at_its_end(nccl: Watch, build: Built) -> None:
     version, library = "2.28.9", build("2.28.9")
     nccl.source.prepare_file(library)
     with NcclClient(library) as client:
@@ -301,11 +301,13 @@ def test_communicators_made_in_a_group_are_told_at_its_end(nccl: Watch, build: B
             client.call("ncclCommSplit", parent, -1, 0, out, 0)  # no part in it
 
         nccl.during(work)
-        told = [(one.address, one.parent, one.created, one.duration_ns > 0) for one in seen(nccl, client.pid)]
-        assert told == [(parent, 0, False, False), (image, parent, True, True)]
+        reported = [
+            (one.address, one.parent, one.created, one.duration_ns > 0) for one in seen(nccl, client.pid)
+        ]
+        assert reported == [(parent, 0, False, False), (image, parent, True, True)]
 
 
-def test_all_communicators_of_a_process_are_told_at_once(nccl: Watch, build: Built) -> None:
+def test_all_communicators_of_a_process_are_reported_at_once(nccl: Watch, build: Built) -> None:
     library = build("2.28.9")
     nccl.source.prepare_file(library)
     with NcclClient(library) as client:

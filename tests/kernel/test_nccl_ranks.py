@@ -1,4 +1,4 @@
-"""Many ranks on the stand-in NCCL: each of their calls is recorded as it was, and none is lost."""
+"""Many ranks on the fake NCCL: each of their calls is recorded as it was, and none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``otelgpu run`` around a job of ranks: a collective is one trace, in which its last rank is told."""
+"""``otelgpu run`` around a job of ranks: a collective is one trace, in which its last rank is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def observed(folder: Path, *options: str, version: NcclVersion = "2.28.9") -> tu
     return ranks.collectives(version), seen
 
 
-def told_by(truth: list[RankTruth]) -> dict[Key, set[int]]:
+def reported_by(truth: list[RankTruth]) -> dict[Key, set[int]]:
     """The ranks of each collective, as the program has it."""
     found: dict[Key, set[int]] = defaultdict(set)
     for rank in truth:
@@ -61,7 +61,7 @@ def test_a_collective_is_one_trace_with_a_span_of_each_rank(
 ) -> None:
     truth, seen = observed(tmp_path, "--ranks=8", "--communicators=3", *options, version=version)
     spans = read_spans(seen)
-    expected = {key: ranks for key, ranks in told_by(truth).items() if key[1] in COLLECTIVE_NAMES}
+    expected = {key: ranks for key, ranks in reported_by(truth).items() if key[1] in COLLECTIVE_NAMES}
     roots = {span["traceId"]: span for span in phase(spans, "collective")}
     assert len(roots) == len(phase(spans, "collective"))
     assert {key_of(span) for span in roots.values()} == set(expected)
@@ -88,7 +88,7 @@ def test_a_collective_is_one_trace_with_a_span_of_each_rank(
 COLLECTIVE_NAMES = {name.removeprefix("nccl") for name in FUNCTIONS[:COLLECTIVES]}
 
 
-def test_the_last_to_arrive_is_told(tmp_path: Path) -> None:
+def test_the_last_to_arrive_is_reported(tmp_path: Path) -> None:
     late = (f"--late-rank={LATE_RANK}", "--late-every=10", f"--late-us={LATE_S * 1e6:.0f}")
     options = ("--ranks=8", "--communicators=1", "--collectives=60", "--mixed=0", "--synchronize=1")
     truth, seen = observed(tmp_path, *options, *late)

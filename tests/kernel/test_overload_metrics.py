@@ -53,7 +53,7 @@ def test_calls_and_losses_in_the_metrics_make_up_the_calls(source: str, detail: 
 
 
 def test_calls_of_several_processes_that_end_meanwhile_make_up_the_calls(tmp_path: Path) -> None:
-    """Those counted in place of being recorded are told before their process is forgotten."""
+    """Those counted in place of being recorded are reported before their process is forgotten."""
     traces = tmp_path / "traces.jsonl"
     command = program_command("shared", "--launches=20011", "--mallocs=2003")
     options = (*SOURCES["uprobe"], "--families=cuda", f"--export=file:{traces}")

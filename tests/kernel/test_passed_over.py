@@ -14,7 +14,9 @@ TIMES = 23
 
 
 def test_each_time_a_program_is_passed_over_is_counted(tmp_path: Path) -> None:
-    loaded = load_family(compiled_image("nested", tmp_path), knobs={"asking": os.getpid()}, ring_bytes=4096)
+    loaded = load_family(
+        compiled_image("nested", tmp_path), constants={"asking": os.getpid()}, ring_bytes=4096
+    )
     try:
         attach_tracepoints(loaded)
         assert loaded.counters()["program_passed_over"] == 0

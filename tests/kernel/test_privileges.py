@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.kernel.capabilities import Capability, Held, held
 from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.privileges.capabilities import Capability, Held, held
 from otelgpu.kernel.trace_context_map import TraceContextMap, open_trace_contexts
 from tests.kernel.observing import OTELGPU, cuda_calls, read_spans, wait_until
 from tests.kernel.privileged import OTHER_USER
 from tests.rig import start_cuda_client
 
-pytestmark = pytest.mark.usefixtures("kernel")
+pytestmark = [pytest.mark.usefixtures("kernel"), pytest.mark.long]
 
 KEPT = {
     *(Capability.BPF, Capability.PERFMON, Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH),
@@ -95,14 +95,12 @@ def test_a_program_keeps_what_it_was_given_and_may_gain_more(source: str, place:
     gain = f"setpriv --reuid={OTHER_USER} --regid={OTHER_USER} --clear-groups --inh-caps=-all {privileged} -u"
     if subprocess.run(gain.split(), capture_output=True, text=True, check=False).stdout != "0\n":
         pytest.skip(f"a set-user-id program has no effect in {place} (nosuid?)")
-    told = place / "told"
-    program = (
-        f"{gain} > {told}.new; cat /proc/self/status > {place}/status; mv {told}.new {told}; exec sleep 20"
-    )
+    reported = place / "reported"
+    program = f"{gain} > {reported}.new; cat /proc/self/status > {place}/status; mv {reported}.new {reported}; sleep 20"
     arguments = (f"--source={source}", "--export=otlp:http://127.0.0.1:9", "--", "sh", "-c", program)
     with session("run", *arguments) as running:
-        wait_until(told.exists, "the program has run", 30)
-        assert told.read_text() == "0\n"
+        wait_until(reported.exists, "the program has run", 30)
+        assert reported.read_text() == "0\n"
         its = held(place)
         assert (its.permitted, its.bounding) == (held().permitted, held().bounding)
         assert not its.no_new_privileges

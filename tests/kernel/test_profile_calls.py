@@ -13,19 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from otelgpu import live
-from otelgpu.correlate.call_stacks import CallStacks
-from otelgpu.correlate.memory import MemoryLedger
-from otelgpu.discover.watchers import WatchSettings
-from otelgpu.families.cuda.decode import CudaDecoder
+from otelgpu.engine.call_stacks import CallStacks
+from otelgpu.families.gpu.cuda.decode import CudaDecoder
+from otelgpu.families.gpu.memory.ledger import MemoryLedger
 from otelgpu.families.nccl.decode import NcclDecoder
-from otelgpu.families.profile.decode import ProfileDecoder
+from otelgpu.families.profiles.decode import ProfileDecoder
 from otelgpu.kernel import libbpf
 from otelgpu.kernel.uprobe_links import UprobeLinks
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import Memory, OperationKind, Operations, concatenate
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.samples import SampleKind, Samples, StackNamed, concatenated
+from otelgpu.sources import live
 from tests.kernel.observing import OTELGPU, Watch
 from tests.kernel.test_verbs_capture import mapped_providers, wait_for
 from tests.rig import (
@@ -58,7 +57,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if tool := missing_compiler():
         pytest.skip(f"needs {tool}")
     made = tmp_path_factory.mktemp("stacks") / "program"
-    # Every function begins with a frame of its own: where no table is there yet, frame pointers tell all callers.
+    # Every function begins with a frame of its own: where no table is there yet, frame pointers report all callers.
     options = ("-O0", "-Wall", "-Wextra", "-Werror", "-fcf-protection=none", "-no-pie")
     subprocess.run(["gcc", *options, "-o", made, SOURCE], check=True)
     return made
@@ -150,7 +149,7 @@ def test_each_outermost_call_has_one_stack_with_its_caller_and_inner_calls_have_
     assert (samples["other"] >> np.uint64(32) == CUDA).all() and (samples["stack"] != 0).all()
 
 
-def test_without_return_probes_stacks_are_those_of_the_calls_that_are_told(
+def test_without_return_probes_stacks_are_those_of_the_calls_that_are_reported(
     taking: Taking, program: Path
 ) -> None:
     taken = taking(return_probes=False)
@@ -184,7 +183,7 @@ def test_only_calls_that_a_kind_needs_have_their_stacks_taken(
     apis = taken.watching.api_names()
     numbers = (taken.samples["other"] & np.uint64(0xFFFFFFFF)).tolist()
     assert Counter(apis[number] for number in numbers) == functions
-    assert len(taken.calls) == sum(CALLERS.values()), "operations are told as ever"
+    assert len(taken.calls) == sum(CALLERS.values()), "operations are reported as ever"
 
 
 def test_a_call_s_duration_does_not_hold_the_time_that_its_stack_took(taking: Taking, program: Path) -> None:
@@ -223,13 +222,13 @@ def test_memory_in_use_by_stack_adds_up_to_the_program_s_own_account_at_every_ch
         ledger.settle(now_ns)
         held = ledger.processes[program.pid].held_by_stack()
         by_place: Counter[tuple[int, str]] = Counter()
-        for (stack, device, memory), (size, _) in held.items():
+        for (stack, device, memory, _), (size, _) in held.items():
             assert stack, "each allocation has its stack"
             by_place[device, Memory(memory).name.lower()] += size
         not_held = ("imported", "address")  # another process's, and nothing
         truth = {at: live.bytes for at, live in checkpoint.live.items() if at[1] not in not_held}
         assert {at: size for at, size in by_place.items() if size and at[1] not in not_held} == truth
-        assert not truth or len({stack for stack, _, _ in held}) > 1
+        assert not truth or len({stack for stack, *_ in held}) > 1
         seen += 1
     assert (seen, program.close()) == (7, 0)
     assert not stacks.counters["stacks_beyond_memory"]
@@ -254,16 +253,18 @@ def test_each_nccl_call_that_is_recorded_has_its_stack_groups_by_their_begin(
     found, numbers = stacks.find(calls)
     assert len(calls) > 120 and found.all() and numbers.all()
     assert OperationKind.GROUP in calls["kind"] and OperationKind.COLLECTIVE in calls["kind"]
-    told = dict(zip(zip(samples["tid"], samples["time_ns"], strict=True), samples["other"], strict=True))
+    reported = dict(zip(zip(samples["tid"], samples["time_ns"], strict=True), samples["other"], strict=True))
     for call in calls:
-        assert told[call["tid"], call["start_ns"]] & np.uint64(0xFFFFFFFF) == call["api"]
+        assert reported[call["tid"], call["start_ns"]] & np.uint64(0xFFFFFFFF) == call["api"]
 
 
 def test_stacks_of_posts_stand_for_all_of_them(taking: Taking) -> None:
     if not (build_fakes() / "verbs" / "verbs_client").exists():
         pytest.skip("the headers of libibverbs are not installed (Debian: libibverbs-dev)")
-    settings = WatchSettings(rdma_budget=float("inf"))
-    taken = taking((ProfileKind.VERBS,), family="verbs", watching=settings, knobs={"stack_posts_every": 4})
+    settings = {"rdma_budget": float("inf")}
+    taken = taking(
+        (ProfileKind.VERBS,), family="verbs", of_families=settings, constants={"stack_posts_every": 4}
+    )
     watching = taken.watching
     with VerbsClient() as client:
         watching.observe(client.pid)
@@ -280,14 +281,14 @@ def test_stacks_of_posts_stand_for_all_of_them(taking: Taking) -> None:
 def read_totals(path: Path) -> dict[str, Counter[tuple[str, ...]]]:
     """Sample type → names of a stack, the leaf first → sum, of a file with OTLP profiles."""
     found: dict[str, Counter[tuple[str, ...]]] = {}
-    for told in filter(None, map(_profiles_of, path.read_text().splitlines())):
-        words, tables = told["dictionary"]["stringTable"], told["dictionary"]
+    for reported in filter(None, map(_profiles_of, path.read_text().splitlines())):
+        words, tables = reported["dictionary"]["stringTable"], reported["dictionary"]
         names = [words[int(each.get("nameStrindex", 0))] for each in tables["functionTable"]]
         frames = [
             tuple(names[int(line.get("functionIndex", 0))] for line in each.get("lines", ()))
             for each in tables["locationTable"]
         ]
-        scopes = [scope for each in told["resourceProfiles"] for scope in each["scopeProfiles"]]
+        scopes = [scope for each in reported["resourceProfiles"] for scope in each["scopeProfiles"]]
         for profile in (profile for scope in scopes for profile in scope["profiles"]):
             sums = found.setdefault(words[int(profile["sampleType"]["typeStrindex"])], Counter())
             for sample in profile["samples"]:
@@ -298,8 +299,8 @@ def read_totals(path: Path) -> dict[str, Counter[tuple[str, ...]]]:
 
 
 def _profiles_of(line: str) -> dict[str, Any] | None:
-    told: dict[str, Any] = json.loads(line)
-    return told if "resourceProfiles" in told else None
+    reported: dict[str, Any] = json.loads(line)
+    return reported if "resourceProfiles" in reported else None
 
 
 def _leaves(sums: Mapping[tuple[str, ...], int], kind: str) -> set[str]:
@@ -311,7 +312,7 @@ def _leaves(sums: Mapping[tuple[str, ...], int], kind: str) -> set[str]:
 def test_time_on_the_device_is_under_the_stack_of_the_launch_as_cupti_measured_it(tmp_path: Path) -> None:
     traces, calls = tmp_path / "traces.jsonl", 400
     command = ("run", "--source=inject", "--device-time", "--profiles=kernel", f"--export=file:{traces}")
-    told = run_cuda_client(
+    reported = run_cuda_client(
         prefix=(OTELGPU, *command, "--quiet", "--"),
         calls=calls,
         sleep_us=5000,
@@ -322,7 +323,7 @@ def test_time_on_the_device_is_under_the_stack_of_the_launch_as_cupti_measured_i
             "FAKE_CUDART_KERNEL_US": "300",
         },
     )
-    assert told.calls["cudaLaunchKernel"] == calls
+    assert reported.calls["cudaLaunchKernel"] == calls
     totals = read_totals(traces)
     assert sum(totals["kernel_launches"].values()) == calls
     on_device = totals["gpu_kernel_time"]

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.render.format import read_profiles
 from tests.kernel.observing import (
@@ -21,6 +23,8 @@ from tests.kernel.observing import (
 )
 from tests.rig.bpf_objects import held_by, list_objects
 from tests.rig.cgroup import in_cgroup, own_cgroup, remove_cgroup
+
+pytestmark = pytest.mark.long
 
 SPIN = """
 import sys, threading, time
@@ -77,7 +81,7 @@ def test_a_running_process_is_profiled_and_left_as_it_was(tmp_path: Path) -> Non
     assert "busy_function" in out.read_text()
 
 
-def test_what_ran_and_what_waited_are_told_by_python_function() -> None:
+def test_what_ran_and_what_waited_are_reported_by_python_function() -> None:
     with spinning() as process:
         done = run_otelgpu("profile", "-p", str(process.pid), "-t", "cpu,offcpu", "-d", "1.5")
     assert done.returncode == 0, done.stderr

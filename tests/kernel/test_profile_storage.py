@@ -19,7 +19,7 @@ WRITE = 1  # enum req_op
 REQUESTS, REQUEST_BYTES = 32, 64 << 10
 
 
-def test_a_checkpoint_is_told_with_its_file_its_bytes_and_its_time(
+def test_a_checkpoint_is_reported_with_its_file_its_bytes_and_its_time(
     watch: Callable[..., Watch], tmp_path: Path
 ) -> None:
     taken = profiled(watch, ProfileKind.FILE)
@@ -34,7 +34,7 @@ def test_a_checkpoint_is_told_with_its_file_its_bytes_and_its_time(
         assert len(taken.under(samples[samples["other"] == found["other"]], "saves")) == 1
 
 
-def test_calls_that_are_quicker_than_asked_for_are_not_told(
+def test_calls_that_are_quicker_than_asked_for_are_not_reported(
     watch: Callable[..., Watch], tmp_path: Path
 ) -> None:
     taken = profiled(watch, ProfileKind.FILE, file_slow_ms=60_000)
@@ -43,7 +43,7 @@ def test_calls_that_are_quicker_than_asked_for_are_not_told(
     assert not len(taken.samples)
 
 
-def test_each_request_is_told_with_its_device_its_bytes_and_its_time(
+def test_each_request_is_reported_with_its_device_its_bytes_and_its_time(
     watch: Callable[..., Watch], tmp_path: Path
 ) -> None:
     number = os.stat(tmp_path).st_dev

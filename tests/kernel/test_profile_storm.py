@@ -35,18 +35,18 @@ def test_a_storm_of_threads_and_processes_is_bounded_and_counted(
     assert times.mean() >= 2 or lost
     for kind in (SampleKind.CPU, SampleKind.SYSCALL):
         assert len(taken.of_kind(kind))
-    # No wait is longer than the program ran, and none is told of the time before it began.
+    # No wait is longer than the program ran, and none is reported of the time before it began.
     assert int(waits["value"].max()) < 60e9
 
-    # What lasted is told; what ended is not kept.
+    # What lasted is reported; what ended is not kept.
     for _ in range(2):
-        taken.tell()
+        taken.report()
     loaded = next(each for each in taken.watching.source._draining if each.family == "profile")
     alive = {int(name) for name in os.listdir("/proc") if name.isdigit()}
     owners = {int.from_bytes(key[:4], "little") for key in loaded.map("syscall_sums").list_keys()}
     assert owners <= alive
     assert loaded.map("block_requests").list_keys() == []
-    told = loaded.map("told_stacks")
-    assert len(told.list_keys()) <= told.max_entries
+    reported = loaded.map("reported_stacks")
+    assert len(reported.list_keys()) <= reported.max_entries
     assert taken.watching.total("profile", "thread_state_failed") == 0
     assert taken.watching.total("profile", "syscall_table_full") == 0

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otelgpu.families.profiles.syscall_names import syscall_name
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.samples import SampleKind, Samples
-from otelgpu.symbols.syscall_names import syscall_name
 from tests.kernel.observing import Watch
 from tests.kernel.profiled import Profiled, compiled, profiled
 
@@ -66,5 +66,5 @@ def test_sums_of_a_process_that_ended_are_not_kept(watch: Callable[..., Watch], 
 
     assert left()
     for _ in range(2):
-        taken.tell()
+        taken.report()
     assert left() == 0

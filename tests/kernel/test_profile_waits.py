@@ -37,7 +37,7 @@ def voluntary(samples: Samples) -> Samples:
 
 
 @pytest.mark.parametrize("function", ["sleeps", "takes_lock", "reads_pipe"])
-def test_each_wait_is_told_with_its_length_under_its_stack(waits: Profiled, function: str) -> None:
+def test_each_wait_is_reported_with_its_length_under_its_stack(waits: Profiled, function: str) -> None:
     ((calls, ns),) = waits.known[function]
     found = waits.under(waits.of_kind(SampleKind.OFF_CPU), function)
     long = voluntary(found)
@@ -72,21 +72,21 @@ def test_nobody_woke_a_thread_whose_time_was_up(waits: Profiled) -> None:
     assert not np.isin(wakers["time_ns"], long["time_ns"]).any()
 
 
-def test_a_wait_that_lasts_is_told_so_far_and_its_rest_when_it_ends(
+def test_a_wait_that_lasts_is_reported_so_far_and_its_rest_when_it_ends(
     watch: Callable[..., Watch], program: Path
 ) -> None:
     taken = profiled(watch, ProfileKind.OFFCPU)
-    told: list[int] = []
+    reported: list[int] = []
 
     def ask() -> None:
         for _ in range(2):
-            taken.tell()
+            taken.report()
             lasting = taken.under(taken.of_kind(SampleKind.OFF_CPU), "waits_for_ever")
-            told.append(len(lasting))
+            reported.append(len(lasting))
 
     taken.run([program, "forever"], also=ask)
     lasting = taken.under(taken.of_kind(SampleKind.OFF_CPU), "waits_for_ever")
-    assert told == [1, 2]
+    assert reported == [1, 2]
     assert len(lasting) == 3  # the rest came as the process ended
     ordered = np.sort(lasting, order="time_ns")
     ends = ordered["time_ns"] + ordered["duration_ns"]
@@ -95,7 +95,7 @@ def test_a_wait_that_lasts_is_told_so_far_and_its_rest_when_it_ends(
     assert not taken.watching.total("profile", "ring_full")
 
 
-def test_waits_that_are_shorter_than_asked_for_are_not_told(
+def test_waits_that_are_shorter_than_asked_for_are_not_reported(
     watch: Callable[..., Watch], program: Path
 ) -> None:
     taken = profiled(watch, ProfileKind.OFFCPU, off_cpu_least_us=25_000)

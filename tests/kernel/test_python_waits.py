@@ -24,14 +24,14 @@ def waits_of(watch: Callable[..., Watch], work: str) -> Profiled:
     return taken
 
 
-def test_tries_to_get_the_interpreter_are_one_wait_that_is_told_in_parts(
+def test_tries_to_get_the_interpreter_are_one_wait_that_is_reported_in_parts(
     watch: Callable[..., Watch],
 ) -> None:
     taken = waits_of(watch, "lock")
     waits = taken.under(taken.of_kind(SampleKind.OFF_CPU), "wants_the_interpreter")
     for name, ((_, ns),) in taken.known.items():
         mine = waits[waits["tid"] == int(name[1:])]
-        assert abs(int(mine["value"].sum()) - ns) < 0.1 * ns  # those below a millisecond are not told
+        assert abs(int(mine["value"].sum()) - ns) < 0.1 * ns  # those below a millisecond are not reported
         assert (mine["value"] <= mine["duration_ns"]).all()
     tried = waits[waits["state"] == ThreadState.INTERRUPTIBLE]
     joined = tried[tried["value"] < tried["duration_ns"]]  # between its parts it was on a CPU

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.discover.elf_files import open_elf
-from otelgpu.families.cuda.results import result_name
+from otelgpu.families.gpu.cuda.results import result_name
 from otelgpu.model.operations import DEVICE_KINDS
+from otelgpu.processes.elf_files import open_elf
 from tests.kernel.observing import OTELGPU, PROBED, Watch, cuda_calls, probed, read_spans
 from tests.rig import run_cuda_client, start_cuda_client
 from tools.cuda_calls import calls
@@ -52,8 +52,8 @@ def test_every_failing_call_arrives_with_its_code(watching: Watch, library: Path
             if status := int(record["status"]):
                 codes = seen.setdefault(names[int(record["api"])], {})
                 codes[status] = codes.get(status, 0) + 1
-    told = {call.symbol for call in calls() if call.symbol in PROBED and not call.entry_only}
-    assert seen == {name: codes for name, codes in said.failures.items() if name in told}
+    reported = {call.symbol for call in calls() if call.symbol in PROBED and not call.entry_only}
+    assert seen == {name: codes for name, codes in said.failures.items() if name in reported}
 
 
 def test_failing_calls_are_error_spans_named_by_their_code(library: Path, tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_failing_calls_are_error_spans_named_by_their_code(library: Path, tmp_pa
             continue
         failed = [s for s in spans if s["name"].split()[0] == function and s["status"].get("code") == 2]
         assert len(failed) == sum(codes.values())
-        told = {(s["status"]["message"], s["attributes"]["error.type"]) for s in failed}
-        assert told == {(result_name(function, code), result_name(function, code)) for code in codes}
+        reported = {(s["status"]["message"], s["attributes"]["error.type"]) for s in failed}
+        assert reported == {(result_name(function, code), result_name(function, code)) for code in codes}
     # Without a driver nothing but an error can come of an allocation.
     if not Path("/dev/nvidiactl").exists():
         assert said.failures["cudaMalloc"] == {35: CALLS}  # cudaErrorInsufficientDriver

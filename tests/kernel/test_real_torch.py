@@ -1,4 +1,4 @@
-"""PyTorch's own caching allocator, the real libc10.so and libc10_cuda.so, on the stand-in of the CUDA runtime.
+"""PyTorch's own caching allocator, the real libc10.so and libc10_cuda.so, on the fake of the CUDA runtime.
 
 Two accounts must agree that know nothing of each other: what PyTorch says that it reserved, and what otelgpu saw it
 take from the runtime.
@@ -7,6 +7,7 @@ take from the runtime.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from otelgpu.correlate.memory import MemoryLedger
-from otelgpu.families.cuda.decode import CudaDecoder
-from otelgpu.families.torch.decode import TorchDecoder
+from otelgpu.families.gpu.cuda.decode import CudaDecoder
+from otelgpu.families.gpu.memory.ledger import MemoryLedger
+from otelgpu.families.gpu.torch.decode import TorchDecoder
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import Memory
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
-from tests.kernel.observing import Watch
+from tests.kernel.observing import WAIT_S, Watch
 from tests.rig import build_fakes, missing_compiler
 from tests.rig.programs import SteppedProgram
 from tests.rig.torch_wheels import WITH_CUDA_12, torch_libraries
@@ -67,13 +68,13 @@ def program(version: str) -> Iterator[Callable[..., SteppedProgram]]:
 
     def start(**options: int) -> SteppedProgram:
         library = libraries / "libc10_cuda.so"
-        told = {**places(library), **options}
+        reported = {**places(library), **options}
         started.append(
             SteppedProgram(
                 [
                     str(build_fakes() / "torch" / "program_allocator"),
                     f"--library={library}",
-                    *(f"--{name}={number}" for name, number in told.items()),
+                    *(f"--{name}={number}" for name, number in reported.items()),
                 ],
                 {"LD_LIBRARY_PATH": f"{libraries}:{build_fakes() / 'torch'}:{build_fakes()}"},
             )
@@ -85,7 +86,7 @@ def program(version: str) -> Iterator[Callable[..., SteppedProgram]]:
         each.close()
 
 
-def test_what_pytorch_s_allocator_reports_is_told_and_what_it_reserved_is_what_the_driver_gave(
+def test_what_pytorch_s_allocator_reports_is_reported_and_what_it_reserved_is_what_the_driver_gave(
     watch: Callable[..., Watch], program: Callable[..., SteppedProgram], version: str
 ) -> None:
     profile = ProfileSettings(kinds=frozenset((ProfileKind.MEM,)))
@@ -98,7 +99,20 @@ def test_what_pytorch_s_allocator_reports_is_told_and_what_it_reserved_is_what_t
         """What the program says of its calls, what otelgpu of the allocator, and of what the driver gave."""
         line = watching.during(running.next_line)
         assert line is not None
-        watching.pump(0.2)
+        said = json.loads(line)
+
+        def reported_whole() -> bool:
+            """Levels come after the records of what they count, once per collection at most."""
+            level = last_level()
+            return (level.get("allocations"), level.get("frees"), level.get("refusals")) == (
+                len(said["made"]),
+                len(said["dropped"]),
+                said["refused"],
+            )
+
+        until = time.monotonic() + WAIT_S
+        while not reported_whole() and time.monotonic() < until:
+            watching.pump(0.05)
         for item in watching.inputs:
             if isinstance(item, Batch) and item.kind == "cuda_call":
                 cuda.add(CudaDecoder(watching.source.btf["cuda"]).decode(item))
@@ -108,9 +122,13 @@ def test_what_pytorch_s_allocator_reports_is_told_and_what_it_reserved_is_what_t
             for account in cuda.processes[running.pid].accounts.values()
             if account.memory == Memory.DEVICE
         )
+        return said, last_level(), given
+
+    def last_level() -> dict[str, int]:
+        """What otelgpu reported last of the allocator; nothing when that is nothing."""
         batches = [item for item in watching.inputs if isinstance(item, Batch) and item.family == "torch"]
-        level = [row for batch in batches for row in TorchDecoder().levels(batch)][-1]
-        return json.loads(line), {name: int(level[name]) for name in level.dtype.names}, given
+        levels = [row for batch in batches for row in TorchDecoder().levels(batch)]
+        return {name: int(levels[-1][name]) for name in levels[-1].dtype.names} if levels else {}
 
     said, level, before = step()
     records = watching.records("torch_memory")
@@ -132,7 +150,7 @@ def test_what_pytorch_s_allocator_reports_is_told_and_what_it_reserved_is_what_t
     assert {int(record["device"]) for record in records} == {0x0001}, "cuda:0"
 
     said, level, _ = step()
-    # Later ones look first for functions of the driver that the stand-in has not, and fail for want of those.
+    # Later ones look first for functions of the driver that the fake has not, and fail for want of those.
     assert said["refused"] == level["refusals"] == (version == "2.1.2")
 
     said, level, after = step()

@@ -1,4 +1,4 @@
-"""What a user is told when something is missing or refused: clear lines, no traceback, nothing half-way."""
+"""What a user is said when something is missing or refused: clear lines, no traceback, nothing half-way."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def unchecked(tmp_path_factory: pytest.TempPathFactory) -> Image:
     return compiled_image("unchecked", tmp_path_factory.mktemp("bpf"))
 
 
-def test_the_verifier_s_telling_lines_are_in_the_error(unchecked: Image) -> None:
+def test_the_verifier_s_reporting_lines_are_in_the_error(unchecked: Image) -> None:
     with pytest.raises(BpfError) as caught:
-        load_family(unchecked, knobs={}, ring_bytes=4096)
+        load_family(unchecked, constants={}, ring_bytes=4096)
     lines = str(caught.value).splitlines()
     assert "refused BPF object process" in lines[0]
     assert any("forgets_to_check" in line for line in lines)
@@ -107,7 +107,7 @@ def test_check_works_without_privileges() -> None:
     assert "CAP_BPF" in done.stdout
 
 
-def test_a_missing_libbpf_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_libbpf_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libbpf, "_NEEDED", "libbpf-that-is-not.so.1")
     with pytest.raises(BpfError) as caught:
         libbpf.Libbpf()
@@ -135,7 +135,7 @@ def test_a_missing_libbpf_ends_a_session_before_it_begins(tmp_path: Path) -> Non
     assert not mark.exists()
 
 
-def test_a_missing_object_is_told_with_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_object_is_reported_with_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from otelgpu.kernel.loader import read_image
 
     with pytest.raises(BpfError, match="make bpf"):
@@ -152,7 +152,7 @@ def test_a_missing_object_is_told_with_how_to_build_it(monkeypatch: pytest.Monke
         (("--config=/no/such/file.yaml",), "/no/such/file.yaml"),
     ],
 )
-def test_a_wrong_setting_is_told_before_anything_starts(
+def test_a_wrong_setting_is_reported_before_anything_starts(
     tmp_path: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     mark = tmp_path / "started"

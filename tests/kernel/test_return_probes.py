@@ -29,7 +29,7 @@ FILTERED = (
 )
 
 
-def test_the_trial_tells_what_a_filtered_process_would_meet() -> None:
+def test_the_trial_reports_what_a_filtered_process_would_meet() -> None:
     safe = features.return_probes_are_safe()
     version = features.kernel_version()
     if version < (6, 11):

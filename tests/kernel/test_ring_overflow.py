@@ -33,7 +33,7 @@ def test_what_was_recorded_and_what_was_lost_make_up_what_was_called(watch: Call
     assert watching.calls()["cudaMalloc"] == 101
 
 
-def test_a_session_with_a_tiny_ring_ends_and_tells_the_loss(tmp_path: Path) -> None:
+def test_a_session_with_a_tiny_ring_ends_and_reports_the_loss(tmp_path: Path) -> None:
     traces = tmp_path / "traces.jsonl"
     said = run_cuda_client(
         prefix=(OTELGPU, "run", "--ring-bytes=65536", "--families=cuda", f"--export=file:{traces}", "--"),
@@ -43,14 +43,14 @@ def test_a_session_with_a_tiny_ring_ends_and_tells_the_loss(tmp_path: Path) -> N
     )
     assert said.exit_code == 0
     assert said.calls["cudaMalloc"] == CALLS
-    told = re.search(r"records +(\d+) cuda\D", said.stderr)
-    assert told, said.stderr
+    reported = re.search(r"records +(\d+) cuda\D", said.stderr)
+    assert reported, said.stderr
     lost, counted = (
         int(found[1]) if (found := re.search(rf"cuda\.{reason} (\d+)", said.stderr)) else 0
         for reason in ("ring_full", "detail_shed")
     )
-    assert int(told[1]) + lost + counted == sum(probed(dict(said.calls)).values())
-    assert sum(cuda_calls(read_spans(traces)).values()) == int(told[1])
+    assert int(reported[1]) + lost + counted == sum(probed(dict(said.calls)).values())
+    assert sum(cuda_calls(read_spans(traces)).values()) == int(reported[1])
 
 
 @pytest.mark.parametrize("sessions", [True, False])

@@ -27,6 +27,8 @@ from tests.kernel.observing import (
 )
 from tests.rig import fake_cudart_path, run_cuda_client
 
+pytestmark = pytest.mark.long
+
 NOWHERE = "--export=file:/dev/null"
 
 
@@ -47,7 +49,7 @@ def test_the_exit_code_is_the_program_s_own(program: str, code: int) -> None:
         (".", 126, "Permission denied"),
     ],
 )
-def test_a_program_that_cannot_start_is_told_in_one_line(
+def test_a_program_that_cannot_start_is_reported_in_one_line(
     tmp_path: Path, program: str, code: int, words: str
 ) -> None:
     (tmp_path / "plain").write_text("#!/bin/sh\n")
@@ -95,16 +97,16 @@ def started(*command: str, **options: object) -> Iterator[subprocess.Popen[str]]
 PATIENT = """
 import ctypes, os, signal, sys, time
 library = ctypes.CDLL(sys.argv[1])
-told = []
-signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
-signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+reported = []
+signal.signal(signal.SIGINT, lambda number, frame: reported.append(number))
+signal.signal(signal.SIGTERM, lambda number, frame: reported.append(number))
 print(os.getpid(), flush=True)
-while not told:
+while not reported:
     time.sleep(0.01)
 time.sleep(0.5)
 for _ in range(13):
     library.cudaDeviceSynchronize()
-print(told, flush=True)
+print(reported, flush=True)
 sys.exit(5)
 """
 
@@ -208,7 +210,7 @@ def test_attach_ends_after_its_duration_and_detaches(tmp_path: Path) -> None:
     assert cuda_calls(read_spans(traces))["cudaDeviceSynchronize"] > 10
 
 
-def test_a_process_that_is_gone_is_told_in_one_line() -> None:
+def test_a_process_that_is_gone_is_reported_in_one_line() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     done = run_otelgpu("attach", NOWHERE, "-p", str(process.pid))

@@ -12,11 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.discover.processes import age_s
 from otelgpu.kernel.scope import Scope
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
+from otelgpu.processes.listing import age_s
 from tests.kernel.observing import OTELGPU, Watch, cuda_calls, probed, read_spans, wait_until
-from tests.rig import RigError, fake_cudart_path, run_cuda_client, start_cuda_client, start_llm_server
+from tests.rig import (
+    RigError,
+    fake_cudart_path,
+    own_suffix,
+    run_cuda_client,
+    start_cuda_client,
+    start_llm_server,
+)
 from tests.rig.cgroup import in_cgroup, own_cgroup
 
 Watcher = Callable[..., Watch]
@@ -165,7 +172,7 @@ def test_the_agent_finds_a_cgroup_s_late_library(cgroup: Path, tmp_path: Path) -
     assert cuda_calls(read_spans(traces))["cudaLaunchKernel"] == 61
 
 
-def test_a_folder_that_is_no_cgroup_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_cgroup_is_reported_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [OTELGPU, "agent", f"--cgroup={tmp_path}", "--export=file:/dev/null", "--duration=1"],
         capture_output=True,
@@ -178,6 +185,9 @@ def test_a_folder_that_is_no_cgroup_is_told_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.alone(
+    reason="observes every process of the machine: other tests' are slowed, and fill what it counts"
+)
 def test_the_agent_sees_everybody_but_itself(tmp_path: Path) -> None:
     traces = tmp_path / "traces.jsonl"
     command = [OTELGPU, "agent", f"--export=file:{traces}", "--detail=all"]
@@ -202,22 +212,33 @@ def test_the_agent_sees_everybody_but_itself(tmp_path: Path) -> None:
 
 def test_the_agent_admits_by_executable(tmp_path: Path) -> None:
     traces = tmp_path / "traces.jsonl"
-    command = [OTELGPU, "agent", "--executable=cuda_client_l*", f"--export=file:{traces}", "--detail=all"]
+    suffix = own_suffix()
+    command = [
+        OTELGPU,
+        "agent",
+        f"--executable=cuda_client_l*{suffix}",
+        f"--export=file:{traces}",
+        "--detail=all",
+    ]
     with ExitStack() as stack:
         admitted = stack.enter_context(
-            start_cuda_client(calls=79, late_ms=0, library=fake_cudart_path(), functions=("cudaMalloc",))
+            start_cuda_client(
+                calls=79, late_ms=0, library=fake_cudart_path(), functions=("cudaMalloc",), suffix=suffix
+            )
         )
-        other = stack.enter_context(start_cuda_client(calls=83))
+        other = stack.enter_context(start_cuda_client(calls=83, suffix=suffix))
         agent = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
         stack.callback(agent.kill)
         assert agent.stderr is not None
         assert "observing" in agent.stderr.readline()
         other.finish()
-        with start_cuda_client(late_ms=0, library=fake_cudart_path(), linger_ms=1500, calls=0) as opener:
+        with start_cuda_client(
+            late_ms=0, library=fake_cudart_path(), linger_ms=1500, calls=0, suffix=suffix
+        ) as opener:
             opener.finish()  # maps the library and stays until its probes are there
         admitted.finish()
         agent.terminate()
         agent.communicate(timeout=20)
     spans = read_spans(traces)
     assert cuda_calls(spans)["cudaMalloc"] == 79
-    assert {s["resource"]["process.executable.name"] for s in spans} == {"cuda_client_late"}
+    assert {s["resource"]["process.executable.name"] for s in spans} == {f"cuda_client_late{suffix}"}

@@ -19,13 +19,17 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kernel.observing import OTELGPU, held_programs, probed, read_metrics, read_spans, wait_until
-from tests.rig import start_cuda_client
+from tests.rig import own_suffix, start_cuda_client
 from tests.rig.cuda_client import CudaClient
 from tests.rig.ports import free_port
 from tests.rig.spans import cuda_calls
 
+pytestmark = pytest.mark.long
+
 CALLS = 9_973  # prime
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+CLIENT = f"cuda_client{own_suffix()}"
 
 
 class Agent:
@@ -36,7 +40,7 @@ class Agent:
         self.port = free_port()
         self.settings = {
             "families": ["cuda"],
-            "executables": ["cuda_client"],
+            "executables": [CLIENT],
             "health_address": self.port,
             "export": [f"file:{folder / 'out.jsonl'}"],
             "device_interval_ms": 0,
@@ -101,7 +105,7 @@ class Agent:
     @contextmanager
     def client(self, **options: Any) -> Iterator[CudaClient]:
         """A client that waits before its first call, until it is observed."""
-        with start_cuda_client(**options) as client:
+        with start_cuda_client(suffix=own_suffix(), **options) as client:
             wait_until(lambda: self.libraries_of(client.pid), "the client is observed", 30)
             yield client
 
@@ -128,13 +132,13 @@ def total(samples: Samples, name: str, **labels: str) -> float:
 
 
 def records(samples: Samples) -> float:
-    """Of calls; those that tell names of kernels are others."""
+    """Of calls; those that report names of kernels are others."""
     return total(samples, "otelgpu_records_total", otelgpu_record="cuda_call")
 
 
-def of_client(client: CudaClient, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def of_client(client: CudaClient, reported: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Its spans or data points among those of others."""
-    return [each for each in told if each["resource"].get("process.pid") == client.pid]
+    return [each for each in reported if each["resource"].get("process.pid") == client.pid]
 
 
 def test_health_and_metrics_of_a_working_agent(tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ def test_health_and_metrics_of_a_working_agent(tmp_path: Path) -> None:
     assert total(samples, "otelgpu_drain_duration_seconds_count") > 0
 
 
-def test_a_process_that_has_ended_is_told_no_more(tmp_path: Path) -> None:
+def test_a_process_that_has_ended_is_reported_no_more(tmp_path: Path) -> None:
     with agent(tmp_path) as observer:
         with observer.client(calls=23) as client:
             client.finish()
@@ -196,12 +200,12 @@ def test_reloads_under_load_lose_no_record_and_detach_nothing(tmp_path: Path) ->
     metrics = read_metrics(last)
     made = sum(probed(finished[0].calls).values())
     spans = {path: read_spans(path) for path in (first, second)}
-    told = sum(sum(cuda_calls(of_client(client, spans[path])).values()) for path in spans)
+    reported = sum(sum(cuda_calls(of_client(client, spans[path])).values()) for path in spans)
     counters = [metrics[name] for name in metrics if name.endswith(".calls")]
     counted = sum(int(point["asInt"]) for points in counters for point in of_client(client, points))
-    print(f"\n{reloads} reloads; {made} calls, {told} in spans, {counted} in metrics")
+    print(f"\n{reloads} reloads; {made} calls, {reported} in spans, {counted} in metrics")
     assert reloads >= 5
-    assert told == counted == made
+    assert reported == counted == made
     assert all(path.stat().st_size for path in spans)
     outcome = {"otelgpu_reload_outcome": "applied"}
     assert total(samples, "otelgpu_config_reloads_total", **outcome) >= reloads - 1  # a second old
@@ -224,8 +228,8 @@ def test_a_mistake_in_the_file_keeps_everything_as_it_was(tmp_path: Path) -> Non
 def test_a_running_process_comes_into_scope_and_leaves_it(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     with agent(tmp_path, executables=["nothing"], detail="all") as observer:
-        with start_cuda_client(calls=23) as client:
-            observer.reload(executables=["cuda_cl*"])
+        with start_cuda_client(calls=23, suffix=own_suffix()) as client:
+            observer.reload(executables=[CLIENT.replace("client", "cl*")])
             client.finish()
             seen = client
         with observer.client(calls=23) as client:
@@ -237,9 +241,9 @@ def test_a_running_process_comes_into_scope_and_leaves_it(tmp_path: Path) -> Non
     assert not of_client(unseen, spans)
 
 
-def test_without_a_file_a_hangup_is_told_and_ignored(tmp_path: Path) -> None:
+def test_without_a_file_a_hangup_is_reported_and_ignored(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [OTELGPU, "agent", "--families=cuda", "--executable=cuda_client", f"--export=file:{tmp_path / 'o'}"],
+        [OTELGPU, "agent", "--families=cuda", f"--executable={CLIENT}", f"--export=file:{tmp_path / 'o'}"],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -254,7 +258,7 @@ def test_without_a_file_a_hangup_is_told_and_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_destination_that_is_down_is_told_once(tmp_path: Path, form: str) -> None:
+def test_a_destination_that_is_down_is_reported_once(tmp_path: Path, form: str) -> None:
     settings = {
         "export": [f"otlp:http://127.0.0.1:{free_port()}"],
         "metric_interval_ms": 100,

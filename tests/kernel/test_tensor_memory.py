@@ -1,6 +1,6 @@
-"""What PyTorch's allocator gives to tensors, as otelgpu tells it, is what the program knows it gave.
+"""What PyTorch's allocator gives to tensors, as otelgpu says it, is what the program knows it gave.
 
-The program (tests/fakes/torch/tensors.c) reports to a stand-in libc10.so as PyTorch's allocator does to the real one
+The program (tests/fakes/torch/tensors.c) reports to a fake libc10.so as PyTorch's allocator does to the real one
 (tests/kernel/test_real_torch.py), keeps its own account, and stands still at each checkpoint.
 """
 
@@ -16,14 +16,9 @@ from typing import Any
 
 import pytest
 
-from otelgpu.families.profile.decode import ProfileDecoder
-from otelgpu.families.torch.decode import TorchDecoder
-from otelgpu.model.allocators import device_name
-from otelgpu.model.inputs import Batch
-from otelgpu.model.profiling import ProfileKind, ProfileSettings
-from otelgpu.model.samples import StackNamed
-from otelgpu.signals.profile_rows import ProfileRows
-from otelgpu.signals.profile_tensors import (
+from otelgpu.engine.profile_rows import ProfileRows
+from otelgpu.families.gpu.torch.decode import TorchDecoder
+from otelgpu.families.gpu.torch.profile_rows import (
     ALLOCATED,
     ALLOCATIONS,
     HOLD_NS,
@@ -31,7 +26,12 @@ from otelgpu.signals.profile_tensors import (
     IN_USE_ALLOCATIONS,
     TensorProfiles,
 )
-from otelgpu.signals.torch_operators import operator_of
+from otelgpu.families.profiles.decode import ProfileDecoder
+from otelgpu.families.profiles.torch_operators import operator_of
+from otelgpu.model.allocators import device_name
+from otelgpu.model.inputs import Batch
+from otelgpu.model.profiling import ProfileKind, ProfileSettings
+from otelgpu.model.samples import StackNamed
 from tests.kernel.observing import OTELGPU, Watch, read_metrics
 from tests.rig import missing_compiler
 from tests.rig.tensor_program import Sum, TensorCheckpoint, TensorProgram, read_checkpoint, tensor_command
@@ -49,7 +49,9 @@ class Tensors:
         self.watching = watching
         self.profiles = TensorProfiles()
         self.levels: dict[str, dict[str, int]] = {}  # by device
-        self.told: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)  # by sample type and who asked
+        self.reported: dict[str, Counter[tuple[str, str]]] = defaultdict(
+            Counter
+        )  # by sample type and who asked
         self._who: dict[int, tuple[str, str]] = {}
 
     def during(self, work: Callable[[], Any]) -> Any:
@@ -73,7 +75,7 @@ class Tensors:
                     self.levels[device_name(numbers.pop("device"))] = numbers
         self.watching.inputs.clear()
         for rows in self.profiles.take(now_ns + HOLD_NS, final=final):
-            self.told[rows.sample_type.type] += self._by_caller(rows)
+            self.reported[rows.sample_type.type] += self._by_caller(rows)
 
     def held(self) -> dict[str, Counter[tuple[str, str]]]:
         return {
@@ -136,8 +138,8 @@ def test_memory_in_use_by_stack_equals_the_program_s_own_account_at_every_checkp
         held = tensors.held()
         assert held[IN_USE.type] == sizes(checkpoint.in_use), f"checkpoint {seen + 1}"
         assert held[IN_USE_ALLOCATIONS.type] == counts(checkpoint.in_use)
-        assert tensors.told[ALLOCATED.type] == sizes(checkpoint.given)
-        assert tensors.told[ALLOCATIONS.type] == counts(checkpoint.given)
+        assert tensors.reported[ALLOCATED.type] == sizes(checkpoint.given)
+        assert tensors.reported[ALLOCATIONS.type] == counts(checkpoint.given)
         seen += 1
     assert seen >= 5 and running.close() == 0
     assert not tensors.losses
@@ -167,7 +169,7 @@ def test_totals_equal_the_allocator_s_at_every_checkpoint_without_any_profile(
         if began is None:
             began = ({device: dict(level) for device, level in tensors.levels.items()}, checkpoint)
     assert began is not None and running.close() == 0
-    assert not watching.records("torch_memory"), "without a profile nothing is told one by one"
+    assert not watching.records("torch_memory"), "without a profile nothing is reported one by one"
 
 
 def test_nonsense_changes_nothing_and_is_counted(
@@ -217,15 +219,15 @@ def samples_of(path: Path) -> dict[str, Counter[tuple[str, str]]]:
     """Sample type → (operator, node) → sum, of a file with OTLP profiles: of levels, those of the last interval."""
     found: dict[str, Counter[tuple[str, str]]] = {}
     for line in path.read_text().splitlines():
-        told = json.loads(line)
-        if "resourceProfiles" not in told:
+        reported = json.loads(line)
+        if "resourceProfiles" not in reported:
             continue
-        words, tables = told["dictionary"]["stringTable"], told["dictionary"]
+        words, tables = reported["dictionary"]["stringTable"], reported["dictionary"]
         attributes = [
             (words[int(each.get("keyStrindex", 0))], each.get("value", {}).get("stringValue", ""))
             for each in tables["attributeTable"]
         ]
-        for resource in told["resourceProfiles"]:
+        for resource in reported["resourceProfiles"]:
             for profile in (each for scope in resource["scopeProfiles"] for each in scope["profiles"]):
                 name = words[int(profile["sampleType"]["typeStrindex"])]
                 sums = found.setdefault(name, Counter())
@@ -239,27 +241,27 @@ def samples_of(path: Path) -> dict[str, Counter[tuple[str, str]]]:
     return found
 
 
-def test_a_profile_of_memory_tells_what_tensors_were_given_and_what_they_hold_at_its_end(
+def test_a_profile_of_memory_reports_what_tensors_were_given_and_what_they_hold_at_its_end(
     tmp_path: Path, program: Callable[..., TensorProgram]
 ) -> None:
-    told, running = tmp_path / "told.jsonl", program(operations=1009, checkpoint=500)
-    command = [OTELGPU, "profile", "-t", "mem", "-d", "4", "--quiet", f"--export=file:{told}"]
+    reported, running = tmp_path / "reported.jsonl", program(operations=1009, checkpoint=500)
+    command = [OTELGPU, "profile", "-t", "mem", "-d", "4", "--quiet", f"--export=file:{reported}"]
     with subprocess.Popen([*command, "-p", str(running.pid)], stderr=subprocess.PIPE, text=True) as profiling:
         assert profiling.stderr is not None
         assert "profiling process" in profiling.stderr.readline()
         line = running.next_line()
         assert profiling.wait(60) == 0
     assert line is not None
-    found, truth = samples_of(told), read_checkpoint(line)
+    found, truth = samples_of(reported), read_checkpoint(line)
     assert found[IN_USE.type] == sizes(truth.in_use)
     assert found[IN_USE_ALLOCATIONS.type] == counts(truth.in_use)
     assert found[ALLOCATED.type] == sizes(truth.given)
     assert found[ALLOCATIONS.type] == counts(truth.given)
 
 
-def test_metrics_tell_the_allocator_s_totals(tmp_path: Path) -> None:
-    told = tmp_path / "told.jsonl"
-    command = [OTELGPU, "run", "--families=cuda,torch", "--quiet", f"--export=file:{told}", "--"]
+def test_metrics_report_the_allocator_s_totals(tmp_path: Path) -> None:
+    reported = tmp_path / "reported.jsonl"
+    command = [OTELGPU, "run", "--families=cuda,torch", "--quiet", f"--export=file:{reported}", "--"]
     done = subprocess.run(
         [*command, *tensor_command(operations=3001, checkpoint=1000, devices=1)],
         capture_output=True,
@@ -269,7 +271,7 @@ def test_metrics_tell_the_allocator_s_totals(tmp_path: Path) -> None:
     )
     truth = read_checkpoint(done.stdout.splitlines()[-1]).devices["cuda:0"]
     found: dict[str, int] = {}
-    for name, points in read_metrics(told).items():
+    for name, points in read_metrics(reported).items():
         if name.startswith("torch."):
             (point,) = points
             assert point["attributes"] == {"torch.device": "cuda:0"}

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 from otelgpu.kernel.trace_context_map import TraceContextMap
+from otelgpu.model.context_sources import ContextSource
 from tests.kernel.observing import Watch, wait_until
 from tests.rig import fake_cudart_path
 
 DATA = Path(__file__).parent / "data"
-NONE, THREAD_CONTEXT, OBI = 0, 1, 2  # enum context_source, as bpf/lib/record.h has it
+NONE, THREAD_CONTEXT, OBI = ContextSource.NONE, ContextSource.THREAD_CONTEXT, ContextSource.OBI
 CALLS = 101
 
 
@@ -244,7 +245,7 @@ def test_a_pointer_into_nothing_is_counted_and_is_no_context(watching: Watch, tm
     assert watching.total("cuda", "context_unreadable") == 7
 
 
-def test_obi_tells_what_the_process_itself_does_not(watch: Callable[..., Watch], tmp_path: Path) -> None:
+def test_obi_reports_what_the_process_itself_does_not(watch: Callable[..., Watch], tmp_path: Path) -> None:
     trace_id, span_id = bytes(range(1, 17)), bytes(range(1, 9))
     with TraceContextMap() as contexts:
         watching = watch()

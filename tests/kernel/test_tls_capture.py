@@ -6,13 +6,14 @@ import os
 import shutil
 import ssl  # noqa: F401 (maps libssl)
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from otelgpu.discover.libraries import library_stem
-from otelgpu.discover.maps import executable_mappings
+from otelgpu.processes.libraries import library_stem
+from otelgpu.processes.maps import executable_mappings
 from tests.kernel.conversing import (
     CLIENT,
     READ,
@@ -25,7 +26,7 @@ from tests.kernel.conversing import (
     talker,
 )
 from tests.kernel.observing import Watch
-from tests.rig import ROOT
+from tests.rig import ROOT, missing_compiler
 from tests.rig.certificates import make_certificate
 from tests.rig.conversations import REQUEST, RESPONSE
 
@@ -200,3 +201,26 @@ def test_a_copy_that_a_wheel_brings(certificate: Path, tmp_path: Path) -> None:
         client, server = sessions(watch)
         assert watch.placement(copy).symbols
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == REQUEST
+
+
+@pytest.mark.parametrize("sessions", [True, False], ids=["sessions", "pairs"])
+def test_a_call_inside_one_on_the_same_session_is_part_of_it_and_one_on_another_is_not(
+    watch: Callable[..., Watch], tmp_path: Path, sessions: bool
+) -> None:
+    if tool := missing_compiler():
+        pytest.skip(f"needs {tool}")
+    program = tmp_path / "program"
+    source = Path(__file__).parent / "data" / "tls_nesting.c"
+    options = ("-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-fno-optimize-sibling-calls")
+    subprocess.run(["gcc", *options, "-o", program, source], check=True)
+    watching = watch(families=("http",), sessions=sessions)
+    process = subprocess.Popen([program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None and process.stderr.readline() == "ready\n"
+    watching.observe(process.pid)
+    watching.during(lambda: process.communicate("\n", timeout=30))
+    assert process.returncode == 0
+
+    read = Counter(each.bytes_of(READ) for each in conversations(watching).values())
+    text = "GET /%s HTTP/1.1\r\nHost: here\r\n\r\n"
+    assert read == {(text % "nested").encode(): 14, (text % "carried").encode(): 7}
+    assert watching.losses() == {}

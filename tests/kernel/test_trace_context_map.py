@@ -151,7 +151,7 @@ def test_no_more_threads_are_remembered_than_the_map_holds(
     with TraceContextMap(path) as contexts:
         for tid in range(1, 31):
             assert contexts.put(1, tid, TRACE, SPAN)
-        assert len(contexts._told) == 8
+        assert len(contexts._reported) == 8
         assert dump(path).keys() <= {(1, tid) for tid in range(23, 31)}
 
 

@@ -1,4 +1,4 @@
-"""What devices did in steps of training, from CUPTI in the ranks: it is what the stand-in device did.
+"""What devices did in steps of training, from CUPTI in the ranks: it is what the fake device did.
 
 Calls and device time come from the in-process source, collectives from probes. The device runs each kernel for as long
 as it is told to, copies at a set rate, and a collective from when all ranks have reached it; so what a step took on it
@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from tests.kernel.observing import OTELGPU, Span, read_metrics, read_spans
-from tests.kernel.test_training_steps import LEAST, Told, in_the_log
+from tests.kernel.test_training_steps import LEAST, Reported, in_the_log
 from tests.rig.ranks import TrainingTruth, run_ranks
 
 KERNEL_US: Final = 200
@@ -24,7 +24,7 @@ PARTS: Final = ("compute_ns", "exposed_communication_ns", "copy_ns", "idle_ns")
 DEVICE: Final = "otelgpu.step.device."
 
 
-def observed(tmp_path: Path, *options: str, **environment: str) -> Told:
+def observed(tmp_path: Path, *options: str, **environment: str) -> Reported:
     traces, truth = tmp_path / "traces.jsonl", tmp_path / "truth"
     truth.mkdir()
     offset_ns = min(time.time_ns() - time.monotonic_ns() for _ in range(9))
@@ -45,7 +45,7 @@ def observed(tmp_path: Path, *options: str, **environment: str) -> Told:
             *(f"--export=file:{traces}", "--"),
         ),
     )
-    return Told(read_spans(traces), ranks.training(), offset_ns, read_metrics(traces))
+    return Reported(read_spans(traces), ranks.training(), offset_ns, read_metrics(traces))
 
 
 def parts_of(step: Span) -> dict[str, int]:
@@ -57,8 +57,8 @@ def parts_of(step: Span) -> dict[str, int]:
     }
 
 
-def check(told: Told, rank: TrainingTruth, steps: Sequence[Span]) -> None:
-    """Of steps that tell of the device. Few may have bounds of no step: a thread of a loaded machine may be stopped
+def check(reported: Reported, rank: TrainingTruth, steps: Sequence[Span]) -> None:
+    """Of steps that report of the device. Few may have bounds of no step: a thread of a loaded machine may be stopped
     between a call's return and its record for longer than records are waited for.
     """
     known = 0
@@ -66,7 +66,7 @@ def check(told: Told, rank: TrainingTruth, steps: Sequence[Span]) -> None:
         parts = parts_of(step)
         assert sum(parts[part] for part in PARTS) == step["end"] - step["start"]
         try:
-            truth = rank.steps[in_the_log(step, rank, told.offset_ns)]
+            truth = rank.steps[in_the_log(step, rank, reported.offset_ns)]
         except AssertionError:
             continue
         known += 1
@@ -78,7 +78,7 @@ def check(told: Told, rank: TrainingTruth, steps: Sequence[Span]) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def whole(kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Reported:
     """The budget is large, so that all is measured; the data of rank 1 comes late."""
     return observed(
         tmp_path_factory.mktemp("whole"),
@@ -87,16 +87,16 @@ def whole(kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Told:
     )
 
 
-def test_device_parts_are_what_the_device_did(whole: Told) -> None:
+def test_device_parts_are_what_the_device_did(whole: Reported) -> None:
     for rank in whole.truth:
         steps = whole.steps(rank)
         assert len(steps) >= LEAST
-        told = [step for step in steps[:-1] if parts_of(step)]
-        assert len(told) >= len(steps) * 0.9, whole.metrics.get("otelgpu.losses")
-        check(whole, rank, told)
+        reported = [step for step in steps[:-1] if parts_of(step)]
+        assert len(reported) >= len(steps) * 0.9, whole.metrics.get("otelgpu.losses")
+        check(whole, rank, reported)
 
 
-def test_who_waits_for_a_late_device_has_communication_exposed(whole: Told) -> None:
+def test_who_waits_for_a_late_device_has_communication_exposed(whole: Reported) -> None:
     """The kernels of the collectives wait on the device for those of the other rank."""
 
     def median(rank: TrainingTruth) -> int:
@@ -107,7 +107,7 @@ def test_who_waits_for_a_late_device_has_communication_exposed(whole: Told) -> N
     assert median(on_time) > median(late) + LATE_US * 1000 // 2
 
 
-def test_the_metrics_are_the_sums_of_the_steps(whole: Told) -> None:
+def test_the_metrics_are_the_sums_of_the_steps(whole: Reported) -> None:
     found: dict[str, int] = {}
     for point in whole.metrics["otelgpu.training.step.device.time"]:
         part = point["attributes"]["otelgpu.step.part"]
@@ -118,12 +118,12 @@ def test_the_metrics_are_the_sums_of_the_steps(whole: Told) -> None:
 
 def test_steps_between_slices_have_no_parts_and_no_part_of_them(kernel: None, tmp_path: Path) -> None:
     """The budget is short of what is done in half of the time."""
-    told = observed(tmp_path, OTELGPU_INJECT_CUPTI_RATE="1000")
+    reported = observed(tmp_path, OTELGPU_INJECT_CUPTI_RATE="1000")
     counts: dict[bool, int] = {True: 0, False: 0}
-    for rank in told.truth:
-        steps = told.steps(rank)
+    for rank in reported.truth:
+        steps = reported.steps(rank)
         with_parts = [step for step in steps if parts_of(step)]
-        check(told, rank, with_parts)
+        check(reported, rank, with_parts)
         counts[True] += len(with_parts)
         counts[False] += len(steps) - len(with_parts)
     assert min(counts.values()) > 10

@@ -24,13 +24,13 @@ CLOCKS_NS: Final = 200_000
 
 STEPS: Final = 300
 LEAST: Final = 30
-"""Steps that must be told: those of the first second or so are not, and a slow machine takes longer to see it."""
+"""Steps that must be reported: those of the first second or so are not, and a slow machine takes longer to see it."""
 
 PARTS: Final = ("call_ns", "upload_ns", "wait_ns", "file_ns", "input_gap_ns", "host_gap_ns")
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """What was exported, and what the ranks say."""
 
     spans: Sequence[Span]
@@ -48,7 +48,7 @@ class Told:
         return sorted(mine, key=lambda span: int(span["start"]))
 
 
-def observed(tmp_path: Path, *options: str) -> Told:
+def observed(tmp_path: Path, *options: str) -> Reported:
     traces, truth = tmp_path / "traces.jsonl", tmp_path / "truth"
     truth.mkdir()
     offset_ns = min(time.time_ns() - time.monotonic_ns() for _ in range(9))
@@ -60,11 +60,11 @@ def observed(tmp_path: Path, *options: str) -> Told:
         truth=truth,
         prefix=(OTELGPU, "run", f"--export=file:{traces}", "--"),
     )
-    return Told(read_spans(traces), ranks.training(), offset_ns, read_metrics(traces))
+    return Reported(read_spans(traces), ranks.training(), offset_ns, read_metrics(traces))
 
 
 @pytest.fixture(scope="module")
-def plain(kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def plain(kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Reported:
     """Two ranks; the data of the second comes late."""
     folder = tmp_path_factory.mktemp("plain")
     return observed(folder, "--ranks=2", "--late-rank=1", "--late-us=3000", "--late=data")
@@ -83,7 +83,7 @@ def in_the_log(step: Span, rank: TrainingTruth, offset_ns: int) -> int:
     return place
 
 
-def test_every_step_is_in_the_log(plain: Told) -> None:
+def test_every_step_is_in_the_log(plain: Reported) -> None:
     for rank in plain.truth:
         steps = plain.steps(rank)
         assert len(steps) >= LEAST
@@ -93,22 +93,22 @@ def test_every_step_is_in_the_log(plain: Told) -> None:
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
-def test_what_a_step_did_is_what_the_log_says(plain: Told) -> None:
+def test_what_a_step_did_is_what_the_log_says(plain: Reported) -> None:
     for rank in plain.truth:
         for step in plain.steps(rank)[:-1]:
             truth = rank.steps[in_the_log(step, rank, plain.offset_ns)]
-            told = {key.removeprefix("otelgpu.step."): value for key, value in step["attributes"].items()}
-            assert told["boundary"] == "upload"
-            assert told["collectives"] == truth["collectives"]
-            assert told["uploaded_bytes"] == truth["copied_bytes"]
+            reported = {key.removeprefix("otelgpu.step."): value for key, value in step["attributes"].items()}
+            assert reported["boundary"] == "upload"
+            assert reported["collectives"] == truth["collectives"]
+            assert reported["uploaded_bytes"] == truth["copied_bytes"]
             # The library launches a kernel of its own for each collective.
-            assert told["launches"] == truth["launches"] + truth["collectives"]
-            assert sum(told[part] for part in PARTS) == step["end"] - step["start"]
-            assert told["input_gap_ns"] >= truth["load_ns"]
-            assert told["wait_ns"] <= truth["wait_ns"]
+            assert reported["launches"] == truth["launches"] + truth["collectives"]
+            assert sum(reported[part] for part in PARTS) == step["end"] - step["start"]
+            assert reported["input_gap_ns"] >= truth["load_ns"]
+            assert reported["wait_ns"] <= truth["wait_ns"]
 
 
-def test_a_rank_whose_data_is_late_is_seen_by_its_parts(plain: Told) -> None:
+def test_a_rank_whose_data_is_late_is_seen_by_its_parts(plain: Reported) -> None:
     on_time, late = (plain.steps(rank) for rank in plain.truth)
 
     def median(steps: list[Span], part: str) -> float:
@@ -119,7 +119,7 @@ def test_a_rank_whose_data_is_late_is_seen_by_its_parts(plain: Told) -> None:
     assert median(on_time, "wait_ns") > median(late, "wait_ns") + 1_000_000
 
 
-def test_the_calls_of_a_step_are_under_it(plain: Told) -> None:
+def test_the_calls_of_a_step_are_under_it(plain: Reported) -> None:
     rank = plain.truth[0]
     steps = {step["spanId"]: step for step in plain.steps(rank)}
     calls = [span for span in plain.spans if span.get("parentSpanId") in steps]
@@ -131,7 +131,7 @@ def test_the_calls_of_a_step_are_under_it(plain: Told) -> None:
         assert call["traceId"] == step["traceId"]
 
 
-def test_the_metrics_are_the_sums_of_the_steps(plain: Told) -> None:
+def test_the_metrics_are_the_sums_of_the_steps(plain: Reported) -> None:
     steps = [step for rank in plain.truth for step in plain.steps(rank)]
     (name,) = {name for name in plain.metrics if name == "otelgpu.training.step.duration"}
     assert sum(int(point["count"]) for point in plain.metrics[name]) == len(steps)
@@ -140,12 +140,12 @@ def test_the_metrics_are_the_sums_of_the_steps(plain: Told) -> None:
 
 
 def test_micro_batches_are_no_steps_and_evaluations_are_in_none(kernel: None, tmp_path: Path) -> None:
-    told = observed(tmp_path, "--ranks=2", "--accumulate=2", "--evaluate=25")
-    for rank in told.truth:
-        steps = told.steps(rank)
+    reported = observed(tmp_path, "--ranks=2", "--accumulate=2", "--evaluate=25")
+    for rank in reported.truth:
+        steps = reported.steps(rank)
         assert len(steps) >= LEAST // 2
         for step in steps[:-1]:
-            in_the_log(step, rank, told.offset_ns)
+            in_the_log(step, rank, reported.offset_ns)
         gaps = [after["start"] - before["end"] for before, after in pairwise(steps)]
         assert sum(gap > 0 for gap in gaps) <= len(rank.evaluations)
 
@@ -156,18 +156,18 @@ def test_files_that_a_step_reads_and_writes_are_its_own(
     monkeypatch.setenv("OTELGPU_FILE_SLOW_MS", "0")
     data = tmp_path / "shard-0001.tar"
     data.write_bytes(bytes(3 << 20))
-    told = observed(
+    reported = observed(
         tmp_path,
         *("--ranks=2", f"--data={data}", "--batch-bytes=1048576", "--load-us=200"),
         *(f"--checkpoint={tmp_path / 'weights.pt'}", "--checkpoint-every=5"),
     )
     saved, in_calls, seen = 0, 0.0, 0
-    for rank in told.truth:
-        steps = told.steps(rank)[:-1]
+    for rank in reported.truth:
+        steps = reported.steps(rank)[:-1]
         assert len(steps) >= LEAST
         seen += len(steps)
         for step in steps:
-            truth = rank.steps[in_the_log(step, rank, told.offset_ns)]
+            truth = rank.steps[in_the_log(step, rank, reported.offset_ns)]
             found = {key.removeprefix("otelgpu.step."): value for key, value in step["attributes"].items()}
             assert (found["files"], found["file_bytes"]) == (truth["files"], truth["file_bytes"])
             assert 0 < found["file_ns"] <= truth["file_ns"]
@@ -180,7 +180,7 @@ def test_files_that_a_step_reads_and_writes_are_its_own(
                 assert found["slowest_file"] == data.name
     assert saved >= LEAST // 5
     assert in_calls > seen / 5  # the truth has the traps of the calls in it
-    by_part = told.metrics["otelgpu.training.step.time"]
+    by_part = reported.metrics["otelgpu.training.step.time"]
     assert sum(int(p["asInt"]) for p in by_part if p["attributes"]["otelgpu.step.part"] == "file") > 0
-    calls = told.metrics["otelgpu.file.call.duration"]
+    calls = reported.metrics["otelgpu.file.call.duration"]
     assert {point["attributes"]["otelgpu.file.operation"] for point in calls} == {"read", "write", "sync"}

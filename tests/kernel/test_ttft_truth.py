@@ -54,11 +54,11 @@ def on_the_wire(exchanges: Iterable[PacketExchange]) -> dict[str, Latency]:
 
 def by_spans(spans: Iterable[Span]) -> dict[str, Latency]:
     return {
-        told["gen_ai.response.id"]: Latency(
-            told["gen_ai.latency.time_to_first_token"], told["otelgpu.gen_ai.time_per_output_token"]
+        reported["gen_ai.response.id"]: Latency(
+            reported["gen_ai.latency.time_to_first_token"], reported["otelgpu.gen_ai.time_per_output_token"]
         )
-        for told in (span["attributes"] for span in spans)
-        if "gen_ai.response.id" in told
+        for reported in (span["attributes"] for span in spans)
+        if "gen_ai.response.id" in reported
     }
 
 

@@ -18,15 +18,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from otelgpu.discover.maps import executable_mappings
-from otelgpu.discover.unwind_tables import DAMAGED, NO_TABLE, TABLES_FULL, UnwindTables, read_vdso
+from otelgpu.elf.eh_frame import find_frames
+from otelgpu.elf.image import ElfImage
+from otelgpu.families.profiles.discover.programs import attach_profiling, constants, wanted
+from otelgpu.families.profiles.discover.unwind_tables import (
+    DAMAGED,
+    NO_TABLE,
+    TABLES_FULL,
+    UnwindTables,
+    read_vdso,
+)
 from otelgpu.kernel.libbpf import detach_all
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 from otelgpu.kernel.perf_events import attach_clocks
-from otelgpu.kernel.profiling import attach_profiling, knobs, wanted
-from otelgpu.layout.eh_frame import find_frames
-from otelgpu.layout.elf import ElfImage
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
+from otelgpu.processes.maps import executable_mappings
 from tests.rig.unwind_rows import Cfa, table_of
 
 SOURCE = Path(__file__).parent / "data" / "stacks.c"
@@ -101,8 +107,8 @@ class Seen:
     stacks: Counter[tuple[str, str]] = field(default_factory=Counter)
     kernel_frames: int = 0
     numbers: int = 0
-    told: int = 0
-    untold: int = 0
+    reported: int = 0
+    unreported: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     losses: Mapping[str, int] = field(default_factory=dict)
 
@@ -154,7 +160,10 @@ def profiling(kind: ProfileKind) -> Iterator[LoadedFamily]:
     """The family, loaded for one kind; nothing is attached."""
     settings = settings_of(kind)
     loaded = load_family(
-        read_image("profile"), knobs=knobs(settings), ring_bytes=1 << 22, wanted=wanted(settings.kinds)
+        read_image("profile"),
+        constants=constants(settings),
+        ring_bytes=1 << 22,
+        wanted=wanted(settings.kinds),
     )
     try:
         yield loaded
@@ -222,7 +231,7 @@ def collect(loaded: LoadedFamily, functions: Functions) -> Seen:
     samples: Counter[int] = Counter()
     for batch in loaded.drain():
         if batch.kind == "profile_stack":
-            seen.told += int((batch.records["part"] == 0).sum())
+            seen.reported += int((batch.records["part"] == 0).sum())
             for row in batch.records:
                 parts.setdefault(int(row["stack"]), {})[int(row["part"])] = row
         else:
@@ -230,7 +239,7 @@ def collect(loaded: LoadedFamily, functions: Functions) -> Seen:
     seen.numbers = len(samples)
     for number, count in samples.items():
         if number not in parts:
-            seen.untold += count
+            seen.unreported += count
             continue
         first = parts[number][0]
         words = np.concatenate([parts[number][part]["words"] for part in sorted(parts[number])])
@@ -246,7 +255,7 @@ def collect(loaded: LoadedFamily, functions: Functions) -> Seen:
 KNOWN = {
     "recursion": r"(spin )?(down ){1,21}main _start",
     "sorting": r"(compare )?sort_all main _start",
-    "clock": r"tell_time main _start",
+    "clock": r"report_time main _start",
     "calls": r"(_init )?calls_out main _start",
     "signals": r"((spin )?on_signal )?interrupted framed main _start",
     "aligned": r"(spin )?aligned main _start",
@@ -260,7 +269,7 @@ KNOWN = {
 def test_every_stack_is_the_one_that_the_program_has(tables: Tables, program: Path, word: str) -> None:
     seen = observe(tables, program, word)
     assert sum(seen.stacks.values()) > 50, seen
-    assert seen.untold == 0
+    assert seen.unreported == 0
     if word == "threads":  # main() waits, or runs a little
         assert seen.share(KNOWN[word] + "|main _start") >= 0.98, seen.besides(KNOWN[word])
     else:
@@ -270,10 +279,10 @@ def test_every_stack_is_the_one_that_the_program_has(tables: Tables, program: Pa
     assert seen.truncated == {end: count for end, count in seen.ends.items() if end != COMPLETE}, seen
 
 
-def test_each_stack_has_a_number_and_is_told_once(tables: Tables, program: Path) -> None:
+def test_each_stack_has_a_number_and_is_reported_once(tables: Tables, program: Path) -> None:
     seen = observe(tables, program, "recursion")
     assert 1 < seen.numbers < sum(seen.stacks.values())  # spin() is a loop of some instructions
-    assert seen.told == seen.numbers
+    assert seen.reported == seen.numbers
 
 
 def test_handlers_of_signals_are_seen_above_what_they_interrupt(tables: Tables, program: Path) -> None:
@@ -358,7 +367,9 @@ def test_a_thread_in_a_copy_of_a_probed_instruction_is_at_the_instruction(
     assert seen.share(r"stepped main _start") > 0.5, seen
 
 
-def test_a_file_without_a_table_is_counted_and_told_of(tables: Tables, program: Path, tmp_path: Path) -> None:
+def test_a_file_without_a_table_is_counted_and_reported_of(
+    tables: Tables, program: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "bare"
     subprocess.run(["objcopy", "-R", ".eh_frame", "-R", ".eh_frame_hdr", program, path], check=True)
     seen = observe(tables, path, "recursion")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.discover.unwind_tables import UnwindTables
+from otelgpu.families.profiles.discover.unwind_tables import UnwindTables
 from otelgpu.model.profiling import ProfileKind
 from tests.kernel.test_unwinding import (
     COMPLETE,
@@ -23,7 +23,7 @@ from tests.kernel.test_unwinding import (
     running,
     sample,
 )
-from tests.unit.symbols.elf_builders import compile_c
+from tests.unit.elf.elf_builders import compile_c
 
 LOADED = "void spin_there(void) { for (volatile long i = 0; i < 3000000; i++) ; }"
 LOADS = """

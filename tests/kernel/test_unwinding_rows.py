@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.discover.unwind_tables import UnwindTables
+from otelgpu.families.profiles.discover.unwind_tables import UnwindTables
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.profiling import ProfileKind
 from tests.kernel.test_unwinding import KNOWN, Tables, build, observe, profiling

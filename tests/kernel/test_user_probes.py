@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,20 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from otelgpu.discover.user_probes import UserProbes
-from otelgpu.discover.watchers import WatchSettings
 from otelgpu.errors import OtelgpuError
-from otelgpu.families import registry
-from otelgpu.families.probe import family_of
+from otelgpu.families.user_probes import family_of
+from otelgpu.families.user_probes.discover.watcher import UserProbes
+from otelgpu.families.user_probes.probe_file import parse
 from otelgpu.kernel.features import has_kprobes
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 from otelgpu.kernel.scope import Scope, put_process
-from otelgpu.live import LiveSettings, LiveSource
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import Operations, concatenate
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.samples import SampleKind
-from otelgpu.probe_file import parse
+from otelgpu.model.settings import Settings, SignalSettings
+from otelgpu.sources.discoveries import observed
+from otelgpu.sources.live import LiveSettings, LiveSource
+from tests.kernel.observing import wait_until
 from tests.rig import RigError
 from tests.rig.kernel_headers import kernel_headers
 
@@ -45,7 +47,7 @@ class Session:
 
     def __init__(self, text: str, program: tuple[str, str] | None = None) -> None:
         self.probes = parse(text, "p.json")
-        self.loaded: LoadedFamily = load_family(read_image("probe"), knobs={}, ring_bytes=1 << 20)
+        self.loaded: LoadedFamily = load_family(read_image("probe"), constants={}, ring_bytes=1 << 20)
         try:
             self.placer = UserProbes(self.loaded, self.probes, with_returns=True, program=program)
         except BaseException:
@@ -65,9 +67,11 @@ class Session:
         return out.decode()
 
     def hits(self) -> dict[str, Operations]:
-        decoder = family_of(self.probes).open(self.loaded.image.btf, None)  # type: ignore[arg-type]
+        operations = family_of(self.probes).operations
+        assert operations is not None
+        decoder = operations.decoder(self.loaded.image.btf, SignalSettings())
         batches = [*self.loaded.drain(), *self.placer.collect(0)]
-        rows = concatenate([decoder.decode(batch) for batch in batches])  # type: ignore[union-attr, arg-type]
+        rows = concatenate([decoder.decode(batch) for batch in batches])  # type: ignore[arg-type]
         return {probe.name: rows[rows["api"] == probe.number] for probe in self.probes}
 
 
@@ -90,14 +94,14 @@ def test_every_call_is_a_hit_with_its_values(program: Path) -> None:
       {"library": "user_probes", "symbols": ["missing"]}
     ]}"""
     with probing(text) as session:
-        told = [int(line) for line in session.run([program]).splitlines()]
+        reported = [int(line) for line in session.run([program]).splitlines()]
         hits = session.hits()
         assert [probe.name for probe in session.placer.unplaced] == ["missing"]
         counters = session.loaded.counters()
     work = hits["work"]
     assert work["handle"].astype(np.int64).tolist() == [-number for number in range(13)]
     assert work["other"].tolist() == list(range(70, 83))
-    assert work["size_bytes"].astype(np.int64).tolist() == told
+    assert work["size_bytes"].astype(np.int64).tolist() == reported
     assert work["stream"].tolist() == [1 << 40] * 13
     assert work["returned"].all() and (work["duration_ns"] > 0).all()
     assert len(hits["entry"]) == 13 and not hits["entry"]["returned"].any()
@@ -110,14 +114,16 @@ def test_every_call_is_a_hit_with_its_values(program: Path) -> None:
     assert counters["call_abandoned"] == counters["return_without_entry"] == 0
 
 
-def test_a_tracepoint_tells_its_fields(program: Path) -> None:
+def test_a_tracepoint_reports_its_fields(program: Path) -> None:
     text = """{"probes": [{"tracepoint": "sched/sched_process_exit",
                "arguments": [{"name": "pid", "from": "pid"}, {"name": "prio", "from": "prio"}]}]}"""
     with probing(text) as session:
         session.run([program])
         (hits,) = session.hits().values()
     assert hits["handle"].tolist() == hits["tid"].tolist()
-    assert hits["other"].tolist() == [120]  # MAX_RT_PRIO + 20
+    assert hits["other"].tolist() == [
+        120 + os.getpriority(os.PRIO_PROCESS, 0)
+    ]  # MAX_RT_PRIO + 20 + what nice gave
 
 
 def test_usdt_of_an_interpreter(program: Path) -> None:
@@ -135,7 +141,7 @@ def test_usdt_of_an_interpreter(program: Path) -> None:
     assert "0120120120120" in generations
 
 
-def test_what_the_kernel_does_not_have_is_told_with_its_line() -> None:
+def test_what_the_kernel_does_not_have_is_reported_with_its_line() -> None:
     for text, said in (
         ('{"probes": [\n{"tracepoint": "sched/none"}]}', "p.json:2: tracepoint sched/none cannot be probed"),
         (
@@ -155,6 +161,8 @@ def test_what_the_kernel_does_not_have_is_told_with_its_line() -> None:
 def test_other_processes_are_left_alone(program: Path) -> None:
     with probing('{"user_probes": ["work"]}') as session:
         with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+            maps = Path(f"/proc/{process.pid}/maps")
+            wait_until(lambda: str(program) in maps.read_text(), "exec has mapped the program")
             session.placer.mapped(process.pid)  # probed, and not in scope
             process.communicate(b"x", timeout=20)
         session.run([sys.executable, "-c", "input()"], b"\n")
@@ -200,31 +208,31 @@ def test_a_program_of_the_users_own_decides_what_is_a_hit(program: Path) -> None
 
 
 @pytest.mark.usefixtures("headers")
-def test_what_bcc_refuses_is_told() -> None:
+def test_what_bcc_refuses_is_reported() -> None:
     with pytest.raises(OtelgpuError, match=r"own\.c cannot be compiled"):
         Session(OWN_PROBES, ("int on_work(void *ctx) { return nothing; }", "own.c")).close()
     with pytest.raises(OtelgpuError, match=r"own\.c: on_work cannot be loaded"):
         Session(OWN_PROBES, ("int other(void *ctx) { return 0; }", "own.c")).close()
 
 
-def test_a_function_without_its_program_is_told_with_its_line() -> None:
+def test_a_function_without_its_program_is_reported_with_its_line() -> None:
     with pytest.raises(
         OtelgpuError, match=r"p\.json:1: the function on_work is in no program\ngive the file"
     ):
         Session(OWN_PROBES).close()
 
 
-def test_hits_are_samples_of_a_profile(program: Path) -> None:
-    probes = parse(
-        '{"probes": [{"library": "user_probes", "symbols": ["work"], "output": "profile"}]}', "p.json"
+def test_hits_are_samples_of_a_profile(program: Path, tmp_path: Path) -> None:
+    probes = tmp_path / "p.json"
+    probes.write_text('{"probes": [{"library": "user_probes", "symbols": ["work"], "output": "profile"}]}')
+    asked = Settings(
+        {
+            "profiling": ProfileSettings(kinds=frozenset({ProfileKind.CPU})),
+            "probe_file": str(probes),
+        }
     )
-    settings = LiveSettings(
-        ring_bytes={},
-        return_probes=True,
-        profile=ProfileSettings(kinds=frozenset({ProfileKind.CPU})),
-        watching=WatchSettings(probes=probes),
-    )
-    source = LiveSource(registry.select(("profile",)), Scope(), settings)
+    settings = LiveSettings(return_probes=True, families=asked)
+    source = LiveSource(observed(("profile",), asked), Scope(), settings)
     with closing(source):
         with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
             source.observe(process.pid)

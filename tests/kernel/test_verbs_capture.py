@@ -1,4 +1,4 @@
-"""Verbs on the live kernel: what a program posts and polls by a stand-in provider is counted exactly."""
+"""Verbs on the live kernel: what a program posts and polls by a fake provider is counted exactly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from otelgpu.discover import verbs_devices
-from otelgpu.discover.watchers import WatchSettings
+from otelgpu.families.rdma.discover import devices as verbs_devices
 from otelgpu.model.inputs import Batch, ProcessGone, ProcessSeen
 from tests.kernel.observing import Watch
 from tests.rig.fakes import build_fakes
@@ -32,8 +31,8 @@ def stack() -> Iterator[ExitStack]:
 
 
 def watch_verbs(stack: ExitStack, budget: float = ALWAYS, **options: Any) -> Watch:
-    settings = WatchSettings(rdma_budget=budget, rdma_transfers=bool(options.pop("transfers", False)))
-    return stack.enter_context(Watch(families=("verbs",), watching=settings, **options))
+    settings = {"rdma_budget": budget, "rdma_transfers": bool(options.pop("transfers", False))}
+    return stack.enter_context(Watch(families=("verbs",), of_families=settings, **options))
 
 
 @pytest.fixture
@@ -75,10 +74,10 @@ def counts(watch: Watch) -> dict[int, np.void]:
 
 def said(record: np.void) -> dict[str, int]:
     counted = record["counted"]
-    told = {name: int(counted["work_requests"][place]) for name, place in PLACES.items()}
-    told |= {f"{name}_bytes": int(counted["bytes"][place]) for name, place in PLACES.items()}
+    reported = {name: int(counted["work_requests"][place]) for name, place in PLACES.items()}
+    reported |= {f"{name}_bytes": int(counted["bytes"][place]) for name, place in PLACES.items()}
     plain = ("posts", "posts_failed", "signalled", "inlined", "completions", "completed_bytes")
-    return told | {name: int(counted[name]) for name in plain}
+    return reported | {name: int(counted[name]) for name in plain}
 
 
 PLACES: Final = {"send": 0, "write": 1, "read": 2, "receive": 5}
@@ -93,15 +92,15 @@ def assert_exact(watch: Watch, client: VerbsClient) -> None:
     truth = client.truth()
     wanted = {number: expected(each) for number, each in truth.items()}
 
-    def told() -> dict[int, dict[str, int]]:
+    def reported() -> dict[int, dict[str, int]]:
         nothing = dict.fromkeys(expected(next(iter(truth.values()))), 0)
         return dict.fromkeys(wanted, nothing) | {n: said(each) for n, each in counts(watch).items()}
 
     for _ in range(60):
-        if told() == wanted:
+        if reported() == wanted:
             return
         watch.pump(0.1)
-    assert told() == wanted
+    assert reported() == wanted
 
 
 def test_posts_and_completions_of_every_kind_are_counted_exactly(
@@ -190,7 +189,7 @@ def test_threads_that_post_at_once_lose_nothing(stack: ExitStack, client: VerbsC
     assert_exact(watch, client)
 
 
-def test_queue_pairs_torn_down_under_load_are_told_to_their_end(
+def test_queue_pairs_torn_down_under_load_are_reported_to_their_end(
     stack: ExitStack, client: VerbsClient
 ) -> None:
     watch = watch_verbs(stack)
@@ -199,13 +198,13 @@ def test_queue_pairs_torn_down_under_load_are_told_to_their_end(
     assert_exact(watch, client)
     ended = [number for number, each in client.truth().items() if each["destroyed"]]
     assert len(ended) == 23
-    told = {int(record["number"]) for record in watch.records("verbs_queue_pair") if record["destroyed"]}
-    assert told == set(ended)
+    reported = {int(record["number"]) for record in watch.records("verbs_queue_pair") if record["destroyed"]}
+    assert reported == set(ended)
     table: Any = watch.source._loaded["verbs"].map("counted")
     wait_for(watch, lambda: len(table.list_keys()) == 2, "entries of destroyed queue pairs deleted")
 
 
-def test_a_process_that_vanishes_has_told_all_and_leaves_nothing(
+def test_a_process_that_vanishes_has_reported_all_and_leaves_nothing(
     stack: ExitStack, client: VerbsClient
 ) -> None:
     watch = watch_verbs(stack)
@@ -238,16 +237,16 @@ def test_a_program_attached_to_late_is_counted_without_another_call(
     after = client.truth()
     wanted = {n: after[n]["write_bytes"] - before[n]["write_bytes"] for n in after}
 
-    def told() -> dict[int, int]:
+    def reported() -> dict[int, int]:
         return {number: int(each["counted"]["bytes"][1]) for number, each in counts(watch).items()}
 
-    wait_for(watch, lambda: told() == wanted, f"{wanted}")
+    wait_for(watch, lambda: reported() == wanted, f"{wanted}")
 
 
 def test_a_late_program_is_also_known_by_any_call_that_names_its_context(
     stack: ExitStack, client: VerbsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otelgpu.discover.verbs_contexts.find_contexts", lambda *_: iter(()))
+    monkeypatch.setattr("otelgpu.families.rdma.discover.contexts.find_contexts", lambda *_: iter(()))
     client.do("open", "pair")
     watch = watch_verbs(stack)
     watch.observe(client.pid)
@@ -283,7 +282,7 @@ def test_a_library_that_registers_no_driver_is_refused(stack: ExitStack, tmp_pat
     assert not mapped_providers(watch)
 
 
-def test_the_control_path_is_told_once_each(stack: ExitStack, client: VerbsClient) -> None:
+def test_the_control_path_is_reported_once_each(stack: ExitStack, client: VerbsClient) -> None:
     watch = watch_verbs(stack)
     observed(watch, client)
     watch.during(lambda: client.do("domain", "event"))

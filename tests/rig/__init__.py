@@ -1,9 +1,15 @@
-"""What tests observe: builds the stand-ins and the example programs, starts them, reads what they say.
+"""What tests observe: builds the fakes and the example programs, starts them, reads what they say.
 
 In: options. Out: paths, running programs, results. Nothing here knows otelgpu.
 """
 
-from tests.rig.cuda_client import CudaClient, CudaClientResult, run_cuda_client, start_cuda_client
+from tests.rig.cuda_client import (
+    CudaClient,
+    CudaClientResult,
+    own_suffix,
+    run_cuda_client,
+    start_cuda_client,
+)
 from tests.rig.engine import EngineServer, start_engine_server
 from tests.rig.fakes import (
     BUILD,
@@ -69,6 +75,7 @@ __all__ = [
     "fake_nccl_path",
     "memory_command",
     "missing_compiler",
+    "own_suffix",
     "program_command",
     "program_environment",
     "program_path",

@@ -72,10 +72,10 @@ class BrowserSession:
 
     def evaluate(self, expression: str) -> Any:
         """The value of JavaScript. Raises `RigError` when it throws."""
-        told = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in told:
-            raise RigError(f"{expression}: {told['exceptionDetails']}")
-        return told["result"].get("value")
+        reported = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in reported:
+            raise RigError(f"{expression}: {reported['exceptionDetails']}")
+        return reported["result"].get("value")
 
     def wait(self, expression: str) -> Any:
         """Wait until JavaScript is true, and return its value. Raises `RigError` when it does not become so."""
@@ -114,23 +114,23 @@ class BrowserSession:
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
     def _note(self, message: dict[str, Any]) -> None:
-        told = message.get("params", {})
+        reported = message.get("params", {})
         match message.get("method"):
             case "Runtime.exceptionThrown":
-                self.complaints.append(f"exception: {told['exceptionDetails']}")
-            case "Runtime.consoleAPICalled" if told["type"] in ("error", "warning", "assert"):
-                self.complaints.append(f"console: {told['args']}")
-            case "Log.entryAdded" if told["entry"]["level"] in ("error", "warning"):
-                self.complaints.append(f"log: {told['entry']}")
+                self.complaints.append(f"exception: {reported['exceptionDetails']}")
+            case "Runtime.consoleAPICalled" if reported["type"] in ("error", "warning", "assert"):
+                self.complaints.append(f"console: {reported['args']}")
+            case "Log.entryAdded" if reported["entry"]["level"] in ("error", "warning"):
+                self.complaints.append(f"log: {reported['entry']}")
             case "Page.javascriptDialogOpening":
-                self.complaints.append(f"dialog: {told['message']}")
+                self.complaints.append(f"dialog: {reported['message']}")
                 self._number += 1  # nobody waits for the answer
                 close = {"accept": False}
                 self._socket.send(
                     json.dumps({"id": self._number, "method": "Page.handleJavaScriptDialog", "params": close})
                 )
             case "Network.requestWillBeSent":
-                self.requests.append(told["request"]["url"])
+                self.requests.append(reported["request"]["url"])
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def browser_session() -> Iterator[BrowserSession]:
             browser.wait()
 
 
-def _tab(told: Path, browser: subprocess.Popen[bytes]) -> str:
+def _tab(reported: Path, browser: subprocess.Popen[bytes]) -> str:
     """The websocket of the tab that Chromium opened."""
     from urllib.request import ProxyHandler, build_opener
 
@@ -162,7 +162,7 @@ def _tab(told: Path, browser: subprocess.Popen[bytes]) -> str:
     while time.monotonic() < until:
         if browser.poll() is not None:
             raise RigError(f"Chromium ended with {browser.returncode}")
-        if told.exists() and (port := told.read_text().partition("\n")[0]):
+        if reported.exists() and (port := reported.read_text().partition("\n")[0]):
             with build_opener(ProxyHandler({})).open(
                 f"http://127.0.0.1:{port}/json/list", timeout=10
             ) as answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -67,8 +68,9 @@ class CudaClientOptions(TypedDict, total=False):
 
     Each of `functions` (`("all",)`: of all that can be repeated; default cudaLaunchKernel) is called `calls`
     times (23) by all `threads` (1) together, with `sleep_us` between rounds. `late_ms`: take the variant that
-    opens the library itself, so much later. `library`: another one than the stand-in. `times`: say when each
+    opens the library itself, so much later. `library`: another one than the fake. `times`: say when each
     call began. `linger_ms`: stay so long after the last. `env` is added to this process's environment.
+    `suffix` is added to the executable's name (`own_suffix`).
     """
 
     calls: int
@@ -82,13 +84,29 @@ class CudaClientOptions(TypedDict, total=False):
     times: bool
     exit_code: int
     env: Mapping[str, str]
+    suffix: str
+
+
+def own_suffix() -> str:
+    """An end of names that no other test has, running now beside this one: what an agent can pick a client by."""
+    return f"_{os.getpid()}"
+
+
+def _program(options: CudaClientOptions) -> Path:
+    program = build_fakes() / ("cuda_client" if options.get("late_ms") is None else "cuda_client_late")
+    if not (suffix := options.get("suffix")):
+        return program
+    link = program.with_name(program.name + suffix)
+    if not link.exists():
+        link.hardlink_to(program)
+        atexit.register(link.unlink, missing_ok=True)
+    return link
 
 
 def _command(options: CudaClientOptions) -> list[str]:
     late_ms, library = options.get("late_ms"), options.get("library")
-    program = build_fakes() / ("cuda_client" if late_ms is None else "cuda_client_late")
     command = [
-        str(program),
+        str(_program(options)),
         f"--calls={options.get('calls', 23)}",
         f"--functions={','.join(options.get('functions', ('cudaLaunchKernel',)))}",
         f"--threads={options.get('threads', 1)}",
@@ -135,7 +153,7 @@ def run_cuda_client(
 
 @dataclass(frozen=True, slots=True)
 class CudaClient:
-    """A client that is up and waits to be told to begin: `pid` can be attached to."""
+    """A client that is up and waits to be reported to begin: `pid` can be attached to."""
 
     process: subprocess.Popen[str]
     pid: int

@@ -60,7 +60,7 @@ def start_engine_server(
 ) -> Iterator[EngineServer]:
     """Start `examples/engine` with options such as ``--scheduling=async``, and stop it at the end.
 
-    It runs with the stand-in libcudart unless `env` sets LLM_CUDART. SIGTERM must end it with exit code 0.
+    It runs with the fake libcudart unless `env` sets LLM_CUDART. SIGTERM must end it with exit code 0.
     Raises `RigError` with its output when it does not start, or does not stop as it should.
     """
     build_fakes()

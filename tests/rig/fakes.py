@@ -1,4 +1,4 @@
-"""The stand-in vendor libraries and compiled example programs of tests/fakes/Makefile."""
+"""The fake vendor libraries and compiled example programs of tests/fakes/Makefile."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def build_fakes() -> Path:
 
 
 def fake_cudart_path() -> Path:
-    """The built stand-in libcudart.so.12."""
+    """The built fake libcudart.so.12."""
     return build_fakes() / "libcudart.so.12"
 
 
 def fake_cuda_path() -> Path:
-    """The built stand-in libcuda.so.1."""
+    """The built fake libcuda.so.1."""
     return build_fakes() / "libcuda.so.1"
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy on the way to a server, which turns bad when told to. Nothing here knows otelgpu or OTLP."""
+"""A TCP proxy on the way to a server, which turns bad when reported to. Nothing here knows otelgpu or OTLP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This process, as if it had the in-process library in it: connects, gets memory, and writes what it is told to."""
+"""This process, as if it had the in-process library in it: connects, gets memory, and writes what it is reported to."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.kernel.inject import InjectListener, interface_digest
-from otelgpu.layout.btf import Btf
+from otelgpu.elf.btf import Btf
+from otelgpu.kernel.injection.server import InjectListener, interface_digest
 
 HEADER_BYTES = 8
 Bytes = npt.NDArray[np.uint8]
@@ -35,11 +35,11 @@ class InjectClient:
         whole = np.frombuffer(mmap.mmap(descriptor, 0), dtype=np.uint8)
         os.close(descriptor)
         header = layout.dtype("inject_header")
-        told = whole[: header.itemsize].view(header)[0]
-        count, table = int(told["threads"]), numbers["INJECT_HEADER_BYTES"]
+        reported = whole[: header.itemsize].view(header)[0]
+        count, table = int(reported["threads"]), numbers["INJECT_HEADER_BYTES"]
         thread = layout.dtype("inject_thread")
         self.threads: npt.NDArray[np.void] = whole[table : table + count * thread.itemsize].view(thread)
-        self.rings = whole[int(told["rings"]) :].reshape(count, int(told["ring_bytes"]))
+        self.rings = whole[int(reported["rings"]) :].reshape(count, int(reported["ring_bytes"]))
 
     def call(self, **fields: Any) -> npt.NDArray[np.void]:
         """A record that is as it should be, but for ``fields``: shape (1,)."""

@@ -110,7 +110,7 @@ def start_llm_server(
 ) -> Iterator[LlmServer]:
     """Start the server, wait until /health answers, and stop it at the end.
 
-    It runs with the stand-in libcudart unless `env` sets LLM_CUDART, and writes its truth file. `prefix` is a
+    It runs with the fake libcudart unless `env` sets LLM_CUDART, and writes its truth file. `prefix` is a
     command that runs it, such as `("otelgpu", "run", "--")`. SIGTERM must end it with exit code 0.
     Raises `RigError` with its output when it does not start, or does not stop as it should.
     """

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tests.rig.spans import attributes_of
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """A metric of a resource as one line has it; ``resource`` by key, its ``points`` as they were written."""
 
     metric: dict[str, Any]
@@ -18,11 +18,11 @@ class Told(NamedTuple):
     points: list[dict[str, Any]]
 
 
-def metrics_told(path: Path) -> Iterator[Told]:
-    """In the file's order: what is told of a metric last is how the session ended."""
+def metrics_reported(path: Path) -> Iterator[Reported]:
+    """In the file's order: what is reported of a metric last is how the session ended."""
     for line in path.read_text().splitlines():
         for resource in json.loads(line).get("resourceMetrics", ()):
             described = attributes_of(resource["resource"])
             for metric in (metric for scope in resource["scopeMetrics"] for metric in scope["metrics"]):
                 kind = next(kind for kind in ("sum", "gauge", "histogram") if kind in metric)
-                yield Told(metric, described, metric[kind]["dataPoints"])
+                yield Reported(metric, described, metric[kind]["dataPoints"])

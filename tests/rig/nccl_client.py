@@ -1,4 +1,4 @@
-"""A process that calls NCCL as it is told: lines of JSON in, lines of JSON out. Started by :class:`NcclClient`.
+"""A process that calls NCCL as it is reported: lines of JSON in, lines of JSON out. Started by :class:`NcclClient`.
 
 ``load``: a library. ``map``: anonymous memory. ``fill``, ``write``: bytes, words into it. ``unmap``. ``call``: a
 function, its arguments (numbers, or the bytes of a unique id as hex) and how often; answers the results.

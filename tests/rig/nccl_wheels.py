@@ -16,6 +16,8 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+from tests.rig.isolation import machine_network
+
 VERSIONS: Final = ("2.21.5", "2.27.5", "2.28.9", "2.32.3")
 _FILES: Final = ("lib/libnccl.so.2", "include/nccl.h")
 _FETCH_S: Final = 600
@@ -29,7 +31,8 @@ def nccl_library(version: str) -> Path:
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # test processes run side by side
         if not all((folder / Path(name).name).exists() for name in _FILES):
-            _fetch(version, folder)
+            with machine_network():
+                _fetch(version, folder)
     return folder / "libnccl.so.2"
 
 

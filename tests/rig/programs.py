@@ -1,7 +1,7 @@
 """The compiled programs of tests/fakes/programs: one for each way that CUDA gets into a process.
 
-In: a kind and counts. Out: running programs, and what they say they did. All reach the device of the stand-in
-libcuda.so.1, through the stand-in runtime where they have one, as real programs do.
+In: a kind and counts. Out: running programs, and what they say they did. All reach the device of the fake
+libcuda.so.1, through the fake runtime where they have one, as real programs do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PYTHON: Final = ROOT / "tests" / "fakes" / "programs" / "by_ctypes.py"
 class ProgramTruth:
     """What one process says of itself: calls by function, launches by kernel, bytes, a graph's numbers.
 
-    `driver_calls` is of the stand-in libcuda: all calls into it, those of the runtime included.
+    `driver_calls` is of the fake libcuda: all calls into it, those of the runtime included.
     """
 
     pid: int
@@ -60,7 +60,7 @@ class ProgramTruth:
 
 
 def program_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with the stand-ins to be found, the runtime reaching the driver, no delays."""
+    """This process's environment with the fakes to be found, the runtime reaching the driver, no delays."""
     inherited = os.environ.get("LD_LIBRARY_PATH")
     return {
         **os.environ,

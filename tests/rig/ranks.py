@@ -1,7 +1,7 @@
-"""Jobs of ranks on the stand-in NCCL: program_collectives and program_training of tests/fakes/programs.
+"""Jobs of ranks on the fake NCCL: program_collectives and program_training of tests/fakes/programs.
 
 In: options of their C sources. Out: running ranks, and what each says it did: numpy rows for collectives, a
-dictionary a step for training. All reach the device of the stand-in libcuda.so.1.
+dictionary a step for training. All reach the device of the fake libcuda.so.1.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _digest(state: tuple[int, int]) -> int:
 
 
 def fake_nccl_path(version: NcclVersion = "2.28.9") -> Path:
-    """The built stand-in libnccl.so.2 with the layout of that version."""
+    """The built fake libnccl.so.2 with the layout of that version."""
     folder = build_fakes()
     return (folder if version == "2.28.9" else folder / f"nccl-{version}") / "libnccl.so.2"
 
@@ -149,7 +149,7 @@ def fake_nccl_path(version: NcclVersion = "2.28.9") -> Path:
 def ranks_environment(
     meeting: Path, *, version: NcclVersion = "2.28.9", env: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """As `program_environment`, with eight devices, the stand-in NCCL first, and a folder to meet in."""
+    """As `program_environment`, with eight devices, the fake NCCL first, and a folder to meet in."""
     made = program_environment(
         {"FAKE_CUDART_DEVICES": "8", "FAKE_NCCL_DIRECTORY": str(meeting), **(env or {})}
     )

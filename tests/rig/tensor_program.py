@@ -46,12 +46,12 @@ def tensor_command(**options: int) -> list[str]:
 
 def read_checkpoint(line: str) -> TensorCheckpoint:
     """One line of what it says."""
-    told = json.loads(line)
+    reported = json.loads(line)
     sums = {
-        name: {OPERATORS[who]: Sum(**each) for who, each in told[name].items()}
+        name: {OPERATORS[who]: Sum(**each) for who, each in reported[name].items()}
         for name in ("in_use", "given")
     }
-    return TensorCheckpoint(devices=told["devices"], **sums)
+    return TensorCheckpoint(devices=reported["devices"], **sums)
 
 
 class TensorProgram(SteppedProgram):

@@ -18,9 +18,11 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+from tests.rig.isolation import machine_network
+
 VERSIONS: Final = ("1.13.1", "2.1.2", "2.10.0", "2.15.0")
 WITH_CUDA_12: Final = ("2.1.2", "2.10.0")
-"""Those whose libc10_cuda.so is linked to libcudart.so.12, as the stand-in is called."""
+"""Those whose libc10_cuda.so is linked to libcudart.so.12, as the fake is called."""
 
 _FILES: Final = ("libc10.so", "libc10_cuda.so")
 _FOR: Final = ("--python-version=311", "--platform=manylinux1_x86_64", "--platform=manylinux_2_28_x86_64")
@@ -37,7 +39,8 @@ def torch_libraries(version: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # test processes run side by side
         if not all((folder / name).exists() for name in _FILES):
             try:
-                _fetch(_address(version), folder)
+                with machine_network():
+                    _fetch(_address(version), folder)
             except (OSError, zipfile.BadZipFile) as error:
                 raise RuntimeError(f"parts of torch {version} cannot be fetched: {error}") from error
     return folder
@@ -86,7 +89,7 @@ class _Remote(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def tell(self) -> int:
+    def report(self) -> int:
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

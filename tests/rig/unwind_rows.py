@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.discover.unwinder import Unwinder
-from otelgpu.layout.eh_frame import Frames, find_frames
-from otelgpu.layout.elf import ElfImage
+from otelgpu.elf.eh_frame import Frames, find_frames
+from otelgpu.elf.image import ElfImage
+from otelgpu.families.profiles.discover.unwinder import Unwinder
 
 ROW: Final = np.dtype([("pc", "<u4"), ("cfa", "<i2"), ("rule", "u1"), ("rbp", "i1")])
 """struct unwind_row; a test compares it, and the numbers below, with the BPF programs' own."""

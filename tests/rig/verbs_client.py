@@ -1,4 +1,4 @@
-"""The program of tests/fakes/verbs/client.c, which posts and polls as it is told and keeps count."""
+"""The program of tests/fakes/verbs/client.c, which posts and polls as it is reported and keeps count."""
 
 from __future__ import annotations
 

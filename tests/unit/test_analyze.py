@@ -1,4 +1,4 @@
-"""``otelgpu analyze collectives`` reads what sessions on several hosts told, as the file exporter writes it."""
+"""``otelgpu analyze collectives`` reads what sessions on several hosts reported, as the file exporter writes it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from otelgpu.cli.commands import cli
-from otelgpu.correlate.steps_rules import StepCalls
-from otelgpu.export.file import span_lines
+from otelgpu.engine.call_roles import StepCalls
+from otelgpu.engine.metrics import Metrics
+from otelgpu.families.nccl.collectives import CollectiveSession
 from otelgpu.model.resource import Resource, resource
-from otelgpu.model.telling import Telling
-from otelgpu.signals.collective_session import CollectiveSession
-from otelgpu.signals.metrics import Metrics
-from tests.unit.correlate.collectives_simulated import CUDA_APIS, NCCL_APIS, Rank
-from tests.unit.signals.collective_sessions import SECOND, VOCABULARY
+from otelgpu.model.settings import SignalSettings
+from otelgpu.otlp_json.writer import span_lines
+from tests.unit.families.nccl.collective_sessions import SECOND, VOCABULARY
+from tests.unit.families.nccl.collectives_simulated import CUDA_APIS, NCCL_APIS, Rank
 
 MS = 1_000_000
 AHEAD = {"node-a": 0, "node-b": 7 * MS, "node-c": -2 * MS}
@@ -40,7 +40,7 @@ def files(tmp_path: Path) -> list[str]:
             StepCalls([NCCL_APIS, CUDA_APIS]),
             partial(_host, host),
             seed=place,
-            telling=Telling(),
+            settings=SignalSettings(),
         )
         session.learn([rank.seen() for rank in ranks])
         for rank in ranks:
@@ -54,7 +54,7 @@ def files(tmp_path: Path) -> list[str]:
             session.see_waits(rank.take_device_calls())
         path = tmp_path / f"{host}.jsonl"
         with path.open("wb") as out:
-            for batch in session.tell(9 * SECOND, 1_700_000_000 * SECOND + ahead_ns, final=True):
+            for batch in session.report(9 * SECOND, 1_700_000_000 * SECOND + ahead_ns, final=True):
                 out.writelines(line for line, _ in span_lines(batch))
         written.append(str(path))
     return written
@@ -78,7 +78,7 @@ def test_the_late_rank_and_the_clocks_are_in_the_document(files: list[str]) -> N
     )
 
 
-def test_the_tables_tell_offsets_and_ranks(files: list[str]) -> None:
+def test_the_tables_report_offsets_and_ranks(files: list[str]) -> None:
     shown = CliRunner().invoke(cli, ["analyze", "collectives", *files], env={"COLUMNS": "160"}).output
     assert "20 collectives" in shown
     assert "7.000 ms" in shown
@@ -90,8 +90,13 @@ def test_a_line_that_is_not_whole_is_counted(files: list[str]) -> None:
     path = Path(files[0])
     path.write_bytes(path.read_bytes() + b'{"resourceSpans":[\n[1]\n\n')
     report = json.loads(CliRunner().invoke(cli, ["analyze", "collectives", "--json", *files]).output)
-    assert report["counters"] == {"lines_invalid": 2}
+    assert report["counters"] == {"lines_unreadable": 2}
     assert report["collectives"] == 20
+    broken = path.read_bytes().count(b"\n") - 2  # then come two more lines, of which one is empty
+    place = report["first"]["lines_unreadable"]
+    assert place.startswith(f"node-a.jsonl:{broken}: ") and "truncated" in place
+    shown = CliRunner().invoke(cli, ["analyze", "collectives", *files], env={"COLUMNS": "300"}).output
+    assert f"lines_unreadable: 2, first {place}" in shown
 
 
 def test_files_without_collectives_say_so(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_names_of_one_function_are_probed_once() -> None:
     assert links == ["uretprobe@64", "uprobe@64"]
 
 
-def test_without_returns_only_entries_are_attached_and_told_so() -> None:
+def test_without_returns_only_entries_are_attached_and_reported_so() -> None:
     entry, both = Program("uprobe/l:a"), Program("usession/l:b")
     wanted = hooks([Program("uretprobe/l:a"), entry, both], {"a": 3, "b": 4})  # type: ignore[list-item]
     links, _ = attached(wanted, {"a": 64, "b": 32}, with_returns=False)
@@ -155,7 +155,7 @@ PROGRAMS = {
     "both": "usession/l:a",
     "entry": "uprobe/l:a",
     "return": "uretprobe/l:a",
-    "told_at_entry": "uprobe/l:b",
+    "reported_at_entry": "uprobe/l:b",
     "trial": "uretprobe/trial",
     "fork": "tp_btf/sched_process_fork",
 }
@@ -174,7 +174,7 @@ def test_of_programs_for_the_same_functions_those_are_loaded_that_the_kernel_can
     sessions: bool, returns: bool, chosen: set[str]
 ) -> None:
     loaded = needed_programs(PROGRAMS, sessions=sessions, returns=returns)
-    assert loaded == chosen | {"told_at_entry", "trial", "fork"}
+    assert loaded == chosen | {"reported_at_entry", "trial", "fork"}
 
 
 def test_tracepoints_and_typed_tracepoints_are_attached_and_kept() -> None:

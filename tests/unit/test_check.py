@@ -20,38 +20,37 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from otelgpu.check.evidence import looks_like_server, process_of_thread
+from otelgpu.check.visibility import SECCOMP_FILTER, Verdict, gone, is_thread
+from otelgpu.check.visibility import judge as judge_by
 from otelgpu.cli import check as check_module
 from otelgpu.cli.check import Examiner, check, try_destinations, wanted_symbols
 from otelgpu.cli.listing import Finding, Listing, Report
 from otelgpu.config import Config
-from otelgpu.discover.evidence import looks_like_server, process_of_thread
-from otelgpu.discover.processes import describe
-from otelgpu.discover.visibility import (
-    SECCOMP_FILTER,
-    TORCH,
-    VERBS,
-    EmbeddedRuntime,
-    Library,
-    Machine,
-    NcclCopy,
-    Observed,
-    OpenDevice,
-    TlsStack,
-    Verdict,
-    gone,
-    is_thread,
-    judge,
-)
 from otelgpu.export.base import Signal
-from otelgpu.export.settings import OtlpSettings
+from otelgpu.export.otlp import trial
+from otelgpu.export.otlp.settings import OtlpSettings
+from otelgpu.families.gpu.torch.discover import CORE
+from otelgpu.families.nccl.discover.coverage import NcclCopy
+from otelgpu.families.rdma.discover.coverage import VERBS, OpenDevice
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import Image
+from otelgpu.processes.coverage import EmbeddedRuntime, Library, Machine, Observed, Shown, TlsStack
+from otelgpu.processes.listing import describe
+from otelgpu.sources.discoveries import discovery_of
 
 WANTED = {"libcudart": frozenset({"cudaMalloc", "cudaFree", "cudaLaunchKernel"})}
 MACHINE = Machine(wanted=WANTED)
 
 
 RUSTLS = TlsStack(name="rustls in serve", probed=False)
+
+
+def judge(observed: Observed, machine: Machine = MACHINE, *, http: bool = True) -> Verdict:
+    """By all families, or all but that of requests."""
+    names = ("cuda", *(("http",) if http else ()), "nccl", "torch", "verbs")
+    found = [discovery_of(name).examine for name in names]
+    return judge_by(observed, machine, [examine() for examine in found if examine is not None])
 
 
 def library(**changes: Any) -> Library:
@@ -105,19 +104,19 @@ def test_a_library_without_probes_is_blind_and_says_why(changes: dict[str, Any],
     assert verdict.blind[0].do
 
 
-def test_an_allocator_of_pytorch_is_told_by_what_it_is_good_for() -> None:
-    machine = Machine(wanted={**WANTED, TORCH: frozenset({"report", "report_of_1_13"})}, http=False)
-    torch = library(path="/venv/torch/lib/libc10.so", stem=TORCH, symbols=("report",))
-    verdict = judge(process(libraries=(library(), torch)), machine)
+def test_an_allocator_of_pytorch_is_reported_by_what_it_is_good_for() -> None:
+    machine = Machine(wanted={**WANTED, CORE: frozenset({"report", "report_of_1_13"})})
+    torch = library(path="/venv/torch/lib/libc10.so", stem=CORE, symbols=("report",))
+    verdict = judge(process(libraries=(library(), torch)), machine, http=False)
     assert [line for line in verdict.sees if "libc10" in line] == [
         "tensors' memory by PyTorch's allocator in /venv/torch/lib/libc10.so, where it is asked for: "
         "profiles of mem, or family torch"
     ]
     assert verdict.blind == ()
-    old = judge(process(libraries=(replace(torch, symbols=()),)), machine)
+    old = judge(process(libraries=(replace(torch, symbols=()),)), machine, http=False)
     assert [one.what for one in old.blind] == ["tensors' memory by /venv/torch/lib/libc10.so"]
     assert "1.10" in old.blind[0].why
-    assert "libc10" not in judge(process(), machine).sees[0]
+    assert "libc10" not in judge(process(), machine, http=False).sees[0]
 
 
 def test_a_static_runtime_with_symbols_is_seen() -> None:
@@ -154,8 +153,8 @@ def test_static_runtimes_in_libraries_are_one_blind_spot_that_names_them() -> No
 def test_communicators_are_seen_where_their_layout_is_known(
     version: str, layout: Any, sees: list[str], blind: int
 ) -> None:
-    copy = NcclCopy(path="/venv/libnccl.so.2", version=version, layout=layout)
-    verdict = judge(process(nccl=(copy,)), Machine(wanted={}, http=False))
+    copy = Shown("/venv/libnccl.so.2", NcclCopy(version=version, layout=layout))
+    verdict = judge(process(shown={"nccl": (copy,)}), Machine(wanted={}), http=False)
     assert [line for line in verdict.sees if not any(map(line.startswith, sees))] == []
     assert (len(verdict.sees), len(verdict.blind)) == (len(sees), blind)
 
@@ -173,12 +172,15 @@ def test_posts_are_seen_where_the_provider_is_known(
     devices: tuple[OpenDevice, ...], sees: str | None, blind: str | None
 ) -> None:
     verbs = library(path="/lib/libibverbs.so.1", stem=VERBS, symbols=("ibv_create_qp",))
-    machine = Machine(wanted={VERBS: frozenset(verbs.symbols)}, http=False)
-    verdict = judge(process(libraries=(verbs,), devices=devices), machine)
+    machine = Machine(wanted={VERBS: frozenset(verbs.symbols)})
+    shown = {"verbs": tuple(Shown("", device) for device in devices)}
+    verdict = judge(process(libraries=(verbs,), shown=shown), machine, http=False)
     rest = verdict.sees[1:]  # the first is on libibverbs itself
     assert [bool(sees) and sees in line for line in rest] == [True] * (sees is not None)
     assert [one.why for one in verdict.blind] == [blind] * (blind is not None)
-    assert not any("posts" in line for line in judge(process(devices=devices), machine).sees)  # no library
+    assert not any(
+        "posts" in line for line in judge(process(shown=shown), machine, http=False).sees
+    )  # no library
 
 
 DRIVER = Library(path="/usr/lib/libcuda.so.1", stem="libcuda", inode=9, symbols=("cuLaunchKernel",))
@@ -201,7 +203,7 @@ def test_a_driver_that_takes_no_probe_shows_nothing(changes: dict[str, Any]) -> 
     assert spots == ["calls of /usr/lib/libcuda.so.1", "CUDA runtime calls of /app/train"]
 
 
-def test_without_a_library_the_process_is_told_that_a_later_one_is_caught() -> None:
+def test_without_a_library_the_process_is_reported_that_a_later_one_is_caught() -> None:
     assert "not loaded; caught when" in judge(process(), MACHINE).sees[0]
 
 
@@ -257,7 +259,7 @@ def test_requests_are_blind_without_syscall_tracepoints() -> None:
 
 
 def test_unwanted_families_are_not_judged() -> None:
-    verdict = judge(process(io_uring=1), Machine(wanted={}, http=False))
+    verdict = judge(process(io_uring=1), Machine(wanted={}), http=False)
     assert (verdict.sees, verdict.blind) == ((), ())
 
 
@@ -266,6 +268,9 @@ def test_a_closed_process_is_wholly_blind(closed: Any, do: str) -> None:
     blind = judge(process(closed=closed), MACHINE).blind
     assert [one.what for one in blind] == ["everything"]
     assert do in blind[0].do
+
+
+WORST = 10  # blind spots of a process that has all of them
 
 
 def test_every_blind_spot_has_a_cause_and_something_to_do() -> None:
@@ -278,6 +283,7 @@ def test_every_blind_spot_has_a_cause_and_something_to_do() -> None:
         sockets=1,
     )
     verdicts = (judge(worst, replace(MACHINE, return_probes=False)), gone(1), is_thread(2, 1))
+    assert [len(verdict.blind) for verdict in verdicts] == [WORST, 1, 1]
     assert all(one.what and one.why and one.do for verdict in verdicts for one in verdict.blind)
 
 
@@ -356,7 +362,7 @@ def test_a_deleted_library_is_read_and_its_probes_are_tried(program: Path, tmp_p
     assert interesting
 
 
-def test_what_is_not_an_elf_file_is_told_and_not_raised(tmp_path: Path) -> None:
+def test_what_is_not_an_elf_file_is_reported_and_not_raised(tmp_path: Path) -> None:
     script = tmp_path / "map.py"
     fake = tmp_path / "libcudart.so.12"
     fake.write_bytes(b"no ELF" * 1000)
@@ -384,7 +390,7 @@ def test_sockets_of_this_process_are_counted() -> None:
     assert after.sockets - before.sockets == 2
 
 
-def test_tls_of_this_process_is_told_by_its_functions() -> None:
+def test_tls_of_this_process_is_reported_by_its_functions() -> None:
     loader = "import ssl, ctypes; print('ready', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", loader], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -403,7 +409,7 @@ def test_tls_of_this_process_is_told_by_its_functions() -> None:
     ("mark", "named"),
     [(b"rustls::client", "rustls"), (b"crypto/tls.(*Conn).Read", "Go's crypto/tls"), (b"rust", "")],
 )
-def test_tls_that_is_linked_into_a_program_is_told_by_its_strings(
+def test_tls_that_is_linked_into_a_program_is_reported_by_its_strings(
     program: Path, mark: bytes, named: str
 ) -> None:
     with program.open("ab") as file:
@@ -441,7 +447,7 @@ def test_a_thread_is_led_back_to_its_process() -> None:
         (("bash", "-c", "sleep 1"), False),
     ],
 )
-def test_known_servers_are_told_by_their_command(command: tuple[str, ...], expected: bool) -> None:
+def test_known_servers_are_reported_by_their_command(command: tuple[str, ...], expected: bool) -> None:
     own = describe(os.getpid())
     assert own is not None
     assert looks_like_server(replace(own, comm="x", command=command)) is expected
@@ -469,11 +475,12 @@ def test_a_collector_that_listens_is_reached_once_for_both_signals(listener: int
     assert [finding.present for finding in findings] == [True]
 
 
-def test_a_collector_that_is_down_does_not_stop_observing(listener: int) -> None:
-    free = socket.create_server(("127.0.0.1", 0))
-    port = free.getsockname()[1]
-    free.close()
-    finding = try_destinations(Config(export=(f"otlp:http://127.0.0.1:{port}",)), {})[0]
+def test_a_collector_that_is_down_does_not_stop_observing() -> None:
+    with socket.socket() as nobody:  # who has a port and does not listen at it: no other test can
+        nobody.bind(("127.0.0.1", 0))
+        (finding,) = try_destinations(
+            Config(export=(f"otlp:http://127.0.0.1:{nobody.getsockname()[1]}",)), {}
+        )
     assert (finding.present, finding.stops) == (False, False)
     assert "Collector" in finding.remedy
 
@@ -490,8 +497,9 @@ def test_a_destination_that_cannot_work_stops_a_session(text: str) -> None:
 
 
 def test_a_password_in_an_endpoint_is_not_shown() -> None:
-    for finding in try_destinations(Config(export=("otlp:http://user:secret@127.0.0.1:1",)), {}):
-        assert "secret" not in json.dumps(finding.shown())
+    (finding,) = try_destinations(Config(export=("otlp:http://user:secret@127.0.0.1:1",)), {})
+    shown = json.dumps(finding.shown())
+    assert "127.0.0.1:1" in shown and "secret" not in shown
 
 
 @pytest.mark.parametrize(
@@ -564,6 +572,7 @@ def test_json_has_the_documented_members(machine: list[Finding]) -> None:
     document = json.loads(invoke("-p", str(os.getpid()), "--json").output)
     assert set(document) == {"ok", "state", "features", "families", "collector", "processes"}
     members = {"name", "present", "required", "detail", "consequence", "remedy"}
+    assert document["features"]
     assert all(set(finding) == members for finding in document["features"] + document["collector"])
     assert set(document["processes"][0]) == {
         *("pid", "found", "name", "executable", "container_id", "namespace_pids", "seccomp"),
@@ -594,8 +603,9 @@ def test_a_quick_check_loads_nothing_looks_at_nobody_and_connects_to_nothing(
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("not in a quick check")
 
-    for name in ("load_families", "judge_processes", "_connect"):
+    for name in ("load_families", "judge_processes"):
         monkeypatch.setattr(check_module, name, forbidden)
+    monkeypatch.setattr(trial, "connect", forbidden)
     result = CliRunner().invoke(check, ["--quick", "--json", "--export", "otlp:http://192.0.2.1:4318"])
     document = json.loads(result.output)
     assert (result.exit_code, document["state"], document["processes"]) == (0, "ready", [])
@@ -616,7 +626,8 @@ def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
     evil = Verdict(pid=1, process=process(name="\x1b[2Jx\ny", executable="/tmp/\udcff"))
     report = Report(features=(), families=(), collector=(), processes=(evil,), asked=True)
     Listing(Console(file=sys.stdout)).write(report)
-    assert "\x1b" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "[2Jx" in shown and "\x1b" not in shown
 
 
 def test_marks_fall_back_where_the_encoding_lacks_them(monkeypatch: pytest.MonkeyPatch) -> None:

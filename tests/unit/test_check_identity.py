@@ -1,4 +1,4 @@
-"""``check`` tells where a process runs and how that is known, and what it only says of itself."""
+"""``check`` says where a process runs and how that is known, and what it only says of itself."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from otelgpu.cli.check import _kubernetes
+from otelgpu.check.evidence import Examiner
+from otelgpu.check.visibility import Verdict
 from otelgpu.cli.listing import Listing, Report
-from otelgpu.discover.evidence import Examiner
-from otelgpu.discover.kubernetes import OwnPod
-from otelgpu.discover.kubernetes_api import Access, PodWatch, Times
-from otelgpu.discover.resources import Describer
-from otelgpu.discover.visibility import Observed, Verdict
-from tests.rig.kubernetes import api_server, pod_object
-from tests.unit.discover.processes_builders import POD
+from otelgpu.processes.coverage import Observed
+from otelgpu.processes.kubernetes import OwnPod
+from otelgpu.processes.resources import Describer
+from tests.unit.processes.processes_builders import POD
 
 OWN = OwnPod(node="node-1")
 
@@ -30,20 +28,20 @@ def report(process: Observed) -> Report:
     return Report(features=(), families=(), collector=(), processes=(verdict,), asked=True)
 
 
-def test_each_part_is_told_with_where_it_is_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_part_is_reported_with_where_it_is_from(capsys: pytest.CaptureFixture[str]) -> None:
     process = Observed(
         pid=7,
         name="llm",
         executable="/llm",
         identity=(
-            ("container.image.tags", ("1.2", "1"), "kubernetes_api"),
+            ("container.image.tags", ("1.2", "1"), "mountinfo"),
             ("k8s.pod.uid", POD, "cgroup"),
         ),
         claimed=(("k8s.pod.name", "victim\x1b[2J"),),
     )
     Listing(Console(file=sys.stdout)).write(report(process))
     said = capsys.readouterr().out
-    assert "is      container.image.tags 1.2, 1 (kubernetes_api)" in said
+    assert "is      container.image.tags 1.2, 1 (mountinfo)" in said
     assert f"is      k8s.pod.uid {POD} (cgroup)" in said
     assert "claims  k8s.pod.name victim\N{REPLACEMENT CHARACTER}[2J, which nothing confirms" in said
     (shown,) = report(process).shown()["processes"]
@@ -66,26 +64,8 @@ def liar() -> Iterator[int]:
             process.kill()
 
 
-def test_a_running_process_is_told_with_its_claims(liar: int) -> None:
+def test_a_running_process_is_reported_with_its_claims(liar: int) -> None:
     found = Examiner({}, describer=Describer(own=OWN)).observe(liar)
     assert found is not None
     assert ("k8s.node.name", "node-1", "downward_api") in found.identity
     assert found.claimed == (("k8s.pod.name", "victim"),)
-
-
-def test_whether_the_api_server_answers_is_a_finding(tmp_path: Path) -> None:
-    with api_server(tmp_path) as (server, access):
-        server.put(pod_object("a", POD))
-        for account, present in ((access.account, True), (tmp_path / "none", False)):
-            there = Access(host=access.host, port=access.port, account=account)
-            times = Times(answer=0.3, first_wait=0.1)
-            names = Describer(own=OWN, pods=PodWatch(there, OWN, times=times))
-            try:
-                assert (names.wait_for_pods(0.2) is None) is present
-                found = _kubernetes(names) if present else None
-            finally:
-                names.close()
-            assert found is None or (found.present is True and not found.required)
-    nowhere = Describer(own=OWN, pods=PodWatch(None, OWN))
-    said = _kubernetes(nowhere)
-    assert said.present is False and "service account" in said.detail and "docs/identity.md" in said.remedy

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from otelgpu.kernel import clock
 from otelgpu.model.inputs import Batch, ClockAnchor, Input, Tick
 from tests.rig.examples import examples
+from tests.unit.engine.test_pipeline import played
 from tests.unit.families.records import MS, UNIX_OFFSET_NS, Host
 from tests.unit.model.builders import Row
-from tests.unit.test_pipeline import played
 
 HOUR_NS = 3_600_000_000_000
 SECOND_NS = 1_000_000_000
@@ -53,7 +53,7 @@ def relative(rows: list[Row]) -> dict[tuple[str, str], tuple[int, int]]:
 
 @cache
 def undisturbed() -> Any:
-    """What is told where nobody sets the clock."""
+    """What is said where nobody sets the clock."""
     return relative(played(stepped({}))[0])
 
 
@@ -71,7 +71,7 @@ def test_the_times_within_a_trace_are_those_of_a_clock_that_nobody_set(steps: di
             assert parent.start_ns <= row.start_ns <= row.end_ns <= parent.end_ns
 
 
-def test_what_is_told_after_the_clock_was_set_has_the_new_time() -> None:
+def test_what_is_reported_after_the_clock_was_set_has_the_new_time() -> None:
     last = len(served()) - 1
     rows, _ = played(stepped({last - 4: HOUR_NS}))
     undisturbed, _ = played(stepped({}))

@@ -39,7 +39,6 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "executables": (["a*"], "b*", ("b*",), ("c*",)),
     "cgroups": (["/a"], "/b,/c", ("/b", "/c"), ("/d",)),
     "containers": (["abc"], "def, 012", ("def", "012"), ("345",)),
-    "kubernetes_api": (True, "true", True, True),
     "resource_attributes": ({"a": "1"}, "b=2, c=x=y", {"b": "2", "c": "x=y"}, {"d": "3"}),
     "otlp": ({"endpoint": "http://a"}, "endpoint=http://b", {"endpoint": "http://b"}, {"endpoint": "c"}),
     "profiles": (["cpu"], "offcpu, file", ("offcpu", "file"), ("all",)),
@@ -153,7 +152,7 @@ def test_a_bad_setting_in_the_file_is_named_with_its_line(name: str, tmp_path: P
         load_config(file, {}, {})
 
 
-def test_a_nested_mistake_is_told_with_the_line_of_its_section(tmp_path: Path) -> None:
+def test_a_nested_mistake_is_reported_with_the_line_of_its_section(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("detail: ops\notlp:\n  timeout: 10\n")
     with pytest.raises(ConfigError, match=rf"^{file}:2: Expected `str`, got `int`"):
@@ -200,3 +199,13 @@ def test_a_secret_is_not_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(None, {"OTELGPU_OTLP": "headers=authorization=Bearer s3cret,more"}, {})
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_a_setting_that_was_removed_is_refused_with_what_takes_its_place(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"detail: ops\nkubernetes_api: {value}\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml:2: kubernetes_api was removed: .*k8s_attributes"):
+        load_config(file, {}, {})
+    with pytest.raises(ConfigError, match=r"OTELGPU_KUBERNETES_API was removed: .*k8s_attributes"):
+        load_config(None, {"OTELGPU_KUBERNETES_API": value}, {})

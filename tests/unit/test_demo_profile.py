@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from examples.demo_profile import Observation, diagnose, problems
-from otelgpu.signals.profile_names import FILE_CALL, FILE_NAME
+from otelgpu.families.profiles.names import FILE_CALL, FILE_NAME
 
 MS = 1_000_000
 PYTHON = ("training_loop.py:50 write_checkpoint", "training_loop.py:70 train")
@@ -46,10 +46,10 @@ def observed(*steps: int, **changes: Any) -> Iterator[Observation]:
 
 
 def test_a_complete_diagnosis_agrees() -> None:
-    told = diagnose(observed(4, 9))
-    assert problems(told, truth(4, 9)) == []
-    assert told.lines == {PYTHON[0]: 100 * MS}
-    assert told.waits == {("io_schedule", *PYTHON): 58 * MS}
+    reported = diagnose(observed(4, 9))
+    assert problems(reported, truth(4, 9)) == []
+    assert reported.lines == {PYTHON[0]: 100 * MS}
+    assert reported.waits == {("io_schedule", *PYTHON): 58 * MS}
 
 
 @pytest.mark.parametrize(

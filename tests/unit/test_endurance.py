@@ -1,4 +1,4 @@
-"""The verdict on growth: what rises is told from what is uneven."""
+"""The verdict on growth: what rises is distinguished from what is uneven."""
 
 from __future__ import annotations
 

@@ -6,21 +6,21 @@ import gc
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from otelgpu.correlate.processes import LINGER_NS
+from otelgpu.engine.pipeline import HISTORY_NS, Pipeline
+from otelgpu.engine.processes import LINGER_NS
 from otelgpu.model.inputs import FunctionNamed, ProcessSeen, Tick
-from otelgpu.pipeline import HISTORY_NS, Pipeline
 from tests.endurance.observed import container_lengths
+from tests.unit.engine.test_pipeline import allocate, pipeline
 from tests.unit.families.records import MS, Host
-from tests.unit.test_pipeline import allocate, pipeline
 
 BOUNDED: Final = (
-    "otelgpu.correlate.identities.Identit",
-    "otelgpu.correlate.requests.RequestBook._finished",
-    "otelgpu.correlate.steps_index.",
-    "otelgpu.families.http.decode.HttpState._ended",
+    "otelgpu.families.requests.identities.Identit",
+    "otelgpu.engine.attribution.pending.PendingOperations._finished",
+    "otelgpu.families.steps.serving.request_index.",
+    "otelgpu.families.requests.decode.HttpState._ended",
     "otelgpu.model.context.Context",
     "otelgpu.model.exchange.Opened",
-    "otelgpu.signals.summary.Latencies.values",
+    "otelgpu.engine.summary.Latencies.values",
 )
 """What remembers the last so many, by the beginnings of the names."""
 

@@ -62,7 +62,7 @@ def _result(release: str, *, present: bool | None, outcome: str) -> dict[str, An
     }
 
 
-def test_the_table_tells_what_is_missing_and_in_which_words() -> None:
+def test_the_table_reports_what_is_missing_and_in_which_words() -> None:
     old, new = _result("5.1", present=False, outcome=""), _result("7.1", present=True, outcome="passed")
     text = table.render([old, new])
     assert "| BPF object `cuda` | **refused** | loads |" in text
@@ -71,12 +71,12 @@ def test_the_table_tells_what_is_missing_and_in_which_words() -> None:
     assert "### Linux 7.1\n\nNothing is missing.\n" in text
 
 
-def test_what_was_not_measured_is_not_told_to_be_missing() -> None:
+def test_what_was_not_measured_is_not_reported_to_be_missing() -> None:
     loads, refused = _result("7.1", present=True, outcome=""), _result("5.1", present=False, outcome="")
     assert "| cgroups | not measured | no |" in table.render([loads, refused])
 
 
-def test_a_test_that_fails_is_told() -> None:
+def test_a_test_that_fails_is_reported() -> None:
     text = table.render([_result("7.1", present=True, outcome="AssertionError: 3\n != 4")])
     assert "| cgroups | **fails** |" in text
     assert "- cgroups: `AssertionError: 3 != 4`" in text

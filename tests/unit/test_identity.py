@@ -7,28 +7,26 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otelgpu.capture import CaptureReader, CaptureWriter, Header
-from otelgpu.discover.kubernetes import OwnPod
-from otelgpu.discover.resources import identify, process_resource
+from otelgpu.engine.metrics import Metrics
 from otelgpu.export.wire import encode_spans
+from otelgpu.families.gpu.devices.metrics import PROCESS_MEMORY
+from otelgpu.families.rdma.fabric.session import FabricSession
 from otelgpu.model.devices import ProcessReading
 from otelgpu.model.inputs import Input, ProcessGone, ProcessSeen, Tick
 from otelgpu.model.operations import Memory
 from otelgpu.model.resource import resource
-from otelgpu.signals.devices import PROCESS_MEMORY
-from otelgpu.signals.fabric_session import FabricSession
-from otelgpu.signals.metrics import Metrics
-from tests.rig.kubernetes import pod_object
-from tests.unit.correlate.queue_pair_facts import MS as FABRIC_MS
-from tests.unit.correlate.queue_pair_facts import Caller, port
-from tests.unit.discover.processes_builders import facts
-from tests.unit.discover.test_kubernetes import read
+from otelgpu.processes.kubernetes import OwnPod
+from otelgpu.processes.resources import identify, process_resource
+from otelgpu.sources.capture import CaptureReader, CaptureWriter, Header
+from tests.unit.engine.test_metrics import counter
+from tests.unit.engine.test_pipeline import CALLER, TRACE, pipeline, played
+from tests.unit.families.gpu.devices.test_metrics import UUID, Reported, readings, seen
+from tests.unit.families.rdma.queue_pair_facts import MS as FABRIC_MS
+from tests.unit.families.rdma.queue_pair_facts import Caller, port
+from tests.unit.families.rdma.test_fabric import OWN
 from tests.unit.families.records import MS, UNIX_OFFSET_NS, Host
 from tests.unit.model.builders import read_out
-from tests.unit.signals.test_devices import UUID, Told, readings, seen
-from tests.unit.signals.test_fabric_session import OWN
-from tests.unit.signals.test_metrics import counter
-from tests.unit.test_pipeline import CALLER, TRACE, pipeline, played
+from tests.unit.processes.processes_builders import facts
 
 UIDS = ("11111111-2222-4333-8444-555555555555", "66666666-7777-4888-8999-000000000000")
 POOR, RICH = (
@@ -65,7 +63,7 @@ def test_spans_after_the_names_have_them_and_lose_nothing(host: Host) -> None:
     assert "cudaLaunchKernel decode(int)" in {row.name for row in after}
 
 
-def test_a_request_that_is_under_way_is_told_of_one_resource(host: Host) -> None:
+def test_a_request_that_is_under_way_is_reported_of_one_resource(host: Host) -> None:
     host.ask()
     host.launch(0x1000)
     middle = len(host.sent)
@@ -112,8 +110,8 @@ def test_metrics_go_on_under_the_richer_name(host: Host) -> None:
         list(session.feed(Tick(time_ns=gone_ns + wait * MS)))
     session.read_metrics()
     data, _ = session.read_metrics()
-    told = str(data)
-    assert "worker-0" not in told
+    reported = str(data)
+    assert "worker-0" not in reported
 
 
 def test_a_name_that_comes_after_the_end_of_a_process_leaves_nothing_behind(host: Host) -> None:
@@ -154,15 +152,15 @@ def test_who_keeps_an_old_name_or_a_series_adds_to_the_same() -> None:
 
 def test_a_gauge_of_a_device_is_not_lost_when_its_process_gets_its_name() -> None:
     processes = {100: POOR}
-    told = Told(seen(), processes=processes)
+    reported = Reported(seen(), processes=processes)
     reading = ProcessReading(tgid=100, device=UUID, memory_bytes=7)
-    told.take(readings({}, reading))
+    reported.take(readings({}, reading))
     processes[100] = RICH
-    told.metrics.rename(POOR, RICH)
-    told.take(readings({}, reading))
-    assert [value for _, value in told.points(PROCESS_MEMORY.name, RICH)] == [7]
-    told.take(readings({}))
-    assert not told.points(PROCESS_MEMORY.name, RICH)
+    reported.metrics.rename(POOR, RICH)
+    reported.take(readings({}, reading))
+    assert [value for _, value in reported.points(PROCESS_MEMORY.name, RICH)] == [7]
+    reported.take(readings({}))
+    assert not reported.points(PROCESS_MEMORY.name, RICH)
 
 
 def test_the_peers_of_a_connection_are_called_by_the_names_that_came_later() -> None:
@@ -174,8 +172,8 @@ def test_the_peers_of_a_connection_are_called_by_the_names_that_came_later() -> 
     known[200] = resource(
         {"service.name": "rank200", "k8s.pod.name": "worker-1", "k8s.namespace.name": "training"}
     )
-    told = str([batch.attributes for batch in session.tell(20 * FABRIC_MS, 0, False)])
-    assert "'worker-1'" in told and "'training'" in told
+    reported = str([batch.attributes for batch in session.report(20 * FABRIC_MS, 0, False)])
+    assert "'worker-1'" in reported and "'training'" in reported
 
 
 def test_processes_of_two_pods_are_two_resources_each_with_its_own_identity() -> None:
@@ -185,8 +183,7 @@ def test_processes_of_two_pods_are_two_resources_each_with_its_own_identity() ->
         host.accept(connection=host.tgid, tid=host.tgid + 1)
         host.serve(connection=host.tgid, tid=host.tgid + 1)
         process = facts(tgid=host.tgid, pod_uid=uid, container_id=f"{host.tgid:064x}", placed_by="cgroup")
-        pod = read(pod_object(f"worker-{host.tgid}", uid, container_id=f"{host.tgid:064x}"))
-        described = process_resource(process, {}, {}, identify(process, OwnPod(node="node-1"), pod))
+        described = process_resource(process, {}, {}, identify(process, OwnPod(node="node-1")))
         inputs += host.preamble()
         inputs.append(ProcessSeen(tgid=host.tgid, time_ns=1, resource=described))
         inputs += [sent.batch for sent in host.sent]
@@ -208,7 +205,7 @@ def test_processes_of_two_pods_are_two_resources_each_with_its_own_identity() ->
     for host, uid in zip(hosts, UIDS, strict=True):
         spans, attributes = found[uid]
         assert spans > 5
-        assert attributes["k8s.pod.name"] == f"worker-{host.tgid}"
+        assert attributes["k8s.pod.uid"] == uid
         assert attributes["container.id"] == f"{host.tgid:064x}"
         assert attributes["k8s.node.name"] == "node-1"
 

@@ -35,8 +35,8 @@ def line(message: str, *values: object, level: int = logging.WARNING, name: str 
 class TestRepetitions:
     def test_lines_of_one_statement_are_left_out_after_some(self) -> None:
         shown = Repetitions(Clock())
-        told = [shown.filter(line("down: %d", number)) for number in range(3 * ALIKE_LINES)]
-        assert told == [True] * ALIKE_LINES + [False] * (2 * ALIKE_LINES)
+        reported = [shown.filter(line("down: %d", number)) for number in range(3 * ALIKE_LINES)]
+        assert reported == [True] * ALIKE_LINES + [False] * (2 * ALIKE_LINES)
 
     def test_others_are_not(self) -> None:
         shown = Repetitions(Clock())
@@ -81,9 +81,9 @@ class TestRepetitions:
 
 
 def test_a_json_line_is_one_object_whatever_is_in_it() -> None:
-    told = JsonFormatter().format(line('a "%s"\nb', "c", level=logging.ERROR, name="otelgpu.x"))
-    assert "\n" not in told
-    found = json.loads(told)
+    reported = JsonFormatter().format(line('a "%s"\nb', "c", level=logging.ERROR, name="otelgpu.x"))
+    assert "\n" not in reported
+    found = json.loads(reported)
     assert (found["level"], found["logger"], found["message"]) == ("error", "otelgpu.x", 'a "c"\nb')
     assert found["time"].endswith("Z")
 
@@ -100,6 +100,6 @@ def test_a_fault_has_its_trace() -> None:
 def test_what_a_command_says_is_in_the_form_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     say("observing")
     say("observing", "json")
-    text, told = capsys.readouterr().err.splitlines()
+    text, reported = capsys.readouterr().err.splitlines()
     assert text == "otelgpu: observing"
-    assert json.loads(told)["message"] == "observing"
+    assert json.loads(reported)["message"] == "observing"

@@ -14,11 +14,11 @@ from tests.unit.test_layering import Module, imports, nodes, read_modules
 ALLOWED = {
     ("child", "os.execvpe"): "the program that `run` is asked to start",
     (
-        "discover.verbs_devices",
+        "families.rdma.discover.devices",
         "os.posix_spawn",
     ): "this interpreter, where a driver's library may crash; only if the kernel has RDMA devices",
     (
-        "discover.unwinder",
+        "families.profiles.discover.unwinder",
         "subprocess",
     ): "our own program for unwind tables, at a fixed path, without capabilities, environment or system calls",
     (

@@ -11,10 +11,10 @@ import yaml
 
 from otelgpu.cli.reload import LIVE
 from otelgpu.config import Config
+from otelgpu.engine.contract import Instrument
+from otelgpu.engine.losses import LOSSES
+from otelgpu.engine.self_telemetry import SELF_METRICS
 from otelgpu.export.prometheus import metric_name
-from otelgpu.families.base import Instrument
-from otelgpu.signals.losses import LOSSES
-from otelgpu.signals.self_metrics import SELF_METRICS
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
 PARTS = ("_bucket", "_sum", "_count")  # of a histogram
@@ -30,9 +30,9 @@ def rules() -> list[dict[str, Any]]:
 
 def labels_of_series() -> dict[str, set[str]]:
     """Name in /metrics → its labels."""
-    told = [(LOSSES, ("otelgpu.family", "otelgpu.reason")), *SELF_METRICS]
+    reported = [(LOSSES, ("otelgpu.family", "otelgpu.reason")), *SELF_METRICS]
     found: dict[str, set[str]] = {"up": set()}
-    for metric, keys in told:
+    for metric, keys in reported:
         name = metric_name(metric.name, metric.unit, counter=metric.instrument is Instrument.COUNTER)
         labels = {key.replace(".", "_") for key in keys}
         parts = [name + part for part in PARTS] if metric.instrument is Instrument.HISTOGRAM else [name]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.capture import CaptureError, create_capture
 from otelgpu.export.base import ExportError
-from otelgpu.export.file import FileExporter
+from otelgpu.export.file.exporter import FileExporter
 from otelgpu.kernel.output_files import open_output
+from otelgpu.sources.capture import CaptureError, create_capture
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_capture_is_its_owner_s_and_results_nobody_else_may_write(tmp_path: Pa
     assert stat.S_IMODE((tmp_path / "traces").stat().st_mode) == 0o644 & ~mask
 
 
-def test_the_user_is_told_in_one_line(shared: Path) -> None:
+def test_the_user_is_reported_in_one_line(shared: Path) -> None:
     path = trap(shared, "symbolic link")
     with pytest.raises(CaptureError, match=r"cannot write capture .*: it is a link or another user's"):
         create_capture(path)

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from otelgpu.families.registry import families
+from otelgpu.engine.registry import with_records
 from otelgpu.kernel.attach import PROBES, functions_of
 from otelgpu.kernel.loader import read_image
 
@@ -18,7 +18,7 @@ TAIL_CALL: Final = struct.pack(
 )  # BPF_JMP | BPF_CALL, helper 12: include/uapi/linux/bpf.h
 
 
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("family", with_records())
 def test_each_program_on_a_uprobe_keeps_its_own_stack(family: str) -> None:
     image = read_image(family)
     programs = {

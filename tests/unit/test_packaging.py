@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.util
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -79,7 +81,7 @@ class Tree:
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     tree = Tree(tmp_path)
-    # /bin and /usr/bin for the stand-in's own needs; a real clang there comes later in PATH.
+    # /bin and /usr/bin for the fake's own needs; a real clang there comes later in PATH.
     monkeypatch.setenv("PATH", f"{tree.tools}:/usr/bin:/bin")
     which = hook.shutil.which
     monkeypatch.setattr(hook.shutil, "which", lambda name: None if name == "llvm-strip" else which(name))
@@ -207,6 +209,39 @@ def test_the_pinned_version_satisfies_the_requirement(requirement: Requirement) 
     for pin in same:
         version = str(pin.specifier).removeprefix("==")
         assert requirement.specifier.contains(version, prereleases=True)
+
+
+@pytest.mark.parametrize("requirement", [Requirement(line) for line in PROJECT["dependencies"]], ids=str)
+def test_what_the_program_requires_it_imports(requirement: Requirement) -> None:
+    imported = imports_of(ROOT / "otelgpu")
+    assert imported & modules_of(requirement.name), f"nothing in otelgpu/ imports {requirement.name}"
+
+
+@cache
+def imports_of(package: Path) -> frozenset[str]:
+    """Every module that is imported somewhere, at the top or in a function."""
+    found: set[str] = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
+
+
+def modules_of(distribution: str) -> set[str]:
+    """What a distribution installs; of one that only gathers others, what those do."""
+    found: set[str] = set()
+    for file in importlib.metadata.files(distribution) or ():
+        if file.suffix == ".py" and ".." not in file.parts:
+            parts = file.with_suffix("").parts
+            found.add(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    if all(name.endswith("version") for name in found):
+        for line in importlib.metadata.requires(distribution) or ():
+            if not (needed := Requirement(line)).marker:
+                found |= modules_of(needed.name)
+    return found
 
 
 def canonical(name: str) -> str:

@@ -14,7 +14,7 @@ SECOND = 1_000_000_000
 TRAP_NS = 3_000.0
 
 
-def told(percent: float, posts: int = 0, polls: int = 0, trap_ns: float = TRAP_NS) -> ProbeBudget:
+def reported(percent: float, posts: int = 0, polls: int = 0, trap_ns: float = TRAP_NS) -> ProbeBudget:
     """A budget that has seen so many calls a second."""
     budget = ProbeBudget(percent, trap_ns)
     budget.measured(posts=posts, posts_ns=SECOND, polls=polls, polls_ns=SECOND)
@@ -28,33 +28,33 @@ def test_what_is_not_known_yet_starts_with_all_posts_and_windows_of_the_budgets_
 
 
 def test_without_a_limit_everything_is_always_probed_and_with_none_nothing() -> None:
-    assert told(math.inf, 10**6, 10**7).posts == told(math.inf, 10**6, 10**7).polls == ALWAYS
-    assert told(0, 1, 1).posts == told(0, 1, 1).polls == ProbeBudget(0, TRAP_NS).polls == NEVER
+    assert reported(math.inf, 10**6, 10**7).posts == reported(math.inf, 10**6, 10**7).polls == ALWAYS
+    assert reported(0, 1, 1).posts == reported(0, 1, 1).polls == ProbeBudget(0, TRAP_NS).polls == NEVER
 
 
 def test_posts_that_are_affordable_are_always_probed() -> None:
-    assert told(1.0, posts=2_000).posts == ALWAYS  # 6 ms of 7.5 a second
-    assert not told(1.0, posts=3_000).posts.is_always
+    assert reported(1.0, posts=2_000).posts == ALWAYS  # 6 ms of 7.5 a second
+    assert not reported(1.0, posts=3_000).posts.is_always
 
 
 def test_polls_get_what_posts_leave() -> None:
     spinning = 300_000
-    assert told(1.0, posts=0, polls=spinning).polls.share == pytest.approx(0.01 / 0.9, rel=1e-6)
-    assert told(1.0, posts=2_000, polls=spinning).polls.share == pytest.approx(0.004 / 0.9, rel=1e-6)
+    assert reported(1.0, posts=0, polls=spinning).polls.share == pytest.approx(0.01 / 0.9, rel=1e-6)
+    assert reported(1.0, posts=2_000, polls=spinning).polls.share == pytest.approx(0.004 / 0.9, rel=1e-6)
 
 
 def test_few_polls_are_always_probed() -> None:
-    assert told(1.0, polls=100).polls == ALWAYS
+    assert reported(1.0, polls=100).polls == ALWAYS
 
 
 def test_a_small_share_becomes_rare_windows_and_then_none() -> None:
-    rare = told(0.05, polls=300_000).polls
+    rare = reported(0.05, polls=300_000).polls
     assert (rare.open_ns, rare.period_ns // SECOND) == (2_000_000, 3)
-    assert told(0.001, polls=300_000).polls == NEVER
+    assert reported(0.001, polls=300_000).polls == NEVER
 
 
 def test_a_program_that_calls_more_is_believed_at_once_and_one_that_calls_less_by_and_by() -> None:
-    budget = told(1.0, polls=100)
+    budget = reported(1.0, polls=100)
     budget.measured(polls=400_000, polls_ns=SECOND)
     assert not budget.polls.is_always
     shares = []
@@ -85,7 +85,7 @@ def test_a_budget_below_nothing_is_refused(percent: float) -> None:
 def test_the_cost_of_what_is_chosen_is_within_the_budget(
     percent: float, posts: int, polls: int, trap_ns: float
 ) -> None:
-    budget = told(percent, posts, polls, trap_ns)
+    budget = reported(percent, posts, polls, trap_ns)
     cost = (posts * budget.posts.share + polls * budget.polls.share) * trap_ns / SECOND
     assert cost <= percent / 100 * (1 + 1e-6) + 1e-9
     for window in (budget.posts, budget.polls):

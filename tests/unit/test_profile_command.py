@@ -12,23 +12,23 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from otelgpu.analyze.profile_totals import KindTotals, Place
 from otelgpu.cli import profile as command
 from otelgpu.cli.commands import cli
 from otelgpu.cli.profile import families_for, parse_kinds, ring_bytes
 from otelgpu.cli.profile_outputs import Output, Outputs
 from otelgpu.cli.profile_totals import PLACES, write_totals, written
 from otelgpu.cli.replay import is_picture
+from otelgpu.engine import registry
 from otelgpu.errors import OtelgpuError
-from otelgpu.families import registry
 from otelgpu.model.profiling import ProfileKind
+from otelgpu.render.profile_totals import KindTotals, Place
 from tests.unit.export.profile_builders import samples
 
 
 def run(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(cli, ["profile", *words])
-    told = str(result.exception) if isinstance(result.exception, OtelgpuError) else result.output
-    return result.exit_code, told
+    reported = str(result.exception) if isinstance(result.exception, OtelgpuError) else result.output
+    return result.exit_code, reported
 
 
 def test_kinds_are_words_separated_by_commas_and_given_again() -> None:

@@ -6,22 +6,22 @@ import re
 
 import pytest
 
+from otelgpu.families.gpu.memory import profile_rows as memory_profiles
+from otelgpu.families.gpu.torch import metrics as tensor_metrics
+from otelgpu.families.gpu.torch import profile_rows as profile_tensors
+from otelgpu.families.profiles import names as profile_names
+from otelgpu.families.profiles import operations as profile_operations
+from otelgpu.families.profiles import torch_operators
+from otelgpu.families.rdma import profile_rows as profile_posts
 from otelgpu.model.profiles import ValueType
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.render.format import FORMATS
-from otelgpu.signals import (
-    profile_names,
-    profile_operations,
-    profile_tensors,
-    tensor_metrics,
-    torch_operators,
-)
 from tools.document import DOCS
 
 TEXT = (DOCS / "profiles.md").read_text()
 TYPES = {
     value
-    for module in (profile_names, profile_operations, profile_tensors)
+    for module in (profile_names, profile_operations, profile_tensors, profile_posts, memory_profiles)
     for value in vars(module).values()
     if isinstance(value, ValueType)
 }
@@ -33,22 +33,22 @@ def test_every_kind_has_its_row(kind: ProfileKind) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({each.type for each in TYPES} - {profile_names.USER.type}))
-def test_every_sample_type_is_told(name: str) -> None:
+def test_every_sample_type_is_reported(name: str) -> None:
     assert f"`{name}`" in TEXT
 
 
-def test_no_sample_type_is_told_that_there_is_not() -> None:
+def test_no_sample_type_is_reported_that_there_is_not() -> None:
     table = TEXT.split("## Kinds")[1].split("`all` is")[0]
-    told = {
+    reported = {
         name
         for row in table.splitlines()
         for cell in row.split("|")[2:3]
         for name in re.findall(r"`([a-z_]+)`", cell)
     }
-    assert told == {each.type for each in TYPES} - {profile_names.USER.type}
+    assert reported == {each.type for each in TYPES} - {profile_names.USER.type}
 
 
-def test_every_attribute_is_told() -> None:
+def test_every_attribute_is_reported() -> None:
     keys = [value for value in vars(profile_names).values() if isinstance(value, str) and "thread." in value]
     assert len(keys) >= 3
     keys += [tensor_metrics.DEVICE, torch_operators.OPERATOR, torch_operators.NODE]
@@ -56,5 +56,5 @@ def test_every_attribute_is_told() -> None:
 
 
 @pytest.mark.parametrize("suffix", list(FORMATS))
-def test_every_format_is_told(suffix: str) -> None:
+def test_every_format_is_reported(suffix: str) -> None:
     assert f"| `{suffix}` | " in TEXT

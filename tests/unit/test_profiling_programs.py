@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.kernel import profiling
+from otelgpu.families.profiles.discover import programs as profiling
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import Image, LoadedFamily, read_image, record_struct
 from otelgpu.kernel.perf_events import attach_clocks, parse_cpus
@@ -62,10 +62,10 @@ def test_every_program_is_of_some_kind(image: Image) -> None:
     assert [name for name in names if not everything(name)] == []
 
 
-def test_every_knob_is_one_of_the_programs(image: Image) -> None:
-    knobs = profiling.knobs(ProfileSettings(frequency_hz=99, off_cpu_least_us=3, file_slow_ms=2))
-    assert knobs["cpu_period_ns"] == 10_101_010
-    assert knobs.keys() <= image.variables(".rodata").keys()
+def test_every_constant_is_one_of_the_programs(image: Image) -> None:
+    constants = profiling.constants(ProfileSettings(frequency_hz=99, off_cpu_least_us=3, file_slow_ms=2))
+    assert constants["cpu_period_ns"] == 10_101_010
+    assert constants.keys() <= image.variables(".rodata").keys()
 
 
 def test_numbers_are_the_same_in_c_and_python(image: Image) -> None:

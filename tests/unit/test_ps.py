@@ -1,4 +1,4 @@
-"""`otelgpu ps`: which processes are told, what of them, and how each is profiled."""
+"""`otelgpu ps`: which processes are reported, what of them, and how each is profiled."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_device_that_went_meanwhile_is_left_out() -> None:
     assert uses_of([], [reading("gone", {7: 1})]) == {}
 
 
-def test_memory_is_summed_over_devices_and_unknown_where_nobody_tells() -> None:
+def test_memory_is_summed_over_devices_and_unknown_where_nobody_reports() -> None:
     uses = tuple(
         Use(uuid=f"u{i}", index=i, model="", memory_bytes=size) for i, size in enumerate((1 << 30, 1 << 30))
     )
@@ -104,10 +104,10 @@ def test_a_long_command_gives_way_and_nothing_else(width: int) -> None:
     out = StringIO()
     row = replace(ROW, container_id="ab" * 32, container_name="trainer-0", command=("python", "x" * 2000))
     write_table([row], "", Console(file=out, width=width, markup=False, emoji=False, highlight=False))
-    titles, told, *_ = out.getvalue().splitlines()
+    titles, reported, *_ = out.getvalue().splitlines()
     assert titles.split() == ["PID", "device", "memory", "container", "pod", "command"]
-    assert told.split()[0] == "4242" and "trainer-0" in told
-    assert told.rstrip().endswith("x…") and len(told) <= width
+    assert reported.split()[0] == "4242" and "trainer-0" in reported
+    assert reported.rstrip().endswith("x…") and len(reported) <= width
 
 
 def test_control_characters_of_a_command_do_not_reach_the_terminal() -> None:
@@ -142,9 +142,9 @@ def test_json_has_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ps, "find_rows", lambda devices, stems: [replace(ROW, uses=(use,))])
     result = CliRunner().invoke(cli, ["ps", "--json"])
     assert result.exit_code == 0
-    told = json.loads(result.stdout)
-    assert told["note"] == ""
-    (process,) = told["processes"]
+    reported = json.loads(result.stdout)
+    assert reported["note"] == ""
+    (process,) = reported["processes"]
     assert process["devices"] == [{"uuid": "GPU-1", "index": 0, "model": "H100", "memory_bytes": 1024}]
     assert process["command"] == ["python", "serve.py"]
     assert process["profile"].startswith("otelgpu profile -p 4242")

@@ -17,7 +17,7 @@ from msgspec import structs
 from otelgpu.agent import Plan
 from otelgpu.cli import reload as reload_module
 from otelgpu.cli.options import openings, read_config
-from otelgpu.cli.reload import LIVE, Hangups, Reloader, change
+from otelgpu.cli.reload import LIVE, Reloader, ReloadSignals, change
 from otelgpu.config import Config, ConfigError
 from otelgpu.export.base import Exporter
 
@@ -82,7 +82,7 @@ def test_what_can_change_changes(rig: Rig, capsys: pytest.CaptureFixture[str]) -
     rig.start(OTLP)
     rig.reload(OTLP + "detail: phases\ninterval_ms: 50\ncollective_sample_ratio: 0.5\nlog_level: info\n")
     (plan,) = rig.session.plans
-    assert (plan.telling.detail, plan.telling.collective_sample_ratio) == ("phases", 0.5)
+    assert (plan.settings.detail, plan.settings.collective_sample_ratio) == ("phases", 0.5)
     assert plan.interval_s == 0.05
     assert logging.getLogger().level == logging.INFO
     assert capsys.readouterr().err == (
@@ -96,7 +96,7 @@ def test_what_cannot_is_said_once_and_kept(rig: Rig, caplog: pytest.LogCaptureFi
     rig.reload(OTLP + "ring_bytes: 65536\nfamilies: [cuda]\ndetail: all\n")
     (plan,) = rig.session.plans
     assert len(plan.families) > 1
-    assert plan.telling.detail == "all"
+    assert plan.settings.detail == "all"
     assert caplog.messages == ["changed, but not before a new start: families, ring_bytes"]
 
 
@@ -105,8 +105,8 @@ def test_a_mistake_changes_nothing_and_names_the_line(rig: Rig, caplog: pytest.L
     rig.reload(OTLP + "detail: phases\nlog_level: loud\n")
     assert rig.session.plans == []
     assert rig.session.watch.reloads == {"refused": 1}
-    (told,) = caplog.messages
-    assert f"{rig.file}:3: " in told
+    (reported,) = caplog.messages
+    assert f"{rig.file}:3: " in reported
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_mended_file_is_taken_after_a_mistake(rig: Rig) -> None:
     rig.start(OTLP)
     rig.reload("nonsense: 1\n")
     rig.reload(OTLP + "detail: all\n")
-    assert [plan.telling.detail for plan in rig.session.plans] == ["all"]
+    assert [plan.settings.detail for plan in rig.session.plans] == ["all"]
 
 
 def test_a_reload_starts_from_the_one_before(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +197,7 @@ def test_flags_still_win(rig: Rig) -> None:
     rig.start(OTLP)
     rig.reloader._read = lambda: read_config({"config_file": rig.file, "detail": "ops"})
     rig.reload(OTLP + "detail: all\n")
-    assert rig.session.plans[0].telling.detail == "ops"
+    assert rig.session.plans[0].settings.detail == "ops"
 
 
 def test_every_live_setting_exists() -> None:
@@ -210,7 +210,7 @@ def test_an_error_of_the_configuration_is_an_error_of_the_reload() -> None:
 
 def test_a_hangup_makes_a_descriptor_readable_until_it_is_taken() -> None:
     before = signal.getsignal(signal.SIGHUP)
-    with Hangups() as hangups:
+    with ReloadSignals() as hangups:
         assert not hangups.take()
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGHUP)
@@ -226,7 +226,7 @@ def test_a_terminal_that_is_gone_is_noticed(
     monkeypatch: pytest.MonkeyPatch, had: bool, has: bool, lost: bool
 ) -> None:
     monkeypatch.setattr(reload_module, "_has_terminal", lambda: had)
-    hangups = Hangups()
+    hangups = ReloadSignals()
     monkeypatch.setattr(reload_module, "_has_terminal", lambda: has)
     assert hangups.lost_terminal is lost
     os.close(hangups.fd)

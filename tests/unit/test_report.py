@@ -8,8 +8,8 @@ import pytest
 
 from otelgpu.agent import Outcome
 from otelgpu.cli import observe
-from otelgpu.model.operations import ContextSource
-from otelgpu.signals.summary import Summary
+from otelgpu.engine.summary import Summary
+from otelgpu.model.context_sources import ContextSource
 
 
 @pytest.mark.parametrize("name", ["[unknown]+0x1000", "[/bold]", "k[link=file:/x]y", ":skull:"])
@@ -26,8 +26,8 @@ def test_a_name_with_brackets_is_shown_as_it_is(name: str, capsys: pytest.Captur
     assert library in shown
 
 
-def test_calls_are_told_by_how_they_were_linked(capsys: pytest.CaptureFixture[str]) -> None:
-    summary = Summary(stepped=40, steps=5, unlinked=9, ambiguous=1)
+def test_calls_are_reported_by_how_they_were_linked(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary(stepped=40, steps=5, unattributed=9, ambiguous=1)
     summary.calls["cudaLaunchKernel"] = 100
     summary.linked_by |= {ContextSource.THREAD: 30, ContextSource.WAKEUP: 13, ContextSource.THREAD_CONTEXT: 7}
     assert _rows(summary, capsys) == [
@@ -43,7 +43,7 @@ def test_calls_are_told_by_how_they_were_linked(capsys: pytest.CaptureFixture[st
 
 
 def test_ways_that_linked_nothing_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    summary = Summary(unlinked=3)
+    summary = Summary(unattributed=3)
     summary.calls["cudaLaunchKernel"] = 3
     assert _rows(summary, capsys) == ["CUDA calls: 3", "linked to a request 0 0.0 %", "without a request 3"]
 

@@ -72,7 +72,7 @@ def drained(ring: Ring) -> list[bytes]:
     return [row.tobytes() for run in ring.drain() for row in run]
 
 
-def test_the_most_that_waited_is_told_once(producer: Producer) -> None:
+def test_the_most_that_waited_is_reported_once(producer: Producer) -> None:
     ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for _ in range(3):
         producer.submit(b"x" * 24)
@@ -105,7 +105,7 @@ def test_a_run_ends_where_the_length_changes(producer: Producer) -> None:
     assert [run.shape for run in ring.drain()] == [(2, 16), (1, 40), (1, 16), (3, 40)]
 
 
-def test_lengths_that_round_to_the_same_stride_are_told_apart(producer: Producer) -> None:
+def test_lengths_that_round_to_the_same_stride_are_reported_apart(producer: Producer) -> None:
     ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for size in (17, 24, 24, 18):
         producer.submit(b"x" * size)
@@ -225,8 +225,8 @@ def test_a_long_run_comes_in_pieces_each_of_which_frees_its_space(
     ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for i in range(5):
         producer.submit(bytes([i]) * 24)
-    told = [(run[:, 0].tolist(), ring.pending_bytes()) for run in ring.drain()]
-    assert told == [([0, 1], 96), ([2, 3], 32), ([4], 0)]
+    reported = [(run[:, 0].tolist(), ring.pending_bytes()) for run in ring.drain()]
+    assert reported == [([0, 1], 96), ([2, 3], 32), ([4], 0)]
 
 
 def test_a_closed_ring_lets_go_of_its_memory(producer: Producer) -> None:
@@ -246,7 +246,7 @@ def test_a_closed_ring_holds_nothing_and_may_be_closed_again(producer: Producer)
 
 
 def test_a_ring_that_is_closed_in_the_middle_of_a_drain_ends_it(producer: Producer) -> None:
-    """As it is when an error cuts the drain short: that is what is to be told, and not what the drain still holds."""
+    """As it is when an error cuts the drain short: that is reported, and not what the drain still holds."""
     ring = Ring(producer.fd, producer.size, longest=LONGEST)
     for size in (8, 16, 8):
         producer.submit(b"a" * size)

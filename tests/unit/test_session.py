@@ -15,8 +15,8 @@ import pytest
 from otelgpu import session as session_module
 from otelgpu.export.base import deliveries_of
 from otelgpu.model.inputs import Tick
-from otelgpu.model.telling import Telling
-from otelgpu.model.vitals import Delivery
+from otelgpu.model.self_telemetry import Delivery
+from otelgpu.model.settings import SignalSettings
 from otelgpu.session import Session
 
 
@@ -63,7 +63,7 @@ class Pipeline:
     summary = None
 
     def __init__(self) -> None:
-        self.told: list[Telling] = []
+        self.reported: list[SignalSettings] = []
 
     def feed(self, item: object) -> Iterable[Any]:
         return [range(3)] if isinstance(item, Tick) else ()
@@ -77,8 +77,8 @@ class Pipeline:
     def read_metrics(self) -> tuple[Any, int]:
         return SimpleNamespace(), 11
 
-    def retell(self, telling: Telling) -> None:
-        self.told.append(telling)
+    def reconfigure(self, settings: SignalSettings) -> None:
+        self.reported.append(settings)
 
 
 def opened(*exporters: Destination) -> Session:
@@ -143,7 +143,7 @@ def test_a_destination_that_is_replaced_again_and_again_leaves_one_sum() -> None
     assert session.finish()["spans_accepted"] == 15 + 2
 
 
-def test_of_endless_addresses_the_latest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_endless_addresses_the_latest_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "ENDED_KEPT", 4)
     session = opened(Destination())
     for port in range(1, 10):
@@ -174,7 +174,7 @@ def test_metrics_that_are_kept_elsewhere_are_brought_in_first() -> None:
 def test_another_interval_counts_from_the_change() -> None:
     exporter = Destination()
     session = opened(exporter)
-    session.retell(Telling(detail="all"), metric_interval_s=0.0)
+    session.reconfigure(SignalSettings(detail="all"), metric_interval_s=0.0)
     session.take([Tick(time_ns=1)])
     assert exporter.points == 11
 

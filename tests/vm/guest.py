@@ -103,13 +103,13 @@ def run(
 
 
 def _dead(kernel: Kernel, scratch: Path, said: str) -> str:
-    """What can be told of a guest that gave no exit code."""
+    """What can be reported of a guest that gave no exit code."""
     parts = {"console": scratch / "console", "stdout": scratch / "out", "stderr": scratch / "err"}
-    told = [f"the guest with Linux {kernel.release} gave no exit code; QEMU: {said.strip() or 'nothing'}"]
+    reported = [f"the guest with Linux {kernel.release} gave no exit code; QEMU: {said.strip() or 'nothing'}"]
     for name, path in parts.items():
         text = path.read_text(errors="replace") if path.exists() else ""
-        told.append(f"-- the end of its {name}:\n" + "\n".join(text.replace("\r", "").splitlines()[-25:]))
-    return "\n".join(told)
+        reported.append(f"-- the end of its {name}:\n" + "\n".join(text.replace("\r", "").splitlines()[-25:]))
+    return "\n".join(reported)
 
 
 def _program(name: str) -> str | None:
@@ -146,7 +146,7 @@ def _share(tag: str, folder: Path, *, read_only: bool) -> list[str]:
 
 def _initramfs(kernel: Kernel, command: str, environment: Mapping[str, str], out: Path | None) -> bytes:
     """What the kernel unpacks and starts: busybox, the modules that reach the shares, the scripts."""
-    told = {"PATH": _PATH, "LANG": "C.UTF-8", "GUEST_FOLDER": str(ROOT), **environment}
+    reported = {"PATH": _PATH, "LANG": "C.UTF-8", "GUEST_FOLDER": str(ROOT), **environment}
     conf = {
         "KERNEL": kernel.release,
         "KERNEL_FOLDER": str(kernel.folder),
@@ -159,7 +159,7 @@ def _initramfs(kernel: Kernel, command: str, environment: Mapping[str, str], out
         "init": (SCRIPTS / "init.sh").read_bytes(),
         "stage2.sh": (SCRIPTS / "stage2.sh").read_bytes(),
         "guest.conf": _assignments(conf),
-        "environment": _assignments(told),
+        "environment": _assignments(reported),
         "command": command.encode() + b"\n",
         "modules/order": "".join(f"{name}\n" for name in modules).encode(),
         **{f"modules/{name}": content for name, content in modules.items()},

@@ -2,7 +2,7 @@
 
 In: lines of kernels; with ``-k PATTERN`` only features like that are measured, and others stay as they were.
 Out: ``build/vm/<line>.json``: what ``otelgpu check`` says there, and what became of each test of `features`. BPF
-objects and stand-ins are those that were built outside.
+objects and fakes are those that were built outside.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from otelgpu.families.http.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
-from otelgpu.families.http.session import Session
+from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
+from otelgpu.families.requests.session import Session
 from otelgpu.model.exchange import Claim, Exchange, Opened, Role, StartSource
 from otelgpu_resp.values import InvalidResp, ValueReader
 

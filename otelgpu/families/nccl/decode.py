@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from otelgpu.families.base import LARGEST_SIZE, ContextStep
-from otelgpu.families.call_layout import check_layout
+from otelgpu.elf.btf import Btf
+from otelgpu.engine.call_layout import check_layout
+from otelgpu.engine.contract import LARGEST_SIZE, ContextStep
 from otelgpu.families.nccl.results import DATATYPES, IN_PROGRESS
-from otelgpu.layout.btf import Btf
 from otelgpu.model.communicators import CommunicatorSeen
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import OPERATION, OperationKind, Operations, concatenate, operations
@@ -47,9 +47,9 @@ _SIZES[list(DATATYPES)] = [size for _, size in DATATYPES.values()]
 
 
 class NcclDecoder:
-    """Decodes batches of family ``nccl``: a :class:`~otelgpu.families.base.CommunicatorDecoder`.
+    """Decodes batches of family ``nccl``: a :class:`~otelgpu.engine.contract.CommunicatorDecoder`.
 
-    ``btf`` tells the API functions' numbers and the record's layout, which is that of an operation but for the
+    ``btf`` says the API functions' numbers and the record's layout, which is that of an operation but for the
     elements that become bytes. Raises BtfError where a capture's records are laid out otherwise.
     """
 
@@ -77,49 +77,50 @@ class NcclDecoder:
         rows["status"][rows["status"] == IN_PROGRESS] = 0
         return rows
 
-    def communicators(self, batch: Batch) -> list[CommunicatorSeen]:
-        """What a batch told of communicators, in its order; of batches of other kinds nothing."""
-        if batch.kind != "nccl_communicator":
-            return []
-        heads = batch.heads
-        ends = heads["time_ns"] + heads["duration_ns"]  # a communicator is there when the call returns
-        columns: dict[str, list[Any]] = {
-            "tgid": heads["tgid"].tolist(),
-            "time_ns": ends.tolist(),
-            "duration_ns": heads["duration_ns"].tolist(),
-        }
-        names = (
-            *("communicator", "hash", "rank", "ranks", "device", "parent"),
-            *("created", "ended", "async_error"),
+
+def communicators(batch: Batch) -> list[CommunicatorSeen]:
+    """What a batch reported of communicators, in its order; of batches of other kinds nothing."""
+    if batch.kind != "nccl_communicator":
+        return []
+    heads = batch.heads
+    ends = heads["time_ns"] + heads["duration_ns"]  # a communicator is there when the call returns
+    columns: dict[str, list[Any]] = {
+        "tgid": heads["tgid"].tolist(),
+        "time_ns": ends.tolist(),
+        "duration_ns": heads["duration_ns"].tolist(),
+    }
+    names = (
+        *("communicator", "hash", "rank", "ranks", "device", "parent"),
+        *("created", "ended", "async_error"),
+    )
+    columns |= {name: batch.records[name].tolist() for name in names}
+    return [
+        CommunicatorSeen(
+            tgid=tgid,
+            time_ns=time_ns,
+            duration_ns=duration_ns,
+            address=address,
+            hash=hash_,
+            rank=rank,
+            ranks=ranks,
+            device=device,
+            parent=parent,
+            created=bool(created),
+            ended=bool(ended),
+            async_error=async_error,
         )
-        columns |= {name: batch.records[name].tolist() for name in names}
-        return [
-            CommunicatorSeen(
-                tgid=tgid,
-                time_ns=time_ns,
-                duration_ns=duration_ns,
-                address=address,
-                hash=hash_,
-                rank=rank,
-                ranks=ranks,
-                device=device,
-                parent=parent,
-                created=bool(created),
-                ended=bool(ended),
-                async_error=async_error,
-            )
-            for (
-                tgid,
-                time_ns,
-                duration_ns,
-                address,
-                hash_,
-                rank,
-                ranks,
-                device,
-                parent,
-                created,
-                ended,
-                async_error,
-            ) in zip(*columns.values(), strict=True)
-        ]
+        for (
+            tgid,
+            time_ns,
+            duration_ns,
+            address,
+            hash_,
+            rank,
+            ranks,
+            device,
+            parent,
+            created,
+            ended,
+            async_error,
+        ) in zip(*columns.values(), strict=True)
+    ]

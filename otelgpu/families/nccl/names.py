@@ -1,4 +1,4 @@
-"""Keys of attributes that are told of NCCL's calls here, and of whole collectives in ``otelgpu.signals``."""
+"""Keys of attributes that are reported of NCCL's calls here, and of whole collectives in ``otelgpu.signals``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from otelgpu.engine.names import COMMUNICATOR_HASH
+
 SCOPE: Final = "otelgpu.nccl"
-HASH: Final = "nccl.communicator.hash"
-"""The communicator's ``commHash`` in hexadecimal: the same on all ranks, and in NCCL's own logs."""
+HASH: Final = COMMUNICATOR_HASH
 
 RANK: Final = "nccl.rank"
 RANKS: Final = "nccl.communicator.ranks"
@@ -34,8 +35,3 @@ def operation_of(call: str) -> str:
     found = _PLAIN.fullmatch(call)
     name = found[1] if found else call
     return _SAME.get(name, name)
-
-
-def hash_text(code: int) -> str:
-    """``nccl.communicator.hash``; 0 is that of a communicator that could not be read."""
-    return f"{code:016x}" if code else "unknown"

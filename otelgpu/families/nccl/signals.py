@@ -1,7 +1,7 @@
 """The names of family ``nccl``: its one table.
 
 Of single calls: what they were given and how long the host was inside them, which is the time that it takes to
-queue the work, not that of the work. What is told of whole collectives, across ranks and over time, comes from
+queue the work, not that of the work. What is reported of whole collectives, across ranks and over time, comes from
 ``otelgpu.signals``.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.families.base import (
+from otelgpu.engine.contract import (
     CALL_SECONDS,
     CallAttribute,
     Holds,
@@ -23,8 +23,9 @@ from otelgpu.families.base import (
     OperationMetric,
     OperationSignals,
 )
-from otelgpu.families.nccl.names import BYTES, HASH, OPERATION, RANK, RANKS, SCOPE, hash_text, operation_of
+from otelgpu.families.nccl.names import BYTES, HASH, OPERATION, RANK, RANKS, SCOPE, operation_of
 from otelgpu.families.nccl.results import datatype_name, reduction_name, result_name
+from otelgpu.model.communicators import hash_text
 from otelgpu.model.operations import DEVICE_UNKNOWN, OperationKind, Operations
 
 # nccl.operation → its forms; what moves data between ranks.
@@ -58,7 +59,7 @@ class Forms:
 
 
 def _by_operation(metric: Metric, column: Any = None, *, returned: bool = False) -> Iterator[OperationMetric]:
-    """A rule for each function, so that its series is told apart by ``nccl.operation``."""
+    """A rule for each function, so that its series is distinguished by ``nccl.operation``."""
     kinds = [(OperationKind.COLLECTIVE, name) for name in _COLLECTIVES]
     kinds += [(OperationKind.POINT_TO_POINT, name) for name in _POINTS]
     for kind, name in kinds:
@@ -165,5 +166,5 @@ SIGNALS: Final = OperationSignals(
             failed=True,
         ),
     ),
-    summaries=(),  # of requests and windows: collectives are told in traces of their own
+    summaries=(),  # of requests and windows: collectives are reported in traces of their own
 )

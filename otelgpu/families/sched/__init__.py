@@ -1,8 +1,8 @@
-"""Family ``sched``: hand-offs of work between threads, which tell for which request a worker works."""
+"""Family ``sched``: hand-offs of work between threads, which report for which request a worker works."""
 
 from typing import Final
 
-from otelgpu.families.base import Family
-from otelgpu.families.sched.decode import SchedDecoder
+from otelgpu.engine.contract import Family
+from otelgpu.families.sched.handler import SchedHandler
 
-FAMILY: Final = Family(name="sched", open=lambda btf, _: SchedDecoder(), signals=None)
+FAMILY: Final = Family(name="sched", open=SchedHandler)

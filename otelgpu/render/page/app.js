@@ -81,7 +81,7 @@ function reset() {
   flame.search("");
   if (area) {
     heat.clear();
-    heat.tell();
+    heat.report();
   } else flame.zoom(0);
 }
 

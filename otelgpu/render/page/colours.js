@@ -1,4 +1,4 @@
-// Colours of frames: by type, three shades of each so that neighbours are told apart; in comparisons by change.
+// Colours of frames: by type, three shades of each so that neighbours are distinguished; in comparisons by change.
 
 const KINDS = {
   cpython: { name: "Python", shades: ["#8fc7f2", "#7dbbec", "#a3d2f6"] },

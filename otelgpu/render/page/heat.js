@@ -27,7 +27,7 @@ class HeatMap {
     canvas.addEventListener("pointerup", () => {
       if (!this.dragging) return;
       this.dragging = false;
-      this.tell();
+      this.report();
     });
     canvas.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.resize()).observe(scroll);
@@ -123,7 +123,7 @@ class HeatMap {
     event.preventDefault();
     event.stopPropagation();
     this.draw();
-    this.tell();
+    this.report();
   }
 
   clear() {
@@ -132,7 +132,7 @@ class HeatMap {
   }
 
   // Own values of the tree's nodes in what is selected, and how many observations.
-  tell() {
+  report() {
     const area = this.area();
     const own = new Float64Array(this.tree.length);
     let count = 0;

@@ -68,7 +68,7 @@ class App {
     const calls = (this.calls = callsByName(this.model));
     const wanted = [
       ...LISTS.filter((each) => each.id === "requests" || this.rows[each.id].length).map((each) => [each.id, each.title, this.rows[each.id].length]),
-      ...(calls.length ? [[CALLS, "GPU calls", sumOf(calls.filter((each) => each.kind !== "device").map((each) => each.calls))]] : []),
+      ...(calls.length ? [[CALLS, "GPU calls", sumOf(calls.filter((each) => !KINDS.get(each.kind).device).map((each) => each.calls))]] : []),
       [UNSEEN, "Not seen", losses],
     ];
     const hadFocus = $("tabs").contains(document.activeElement);
@@ -100,7 +100,7 @@ class App {
   }
 
   listOf(row) {
-    const own = { step: "steps", training: "training", collective: "collectives", rdma: "rdma", request: "requests" }[kindOf(this.model, row)];
+    const own = LIST_OF_KIND.get(kindOf(this.model, row));
     const { list, trace } = this.state;
     if (this.model.traceId(row) === trace) return list;
     return own && this.rows[own].includes(row) ? own : this.rows[list]?.includes(row) ? list : own ?? (this.rows[list] ? list : "others");
@@ -216,7 +216,7 @@ class App {
       ["Backspace", "back to where a link was followed"], ["1 … 9", "lists"],
     ];
     const filters = [
-      ["llama error", "both words: in a cell, an id, or “error” for what failed"], ["ttft>100ms tokens<20", "columns, by the names that a heading's tip tells; ns us ms s, kib mib"], ["cuda.stream=0", "an attribute of the span, or a part of it"],
+      ["llama error", "both words: in a cell, an id, or “error” for what failed"], ["ttft>100ms tokens<20", "columns, by the names that a heading's tip reports; ns us ms s, kib mib"], ["cuda.stream=0", "an attribute of the span, or a part of it"],
     ];
     const list = (pairs) => el("dl", {}, ...pairs.flatMap(([term, words]) => [el("dt", {}, el("kbd", { text: term })), el("dd", { text: words })]));
     $("help").replaceChildren(el("h2", { text: "Keys" }), list(keys), el("h2", { text: "Filters" }), list(filters),
@@ -276,12 +276,12 @@ class App {
           else { this.model.append(answer.batch); this.refresh(); }
         }
       }
-      this.tell(answer);
+      this.report(answer);
       if (!answer?.more) await new Promise((resolve) => setTimeout(resolve, document.hidden ? 5 * POLL_MS : POLL_MS));
     }
   }
 
-  tell(answer) {
+  report(answer) {
     const words = !answer ? "no answer: did otelgpu view end?" : answer.waiting ? "waiting for the file" : "live";
     $("live").hidden = false;
     $("live").className = answer ? "" : "lost";
@@ -289,7 +289,9 @@ class App {
   }
 }
 
-const app = new App(JSON.parse($("about").textContent));
+const about = JSON.parse($("about").textContent);
+present(about.shown);
+const app = new App(about);
 for (const element of document.querySelectorAll("script.batch")) {
   app.model.append(JSON.parse(element.textContent));
   element.remove(); // its text is as large as what was made of it

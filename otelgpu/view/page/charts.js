@@ -70,10 +70,10 @@ function bucketQuantile({ bounds, counts }, share) {
 // Parts of a whole as one bar with its legend; `parts` are [class, words, nanoseconds].
 function stacked(parts) {
   const all = parts.reduce((sum, [, , ns]) => sum + ns, 0) || 1;
-  const told = parts.filter(([, , ns]) => ns > 0);
+  const reported = parts.filter(([, , ns]) => ns > 0);
   return el("div", { class: "stacked" },
-    el("div", { class: "stack", role: "img", "aria-label": told.map(([, words, ns]) => `${words} ${formatNs(ns)}`).join(", ") },
-      ...told.map(([names, words, ns]) => el("span", { class: names, title: `${words}: ${formatNs(ns)}`, style: { width: `${(100 * ns) / all}%` } }))),
-    el("ul", {}, ...told.map(([names, words, ns]) =>
+    el("div", { class: "stack", role: "img", "aria-label": reported.map(([, words, ns]) => `${words} ${formatNs(ns)}`).join(", ") },
+      ...reported.map(([names, words, ns]) => el("span", { class: names, title: `${words}: ${formatNs(ns)}`, style: { width: `${(100 * ns) / all}%` } }))),
+    el("ul", {}, ...reported.map(([names, words, ns]) =>
       el("li", {}, el("i", { class: names }), `${words} ${formatNs(ns)} (${((100 * ns) / all).toFixed(0)} %)`))));
 }

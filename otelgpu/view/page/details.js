@@ -2,27 +2,15 @@
 
 const MOST_LISTED = 200;
 
-// Parts of a step of training that add up to its time, as docs/steps.md has them.
-const STEP_PARTS = [
-  ["part call", "in calls", "otelgpu.step.call_ns"], ["part upload", "uploads", "otelgpu.step.upload_ns"],
-  ["part wait", "waits", "otelgpu.step.wait_ns"], ["part input", "waiting for input", "otelgpu.step.input_gap_ns"],
-  ["part host", "other gaps", "otelgpu.step.host_gap_ns"],
-];
-const DEVICE_PARTS = [
-  ["part call", "compute", "otelgpu.step.device.compute_ns"], ["part upload", "communication alone", "otelgpu.step.device.exposed_communication_ns"],
-  ["part wait", "copies", "otelgpu.step.device.copy_ns"], ["part host", "idle", "otelgpu.step.device.idle_ns"],
-];
-
 function details(model, row, onSelect) {
   const attributes = model.attributes(row);
   const kind = kindOf(model, row);
   return [
     el("h3", {}, el("i", { class: `bar ${kind}` }), model.name(row)),
     el("p", { class: "facts" }, ...facts(model, row, kind)),
-    ...section("Where its time went, on the host", parts(attributes, STEP_PARTS)),
-    ...section("Where its time went, on the device", parts(attributes, DEVICE_PARTS)),
+    ...DIVISIONS.flatMap((division) => section(division.title, parts(attributes, division.parts))),
     ...section("Time between tokens", kind === "request" ? gaps(model, row) : null),
-    ...section("Not told", untold(model, row)),
+    ...section("Not reported", unreported(model, row)),
     ...linkSections(model, row, onSelect),
     ...section("Attributes", attributes.size ? attributeTable([...attributes]) : null),
     ...section("Events", eventList(model, row)),
@@ -39,8 +27,9 @@ function section(title, content) {
 }
 
 function facts(model, row, kind) {
-  const words = [KIND_WORDS[kind]];
-  words.push(kind === "device" ? "time on the GPU, as measured there" : HOST_CALLS.has(kind) || kind === "rank" ? "host time: how long the call took, not the GPU" : "host time");
+  const words = [KINDS.get(kind).words];
+  const { device, call, rank } = KINDS.get(kind);
+  words.push(device ? "time on the GPU, as measured there" : call || rank ? "host time: how long the call took, not the GPU" : "host time");
   const calls = callsOf(model, row);
   if (calls > 1) words.push(`${calls} equal calls, ${formatNs(timeInCalls(model, row))} in them`);
   const found = [
@@ -56,34 +45,36 @@ function facts(model, row, kind) {
 }
 
 function parts(attributes, wanted) {
-  if (!attributes.has(wanted[0][2])) return null; // an engine's step tells its waits only
-  return stacked(wanted.map(([names, words, key]) => [names, words, attributes.get(key) ?? 0]));
+  if (!attributes.has(wanted[0].attribute)) return null; // an engine's step reports its waits only
+  return stacked(wanted.map(({ colour, words, attribute: key }) => [`part ${colour}`, words, attributes.get(key) ?? 0]));
 }
 
 function gaps(model, row) {
   const attributes = model.attributes(row);
-  const told = [["p50", "median"], ["p95", "95 %"], ["max", "longest"]]
+  const reported = [["p50", "median"], ["p95", "95 %"], ["max", "longest"]]
     .filter(([key]) => attributes.has(`otelgpu.gen_ai.chunk_gap.${key}`))
     .map(([key, words]) => `${words} ${formatNs(attributes.get(`otelgpu.gen_ai.chunk_gap.${key}`) * 1e9)}`);
   const steps = stepGaps(model, row);
   const bins = steps.length >= 3 ? binned(steps) : null;
-  if (!told.length && !bins) return null;
+  if (!reported.length && !bins) return null;
   const stalls = attributes.get("otelgpu.gen_ai.stalls");
   return el("div", { class: "gaps" },
-    told.length ? el("p", { text: `As the client was sent them: ${told.join(", ")}${stalls ? `, ${stalls} ${stalls === 1 ? "stall" : "stalls"}` : ""}.` }) : null,
+    reported.length ? el("p", { text: `As the client was sent them: ${reported.join(", ")}${stalls ? `, ${stalls} ${stalls === 1 ? "stall" : "stalls"}` : ""}.` }) : null,
     bins ? histogram(bins, `${steps.length} gaps between the ends of its steps`, 290, 44) : null,
     el("p", { class: "note", text: bins
       ? `The histogram: ${steps.length} gaps between the ends of the engine's steps that it links to, ${formatNs(bins.low * 1e9)} to ${formatNs(bins.high * 1e9)}.`
       : "A span has these quantiles and not each gap: the histogram over all requests is above the list." }));
 }
 
-function untold(model, row) {
+function unreported(model, row) {
   const attributes = model.attributes(row);
   const found = Object.entries(model.dropped.get(row) ?? {}).map(([what, count]) => `${count} ${what} beyond the bound of a span`);
   if (attributes.has("otelgpu.operations.dropped")) found.push(`${attributes.get("otelgpu.operations.dropped")} calls summed above but without a span: there were too many`);
   if (attributes.get("otelgpu.merged")) found.push("all further equal calls under this parent, beyond its bound of spans");
-  if (attributes.has("otelgpu.steps.unattributed")) found.push(`${attributes.get("otelgpu.steps.unattributed")} outputs of which the step is not known`);
-  if (attributes.get("otelgpu.gen_ai.usage.estimated") === true) found.push("the server reported no token counts: content deltas were counted");
+  for (const { attribute: key, words } of NOTES) {
+    const value = attributes.get(key);
+    if (value !== undefined && value !== false) found.push(words.replace("{}", formatValue(value)));
+  }
   return found.length ? el("ul", {}, ...found.map((words) => el("li", { text: words }))) : null;
 }
 

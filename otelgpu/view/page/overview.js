@@ -1,6 +1,5 @@
-// What is told of all: distributions above the list, and what was not seen.
+// What is reported of all: distributions above the list, and what was not seen.
 
-const GAPS = "otelgpu.gen_ai.server.time_between_chunks";
 
 // What the file itself could not give, by the name of its counter.
 const FILE_WORDS = {
@@ -9,7 +8,7 @@ const FILE_WORDS = {
   metrics_unreadable: "metrics that could not be read were left out",
   resources_unreadable: "resources could not be read: their spans have none",
   spans_end_before_start: "spans end before they start: shown as a moment",
-  spans_repeated: "spans were told twice: shown once",
+  spans_repeated: "spans were reported twice: shown once",
   bytes_before: "bytes at the file's begin are not shown: only its newest part is read",
   lines_cut: "lines were longer than what is read at once, and passed over",
   line_unfinished: "line at the end is not finished: something writes to the file, or was stopped while it did",
@@ -18,7 +17,7 @@ const FILE_WORDS = {
 
 const sumOf = (values) => values.reduce((sum, value) => sum + value, 0);
 
-// Buckets of one histogram over all its series with equal bounds; null where nobody told it.
+// Buckets of one histogram over all its series with equal bounds; null where nobody reported it.
 function histogramOf(model, name) {
   const found = [...model.series.values()].filter((one) => one.name === name && sumOf(one.counts));
   if (!found.length) return null;
@@ -36,7 +35,7 @@ function card(id, title, quantiles, chart, hint) {
 // Cards of what is listed: of requests and steps, from their spans; the gaps between tokens, from the metric.
 function cards(model, list, rows) {
   const found = [];
-  for (const key of { requests: ["ttft", "tpot", "duration"], steps: ["duration", "gap"], collectives: ["skew"], training: ["duration"] }[list.id] ?? []) {
+  for (const key of list.cards) {
     const column = list.columns.find((each) => each.key === key);
     const scale = column.unit === "ns" ? 1e9 : 1;
     const values = rows.map((row) => column.value(model, row)).filter((value) => typeof value === "number").map((value) => value / scale);
@@ -45,13 +44,15 @@ function cards(model, list, rows) {
     values.sort((a, b) => a - b);
     found.push(card(key, column.title, [["p50", 0.5], ["p95", 0.95], ["p99", 0.99]].map(([name, share]) => [name, formatNs(quantile(values, share) * 1e9)]),
       bins && histogram(bins, `${column.title} of ${values.length}`),
-      `Of the ${values.length.toLocaleString("en-US")} listed that tell it`));
+      `Of the ${values.length.toLocaleString("en-US")} listed that report it`));
   }
-  const gaps = list.id === "requests" ? histogramOf(model, GAPS) : null;
-  if (gaps) {
-    const told = (share) => { const value = bucketQuantile(gaps, share); return value === null ? `> ${formatNs(gaps.bounds[gaps.bounds.length - 1] * 1e9)}` : formatNs(value * 1e9); };
-    found.push(card("gaps", "Token gaps", [["p50", told(0.5)], ["p95", told(0.95)]], histogram(trimmed(gaps), "Gaps between tokens, of all requests"),
-      `Estimated from the buckets of ${GAPS}: ${sumOf(gaps.counts).toLocaleString("en-US")} gaps between the content deltas that clients were sent, of all requests, whatever is filtered`));
+  for (const one of list.histograms) {
+    const given = histogramOf(model, one.metric);
+    if (!given) continue;
+    const last = given.bounds[given.bounds.length - 1];
+    const shown = (share) => { const value = bucketQuantile(given, share); return value === null ? `> ${formatNs(last * 1e9)}` : formatNs(value * 1e9); };
+    found.push(card(one.metric.split(".").pop(), one.title, [["p50", shown(0.5)], ["p95", shown(0.95)]], histogram(trimmed(given), one.words),
+      `Estimated from the buckets of ${one.metric}: ${sumOf(given.counts).toLocaleString("en-US")} ${one.hint}`));
   }
   return found;
 }
@@ -86,7 +87,7 @@ function notSeen(model) {
     [cut, "calls are in the totals of their requests and have no span: there were too many"],
     [merged, "spans stand for all further equal calls under their parent, beyond its bound"],
     [dropped, "links, attributes or events were left out by a span's bounds"],
-    [orphans, "spans have a parent that is not in this data: another program's, or told later"],
+    [orphans, "spans have a parent that is not in this data: another program's, or reported later"],
     ...own.map(([name, count]) => [count, FILE_WORDS[name]]),
   ].filter(([count]) => count);
   return el("div", { class: "page" },

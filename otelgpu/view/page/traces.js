@@ -1,42 +1,24 @@
 // What spans are, and how those of a trace hang together. No document in here.
 
-// Kinds decide colour and place; the words are for people.
-const KIND_WORDS = {
-  request: "request", phase: "phase", launch: "kernel launch", copy: "copy", sync: "wait for the GPU",
-  memory: "memory", call: "other call", device: "work on the GPU", step: "engine step", training: "training step",
-  collective: "collective", rank: "a rank's call", ncclwait: "wait for a collective", rdma: "RDMA",
-  hardware: "hardware error", unlinked: "unlinked GPU work", other: "span",
-};
-const HOST_CALLS = new Set(["launch", "copy", "sync", "memory", "call"]);
 const SERVER = 2;
 const CLIENT = 3;
 
+// Kinds decide colour and place: the families' rules know their own spans.
 function kindOf(model, row) {
   const attributes = model.attributes(row);
-  const name = model.name(row);
-  switch (model.scope(row)) {
-    case "otelgpu.engine": return attributes.has("otelgpu.step.number") ? "step" : attributes.has("otelgpu.phase") ? "phase" : "other";
-    case "otelgpu.training": return "training";
-    case "otelgpu.device_time": return "device";
-    case "otelgpu.rdma": return "rdma";
-    case "otelgpu.hardware": return "hardware";
-    case "otelgpu.cuda": return kindOfCall(name);
-    case "otelgpu.nccl":
-      return { collective: "collective", enqueue: "rank", wait: "ncclwait" }[attributes.get("nccl.phase")] ?? "call";
+  for (const rule of RULES.get(model.scope(row)) ?? []) {
+    if (rule.has && !attributes.has(rule.has)) continue;
+    if (rule.value && attributes.get(rule.has) !== rule.value) continue;
+    if (rule.pattern && !rule.pattern.test(model.name(row))) continue;
+    return rule.kind;
   }
-  if (attributes.has("otelgpu.unlinked.reason")) return "unlinked";
+  if (attributes.has("otelgpu.unattributed.reason")) return "unattributed";
   if (attributes.has("otelgpu.phase")) return "phase";
   const kind = model.kind(row);
   return kind === SERVER || kind === CLIENT ? "request" : "other";
 }
 
-function kindOfCall(name) {
-  if (/Launch/.test(name)) return "launch";
-  if (/Mem(cpy|set|Prefetch)/.test(name)) return "copy";
-  if (/Synchronize|WaitEvent/.test(name)) return "sync";
-  if (/[Aa]lloc|Free|MemMap|MemUnmap|HostRegister|HostUnregister|MemCreate|MemRelease/.test(name)) return "memory";
-  return "call";
-}
+const traits = (model, row) => KINDS.get(kindOf(model, row));
 
 // How many calls a span stands for, and the time in them (a folded run has gaps, which are in its duration).
 function callsOf(model, row) {
@@ -73,10 +55,10 @@ function linesOf(model, trace, closed) {
     if (seen.has(row)) continue;
     seen.add(row);
     const below = (children.get(row) ?? []).sort(order);
-    const waits = below.filter((child) => kindOf(model, child) === "ncclwait" && !children.has(child));
+    const waits = below.filter((child) => traits(model, child).inline && !children.has(child));
     const rest = waits.length ? below.filter((child) => !waits.includes(child)) : below;
     lines.push({ row, depth, bars: [row, ...waits], more: rest.length, lane: false });
-    const steps = kindOf(model, row) === "request" ? linkedRows(model, row).filter((to) => kindOf(model, to) === "step") : [];
+    const steps = kindOf(model, row) === "request" ? linkedRows(model, row).filter((to) => traits(model, to).served) : [];
     if (steps.length) lines.push({ row, depth: depth + 1, bars: steps, more: 0, lane: true });
     if (!closed.has(row)) for (const child of rest.reverse()) pending.push([child, depth + 1]);
   }
@@ -84,8 +66,8 @@ function linesOf(model, trace, closed) {
 }
 
 function rankOf(model, row) {
-  const attributes = model.attributes(row);
-  return attributes.get("nccl.phase") === "enqueue" ? attributes.get("nccl.rank") ?? 0 : -1;
+  const { rank } = traits(model, row);
+  return rank ? model.attributes(row).get(rank) ?? 0 : -1;
 }
 
 // Rows that a span links to or that link to it, those that are here, in the order of time.
@@ -101,7 +83,7 @@ function linkedRows(model, row) {
 
 // Ranks' calls of a collective's trace: {first, last, lastRank, calls}; null where there are none.
 function arrivals(model, trace) {
-  const calls = model.rowsOfTrace[trace].filter((row) => kindOf(model, row) === "rank");
+  const calls = model.rowsOfTrace[trace].filter((row) => traits(model, row).rank);
   if (calls.length < 2) return null;
   calls.sort((a, b) => model.start(a) - model.start(b));
   const last = calls[calls.length - 1];
@@ -110,7 +92,7 @@ function arrivals(model, trace) {
 
 // Seconds between the ends of the steps that gave a request tokens: its gaps as its engine made them.
 function stepGaps(model, row) {
-  const ends = linkedRows(model, row).filter((to) => kindOf(model, to) === "step").map((to) => model.end(to));
+  const ends = linkedRows(model, row).filter((to) => traits(model, to).served).map((to) => model.end(to));
   ends.sort((a, b) => a - b);
   return ends.slice(1).map((end, i) => (end - ends[i]) / 1e9);
 }

@@ -54,7 +54,7 @@ class Waterfall {
     timeline.fill(bars, this.lines.length);
     this.arrivals = this.trace === null ? null : arrivals(this.model, this.trace);
     const kinds = [...new Set(bars.map(([, , , kind]) => kind))];
-    this.legend.replaceChildren(...kinds.slice(0, 6).map((kind) => el("span", {}, el("i", { class: `bar ${kind}` }), KIND_WORDS[kind])));
+    this.legend.replaceChildren(...kinds.slice(0, 6).map((kind) => el("span", {}, el("i", { class: `bar ${kind}` }), KINDS.get(kind).words)));
   }
 
   // Open what a span is under.
@@ -119,7 +119,7 @@ class Waterfall {
         on: { click: (event) => { event.stopPropagation(); this.turn(row); } },
       }), ...this.words(row, bars, lane));
     const track = el("div", { class: "track" }, ...bars.map((bar) => this.bar(bar, lane)));
-    if (this.arrivals && kindOf(model, row) === "rank") this.mark(track);
+    if (this.arrivals && traits(model, row).rank) this.mark(track);
     return el("div", {
       role: "treeitem", class: `line${isSelected ? " selected" : ""}${lane ? " lane" : ""}`, id: isSelected ? "selected-line" : undefined,
       "aria-level": depth + 1, "aria-selected": isSelected, "aria-expanded": more && !lane ? String(!this.closed.has(row)) : undefined,
@@ -130,14 +130,14 @@ class Waterfall {
 
   words(row, bars, lane) {
     const { model } = this;
-    if (lane) return [el("span", { class: "name", text: `${bars.length} engine ${bars.length === 1 ? "step" : "steps"} that served it` })];
+    if (lane) return [el("span", { class: "name", text: `${bars.length} ${traits(model, bars[0]).words}${bars.length === 1 ? "" : "s"} that served it` })];
     const attributes = model.attributes(row);
-    const kind = kindOf(model, row);
-    const name = kind === "rank" ? `rank ${formatValue(attributes.get("nccl.rank") ?? "?")}  ${model.name(row)}` : model.name(row);
+    const { device, rank } = traits(model, row);
+    const name = rank ? `rank ${formatValue(attributes.get(rank) ?? "?")}  ${model.name(row)}` : model.name(row);
     const calls = callsOf(model, row);
     const words = [el("span", { class: "name", text: name, title: name })];
-    if (calls > 1) words.push(el("span", { class: "times", text: `×${calls}`, title: "equal calls, told as one" }));
-    if (kind === "device") words.push(el("span", { class: "tag gpu", text: "GPU", title: "time on the device, as it measured it" }));
+    if (calls > 1) words.push(el("span", { class: "times", text: `×${calls}`, title: "equal calls, reported as one" }));
+    if (device) words.push(el("span", { class: "tag gpu", text: "GPU", title: "time on the device, as it measured it" }));
     if (model.isError(row)) words.push(el("span", { class: "tag bad", text: formatValue(attributes.get("error.type") ?? "error") }));
     if (this.arrivals?.lastRow === row) {
       words.push(el("span", { class: "tag late", text: `last, +${formatNs(this.arrivals.last - this.arrivals.first)}` }));
@@ -149,7 +149,7 @@ class Waterfall {
     const { model, timeline } = this;
     const [from, to] = [timeline.place(model.start(row)), timeline.place(model.end(row))];
     const kind = kindOf(model, row);
-    const words = `${model.name(row)}, ${KIND_WORDS[kind]}, ${formatNs(model.duration(row))}`;
+    const words = `${model.name(row)}, ${KINDS.get(kind).words}, ${formatNs(model.duration(row))}`;
     const phase = model.attributes(row).get("otelgpu.phase");
     const bar = el("span", {
       class: `bar ${kind}${phase && kind === "phase" ? ` ${["queue", "prefill", "decode"].find((each) => each === phase) ?? ""}` : ""}${model.isError(row) ? " bad" : ""}${row === this.selected ? " chosen" : ""}`,
@@ -166,7 +166,7 @@ class Waterfall {
     figure.hidden = bar.hidden;
     if (isBefore && from < 0.1) Object.assign(figure.style, { right: "4px", left: "auto" });
     if (isBefore && from < 0.1) figure.classList.add("inside");
-    return kind === "ncclwait" ? bar : el("span", { class: "with-figure" }, bar, figure);
+    return KINDS.get(kind).inline ? bar : el("span", { class: "with-figure" }, bar, figure);
   }
 
   // Where the first and the last rank called, on the lines of all ranks.

@@ -47,5 +47,5 @@ def holistic(path: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    told = {"tensorboard": tensorboard(sys.argv[1]), "holistic": holistic(sys.argv[1])}
-    print(json.dumps(told))
+    reported = {"tensorboard": tensorboard(sys.argv[1]), "holistic": holistic(sys.argv[1])}
+    print(json.dumps(reported))

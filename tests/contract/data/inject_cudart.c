@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * A libcudart of a few functions that do what no vendor's does, to see what the in-process source makes of it.
- * COPY tells copies apart: each function's result begins with it.
+ * COPY reports copies apart: each function's result begins with it.
  */
 #include <errno.h>
 #include <stddef.h>

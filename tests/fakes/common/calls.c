@@ -17,7 +17,7 @@ struct failure {
 	int status;
 };
 
-/* Bounds of the section, from the linker; hidden, for a process may hold several stand-ins. */
+/* Bounds of the section, from the linker; hidden, for a process may hold several fakes. */
 extern struct call __start_fake_calls[] __attribute__((visibility("hidden")));
 extern struct call __stop_fake_calls[] __attribute__((visibility("hidden")));
 
@@ -49,8 +49,7 @@ static void add_failure(const char *item)
 	const struct call *call;
 
 	if (calls_failing == FAILURES_MAX) {
-		fprintf(stderr,
-			FAKE_LIBRARY " stand-in: " FAKE_PREFIX "_FAIL has more than %d items\n",
+		fprintf(stderr, FAKE_LIBRARY " fake: " FAKE_PREFIX "_FAIL has more than %d items\n",
 			FAILURES_MAX);
 		_exit(2);
 	}
@@ -63,7 +62,7 @@ static void add_failure(const char *item)
 		}
 	}
 	fprintf(stderr,
-		FAKE_LIBRARY " stand-in: " FAKE_PREFIX "_FAIL: '%s' is not FUNCTION:NTH:CODE "
+		FAKE_LIBRARY " fake: " FAKE_PREFIX "_FAIL: '%s' is not FUNCTION:NTH:CODE "
 			     "(example: cudaMemcpyAsync:3:700)\n",
 		item);
 	_exit(2);
@@ -115,8 +114,7 @@ void calls_report(void)
 	used += (size_t)snprintf(line + used, sizeof(line) - used, "}}\n");
 	file = open(ledger_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
 	if (file < 0 || write(file, line, used) != (ssize_t)used)
-		fprintf(stderr,
-			FAKE_LIBRARY " stand-in: " FAKE_PREFIX "_LEDGER: cannot write %s: %m\n",
+		fprintf(stderr, FAKE_LIBRARY " fake: " FAKE_PREFIX "_LEDGER: cannot write %s: %m\n",
 			ledger_path);
 	if (file >= 0)
 		close(file);

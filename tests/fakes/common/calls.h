@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every exported function of a stand-in does first: count the call, and fail it when that was asked
+ * What every exported function of a fake does first: count the call, and fail it when that was asked
  * for. Each function brings its own entry of the section fake_calls, so that there is no list to keep.
  *
  * The settings begin with FAKE_PREFIX of the build, FAKE_CUDART or FAKE_CUDA:

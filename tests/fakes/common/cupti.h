@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells the stand-in CUPTI, when there is one, which function is entered and left: tests/fakes/cupti/hooks.h. */
+/* Reports the fake CUPTI, when there is one, which function is entered and left: tests/fakes/cupti/hooks.h. */
 #ifndef FAKE_CUPTI_H
 #define FAKE_CUPTI_H
 

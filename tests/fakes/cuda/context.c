@@ -175,17 +175,17 @@ static CUresult name_device(char *name, int bytes, CUdevice device)
 	CUresult status = device_check(device);
 
 	if (status == CUDA_SUCCESS)
-		snprintf(name, (size_t)bytes, "Stand-in GPU %d", device);
+		snprintf(name, (size_t)bytes, "Fake GPU %d", device);
 	return status;
 }
 
-/* "stand-in GPU" and the device's number. */
+/* "fake GPU" and the device's number. */
 static CUresult identify_device(CUuuid *uuid, CUdevice device)
 {
 	CUresult status = device_check(device);
 
 	if (status == CUDA_SUCCESS) {
-		memcpy(uuid->bytes, "stand-in GPU\0\0\0", sizeof(uuid->bytes));
+		memcpy(uuid->bytes, "fake GPU\0\0\0\0\0\0\0", sizeof(uuid->bytes));
 		uuid->bytes[sizeof(uuid->bytes) - 1] = (char)device;
 	}
 	return status;

@@ -36,7 +36,7 @@ static CUresult copy_unified(uint64_t destination, uint64_t source, size_t bytes
 	return copy(destination, source, bytes, stream, wait);
 }
 
-/* Between places that an address does not tell: arrays, rows, boxes. */
+/* Between places that an address does not report: arrays, rows, boxes. */
 static CUresult copy_box(uint64_t width, uint64_t height, uint64_t depth, CUstream stream,
 			 bool wait)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in driver: simulated devices, their memory by account only, and one virtual queue per stream
+ * The fake driver: simulated devices, their memory by account only, and one virtual queue per stream
  * that is nothing but the CLOCK_MONOTONIC time at which it runs empty (moment.h). Work on different streams runs at
  * the same time; the legacy default stream of a device waits for all its streams and all wait for it, as
  * on a real device.
  *
  * These sources are built twice: as libcuda.so.1, where each function is exported, counted and can be made
- * to fail; and into the stand-in libcudart for programs that have no libcuda (FAKE_STANDALONE), where each
+ * to fail; and into the fake libcudart for programs that have no libcuda (FAKE_STANDALONE), where each
  * is the hidden function standalone_<name>.
  *
  * Settings of the devices:
@@ -40,12 +40,12 @@
 #define DECLARED(name, parameters)
 #define NAMED(name)	      name
 #define ENTRY(name, can_fail) CALL_ENTRY(name, can_fail);
-#define PROLOGUE(name)                               \
-	CUPTI_CALL(name);                            \
-	{                                            \
-		int told = call_begin(&call_##name); \
-		if (told)                            \
-			return (CUresult)told;       \
+#define PROLOGUE(name)                                   \
+	CUPTI_CALL(name);                                \
+	{                                                \
+		int reported = call_begin(&call_##name); \
+		if (reported)                            \
+			return (CUresult)reported;       \
 	}
 #define LINKAGE EXPORTED
 #endif
@@ -184,7 +184,7 @@ enum memory {
 /* What is taken from a device's capacity. */
 #define MEMORY_OF_DEVICE \
 	(MEMORY_DEVICE | MEMORY_MANAGED | MEMORY_POOL | MEMORY_PHYSICAL | MEMORY_ARRAY)
-/* What is backed by host memory of the stand-in. */
+/* What is backed by host memory of the fake. */
 #define MEMORY_BACKED (MEMORY_MANAGED | MEMORY_HOST)
 
 struct allocation {

@@ -33,8 +33,7 @@ static double setting(const char *name, double fallback, double least)
 	value = strtod(text, &end);
 	if (*end == '\0' && value >= least && value <= 1e18)
 		return value;
-	fprintf(stderr, "CUDA stand-in: %s='%s' is not a number of at least %g\n", name, text,
-		least);
+	fprintf(stderr, "CUDA fake: %s='%s' is not a number of at least %g\n", name, text, least);
 	_exit(2);
 }
 
@@ -93,14 +92,14 @@ static void load_injected(void)
 		return;
 	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!library) {
-		fprintf(stderr, "CUDA stand-in: CUDA_INJECTION64_PATH: %s\n", dlerror());
+		fprintf(stderr, "CUDA fake: CUDA_INJECTION64_PATH: %s\n", dlerror());
 		return;
 	}
 	*(void **)&initialize = dlsym(library, "InitializeInjection");
 	if (initialize)
 		initialize();
 	else
-		fprintf(stderr, "CUDA stand-in: %s has no InitializeInjection\n", path);
+		fprintf(stderr, "CUDA fake: %s has no InitializeInjection\n", path);
 }
 
 static void inject(void)

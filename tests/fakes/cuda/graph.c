@@ -144,7 +144,7 @@ static CUresult clone(CUgraph *copy, CUgraph graph)
 	return status;
 }
 
-/* The nodes of an executable are not told apart here: what a kernel's change would do to time is left out. */
+/* The nodes of an executable are not distinguished here: what a kernel's change would do to time is left out. */
 static CUresult set_kernel(CUgraphExec executable, const CUDA_KERNEL_NODE_PARAMS *kernel)
 {
 	LOCKED();

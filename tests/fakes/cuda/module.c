@@ -94,7 +94,7 @@ static CUresult unload_library(CUlibrary library)
 	return CUDA_SUCCESS;
 }
 
-/* Handles are not used again, so that an old one is told from a new one. */
+/* Handles are not used again, so that an old one is distinguished from a new one. */
 static CUfunction name_function(const void *image, const char *name, bool is_kernel)
 {
 	for (size_t i = 0; i < function_count; i++)

@@ -64,8 +64,7 @@ void moment_raise(struct moment *moment, const struct moment *other)
 			continue;
 		}
 		if (moment->count == MOMENT_ENDS_MAX) {
-			fprintf(stderr,
-				"CUDA stand-in: a stream waits for more than %d collectives\n",
+			fprintf(stderr, "CUDA fake: a stream waits for more than %d collectives\n",
 				MOMENT_ENDS_MAX);
 			abort();
 		}

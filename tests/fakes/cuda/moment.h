@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * When something on the simulated device is done: the latest of a time and of ends of collectives that are
- * not known before all their ranks have come, each with what follows it. The stand-in libnccl gives these
+ * not known before all their ranks have come, each with what follows it. The fake libnccl gives these
  * ends: it finds `fake_collective_hooks`, which libcuda exports and which is NULL until then, by dlsym().
  *
  * Example: a kernel of 20 us behind collective 7, queued at time T, ends at max(T + 20 us, end of 7 + 20 us).
@@ -42,7 +42,7 @@ void moment_add_ns(struct moment *moment, int64_t ns);
 void moment_forget(struct moment *moment, const struct moment *other);
 /* The time; -1: not known yet, and `wait` is false. Never with the driver's lock held and `wait`. */
 int64_t moment_ns(const struct moment *moment, bool wait);
-/* NULL: there is no stand-in libnccl. */
+/* NULL: there is no fake libnccl. */
 const struct fake_collective_hooks *moment_hooks(void);
 
 #endif

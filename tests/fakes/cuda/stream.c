@@ -119,11 +119,11 @@ static bool pending_times(void *pending, int64_t *start_ns, int64_t *end_ns)
 #endif
 
 /*
- * What began at `start` and lasts until the stream is free. The stand-in CUPTI numbers streams from 7, as the
+ * What began at `start` and lasts until the stream is free. The fake CUPTI numbers streams from 7, as the
  * real one does: the first that a program makes is 13.
  */
-static void tell(CUstream stream, const struct moment *start, CUgraphNodeType type,
-		 CUfunction function)
+static void report(CUstream stream, const struct moment *start, CUgraphNodeType type,
+		   CUfunction function)
 {
 #ifndef FAKE_STANDALONE
 	struct fake_work work = {
@@ -168,7 +168,7 @@ static bool append_collective(CUstream stream, CUfunction function)
 		return false;
 	moment_forget(&device_busy_until[stream->device], &start);
 	moment_raise(&device_busy_until[stream->device], &stream->busy_until);
-	tell(stream, &start, CU_GRAPH_NODE_TYPE_KERNEL, function);
+	report(stream, &start, CU_GRAPH_NODE_TYPE_KERNEL, function);
 	return true;
 }
 
@@ -195,7 +195,7 @@ CUresult stream_enqueue(CUstream handle, int64_t duration_ns, CUgraphNodeType ty
 		return CUDA_SUCCESS;
 	start = append(stream, duration_ns);
 	if (duration_ns)
-		tell(stream, &start, type, function);
+		report(stream, &start, type, function);
 	return CUDA_SUCCESS;
 }
 
@@ -211,7 +211,8 @@ static CUresult end_of_run(CUstream handle, int64_t duration_ns, struct moment *
 	start = append(stream, duration_ns);
 	*end = stream->busy_until;
 	if (duration_ns)
-		tell(stream, &start, CU_GRAPH_NODE_TYPE_MEMCPY, NULL); /* all that is waited for */
+		report(stream, &start, CU_GRAPH_NODE_TYPE_MEMCPY,
+		       NULL); /* all that is waited for */
 	return CUDA_SUCCESS;
 }
 

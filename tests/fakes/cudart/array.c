@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies to and from arrays, and between devices as boxes: what an address does not tell. */
+/* Copies to and from arrays, and between devices as boxes: what an address does not report. */
 #include "runtime.h"
 
 #include <stdint.h>

@@ -60,7 +60,7 @@ static bool bind(const char *name, void **function)
 	if (driver.cuGetProcAddress_v2(name, function, CUDART_VERSION, CU_GET_PROC_ADDRESS_DEFAULT,
 				       &found) == CUDA_SUCCESS)
 		return true;
-	fprintf(stderr, "libcudart stand-in: the driver has no %s\n", name);
+	fprintf(stderr, "libcudart fake: the driver has no %s\n", name);
 	return false;
 }
 
@@ -69,7 +69,7 @@ static cudaError_t load_driver(const char *path)
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 
 	if (!library) {
-		fprintf(stderr, "libcudart stand-in: FAKE_CUDART_DRIVER: %s\n", dlerror());
+		fprintf(stderr, "libcudart fake: FAKE_CUDART_DRIVER: %s\n", dlerror());
 		return cudaErrorInsufficientDriver;
 	}
 	*(void **)&driver.cuGetProcAddress_v2 = dlsym(library, "cuGetProcAddress_v2");

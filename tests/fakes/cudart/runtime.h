@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in CUDA runtime. Each exported function counts itself, fails when FAKE_CUDART_FAIL says so (and
+ * The fake CUDA runtime. Each exported function counts itself, fails when FAKE_CUDART_FAIL says so (and
  * then does nothing else), checks its arguments as the real one does, and reaches the device through the
  * driver API. None calls another through its exported name, except where the real library does too:
  * __cudaLaunchKernel jumps to cudaLaunchKernel.
  *
  * FAKE_CUDART_DRIVER=NAME   the driver to dlopen and to ask by cuGetProcAddress, as the real library does
- *                           with libcuda.so.1; not set: the copy of the stand-in driver that is built in,
+ *                           with libcuda.so.1; not set: the copy of the fake driver that is built in,
  *                           for programs that have no libcuda.
  */
 #ifndef FAKE_RUNTIME_H
@@ -158,12 +158,12 @@ int runtime_device(void);
 cudaError_t keep_error(cudaError_t status);
 cudaError_t last_error(bool clear);
 
-/* Counts the call, and makes the driver ready unless the call was told to fail. */
+/* Counts the call, and makes the driver ready unless the call was reported to fail. */
 static inline cudaError_t begin(struct call *call)
 {
-	cudaError_t told = (cudaError_t)call_begin(call);
+	cudaError_t reported = (cudaError_t)call_begin(call);
 
-	return told ? told : runtime_begin();
+	return reported ? reported : runtime_begin();
 }
 
 /* In libcudart_static.a everything is hidden, as in nvcc's. */
@@ -183,12 +183,12 @@ static inline cudaError_t begin(struct call *call)
 	}
 
 /* One that needs no driver. */
-#define API_ALONE(name, parameters, ...)                                  \
-	CALL_ENTRY(name, true);                                           \
-	LINKAGE cudaError_t name parameters                               \
-	{                                                                 \
-		cudaError_t told = (cudaError_t)call_begin(&call_##name); \
-		return keep_error(told ? told : (__VA_ARGS__));           \
+#define API_ALONE(name, parameters, ...)                                      \
+	CALL_ENTRY(name, true);                                               \
+	LINKAGE cudaError_t name parameters                                   \
+	{                                                                     \
+		cudaError_t reported = (cudaError_t)call_begin(&call_##name); \
+		return keep_error(reported ? reported : (__VA_ARGS__));       \
 	}
 
 /* The same with its twin, whose default stream is the thread's; the answer uses `stream`. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in libcupti: records what a subscriber enabled, calls it back with correlation ids, and makes
- * activity records, in the sizes of the release that it plays, of what the stand-in device did while their
+ * The fake libcupti: records what a subscriber enabled, calls it back with correlation ids, and makes
+ * activity records, in the sizes of the release that it plays, of what the fake device did while their
  * kind was enabled. As the real one it hands over at a flush what is complete, and everything at a forced
  * one, with end times of 0 where work had not ended.
  *
@@ -74,7 +74,7 @@ static CUpti_BuffersCallbackCompleteFunc complete;
 static CUpti_TimestampCallbackFunc timestamp;
 static struct queued queue[WORK_MAX];
 static unsigned int queued;
-static unsigned long made, dropped, dropped_told, flushes, enables, attributes[KINDS_MAX];
+static unsigned long made, dropped, dropped_reported, flushes, enables, attributes[KINDS_MAX];
 static uint32_t last_correlation;
 
 static _Thread_local uint32_t correlations[NESTED_MAX];
@@ -95,8 +95,8 @@ static int64_t monotonic_ns(void)
 	return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
-/* CLOCK_MONOTONIC as this library's clock tells it. */
-static uint64_t told(int64_t time_ns)
+/* CLOCK_MONOTONIC as this library's clock says it. */
+static uint64_t reported(int64_t time_ns)
 {
 	if (timestamp)
 		return (uint64_t)time_ns;
@@ -104,9 +104,9 @@ static uint64_t told(int64_t time_ns)
 			  time_ns / 1000000 * number("FAKE_CUPTI_DRIFT_PPM", 0));
 }
 
-/* --- what the device tells ------------------------------------------------------------------ */
+/* --- what the device reports ------------------------------------------------------------------ */
 
-static void tell(const char *name, int site)
+static void call_back(const char *name, int site)
 {
 	CUpti_CallbackData data = { .callbackSite = site,
 				    .functionName = name,
@@ -132,12 +132,12 @@ static void enter(const char *name)
 	else
 		correlations[depth] = correlations[depth - 1];
 	depth++;
-	tell(name, CUPTI_API_ENTER);
+	call_back(name, CUPTI_API_ENTER);
 }
 
 static void leave(const char *name)
 {
-	tell(name, CUPTI_API_EXIT);
+	call_back(name, CUPTI_API_EXIT);
 	depth--;
 }
 
@@ -212,8 +212,8 @@ static size_t write_record(uint8_t *into, const struct queued *item, bool ended)
 	const struct fake_work *work = &item->work;
 	long zero_each = number("FAKE_CUPTI_ZERO_EACH", 0);
 	bool timeless = zero_each && made % (unsigned long)zero_each == 0;
-	uint64_t start = timeless ? 0 : told(work->start_ns);
-	uint64_t end = timeless || !ended ? 0 : told(work->end_ns);
+	uint64_t start = timeless ? 0 : reported(work->start_ns);
+	uint64_t end = timeless || !ended ? 0 : reported(work->end_ns);
 	uint8_t room[256] = {};
 	size_t bytes;
 
@@ -310,7 +310,7 @@ EXPORTED CUptiResult cuptiGetVersion(uint32_t *version)
 
 EXPORTED CUptiResult cuptiGetTimestamp(uint64_t *time)
 {
-	*time = timestamp ? timestamp() : told(monotonic_ns());
+	*time = timestamp ? timestamp() : reported(monotonic_ns());
 	return CUPTI_SUCCESS;
 }
 
@@ -432,8 +432,8 @@ EXPORTED CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext context, uint32
 						       size_t *count)
 {
 	(void)context, (void)stream;
-	*count = dropped - dropped_told;
-	dropped_told = dropped;
+	*count = dropped - dropped_reported;
+	dropped_reported = dropped;
 	return CUPTI_SUCCESS;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the stand-in device tells the stand-in CUPTI: each call as it is entered and left, each piece of
- * work as it is queued. The stand-in libcuda (and libcudart) exports `fake_cupti_hooks`, a pointer that is
- * NULL until the stand-in CUPTI finds it by dlsym() and sets it.
+ * What the fake device says the fake CUPTI: each call as it is entered and left, each piece of
+ * work as it is queued. The fake libcuda (and libcudart) exports `fake_cupti_hooks`, a pointer that is
+ * NULL until the fake CUPTI finds it by dlsym() and sets it.
  */
 #ifndef FAKE_CUPTI_HOOKS_H
 #define FAKE_CUPTI_HOOKS_H

@@ -288,7 +288,7 @@ static ncclResult_t end(struct ncclComm *comm, bool abort)
 	return ncclSuccess;
 }
 
-static ncclResult_t tell_error(const struct ncclComm *comm, ncclResult_t *error)
+static ncclResult_t report_error(const struct ncclComm *comm, ncclResult_t *error)
 {
 	if (!comm_is_valid(comm) || !error)
 		return ncclInvalidArgument;
@@ -297,7 +297,7 @@ static ncclResult_t tell_error(const struct ncclComm *comm, ncclResult_t *error)
 	return ncclSuccess;
 }
 
-static ncclResult_t tell(const struct ncclComm *comm, const int *from, int *to)
+static ncclResult_t report(const struct ncclComm *comm, const int *from, int *to)
 {
 	if (!comm_is_valid(comm) || !to)
 		return ncclInvalidArgument;
@@ -346,10 +346,10 @@ API(ncclCommRevoke, (ncclComm_t comm, int flags),
 API(ncclCommFinalize, (ncclComm_t comm), finalize(comm));
 API(ncclCommDestroy, (ncclComm_t comm), end(comm, false));
 API(ncclCommAbort, (ncclComm_t comm), end(comm, true));
-API(ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *error), tell_error(comm, error));
-API(ncclCommCount, (const ncclComm_t comm, int *count), tell(comm, &comm->nRanks, count));
-API(ncclCommCuDevice, (const ncclComm_t comm, int *device), tell(comm, &comm->cudaDev, device));
-API(ncclCommUserRank, (const ncclComm_t comm, int *rank), tell(comm, &comm->rank, rank));
+API(ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *error), report_error(comm, error));
+API(ncclCommCount, (const ncclComm_t comm, int *count), report(comm, &comm->nRanks, count));
+API(ncclCommCuDevice, (const ncclComm_t comm, int *device), report(comm, &comm->cudaDev, device));
+API(ncclCommUserRank, (const ncclComm_t comm, int *rank), report(comm, &comm->rank, rank));
 API(ncclCommRegister, (const ncclComm_t comm, void *buffer, size_t bytes, void **handle),
     ((void)bytes,
      comm_is_valid(comm) && handle ? (*handle = buffer, ncclSuccess) : ncclInvalidArgument));

@@ -49,7 +49,7 @@ static void open_driver(void)
 	*(void **)&get = dlsym(library, "cuGetProcAddress_v2");
 	place = dlsym(library, "fake_collective_hooks");
 	if (!get || !place) {
-		fprintf(stderr, "NCCL stand-in: libcuda.so.1 is not the stand-in one\n");
+		fprintf(stderr, "NCCL fake: libcuda.so.1 is not the fake one\n");
 		exit(2);
 	}
 #define ASK(name)                                                              \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in NCCL: the exported names, ABI and communicator layout of a real version, and no data. Ranks
+ * The fake NCCL: the exported names, ABI and communicator layout of a real version, and no data. Ranks
  * are processes (or threads) that meet in shared memory, in a file that the unique id names. A collective
- * is a kernel launch on the simulated device of the stand-in libcuda, and ends there when all its ranks'
+ * is a kernel launch on the simulated device of the fake libcuda, and ends there when all its ranks'
  * streams have come to it and the bytes had time to pass; so who synchronises waits for the slowest rank.
  *
  * Settings (and FAKE_NCCL_FAIL, FAKE_NCCL_LEDGER: tests/fakes/common/calls.h):
@@ -69,7 +69,7 @@ enum function {
 
 struct segment;
 
-/* What the stand-in keeps of a communicator. */
+/* What the fake keeps of a communicator. */
 struct state {
 	struct segment *segment;
 	uint64_t collectives, batches, splits;
@@ -112,17 +112,17 @@ _Static_assert(offsetof(struct ncclComm, seqNumber) == AT_SEQUENCES, "as the rea
 #endif
 
 /* One function of the API: pncclX, and its weak alias ncclX at the same address. */
-#define API(name, parameters, ...)                    \
-	ncclResult_t p##name parameters;              \
-	CALL_ENTRY(p##name, true);                    \
-	EXPORTED ncclResult_t p##name parameters      \
-	{                                             \
-		int told = call_begin(&call_p##name); \
-		if (told)                             \
-			return (ncclResult_t)told;    \
-		return (__VA_ARGS__);                 \
-	}                                             \
-	extern __typeof__(p##name) name               \
+#define API(name, parameters, ...)                        \
+	ncclResult_t p##name parameters;                  \
+	CALL_ENTRY(p##name, true);                        \
+	EXPORTED ncclResult_t p##name parameters          \
+	{                                                 \
+		int reported = call_begin(&call_p##name); \
+		if (reported)                             \
+			return (ncclResult_t)reported;    \
+		return (__VA_ARGS__);                     \
+	}                                                 \
+	extern __typeof__(p##name) name                   \
 		__attribute__((weak, alias("p" #name), visibility("default")))
 
 /* -- settings.c -------------------------------------------------------------------------------------- */
@@ -159,7 +159,7 @@ void segment_leave(struct segment *segment);
 void segment_abort(struct segment *segment);
 bool segment_aborted(const struct segment *segment);
 
-/* Tells one's colour and key in split `number`, waits for all; ranks of the same colour by key, their count. */
+/* Reports one's colour and key in split `number`, waits for all; ranks of the same colour by key, their count. */
 int segment_split(struct segment *segment, uint64_t number, int rank, int color, int key,
 		  int members[RANKS_MAX]);
 

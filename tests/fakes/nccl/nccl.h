@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What of NCCL's interface the stand-in has: types and values of nccl.h of 2.28.9 (Apache-2.0), which are
+ * What of NCCL's interface the fake has: types and values of nccl.h of 2.28.9 (Apache-2.0), which are
  * those of every version since 2.18 as far as that has them.
  */
 #ifndef FAKE_NCCL_NCCL_H

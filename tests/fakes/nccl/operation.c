@@ -88,7 +88,7 @@ void operation_reserve(struct segment *segment, uint64_t name)
 static void disagree(const struct segment *segment, uint64_t name, uint64_t one, uint64_t other)
 {
 	fprintf(stderr,
-		"NCCL stand-in: ranks of communicator %016llx disagree on operation %llu: function "
+		"NCCL fake: ranks of communicator %016llx disagree on operation %llu: function "
 		"%llu of "
 		"%llu bytes, function %llu of %llu bytes\n",
 		(unsigned long long)segment->hash, (unsigned long long)NUMBER(name),

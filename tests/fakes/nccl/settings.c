@@ -25,7 +25,7 @@ static struct late async_error = { .rank = -1 };
 
 static void refuse(const char *name, const char *text)
 {
-	fprintf(stderr, "NCCL stand-in: %s='%s' cannot be read\n", name, text);
+	fprintf(stderr, "NCCL fake: %s='%s' cannot be read\n", name, text);
 	_exit(2);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A stand-in libnvidia-ml.so.1 that answers what the script says (script.h).
+ * A fake libnvidia-ml.so.1 that answers what the script says (script.h).
  * What a device has no fact for is NVML_ERROR_NOT_SUPPORTED, as on a real one.
  */
 #include "nvml.h"
@@ -211,7 +211,7 @@ API nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 	answer = number(device, "memory_total", &memory->total);
 	if (!answer)
 		answer = number(device, "memory_used", &memory->used);
-	memory->used += reserved; /* version 1 does not tell them apart */
+	memory->used += reserved; /* version 1 does not distinguish them */
 	memory->free = memory->total - memory->used;
 	return answer;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the stand-in NVML is to answer, from the text file that FAKE_NVML names.
+ * What the fake NVML is to answer, from the text file that FAKE_NVML names.
  * It is read again whenever it is replaced or written to. One fact a line:
  *
  *     driver 570.86.10

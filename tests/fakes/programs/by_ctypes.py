@@ -18,7 +18,7 @@ class _Dim3(ctypes.Structure):
 
 
 def main() -> None:
-    """Wait if told to, make the calls, say how many."""
+    """Wait if reported to, make the calls, say how many."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", default="libcudart.so.12")
     parser.add_argument("--launches", type=int, default=23)

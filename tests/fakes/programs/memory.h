@@ -56,7 +56,7 @@ void print_checkpoint(long number, long done);
 
 /* One of the program's operations. */
 void operate(struct worker *worker);
-/* Frees an item, or takes one step towards it; to the end when told to. */
+/* Frees an item, or takes one step towards it; to the end when reported to. */
 void release(struct worker *worker, size_t index, bool to_the_end);
 /* Forgets an item that is freed. */
 void let_go(struct worker *worker, size_t index);

@@ -112,7 +112,7 @@ static int register_host(struct worker *worker, struct item *item)
 	return status;
 }
 
-/* From a handle of memory of this thread: the stand-in does not ask for another process. */
+/* From a handle of memory of this thread: the fake does not ask for another process. */
 static int import(struct worker *worker, struct item *item)
 {
 	cudaIpcMemHandle_t handle;

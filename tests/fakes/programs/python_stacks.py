@@ -1,4 +1,4 @@
-"""A program whose Python stack is known, for every CPython from 3.9 on: it tells it and stays in it.
+"""A program whose Python stack is known, for every CPython from 3.9 on: it says it and stays in it.
 
 Argument: which one. Writes one line of JSON, [[name, file, line], ...] with the leaf first, once it has come to the
 bottom; the leaf's line is that of its `while`, which runs to the end. Qualified names where the version has them.
@@ -11,20 +11,20 @@ import threading
 import time
 
 
-def tell_and_spin():
+def report_and_spin():
     frames = []
     frame = sys._getframe()
     while frame is not None:
         code = frame.f_code
         frames.append([getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno])
         frame = frame.f_back
-    frames[0][2] = tell_and_spin.__code__.co_firstlineno + 9
+    frames[0][2] = report_and_spin.__code__.co_firstlineno + 9
     print(json.dumps(frames), flush=True)
     while True: pass  # fmt: skip  # noqa: E701  (one line, which is the leaf's)
 
 
 def nested():
-    return (lambda: tell_and_spin())()
+    return (lambda: report_and_spin())()
 
 
 class Service:
@@ -43,7 +43,7 @@ def through_c():
 
 def numbers(depth):
     if depth == 0:
-        tell_and_spin()
+        report_and_spin()
     for each in numbers(depth - 1):  # noqa: UP028  (a frame of its own, and 3.9 as 3.14)
         yield each
 
@@ -53,7 +53,7 @@ def generators():
 
 
 def deep(depth=500):
-    return tell_and_spin() if depth == 0 else deep(depth - 1)
+    return report_and_spin() if depth == 0 else deep(depth - 1)
 
 
 def threads():
@@ -63,7 +63,7 @@ def threads():
 
 
 async def awaited(depth):
-    return tell_and_spin() if depth == 0 else await awaited(depth - 1)
+    return report_and_spin() if depth == 0 else await awaited(depth - 1)
 
 
 def coroutines():
@@ -71,7 +71,7 @@ def coroutines():
 
 
 def ünïcödé_日本():
-    tell_and_spin()
+    report_and_spin()
 
 
 def many_threads(others=200):

@@ -52,7 +52,7 @@ uint64_t draw(uint64_t below)
 	return random_state % below;
 }
 
-void tell(bool step)
+void report(bool step)
 {
 	printf("{\"made\": [");
 	for (size_t i = 0; i < made.size(); i++)
@@ -113,17 +113,17 @@ int main(int argc, char **argv)
 			live.pop_back();
 		}
 	}
-	tell(step);
+	report(step);
 	try {
 		raw_alloc(self, TOO_MUCH);
 	} catch (const std::exception &error) {
 		refused += strstr(error.what(), "out of memory") != nullptr;
 	}
-	tell(step);
+	report(step);
 	at<EmptyCache>(argc, argv, "empty_cache")(self, 0, 0);
-	// What is reserved is told with the next report.
+	// What is reserved is reported with the next report.
 	live.emplace_back(raw_alloc(self, 512), 512);
 	made.push_back(live.back());
-	tell(step);
+	report(step);
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in libc10: the two functions that PyTorch's caching allocators report to, under their exported names.
+ * The fake libc10: the two functions that PyTorch's caching allocators report to, under their exported names.
  * c10::Device is a class of two bytes that is passed in a register, as this struct is.
  */
 #ifndef FAKE_C10_H

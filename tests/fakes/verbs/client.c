@@ -313,7 +313,7 @@ static double now_ns(void)
 	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-static void tell_truth(void)
+static void report_truth(void)
 {
 	printf("[");
 	for (int i = 0; i < pairs && i < PAIRS; i++) {
@@ -419,7 +419,7 @@ static void obey(const char *word, int n, int m, const char *line)
 		printf("%.1f\n", now_ns() - began);
 		return;
 	} else if (!strcmp(word, "truth")) {
-		tell_truth();
+		report_truth();
 		return;
 	} else {
 		printf("unknown: %s\n", word);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in provider: queue pairs of one context in a loop, completions as soon as something is posted. Its
+ * A fake provider: queue pairs of one context in a loop, completions as soon as something is posted. Its
  * functions are static and the library is stripped, as real ones are. What makes it fail:
  *   opcode IBV_WR_DRIVER1        the post fails there, with EINVAL
  *   rkey FAKE_REMOTE_ERROR       completes with IBV_WC_REM_ACCESS_ERR and vendor error 0x88

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in libibverbs.so.1: the names, versions and structures of the real one (rdma-core 44), of which each name
+ * A fake libibverbs.so.1: the names, versions and structures of the real one (rdma-core 44), of which each name
  * has two addresses; one device, fake0, of the provider beside it. Nothing is ever called at the old versions.
  */
 #define _GNU_SOURCE

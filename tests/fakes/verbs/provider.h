@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the stand-in libibverbs and its stand-in provider: what infiniband/driver.h is to real ones. */
+/* Between the fake libibverbs and its fake provider: what infiniband/driver.h is to real ones. */
 #ifndef FAKE_VERBS_PROVIDER_H
 #define FAKE_VERBS_PROVIDER_H
 

@@ -24,7 +24,7 @@ CALLED int cuEventRecord(void *event, void *stream)
 	return event == stream;
 }
 
-/* Inside another call it is followed, for the thread's device, and not told. */
+/* Inside another call it is followed, for the thread's device, and not reported. */
 CALLED int cuCtxSetCurrent(void *context)
 {
 	return context == NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Some functions of NCCL that do nothing but hand out memory that the caller has laid out as communicators, and
- * count where they are told to. VERSION: what the library says of itself. With LAYOUT, its debugging information
+ * count where they are reported to. VERSION: what the library says of itself. With LAYOUT, its debugging information
  * has a struct ncclComm.
  */
 #include <stddef.h>

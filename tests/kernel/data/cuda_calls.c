@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls functions of both APIs with arguments that tell them apart, compiled against CUDA's own headers, and
+ * Calls functions of both APIs with arguments that distinguish them, compiled against CUDA's own headers, and
  * prints what a record of each must hold: one JSON object a line. The libraries behind it do nothing but write
  * 0xABC00 + n through the pointers that are results (tests/kernel/test_cuda_table.py makes them).
  */

@@ -33,10 +33,10 @@ def burns(seed):
         part = int(turns.uniform(5e5, 15e5))
         for function in functions:
             spent[function] += function(part)
-    told.extend((function.__name__, 1, ns) for function, ns in spent.items())
+    reported.extend((function.__name__, 1, ns) for function, ns in spent.items())
 
 
-told = []
+reported = []
 print("ready", file=sys.stderr, flush=True)
 input()
 threads = [threading.Thread(target=burns, args=(seed,)) for seed in range(2)]
@@ -44,7 +44,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-for line in told:  # not in the threads: two prints at once can be mixed
+for line in reported:  # not in the threads: two prints at once can be mixed
     print(*line)
 print("done", 0, 0, flush=True)
 input()

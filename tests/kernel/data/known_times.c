@@ -30,13 +30,13 @@ static void nap(long long ns)
 	nanosleep(&time, NULL);
 }
 
-static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t reporting = PTHREAD_MUTEX_INITIALIZER;
 
-static void tell(const char *name, long long calls, long long ns)
+static void report(const char *name, long long calls, long long ns)
 {
-	pthread_mutex_lock(&telling);
+	pthread_mutex_lock(&reporting);
 	printf("%s %lld %lld\n", name, calls, ns);
-	pthread_mutex_unlock(&telling);
+	pthread_mutex_unlock(&reporting);
 }
 
 /* -- on a CPU ----------------------------------------------------------------------------------------- */
@@ -71,9 +71,9 @@ static void *burns(void *seed)
 		thirty += burns_thirty(3 * part);
 		ten += burns_ten(part);
 	}
-	tell("burns_sixty", 1, sixty);
-	tell("burns_thirty", 1, thirty);
-	tell("burns_ten", 1, ten);
+	report("burns_sixty", 1, sixty);
+	report("burns_thirty", 1, thirty);
+	report("burns_ten", 1, ten);
 	return NULL;
 }
 
@@ -113,7 +113,7 @@ __attribute__((noinline)) static void sleeps(void)
 
 	for (int i = 0; i < NAPS; i++)
 		nap(20 * MILLISECOND);
-	tell("sleeps", NAPS, now(CLOCK_MONOTONIC) - begin);
+	report("sleeps", NAPS, now(CLOCK_MONOTONIC) - begin);
 }
 
 __attribute__((noinline)) static void lets_sleep_among_others(void)
@@ -148,7 +148,7 @@ static void *waits_for_lock(void *unused)
 		pthread_mutex_unlock(&lock);
 		pthread_barrier_wait(&held);
 	}
-	tell("takes_lock", TURNS, waited);
+	report("takes_lock", TURNS, waited);
 	return unused;
 }
 
@@ -182,7 +182,7 @@ __attribute__((noinline)) static void *reads_pipe(void *unused)
 		waited += now(CLOCK_MONOTONIC) - begin;
 		reads++;
 	}
-	tell("reads_pipe", reads, waited);
+	report("reads_pipe", reads, waited);
 	return unused;
 }
 
@@ -240,7 +240,7 @@ __attribute__((noinline)) static void asks_often(void)
 
 	for (int i = 0; i < QUICK; i++)
 		syscall(SYS_getppid);
-	tell("asks_often", QUICK, now(CLOCK_MONOTONIC) - begin);
+	report("asks_often", QUICK, now(CLOCK_MONOTONIC) - begin);
 }
 
 __attribute__((noinline)) static void sleeps_in_calls(void)
@@ -250,7 +250,7 @@ __attribute__((noinline)) static void sleeps_in_calls(void)
 
 	for (int i = 0; i < SLOW; i++)
 		syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &time, NULL);
-	tell("sleeps_in_calls", SLOW, now(CLOCK_MONOTONIC) - begin);
+	report("sleeps_in_calls", SLOW, now(CLOCK_MONOTONIC) - begin);
 }
 
 static void *asks(void *unused)
@@ -287,11 +287,11 @@ __attribute__((noinline)) static void saves(const char *path)
 	begin = now(CLOCK_MONOTONIC);
 	if (write(fd, bytes, CHECKPOINT) != CHECKPOINT)
 		abort();
-	tell("write", CHECKPOINT, now(CLOCK_MONOTONIC) - begin);
+	report("write", CHECKPOINT, now(CLOCK_MONOTONIC) - begin);
 	begin = now(CLOCK_MONOTONIC);
 	if (fsync(fd))
 		abort();
-	tell("fsync", 0, now(CLOCK_MONOTONIC) - begin);
+	report("fsync", 0, now(CLOCK_MONOTONIC) - begin);
 	close(fd);
 }
 
@@ -309,7 +309,7 @@ __attribute__((noinline)) static void writes_through(const char *path)
 	for (int i = 0; i < REQUESTS; i++)
 		if (pwrite(fd, bytes, REQUEST, (long)i * REQUEST) != REQUEST)
 			abort();
-	tell("writes_through", REQUESTS, now(CLOCK_MONOTONIC) - begin);
+	report("writes_through", REQUESTS, now(CLOCK_MONOTONIC) - begin);
 	close(fd);
 }
 
@@ -333,7 +333,7 @@ int main(int count, char **arguments)
 		saves(path);
 	else
 		writes_through(path);
-	tell("done", 0, 0);
+	report("done", 0, 0);
 	fflush(stdout);
 	fgets(line, sizeof(line), stdin);
 	return 0;

@@ -18,7 +18,7 @@
 static int (*device_synchronize)(void);
 
 /* Wait for a byte, which says to begin. Gives false when there will be none. */
-static bool told(int from)
+static bool reported(int from)
 {
 	char byte;
 
@@ -30,7 +30,7 @@ static _Noreturn void child(int go, int done, int calls)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() == 1)
 		_exit(1);
-	if (calls && told(go)) {
+	if (calls && reported(go)) {
 		for (int i = 0; i < calls; i++)
 			device_synchronize();
 		if (write(done, "", 1) != 1)
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 			if (write(go[1], "", 1) != 1)
 				return 4;
 		for (int i = 0; i < callers; i++)
-			if (!told(done[0]))
+			if (!reported(done[0]))
 				return 5;
 		puts("done");
 		fflush(stdout);

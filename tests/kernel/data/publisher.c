@@ -1,6 +1,6 @@
 /*
  * Calls cudaFree() on several threads, each time under another trace context, which it publishes as
- * OpenTelemetry OTEP 4947 has it. The address that is freed tells which context that was: see context_of() here
+ * OpenTelemetry OTEP 4947 has it. The address that is freed says which context that was: see context_of() here
  * and in tests/kernel/test_thread_context.py.
  *
  *   publisher CUDART TRACER THREADS CALLS [fork|exec|wild]
@@ -39,12 +39,12 @@ static int (*release)(void *);
 
 #ifdef OWN_TRACER
 void publish(const void *record);
-static void (*tell)(const void *) = publish;
+static void (*report)(const void *) = publish;
 #else
-static void (*tell)(const void *);
+static void (*report)(const void *);
 #endif
 
-static void tell_nobody(const void *record)
+static void report_nobody(const void *record)
 {
 	(void)record;
 }
@@ -73,11 +73,11 @@ static void *work(void *number)
 	for (uint64_t call = 1; call <= calls; call++) {
 		uint64_t token = (uint64_t)(uintptr_t)number << 32 | call;
 
-		tell(strcmp(mode, "wild") ? (const void *)context_of(token, record)
-					  : (const void *)16);
+		report(strcmp(mode, "wild") ? (const void *)context_of(token, record)
+					    : (const void *)16);
 		release((void *)(uintptr_t)token);
 	}
-	tell(NULL);
+	report(NULL);
 	free(record);
 	return NULL;
 }
@@ -117,9 +117,9 @@ int main(int count, char **words)
 		release = symbol_of(words[1], "cudaFree");
 	next_line("started");
 	if (!strcmp(words[2], "none"))
-		tell = tell_nobody;
+		report = report_nobody;
 	else if (strcmp(words[2], "-"))
-		tell = symbol_of(words[2], "publish");
+		report = symbol_of(words[2], "publish");
 	next_line("loaded");
 	if (!strcmp(mode, "exec"))
 		return execl("/proc/self/exe", words[0], words[1], "none", words[3], words[4],

@@ -65,7 +65,7 @@ APART void sort_all(void)
 	STAY;
 }
 
-APART void tell_time(void)
+APART void report_time(void)
 {
 	struct timespec now;
 
@@ -213,7 +213,7 @@ int main(int count, char **words)
 		else if (!strcmp(word, "steps"))
 			step();
 		else if (!strcmp(word, "clock"))
-			tell_time();
+			report_time();
 		else if (!strcmp(word, "calls"))
 			calls_out();
 		else if (!strcmp(word, "signals"))

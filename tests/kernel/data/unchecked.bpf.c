@@ -11,7 +11,7 @@ int forgets_to_check(void *context __attribute__((unused)))
 	__u32 key = 1;
 	__u8 *value = bpf_map_lookup_elem(&scope_processes, &key);
 
-	for (int i = 0; i < 200; i++) /* a long log before the telling lines */
+	for (int i = 0; i < 200; i++) /* a long log before the reporting lines */
 		count(COUNTER_SUBMITTED);
 	*value += 1;
 	return 0;

@@ -15,7 +15,7 @@ from collections.abc import Callable
 THREADS = 8
 SECONDS = 2.0
 NAP_S = 0.002
-told: list[str] = []
+reported: list[str] = []
 begin = threading.Barrier(THREADS)
 
 
@@ -31,7 +31,7 @@ def wants_the_interpreter() -> tuple[int, int]:
 
 def says_what_it_waited() -> None:
     turns, ns = wants_the_interpreter()
-    told.append(f"t{threading.get_native_id()} {turns} {ns}")
+    reported.append(f"t{threading.get_native_id()} {turns} {ns}")
 
 
 def naps() -> None:
@@ -70,7 +70,7 @@ def takes_turns() -> None:
             began = time.monotonic_ns()
             caller()
             taken[caller] += time.monotonic_ns() - began
-    told.extend(f"{caller.__name__} 1 {ns}" for caller, ns in taken.items())
+    reported.extend(f"{caller.__name__} 1 {ns}" for caller, ns in taken.items())
 
 
 def naps_alone() -> None:
@@ -78,7 +78,7 @@ def naps_alone() -> None:
     began = time.monotonic_ns()
     while time.monotonic() < end:
         time.sleep(NAP_S)
-    told.append(f"naps_alone 1 {time.monotonic_ns() - began}")
+    reported.append(f"naps_alone 1 {time.monotonic_ns() - began}")
 
 
 def begins_with_the_others(work: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ def main() -> None:
         naps_alone()
     else:
         are_many({"lock": says_what_it_waited, "naps": takes_turns}[sys.argv[1]])
-    print(*told, "done 0 0", sep="\n", flush=True)
+    print(*reported, "done 0 0", sep="\n", flush=True)
     sys.stdin.readline()
 
 

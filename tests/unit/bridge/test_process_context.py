@@ -133,7 +133,7 @@ def test_the_resource_is_the_environments_then_the_providers(tmp_path: Path) -> 
     assert second == first
 
 
-def test_spans_that_do_not_record_tell_the_provider_too(tmp_path: Path) -> None:
+def test_spans_that_do_not_record_report_the_provider_too(tmp_path: Path) -> None:
     done = run(
         """
         from opentelemetry.trace import NonRecordingSpan, SpanContext

@@ -87,7 +87,7 @@ def links(codes: list[int], ids: list[tuple[int, int]]) -> Links:
 
 
 class Identity(NamedTuple):
-    """Everything that tells samples apart, spelt out: no index, no code."""
+    """Everything that reports samples apart, spelt out: no index, no code."""
 
     stack: tuple[Any, ...]
     attributes: frozenset[tuple[str, bytes]]

@@ -7,7 +7,7 @@ import io
 import numpy as np
 from hypothesis import given
 
-from otelgpu.export.console import MAX_WAITING, ConsoleExporter
+from otelgpu.export.console.exporter import MAX_WAITING, ConsoleExporter
 from otelgpu.export.quantities import duration, size
 from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind
 from tests.rig.examples import examples

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from otelgpu.errors import OtelgpuError
-from otelgpu.export import open_exporter, parse_destination
-from otelgpu.export.console import ConsoleExporter
-from otelgpu.export.destination import ConsoleDestination, FileDestination, OtlpDestination
-from otelgpu.export.file import FileExporter
-from otelgpu.export.otlp import OtlpExporter
+from otelgpu.export.console import ConsoleDestination
+from otelgpu.export.console.exporter import ConsoleExporter
+from otelgpu.export.file import FileDestination
+from otelgpu.export.file.exporter import FileExporter
+from otelgpu.export.otlp import OtlpDestination
+from otelgpu.export.otlp.exporter import OtlpExporter
+from otelgpu.export.registry import parse_destination
 
 
 @pytest.mark.parametrize(
@@ -39,16 +41,16 @@ def test_an_unknown_destination_says_what_can_be_written(text: str) -> None:
     assert "console, file:PATH, otlp or otlp:URL" in str(caught.value)
 
 
-def test_a_bare_url_is_told_what_to_write() -> None:
+def test_a_bare_url_is_reported_what_to_write() -> None:
     with pytest.raises(OtelgpuError, match="otlp:http://collector:4318"):
         parse_destination("http://collector:4318")
 
 
 def test_each_destination_opens_its_exporter(tmp_path: Path) -> None:
     stream = io.StringIO()
-    console = open_exporter(ConsoleDestination(), {}, stream=stream)
-    file = open_exporter(FileDestination(str(tmp_path / "out.jsonl")), {})
-    otlp = open_exporter(OtlpDestination("http://localhost:1"), {})
+    console = ConsoleDestination(stream).open({}, {})
+    file = FileDestination(str(tmp_path / "out.jsonl")).open({}, {})
+    otlp = OtlpDestination("http://localhost:1").open({}, {})
     assert [type(e) for e in (console, file, otlp)] == [ConsoleExporter, FileExporter, OtlpExporter]
     for exporter in (console, file, otlp):
         exporter.close(1)
@@ -56,14 +58,14 @@ def test_each_destination_opens_its_exporter(tmp_path: Path) -> None:
 
 def test_a_bad_variable_is_an_error_at_start_up() -> None:
     with pytest.raises(OtelgpuError, match="OTEL_EXPORTER_OTLP_PROTOCOL"):
-        open_exporter(OtlpDestination(None), {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
+        OtlpDestination(None).open({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, {})
 
 
 def test_an_otlp_http_exporter_imports_no_grpc_requests_rich_or_sdk() -> None:
     code = """
 import sys
-from otelgpu.export import open_exporter, parse_destination
-open_exporter(parse_destination("otlp:http://localhost:1"), {}).close(0)
+from otelgpu.export.registry import parse_destination
+parse_destination("otlp:http://localhost:1").open({}, {}).close(0)
 print([name for name in ("grpc", "requests", "rich", "opentelemetry.sdk") if name in sys.modules])
 """
     root = Path(__file__).parents[3]

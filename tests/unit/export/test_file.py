@@ -18,13 +18,14 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otelgpu import __version__
-from otelgpu.export import file as module
+from otelgpu.engine.names import SCHEMA_URL
 from otelgpu.export.base import ExportError
-from otelgpu.export.file import SPANS_PER_LINE, FileExporter, metrics_line, span_lines
+from otelgpu.export.file import exporter as module
+from otelgpu.export.file.exporter import FileExporter
 from otelgpu.export.wire import encode_spans
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, Text
-from otelgpu.signals.names import SCHEMA_URL
+from otelgpu.otlp_json.writer import SPANS_PER_LINE, message_line, span_lines
 from tests.rig.examples import examples
 from tests.unit.export.builders import by_identity, span_batches, spans, text
 
@@ -147,7 +148,7 @@ def test_metrics_lines_read_back_with_exemplar_ids_in_hex() -> None:
     metric.histogram.aggregation_temporality = 2  # type: ignore[assignment]
     point = metric.histogram.data_points.add(count=2**63, time_unix_nano=2**63, explicit_bounds=[0.5])
     point.exemplars.add(trace_id=bytes(range(16)), span_id=bytes(range(8)), as_double=0.25)
-    line = metrics_line(data)
+    line = message_line(data)
     assert as_protobuf(line, MetricsData()) == data
     found = json.loads(line)["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["histogram"]
     assert found["aggregationTemporality"] == 2
@@ -172,7 +173,7 @@ def test_lines_are_appended_and_bounded(tmp_path: Path) -> None:
     assert exporter.stats()["spans_lost_shutdown"] == 2
 
 
-def test_a_full_disk_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_counted_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("/dev/full is missing")
     caplog.set_level(logging.INFO, "otelgpu.export")
@@ -224,7 +225,7 @@ def test_a_path_that_cannot_be_opened_is_an_error_with_advice(tmp_path: Path) ->
     assert "directory" in caught.value.hint
 
 
-def test_trouble_that_comes_and_goes_is_told_once(
+def test_trouble_that_comes_and_goes_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     exporter, write, fails = FileExporter(str(tmp_path / "out.jsonl")), os.write, [True, False] * 3

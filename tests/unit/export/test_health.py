@@ -107,7 +107,7 @@ def test_each_request_has_its_status(server: HealthServer, request_bytes: bytes,
     assert ask(server, request_bytes)[0] == status
 
 
-def test_other_methods_are_told_which_there_are(server: HealthServer) -> None:
+def test_other_methods_are_reported_which_there_are(server: HealthServer) -> None:
     assert ask(server, (GET % b"/metrics").replace(b"GET", b"DELETE"))[1]["Allow"] == "GET, HEAD"
 
 
@@ -260,7 +260,7 @@ def test_what_is_no_address_is_an_error(text: str) -> None:
         parse_address(text)
 
 
-def test_an_address_in_use_is_told(server: HealthServer, patient: Patient) -> None:
+def test_an_address_in_use_is_reported(server: HealthServer, patient: Patient) -> None:
     with pytest.raises(AddressError, match="Address already in use"):
         HealthServer(f":{server.address[1]}", patient, lambda data: ("", b""))
 

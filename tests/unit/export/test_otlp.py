@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
-from otelgpu.export.otlp import count_points, encode_metrics
+from otelgpu.export.otlp.exporter import count_points, encode_metrics
 
 
 def data(resources: int) -> MetricsData:

@@ -15,13 +15,16 @@ from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
 )
+from opentelemetry.proto.profiles.v1development.profiles_pb2 import ProfilesData
 
 from otelgpu.export.base import Exporter
-from otelgpu.export.console import ConsoleExporter
-from otelgpu.export.file import FileExporter
+from otelgpu.export.console.exporter import ConsoleExporter
+from otelgpu.export.console.top_stacks import TopStacks
+from otelgpu.export.file.exporter import FileExporter
 from otelgpu.export.memory import MemoryExporter
-from otelgpu.export.profile_lines import TopStacks, profile_lines
+from otelgpu.export.profiles import encode_profiles
 from otelgpu.model.profiles import Links
+from otelgpu.otlp_json.writer import message_line
 from tests.unit.export.profile_builders import from_columns, from_payloads, function, native, samples
 from tests.unit.export.profile_conformance import broken_rules
 
@@ -55,8 +58,9 @@ def test_a_line_is_the_profile_with_ids_in_hex_and_large_numbers_as_text() -> No
         span_id=np.full((1, 8), 0xCD, np.uint8),
     )
     columns = samples(4, links=links)
-    ((line, rows),) = profile_lines(columns)
-    assert rows == 4 and line.endswith(b"\n")
+    (encoded,) = encode_profiles([columns])
+    line = message_line(ProfilesData.FromString(encoded.body))
+    assert line.endswith(b"\n")
     content = json.loads(line)
     assert content["dictionary"]["linkTable"][1] == {"traceId": "ab" * 16, "spanId": "cd" * 8}
     profile = content["resourceProfiles"][0]["scopeProfiles"][0]["profiles"][0]

@@ -215,7 +215,7 @@ def test_a_link_without_a_trace_or_a_span_is_none() -> None:
     ]
 
 
-def test_python_and_native_frames_tell_their_type() -> None:
+def test_python_and_native_frames_report_their_type() -> None:
     d = encoded(samples(1)).dictionary
     (leaf, caller) = (d.location_table[i] for i in d.stack_table[1].location_indices)
     types = [d.attribute_table[at.attribute_indices[0]].value.string_value for at in (leaf, caller)]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from prometheus_client.parser import text_string_to_metric_families
 
+from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metrics import Metrics
 from otelgpu.export.prometheus import exposition, metric_name
-from otelgpu.families.base import Instrument, Metric
 from otelgpu.model.resource import resource
-from otelgpu.signals.metrics import Metrics
 
 OWN = resource({"service.name": "otelgpu", "process.pid": 7})
 
@@ -28,7 +28,7 @@ def parsed(data: MetricsData) -> dict[str, Any]:
     return {family.name: family for family in text_string_to_metric_families(exposition(data).decode())}
 
 
-def told(metric: Metric, labels: dict[str, str | int], value: float) -> Any:
+def reported(metric: Metric, labels: dict[str, str | int], value: float) -> Any:
     metrics = Metrics(0)
     if metric.instrument is Instrument.HISTOGRAM:
         metrics.add(metric, "s", OWN, labels, value)
@@ -55,22 +55,24 @@ def test_a_metric_has_the_name_that_the_specification_gives_it(
     name: str, unit: str, instrument: Instrument, there: str
 ) -> None:
     assert metric_name(name, unit, counter=instrument is Instrument.COUNTER) == there
-    found = told(a_metric(name, unit, instrument), {}, 5)
+    found = reported(a_metric(name, unit, instrument), {}, 5)
     assert there.removesuffix("_total") in found
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=20))
 def test_any_label_value_comes_back(value: str) -> None:
-    found = told(a_metric("m", "", Instrument.GAUGE), {"a.key": value}, 1)
+    found = reported(a_metric("m", "", Instrument.GAUGE), {"a.key": value}, 1)
     assert found["m"].samples[0].labels == {"a_key": value}
 
 
 def test_values_types_and_help_come_back() -> None:
-    counter = told(a_metric("c", "s", Instrument.COUNTER, whole=False), {"k": 3}, 2.5)["c_seconds"]
+    counter = reported(a_metric("c", "s", Instrument.COUNTER, whole=False), {"k": 3}, 2.5)["c_seconds"]
     assert (counter.type, counter.samples[0].value, counter.samples[0].labels) == ("counter", 2.5, {"k": "3"})
     assert counter.documentation == 'What "it" is\nin \\ words.'
-    assert told(a_metric("g", "", Instrument.GAUGE), {}, float("inf"))["g"].samples[0].value == float("inf")
-    assert told(a_metric("g", "", Instrument.GAUGE), {}, 1e-7)["g"].samples[0].value == 1e-7
+    assert reported(a_metric("g", "", Instrument.GAUGE), {}, float("inf"))["g"].samples[0].value == float(
+        "inf"
+    )
+    assert reported(a_metric("g", "", Instrument.GAUGE), {}, 1e-7)["g"].samples[0].value == 1e-7
 
 
 def test_buckets_add_up_as_prometheus_has_them() -> None:
@@ -89,10 +91,10 @@ def test_buckets_add_up_as_prometheus_has_them() -> None:
 
 
 def test_the_resource_is_target_info() -> None:
-    info = told(a_metric("m", "", Instrument.GAUGE), {}, 1)["target_info"].samples[0]
+    info = reported(a_metric("m", "", Instrument.GAUGE), {}, 1)["target_info"].samples[0]
     assert (info.labels, info.value) == ({"service_name": "otelgpu", "process_pid": "7"}, 1.0)
 
 
-def test_keys_that_become_one_label_are_told_together() -> None:
-    found = told(a_metric("m", "", Instrument.GAUGE), {"a.b": "1", "a_b": "2", "0c": "3"}, 1)
+def test_keys_that_become_one_label_are_reported_together() -> None:
+    found = reported(a_metric("m", "", Instrument.GAUGE), {"a.b": "1", "a_b": "2", "0c": "3"}, 1)
     assert found["m"].samples[0].labels == {"a_b": "1;2", "key_0c": "3"}

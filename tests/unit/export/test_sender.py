@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.export.base import Accepted, Outcome, Payload, Refused, Retry, Signal
-from otelgpu.export.sender import Counts, RetryPolicy, Sender
+from otelgpu.export.otlp.sender import Counts, RetryPolicy, Sender
 from tests.rig.examples import examples
 
 DOWN = Retry(None, "connection refused")
@@ -253,14 +253,14 @@ def test_one_line_is_logged_when_a_destination_goes_down_and_one_when_it_is_back
     assert "delivering again; 0 items were lost" in up
 
 
-def test_attempts_are_told_by_how_they_ended() -> None:
+def test_attempts_are_reported_by_how_they_ended() -> None:
     time = Time()
     s = sender(Script([DOWN, DOWN, Accepted(rejected=1), Refused("bad")], time), time)
     s.offer(payload(items=3, size=10))
     s.offer(payload(items=2, size=20))
     assert s.flush(5)
     counts = s.counts()
-    assert {how: sum(told.counts) for how, told in counts.attempts.items()} == {
+    assert {how: sum(reported.counts) for how, reported in counts.attempts.items()} == {
         "transient": 2,
         "": 1,
         "refused": 1,

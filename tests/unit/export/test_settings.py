@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.export.base import Signal
-from otelgpu.export.settings import NO_LIMIT_S, OtlpSettings, Protocol, SettingsError
+from otelgpu.export.otlp.settings import NO_LIMIT_S, OtlpSettings, Protocol, SettingsError
 
 P = "OTEL_EXPORTER_OTLP_"
 

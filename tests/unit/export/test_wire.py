@@ -114,10 +114,10 @@ def test_a_value_that_differs_late_is_no_constant(dtype: type) -> None:
     assert only(Attribute(key="n", values=values), 300) == [{"n": value} for value in values.tolist()]
 
 
-def test_a_value_that_the_layout_tells_is_each_layouts_own() -> None:
+def test_a_value_that_the_layout_reports_is_each_layouts_own() -> None:
     names = text([f"kernel {i % 3}" for i in range(300)])
-    told = np.arange(300, dtype=np.int64) % 3 * 1000
-    found = read_spans(spans(300, name=names, attributes=(Attribute(key="n", values=told),)))
+    reported = np.arange(300, dtype=np.int64) % 3 * 1000
+    found = read_spans(spans(300, name=names, attributes=(Attribute(key="n", values=reported),)))
     assert {(s.name, s.attributes[0].value.int_value) for s in found} == {
         ("kernel 0", 0),
         ("kernel 1", 1000),
@@ -125,12 +125,12 @@ def test_a_value_that_the_layout_tells_is_each_layouts_own() -> None:
     }
 
 
-def test_columns_that_one_thing_tells_share_their_codes() -> None:
+def test_columns_that_one_thing_reports_share_their_codes() -> None:
     codes = np.arange(300, dtype=np.intp) % 3
     name, twin = Text(codes=codes, table=("a", "b", "c")), Text(codes=codes, table=("x", "y", "z"))
     found = read_spans(spans(300, name=name, attributes=(Attribute(key="twin", values=twin),)))
-    told = {(s.name, s.attributes[0].value.string_value) for s in found}
-    assert told == {("a", "x"), ("b", "y"), ("c", "z")}
+    reported = {(s.name, s.attributes[0].value.string_value) for s in found}
+    assert reported == {("a", "x"), ("b", "y"), ("c", "z")}
 
 
 def test_absent_attributes_are_left_out() -> None:

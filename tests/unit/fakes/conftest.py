@@ -1,4 +1,4 @@
-"""The stand-in as a fixture; nothing here runs where it cannot be built."""
+"""The fake as a fixture; nothing here runs where it cannot be built."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rig import missing_compiler
-from tests.unit.fakes.stand_in import Device
+from tests.unit.fakes.fake import Device
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiler() -> None:
-    """Skip when the stand-ins cannot be built."""
+    """Skip when the fakes cannot be built."""
     if missing := missing_compiler():
-        pytest.skip(f"{missing} is not installed: the stand-ins are not built")
+        pytest.skip(f"{missing} is not installed: the fakes are not built")
 
 
 @pytest.fixture

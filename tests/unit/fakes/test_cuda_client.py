@@ -10,7 +10,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tests.rig import build_fakes, fake_cudart_path, read_ledger, run_cuda_client, start_cuda_client
-from tests.unit.fakes.stand_in import REPEATABLE, real_cudart
+from tests.unit.fakes.fake import REPEATABLE, real_cudart
 
 
 class TestCudaClient:

@@ -1,4 +1,4 @@
-"""The stand-in libcuda: names and forms of the real one, injection, contexts, and the runtime on top of it."""
+"""The fake libcuda: names and forms of the real one, injection, contexts, and the runtime on top of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tests.rig import cuda_include_flags, fake_cuda_path, program_command, program_environment, run_program
 from tests.rig.fakes import cuda_headers
-from tests.unit.fakes.stand_in import SUCCESS
+from tests.unit.fakes.fake import SUCCESS
 
 NOT_INITIALIZED, INVALID_CONTEXT, NOT_FOUND = 3, 201, 500
 VERSION, PER_THREAD_DEFAULT_STREAM = 12090, 2
@@ -27,7 +27,7 @@ def header() -> str:
 
 
 def exports() -> set[str]:
-    """Its functions. (The hook of the stand-in CUPTI is a variable.)"""
+    """Its functions. (The hook of the fake CUPTI is a variable.)"""
     with fake_cuda_path().open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".dynsym")
         assert isinstance(symbols, SymbolTableSection)
@@ -126,7 +126,7 @@ class TestInjection:
         run_program("driver" if kind == "driver" else "shared", env=env)
         assert note.read_text() == "injected\n"
 
-    def test_a_library_that_cannot_be_loaded_is_told_and_harms_nothing(self) -> None:
+    def test_a_library_that_cannot_be_loaded_is_reported_and_harms_nothing(self) -> None:
         done = subprocess.run(
             program_command("driver"),
             env=program_environment({"CUDA_INJECTION64_PATH": "/nonexistent/injected.so"}),

@@ -1,4 +1,4 @@
-"""The stand-in libcudart has the names, versions and calling conventions of the real one."""
+"""The fake libcudart has the names, versions and calling conventions of the real one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import threading
 
 from tests.rig import fake_cudart_path
-from tests.unit.fakes.stand_in import (
+from tests.unit.fakes.fake import (
     BAD_FUNCTION,
     INVALID_CONFIGURATION,
     INVALID_VALUE,

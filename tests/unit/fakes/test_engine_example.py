@@ -1,4 +1,4 @@
-"""The example engine with continuous batching, on the stand-in libcudart, tells the truth of what it did."""
+"""The example engine with continuous batching, on the fake libcudart, says the truth of what it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example server and its load client, on the stand-in libcudart, tell the truth of what they did."""
+"""The example server and its load client, on the fake libcudart, report the truth of what they did."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.rig import ROOT, LlmServer, read_ledger, start_llm_server
-from tests.unit.fakes.stand_in import BAD_FUNCTION
+from tests.unit.fakes.fake import BAD_FUNCTION
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,7 @@ class TestLlmServer:
         line = truth_of(server, "x_request_id", request_id)
         assert (line["status"], line["cuda_calls"]) == (500, {"cudaMalloc": 1, "cudaGetErrorName": 1})
 
-    def test_tells_the_truth_of_a_request(self, server: LlmServer) -> None:
+    def test_reports_the_truth_of_a_request(self, server: LlmServer) -> None:
         start_ns = time.monotonic_ns()
         _, request_id, text = post(server, "/v1/chat/completions", {**CHAT, "stream": True})
         line = truth_of(server, "id", events(text)[0]["id"])

@@ -1,4 +1,4 @@
-"""The stand-in NCCL: names and layout of the real one, and ranks that wait for each other on the device."""
+"""The fake NCCL: names and layout of the real one, and ranks that wait for each other on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tests.rig import fake_nccl_path, ranks_command, ranks_environment, run_ranks
 from tests.rig.ranks import COLLECTIVES, FUNCTIONS, NcclVersion, nccl_hash, nccl_hash_before_2_24
-from tests.unit.fakes.stand_in import SUCCESS
+from tests.unit.fakes.fake import SUCCESS
 
 MS = 1_000_000
 VERSIONS: tuple[NcclVersion, ...] = ("2.28.9", "2.21.5")

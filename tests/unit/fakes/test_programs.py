@@ -74,7 +74,7 @@ class TestLinking:
         assert said.graph == {"nodes": 17, "launches": 13}
         assert said.calls["cudaGraphLaunch"] == 13
 
-    def test_a_child_that_executes_a_program_of_cuda_tells_its_own(self) -> None:
+    def test_a_child_that_executes_a_program_of_cuda_reports_its_own(self) -> None:
         child, parent = run_program("fork_exec", "--launches=31")
         assert child.pid != parent.pid
         assert [said.calls["cudaLaunchKernel"] for said in (child, parent)] == [31, 31]

@@ -1,4 +1,4 @@
-"""The example of data-parallel training, on the stand-ins: all ranks are as slow as the slowest, which waits least."""
+"""The example of data-parallel training, on the fakes: all ranks are as slow as the slowest, which waits least."""
 
 from __future__ import annotations
 

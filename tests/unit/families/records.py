@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from otelgpu.elf.btf import Btf
 from otelgpu.kernel.loader import read_image
-from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch, ClockAnchor, FunctionNamed, Input, ProcessGone, ProcessSeen, Tick
 from otelgpu.model.resource import resource
 

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from otelgpu.kernel.inject import InjectError, read_library
+from otelgpu.kernel.injection.server import InjectError, read_library
 from tests.rig.fakes import ROOT
 
-KERNEL = ROOT / "otelgpu" / "kernel"
+INJECTION = ROOT / "otelgpu" / "kernel" / "injection"
 
 
 def counted_in_python() -> set[str]:
-    text = "".join((KERNEL / name).read_text() for name in ("inject.py", "shared_memory.py"))
+    text = "".join((INJECTION / name).read_text() for name in ("server.py", "shared_memory.py"))
     found = re.findall(r'counters\["(\w+)"\] \+=|(?:return|reason =) "(\w+)"$', text, re.MULTILINE)
     return {reason for pair in found for reason in pair if reason}
 

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from otelgpu.kernel import inject
-from otelgpu.kernel.inject import (
+from otelgpu.elf.btf import Btf
+from otelgpu.kernel.injection import server as inject
+from otelgpu.kernel.injection.server import (
     InjectError,
     InjectListener,
     Library,
@@ -25,7 +26,6 @@ from otelgpu.kernel.inject import (
 )
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
-from otelgpu.layout.btf import Btf
 from otelgpu.model.inputs import Batch
 from tests.rig.examples import examples
 from tests.rig.inject_client import InjectClient
@@ -135,7 +135,7 @@ def test_who_connects_and_says_nothing_keeps_nobody_waiting(
 
 
 class SteppedEpoll:
-    """epoll that waits for leave before each look, and tells of newcomers first."""
+    """epoll that waits for leave before each look, and reports of newcomers first."""
 
     leave = threading.Semaphore(0)
     looks = 0

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from otelgpu.kernel import shared_memory
-from otelgpu.kernel.inject import InjectError, read_library
-from otelgpu.kernel.shared_memory import SharedMemory
-from otelgpu.layout.btf import Btf
+from otelgpu.elf.btf import Btf
+from otelgpu.kernel.injection import shared_memory
+from otelgpu.kernel.injection.server import InjectError, read_library
+from otelgpu.kernel.injection.shared_memory import SharedMemory
 from tests.rig.examples import examples
 
 RING = 8192
@@ -134,7 +134,7 @@ def test_the_readers_own_position_is_not_taken_from_the_memory(writer: Writer) -
     assert writer.drained() == [(CALL, 1)]
 
 
-def test_the_owners_of_rings_are_told(writer: Writer) -> None:
+def test_the_owners_of_rings_are_reported(writer: Writer) -> None:
     assert writer.memory.owners() == []
     writer.threads["owner"] = [0, 4711]
     assert writer.memory.owners() == [4711]

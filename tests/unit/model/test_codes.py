@@ -10,7 +10,7 @@ from otelgpu.model.codes import combine, dense, distinct, examples, order_of, va
 
 
 @given(st.lists(st.lists(st.integers(0, 9999), min_size=20, max_size=20), min_size=1, max_size=8))
-def test_combine_tells_combinations_apart_however_large_their_product(columns: list[list[int]]) -> None:
+def test_combine_reports_combinations_apart_however_large_their_product(columns: list[list[int]]) -> None:
     coded = [(np.array(column, dtype=np.intp), 10_000) for column in columns]
     layout, count = combine(coded, 20)
     pairs = {(tuple(row), int(code)) for row, code in zip(zip(*columns, strict=True), layout, strict=True)}

@@ -20,7 +20,7 @@ def test_each_loss_is_reported_once() -> None:
     assert reports.take({FULL: 5, CUT: 3}) == []
 
 
-def test_a_counter_that_is_gone_or_fell_is_told_again_beyond_what_was_told() -> None:
+def test_a_counter_that_is_gone_or_fell_is_reported_again_beyond_what_was_reported() -> None:
     reports = LossReports()
     reports.take({FULL: 5})
     assert reports.take({}) == []

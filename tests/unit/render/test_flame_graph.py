@@ -25,17 +25,19 @@ def numbers(text: str) -> Any:
 
 
 def test_the_tree_is_in_the_page() -> None:
-    [told] = page_data(flame_graph([profile({("main", "py:generate:42"): 17, ("main", "k:x"): 3})], PARTS))
-    assert (told["type"], told["unit"], told["observations"], told["negative"]) == (
+    [reported] = page_data(
+        flame_graph([profile({("main", "py:generate:42"): 17, ("main", "k:x"): 3})], PARTS)
+    )
+    assert (reported["type"], reported["unit"], reported["observations"], reported["negative"]) == (
         "cpu",
         "nanoseconds",
         2,
         0,
     )
-    assert numbers(told["depth"]) == [0, 1, 2, 2]
-    assert [numbers(own) for own in told["own"]] == [[0, 0, 17, 3]]
-    frames = told["frames"]
-    shown = [frames["label"][code] for code in numbers(told["frame"])[1:]]
+    assert numbers(reported["depth"]) == [0, 1, 2, 2]
+    assert [numbers(own) for own in reported["own"]] == [[0, 0, 17, 3]]
+    frames = reported["frames"]
+    shown = [frames["label"][code] for code in numbers(reported["frame"])[1:]]
     assert shown == ["main", "generate (model.py:42)", "x"]
     kinds = [frames["kinds"][kind] for kind in numbers(frames["kind"])]
     assert sorted(zip(frames["label"], kinds, strict=True)) == [
@@ -48,28 +50,28 @@ def test_the_tree_is_in_the_page() -> None:
 
 
 def test_each_type_is_in_the_page() -> None:
-    told = page_data(flame_graph([profile({("a",): 1}), profile({("a",): 1}, type_=GPU)], PARTS))
-    assert [each["type"] for each in told] == ["cpu", "gpu_kernel_time"]
+    reported = page_data(flame_graph([profile({("a",): 1}), profile({("a",): 1}, type_=GPU)], PARTS))
+    assert [each["type"] for each in reported] == ["cpu", "gpu_kernel_time"]
 
 
 def test_two_profiles_are_two_columns() -> None:
-    [told] = page_data(
+    [reported] = page_data(
         differential([profile({("a",): 1})], [profile({("a",): 5})], PARTS, labels=("rank 0", "rank 1"))
     )
-    assert [numbers(own) for own in told["own"]] == [[0, 1], [0, 5]]
-    assert told["labels"] == ["rank 0", "rank 1"]
-    assert told["normalise"] is True
+    assert [numbers(own) for own in reported["own"]] == [[0, 1], [0, 5]]
+    assert reported["labels"] == ["rank 0", "rank 1"]
+    assert reported["normalise"] is True
 
 
 @pytest.mark.slow
 def test_a_large_tree_is_bounded_and_says_what_was_folded() -> None:
     many: dict[tuple[str, ...], int] = {("main", f"f{i}", f"g{i}"): 1 + i % 7 for i in range(70_000)}
-    [told] = page_data(flame_graph([profile_of_many(many)], PARTS))
-    folded = numbers(told["folded"])
+    [reported] = page_data(flame_graph([profile_of_many(many)], PARTS))
+    folded = numbers(reported["folded"])
     kept = sum(1 for each in folded if not each)
     assert kept <= 60_001
     assert kept + sum(folded) == 140_002
-    assert sum(numbers(told["own"][0])) == sum(many.values())
+    assert sum(numbers(reported["own"][0])) == sum(many.values())
 
 
 def profile_of_many(many: dict[tuple[str, ...], int]) -> Any:
@@ -147,6 +149,6 @@ def test_hostile_names_stay_text(hostile: str) -> None:
         elements = Elements(page.decode())
         assert len(elements.of("script")) == 3  # about, the data, the program
         assert elements.comments == []
-        [told] = page_data(page)
-        assert wanted in told["frames"]["label"]
-        assert (told["type"], told["unit"]) == (wanted, wanted)
+        [reported] = page_data(page)
+        assert wanted in reported["frames"]["label"]
+        assert (reported["type"], reported["unit"]) == (wanted, wanted)

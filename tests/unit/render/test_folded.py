@@ -20,7 +20,7 @@ def test_equal_stacks_of_all_intervals_are_one_line() -> None:
     assert folded([profile({("a",): 1}), profile({("a",): 2})]) == b"a 3\n"
 
 
-def test_several_types_are_told_apart_by_a_first_frame() -> None:
+def test_several_types_are_reported_apart_by_a_first_frame() -> None:
     lines = folded([profile({("a",): 1}), profile({("a", "gpu:k"): 2}, type_=GPU)]).decode().splitlines()
     assert lines == ["cpu (nanoseconds);a 1", "gpu_kernel_time (nanoseconds);a;GPU: k 2"]
 

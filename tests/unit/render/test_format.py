@@ -11,8 +11,8 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.render.format import FORMATS, format_of, read_profiles, render, rendered_difference
 from otelgpu.render.stack_tree import trees
+from tests.unit.otlp_json.test_profile_reader import exported
 from tests.unit.render.profile_columns import PARTS, START, profile
-from tests.unit.render.test_otlp_json import exported
 
 BATCH = profile([(("main", "py:generate:42"), 17), (("main",), 3)], times=[START, START + 1])
 
@@ -63,12 +63,12 @@ def test_differences_are_pages_and_pictures() -> None:
 def test_what_was_written_is_read_again(suffix: str) -> None:
     data = b"\n".join(exported(BATCH)) if suffix == ".jsonl" else render([BATCH], [], f"a{suffix}", PARTS)
 
-    def told(batches: Sequence[ProfileColumns]) -> list[tuple[str, float]]:
+    def reported(batches: Sequence[ProfileColumns]) -> list[tuple[str, float]]:
         [tree] = trees(batches)
         return [(tree.frames[tree.frame[node]].label, tree.total[node, 0]) for node in range(1, len(tree))]
 
-    assert told(read_profiles(f"a{suffix}", data)) == told([BATCH])
-    assert told(read_profiles("a", data)) == told([BATCH])  # its content says enough
+    assert reported(read_profiles(f"a{suffix}", data)) == reported([BATCH])
+    assert reported(read_profiles("a", data)) == reported([BATCH])  # its content says enough
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,6 @@ def test_a_file_of_anything_else_is_refused(data: bytes) -> None:
         read_profiles("a", data)
 
 
-def test_formats_are_told_in_words() -> None:
+def test_formats_are_reported_in_words() -> None:
     assert all(text and suffix.startswith(".") for suffix, text in FORMATS.items())
     assert json.loads(render([BATCH], [], "a.speedscope.json", PARTS))["exporter"] == "otelgpu"

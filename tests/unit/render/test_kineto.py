@@ -108,12 +108,12 @@ def test_a_kernel_is_of_its_device_and_stream_with_the_shape_and_the_number_of_i
 
 def test_processes_that_use_one_device_have_streams_and_numbers_of_their_own() -> None:
     other = resource({"process.pid": 101, "process.executable.name": "python3"})
-    told = [
+    reported = [
         each
         for owner in (OWNER, other)
         for each in (called(("l", 0, 5), owner=owner), ran(("k", 10, 30), owner=owner))
     ]
-    document = written(told)
+    document = written(reported)
     kernels_ = of_category(document, "kernel")
     assert [event["args"]["stream"] for event in kernels_] == [7, 7]
     assert (
@@ -160,8 +160,8 @@ def test_copies_and_sets_say_their_direction_bytes_and_rate() -> None:
 def test_a_direction_that_nobody_knows_is_called_so(kind: str | None) -> None:
     made = kernels(("memcpy", 5, 6), called=[0])
     work = replace(made, attributes=tuple(each for each in made.attributes if each.key != "cuda.kernel.name"))
-    told: dict[str, Any] = {"cuda_memcpy_kind": [kind]} if kind else {}
-    host = called(("cudaMemcpyAsync", 0, 2), **told)
+    reported: dict[str, Any] = {"cuda_memcpy_kind": [kind]} if kind else {}
+    host = called(("cudaMemcpyAsync", 0, 2), **reported)
     [copy] = of_category(written([host, work]), "gpu_memcpy")
     assert copy["name"] == "Memcpy Unknown"
 
@@ -196,15 +196,15 @@ def test_a_collective_has_the_name_that_readers_know_and_its_kernels_its_number(
         each for each in of_category(document, "user_annotation") if each["name"].startswith("nccl")
     )
     assert collective["name"] == "nccl:all_reduce"
-    told = [event["args"].get("External id") for event in of_category(document, "kernel")]
-    assert told == [collective["args"]["External id"], None]
+    reported = [event["args"].get("External id") for event in of_category(document, "kernel")]
+    assert reported == [collective["args"]["External id"], None]
 
 
-def test_the_rank_is_told_where_the_file_is_of_one() -> None:
+def test_the_rank_is_reported_where_the_file_is_of_one() -> None:
     def rank(number: int, size: int) -> SpanColumns:
         made = spans([("ncclCommInitRank", 0, 1)], scope="otelgpu.nccl", nccl_rank=[number])
-        told = Attribute.of("nccl.communicator.ranks", [size])
-        return replace(made, attributes=(*made.attributes, told))
+        reported = Attribute.of("nccl.communicator.ranks", [size])
+        return replace(made, attributes=(*made.attributes, reported))
 
     assert written([rank(3, 8), rank(1, 2)])["distributedInfo"] == {
         "backend": "nccl",

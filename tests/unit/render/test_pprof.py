@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
+from hypothesis import strategies as st
 
 from otelgpu.model.profiles import Links, ProfileColumns, ValueType
 from otelgpu.model.spans import Attribute
 from otelgpu.render.pprof import pprof
 from otelgpu.render.pprof_reader import read_pprof
 from otelgpu.render.stack_tree import trees
+from tests.rig.examples import examples
 from tests.unit.export.profile_builders import profile_batches
 from tests.unit.render.profile_columns import GPU, HOSTILE, START, profile
 
@@ -162,7 +164,7 @@ def test_what_was_written_is_read_as_the_same_tree() -> None:
         profile({("main", "k:schedule"): 5}, type_=ValueType(type="off_cpu", unit="nanoseconds")),
     ]
 
-    def told(some: list[ProfileColumns]) -> Counter[tuple[str, str, str, float]]:
+    def reported(some: list[ProfileColumns]) -> Counter[tuple[str, str, str, float]]:
         return Counter(
             (
                 made.type.type,
@@ -174,7 +176,7 @@ def test_what_was_written_is_read_as_the_same_tree() -> None:
             for node in range(1, len(made))
         )
 
-    assert told(read_pprof(pprof(batches))) == told(batches)
+    assert reported(read_pprof(pprof(batches))) == reported(batches)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +194,43 @@ def test_a_profile_that_was_cut_is_refused_or_read_in_part(cut: int) -> None:
         read_pprof(whole[: len(whole) * cut // 200])
     except ValueError:
         return
+
+
+@given(st.binary(max_size=200), st.integers(0, 10**6))
+@examples(100)
+def test_anything_in_a_profile_is_read_or_refused(data: bytes, place: int) -> None:
+    whole = gzip.decompress(pprof([profile({("main", "py:generate:42"): 17, ("main", "gpu:k"): 2})]))
+    place %= len(whole)
+    for given_bytes in (data, whole[:place] + data[:3] + whole[place + len(data[:3]) :], whole + data):
+        try:
+            trees(read_pprof(given_bytes))
+        except ValueError:
+            continue
+
+
+def test_names_that_are_not_utf_8_and_numbers_that_lead_nowhere_cost_nothing() -> None:
+    read = parsed(profile({("main", "leaf"): 3}))
+    read.sample[0].location_id.append(99)
+    read.location[0].line.add(function_id=99, line=1)
+    read.sample_type.add(type=77, unit=-1)
+    read.sample[0].value.append(5)
+    message = read.SerializeToString().replace(b"leaf", b"l\xffaf")
+    batches = read_pprof(message)
+    assert [int(batch.value.sum()) for batch in batches] == [3, 5]
+    assert "l\ufffdaf" in {function.name for function in batches[0].functions}
+    assert (batches[1].sample_type.type, batches[1].sample_type.unit) == ("", "")
+
+
+def test_numbers_of_a_repeated_field_are_read_one_by_one_too() -> None:
+    """As writers of proto2 have them, Go's runtime among them."""
+    message = b"\x0a\x04\x08\x01\x10\x02" + b"\x12\x06\x08\x01\x08\x02\x10\x07"  # a type; a sample: 1, 2; 7
+    message += b"\x22\x06\x08\x01\x22\x02\x08\x01" + b"\x22\x06\x08\x02\x22\x02\x08\x02"
+    message += b"\x2a\x04\x08\x01\x10\x03" + b"\x2a\x04\x08\x02\x10\x04"
+    message += b"".join(bytes([0x32, len(text)]) + text for text in (b"", b"cpu", b"count", b"leaf", b"root"))
+    [batch] = read_pprof(message)
+    assert batch.value.tolist() == [7]
+    names = [batch.functions[batch.locations[at].lines[0].function].name for at in batch.stacks[0]]
+    assert names == ["leaf", "root"]
 
 
 # -- go tool pprof ---------------------------------------------------------------------------------------

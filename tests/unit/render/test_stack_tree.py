@@ -50,7 +50,7 @@ def test_what_stacks_have_in_common_is_one_branch() -> None:
     check(made)
 
 
-def test_children_stand_in_the_order_of_their_labels() -> None:
+def test_children_fake_the_order_of_their_labels() -> None:
     [made] = trees([profile({("m", "z"): 1, ("m", "a"): 1, ("m", "k"): 5})])
     assert [made.frames[code].label for code in made.frame[1:]] == ["m", "a", "k", "z"]
 
@@ -73,7 +73,7 @@ def test_several_processes_each_have_a_frame() -> None:
     }
 
 
-def test_python_frames_are_told_by_line_and_native_ones_by_name() -> None:
+def test_python_frames_are_reported_by_line_and_native_ones_by_name() -> None:
     [made] = trees([profile({("py:step:7", "malloc"): 1, ("py:step:8", "malloc"): 1})])
     assert [labels for labels in paths(made) if len(labels) == 1] == [
         ("step (model.py:7)",),

@@ -156,12 +156,12 @@ def tracks(document: Any) -> dict[str, list[tuple[str, float, float]]]:
 
 def launches(*rows: tuple[str, int, int], **columns: Sequence[Any]) -> SpanColumns:
     count = len(rows)
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "thread_id": [7] * count,
         "cuda_stream": [5] * count,
         "cuda_kernel_name": ["flash"] * count,
     }
-    return spans(rows, **(told | columns))
+    return spans(rows, **(reported | columns))
 
 
 def kernels(
@@ -169,12 +169,12 @@ def kernels(
 ) -> SpanColumns:
     """``called``: when the host call of each began, in microseconds after ``START``."""
     count = len(rows)
-    told = {
+    reported = {
         "cuda_correlation_id": [1] * count,
         "cuda_device_index": [0] * count,
         "cuda_call_delay_ns": [1000 * (begin - at) for (_, begin, _), at in zip(rows, called, strict=True)],
     }
-    made = launches(*rows, **(told | columns))
+    made = launches(*rows, **(reported | columns))
     renamed = {"cuda.call.delay.ns": "cuda.call.delay_ns"}
     attributes = [replace(each, key=renamed.get(each.key, each.key)) for each in made.attributes]
     return replace(made, attributes=tuple(attributes))
@@ -337,7 +337,7 @@ def test_quick_calls_that_were_summed_have_no_length() -> None:
     assert summed["args"]["calls"] == 20
 
 
-def test_what_others_tell_already_is_left_out_and_counted() -> None:
+def test_what_others_report_already_is_left_out_and_counted() -> None:
     kinds = [
         ("cpu", "nanoseconds"),
         ("python_cpu", "nanoseconds"),
@@ -383,8 +383,8 @@ def test_profiles_without_times_are_left_out_and_counted() -> None:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_any_name_and_value_is_held(hostile: str) -> None:
     columns: dict[str, Any] = {"thread_id": [7], "x_y": [hostile], "big": [2**63 - 1], "odd": [float("nan")]}
-    told = [spans([(hostile, 0, 1)], scope=hostile, **columns)]
-    document = drawn(told, [profile([((hostile,), 1)], times=[START], attributes=of_thread(1))])
+    reported = [spans([(hostile, 0, 1)], scope=hostile, **columns)]
+    document = drawn(reported, [profile([((hostile,), 1)], times=[START], attributes=of_thread(1))])
     wanted = hostile.encode("utf-8", "replace").decode()
     args = next(each["args"] for each in document["traceEvents"] if each["ph"] == "X")
     assert (args["x.y"], args["big"], args["odd"]) == (wanted, str(2**63 - 1), "nan")

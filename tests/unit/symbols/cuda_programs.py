@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.unit.symbols.elf_builders import compile_c
+from tests.unit.elf.elf_builders import compile_c
 
 DATA = Path(__file__).parent / "data"
 KERNELS = ("_Z4axpyfPfS_", "_ZN5model5scaleILi3EfEEvPT0_", "plain")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.discover.elf_files import find_symbols
-from otelgpu.layout.elf import ElfError, ElfImage
+from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.processes.elf_files import find_symbols
 from otelgpu.symbols import debuginfo
 from otelgpu.symbols.debuginfo import embedded_symbols
 from otelgpu.symbols.functions import FunctionTable
-from tests.unit.symbols.elf_builders import compile_c
+from tests.unit.elf.elf_builders import compile_c
 
 SOURCE = """
     __attribute__((noinline)) static int hidden_helper(int x) { return x * 3; }

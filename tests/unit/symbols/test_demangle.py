@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.layout.elf import ElfImage
+from otelgpu.elf.image import ElfImage
 from otelgpu.symbols import demangle as module
 from otelgpu.symbols.demangle import MAX_NAME_LENGTH, demangle, short_name
-from tests.unit.symbols.elf_builders import compile_c
+from tests.unit.elf.elf_builders import compile_c
 
 AXPY = "axpy(float, float*, float*)"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otelgpu.layout.elf import ElfImage
+from otelgpu.elf.image import ElfImage
 from otelgpu.symbols.functions import FunctionTable, unknown_name
-from tests.unit.symbols.elf_builders import compile_c, synthetic_elf
+from tests.unit.elf.elf_builders import compile_c, synthetic_elf
 
 
 def test_a_known_function_has_its_readable_name(tmp_path: Path) -> None:

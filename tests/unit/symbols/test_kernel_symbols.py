@@ -50,7 +50,7 @@ def test_modules_in_any_order_and_far_apart_are_found() -> None:
     assert symbols.name_at(0xFFFFFFFFA0000001) == ("late", "m")
 
 
-def test_hidden_addresses_are_told_and_give_no_names() -> None:
+def test_hidden_addresses_are_reported_and_give_no_names() -> None:
     symbols = KernelSymbols(b"0000000000000000 T _stext\n0000000000000000 t helper\n")
     assert symbols.is_hidden and len(symbols) == 0
     assert symbols.name_at(0) is None and symbols.name_at(BASE) is None

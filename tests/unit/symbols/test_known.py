@@ -51,7 +51,7 @@ def test_it_does_what_a_set_does(batches: list[list[Pair]], data: st.DataObject)
 
 
 @pytest.mark.slow
-def test_pairs_that_share_a_place_are_told_apart() -> None:
+def test_pairs_that_share_a_place_are_reported_apart() -> None:
     pairs = KnownPairs()
     by_place: dict[int, list[int]] = {}
     others: list[int] = []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.layout.elf import ElfError, ElfImage
+from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.symbols.functions import FunctionTable
 from otelgpu.symbols.registrations import has_device_code, read_registrations
 from tests.rig.examples import examples

@@ -91,9 +91,9 @@ def test_references_that_double_at_each_step_end_soon() -> None:
     for _ in range(60):
         digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
         back = place - 1
-        told = digits[back] if back < 62 else digits[back // 62] + digits[back % 62]
+        reported = digits[back] if back < 62 else digits[back // 62] + digits[back % 62]
         place = len(name) - 2
-        name += f"TB{told}_B{told}_E"
+        name += f"TB{reported}_B{reported}_E"
     began = time.process_time()
     assert len(demangle(name + "E")) <= MAX_NAME_LENGTH
     assert time.process_time() - began < 1.0

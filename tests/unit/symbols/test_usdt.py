@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.discover.elf_files import open_elf
-from otelgpu.layout.elf import ElfError
+from otelgpu.elf.image import ElfError
 from otelgpu.model.user_probes import REGISTERS, ArgumentSource, Reading
+from otelgpu.processes.elf_files import open_elf
 from otelgpu.symbols.usdt import _notes, reading_of, usdt_places
 
 SOURCE = """

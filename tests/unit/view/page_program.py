@@ -9,12 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from otelgpu.otlp_json.reader import Reader
 from otelgpu.view.batch import Batch
-from otelgpu.view.documents import Reader
+from otelgpu.view.shown import shown
 
 PAGE: Final = Path(__file__).resolve().parents[3] / "otelgpu/view/page"
 WITHOUT_DOCUMENT: Final = (
     "columns.js",
+    "shown.js",
     "traces.js",
     "lists.js",
     "format.js",
@@ -58,6 +60,7 @@ class PageProgram:
         assert found is not None and found.origin is not None
         node = Path(found.origin).parent / "bin/node"
         program = "".join((PAGE / name).read_text() for name in WITHOUT_DOCUMENT)
+        program += f"present({json.dumps(shown())});"
         self._node = subprocess.Popen(
             [node, "-e", program + _ANSWER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

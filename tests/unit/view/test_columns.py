@@ -53,8 +53,8 @@ def plain(given: dict[str, Any]) -> Any:
     return int(content) if kind == "intValue" else content
 
 
-def attributes(told: list[dict[str, Any]]) -> list[list[Any]]:
-    return [[each["key"], plain(each["value"])] for each in told]
+def attributes(reported: list[dict[str, Any]]) -> list[list[Any]]:
+    return [[each["key"], plain(each["value"])] for each in reported]
 
 
 @examples(25)
@@ -110,7 +110,7 @@ def test_values_that_javascript_does_not_hold_are_text(program: PageProgram, giv
     assert program.ask("[...model.attributes(0)]", [columns]) == [["key", shown]]
 
 
-def test_a_span_that_is_told_twice_is_one(program: PageProgram) -> None:
+def test_a_span_that_is_reported_twice_is_one(program: PageProgram) -> None:
     line = traces(span(1, links=[{"traceId": "0" * 31 + "1", "spanId": "0" * 15 + "2"}]), span(2))
     asked = "[model.length, model.counters.get('spans_repeated'), model.links.get(0).length, model.rowsOfTrace[0]]"
     assert program.ask(asked, [batch(line), batch(line)]) == [2, 2, 1, [0, 1]]
@@ -192,19 +192,21 @@ def gaps(point: dict[str, Any]) -> bytes:
         ([losses(3, 10, temporality=1), losses(5, 20, temporality=1)], 8),
     ],
 )
-def test_losses_are_summed_as_they_are_told(program: PageProgram, lines: list[bytes], count: int) -> None:
+def test_losses_are_summed_as_they_are_reported(program: PageProgram, lines: list[bytes], count: int) -> None:
     for batches in ([batch(*lines)], [batch(line) for line in lines]):
-        told = program.ask("lossesOf(model)", batches)
-        assert told == [{"family": "cuda", "reason": "ring_full", "host": "", "count": count}]
+        reported = program.ask("lossesOf(model)", batches)
+        assert reported == [{"family": "cuda", "reason": "ring_full", "host": "", "count": count}]
 
 
 def test_gaps_are_of_the_histograms_last_points(program: PageProgram) -> None:
-    def told(*counts: int) -> bytes:
+    def reported(*counts: int) -> bytes:
         return gaps({"bucketCounts": [str(count) for count in counts], "explicitBounds": [0.01, 0.1]})
 
-    of = "histogramOf(model, GAPS)"
+    of = "histogramOf(model, LISTS[0].histograms[0].metric)"
     asked = f"[{of}.counts, bucketQuantile({of}, 0.5), bucketQuantile({of}, 0.99)]"
-    [counts, median, late] = program.ask(asked, [batch(told(1, 1, 0), told(4, 4, 1)), batch(told(4, 4, 2))])
+    [counts, median, late] = program.ask(
+        asked, [batch(reported(1, 1, 0), reported(4, 4, 1)), batch(reported(4, 4, 2))]
+    )
     assert counts == [4, 4, 2]
     assert median == pytest.approx(0.01 + 0.09 / 4)
     assert late is None  # past the last bound
@@ -229,7 +231,7 @@ def test_a_metric_that_cannot_be_read_is_counted() -> None:
         ("cudaEventRecord", "call"),
     ],
 )
-def test_calls_are_of_the_kind_that_their_names_tell(program: PageProgram, name: str, kind: str) -> None:
+def test_calls_are_of_the_kind_that_their_names_report(program: PageProgram, name: str, kind: str) -> None:
     assert (
         program.ask("kindOf(model, 0)", [batch(traces(span(1, name), span(2), scope="otelgpu.cuda"))]) == kind
     )

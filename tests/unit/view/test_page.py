@@ -8,6 +8,7 @@ import re
 import pytest
 
 from otelgpu.view.page import SCRIPTS, Parts, data_element, embedded, page
+from otelgpu.view.shown import shown
 from tests.rig.html import Elements, policy_hash
 from tests.unit.view.otlp_lines import span, traces
 from tests.unit.view.page_program import PAGE, PageProgram, batch
@@ -32,7 +33,7 @@ def parts() -> Parts:
 
 
 def whole(*lines: bytes, source: str = "x.jsonl", live: bool = False) -> Elements:
-    made = page(parts(), source, live=live)
+    made = page(parts(), source, live=live, shown=shown())
     return Elements(made.before + "".join(data_element(batch(line)) for line in lines) + made.after)
 
 
@@ -83,9 +84,9 @@ def test_hostile_text_stays_text(program: PageProgram, hostile: str) -> None:
     elements = whole(line)
     assert len(elements.of("script")) == 3  # about, the data, the program
     assert elements.comments == []
-    [told] = [text for attributes, text in elements.of("script") if attributes.get("class") == "batch"]
-    assert json.loads(told) == json.loads(json.dumps(batch(line)))
-    assert program.ask("[model.name(0), model.message(0)]", [json.loads(told)]) == [hostile, hostile]
+    [reported] = [text for attributes, text in elements.of("script") if attributes.get("class") == "batch"]
+    assert json.loads(reported) == json.loads(json.dumps(batch(line)))
+    assert program.ask("[model.name(0), model.message(0)]", [json.loads(reported)]) == [hostile, hostile]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -151,7 +152,7 @@ def test_bars_stand_out_from_the_page(dark: bool) -> None:
         "rank",
         "rdma",
         "hardware",
-        "unlinked",
+        "unattributed",
     )
     assert {
         kind: contrast(known[kind], known["ground"])

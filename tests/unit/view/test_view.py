@@ -44,12 +44,12 @@ def view(*words: str | Path) -> Any:
     return CliRunner().invoke(cli, ["view", *map(str, words)], catch_exceptions=True)
 
 
-def test_the_page_is_beside_the_file_and_its_place_is_told(tmp_path: Path, opened: list[str]) -> None:
+def test_the_page_is_beside_the_file_and_its_place_is_reported(tmp_path: Path, opened: list[str]) -> None:
     (tmp_path / "x.jsonl").write_bytes(traces(span(1, "GET /a")))
     done = view(tmp_path / "x.jsonl")
     assert (done.exit_code, done.stdout.strip()) == (0, str(tmp_path / "x.html"))
-    [told] = batches_of(tmp_path / "x.html")
-    assert "GET /a" in told["strings"]
+    [reported] = batches_of(tmp_path / "x.html")
+    assert "GET /a" in reported["strings"]
     assert opened == []  # nobody could see it
     assert [path.name for path in tmp_path.iterdir() if path.suffix not in (".jsonl", ".html")] == []
 
@@ -83,7 +83,7 @@ def test_a_browser_is_opened_where_there_is_a_desktop(
 def test_a_capture_is_replayed_first(tmp_path: Path) -> None:
     done = view(GOLDEN / "llm_session.capture", "-o", tmp_path / "page.html", "--detail", "phases")
     assert done.exit_code == 0, done.output
-    strings = {text for told in batches_of(tmp_path / "page.html") for text in told["strings"]}
+    strings = {text for reported in batches_of(tmp_path / "page.html") for text in reported["strings"]}
     assert {"chat tiny", "prefill", "decode"} <= strings
     assert not any(text.startswith("cudaLaunchKernel") for text in strings)  # --detail was heard
 
@@ -150,9 +150,9 @@ def get(server: ViewServer, path: str, **headers: str) -> tuple[int, str, dict[s
     connection = HTTPConnection("127.0.0.1", server.server_port, timeout=5)
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
-    told = answer.status, answer.read().decode(), dict(answer.getheaders())
+    reported = answer.status, answer.read().decode(), dict(answer.getheaders())
     connection.close()
-    return told
+    return reported
 
 
 def test_the_page_and_its_data_are_served_under_the_token(server: ViewServer) -> None:

@@ -1,4 +1,4 @@
-"""Files are read in pieces of bounded memory, and what is not read is told."""
+"""Files are read in pieces of bounded memory, and what is not read is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.cli.view_file import Follower, Limits, batches, read_piece
+from otelgpu.cli.line_files import read_piece
+from otelgpu.cli.view_file import Follower, Limits, batches
 from tests.rig.examples import examples
 from tests.unit.view.otlp_lines import span, traces
 from tests.unit.view.page_program import PageProgram
@@ -19,8 +20,8 @@ from tests.unit.view.page_program import PageProgram
 SMALL = Limits(piece=4096, newest=1 << 20)
 
 
-def spans_of(told: dict[str, Any]) -> int:
-    return int(len(told["spans"]["start"]) > 1)
+def spans_of(reported: dict[str, Any]) -> int:
+    return int(len(reported["spans"]["start"]) > 1)
 
 
 def counters(columns: list[dict[str, Any]]) -> Counter[str]:
@@ -59,7 +60,7 @@ def test_pieces_hold_every_line_once(
     assert [line for line in found if line] == [line for line in lines if line]
 
 
-def test_a_line_longer_than_a_piece_is_passed_over_and_told(program: PageProgram, tmp_path: Path) -> None:
+def test_a_line_longer_than_a_piece_is_passed_over_and_reported(program: PageProgram, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(traces(span(1, "first")) + traces(span(2, "x" * 9000)) + traces(span(3, "last")))
     columns = list(batches(path, SMALL))
@@ -67,7 +68,7 @@ def test_a_line_longer_than_a_piece_is_passed_over_and_told(program: PageProgram
     assert counters(columns)["lines_cut"] == 1
 
 
-def test_the_newest_part_of_a_long_file_is_read_and_the_rest_told(
+def test_the_newest_part_of_a_long_file_is_read_and_the_rest_reported(
     program: PageProgram, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.jsonl"
@@ -82,13 +83,17 @@ def test_the_newest_part_of_a_long_file_is_read_and_the_rest_told(
     ("end", "unfinished", "read"),
     [(b"", 0, 1), (b'{"resourceSpans": [', 1, 1), (traces(span(2)).rstrip(), 0, 2)],
 )
-def test_a_last_line_that_is_not_finished_is_told(
+def test_a_last_line_that_is_not_finished_is_reported(
     tmp_path: Path, end: bytes, unfinished: int, read: int
 ) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(traces(span(1)) + end)
-    told = counters(list(batches(path, Limits())))
-    assert (told["line_unfinished"], told["lines"], told["lines_unreadable"]) == (unfinished, read, 0)
+    reported = counters(list(batches(path, Limits())))
+    assert (reported["line_unfinished"], reported["lines"], reported["lines_unreadable"]) == (
+        unfinished,
+        read,
+        0,
+    )
 
 
 def test_memory_is_that_of_a_piece_not_of_the_file(tmp_path: Path) -> None:
@@ -128,14 +133,14 @@ def test_a_follower_gives_each_line_once(program: PageProgram, tmp_path: Path) -
 def test_a_follower_says_when_there_is_more_at_once(program: PageProgram, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"".join(traces(span(number, str(number))) for number in range(1, 60)))
-    follower, place, told, answers = Follower(path, SMALL), "", [], 0
+    follower, place, reported, answers = Follower(path, SMALL), "", [], 0
     more = True
     while more:
         answer = follower.answer(place)
-        told.append(answer["batch"])
+        reported.append(answer["batch"])
         place, more, answers = answer["at"], answer["more"], answers + 1
     assert answers > 2
-    assert names(program, told) == [str(number) for number in range(1, 60)]
+    assert names(program, reported) == [str(number) for number in range(1, 60)]
 
 
 @pytest.mark.parametrize("how", ["replaced", "cut short"])

@@ -69,10 +69,6 @@ env:
       fieldRef:
         fieldPath: {{ $path }}
   {{- end }}
-  {{- if and .Values.kubernetesApi (eq .Values.mode "daemonset") }}
-  - name: OTELGPU_KUBERNETES_API
-    value: "true"
-  {{- end }}
   {{- with .Values.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -15,7 +15,7 @@ routes = web.RouteTableDef()
 async def job(request: web.Request) -> web.Response:
     number = int(request.match_info["number"])
     await jobs.work_async(number, asyncio.sleep)
-    jobs.tell(number)
+    jobs.report(number)
     return web.Response(text=str(number))
 
 
@@ -25,7 +25,7 @@ async def chat(request: web.Request) -> web.StreamResponse:
     number = asked["max_tokens"]
     if not asked.get("stream"):
         await jobs.work_async(number, asyncio.sleep)
-        jobs.tell(number, stream=False)
+        jobs.report(number, stream=False)
         return web.json_response(jobs.completion(number))
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)

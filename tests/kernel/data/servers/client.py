@@ -75,8 +75,8 @@ def ask_openai(connection: int) -> None:
     client = OpenAI(base_url=f"{URL}/v1", api_key="none", http_client=httpx.Client(verify=False))
     for number in numbers(connection):
         asked = client.chat.completions.create(
-            model="stand-in",
-            messages=[{"role": "user", "content": "tell me"}],
+            model="fake",
+            messages=[{"role": "user", "content": "report me"}],
             max_tokens=number,
             stream=bool(number % 2),
         )

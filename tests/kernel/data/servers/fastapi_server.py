@@ -25,7 +25,7 @@ if HANDLERS == "sync":
     @app.get("/job/{number}")
     def job(number: int) -> int:
         jobs.work(number, time.sleep)
-        jobs.tell(number)
+        jobs.report(number)
         return number
 
 elif HANDLERS == "async":
@@ -33,7 +33,7 @@ elif HANDLERS == "async":
     @app.get("/job/{number}")
     async def job(number: int) -> int:
         await jobs.work_async(number, asyncio.sleep)
-        jobs.tell(number)
+        jobs.report(number)
         return number
 
 else:
@@ -55,7 +55,7 @@ else:
         with tracer.start_as_current_span("work") as span:
             ids = span.get_span_context()
             await jobs.work_async(number, asyncio.sleep)
-        jobs.tell(number, trace=f"{ids.trace_id:032x}", span=f"{ids.span_id:016x}")
+        jobs.report(number, trace=f"{ids.trace_id:032x}", span=f"{ids.span_id:016x}")
         return number
 
 
@@ -64,7 +64,7 @@ async def chat(request: dict[str, Any]) -> Any:
     number = request["max_tokens"]
     if not request.get("stream"):
         await jobs.work_async(number, asyncio.sleep)
-        jobs.tell(number, stream=False)
+        jobs.report(number, stream=False)
         return jobs.completion(number)
 
     async def body() -> AsyncIterator[str]:

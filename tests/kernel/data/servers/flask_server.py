@@ -16,7 +16,7 @@ app = Flask("flask_server")
 @app.get("/job/<int:number>")
 def job(number: int) -> str:
     jobs.work(number, time.sleep)
-    jobs.tell(number)
+    jobs.report(number)
     return str(number)
 
 
@@ -26,7 +26,7 @@ def chat() -> Response:
     number = asked["max_tokens"]
     if not asked.get("stream"):
         jobs.work(number, time.sleep)
-        jobs.tell(number, stream=False)
+        jobs.report(number, stream=False)
         return Response(json.dumps(jobs.completion(number)), mimetype="application/json")
 
     def body() -> Iterator[str]:

@@ -17,7 +17,7 @@ import jobs
 class Sync:
     def Job(self, request: bytes, _: Any) -> bytes:
         jobs.work(int(request), time.sleep)
-        jobs.tell(int(request))
+        jobs.report(int(request))
         return request
 
     def Stream(self, request: bytes, _: Any) -> Iterator[bytes]:
@@ -25,13 +25,13 @@ class Sync:
             jobs.call(int(request))
             time.sleep(jobs.PAUSE_S)
             yield request
-        jobs.tell(int(request), stream=True)
+        jobs.report(int(request), stream=True)
 
 
 class Aio:
     async def Job(self, request: bytes, _: Any) -> bytes:
         await jobs.work_async(int(request), asyncio.sleep)
-        jobs.tell(int(request))
+        jobs.report(int(request))
         return request
 
     async def Stream(self, request: bytes, _: Any) -> AsyncIterator[bytes]:
@@ -39,7 +39,7 @@ class Aio:
             jobs.call(int(request))
             await asyncio.sleep(jobs.PAUSE_S)
             yield request
-        jobs.tell(int(request), stream=True)
+        jobs.report(int(request), stream=True)
 
 
 def add(server: Any, servicer: Sync | Aio) -> None:

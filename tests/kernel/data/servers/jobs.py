@@ -1,6 +1,6 @@
 """What the servers beside this file share: the GPU work of a request, and the truth of it.
 
-A request has a number. Its work is CALLS times ``cudaMalloc(number)``, so that each call tells whose it is; its truth
+A request has a number. Its work is CALLS times ``cudaMalloc(number)``, so that each call says whose it is; its truth
 is a line of JSON in the file that ``JOBS_TRUTH`` names. ``JOBS_CUDART`` names the library.
 """
 
@@ -43,7 +43,7 @@ async def work_async(number: int, sleep: Callable[[float], Any]) -> None:
         await sleep(PAUSE_S)
 
 
-def tell(number: int, **facts: object) -> None:
+def report(number: int, **facts: object) -> None:
     """A line of the truth."""
     os.write(_truth, json.dumps({"number": number, "calls": CALLS, **facts}).encode() + b"\n")
 
@@ -51,14 +51,14 @@ def tell(number: int, **facts: object) -> None:
 def events(number: int) -> Iterator[str]:
     """The Server-Sent Events of a streamed chat completion: a call before each of its CALLS tokens.
 
-    Its truth is told before the last event: clients may hang up as soon as they have that.
+    Its truth is reported before the last event: clients may hang up as soon as they have that.
     """
     yield _event(number, {"role": "assistant"})
     for token in range(CALLS):
         call(number)
         yield _event(number, {"content": f"word{token} "})
     yield _event(number, {}, "stop")
-    tell(number, stream=True)
+    report(number, stream=True)
     yield "data: [DONE]\n\n"
 
 
@@ -80,6 +80,6 @@ def _body(number: int, kind: str, choice: dict[str, Any]) -> dict[str, Any]:
         "id": f"chatcmpl-{number}",
         "object": kind,
         "created": 1,
-        "model": "stand-in",
+        "model": "fake",
         "choices": [{"index": 0, **choice}],
     }

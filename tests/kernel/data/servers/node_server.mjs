@@ -4,9 +4,9 @@ import http from "node:http";
 import https from "node:https";
 import { setTimeout as sleep } from "node:timers/promises";
 
-const tell = (line) => appendFileSync(process.env.JOBS_TRUTH, JSON.stringify({ calls: 0, ...line }) + "\n");
+const report = (line) => appendFileSync(process.env.JOBS_TRUTH, JSON.stringify({ calls: 0, ...line }) + "\n");
 const event = (number, delta, finish) => `data: ${JSON.stringify({
-  id: `chatcmpl-${number}`, object: "chat.completion.chunk", model: "stand-in",
+  id: `chatcmpl-${number}`, object: "chat.completion.chunk", model: "fake",
   choices: [{ index: 0, delta, finish_reason: finish }],
 })}\n\n`;
 
@@ -14,7 +14,7 @@ async function answer(request, response) {
   if (request.method === "GET") {
     const number = Number(request.url.split("/").at(-1));
     await sleep(6);
-    tell({ number });
+    report({ number });
     response.end(String(number));
     return;
   }
@@ -22,10 +22,10 @@ async function answer(request, response) {
   for await (const part of request) body += part;
   const { max_tokens: number, stream } = JSON.parse(body);
   if (!stream) {
-    tell({ number, stream: false });
+    report({ number, stream: false });
     response.setHeader("Content-Type", "application/json");
     response.end(JSON.stringify({
-      id: `chatcmpl-${number}`, object: "chat.completion", created: 1, model: "stand-in",
+      id: `chatcmpl-${number}`, object: "chat.completion", created: 1, model: "fake",
       choices: [{ index: 0, message: { role: "assistant", content: "one two three" }, finish_reason: "stop" }],
       usage: { prompt_tokens: 7, completion_tokens: 3, total_tokens: 10 },
     }));
@@ -37,7 +37,7 @@ async function answer(request, response) {
     response.write(event(number, { content: word }, null));
     await sleep(2);
   }
-  tell({ number, stream: true });
+  report({ number, stream: true });
   response.end(event(number, {}, "stop") + "data: [DONE]\n\n");
 }
 

@@ -1,1 +1,0 @@
-"""What can only be said of collected data: of several hosts together, after the fact. Pure."""

@@ -1,0 +1,381 @@
+"""Gathers the facts that ``check/visibility.py`` judges: what ``/proc`` and the mapped files show.
+
+In: a process id and the symbols that probes are for. Out: :class:`~otelgpu.check.visibility.Observed`.
+Nothing of the process is changed. What families look for themselves is in their ``discover``. Arguments are looked at
+but not kept.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from otelgpu.elf.btf import Btf
+from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.errors import OtelgpuError
+from otelgpu.processes.connections import open_connections
+from otelgpu.processes.coverage import (
+    TLS,
+    EmbeddedRuntime,
+    Examination,
+    Library,
+    Observed,
+    Shown,
+    TlsStack,
+)
+from otelgpu.processes.elf_files import ElfFile, open_elf, open_mapping
+from otelgpu.processes.libraries import library_stem
+from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name
+from otelgpu.processes.maps import Mapping as Mapped
+from otelgpu.processes.maps import distinct_files, executable_mappings, read_maps
+from otelgpu.processes.resources import CLAIMED, Describer
+
+TryProbe = Callable[[str, str, int], str]
+"""(symbol, path, file offset) → what the kernel says against a probe there, or ""."""
+
+_TLS_FUNCTIONS: Final = frozenset(("SSL_read", "SSL_write"))
+_OTHER_TLS: Final = re.compile(
+    r"lib(?:gnutls|boringssl|s2n|mbedtls|wolfssl|rustls|ssl3)[-.].*|cygrpc\..*\.so|_rustls\..*\.so"
+)
+_OPENSSL_MODULE: Final = re.compile(r"_ssl\..*\.so")  # Python's, which may have OpenSSL linked into it
+_LINKED_TLS: Final = {
+    "Go's crypto/tls": b"crypto/tls.(*Conn)",
+    "rustls": b"rustls::",
+    "BoringSSL": b"third_party/boringssl",
+}
+"""TLS that is linked into programs → what such a program has among its strings or symbols."""
+_MAX_PROGRAM_BYTES: Final = 1 << 29
+_EVENT_LOOPS: Final = (
+    ("uvloop", re.compile(r"/uvloop/loop\.")),
+    ("asyncio", re.compile(r"/_asyncio\.[^/]*\.so$")),
+)
+_LOOP_PROGRAMS: Final = {"node": "Node.js", "bun": "Bun", "deno": "Deno"}
+_SERVERS: Final = re.compile(
+    r"vllm|sglang|uvicorn|hypercorn|gunicorn|daphne|ollama|llama[-_.]?(?:server|cpp)|koboldcpp|tritonserver|trtllm"
+    r"|tensorrt_llm|text[-_]generation|lmdeploy|ray|litellm|infinity_emb|torchserve|deepspeed|mii|tgi"
+)
+_PYTHON: Final = re.compile(r"(?:python|pypy)[0-9.]*(?:t|d|-dbg)?")
+_IO_URING: Final = "anon_inode:[io_uring]"
+_FATBIN_SECTIONS: Final = (".nv_fatbin", ".nvFatBinSegment")
+"""Where nvcc puts device code in a host object: any file with it needs a CUDA runtime from somewhere."""
+_REGISTER: Final = b"__cudaRegisterFatBinary\0"
+"""What code made by nvcc calls before main: in ``.dynstr`` when a shared runtime provides it."""
+_MAX_STRINGS_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """What one ELF file shows. ``offsets``: wanted symbol → file offset."""
+
+    offsets: Mapping[str, int]
+    stripped: bool = False
+    is_go: bool = False
+    own_runtime: bool = False  # has device code, and imports no runtime to launch it
+    exports_tls: bool = False  # under OpenSSL's names
+    linked_tls: tuple[str, ...] = ()
+    shown: Mapping[str, object] = field(default_factory=dict)  # by family, what it found itself
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaminedFamily:
+    """A family that says itself what it sees. ``functions``: those of libraries that it has probes for.
+
+    ``btf``: of its BPF object, None where that is missing.
+    """
+
+    examination: Examination
+    functions: frozenset[str] = frozenset()
+    btf: Btf | None = None
+
+
+class Examiner:
+    """Looks at processes; remembers files, because processes share them.
+
+    ``wanted``: library name → symbols. ``try_probe`` is asked once for each readable library. ``families``: by name.
+    ``describer``: says where each runs.
+    """
+
+    def __init__(
+        self,
+        wanted: Mapping[str, frozenset[str]],
+        try_probe: TryProbe | None = None,
+        families: Mapping[str, ExaminedFamily] | None = None,
+        describer: Describer | None = None,
+    ) -> None:
+        self._wanted = wanted
+        self._describer = describer or Describer()
+        self._families = dict(families or {})
+        self._symbols = frozenset().union(*wanted.values())
+        self._try_probe = try_probe
+        self._files: dict[tuple[object, ...], _File] = {}
+        self._refusals: dict[tuple[object, ...], str] = {}
+
+    def observe(self, pid: int) -> Observed | None:
+        """The facts about a process; None when it is gone."""
+        facts = describe(pid)
+        if facts is None:
+            return None
+        try:
+            mapped = distinct_files(read_maps(pid, executable_only=True))
+        except PermissionError:
+            return self._observed(facts, closed="denied")
+        except OSError:
+            return None
+        if not mapped:
+            return self._observed(facts, closed="empty")
+        libraries = [m for m in mapped if library_stem(m.path) in self._wanted]
+        program = self._program(pid)
+        rest = [m for m in mapped if m not in libraries and m.path != facts.executable]
+        others = {m.path: self._mapped_file(pid, m) for m in rest} if libraries else {}
+        descriptors = _descriptors(pid)
+        files = self._with_facts(pid, libraries, {facts.executable: program, **others})
+        observed = self._observed(
+            facts,
+            is_go=program.is_go,
+            libraries=tuple(self._library(pid, m) for m in libraries),
+            embedded=_embedded(facts.executable, program, others),
+            tls=self._tls(pid, facts.executable, program, mapped),
+            event_loops=_known(_EVENT_LOOPS, mapped) or _loop_program(facts),
+            io_uring=descriptors.count(_IO_URING),
+            connections=sum(each.role == "SERVER" for each in open_connections(pid)),
+            sockets=sum(target.startswith("socket:") for target in descriptors),
+        )
+        return replace(observed, shown=self._shown(observed, files))
+
+    def _observed(self, facts: ProcessFacts, **found: object) -> Observed:
+        reported = self._describer.describe(facts).attributes
+        return Observed(
+            pid=facts.tgid,
+            name=guess_service_name(facts),
+            executable=facts.executable,
+            ns_pids=facts.ns_pids,
+            container_id=facts.container_id,
+            seccomp=facts.seccomp,
+            identity=tuple(
+                (key, value, str(known))
+                for key, (value, known) in sorted(self._describer.identify(facts).items())
+            ),
+            claimed=tuple(
+                (key.removeprefix(CLAIMED), value) for key, value in reported if key.startswith(CLAIMED)
+            ),
+            **found,  # type: ignore[arg-type]
+        )
+
+    def _with_facts(
+        self, pid: int, libraries: Sequence[Mapped], others: Mapping[str, _File]
+    ) -> list[tuple[str, _File]]:
+        return [*((m.path, self._mapped_file(pid, m)) for m in libraries), *others.items()]
+
+    def _shown(self, observed: Observed, files: Sequence[tuple[str, _File]]) -> dict[str, tuple[Shown, ...]]:
+        """By family: what its files show, then what the process does."""
+        found: dict[str, tuple[Shown, ...]] = {}
+        for name, family in self._families.items():
+            shown = [Shown(path, file.shown[name]) for path, file in files if name in file.shown]
+            if family.examination.process is not None and family.btf is not None:
+                shown += [Shown("", fact) for fact in family.examination.process(observed, family.btf)]
+            found[name] = tuple(shown)
+        return found
+
+    def is_interesting(self, pid: int) -> bool:
+        """Whether a process belongs in the list when none was asked for.
+
+        It has a wanted library mapped, runs Python with a socket open, or is called
+        like a known LLM server.
+        """
+        facts = describe(pid)
+        if facts is None or not facts.executable:
+            return False
+        mapped = executable_mappings(pid)
+        if any(library_stem(m.path) in self._wanted for m in mapped):
+            return True
+        if looks_like_server(facts):
+            return True
+        is_python = _PYTHON.fullmatch(_base(facts.executable)) is not None
+        return is_python and any(target.startswith("socket:") for target in _descriptors(pid))
+
+    def _tls(
+        self, pid: int, executable: str, program: _File, mapped: Sequence[Mapped]
+    ) -> tuple[TlsStack, ...]:
+        """What can encrypt: OpenSSL by its functions, others by their names or what is linked into the program."""
+        openssl = [
+            m.path for m in mapped if library_stem(m.path) == TLS and self._mapped_file(pid, m).exports_tls
+        ]
+        if program.exports_tls:
+            openssl.append(executable)
+        others = [m.path for m in mapped if _OTHER_TLS.fullmatch(_base(m.path))]
+        if not openssl:
+            others += [m.path for m in mapped if _OPENSSL_MODULE.fullmatch(_base(m.path))]
+            others += [f"{name} in {_base(executable)}" for name in program.linked_tls]
+        return (
+            *(TlsStack(name=path, probed=True) for path in openssl),
+            *(TlsStack(name=name, probed=False) for name in others),
+        )
+
+    def _library(self, pid: int, mapping: Mapped) -> Library:
+        file = self._mapped_file(pid, mapping)
+        wanted = self._wanted[library_stem(mapping.path) or ""]
+        return Library(
+            path=mapping.path,
+            stem=library_stem(mapping.path) or "",
+            inode=mapping.inode,
+            deleted=mapping.deleted,
+            symbols=tuple(sorted(wanted & file.offsets.keys())),
+            error=file.error,
+            refusal=self._refusal(pid, mapping, file),
+        )
+
+    def _refusal(self, pid: int, mapping: Mapped, file: _File) -> str:
+        if self._try_probe is None or not file.offsets:
+            return ""
+        key = (mapping.device, mapping.inode)
+        if key not in self._refusals:
+            symbol, offset = min(file.offsets.items())
+            try:
+                with open_mapping(pid, mapping) as opened:
+                    path = f"/proc/self/fd/{opened.descriptor}"
+                    self._refusals[key] = self._try_probe(symbol, path, offset)
+            except (OSError, ElfError):
+                return ""  # unmapped meanwhile
+        return self._refusals[key]
+
+    def _mapped_file(self, pid: int, mapping: Mapped) -> _File:
+        key = (mapping.device, mapping.inode)
+        if key not in self._files:
+            self._files[key] = self._examine(lambda: open_mapping(pid, mapping))
+        return self._files[key]
+
+    def _shown_by(self, image: ElfImage, functions: Set[str]) -> dict[str, object]:
+        found = {
+            name: family.examination.file(image, functions & family.functions)
+            for name, family in self._families.items()
+            if family.examination.file is not None
+        }
+        return {name: fact for name, fact in found.items() if fact is not None}
+
+    def _program(self, pid: int) -> _File:
+        path = f"/proc/{pid}/exe"
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
+        key = ("program", status.st_dev, status.st_ino)
+        if key not in self._files:
+            self._files[key] = self._examine(lambda: open_elf(path), is_program=True)
+        return self._files[key]
+
+    def _examine(self, opener: Callable[[], ElfFile], *, is_program: bool = False) -> _File:
+        try:
+            with opener() as file:
+                found = file.image.function_offsets(self._symbols | _TLS_FUNCTIONS)
+                return _File(
+                    offsets={name: at for name, at in found.items() if name in self._symbols},
+                    exports_tls=found.keys() >= _TLS_FUNCTIONS,
+                    linked_tls=_linked_tls(file) if is_program else (),
+                    stripped=file.image.is_stripped,
+                    is_go=file.image.is_go,
+                    own_runtime=_has_own_runtime(file),
+                    shown=self._shown_by(file.image, found.keys()),
+                )
+        except OSError as error:
+            return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
+        except OtelgpuError as error:
+            return _File(offsets={}, error=f"it cannot be understood: {error.message}")
+
+
+def _linked_tls(file: ElfFile) -> tuple[str, ...]:
+    """Which TLS is linked into a program, by strings that only its code has."""
+    try:
+        size = os.fstat(file.descriptor).st_size
+        if not 0 < size <= _MAX_PROGRAM_BYTES:
+            return ()
+        with mmap.mmap(file.descriptor, 0, prot=mmap.PROT_READ) as content:
+            return tuple(name for name, mark in _LINKED_TLS.items() if content.find(mark) >= 0)
+    except (OSError, ValueError):
+        return ()
+
+
+def _has_own_runtime(file: ElfFile) -> bool:
+    """Whether the file holds device code without importing a runtime."""
+    try:
+        with os.fdopen(os.dup(file.descriptor), "rb") as stream:
+            elf = ELFFile(stream)
+            names = {section.name: section for section in elf.iter_sections()}
+            dynamic = names.get(".dynstr")
+            imported = b""
+            if dynamic is not None and dynamic["sh_size"] <= _MAX_STRINGS_BYTES:
+                imported = bytes(dynamic.data())
+            return any(name in names for name in _FATBIN_SECTIONS) and _REGISTER not in imported
+    except (ELFError, OSError, ValueError, KeyError, AttributeError, OverflowError, MemoryError):
+        return False  # pyelftools, on a file that is damaged or has no section headers
+
+
+def _embedded(executable: str, program: _File, others: Mapping[str, _File]) -> tuple[EmbeddedRuntime, ...]:
+    """Files with a CUDA runtime of their own: named by symbols, or shown by device code without an import."""
+    found = []
+    if program.offsets or program.own_runtime:
+        found.append(
+            EmbeddedRuntime(
+                path=executable,
+                is_program=True,
+                symbols=tuple(sorted(program.offsets)),
+                stripped=program.stripped,
+            )
+        )
+    found += [
+        EmbeddedRuntime(path=path, is_program=False, symbols=tuple(sorted(f.offsets)), stripped=f.stripped)
+        for path, f in others.items()
+        if f.offsets or f.own_runtime
+    ]
+    return tuple(found)
+
+
+def looks_like_server(facts: ProcessFacts) -> bool:
+    """Whether its name or first arguments are those of a known LLM or Python server."""
+    words = [facts.comm, *facts.command[:4]]
+    return any(_SERVERS.match(_base(word)) for word in words if not word.startswith("-"))
+
+
+def _known(table: Sequence[tuple[str, re.Pattern[str]]], mapped: Sequence[Mapped]) -> tuple[str, ...]:
+    return tuple(name for name, pattern in table if any(pattern.search(m.path) for m in mapped))
+
+
+def _loop_program(facts: ProcessFacts) -> tuple[str, ...]:
+    name = _LOOP_PROGRAMS.get(_base(facts.executable))
+    return (name,) if name else ()
+
+
+def _descriptors(pid: int) -> list[str]:
+    """What the open file descriptors of a process point to; empty when that may not be seen."""
+    targets = []
+    try:
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            try:
+                targets.append(str(Path(entry.path).readlink()))
+            except FileNotFoundError:
+                continue  # closed meanwhile
+    except OSError:
+        return targets
+    return targets
+
+
+def process_of_thread(tid: int) -> int | None:
+    """The process that a thread id belongs to: itself for a process, None when there is no such thread."""
+    try:
+        text = Path(f"/proc/{tid}/status").read_text(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^Tgid:\s*(\d+)", text, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]

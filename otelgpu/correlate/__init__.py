@@ -1,1 +1,0 @@
-"""Who did this work: as-of joins, folding, requests and their operations. Pure."""

@@ -1,0 +1,1 @@
+"""From collected facts to verdicts. Pure."""

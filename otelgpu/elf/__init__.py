@@ -1,0 +1,1 @@
+"""ELF, DWARF and BTF, read into numpy. Pure."""

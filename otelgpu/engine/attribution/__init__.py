@@ -1,0 +1,1 @@
+"""Whose work an operation is, by the threads that made it. Pure."""

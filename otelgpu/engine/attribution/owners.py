@@ -1,0 +1,236 @@
+"""Whose work an operation is, in the order of trust of DESIGN.md section 5, and where it waits to be reported.
+
+In: what conversations and hand-offs report of threads, operations. Out: work that can be reported at once, with its
+parents; the rest waits with its request, its step, or the window of work that is nobody's.
+
+An operation is, of what applies, the first: of the span that its process published; of the request that its thread
+read (``thread``); of the request whose thread woke its thread (``wakeup``); of a step, an engine's or one of training;
+of nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine import names
+from otelgpu.engine.attribution.handoffs import Handoffs
+from otelgpu.engine.attribution.published import SAMPLED, is_published, published_parents
+from otelgpu.engine.attribution.returns import UNSETTLED
+from otelgpu.engine.attribution.threads import AMBIGUOUS, ThreadTimeline
+from otelgpu.engine.attribution.unattributed import UnattributedWindows
+from otelgpu.engine.folding import Folded, unfolded
+from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.summary import Summary
+from otelgpu.model.context_sources import ContextSource
+from otelgpu.model.exchange import Claim
+from otelgpu.model.handoffs import Handoff
+from otelgpu.model.inputs import ProcessSeen
+from otelgpu.model.operations import Operations
+from otelgpu.model.resource import GO
+
+HISTORY_NS: Final = 120_000_000_000
+"""How far back an operation may have begun and still find the request its thread held then."""
+
+ReportWork = Callable[[Folded, Parents], None]
+"""Takes operations and the spans that ``Folded.group`` indexes."""
+
+HoldForRequests = Callable[[Operations, npt.NDArray[np.int64]], None]
+"""Takes operations and the keys of the requests that they are of, all > 0."""
+
+HoldForSteps = Callable[[Operations], npt.NDArray[np.bool_]]
+"""Given operations of no request: shape (n,), True where one may be of a step, and was copied."""
+
+_NO_REQUEST: Final = names.UNATTRIBUTED_REASONS.index("no_request")
+_AMBIGUOUS: Final = names.UNATTRIBUTED_REASONS.index("ambiguous")
+_UNANSWERED: Final = names.UNATTRIBUTED_REASONS.index("unanswered")
+_UNSETTLED_ROWS: Final = 65_536
+"""Operations that wait for hand-offs to be understood; of more, the oldest are reported as far as is known."""
+_WAITED_FOR_NS: Final = 250_000_000
+"""So long do answered requests wait for operations that may be theirs; what is understood later is reported late."""
+_THREAD, _WAKEUP, _NONE = map(np.uint8, (ContextSource.THREAD, ContextSource.WAKEUP, ContextSource.NONE))
+
+
+class Attribution:
+    """One session's. ``timeline`` is what threads hold because they read it."""
+
+    def __init__(
+        self,
+        timeline: ThreadTimeline,
+        windows: UnattributedWindows,
+        summary: Summary,
+        report_work: ReportWork,
+    ) -> None:
+        self.handoffs = Handoffs(timeline)
+        self.timeline = timeline
+        self.hold_for_requests: HoldForRequests | None = None
+        self.hold_for_steps: list[HoldForSteps] = []  # who is asked first is first
+        self._windows, self._summary, self._report = windows, summary, report_work
+        self._claims: list[Claim] = []  # since the last tick
+        self._unsettled: list[Operations] = []  # oldest first: for whom their threads worked is not yet known
+        self._now_ns = 0
+        self._final = False
+        self._migrating: set[int] = set()  # processes
+        self._ended: list[int] = []  # processes, in this tick
+        self._leaving: list[int] = []  # in the one before it
+
+    def see(self, seen: ProcessSeen) -> None:
+        """A process is described. Of Go's no thread is trusted: its runtime moves a request from one to another."""
+        if seen.resource.get("process.runtime.name") == GO:
+            self._migrating.add(seen.tgid)
+        else:
+            self._migrating.discard(seen.tgid)
+
+    def take(self, claims: Sequence[Claim]) -> None:
+        """Which threads work for which requests, in order of time per thread."""
+        if self._migrating:
+            claims = [claim for claim in claims if claim.tgid not in self._migrating]
+        self.timeline.apply(claims)
+        self._claims += claims
+
+    def hand_off(self, handoffs: Iterable[Handoff]) -> None:
+        """What threads gave each other."""
+        self.handoffs.feed(handoffs)
+
+    def settle(self, now_ns: int, *, final: bool) -> None:
+        """At a tick, before its operations: what had to wait for what this tick knows."""
+        self._now_ns, self._final = now_ns, final
+        self.handoffs.settle(self._claims, now_ns, final=final)
+        self._claims.clear()
+        unsettled, self._unsettled = self._unsettled, []
+        unsettled = self._give_last(unsettled)
+        beyond = sum(map(len, unsettled)) - _UNSETTLED_ROWS
+        for rows in unsettled:
+            self._give_handed(rows, at_once=beyond > 0)
+            beyond -= len(rows)
+
+    def _give_last(self, unsettled: list[Operations]) -> list[Operations]:
+        """Reports what processes that ended left behind, of which no more will be known; the others' rows."""
+        if not self._leaving:
+            return unsettled
+        others: list[Operations] = []
+        for rows in unsettled:
+            last = np.isin(rows["tgid"], self._leaving)
+            self._give_handed(rows.compress(last), at_once=True)
+            others.append(rows.compress(~last))
+        return [rows for rows in others if len(rows)]
+
+    @property
+    def answerable_ns(self) -> int:
+        """Requests that were answered by then have all that is theirs: what still waits began later."""
+        waiting = min((int(rows["start_ns"].min()) for rows in self._unsettled), default=self._now_ns)
+        return min(max(waiting, self._now_ns - _WAITED_FOR_NS), self._now_ns)
+
+    def owners(self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """What threads held because they read it: quickest in the order of arrival."""
+        return self.timeline.distrust(tids, times_ns, self.timeline.owners(tids, times_ns))
+
+    def owners_at(
+        self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64], final: bool
+    ) -> npt.NDArray[np.int64]:
+        """The requests that threads worked for, be it that they read them or were woken for them; what was not a call.
+
+        AMBIGUOUS: several; UNSETTLED, unless ``final``: the next tick will report.
+        """
+        owners = self.timeline.trusted(tids, times_ns, self.timeline.owners(tids, times_ns))
+        alone = np.flatnonzero(owners == 0)
+        if len(alone):
+            owners[alone] = self.handoffs.owners(
+                tids[alone], times_ns[alone], self._now_ns, final=final or self._final
+            )
+        return owners
+
+    def give(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
+        """Operations with what :meth:`owners` said of them. Their ``context_source`` is set here."""
+        known = (owners != 0) | is_published(rows)
+        if known.all():
+            self._give(rows, owners, _THREAD)
+            return
+        self._give_handed(rows if not known.any() else rows.compress(~known))
+        if known.any():
+            self._give(rows.compress(known), owners[known], _THREAD)
+
+    def _give_handed(self, rows: Operations, *, at_once: bool = False) -> None:
+        """Operations of threads that read no request: what another gave them to do is that one's request's."""
+        tids, starts = np.ascontiguousarray(rows["tid"]), np.ascontiguousarray(rows["start_ns"])
+        owners = self.handoffs.owners(tids, starts, self._now_ns, final=self._final or at_once)
+        unsettled = owners == UNSETTLED
+        if unsettled.any():
+            self._unsettled.append(rows.compress(unsettled))
+            rows, owners = rows.compress(~unsettled), owners[~unsettled]
+        self._give(rows, owners, _WAKEUP)
+
+    def _give(self, rows: Operations, owners: npt.NDArray[np.int64], source: np.uint8) -> None:
+        if not len(rows):
+            return
+        linked, published = owners > 0, is_published(rows)
+        rows["context_source"] = np.where(published, rows["context_source"], np.where(linked, source, _NONE))
+        if self.hold_for_requests is not None and linked.any():
+            self.hold_for_requests(*only(linked, rows, owners))
+        alone, nobodys = ~linked & published, ~(linked | published)
+        if alone.any():
+            self._report(*_under_published(rows.compress(alone)))
+        self._summary.add_linked(rows["context_source"][linked | published])
+        if nobodys.any():
+            self._give_up_to_steps(*only(nobodys, rows, owners))
+
+    def _give_up_to_steps(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
+        taken = np.zeros(len(rows), dtype=np.bool_)
+        for hold in self.hold_for_steps:
+            if not taken.all():
+                rest = np.flatnonzero(~taken)
+                taken[rest] = hold(rows.take(rest) if len(rest) < len(rows) else rows)
+        self._summary.add_steps(int(np.count_nonzero(taken)))
+        if not taken.all():
+            self.abandon(*only(~taken, rows, owners))
+
+    def abandon_steps(self, rows: Operations) -> None:
+        """Work that might have been of a step, and is of none that is reported."""
+        self._summary.add_steps(-len(rows))
+        tids, starts = np.ascontiguousarray(rows["tid"]), np.ascontiguousarray(rows["start_ns"])
+        self.abandon(rows, self.owners(tids, starts))
+
+    def abandon(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
+        """Work of no request and no step: of a window of its process."""
+        if len(rows):
+            self._summary.add_unattributed(owners)
+            self._windows.add(rows, np.where(owners == AMBIGUOUS, _AMBIGUOUS, _NO_REQUEST))
+
+    def abandon_unanswered(self, rows: Operations) -> None:
+        """Work of requests that will not be answered any more."""
+        if len(rows):
+            rows["context_source"] = _NONE
+            self._windows.add(rows, np.full(len(rows), _UNANSWERED))
+
+    def forget_before(self, time_ns: int) -> None:
+        """At the end of a tick: drop what can no longer be asked about."""
+        for tgid in self._leaving:
+            self.timeline.forget_process(tgid)
+            self.handoffs.forget_process(tgid)
+        self._leaving, self._ended = self._ended, []
+        self.timeline.forget_before(time_ns)
+        self.handoffs.forget_before(time_ns)
+
+    def forget_process(self, tgid: int) -> None:
+        """A process ended. What its threads held is asked about until its steps are reported, a tick later."""
+        self._ended.append(tgid)
+        self._migrating.discard(tgid)
+
+
+def _under_published(rows: Operations) -> tuple[Folded, Parents]:
+    """Operations of no request that is known, under the spans that their processes published."""
+    parents, group = published_parents(rows)
+    sampled = (parents.flags[group] & SAMPLED).astype(np.bool_)
+    return unfolded(rows.compress(sampled), group[sampled]), parents
+
+
+def only(
+    chosen: npt.NDArray[np.bool_], rows: Operations, column: npt.NDArray[np.int64]
+) -> tuple[Operations, npt.NDArray[np.int64]]:
+    """The chosen rows, and what a column has of them; copied only when they are not all."""
+    if chosen.all():
+        return rows, column
+    return rows.compress(chosen), column[chosen]

@@ -1,0 +1,194 @@
+"""Tier ``thread``: which request a thread was working for at a time.
+
+In: claims (a thread took up or let go of an exchange) and columns of (thread, time). Out: for each row
+the exchange's key, 0 for none, or :data:`AMBIGUOUS` when the thread held several at once (an event loop):
+such work is left unattributed rather than given to the wrong request.
+
+Worked example, thread 7: claims (t=10, exchange 1, held), (t=30, exchange 1, let go) answer
+t=5 → 0, t=10 → 1, t=29 → 1, t=30 → 0.
+
+An event loop is a thread that has held several requests at once, or that reads without waiting. One that calls
+while it holds none does work of its own, or of a request that it has answered (a background task), and does so also
+while it holds just one: from then on it is not trusted (:meth:`ThreadTimeline.distrust`).
+
+Invariant: an answer for time t depends only on claims with time ≤ t, so it does not matter how claims
+and questions were batched, as long as every claim up to t has been applied before t is asked about.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.model.codes import Codes, all_of, distinct, order_of, values_of
+from otelgpu.model.exchange import Claim
+
+AMBIGUOUS: Final = -1
+_NEVER_NS: Final = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class _Thread:
+    tgid: int
+    held: dict[int, None] = field(default_factory=dict)
+    times: list[int] = field(default_factory=list)  # ascending
+    states: list[int] = field(default_factory=list)  # what holds from times[i] on
+
+
+@dataclass(slots=True)
+class _Loop:
+    tgid: int
+    since_ns: int
+    loose_ns: int = _NEVER_NS  # since when it is known to work for others than it holds
+
+
+def _as_of(
+    begins: npt.NDArray[np.uint64], states: list[int], when: npt.NDArray[np.uint64], order: Codes
+) -> npt.NDArray[np.int64]:
+    """The last state that began by each time; none is before the first. ``order`` may sort the times.
+
+    Few searches in many sorted times cost less than many in few states.
+    """
+    ordered = when[order]
+    if not all_of(ordered[1:] >= ordered[:-1]):
+        order = np.argsort(when)
+        ordered = when[order]
+    firsts = np.searchsorted(ordered, begins, side="left")
+    found = np.empty(len(when), dtype=np.int64)
+    found[order] = np.repeat(np.array(states, dtype=np.int64), np.diff(firsts, append=len(when)))
+    return found
+
+
+class ThreadTimeline:
+    """The claims of all threads, for as long as questions about them can come."""
+
+    def __init__(self) -> None:
+        self._threads: dict[int, _Thread] = {}
+        self._loops: dict[int, _Loop] = {}
+
+    def apply(self, claims: Iterable[Claim]) -> None:
+        """Add claims; per thread they come in order of time."""
+        for claim in claims:
+            if claim.loop:
+                self._loops.setdefault(claim.tid, _Loop(claim.tgid, claim.time_ns))
+            thread = self._threads.get(claim.tid)
+            if thread is None:
+                thread = self._threads[claim.tid] = _Thread(claim.tgid)
+            if claim.held:
+                thread.held[claim.exchange] = None
+            else:
+                thread.held.pop(claim.exchange, None)
+            if not thread.held:
+                state = 0
+            elif len(thread.held) == 1:
+                state = next(iter(thread.held))
+            else:
+                state = AMBIGUOUS
+                self._loops.setdefault(claim.tid, _Loop(claim.tgid, claim.time_ns))
+            time_ns = max(claim.time_ns, thread.times[-1]) if thread.times else claim.time_ns
+            thread.times.append(time_ns)
+            thread.states.append(state)
+
+    def owners(self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """The state at each (tid, time): shape (n,) int64."""
+        owners = np.zeros(len(tids), dtype=np.int64)
+        if not self._threads or not len(tids):
+            return owners
+        since, until = int(times_ns.min()), int(times_ns.max())
+        asked, codes = distinct(tids)
+        span = until - since + 1
+        if span * (len(asked) + 1) >= 1 << 64:  # absurd times: one thread after the other
+            for code, tid in enumerate(asked.tolist()):
+                mine = np.flatnonzero(codes == code)
+                begins, states = self._states_of(tid, since, until)
+                when = times_ns[mine] - np.uint64(since)
+                owners[mine] = _as_of(np.array(begins, np.uint64), states, when, np.arange(len(when)))
+            return owners
+        # One search for all: the threads' spans of time lie one behind the other.
+        all_begins: list[int] = []
+        all_states: list[int] = []
+        for code, tid in enumerate(asked.tolist()):
+            begins, states = self._states_of(tid, since, until)
+            all_begins += [begin + code * span for begin in begins]
+            all_states += states
+        when = (times_ns - np.uint64(since)) + codes.astype(np.uint64) * np.uint64(span)
+        # A thread's calls nearly always come in the order of their times.
+        order = order_of(codes, len(asked))
+        return _as_of(np.array(all_begins, dtype=np.uint64), all_states, when, order)
+
+    def distrust(
+        self,
+        tids: npt.NDArray[np.uint32],
+        times_ns: npt.NDArray[np.uint64],
+        owners: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """``owners`` of calls, those of loops that also work for nobody they hold made :data:`AMBIGUOUS`."""
+        for tid in self._loops.keys() & set(values_of(tids)) if self._loops and len(tids) else ():
+            loop, mine = self._loops[tid], tids == tid
+            alone = times_ns[mine & (owners == 0) & (times_ns > loop.since_ns)]
+            if len(alone):
+                loop.loose_ns = min(loop.loose_ns, int(alone.min()))
+            owners = np.where(mine & (owners > 0) & (times_ns >= loop.loose_ns), AMBIGUOUS, owners)
+        return owners
+
+    def trusted(
+        self,
+        tids: npt.NDArray[np.uint32],
+        times_ns: npt.NDArray[np.uint64],
+        owners: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """``owners`` of what is no call, as :meth:`distrust` has them, which learns of calls alone."""
+        for tid, loop in self._loops.items() if len(tids) else ():
+            if loop.loose_ns != _NEVER_NS:
+                owners = np.where(
+                    (tids == tid) & (owners > 0) & (times_ns >= loop.loose_ns), AMBIGUOUS, owners
+                )
+        return owners
+
+    def owner(self, tid: int, time_ns: int) -> int:
+        """The state of one thread at a time, as :meth:`owners` gives it."""
+        thread = self._threads.get(tid)
+        if thread is None:
+            return 0
+        place = bisect_right(thread.times, time_ns)
+        return thread.states[place - 1] if place else 0
+
+    def _states_of(self, tid: int, since_ns: int, until_ns: int) -> tuple[list[int], list[int]]:
+        """What a thread held between two times, and from when on, after ``since_ns``; the first from 0 on."""
+        thread = self._threads.get(tid)
+        if thread is None:
+            return [0], [0]
+        first, last = bisect_right(thread.times, since_ns), bisect_right(thread.times, until_ns)
+        before = thread.states[first - 1] if first else 0
+        begins = [time_ns - since_ns for time_ns in thread.times[first:last]]
+        return [0, *begins], [before, *thread.states[first:last]]
+
+    def current(self) -> Iterator[tuple[int, int, int]]:
+        """(tgid, tid, exchange) of every thread that holds just one exchange now."""
+        for tid, thread in self._threads.items():
+            if len(thread.held) == 1:
+                yield thread.tgid, tid, next(iter(thread.held))
+
+    def held(self) -> set[int]:
+        """The exchanges that some thread holds now."""
+        return {exchange for thread in self._threads.values() for exchange in thread.held}
+
+    def forget_before(self, time_ns: int) -> None:
+        """Drop what can no longer be asked about; a thread's current state is kept."""
+        for tid, thread in list(self._threads.items()):
+            cut = bisect_left(thread.times, time_ns) - 1
+            if cut > 0:
+                del thread.times[:cut], thread.states[:cut]
+            if not thread.held and thread.times[-1] < time_ns:
+                del self._threads[tid]
+
+    def forget_process(self, tgid: int) -> None:
+        """Drop a process that ended: its thread ids may be given out again."""
+        for tid in [tid for tid, thread in self._threads.items() if thread.tgid == tgid]:
+            del self._threads[tid]
+        self._loops = {tid: loop for tid, loop in self._loops.items() if loop.tgid != tgid}

@@ -1,0 +1,260 @@
+"""The contract of a family: what it declares of itself, and the handler that the engine opens for each session.
+
+A family is a folder below ``otelgpu/families`` with a module-level ``FAMILY``; the registry finds it, so that adding
+one edits no existing file. Where its probes attach is written in the ``SEC()`` names of ``bpf/<name>/<name>.bpf.c``
+and nowhere else. What a handler may ask of the engine, and of other families through it, is
+:class:`~otelgpu.engine.services.Services`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+import numpy.typing as npt
+
+from otelgpu.elf.btf import Btf
+from otelgpu.engine.memory_names import MemoryNames
+from otelgpu.engine.metric import Instrument as Instrument
+from otelgpu.engine.metric import Metric as Metric
+from otelgpu.model.inputs import Batch
+from otelgpu.model.operations import Memory, OperationKind, Operations
+from otelgpu.model.settings import SignalSettings
+from otelgpu.model.spans import SpanColumns
+
+if TYPE_CHECKING:
+    from otelgpu.engine.metrics import Metrics
+    from otelgpu.engine.services import Services
+
+DEVICE_MEMORY: Final = frozenset((Memory.DEVICE, Memory.MANAGED, Memory.POOL, Memory.PHYSICAL))
+"""Kinds of memory that a process takes from a device."""
+
+HOST_MEMORY: Final = frozenset((Memory.HOST, Memory.REGISTERED))
+"""Kinds of the host's memory that are pinned for a device."""
+
+CALL_SECONDS: Final = (
+    *(1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4),
+    *(1e-3, 2e-3, 5e-3, 1e-2, 1e-1, 1.0, 10.0),
+)
+"""Bounds of histograms of how long calls and kernels take, in seconds."""
+
+LARGEST_SIZE: Final = 1 << 48
+"""Bytes; a size beyond it is no size but a mistake of the caller's."""
+
+Column = Callable[[Operations], npt.NDArray[Any]]
+
+
+def memory_name(code: int) -> str:
+    """``cuda.memory.kind`` and its like: the kind of memory in words, whatever number a record has."""
+    return Memory(code).name.lower() if code in _MEMORY else "unknown"
+
+
+_MEMORY: Final = frozenset(Memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationMetric:
+    """How a metric is fed from operations: which rows, which value, at most one attribute."""
+
+    metric: Metric
+    kinds: tuple[OperationKind, ...]
+    apis: Container[str] = ()  # only the functions whose exported name is in it; (): all of ``kinds``
+    value: Column | None = None  # None: one per row
+    attribute: tuple[str, Callable[[int], str], Column] | None = None  # key, label of a code, code column
+    failed: bool = False  # True: failed calls, by ``error.type``; False: all others
+    returned: bool = False  # True: only calls whose return was seen, without which there is no duration
+    by_kernel: bool = False  # reported per kernel name where the user asked for that
+
+
+class Holds(Enum):
+    """What a folded span may say of an attribute of its calls."""
+
+    EQUAL = "equal"  # equal in a run of equal calls; unknown where unequal calls were merged
+    SINGLE = "single"  # differs from call to call: reported of single calls only
+    SUM = "sum"  # adds up
+
+
+@dataclass(frozen=True, slots=True)
+class CallAttribute:
+    """An integer attribute of calls: ``column`` gives its values, ``absent`` the one that says nothing."""
+
+    key: str
+    column: Column
+    holds: Holds = Holds.EQUAL
+    absent: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationSignals:
+    """A family's names for operations: the only place where they are written."""
+
+    scope: str
+    result_name: Callable[[str, int], str]  # of a function's exported name and a status code
+    attributes: Mapping[OperationKind, tuple[CallAttribute, ...]]
+    labels: Mapping[OperationKind, tuple[tuple[str, Callable[[int], str], Column], ...]]  # text attributes
+    api_labels: tuple[tuple[str, Callable[[str], str]], ...]  # text attributes that the exported name reports
+    metrics: tuple[OperationMetric, ...]
+    summaries: tuple[tuple[str, OperationKind, Column | None], ...]  # totals on a phase: key, rows, value
+    kernel_name: str = ""  # attribute key of a launch's full kernel name; "" of a family that launches none
+    memory: MemoryNames | None = None  # what the memory that its calls make is called; None: they make none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What some facts add to one series of a metric; ``labels`` are of bounded cardinality.
+
+    ``rows``: which fact each value is of, by position; an exemplar names its span.
+    """
+
+    metric: Metric
+    labels: Mapping[str, str | int]
+    values: Sequence[float]
+    rows: Sequence[int]
+
+
+class ContextStep(Enum):
+    """What a function does to the contexts that hold a process's device memory, or to a thread's choice of one.
+
+    ``handle`` and ``other`` are the operation's columns.
+    """
+
+    CREATE = "create"  # ``handle``: the context made, which becomes the thread's
+    DESTROY = "destroy"  # ``handle``: the context; what it held is free
+    SELECT = "select"  # ``handle``: the context that becomes the thread's
+    PUSH = "push"  # the same, and the one before comes back by POP
+    POP = "pop"
+    SELECT_DEVICE = "select_device"  # the primary context of a device becomes the thread's
+    RESET_CURRENT = "reset_current"  # what the primary context of the current device held is free
+    RESET_DEVICE = "reset_device"  # the same of device ``other``
+    RETAIN_DEVICE = "retain_device"  # the primary context of device ``other`` has one more user
+    RELEASE_DEVICE = "release_device"  # that of device ``other`` has one user less; without any it ends
+    KEEP = "keep"  # an API that holds on to the primary context for as long as the program runs
+
+
+class OperationDecoder(Protocol):
+    """Records → operations, columns in and columns out."""
+
+    apis: Mapping[int, str]  # code of an API function → its exported name
+    context_steps: Mapping[
+        int, ContextStep
+    ]  # code of an API function → what it does to contexts, if anything
+
+    def decode(self, batch: Batch) -> Operations:
+        """Shape (n,) for n records that are calls, in order; of other records none.
+
+        They may be the batch's own, so whoever changes them copies.
+        """
+
+
+class Load(Enum):
+    """When a family's BPF programs are loaded: that takes time and memory, and few programs have some functions."""
+
+    AT_ONCE = "at once"
+    ASKED = "asked"  # at once, but only in a session that asks for the family by its name
+    FOUND = (
+        "found"  # when a file with one of its functions is found, even one that a program may only load later
+    )
+    MAPPED = (
+        "mapped"  # when a program has mapped one, or is linked to it: the library is on every host, and idle
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """With another family, whose processes it is for; at once where that is not observed."""
+
+    family: str
+
+
+class Phase(IntEnum):
+    """When in a tick a handler's turn comes: the one place where that order is declared.
+
+    Those of one phase follow each other by the names of their families. Before the first the engine decodes operations
+    and gives each its owner; between CONNECTIONS and PROFILES it closes windows of unattributed work.
+    """
+
+    MEMORY = 0
+    DEVICE_WORK = 1  # joined to its host calls before requests are answered, for it goes under them
+    REQUESTS = 2
+    STEPS = 3  # which are linked to the requests they served
+    COLLECTIVES = 4  # which are linked to requests and steps
+    CONNECTIONS = 5
+    PROFILES = 6  # linked to all spans of this tick
+
+
+@runtime_checkable
+class Takes(Protocol):
+    """A handler of a family that has records."""
+
+    def take(self, batch: Batch) -> None:
+        """A batch of the family's own records."""
+
+
+@runtime_checkable
+class Ticks(Protocol):
+    """A handler that has something to report, or to give up, as time goes on."""
+
+    def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
+        """Every record submitted before ``now_ns`` was taken; ``final``: there will be no more.
+
+        Only called when the handler was fed since its last tick, or has asked for it by :meth:`Services.wake`.
+        """
+
+
+@runtime_checkable
+class EndsProcesses(Protocol):
+    """A handler that remembers something of each process."""
+
+    def end_process(self, tgid: int, time_ns: int) -> None:
+        """A process ended, and everything that it did has been reported as far as it is known: forget it."""
+
+
+@runtime_checkable
+class Publishes(Protocol):
+    """A handler with metrics that are set when somebody reads them."""
+
+    def publish(self, metrics: Metrics) -> None:
+        """Before each export."""
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """A handler that drops, skips or cannot read something now and then."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """How often, by reason, since the start."""
+
+
+Handler = Takes | Ticks | EndsProcesses | Publishes | Counts
+"""What a family does in one session. It has those of the five members that it has a use for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationFamily:
+    """Calls of an API that become operations: how records are decoded, and what the operations are called."""
+
+    decoder: Callable[[Btf, SignalSettings], OperationDecoder]
+    signals: OperationSignals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Everything that the engine knows of a subject. It has ``operations``, or a handler, or both.
+
+    ``load`` is None where there are no records: such a family is part of every session.
+    """
+
+    name: str
+    load: Load | Beside | None = Load.AT_ONCE
+    open: Callable[[Services], Handler | None] | None = None
+    phase: Phase = Phase.PROFILES
+    operations: OperationFamily | None = None
+
+    def at_once(self, observed: Container[str]) -> bool:
+        """Whether a session of those families begins with this one."""
+        return self.load in (Load.AT_ONCE, Load.ASKED) or (
+            isinstance(self.load, Beside) and self.load.family not in observed
+        )

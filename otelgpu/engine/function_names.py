@@ -1,0 +1,76 @@
+"""What a session's functions are called: one index per distinct name, and each process' addresses. Pure.
+
+In: answers (process, address → name); columns of addresses. Out: indices of names; 0 is "unknown". Names are kept
+for the whole session, at most :data:`NAMES` of them; addresses as long as their process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine.addresses import AddressCodes
+from otelgpu.model.inputs import FunctionNamed
+from otelgpu.model.losses import Reasons
+
+REASONS: Final = Reasons(
+    "symbols",
+    {
+        "kernel_names_full": "more than 65,536 kernel names, or 1,024 places without one; the launch is "
+        "called `unknown`",
+    },
+)
+"""What one count of (``symbols``, reason) means."""
+
+NAMES: Final = 65_536
+"""Distinct names remembered; later ones are called "unknown", and counted."""
+
+PLACES: Final = 1024
+"""Of those, names that are none: places in a file or, of a process that was gone, addresses that no other will have."""
+
+UNKNOWN: Final = "unknown"
+
+
+class FunctionNames:
+    """Names of one session. ``shorten`` makes the short form of a name that is one."""
+
+    def __init__(self, shorten: Callable[[str], str]) -> None:
+        self.full = [UNKNOWN]
+        self.short = [UNKNOWN]
+        self._shorten = shorten
+        self._index: dict[str, int] = {UNKNOWN: 0}
+        self._places = 0
+        self._functions: dict[int, AddressCodes] = {}  # by tgid
+
+    def learn(self, answer: FunctionNamed) -> bool:
+        """Take an answer. False: there is no room for another name."""
+        index = self._index.get(answer.name)
+        kept = index is not None or (len(self.full) < NAMES and (answer.known or self._places < PLACES))
+        if index is None and kept:
+            self._places += not answer.known
+            index = self._index[answer.name] = len(self.full)
+            self.full.append(answer.name)
+            self.short.append(self._shorten(answer.name) if answer.known else answer.name)
+        self._functions.setdefault(answer.tgid, AddressCodes())[answer.address] = index or 0
+        return kept
+
+    def index(self, tgid: int, address: int) -> int:
+        """The index of one function's name."""
+        known = self._functions.get(tgid)
+        return 0 if known is None else known.get(address)
+
+    def indices(self, tgid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+        """Those of a column of functions of one process: shape (n,)."""
+        known = self._functions.get(tgid)
+        return np.zeros(len(addresses), dtype=np.uint32) if known is None else known.codes(addresses)
+
+    def name(self, tgid: int, address: int) -> str:
+        """The full name of one function."""
+        return self.full[self.index(tgid, address)]
+
+    def forget(self, tgid: int) -> None:
+        """A process ended, or became another program: its addresses mean nothing any more."""
+        self._functions.pop(tgid, None)

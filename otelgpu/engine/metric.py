@@ -1,0 +1,30 @@
+"""A metric's definition: name, unit, instrument, description."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Instrument(Enum):
+    """OpenTelemetry instrument kinds that this project uses."""
+
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    UP_DOWN_COUNTER = "updowncounter"  # reported as it stands: a sum that can fall
+    GAUGE = "gauge"  # reported as it stands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric's definition. ``buckets`` are a histogram's explicit bounds, in ``unit``.
+
+    ``whole``: False of a counter whose sum has a fraction.
+    """
+
+    name: str
+    unit: str
+    instrument: Instrument
+    description: str
+    buckets: tuple[float, ...] = ()
+    whole: bool = True

@@ -1,0 +1,360 @@
+"""Cumulative counters, explicit-bucket histograms and current values, fed in columns, read out as OTLP.
+
+The SDK's instruments take one measurement at a time and read the clock; here a batch
+of a hundred thousand operations is a few numpy calls, and time is an argument, so that a replay gives the
+same numbers. Message shapes: opentelemetry/proto/metrics/v1/metrics.proto.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine import names
+from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.model.context import Context
+from otelgpu.model.resource import AttributeValue, Resource
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+SERIES_PER_METRIC: Final = 2000
+"""Distinct attribute sets of one metric and resource; what comes beyond joins one series of
+``otel.metric.overflow`` (OpenTelemetry metrics SDK specification, cardinality limits)."""
+
+_MOST: Final = (1 << 63) - 1  # of an OTLP integer
+
+Labels = tuple[tuple[str, str | int], ...]
+_OVERFLOW: Final[Labels] = (("otel.metric.overflow", True),)
+
+
+class Growing(Protocol):
+    """A series of a counter, or of a histogram."""
+
+    def grow(self, count: int) -> None:
+        """Add to a counter."""
+
+    def fill(self, counts: npt.NDArray[np.int64], total: float) -> None:
+        """Add measurements that somebody else put into the histogram's buckets: shape (bounds + 1,).
+
+        ``total`` is their sum. Their least and greatest are not known, and not distinguished from then on.
+        """
+
+
+@dataclass(slots=True)
+class _Series:
+    count: int = 0
+    total: float = 0.0
+    minimum: float = float("inf")
+    maximum: float = float("-inf")
+    buckets: npt.NDArray[np.int64] | None = None
+    exemplars: dict[int, _Exemplar] | None = None  # by bucket: the newest since the last read
+
+    def grow(self, count: int) -> None:
+        self.count += 1
+        self.total += count
+
+    def fill(self, counts: npt.NDArray[np.int64], total: float) -> None:
+        self.count += int(counts.sum())
+        self.total += total
+        self.minimum, self.maximum = float("-inf"), float("inf")
+        self.buckets = counts.copy() if self.buckets is None else self.buckets + counts
+
+
+class _Exemplar(NamedTuple):
+    value: float
+    unix_ns: int
+    context: Context
+
+
+@dataclass(slots=True)
+class _Table:
+    metric: Metric
+    scope: str
+    series: dict[Labels, _Series] = field(default_factory=dict)
+
+
+class Metrics:
+    """All series of a session. ``start_unix_ns`` is where the cumulative sums begin."""
+
+    def __init__(self, start_unix_ns: int) -> None:
+        self._start = start_unix_ns
+        self._tables: dict[tuple[Resource, str], _Table] = {}
+        self._names: dict[Resource, Resource] = {}  # what was renamed → what it is called now
+
+    def add(
+        self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int], values: Any
+    ) -> None:
+        """Add measurements of one attribute set: a number, or a column of them."""
+        one = isinstance(values, int | float)  # requests and losses come one by one
+        column = np.atleast_1d(np.asarray(values)) if not one else np.zeros(1)
+        if not len(column):
+            return
+        series = self._series(metric, scope, resource, labels)
+        if one:
+            _add_one(metric, series, values)
+            return
+        series.count += len(column)
+        if metric.instrument is Instrument.COUNTER:
+            series.total += int(column.sum())
+            return
+        series.total += float(column.sum())
+        # Few look-ups in sorted measurements cost less than many in the bounds.
+        ordered = np.sort(column)
+        series.minimum = min(series.minimum, float(ordered[0]))
+        series.maximum = max(series.maximum, float(ordered[-1]))
+        # A bound belongs to the bucket below it: (previous, bound].
+        upto = [0, *np.searchsorted(ordered, metric.buckets, side="right").tolist(), len(ordered)]
+        added = np.array([after - before for before, after in pairwise(upto)], dtype=np.int64)
+        series.buckets = added if series.buckets is None else series.buckets + added
+
+    def growing(
+        self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int]
+    ) -> Growing:
+        """One series to add to, for what is added to again and again; of no use once it was unset or forgotten."""
+        return self._series(metric, scope, resource, labels)
+
+    def exemplify(
+        self,
+        metric: Metric,
+        resource: Resource,
+        labels: Mapping[str, str | int],
+        values: Sequence[float],
+        contexts: Sequence[tuple[Context, int] | None],
+    ) -> None:
+        """Say of measurements that were added which sampled span (and Unix time, ns) each is of.
+
+        A histogram's bucket keeps the newest until it is read (SDK specification, aligned exemplar reservoir).
+        """
+        table = self._tables.get((self.owner(resource), metric.name))
+        series = table.series.get(tuple(sorted(labels.items()))) if table is not None else None
+        if series is None:
+            return  # it went into the series of what overflows
+        if series.exemplars is None:
+            series.exemplars = {}
+        for value, reported in zip(values, contexts, strict=True):
+            if reported is not None:
+                bucket = bisect_left(metric.buckets, value)
+                series.exemplars[bucket] = _Exemplar(float(value), reported[1], reported[0])
+
+    def set(
+        self,
+        metric: Metric,
+        scope: str,
+        resource: Resource,
+        labels: Mapping[str, str | int],
+        value: float,
+    ) -> None:
+        """Report what a gauge stands at, or a counter that somebody else keeps; what was reported before is replaced.
+
+        What finds no series of its own is not reported, for sums of gauges mean nothing.
+        """
+        series = self._series(metric, scope, resource, labels, overflows=False)
+        if series is not None:
+            series.count, series.total = 1, value
+
+    def unset(
+        self, metric: Metric, resource: Resource, labels: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Report one series of a gauge, or all of its ``resource``, no more."""
+        table = self._tables.get((self.owner(resource), metric.name))
+        if table is None:
+            return
+        if labels is None:
+            table.series.clear()
+        else:
+            table.series.pop(tuple(sorted(labels.items())), None)
+
+    @overload
+    def _series(
+        self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int]
+    ) -> _Series: ...
+    @overload
+    def _series(
+        self,
+        metric: Metric,
+        scope: str,
+        resource: Resource,
+        labels: Mapping[str, str | int],
+        *,
+        overflows: Literal[False],
+    ) -> _Series | None: ...
+    def _series(
+        self,
+        metric: Metric,
+        scope: str,
+        resource: Resource,
+        labels: Mapping[str, str | int],
+        *,
+        overflows: bool = True,
+    ) -> _Series | None:
+        table = self._tables.setdefault((self.owner(resource), metric.name), _Table(metric, scope))
+        key: Labels = tuple(sorted(labels.items()))
+        if key not in table.series and len(table.series) >= SERIES_PER_METRIC:
+            if not overflows:
+                return None
+            key = _OVERFLOW
+        return table.series.setdefault(key, _Series())
+
+    def value(self, name: str, resource: Resource | None = None, **labels: str | int) -> float:
+        """The sum of a counter, or of a histogram's measurements, over the matching series."""
+        wanted = set(labels.items())
+        return sum(
+            series.total
+            for (owner, metric), table in self._tables.items()
+            if metric == name and (resource is None or owner == self.owner(resource))
+            for key, series in table.series.items()
+            if wanted <= set(key)
+        )
+
+    def forget(self, resources: Collection[Resource]) -> None:
+        """Drop the series of resources that are gone, after their last export."""
+        for key in [key for key in self._tables if key[0] in resources]:
+            del self._tables[key]
+        if self._names:
+            self._names = {old: new for old, new in self._names.items() if new not in resources}
+
+    def rename(self, before: Resource | None, after: Resource) -> None:
+        """What was reported of ``before`` goes on under ``after``, which is the same with more known of it.
+
+        Whoever keeps ``before`` still may use it, and so may who keeps a series: it is the same one. None: ``after``
+        is one of its own from here on, though another may have had that name before more of it was known.
+        """
+        if before is None:
+            self._names.pop(after, None)
+            return
+        before = self.owner(before)
+        if before == after:
+            return
+        for key in [key for key in self._tables if key[0] == before]:
+            moved = self._tables.pop(key)
+            there = self._tables.setdefault((after, key[1]), moved)
+            if there is not moved:
+                there.series |= moved.series
+        self._names = {old: after if new == before else new for old, new in self._names.items()}
+        self._names[before] = after
+        self._names.pop(after, None)
+
+    def owner(self, resource: Resource) -> Resource:
+        """What a resource is called now."""
+        return self._names.get(resource, resource) if self._names else resource
+
+    def read(self, time_unix_ns: int, only: tuple[Resource, str] | None = None) -> tuple[MetricsData, int]:
+        """Everything as one MetricsData, and how many data points it holds; or what one resource has of one scope."""
+        from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+        from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+        from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
+
+        self._start = min(self._start, time_unix_ns)  # the clock was set back: nothing ends before it began
+        data, points = pb.MetricsData(), 0
+        owners: dict[Resource, pb.ResourceMetrics] = {}
+        scopes: dict[tuple[Resource, str], pb.ScopeMetrics] = {}
+        for (resource, name), table in self._tables.items():
+            if not table.series or only not in (None, (resource, table.scope)):
+                continue  # what was reported of it is reported no more, or it is not asked for
+            if resource not in owners:
+                message = ResourceMessage(attributes=[key_value(k, v) for k, v in resource.attributes])
+                owners[resource] = data.resource_metrics.add(resource=message, schema_url=names.SCHEMA_URL)
+            if (resource, table.scope) not in scopes:
+                scopes[resource, table.scope] = owners[resource].scope_metrics.add(
+                    scope=InstrumentationScope(name=table.scope), schema_url=names.SCHEMA_URL
+                )
+            metric = scopes[resource, table.scope].metrics.add(
+                name=name, unit=table.metric.unit, description=table.metric.description
+            )
+            for labels, series in table.series.items():
+                self._point(metric, table.metric, labels, series, time_unix_ns)
+                points += 1
+        return data, points
+
+    def _point(
+        self, message: Any, metric: Metric, labels: Labels, series: _Series, time_unix_ns: int
+    ) -> None:
+        from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+        common: dict[str, Any] = {
+            "attributes": [key_value(key, value) for key, value in labels],
+            "start_time_unix_nano": self._start,
+            "time_unix_nano": time_unix_ns,
+        }
+        if metric.instrument is Instrument.COUNTER:
+            message.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+            message.sum.is_monotonic = True
+            if metric.whole:
+                message.sum.data_points.add(as_int=min(int(series.total), _MOST), **common)
+            else:
+                message.sum.data_points.add(as_double=series.total, **common)
+            return
+        if metric.instrument in (Instrument.GAUGE, Instrument.UP_DOWN_COUNTER):
+            self._standing(message, metric, series, common)
+            return
+        message.histogram.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+        buckets = (
+            series.buckets if series.buckets is not None else np.zeros(len(metric.buckets) + 1, np.int64)
+        )
+        if isfinite(series.minimum):
+            common |= {"min": series.minimum, "max": series.maximum}
+        point = message.histogram.data_points.add(
+            count=series.count,
+            sum=series.total,
+            bucket_counts=buckets.tolist(),
+            explicit_bounds=metric.buckets,
+            **common,
+        )
+        for _, reported in sorted((series.exemplars or {}).items()):
+            point.exemplars.add(
+                as_double=reported.value,
+                time_unix_nano=reported.unix_ns,
+                trace_id=reported.context.trace_id,
+                span_id=reported.context.span_id,
+            )
+        series.exemplars = None
+
+    def _standing(self, message: Any, metric: Metric, series: _Series, common: dict[str, Any]) -> None:
+        from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+        whole = isinstance(series.total, int)
+        value = {"as_int": min(int(series.total), _MOST)} if whole else {"as_double": series.total}
+        if metric.instrument is Instrument.GAUGE:
+            del common["start_time_unix_nano"]
+            message.gauge.data_points.add(**value, **common)
+            return
+        message.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+        message.sum.data_points.add(**value, **common)
+
+
+def _add_one(metric: Metric, series: _Series, value: float) -> None:
+    """The same for a single number, without numpy's overhead."""
+    series.count += 1
+    if metric.instrument is Instrument.COUNTER:
+        series.total += int(value)
+        return
+    series.total += value
+    series.minimum = min(series.minimum, value)
+    series.maximum = max(series.maximum, value)
+    if series.buckets is None:
+        series.buckets = np.zeros(len(metric.buckets) + 1, dtype=np.int64)
+    series.buckets[bisect_left(metric.buckets, value)] += 1
+
+
+def key_value(key: str, value: AttributeValue) -> Any:
+    """An OTLP KeyValue."""
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+
+    if isinstance(value, bool):
+        return KeyValue(key=key, value=AnyValue(bool_value=value))
+    if isinstance(value, int):
+        return KeyValue(key=key, value=AnyValue(int_value=value))
+    if isinstance(value, float):
+        return KeyValue(key=key, value=AnyValue(double_value=value))
+    if isinstance(value, tuple):
+        items = [AnyValue(string_value=item) for item in value]
+        return KeyValue(key=key, value=AnyValue(array_value=ArrayValue(values=items)))
+    return KeyValue(key=key, value=AnyValue(string_value=value))

@@ -1,0 +1,49 @@
+"""Attribute and metric names that more than one family uses. A family's own are in its ``signals.py``.
+
+``otelgpu.*`` is ours and documented in docs/signals.md; everything else is an OpenTelemetry semantic
+convention (schema 1.44.0).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+COUNT: Final = "otelgpu.count"
+"""How many calls a span stands for; absent when it is one."""
+
+HOST_TIME: Final = "otelgpu.host_time_ns"
+"""Sum of the host durations of the calls that a folded span stands for, in nanoseconds."""
+
+MERGED: Final = "otelgpu.merged"
+"""True: not a run but further calls of the same function under the same parent, beyond the bound of spans."""
+
+CONTEXT_SOURCE: Final = "otelgpu.context.source"
+"""How the operation was tied to its request: DESIGN.md section 5."""
+
+PHASE: Final = "otelgpu.phase"
+"""``prefill`` or ``decode``."""
+
+DROPPED: Final = "otelgpu.operations.dropped"
+"""Operations of the request that were summed but not kept one by one, because there were too many."""
+
+UNATTRIBUTED_REASON: Final = "otelgpu.unattributed.reason"
+"""Why work has no request: one of :data:`UNATTRIBUTED_REASONS`."""
+
+UNATTRIBUTED_REASONS: Final = ("no_request", "ambiguous", "unanswered")
+"""No request was known; the thread held several at once; the request was never seen to be answered."""
+
+THREAD_ID: Final = "thread.id"
+ERROR_TYPE: Final = "error.type"
+
+COMMUNICATOR_HASH: Final = "nccl.communicator.hash"
+"""The communicator's ``commHash`` in hexadecimal: the same on all ranks, and in NCCL's own logs."""
+
+LOSSES: Final = "otelgpu.losses"
+LOSS_FAMILY: Final = "otelgpu.family"
+LOSS_REASON: Final = "otelgpu.reason"
+
+SELF_SCOPE: Final = "otelgpu"
+"""The instrumentation scope of what this program reports of itself."""
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+"""The semantic conventions that the attribute names follow."""

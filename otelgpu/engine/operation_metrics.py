@@ -1,0 +1,121 @@
+"""Operations → metrics, by the table of their family. Pure.
+
+In: parts of operations (:mod:`otelgpu.engine.parts`). Out: measurements of :class:`Metrics`, a column at a
+time. Which rules a kind of call has, and the numbers of the functions that a rule names, are found once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine import names
+from otelgpu.engine.columns import api_and_status, results
+from otelgpu.engine.contract import Instrument, OperationDecoder, OperationMetric, OperationSignals
+from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.parts import Part
+from otelgpu.engine.top_kernels import OTHER, TopKernels
+from otelgpu.model.codes import values_of
+from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.resource import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    spec: OperationMetric
+    apis: npt.NDArray[np.bool_] | None  # by number of a function, the last for all beyond; None: for all
+
+    def of(self, rows: Operations) -> Operations:
+        """Those that it is for."""
+        if self.apis is None:
+            return rows
+        return rows.compress(self.apis[np.minimum(rows["api"], len(self.apis) - 1)])
+
+
+class OperationMeter:
+    """Feeds every metric that the families define. ``resource_of`` answers a tgid.
+
+    With ``kernels``, launches are reported by the names that it has.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        families: Sequence[tuple[OperationDecoder, OperationSignals]],
+        resource_of: Callable[[int], Resource],
+        kernels: TopKernels | None = None,
+    ) -> None:
+        self._metrics = metrics
+        self._families = families
+        self._resource_of = resource_of
+        self._kernels = kernels
+        self._rules: dict[tuple[int, OperationKind, bool], list[_Rule]] = {}
+        for family, (decoder, signals) in enumerate(families):
+            for spec in signals.metrics:
+                rule = _Rule(spec, _named(spec, decoder) if spec.apis else None)
+                for kind in spec.kinds:
+                    self._rules.setdefault((family, kind, spec.failed), []).append(rule)
+
+    def measure(self, parts: Iterable[Part]) -> None:
+        """Feed all that the rules say of these operations."""
+        for part in parts:
+            owner = self._resource_of(part.tgid)
+            for rule in self._rules.get((part.family, part.kind, part.failed), ()):
+                self._feed(rule, part, owner)
+
+    def count(self, family: int, kind: OperationKind, api: str, owner: Resource, count: int) -> None:
+        """Feed the counters of calls with some of which nothing but their number is known."""
+        decoder, signals = self._families[family]
+        number = next((code for code, name in decoder.apis.items() if name == api), None)
+        for rule in self._rules.get((family, kind, False), ()):
+            spec = rule.spec
+            of_calls = spec.metric.instrument is Instrument.COUNTER and spec.value is None
+            if of_calls and (rule.apis is None or (number is not None and rule.apis[number])):
+                labels = {signals.kernel_name: OTHER} if spec.by_kernel and self._kernels is not None else {}
+                self._metrics.add(spec.metric, signals.scope, owner, labels, count)
+
+    def _feed(self, rule: _Rule, part: Part, owner: Resource) -> None:
+        spec, rows = rule.spec, rule.of(part.rows)
+        if spec.returned and not (rows["returned"] == 1).all():
+            rows = rows.compress(rows["returned"] == 1)
+        if not len(rows):
+            return
+        scope = self._families[part.family][1].scope
+        values = spec.value(rows) if spec.value is not None else np.ones(len(rows), dtype=np.int64)
+        split = self._split(spec, rows, part.family)
+        if split is None:
+            self._metrics.add(spec.metric, scope, owner, {}, values)
+            return
+        key, label, by_row = split
+        for code in values_of(by_row):
+            self._metrics.add(spec.metric, scope, owner, {key: label(code)}, values[by_row == code])
+
+    def _split(
+        self, spec: OperationMetric, rows: Operations, family: int
+    ) -> tuple[str, Callable[[int], str], npt.NDArray[Any]] | None:
+        """The key that distinguishes the series of a metric, the label of a code, and each row's code."""
+        decoder, signals = self._families[family]
+        if spec.failed:
+
+            def result(code: int) -> str:
+                api, status = api_and_status(code)
+                return signals.result_name(decoder.apis.get(api, ""), status)
+
+            return names.ERROR_TYPE, result, results(rows)
+        if spec.by_kernel and self._kernels is not None:
+            return signals.kernel_name, self._kernels.label, self._kernels.codes(rows["name"])
+        if spec.attribute is None:
+            return None
+        key, label, column = spec.attribute
+        return key, label, column(rows)
+
+
+def _named(spec: OperationMetric, decoder: OperationDecoder) -> npt.NDArray[np.bool_]:
+    """Whether each function is one of those that the rule names."""
+    named = np.zeros(max(decoder.apis, default=0) + 2, dtype=np.bool_)
+    named[[code for code, name in decoder.apis.items() if name in spec.apis]] = True
+    return named

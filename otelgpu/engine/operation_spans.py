@@ -1,0 +1,255 @@
+"""Folded operations → spans, in columns, whatever the family. Pure.
+
+In: folded operations with their parents. Out: batches of spans of one process, family and kind.
+
+How. All that is text in a span (name, kernel, error, context source) is given by few columns; their distinct
+combinations are *forms*. Rows are ordered by form once, which also parts them into batches, and the texts are
+tables over forms that share one array of codes: no text is looked at per row. Batches are bounded, and made when
+they are asked for: each is encoded, and its memory used again, before the next.
+
+Example: 60,000 launches of 200 kernels through one function, 40 of which failed with one error, have some 240
+forms and make four batches of at most 16,384 spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine import names
+from otelgpu.engine.columns import text_of_codes
+from otelgpu.engine.contract import Holds, OperationDecoder, OperationSignals
+from otelgpu.engine.folding import Folded, take
+from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of
+from otelgpu.model.context import Context
+from otelgpu.model.context_sources import ContextSource
+from otelgpu.model.ids import span_ids
+from otelgpu.model.operations import OperationKind, Operations, columns_of
+from otelgpu.model.resource import Resource
+from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Text
+
+ROWS_PER_BATCH: Final = 16_384
+_BATCH: Final = ("tgid", "family", "kind")  # what the spans of a batch have in common
+_SOURCES: Final = [source.exported for source in ContextSource]
+_SALT: Final = 0x6F70  # keeps operation ids apart from request ids made of the same words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parents:
+    """What ``Folded.group`` indexes: the span that a group's operations go under. Columns of length m."""
+
+    trace_id: npt.NDArray[np.uint8]  # (m, 16)
+    span_id: npt.NDArray[np.uint8]  # (m, 8)
+    flags: npt.NDArray[np.uint32]  # (m,)
+
+    def context(self, row: int) -> Context:
+        """One of them."""
+        return Context(self.trace_id[row].tobytes(), self.span_id[row].tobytes(), int(self.flags[row]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """How a session's operations are called: by family position, and by kernel name index."""
+
+    families: Sequence[tuple[OperationDecoder, OperationSignals]]
+    kernels: Sequence[str]  # full names; index 0 is unknown
+    short_kernels: Sequence[str]
+
+    def call_name(self, family: int, api: int) -> str:
+        """The exported name of an API function."""
+        return self.families[family][0].apis.get(api, f"api {api}")
+
+    def result_name(self, family: int, api: int, status: int) -> str:
+        """The vendor's name of a result code, which depends on whose function returned it."""
+        return self.families[family][1].result_name(self.call_name(family, api), status)
+
+
+def operation_spans(
+    folded: Folded,
+    parents: Parents,
+    resources: dict[int, Resource],
+    vocabulary: Vocabulary,
+    *,
+    seed: int,
+    unix_offset_ns: int,
+) -> Iterator[SpanColumns]:
+    """Batches of one process, family and kind of operation, in the order of what they look like.
+
+    Each is made when it is asked for, from what the arguments were at the call: nobody may change them.
+    ``resources`` is by tgid. Start and end are host times; a span of a run covers from its first call's start
+    to its last one's end.
+    """
+    rows = folded.operations
+    if not len(rows):
+        return
+    forms, count = _forms(rows)
+    order = order_of(forms, count)
+    ends = np.cumsum(np.bincount(forms, minlength=count)).tolist()
+    first_rows = rows.take(examples(forms, count))
+    for first, last in _stretches([first_rows[name] for name in _BATCH]):
+        begin, end = (ends[first - 1] if first else 0), ends[last - 1]
+        look = _look(first_rows[first:last], vocabulary)
+        for at in range(begin, end, ROWS_PER_BATCH):
+            chosen = order[at : min(at + ROWS_PER_BATCH, end)]
+            maker = _Batch(take(folded, chosen), forms[chosen] - first, look, vocabulary)
+            owner = resources[int(first_rows["tgid"][first])]
+            yield maker.spans(parents, owner, seed=seed, unix_offset_ns=unix_offset_ns)
+
+
+def _forms(rows: Operations) -> tuple[Codes, int]:
+    """A code for all that is text in a span, in the order of the batches; and how many there are."""
+    columns = columns_of(rows, (*_BATCH, "api", "context_source", "name", "status", "returned"))
+    columns["name"][columns["kind"] != OperationKind.LAUNCH] = 0
+    status, returned = columns.pop("status"), columns.pop("returned")
+    coded = [(codes, len(values)) for values, codes in map(distinct, columns.values())]
+    failed = np.flatnonzero(status)
+    failed = failed[returned[failed] == 1]
+    if len(failed):
+        values, codes = distinct(status[failed])
+        result = np.zeros(len(rows), dtype=np.intp)
+        result[failed] = codes + 1
+        coded.append((result, len(values) + 1))
+    return combine(coded, len(rows))
+
+
+def _stretches(columns: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int]]:
+    """``[first, last)`` of each run of rows that are equal in all columns."""
+    change = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    bounds = [0, *(np.flatnonzero(change) + 1).tolist(), len(columns[0])]
+    return list(pairwise(bounds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """The texts of the m forms of a process, family and kind: tables of m entries, or one for all forms."""
+
+    name: tuple[str, ...]
+    kernel: tuple[str, ...]  # full names; of launches only
+    by_api: tuple[
+        tuple[str, tuple[str, ...]], ...
+    ]  # key and table of each attribute that the function reports
+    source: tuple[str, ...]
+    failed: npt.NDArray[np.bool_]  # (m,)
+    result: tuple[str, ...]  # names of errors; "" where the call did not fail
+
+
+def _look(forms: Operations, vocabulary: Vocabulary) -> _Look:
+    """``forms``: an operation of each form."""
+    family, kind = int(forms["family"][0]), int(forms["kind"][0])
+    apis = forms["api"].tolist()
+    called = {api: vocabulary.call_name(family, api) for api in dict.fromkeys(apis)}
+    calls = [called[api] for api in apis]
+    names_of, kernels = calls, []
+    if kind == OperationKind.LAUNCH:
+        kernels = forms["name"].tolist()
+        names_of = [f"{call} {vocabulary.short_kernels[k]}" for call, k in zip(calls, kernels, strict=True)]
+    by_api = []
+    for key, name_of in vocabulary.families[family][1].api_labels:
+        reported = {api: name_of(call) for api, call in called.items()}
+        by_api.append((key, _table([reported[api] for api in apis])))
+    failed = (forms["status"] != 0) & (forms["returned"] == 1)
+    return _Look(
+        name=_table(names_of),
+        kernel=_table([vocabulary.kernels[k] for k in kernels]),
+        by_api=tuple(by_api),
+        source=_table([_SOURCES[source] for source in forms["context_source"].tolist()]),
+        failed=failed,
+        result=_table(
+            [
+                vocabulary.result_name(family, api, status) if wrong else ""
+                for api, status, wrong in zip(apis, forms["status"].tolist(), failed.tolist(), strict=True)
+            ]
+            if failed.any()
+            else [""]
+        ),
+    )
+
+
+def _table(texts: list[str]) -> tuple[str, ...]:
+    """The texts of all forms; one entry where they are all the same."""
+    return tuple(texts) if texts and texts.count(texts[0]) < len(texts) else tuple(texts[:1])
+
+
+class _Batch:
+    """Spans of rows of one process, family and kind, whose texts are given by ``form``, shape (n,)."""
+
+    def __init__(self, folded: Folded, form: Codes, look: _Look, vocabulary: Vocabulary) -> None:
+        self._folded = folded
+        self._rows = folded.operations
+        self._form = form
+        self._look = look
+        self._kind = OperationKind(int(self._rows["kind"][0]))
+        self._signals = vocabulary.families[int(self._rows["family"][0])][1]
+        self._one_for_all = np.zeros(len(form), dtype=np.intp)
+        self._failed = look.failed[form]
+        self._any_failed = bool(self._failed.any())
+
+    def spans(self, parents: Parents, resource: Resource, *, seed: int, unix_offset_ns: int) -> SpanColumns:
+        """The batch under its ``parents``."""
+        rows, group = self._rows, self._folded.group
+        start_ns = np.ascontiguousarray(rows["start_ns"])
+        words = rows["tid"].astype(np.uint64) | (rows["api"].astype(np.uint64) << np.uint64(32))
+        offset = np.int64(unix_offset_ns).astype(np.uint64)
+        return SpanColumns(
+            resource=resource,
+            scope=self._signals.scope,
+            kind=SpanKind.INTERNAL,
+            trace_id=parents.trace_id.take(group, axis=0),
+            span_id=span_ids(seed ^ _SALT, start_ns, words),
+            parent_span_id=parents.span_id.take(group, axis=0),
+            trace_state=None,
+            flags=parents.flags.take(group),
+            start_unix_ns=start_ns + offset,
+            end_unix_ns=self._folded.end_ns + offset,
+            name=self._text(self._look.name),
+            status=self._failed * np.uint8(StatusCode.ERROR),
+            status_message=self._text(self._look.result) if self._any_failed else None,
+            attributes=tuple(self._attributes()),
+        )
+
+    def _text(self, table: tuple[str, ...]) -> Text:
+        return Text(codes=self._form if len(table) > 1 else self._one_for_all, table=table)
+
+    def _attributes(self) -> Iterator[Attribute]:
+        rows, look = self._rows, self._look
+        yield Attribute(key=names.THREAD_ID, values=np.ascontiguousarray(rows["tid"]))
+        if look.kernel:
+            yield Attribute(key=self._signals.kernel_name, values=self._text(look.kernel))
+        yield from self._numbers()
+        for key, label, column in self._signals.labels.get(self._kind, ()):
+            yield Attribute(key=key, values=text_of_codes(column(rows), label))
+        for key, table in look.by_api:
+            yield Attribute(key=key, values=self._text(table))
+        yield Attribute(key=names.CONTEXT_SOURCE, values=self._text(look.source))
+        if (runs := self._folded.runs) is not None:
+            several = runs.count > 1
+            if several.any():
+                host_time = rows["duration_ns"].astype(np.int64)
+                yield Attribute(key=names.COUNT, values=runs.count, present=several)
+                yield Attribute(key=names.HOST_TIME, values=host_time, present=several)
+            if runs.merged.any():
+                yield Attribute(key=names.MERGED, values=runs.merged, present=runs.merged)
+        if self._any_failed:
+            yield Attribute(key=names.ERROR_TYPE, values=self._text(look.result), present=self._failed)
+
+    def _numbers(self) -> Iterator[Attribute]:
+        """The integers that the family reports of calls of this kind, where they hold."""
+        reported: dict[Holds, npt.NDArray[np.bool_] | None] = {}  # of all rows, where it has nothing
+        if (runs := self._folded.runs) is not None:
+            reported = {Holds.EQUAL: _unless_all(~runs.merged), Holds.SINGLE: _unless_all(runs.count == 1)}
+        for spec in self._signals.attributes[self._kind]:
+            values, present = np.ascontiguousarray(spec.column(self._rows)), reported.get(spec.holds)
+            if spec.absent is not None:
+                known = values != spec.absent
+                present = _unless_all(known if present is None else present & known)
+            if present is None or np.count_nonzero(present):
+                yield Attribute(key=spec.key, values=values, present=present)
+
+
+def _unless_all(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
+    return None if all_of(present) else present

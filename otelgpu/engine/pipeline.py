@@ -1,0 +1,304 @@
+"""The engine: inputs in, spans and metrics out, the same live and in replay. It iterates handlers and knows none.
+
+Work is done at ticks. A tick at time T promises that every record submitted before T has been fed; what ended by T is
+therefore complete, and so is what its threads did before. The order in a tick is declared in
+:class:`~otelgpu.engine.contract.Phase`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from otelgpu.elf.btf import Btf
+from otelgpu.engine import names, registry
+from otelgpu.engine.attribution.owners import HISTORY_NS, Attribution
+from otelgpu.engine.attribution.pending import OPERATIONS_PER_REQUEST
+from otelgpu.engine.attribution.threads import ThreadTimeline
+from otelgpu.engine.attribution.unattributed import UnattributedWindows
+from otelgpu.engine.call_families import call_families
+from otelgpu.engine.call_roles import StepCalls
+from otelgpu.engine.call_stacks import CallStacks
+from otelgpu.engine.contract import Family, Phase
+from otelgpu.engine.facts import (
+    Conversed,
+    HandedOff,
+    ProcessDescribed,
+    ProcessForgotten,
+    ProgramReplaced,
+    SettingsChanged,
+)
+from otelgpu.engine.folding import Folded
+from otelgpu.engine.function_names import FunctionNames
+from otelgpu.engine.handlers import Handlers
+from otelgpu.engine.losses import Losses
+from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.operation_emitter import OperationEmitter
+from otelgpu.engine.operation_intake import OperationIntake, decoded
+from otelgpu.engine.operation_metrics import OperationMeter
+from otelgpu.engine.operation_spans import Parents, Vocabulary
+from otelgpu.engine.processes import Processes
+from otelgpu.engine.services import Clock, Offers, Routes, Session, Slot
+from otelgpu.engine.summary import Summary
+from otelgpu.engine.top_kernels import TopKernels
+from otelgpu.engine.totals import Totals
+from otelgpu.model.inputs import (
+    Batch,
+    CallsCounted,
+    ClockAnchor,
+    FunctionNamed,
+    Input,
+    LossCounted,
+    ProcessGone,
+    ProcessSeen,
+    Tick,
+)
+from otelgpu.model.operations import OperationKind
+from otelgpu.model.profiles import ProfileColumns
+from otelgpu.model.profiling import ProfileSettings
+from otelgpu.model.resource import Resource
+from otelgpu.model.settings import Detail, SignalSettings
+from otelgpu.model.spans import SpanColumns
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+Spans = Iterable[SpanColumns]
+"""Batches that are made as they are taken, once: each is still in the cache when it is encoded."""
+
+SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all": OPERATIONS_PER_REQUEST}
+"""Operation spans under one phase, request or window; calls beyond it are merged and counted."""
+
+_ENGINE: Final = "correlate"
+
+
+class Pipeline:
+    """One session.
+
+    ``families`` are those with records, ``btf`` is the record description of each; families that have none are part
+    of every session. ``seed`` makes ids reproducible, ``own`` is the resource of this program itself,
+    ``start_unix_ns`` is where cumulative metrics begin. ``reporting`` and ``profiling`` are what was asked for.
+    """
+
+    def __init__(
+        self,
+        families: Mapping[str, Family],
+        btf: Mapping[str, Btf],
+        *,
+        seed: int,
+        own: Resource,
+        start_unix_ns: int,
+        settings: SignalSettings = SignalSettings(),  # noqa: B008 (immutable)
+        profiling: ProfileSettings = ProfileSettings(),  # noqa: B008 (immutable)
+        shorten: Callable[[str], str] = str,
+        demangle: Callable[[str], str] = str,
+    ) -> None:
+        self.own = own
+        self._detail: Detail = settings.detail
+        called = {name: each.operations for name, each in families.items() if each.operations is not None}
+        call_families(btf)  # no two are taken for each other
+        self._decoders = {name: each.decoder(btf[name], settings) for name, each in called.items()}
+        self._family_index = {name: index for index, name in enumerate(called)}
+        operations = [(self._decoders[name], each.signals) for name, each in called.items()]
+        self._processes = Processes()
+        self._functions = FunctionNames(shorten)
+        self.vocabulary = Vocabulary(
+            families=operations, kernels=self._functions.full, short_kernels=self._functions.short
+        )
+        self._operations = OperationEmitter(self.vocabulary, self._processes.resource, seed=seed)
+        limit = SPANS_PER_PARENT[self._detail]
+        self._operations.keep(self._detail, limit)
+        self.metrics = Metrics(start_unix_ns)
+        top = TopKernels(settings.kernel_metrics, self._functions.full) if settings.kernel_metrics else None
+        self._meter = OperationMeter(self.metrics, operations, self._processes.resource, top)
+        self.summary = Summary()
+        self._losses = Losses(self.metrics, self.summary, own)
+        self._timeline = ThreadTimeline()
+        totals = Totals(operations)
+        self._windows = UnattributedWindows(totals, limit=limit, runs=self._detail != "all")
+        self._routes = Routes(self._report_work)
+        self._attribution = Attribution(self._timeline, self._windows, self.summary, self._report_work)
+        self._intake = OperationIntake(
+            self._routes, self._attribution, self._functions, self.vocabulary, self._meter, self.summary
+        )
+        engine = Slot(_ENGINE)
+        self._routes.listen(engine, Conversed, lambda fact: self._attribution.take(fact.claims))
+        self._routes.listen(engine, HandedOff, lambda fact: self._attribution.hand_off(fact.handoffs))
+        self._routes.listen(engine, FunctionNamed, self._name)
+        self._clock = Clock()
+        self._session = Session(
+            settings=settings,
+            profiling=profiling,
+            limit=limit,
+            seed=seed,
+            own=own,
+            clock=self._clock,
+            metrics=self.metrics,
+            processes=self._processes,
+            functions=self._functions,
+            vocabulary=self.vocabulary,
+            totals=totals,
+            summary=self.summary,
+            attribution=self._attribution,
+            call_roles=StepCalls([decoder.apis for decoder, _ in operations]),
+            call_stacks=CallStacks(),
+            demangle=demangle,
+            operations=operations,
+            family_index=self._family_index,
+            offers=Offers(),
+            losses=self._losses,
+        )
+        self.handlers = Handlers({**registry.without_records(), **families}, btf, self._session, self._routes)
+        self._gone: list[ProcessGone] = []
+        self._batches: dict[str, list[Batch]] = {}  # of calls, by family, since the last tick
+
+    # -- inputs -----------------------------------------------------------------------------------
+
+    def feed(self, item: Input) -> Spans:
+        """Take one input. Spans come out at ticks only, and are made as they are taken."""
+        match item:
+            case Batch():
+                if item.family in self._decoders:
+                    self._batches.setdefault(item.family, []).append(item)
+                self.handlers.take(item)
+                return ()
+            case Tick():
+                return self._tick(item.time_ns, final=False)
+            case ProcessGone():
+                self._gone.append(item)
+                return ()
+            case ClockAnchor():
+                self._clock.offset_ns = item.unix_ns - item.monotonic_ns
+            case ProcessSeen():
+                self._see(item)
+            case LossCounted():
+                self._losses.add(item.family, item.reason, item.count)
+            case CallsCounted():
+                self._count_calls(item)
+        self._routes.emit(item)
+        return ()
+
+    def finish(self) -> Spans:
+        """Everything that is complete or never will be; unanswered requests are counted."""
+        return self._tick(self._clock.now_ns, final=True)
+
+    def take_profiles(self) -> list[ProfileColumns]:
+        """The profiles of the intervals that have ended; after each input that is a tick, and at the end."""
+        done, self._routes.profiles = self._routes.profiles, []
+        return done
+
+    def read_metrics(self) -> tuple[MetricsData, int]:
+        """All metrics as of the last tick, and how many data points; processes that ended are in it once more."""
+        self.handlers.publish(self.metrics)
+        data = self.metrics.read(self._clock.now_ns + self._clock.offset_ns)
+        self.metrics.forget(self._processes.take_departed())
+        return data
+
+    def thread_contexts(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:
+        """The trace and span that each thread works for as of the last tick, by (tgid, tid)."""
+        of = self._session.offers.context_of
+        found = ((tgid, tid, of(key)) for tgid, tid, key in self._timeline.current())
+        return {
+            (tgid, tid): (context.trace_id, context.span_id)
+            for tgid, tid, context in found
+            if context is not None and context.sampled
+        }
+
+    def read_own_metrics(self) -> MetricsData:
+        """What this program reports of itself, as of the last tick."""
+        now_ns = self._clock.now_ns + self._clock.offset_ns
+        return self.metrics.read(now_ns, (self.own, names.SELF_SCOPE))[0]
+
+    @property
+    def tracked(self) -> dict[str, int]:
+        """How many of what is remembered while it lasts there are."""
+        found = {"process": len(self._processes), "request": len(self._timeline.held())}
+        return found | {noun: count() for noun, count in self._session.offers.tracked.items()}
+
+    def reconfigure(self, settings: SignalSettings) -> None:
+        """Report in another detail, and another share of the collectives, from the next tick on."""
+        self._detail = settings.detail
+        limit = SPANS_PER_PARENT[self._detail]
+        self._operations.keep(self._detail, limit)
+        self._windows.keep(limit, runs=self._detail != "all")
+        self._routes.emit(SettingsChanged(settings=settings, limit=limit))
+
+    def _see(self, seen: ProcessSeen) -> None:
+        before = self._processes.known(seen.tgid) if seen.same_program else None
+        self.metrics.rename(before, seen.resource)
+        self._routes.emit(ProcessDescribed(before=before, after=seen.resource))
+        if self._processes.see(seen):  # it exec'd
+            self._routes.emit(ProgramReplaced(tgid=seen.tgid, time_ns=seen.time_ns))
+        if before is None:
+            self._functions.forget(seen.tgid)
+            self._attribution.see(seen)
+
+    def _name(self, answer: FunctionNamed) -> None:
+        if not self._functions.learn(answer):
+            self._losses.add("symbols", "kernel_names_full", 1)
+
+    def _count_calls(self, counted: CallsCounted) -> None:
+        """Calls without records: they are in the metrics that count calls, and nowhere else."""
+        family = self._family_index.get(counted.family)
+        if family is not None:
+            owner = self._processes.resource(counted.tgid) if counted.tgid else self.own
+            self._meter.count(family, OperationKind(counted.kind), counted.api, owner, counted.count)
+            self.summary.add_counted(counted.api, counted.count)
+
+    # -- ticks ------------------------------------------------------------------------------------
+
+    def _tick(self, now_ns: int, *, final: bool) -> Spans:
+        clock = self._clock
+        clock.now_ns = now_ns = max(now_ns, clock.now_ns)
+        tick, ended = self.handlers.tick, self._gone
+        for gone in ended:
+            self._routes.emit(gone)
+        self._routes.begin_tick(now_ns)
+        self._decode(now_ns, final=final)
+        tick(Phase.MEMORY, Phase.CONNECTIONS, now_ns, final=final)
+        self._close_windows(final=final)
+        clock.final = final
+        tick(Phase.PROFILES, Phase.PROFILES, now_ns, final=final)
+        self._gone = []
+        for gone in ended:
+            self._forget(gone.tgid)
+            self.handlers.end_process(gone.tgid, gone.time_ns)
+            self._processes.end(gone)
+        for tgid in self._processes.expire(now_ns):
+            self._forget(tgid)  # anew: something of it may have come since its end
+            self._routes.emit(ProcessForgotten(tgid))
+        self._attribution.forget_before(now_ns - HISTORY_NS)
+        self._losses.follow(_ENGINE, self._attribution.handoffs.counters)
+        self.handlers.count_losses(self._losses)
+        done, self._routes.spans = self._routes.spans, []
+        return chain.from_iterable(done)
+
+    def _decode(self, now_ns: int, *, final: bool) -> None:
+        """The operations since the last tick, and those that waited for their owners."""
+        batches, self._batches = self._batches, {}
+        self._attribution.settle(now_ns, final=final)
+        if not batches:
+            return
+        for family, fed in batches.items():
+            for rows in decoded(self._decoders[family], fed):
+                self._intake.take(rows, self._family_index[family])
+        self._intake.settle()
+
+    def _forget(self, tgid: int) -> None:
+        self._attribution.forget_process(tgid)
+        self._functions.forget(tgid)
+
+    def _close_windows(self, *, final: bool) -> None:
+        clock, seed = self._clock, self._session.seed
+        closed = self._windows.close(
+            clock.now_ns, self._processes.resource, seed=seed, offset_ns=clock.offset_ns, final=final
+        )
+        if closed is not None:
+            self._routes.spans.append(closed.roots)
+            self._report_work(closed.work, closed.parents)
+
+    def _report_work(self, work: Folded, parents: Parents) -> None:
+        if not len(work):
+            return
+        self._routes.spans.append(self._operations.report(work, parents, offset_ns=self._clock.offset_ns))

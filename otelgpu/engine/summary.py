@@ -1,0 +1,163 @@
+"""What a session amounted to: the numbers of the table that ends a run. Pure, bounded memory."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine.attribution.threads import AMBIGUOUS
+from otelgpu.engine.columns import api_and_status, results
+from otelgpu.engine.operation_spans import Vocabulary
+from otelgpu.engine.parts import Part
+from otelgpu.model.codes import distinct
+from otelgpu.model.context_sources import ContextSource
+from otelgpu.model.exchange import Exchange
+from otelgpu.model.operations import CopyDirection, OperationKind, Operations
+
+SAMPLES_KEPT: Final = 100_000
+"""Latencies kept for percentiles; later ones replace earlier ones in turn."""
+
+
+@dataclass(slots=True)
+class Latencies:
+    """Durations in seconds, of which the newest :data:`SAMPLES_KEPT` answer percentiles."""
+
+    values: array[float] = field(default_factory=lambda: array("d"))
+    count: int = 0
+
+    def add(self, values: Sequence[float]) -> None:
+        """Some more."""
+        room = SAMPLES_KEPT - len(self.values)
+        self.values.extend(values[:room])
+        self.count += min(len(values), room)
+        for value in values[room:]:
+            self.values[self.count % SAMPLES_KEPT] = value
+            self.count += 1
+
+    def percentiles(self, *ranks: float) -> list[float]:
+        """At each rank in 0–100, linearly interpolated; NaN when nothing was added."""
+        if not self.values:
+            return [float("nan")] * len(ranks)
+        return [float(v) for v in np.percentile(self.values, ranks)]
+
+
+@dataclass(slots=True)
+class Summary:
+    """Totals since the session began. Times in seconds, sizes in bytes."""
+
+    requests: int = 0
+    request_errors: int = 0
+    duration: Latencies = field(default_factory=Latencies)
+    time_to_first_token: Latencies = field(default_factory=Latencies)
+    time_per_output_token: Latencies = field(default_factory=Latencies)
+    output_tokens: int = 0
+    calls: Counter[str] = field(default_factory=Counter)  # by API function
+    probe_hits: Counter[str] = field(default_factory=Counter)  # by the user's name of the probe
+    kernels: Counter[str] = field(default_factory=Counter)  # launches by short kernel name
+    kernel_host_ns: Counter[str] = field(default_factory=Counter)
+    copies: Counter[str] = field(default_factory=Counter)  # by direction
+    copy_bytes: Counter[str] = field(default_factory=Counter)
+    waits: int = 0
+    wait_ns: int = 0
+    errors: Counter[str] = field(default_factory=Counter)  # "function: result"
+    counted: int = 0  # calls of which nothing but their number is known
+    linked_by: Counter[ContextSource] = field(
+        default_factory=Counter
+    )  # calls of requests and published spans
+    unattributed: int = 0
+    ambiguous: int = 0
+    stepped: int = 0
+    steps: int = 0  # of engines
+    losses: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, reason)
+
+    def add_exchanges(self, exchanges: Sequence[Exchange]) -> None:
+        """Finished exchanges."""
+        self.requests += len(exchanges)
+        self.request_errors += sum(1 for exchange in exchanges if exchange.error_type)
+        self.duration.add([exchange.duration_s for exchange in exchanges])
+        generated = [exchange for exchange in exchanges if exchange.generation is not None]
+        self.time_to_first_token.add(_known(exchange.time_to_first_token_s for exchange in generated))
+        self.time_per_output_token.add(_known(exchange.time_per_output_token_s for exchange in generated))
+        self.output_tokens += sum(e.generation.output_tokens or 0 for e in generated if e.generation)
+
+    @property
+    def linked(self) -> int:
+        """Operations that are of a request, or of a span that their process published."""
+        return self.linked_by.total()
+
+    def add_linked(self, sources: npt.NDArray[np.uint8]) -> None:
+        """Operations of requests or published spans, by how that is known."""
+        for source, count in enumerate(np.bincount(sources).tolist()):
+            if count:
+                self.linked_by[ContextSource(source)] += count
+
+    def add_unattributed(self, owners: npt.NDArray[np.int64]) -> None:
+        """Operations of nobody; ``owners`` as :meth:`ThreadTimeline.owners` gives them."""
+        ambiguous = int((owners == AMBIGUOUS).sum())
+        self.ambiguous += ambiguous
+        self.unattributed += len(owners) - ambiguous
+
+    def add_steps(self, operations: int) -> None:
+        """Operations that are of steps, or may be."""
+        self.stepped += operations
+
+    def add_counted(self, api: str, count: int) -> None:
+        """Calls that were counted in place of being recorded."""
+        self.calls[api] += count
+        self.counted += count
+
+    def add_operations(self, parts: Iterable[Part], vocabulary: Vocabulary) -> None:
+        """Operations in parts."""
+        for part in parts:
+            rows, family = part.rows, part.family
+            called = self.probe_hits if part.kind is OperationKind.PROBE else self.calls
+            for api, count in _counted(rows["api"]):
+                called[vocabulary.call_name(family, api)] += count
+            match part.kind:
+                case OperationKind.LAUNCH:
+                    self._add_launches(rows, vocabulary)
+                case OperationKind.COPY:
+                    self._add_copies(rows)
+                case OperationKind.SYNCHRONIZATION:
+                    self.waits += len(rows)
+                    self.wait_ns += int(rows["duration_ns"].sum())
+            if part.failed:
+                for result, count in _counted(results(rows)):
+                    api, status = api_and_status(result)
+                    name = vocabulary.result_name(family, api, status)
+                    self.errors[f"{vocabulary.call_name(family, api)}: {name}"] += count
+
+    def _add_launches(self, rows: Operations, vocabulary: Vocabulary) -> None:
+        kernels = np.ascontiguousarray(rows["name"])
+        counts = np.bincount(kernels)
+        spent = np.bincount(kernels, weights=rows["duration_ns"])
+        present = np.flatnonzero(counts)
+        reported = zip(present.tolist(), counts[present].tolist(), spent[present].tolist(), strict=True)
+        for kernel, count, host_ns in reported:
+            name = vocabulary.short_kernels[kernel]
+            self.kernels[name] += count
+            self.kernel_host_ns[name] += int(host_ns)
+
+    def _add_copies(self, rows: Operations) -> None:
+        directions, codes = distinct(rows["direction"])
+        for code, direction in enumerate(directions.tolist()):
+            name = CopyDirection(direction).name.lower()
+            chosen = codes == code
+            self.copies[name] += int(chosen.sum())
+            self.copy_bytes[name] += int(rows["size_bytes"][chosen].sum())
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _counted(column: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    """Distinct values and how often each occurs."""
+    values, codes = distinct(column)
+    return list(zip(values.tolist(), np.bincount(codes, minlength=len(values)).tolist(), strict=True))

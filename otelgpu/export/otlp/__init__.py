@@ -1,0 +1,73 @@
+"""``--export otlp`` and ``otlp:URL``: an OTLP server, over gRPC or HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from otelgpu.export.base import Exporter, Signal
+from otelgpu.export.destination import Destination, Kind, Trial
+
+if TYPE_CHECKING:
+    from otelgpu.export.otlp.settings import OtlpSettings
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpDestination(Destination):
+    """``endpoint`` is a base URL; None leaves it to the environment."""
+
+    endpoint: str | None
+
+    def open(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Exporter:
+        """See :meth:`Destination.open`."""
+        from otelgpu.export.otlp.exporter import OtlpExporter
+
+        traces, metrics, profiles = self._settings(
+            (Signal.TRACES, Signal.METRICS, Signal.PROFILES), environ, defaults
+        )
+        return OtlpExporter(traces, metrics, profiles)
+
+    def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
+        """See :meth:`Destination.uses_files`: certificates."""
+        return any(
+            name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(("CERTIFICATE", "CLIENT_KEY"))
+            for name in (*environ, *defaults)
+        )
+
+    def trials(
+        self, environ: Mapping[str, str], defaults: Mapping[str, str], *, connects: bool
+    ) -> Iterable[Trial]:
+        """See :meth:`Destination.trials`."""
+        from otelgpu.export.otlp.trial import try_endpoint
+
+        settings = self._settings((Signal.TRACES, Signal.METRICS), environ, defaults)
+        distinct = {(each.protocol, each.address): each for each in settings}
+        return [try_endpoint(each, connects=connects) for each in distinct.values()]
+
+    def _settings(
+        self, signals: Iterable[Signal], environ: Mapping[str, str], defaults: Mapping[str, str]
+    ) -> list[OtlpSettings]:
+        from otelgpu.export.otlp.settings import OtlpSettings
+
+        return [
+            OtlpSettings.from_environment(environ, signal, endpoint=self.endpoint, defaults=defaults)
+            for signal in signals
+        ]
+
+
+def _parse(rest: str | None) -> OtlpDestination:
+    if rest == "":
+        raise ValueError("names no URL")
+    return OtlpDestination(rest)
+
+
+EXPORTER = Kind(
+    scheme="otlp",
+    forms={
+        "otlp": "To the endpoint that the variables or the file name.",
+        "otlp:URL": "To that base URL, by HTTP or (port 4317, or `OTEL_EXPORTER_OTLP_PROTOCOL=grpc`) gRPC.",
+    },
+    parse=_parse,
+    url_schemes=("http", "https"),
+)

@@ -1,0 +1,1 @@
+"""GPUs: their vendors' APIs, memory, device time, frameworks, and the devices themselves."""

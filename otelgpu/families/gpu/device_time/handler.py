@@ -1,0 +1,112 @@
+"""Device time in a session: what it listens to, and when its turn comes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine.facts import (
+    CallsArrived,
+    CallsCorrelated,
+    DeviceActivities,
+    DeviceActivityNames,
+    DeviceWorkJoined,
+    ProcessForgotten,
+    RequestsAnswered,
+    RequestsGivenUp,
+    SettingsChanged,
+)
+from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.services import Services
+from otelgpu.families.gpu.device_time.device_work import DeviceSession
+from otelgpu.model.spans import SpanColumns
+
+
+class DeviceTimeHandler:
+    """Does nothing, not a nanosecond for each call, until a process says that it measures."""
+
+    def __init__(self, services: Services) -> None:
+        session = services.session
+        self._services, self._clock, self._offers = services, session.clock, services.offers
+        self._timeline = session.attribution.timeline
+        self._measuring = False
+        self._device = DeviceSession(
+            session.metrics,
+            session.vocabulary,
+            seed=session.seed,
+            limit=self._limit(session.settings.detail, session.limit),
+            resource_of=session.processes.resource,
+            name_of=session.functions.index,
+            demangle=session.demangle,
+            show=lambda work: services.emit(DeviceWorkJoined(work)),
+            correlated=lambda rows, reported: services.emit(CallsCorrelated(rows, reported)),
+        )
+        services.listen(DeviceActivities, self._see)
+        services.listen(DeviceActivityNames, self._learn)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What was left out so far, by reason."""
+        return self._device.counters
+
+    def _measure(self) -> None:
+        """A process's first says that it measures: it is written before the calls that say correlation ids."""
+        if self._measuring:
+            return
+        self._measuring = True
+        services, device = self._services, self._device
+        services.listen(CallsArrived, lambda fact: device.add_calls(fact.rows, self._clock.now_ns))
+        services.listen(RequestsAnswered, self._answer)
+        services.listen(RequestsGivenUp, lambda fact: device.give_up(fact.keys))
+        services.listen(ProcessForgotten, lambda fact: device.forget_process(fact.tgid))
+        services.listen(SettingsChanged, self._change)
+
+    def _see(self, fact: DeviceActivities) -> None:
+        self._measure()
+        self._device.add_activities(fact.rows, self._clock.now_ns)
+
+    def _learn(self, fact: DeviceActivityNames) -> None:
+        self._measure()
+        for answer in self._device.learn_names(fact.records):
+            self._services.emit(answer)
+
+    def _answer(self, fact: RequestsAnswered) -> None:
+        self._services.report(
+            self._device.answer(
+                fact.exchanges, fact.boundary, fact.sampled, fact.parents, offset_ns=self._clock.offset_ns
+            )
+        )
+
+    def _change(self, fact: SettingsChanged) -> None:
+        self._device.keep(self._limit(fact.settings.detail, fact.limit))
+
+    @staticmethod
+    def _limit(detail: str, limit: int) -> int:
+        return 0 if detail == "phases" else limit
+
+    def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
+        """Device work whose request is known, or that has none."""
+        if not self._measuring:
+            return ()
+        self._services.wake()
+        return self._device.report(
+            now_ns,
+            self._timeline,
+            self._finished,
+            self._is_finished,
+            offset_ns=self._clock.offset_ns,
+            final=final,
+        )
+
+    def _finished(self, key: int) -> Parents | None:
+        return self._offers.requests.finished(key) if self._offers.requests is not None else None
+
+    def _is_finished(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        requests = self._offers.requests
+        return requests.is_finished(keys) if requests is not None else np.zeros(len(keys), dtype=np.bool_)
+
+    def end_process(self, tgid: int, time_ns: int) -> None:
+        """All that it wrote has been joined."""
+        self._device.forget_process(tgid)

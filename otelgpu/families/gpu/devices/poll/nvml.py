@@ -1,0 +1,396 @@
+"""One open NVML: which GPUs there are, and what they read now.
+
+In: the driver, through ``libnvidia-ml.so.1`` and its binding nvidia-ml-py. Out: :mod:`otelgpu.model.devices`.
+A quantity that a GPU does not have is absent, and not asked for again while the library stays open; one that
+could not be read is absent and counted. Every call may block for as long as the driver likes: see
+:mod:`otelgpu.families.gpu.devices.poll.poller`. Reference: nvml.h; docs.nvidia.com/deploy/nvml-api.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+from otelgpu.errors import OtelgpuError
+from otelgpu.families.gpu.devices.poll.questions import (
+    ALL_LINKS,
+    CALLS,
+    FIELDS,
+    MEMBERS,
+    OF_LINKS,
+    OF_MIG,
+    WIDE,
+    WIDE_TYPES,
+    Call,
+    Handle,
+)
+from otelgpu.model.devices import NO_INDEX, DeviceReadings, DeviceSeen, ProcessReading, Quantity
+from otelgpu.model.losses import Reasons
+
+DEVICES: Final = 64
+"""GPUs, and MIG devices of one GPU, that are looked at; more are counted."""
+
+PROCESSES: Final = 4096
+"""Processes on one GPU that are reported; more are counted."""
+
+REASONS: Final = Reasons(
+    "devices",
+    {
+        "binding_missing": "the Python package nvidia-ml-py is not installed; no GPU is read",
+        "library_missing": "there is no libnvidia-ml.so.1: no NVIDIA driver, or a container without its `utility` part",
+        "driver_not_loaded": "the NVIDIA kernel driver is not loaded; tried again every minute",
+        "driver_changed": "the driver was replaced while its library was in use; restart otelgpu",
+        "no_permission": "the driver refuses to answer; of one quantity: it is left out",
+        "unavailable": "the driver's library answers with another error, which the log names; tried again every minute",
+        "device_lost": "a GPU fell off the bus or must be reset; looked for again every minute",
+        "device_unreadable": "a GPU that does not say who it is; it is left out",
+        "devices_ignored": f"a GPU or MIG device beyond the {DEVICES} that are read",
+        "read_failed": "a quantity that the GPU has but could not read this time",
+        "implausible": "a reading that cannot be true (a utilisation above 100 %, a count that leaps), left out",
+        "processes_ignored": f"a process beyond the {PROCESSES} that are reported of a GPU",
+        "foreign_pid_namespace": "otelgpu is not in the host's PID namespace, so that the driver's process ids say "
+        "nothing: no metrics per process (Kubernetes: hostPID)",
+        "poll_stuck": "the driver has not answered for a minute; what the GPUs read is not reported until it does",
+        "readings_dropped": "readings that nobody collected in time",
+    },
+)
+"""What one count of (``devices``, reason) means."""
+
+_LARGEST: Final = 1 << 62  # the driver writes 2^64 - 1, and 2^63 - 1, for "not available"
+_NO_INSTANCE: Final = 0xFFFFFFFF  # nvmlProcessInfo_t: not on a MIG device
+# Facts on processes that a device may lack, as it may lack a quantity.
+_PROCESSES: Final = "processes"
+_PROCESS_UTILIZATION: Final = "process_utilization"
+
+
+class UnavailableError(OtelgpuError):
+    """NVML cannot be used; ``reason`` is one of :data:`REASONS`."""
+
+    def __init__(self, reason: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.reason = reason
+
+
+class LostError(OtelgpuError):
+    """Device ``uuid`` does not answer any more; the others may."""
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"GPU {uuid} is lost")
+        self.uuid = uuid
+
+
+@dataclass(slots=True)
+class _Device:
+    handle: Handle
+    seen: DeviceSeen
+    instance: tuple[int, int] = (_NO_INSTANCE, _NO_INSTANCE)  # of a MIG device: GPU and compute instance
+    lacking_fields: set[str] = field(default_factory=set)  # not to be asked for again
+    lacking: set[str] = field(default_factory=set)  # the same of functions
+    utilization_since: int = 0  # time stamp of the newest sample seen; 0: all that the driver keeps
+
+
+class Nvml:
+    """Open from construction, which raises :class:`UnavailableError`, to :meth:`close`. For one thread."""
+
+    def __init__(self, counters: Counter[str], *, own_pid_namespace: bool) -> None:
+        """``own_pid_namespace``: the driver's process ids mean nothing here, so that none are reported."""
+        self._counters = counters
+        self._reports_processes = not own_pid_namespace
+        self._nvml = _binding()
+        self._devices: dict[str, _Device] = {}
+        self.lost = 0  # GPUs that list_devices found and that do not answer
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise self._unavailable(error) from error
+
+    def close(self) -> None:
+        """Let the driver go."""
+        try:
+            self._nvml.nvmlShutdown()
+        except self._nvml.NVMLError:
+            return  # it let go of us
+
+    def list_devices(self, now_ns: int) -> list[DeviceSeen]:
+        """All GPUs, each followed by its MIG devices. Raises :class:`UnavailableError`."""
+        nvml = self._nvml
+        before, self._devices = self._devices, {}
+        self.lost = 0
+        try:
+            count = nvml.nvmlDeviceGetCount()
+            driver = nvml.nvmlSystemGetDriverVersion()
+        except (nvml.NVMLError, UnicodeDecodeError) as error:
+            raise self._unavailable(error) from error
+        self._counters["devices_ignored"] += max(count - DEVICES, 0)
+        for index in range(min(count, DEVICES)):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                gpu = self._describe(handle, index, driver, now_ns)
+            except (nvml.NVMLError, UnicodeDecodeError) as error:
+                if self._is_fatal(error):
+                    raise self._unavailable(error) from error
+                if self._is_lost(error):
+                    self.lost += 1
+                else:
+                    self._counters["device_unreadable"] += 1
+                continue
+            self._devices[gpu.seen.uuid] = gpu
+            if gpu.seen.mig:
+                self._list_mig(gpu)
+        for uuid, device in self._devices.items():
+            if uuid in before:
+                device.utilization_since = before[uuid].utilization_since
+        return [device.seen for device in self._devices.values()]
+
+    def _describe(self, handle: Handle, index: int, driver: str, now_ns: int) -> _Device:
+        nvml = self._nvml
+        seen = DeviceSeen(
+            time_ns=now_ns,
+            uuid=nvml.nvmlDeviceGetUUID(handle),
+            index=index,
+            minor=self._or(NO_INDEX, nvml.nvmlDeviceGetMinorNumber, handle),
+            model=self._or("", nvml.nvmlDeviceGetName, handle),
+            pci_bus_id=self._or("", lambda h: nvml.nvmlDeviceGetPciInfo(h).busId, handle),
+            mig=self._or([0], nvml.nvmlDeviceGetMigMode, handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+            driver_version=driver,
+            firmware_version=self._or("", nvml.nvmlDeviceGetVbiosVersion, handle),
+            serial_number=self._or("", nvml.nvmlDeviceGetSerial, handle),
+        )
+        return _Device(handle, seen)
+
+    def _list_mig(self, gpu: _Device) -> None:
+        nvml = self._nvml
+        for slot in range(min(self._or(0, nvml.nvmlDeviceGetMaxMigDeviceCount, gpu.handle), DEVICES)):
+            try:
+                handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, slot)
+                uuid = nvml.nvmlDeviceGetUUID(handle)
+            except nvml.NVMLError_NotFound:
+                continue  # an empty slot
+            except (nvml.NVMLError, UnicodeDecodeError):
+                self._counters["device_unreadable"] += 1
+                continue
+            seen = DeviceSeen(
+                time_ns=gpu.seen.time_ns,
+                uuid=uuid,
+                index=NO_INDEX,
+                minor=NO_INDEX,
+                model=self._or("", nvml.nvmlDeviceGetName, handle),
+                parent=gpu.seen.uuid,
+                driver_version=gpu.seen.driver_version,
+            )
+            instance = (
+                self._or(_NO_INSTANCE, nvml.nvmlDeviceGetGpuInstanceId, handle),
+                self._or(_NO_INSTANCE, nvml.nvmlDeviceGetComputeInstanceId, handle),
+            )
+            self._devices[uuid] = _Device(handle, seen, instance)
+
+    def read(self, uuid: str, now_ns: int) -> DeviceReadings:
+        """What a device of :meth:`list_devices` reads.
+
+        Raises :class:`LostError` when this one is gone, :class:`UnavailableError` when all are.
+        """
+        device = self._devices[uuid]
+        values: dict[Quantity, int] = {}
+        if device.seen.parent:
+            for call in OF_MIG:
+                self._ask(device, call, values)
+            return DeviceReadings(time_ns=now_ns, uuid=uuid, values=values)
+        self._ask_fields(device, values)
+        for call in CALLS:
+            if call.instead_of is None or call.instead_of in device.lacking_fields:
+                self._ask(device, call, values)
+        processes = self._processes(device) if self._reports_processes else ()
+        return DeviceReadings(time_ns=now_ns, uuid=uuid, values=values, processes=processes)
+
+    def _ask(self, device: _Device, call: Call, values: dict[Quantity, int]) -> None:
+        if not device.lacking.isdisjoint(call.quantities):
+            return
+        try:
+            answers = call.ask(self._nvml, device.handle)
+        except self._nvml.NVMLError as error:
+            device.lacking |= self._lacking(device, call.quantities, error)
+            return
+        for quantity, value in zip(call.quantities, answers, strict=True):
+            self._keep(values, quantity, value)
+
+    def _ask_fields(self, device: _Device, values: dict[Quantity, int]) -> None:
+        nvml = self._nvml
+        wanted = [quantity for quantity in FIELDS if quantity not in device.lacking_fields]
+        if not wanted:
+            return
+        fields = [
+            (getattr(nvml, FIELDS[quantity]), ALL_LINKS if quantity in OF_LINKS else 0) for quantity in wanted
+        ]
+        try:
+            answers = nvml.nvmlDeviceGetFieldValues(device.handle, fields)
+        except nvml.NVMLError as error:
+            device.lacking_fields |= self._lacking(device, wanted, error)
+            return
+        for quantity, answer in zip(wanted, answers, strict=True):
+            if answer.nvmlReturn != nvml.NVML_SUCCESS:
+                failure = nvml.NVMLError(answer.nvmlReturn)
+                device.lacking_fields |= self._lacking(device, (quantity,), failure)
+            elif answer.valueType not in MEMBERS or (quantity in WIDE and answer.valueType not in WIDE_TYPES):
+                device.lacking_fields.add(quantity)
+            else:
+                self._keep(values, quantity, int(getattr(answer.value, MEMBERS[answer.valueType])))
+
+    def _keep(self, values: dict[Quantity, int], quantity: Quantity, value: int) -> None:
+        if not 0 <= value < _LARGEST or (value > 100 and quantity.endswith("_percent")):
+            self._counters["implausible"] += 1
+        else:
+            values[quantity] = value
+
+    def _lacking(self, device: _Device, asked: Iterable[str], error: Exception) -> set[str]:
+        """A question failed: all of ``asked`` if for good, else nothing. Raises if nobody is there to answer."""
+        if self._is_lost(error):
+            raise LostError(device.seen.uuid) from error
+        if self._is_fatal(error):
+            raise self._unavailable(error) from error
+        if isinstance(error, self._nvml.NVMLError_NoPermission):
+            self._counters["no_permission"] += 1
+        elif not self._is_lacking(error):
+            self._counters["read_failed"] += 1
+            return set()
+        return set(asked)
+
+    # -- processes ----------------------------------------------------------------------------------------
+
+    def _processes(self, device: _Device) -> tuple[ProcessReading, ...]:
+        memory = self._process_memory(device)
+        if memory is None:
+            return ()
+        self._counters["processes_ignored"] += max(len(memory) - PROCESSES, 0)
+        samples = self._process_samples(device)
+        found = []
+        for (tgid, uuid), size in list(memory.items())[:PROCESSES]:
+            # The driver leaves out who was idle; it knows nothing by MIG device.
+            sm, encoder, decoder = (None,) * 3 if samples is None else samples.get(tgid, (0, 0, 0))
+            found.append(
+                ProcessReading(
+                    tgid=tgid,
+                    device=uuid,
+                    memory_bytes=size,
+                    utilization_percent=sm,
+                    encoder_percent=encoder,
+                    decoder_percent=decoder,
+                )
+            )
+        return tuple(found)
+
+    def _process_memory(self, device: _Device) -> dict[tuple[int, str], int | None] | None:
+        """(tgid, uuid) → bytes, None where the driver does not report; None when it says nothing of processes."""
+        if _PROCESSES in device.lacking:
+            return None
+        nvml = self._nvml
+        try:
+            processes = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device.handle)
+        except nvml.NVMLError as error:
+            device.lacking |= self._lacking(device, (_PROCESSES,), error)
+            return None
+        instances = {
+            other.instance: uuid
+            for uuid, other in self._devices.items()
+            if other.seen.parent == device.seen.uuid
+        }
+        return {
+            (process.pid, instances.get(_instance(process), device.seen.uuid)): process.usedGpuMemory
+            for process in processes
+        }
+
+    def _process_samples(self, device: _Device) -> dict[int, tuple[int, int, int]] | None:
+        """Tgid → utilisation in percent since the last reading, the newest sample of each."""
+        if _PROCESS_UTILIZATION in device.lacking:
+            return None
+        nvml = self._nvml
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(device.handle, device.utilization_since)
+        except nvml.NVMLError as error:
+            # The binding raises an error of value 0 when there are no samples.
+            if error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
+                return {}
+            device.lacking |= self._lacking(device, (_PROCESS_UTILIZATION,), error)
+            return None
+        found: dict[int, tuple[int, int, int]] = {}
+        for sample in sorted(samples, key=lambda sample: int(sample.timeStamp)):
+            percents = sample.smUtil, sample.encUtil, sample.decUtil
+            if max(percents) > 100:
+                self._counters["implausible"] += 1
+                continue
+            found[sample.pid] = percents
+            device.utilization_since = max(device.utilization_since, sample.timeStamp)
+        return found
+
+    # -- errors -------------------------------------------------------------------------------------------
+
+    def _or(self, default: Any, ask: Callable[[Handle], Any], handle: Handle) -> Any:
+        """What ``ask`` answers, or ``default`` when it does not, which leaves the fact out."""
+        try:
+            return ask(handle)
+        except UnicodeDecodeError:
+            return default
+        except self._nvml.NVMLError as error:
+            if self._is_lost(error):
+                raise
+            return default
+
+    def _is_lost(self, error: Exception) -> bool:
+        nvml = self._nvml
+        return isinstance(error, nvml.NVMLError_GpuIsLost | nvml.NVMLError_ResetRequired)
+
+    def _is_lacking(self, error: Exception) -> bool:
+        nvml = self._nvml
+        return isinstance(
+            error,
+            nvml.NVMLError_NotSupported
+            | nvml.NVMLError_FunctionNotFound
+            | nvml.NVMLError_InvalidArgument  # a field that this driver does not know yet
+            | nvml.NVMLError_Deprecated,
+        )
+
+    def _is_fatal(self, error: Exception) -> bool:
+        nvml = self._nvml
+        return isinstance(
+            error,
+            nvml.NVMLError_Uninitialized
+            | nvml.NVMLError_DriverNotLoaded
+            | nvml.NVMLError_LibRmVersionMismatch,
+        )
+
+    def _unavailable(self, error: Exception) -> UnavailableError:
+        nvml = self._nvml
+        if isinstance(error, nvml.NVMLError_LibraryNotFound):
+            return UnavailableError(
+                "library_missing",
+                "no libnvidia-ml.so.1",
+                "install the NVIDIA driver; in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            )
+        if isinstance(error, nvml.NVMLError_DriverNotLoaded):
+            return UnavailableError("driver_not_loaded", "the NVIDIA driver is not loaded", "modprobe nvidia")
+        if isinstance(error, nvml.NVMLError_LibRmVersionMismatch):
+            return UnavailableError(
+                "driver_changed", "the NVIDIA driver and its library differ in version", "restart otelgpu"
+            )
+        if isinstance(error, nvml.NVMLError_NoPermission):
+            return UnavailableError(
+                "no_permission", "no permission to ask the NVIDIA driver", "give access to /dev/nvidiactl"
+            )
+        return UnavailableError("unavailable", f"the NVIDIA driver's library fails: {error}")
+
+
+def _instance(process: Any) -> tuple[int, int]:
+    return process.gpuInstanceId, process.computeInstanceId
+
+
+def _binding() -> ModuleType:
+    try:
+        import pynvml  # an optional part of the installation
+    except ImportError as error:
+        raise UnavailableError(
+            "binding_missing", "nvidia-ml-py is not installed", "pip install 'otelgpu[gpu]'"
+        ) from error
+    module: ModuleType = pynvml
+    return module

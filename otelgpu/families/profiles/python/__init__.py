@@ -1,0 +1,1 @@
+"""CPython as it lies in memory and in its image. Pure."""

@@ -1,0 +1,16 @@
+"""What is reported of block devices."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otelgpu.engine.description_tables import Described, Descriptions, MetricTable
+from otelgpu.families.profiles.storage.block import LABELS, METRICS, SCOPE
+
+DESCRIPTIONS: Final = Descriptions(
+    attributes={
+        LABELS[0]: Described("The block device.", "nvme0n1"),
+        LABELS[1]: Described("What it was asked to do.", "read"),
+    },
+    metrics=(MetricTable(scope=SCOPE, metrics=dict.fromkeys(METRICS, LABELS)),),
+)

@@ -1,0 +1,16 @@
+"""The live side of family ``file``: from when on a call on a file is slow."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otelgpu.model.settings import Settings
+from otelgpu.processes.discovery import Choice, Discovery
+
+
+def choose(settings: Settings) -> Choice:
+    """By setting ``file_slow_ms``."""
+    return Choice(constants={"file_slow_ns": int(settings.get("file_slow_ms", 1.0) * 1e6)})
+
+
+DISCOVERY: Final = Discovery(choose=choose)

@@ -1,0 +1,44 @@
+"""The live side of family ``verbs``: where RDMA providers' functions are, and when they are probed."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.model.profiling import ProfileKind
+from otelgpu.model.settings import Settings
+from otelgpu.processes.coverage import Examination
+from otelgpu.processes.discovery import Discovery, Profiles
+from otelgpu.processes.probes import ProbePlacer
+
+_EVERYTHING: Final = 100.0  # percent of a core: whoever allows that wants all posts and polls counted
+
+
+def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
+    from otelgpu.families.rdma.discover.providers import (
+        VerbsProviders,  # loaded only where libibverbs is used
+    )
+
+    budget = settings.get("rdma_budget", 1.0)
+    return (
+        VerbsProviders(
+            loaded,
+            placer,
+            budget=budget if budget < _EVERYTHING else inf,
+            transfers=settings.get("rdma_transfers", False),
+        ),
+    )
+
+
+def _examine() -> Examination:
+    from otelgpu.families.rdma.discover.coverage import EXAMINATION
+
+    return EXAMINATION
+
+
+DISCOVERY: Final = Discovery(
+    watch={"verbs": _watch},
+    profiles=Profiles(kinds=frozenset((ProfileKind.VERBS,)), suggested={"libibverbs": (ProfileKind.VERBS,)}),
+    examine=_examine,
+)

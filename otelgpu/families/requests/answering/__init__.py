@@ -1,0 +1,6 @@
+"""Requests, from their first byte to their spans, whatever protocol they were made in. Pure."""
+
+from otelgpu.engine.contract import Family, Phase
+from otelgpu.families.requests.answering.handler import RequestHandler
+
+FAMILY = Family(name="requests", load=None, open=RequestHandler, phase=Phase.REQUESTS)

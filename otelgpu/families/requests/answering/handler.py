@@ -1,0 +1,162 @@
+"""Requests in a session: what they listen to, what they hold, and when they are answered. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine.attribution.owners import HISTORY_NS
+from otelgpu.engine.attribution.pending import Served
+from otelgpu.engine.facts import Conversed, ProcessForgotten, RequestsAnswered, RequestsGivenUp
+from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.services import Engines, EngineView, Extras, Services
+from otelgpu.families.requests.answering.requests import RequestSession, served_by
+from otelgpu.families.requests.identities import Identities
+from otelgpu.families.requests.signals import SIGNALS
+from otelgpu.model.context import Context, Unsettled
+from otelgpu.model.exchange import Exchange, Role
+from otelgpu.model.operations import Operations
+from otelgpu.model.resource import Resource
+from otelgpu.model.spans import SpanColumns
+
+
+class RequestHandler:
+    """Offers the session's requests to all other families."""
+
+    def __init__(self, services: Services) -> None:
+        session = services.session
+        self._services, self._clock = services, session.clock
+        self._attribution, self._summary = session.attribution, session.summary
+        self._lineage = session.processes.lineage
+        self._serving: set[int] = set()  # processes
+        self._next_sweep_ns = 0
+        own_spans = session.settings.own_spans
+        self._identities = Identities(session.seed, self._serving_request, defer=own_spans == "auto")
+        self._requests = RequestSession(
+            session.metrics,
+            session.totals,
+            self._identities,
+            SIGNALS,
+            lambda: services.offers.engines or _NO_ENGINES,
+            session.processes.resource,
+            session.losses.add,
+            seed=session.seed,
+        )
+        session.attribution.hold_for_requests = self._hold
+        services.offers.requests = self
+        services.listen(Conversed, self._take)
+        services.listen(ProcessForgotten, lambda fact: self.end_process(fact.tgid, 0))
+
+    # -- what others ask --------------------------------------------------------------------------
+
+    def context_of(self, key: int) -> Context | None:
+        """The span that a request has or will have; None where it is not to be reported."""
+        return self._identities.context(key)
+
+    def span_of(self, key: int) -> Context | Unsettled | None:
+        """The span of a request once that is reported; UNSETTLED: not answered yet."""
+        return self._requests.span_of(key)
+
+    def is_finished(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which keys are of requests that were reported."""
+        return self._requests.is_finished(keys)
+
+    def finished(self, key: int) -> Parents | None:
+        """The span of a request that was reported."""
+        return self._requests.finished(key)
+
+    def serves(self, tgid: int) -> bool:
+        """Whether a process answers requests, or comes from one that does, as the workers of engines do."""
+        return not self._serving.isdisjoint(self._lineage(tgid))
+
+    # -- what comes in ----------------------------------------------------------------------------
+
+    def _serving_request(self, tgid: int, tid: int, time_ns: int) -> int:
+        """The request that a thread worked for, 0 for none."""
+        return max(self._attribution.timeline.owner(tid, time_ns), 0)
+
+    def _take(self, fact: Conversed) -> None:
+        self._serving.update(each.tgid for each in fact.opened if each.role is Role.SERVER)
+        self._requests.take(fact)
+
+    def _hold(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
+        self._services.wake()
+        late = self._requests.add(rows, owners)
+        if late is not None:
+            self._services.report_work(*late)
+
+    # -- what comes out ---------------------------------------------------------------------------
+
+    def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
+        """Requests that are complete, and those that will not be answered any more."""
+        self._answer(final=final)
+        self._give_up(now_ns, final=final)
+        if self._requests.is_waiting:
+            self._services.wake()
+        return ()
+
+    def _answer(self, *, final: bool) -> None:
+        offset_ns = self._clock.offset_ns
+        answered = self._requests.answer(self._attribution.answerable_ns, offset_ns=offset_ns, final=final)
+        if answered is None:
+            return
+        reported = answered.contexts
+        self._summary.add_exchanges(served_by(answered.exchanges))
+        self._services.report(answered.spans)
+        self._services.emit(
+            RequestsAnswered(
+                exchanges=answered.exchanges,
+                boundary=answered.boundary,
+                sampled=reported.sampled,
+                parents=reported.parents,
+            )
+        )
+        self._services.report_work(answered.work, reported.parents)
+
+    def _give_up(self, now_ns: int, *, final: bool) -> None:
+        """What they caused is reported among the unattributed."""
+        if not final and now_ns < self._next_sweep_ns:
+            return
+        self._next_sweep_ns = now_ns + HISTORY_NS // 8
+        held = () if final else self._attribution.timeline.held()
+        keys, left = self._requests.give_up(now_ns - HISTORY_NS, held, final=final)
+        self._services.emit(RequestsGivenUp(keys))
+        self._attribution.abandon_unanswered(left)
+
+    def end_process(self, tgid: int, time_ns: int) -> None:
+        """All that it answered has been reported."""
+        self._requests.forget_process(tgid)
+        self._serving.discard(tgid)
+
+
+class _NoEngines:
+    """Where no family knows of engines."""
+
+    def match(self, now_ns: int, *, final: bool) -> None:
+        """Nothing to match."""
+
+    def waits_ns(self, exchange: Exchange) -> int:
+        """Nothing to wait for."""
+        return 0
+
+    def take_up(self, exchanges: Sequence[Exchange], served: Served) -> EngineView:
+        """Nothing is known."""
+        return _NoView()
+
+
+class _NoView:
+    def has_phases(self, row: int) -> bool:
+        return False
+
+    def extras(self, rows: Sequence[int]) -> Extras:
+        return Extras()
+
+    def phases(
+        self, parents: Parents, resource_of: Callable[[int], Resource], *, offset_ns: int
+    ) -> list[SpanColumns]:
+        return []
+
+
+_NO_ENGINES: Engines = _NoEngines()

@@ -1,0 +1,255 @@
+"""Requests of a session, from their first byte to their spans: what the pipeline asks, in the order it asks.
+
+In: what conversations learnt, operations with the request each belongs to. Out: when requests are complete, their
+spans, metrics, and the operations under them. Work waits with its request until that is answered, within the
+bounds of :class:`~otelgpu.engine.attribution.pending.PendingOperations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine.attribution.pending import SLOTS, PendingOperations, Served, phase_of
+from otelgpu.engine.facts import Conversed
+from otelgpu.engine.folding import Folded, unfolded
+from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.services import Engines
+from otelgpu.engine.totals import Totals
+from otelgpu.families.requests.exchange_signals import ExchangeSignals
+from otelgpu.families.requests.identities import Identities, exports_telemetry
+from otelgpu.families.requests.routes import Routes
+from otelgpu.families.requests.spans import (
+    ExchangeContexts,
+    boundaries,
+    contexts,
+    exchange_spans,
+    parents_of,
+)
+from otelgpu.model.codes import distinct
+from otelgpu.model.context import NO_CONTEXT, UNSETTLED, Context, Unsettled
+from otelgpu.model.exchange import Exchange, Role
+from otelgpu.model.losses import Reasons
+from otelgpu.model.operations import Operations
+from otelgpu.model.resource import Resource
+from otelgpu.model.spans import SpanColumns
+
+REASONS: Final = Reasons(
+    "correlate",
+    {
+        "late_operations": "a call that arrived after its request had been reported; it is exported, but missing from "
+        "the request's totals",
+        "unanswered_requests": "a request whose answer was never seen; its calls are reported among the work without a "
+        "request",
+        "unsampled_requests": "a request whose `traceparent` says that it is not sampled; no span",
+        "operations_not_kept": "a call summed into its request without a span of its own",
+    },
+)
+"""What one count of (``correlate``, reason) means."""
+
+HTTP_REASONS: Final = Reasons(
+    "http",
+    {
+        "telemetry_exports": "a request that carried telemetry (OTLP): no work of a service, and no span",
+    },
+)
+"""What one count of (``http``, reason) means."""
+
+_FOREVER_NS: Final = 1 << 63
+
+Loss = Callable[[str, str, int], None]
+"""Family, reason, how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The m requests that are complete now."""
+
+    exchanges: Sequence[Exchange]
+    contexts: ExchangeContexts
+    boundary: npt.NDArray[np.uint64]  # where their phases part
+    spans: list[SpanColumns]
+    work: Folded  # their operations; ``group`` indexes ``contexts.parents``
+
+
+class RequestSession:
+    """One session's. ``resource_of`` says a process; ``loss`` counts what is not reported."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        totals: Totals,
+        identities: Identities,
+        signals: ExchangeSignals,
+        engines: Callable[[], Engines],
+        resource_of: Callable[[int], Resource],
+        loss: Loss,
+        *,
+        seed: int,
+    ) -> None:
+        self._metrics, self._totals = metrics, totals
+        self._identities = identities
+        self._engines = engines
+        self._resource_of, self._loss = resource_of, loss
+        self._seed = seed
+        self._signals = signals
+        self._routes = Routes()
+        self._book: PendingOperations[Context] = PendingOperations(totals.by_group, len(totals))
+        self._exchanges: list[Exchange] = []
+
+    def take(self, activity: Conversed) -> None:
+        """What a conversation learnt."""
+        for opened in activity.opened:
+            self._identities.open(opened)
+        for named in activity.named:
+            self._identities.publish(named.key, named.tgid, named.published)
+        for exchange in activity.exchanges:
+            self._identities.note(exchange)
+        self._exchanges += activity.exchanges
+
+    def add(self, rows: Operations, owners: npt.NDArray[np.int64]) -> tuple[Folded, Parents] | None:
+        """Hold operations of open requests: ``owners`` > 0. Those of requests that were reported come back.
+
+        They go under the request's own span.
+        """
+        answered = self._book.is_finished(owners)
+        if not answered.any():
+            self._book.add(rows, owners)
+            return None
+        self._book.add(rows.compress(~answered), owners[~answered])
+        return self._late(rows.compress(answered), owners[answered])
+
+    def _late(self, rows: Operations, owners: npt.NDArray[np.int64]) -> tuple[Folded, Parents]:
+        self._loss("correlate", "late_operations", len(rows))
+        keys, group = distinct(owners)
+        contexts_of = [self._book.finished(key) for key in keys.tolist()]
+        reported = np.array([context is not None for context in contexts_of])[group]
+        late = unfolded(rows.compress(reported), group[reported])
+        return late, parents_of([context or NO_CONTEXT for context in contexts_of])
+
+    def is_finished(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which keys are of requests that were reported."""
+        return self._book.is_finished(keys)
+
+    def finished(self, key: int) -> Parents | None:
+        """The span of a request that was reported."""
+        context = self._book.finished(key)
+        return None if context is None else parents_of([context])
+
+    def span_of(self, key: int) -> Context | Unsettled | None:
+        """The span of a request once that is reported; None of one that is not to be; UNSETTLED: not answered yet."""
+        if not self._book.is_finished(np.array([key], dtype=np.int64))[0]:
+            return UNSETTLED
+        return self._book.finished(key)
+
+    def answer(
+        self,
+        now_ns: int,
+        *,
+        offset_ns: int,
+        final: bool,
+    ) -> Answered | None:
+        """Report the requests that were complete by ``now_ns``."""
+        steps = self._engines()
+        steps.match(now_ns, final=final)
+        waiting, self._exchanges = self._exchanges, []
+        done: list[Exchange] = []
+        for each in waiting:
+            ready = final or each.end_ns + steps.waits_ns(each) <= now_ns
+            (done if ready else self._exchanges).append(each)
+        if not done:
+            return None
+        done = self._without_exports(done)
+        identities = [self._identities.of(e) for e in done]
+        routes = [self._routes.route(e.tgid, e.path) for e in done]
+        reported = contexts(done, identities, self._seed)
+        served = self._book.take([e.key for e in done])
+        engines = steps.take_up(done, served)
+        boundary = boundaries(done, engines.has_phases)
+        slots = phase_of(boundary, served)
+        spans = exchange_spans(
+            done,
+            routes,
+            reported,
+            self._sums(done, served, slots),
+            self._totals,
+            served.dropped,
+            self._resource_of,
+            self._signals,
+            boundary=boundary,
+            unix_offset_ns=offset_ns,
+            extras_of=engines.extras,
+        )
+        spans += engines.phases(reported.of_exchanges(), self._resource_of, offset_ns=offset_ns)
+        self._measure(done, routes, reported, offset_ns)
+        for exchange, context in zip(done, reported.of_requests(), strict=True):
+            self._book.remember(exchange.key, context)
+        self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
+        self._loss("correlate", "unsampled_requests", int((~reported.sampled).sum()))
+        sampled = reported.sampled[served.request]
+        work = unfolded(served.operations.compress(sampled), slots[sampled])
+        return Answered(exchanges=done, contexts=reported, boundary=boundary, spans=spans, work=work)
+
+    def _without_exports(self, done: list[Exchange]) -> list[Exchange]:
+        """Telemetry on its way to a Collector is no work of the service that sends it, nor of the one that takes it."""
+        kept = [e for e in done if not exports_telemetry(e)]
+        if len(kept) < len(done):
+            self._loss("http", "telemetry_exports", len(done) - len(kept))
+        return kept
+
+    def _sums(
+        self, done: Sequence[Exchange], served: Served, slots: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        sums = self._totals.by_group(served.operations, slots, len(done) * SLOTS)
+        sums[::SLOTS] = sums.reshape(len(done), SLOTS, len(self._totals)).sum(axis=1) + served.beyond
+        for position in np.flatnonzero(served.dropped).tolist():
+            # A phase's sums would lack what was not kept; the request's own are exact.
+            sums[position * SLOTS + 1 : (position + 1) * SLOTS] = 0
+        return sums
+
+    def _measure(
+        self, done: Sequence[Exchange], routes: Sequence[str], reported: ExchangeContexts, offset_ns: int
+    ) -> None:
+        exemplars = [
+            None if context is None else (context, exchange.end_ns + offset_ns)
+            for exchange, context in zip(done, reported.of_requests(), strict=True)
+        ]
+        of_process: dict[int, list[int]] = {}
+        for row, exchange in enumerate(done):
+            of_process.setdefault(exchange.tgid, []).append(row)
+        for tgid, rows in of_process.items():
+            owner = self._resource_of(tgid)
+            mine = [done[row] for row in rows]
+            for found in self._signals.metrics(mine, [routes[row] for row in rows]):
+                values = np.array(found.values)
+                self._metrics.add(found.metric, self._signals.scope, owner, found.labels, values)
+                spans = [exemplars[rows[row]] for row in found.rows]
+                self._metrics.exemplify(found.metric, owner, found.labels, found.values, spans)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything may still be reported, or given up."""
+        return bool(self._exchanges) or self._book.is_holding
+
+    def give_up(self, before_ns: int, held: Collection[int], *, final: bool) -> tuple[list[int], Operations]:
+        """Requests that will not be answered any more, and what they caused."""
+        keys = self._book.stale(_FOREVER_NS if final else before_ns, held)
+        served = self._book.take(keys)
+        self._loss("correlate", "unanswered_requests", len(keys))
+        self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
+        return keys, served.operations
+
+    def forget_process(self, tgid: int) -> None:
+        """A process has ended."""
+        self._routes.forget(tgid)
+        self._identities.forget_process(tgid)
+
+
+def served_by(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Those that a server answered: a client's end of the same request is no request more."""
+    return [exchange for exchange in exchanges if exchange.role is not Role.CLIENT]

@@ -1,0 +1,331 @@
+"""Family http: batches of records in, claims and finished exchanges out.
+
+In: ``http_open``, ``http_data_256``, ``http_data_4k``, ``http_data_16k`` and ``http_close`` of
+``bpf/http/http.h`` as structured arrays. Out: :class:`Conversed`. It must not do I/O or read a clock.
+
+A batch holds records of one kind, so pieces of a connection may come out of order between batches; their
+``sequence`` puts them back. Invariant: a connection takes piece n only after piece n-1, or after n-1 has been
+given up and counted. Example: pieces 0, 2, 1 are taken as 0, then 1 and 2; pieces 0, 2 as 0, and 2 when
+:meth:`HttpState.expire` says that every record of that time has been fed, with ``pieces_lost`` one higher.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from otelgpu.engine.facts import Conversed
+from otelgpu.families.requests.connection import Connection, Piece
+from otelgpu.families.requests.ends import read_ends
+from otelgpu.families.requests.pieces import PieceLayout
+from otelgpu.families.requests.protocol import ConnectionFacts, ProtocolSpec
+from otelgpu.families.requests.protocols import BUILT_IN, installed
+from otelgpu.families.requests.session import Session
+from otelgpu.model.exchange import Published, Role
+from otelgpu.model.inputs import Batch, Records
+
+MAX_CONNECTIONS = 65536
+BUDGET_BYTES = 32 << 20
+IDLE_NS = 10 * 60 * 1_000_000_000
+#: A record is submitted this long after the time in it at most.
+SUBMIT_NS = 100_000_000
+
+_MAX_HELD_PIECES = 1024
+_MAX_HELD_BYTES = 262144
+_MAX_ENDED = 4096
+_EXPIRE_EVERY_NS = 10_000_000_000
+_SEQUENCES = 1 << 32
+
+
+class HttpState:
+    """All connections of a session. ``write_direction`` is ``HTTP_DIRECTION_WRITE`` of the object's BTF.
+
+    ``protocols``: those that are known; by default the built-in ones and the plug-ins of this installation.
+
+    ``counters`` maps every name of :data:`~otelgpu.families.requests.session.COUNTERS` to its count so far.
+    The session must call :meth:`expire` now and then (at every Tick), or what waits for a lost record and
+    connections that were never closed stay until they are pushed out.
+    """
+
+    def __init__(
+        self,
+        *,
+        write_direction: int,
+        max_connections: int = MAX_CONNECTIONS,
+        budget_bytes: int = BUDGET_BYTES,
+        idle_ns: int = IDLE_NS,
+        capture_content: bool = False,
+        protocols: Sequence[ProtocolSpec] | None = None,
+    ) -> None:
+        plugins = installed()
+        self._protocols = (*BUILT_IN, *plugins.specs) if protocols is None else protocols
+        self._session = Session(budget_bytes, capture_content=capture_content)
+        self._session.count("plugins_not_loaded", len(plugins.failed))
+        self._connections: OrderedDict[int, Connection] = OrderedDict()  # least recently used first
+        self._by_process: dict[int, dict[int, None]] = {}
+        self._waiting: dict[int, None] = {}  # connections that expire() must look at
+        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._layouts: dict[tuple[str, int], PieceLayout] = {}
+        self._max_connections = max_connections
+        self._idle_ns = idle_ns
+        self._write_direction = write_direction
+        self._next_idle_check_ns = 0
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counts so far, by name."""
+        return self._session.counters
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are remembered."""
+        return len(self._connections)
+
+    @property
+    def expires_ns(self) -> int:
+        """When :meth:`expire` has something to do again, if nothing is fed meanwhile."""
+        return 0 if self._waiting else self._next_idle_check_ns
+
+    def feed(self, batch: Batch) -> Conversed:
+        """Take the records of a batch, in order. Never raises on their content."""
+        kind = batch.kind
+        if kind.startswith("http_data_"):
+            self._data(kind, batch.records)
+        elif kind == "http_open":
+            self._open(batch.records)
+        elif kind == "http_close":
+            self._close(batch.records)
+        else:
+            self._session.count("unknown_kind")
+        return self._activity()
+
+    def process_gone(self, tgid: int, time_ns: int) -> Conversed:
+        """End the connections of a process, with the error ``process_exited`` for what was open."""
+        for identity in list(self._by_process.get(tgid, ())):
+            connection = self._connections[identity]
+            self._take_held(connection, give_up=True)
+            connection.abort(time_ns, "process_exited")
+            self._forget(connection)
+        return self._activity()
+
+    def expire(self, now_ns: int) -> Conversed:
+        """Every record submitted before ``now_ns`` was fed: give up what is missing, forget the idle."""
+        for identity in list(self._waiting):
+            connection = self._connections[identity]
+            self._settle(connection, now_ns - SUBMIT_NS)
+        if now_ns >= self._next_idle_check_ns:
+            self._next_idle_check_ns = now_ns + min(_EXPIRE_EVERY_NS, self._idle_ns)
+            idle = [
+                connection
+                for connection in self._connections.values()
+                if connection.last_ns < now_ns - self._idle_ns and not connection.busy
+            ]
+            for connection in idle:
+                self._session.count("connections_expired")
+                self._forget(connection)
+        return self._activity()
+
+    def _activity(self) -> Conversed:
+        session = self._session
+        activity = Conversed(
+            claims=session.claims,
+            exchanges=session.exchanges,
+            opened=session.opened,
+            named=session.named,
+            messages=session.messages,
+        )
+        session.claims, session.exchanges = [], []
+        session.opened, session.named, session.messages = [], [], []
+        return activity
+
+    def _data(self, kind: str, records: Records) -> None:
+        layout = self._layouts.get((kind, records.dtype.itemsize))
+        if layout is None:
+            layout = self._layouts[kind, records.dtype.itemsize] = PieceLayout(records.dtype)
+        connections, write_direction = self._connections, self._write_direction
+        for row in layout.rows(records):
+            (
+                time_ns,
+                duration_ns,
+                tgid,
+                tid,
+                cgroup,
+                trace_id,
+                span_id,
+                trace_flags,
+                context_source,
+                identity,
+                arrival_ns,
+                offset,
+                result,
+                sequence,
+                captured,
+                way,
+                data,
+            ) = row
+            connection = connections.get(identity)
+            if connection is None:
+                if identity in self._ended:
+                    self._session.count("pieces_after_close")
+                    continue
+                connection = self._appear(identity, opened=False, late=True)
+            else:
+                connections.move_to_end(identity)
+            if connection.tgid != tgid:
+                self._move(connection, tgid)
+            end_ns = time_ns + duration_ns
+            connection.last_ns = end_ns
+            published = None
+            if context_source:
+                published = Published(
+                    trace_id=trace_id, span_id=span_id, flags=trace_flags, source=context_source
+                )
+            data = data[:captured]
+            piece = time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, offset, result, way, data
+            if sequence == connection.next_sequence:
+                connection.next_sequence = (sequence + 1) % _SEQUENCES
+                connection.take(piece, way == write_direction)
+                if connection.held or connection.close_at is not None:
+                    self._take_held(connection)
+                if captured < result and connection.unsettled:
+                    self._waiting[identity] = None
+            else:
+                self._hold_back(connection, sequence, piece)
+
+    def _hold_back(self, connection: Connection, sequence: int, piece: Piece) -> None:
+        """Keep a piece that came before its turn, within bounds."""
+        if connection.ignored:
+            return
+        ahead = (sequence - connection.next_sequence) % _SEQUENCES
+        if ahead >= _SEQUENCES // 2 or sequence in connection.held:
+            self._session.count("pieces_late")
+            return
+        size = len(piece[-1])
+        room = len(connection.held) < _MAX_HELD_PIECES and connection.held_bytes + size <= _MAX_HELD_BYTES
+        if room and self._session.keep(size):
+            connection.held[sequence] = piece
+            connection.held_bytes += size
+            self._waiting[connection.facts.identity] = None
+            return
+        self._take_held(connection, give_up=True)
+        self._skip_to(connection, sequence)
+        self._take(connection, piece)
+        self._take_held(connection)
+
+    def _take(self, connection: Connection, piece: Piece) -> None:
+        connection.next_sequence = (connection.next_sequence + 1) % _SEQUENCES
+        connection.take(piece, piece[9] == self._write_direction)
+        if connection.unsettled:
+            self._waiting[connection.facts.identity] = None
+
+    def _skip_to(self, connection: Connection, sequence: int) -> None:
+        """Give up the pieces before ``sequence``. Those of before we looked were not ours to lose."""
+        missing = (sequence - connection.next_sequence) % _SEQUENCES
+        if connection.opened or connection.next_sequence:
+            self._session.count("pieces_lost", missing)
+        connection.next_sequence = sequence
+
+    def _take_held(
+        self, connection: Connection, *, give_up: bool = False, before_ns: int | None = None
+    ) -> None:
+        """Take held-back pieces whose turn has come; with ``give_up``, all that ended by ``before_ns``."""
+        held = connection.held
+        while held:
+            piece = held.pop(connection.next_sequence, None)
+            if piece is None:
+                if not give_up:
+                    break
+                base = connection.next_sequence
+                sequence = min(held, key=lambda number: (number - base) % _SEQUENCES)
+                if before_ns is not None and held[sequence][1] > before_ns:
+                    break
+                self._skip_to(connection, sequence)
+                continue
+            self._release(connection, len(piece[-1]))
+            self._take(connection, piece)
+        if connection.close_at is not None:
+            time_ns, pieces = connection.close_at
+            if connection.next_sequence >= pieces or connection.ignored:
+                self._end(connection, time_ns)
+
+    def _settle(self, connection: Connection, before_ns: int) -> None:
+        """Stop waiting for what should have come by now."""
+        self._take_held(connection, give_up=True, before_ns=before_ns)
+        if connection.facts.identity not in self._connections:
+            return
+        connection.settle(before_ns)
+        if connection.close_at is not None and connection.close_at[0] <= before_ns:
+            time_ns, pieces = connection.close_at
+            self._skip_to(connection, pieces)
+            self._end(connection, time_ns)
+        elif not (connection.held or connection.unsettled or connection.close_at):
+            self._waiting.pop(connection.facts.identity, None)
+
+    def _release(self, connection: Connection, size: int) -> None:
+        connection.held_bytes -= size
+        self._session.release(size)
+
+    def _open(self, records: Records) -> None:
+        for record in records:
+            identity = int(record["connection"])
+            connection = self._connections.get(identity)
+            if connection is None:
+                if identity in self._ended:
+                    continue
+                connection = self._appear(identity, opened=True, late=bool(record["late"]))
+            self._move(connection, int(record["head"]["tgid"]))
+            connection.last_ns = max(connection.last_ns, int(record["head"]["time_ns"]))
+            connection.learn(read_ends(record))
+
+    def _close(self, records: Records) -> None:
+        for record in records:
+            connection = self._connections.get(int(record["connection"]))
+            if connection is None:
+                continue
+            time_ns, pieces = int(record["head"]["time_ns"]), int(record["sequence"])
+            if connection.next_sequence >= pieces or connection.ignored:
+                self._end(connection, time_ns)
+            else:
+                connection.close_at = (time_ns, pieces)
+                self._waiting[connection.facts.identity] = None
+
+    def _appear(self, identity: int, *, opened: bool, late: bool) -> Connection:
+        if not opened:
+            self._session.count("connections_not_opened")
+        facts = ConnectionFacts(identity=identity, role=Role.UNKNOWN, late=late)
+        connection = Connection(facts, self._session, self._protocols, opened=opened)
+        self._connections[identity] = connection
+        if len(self._connections) > self._max_connections:
+            oldest = next(iter(self._connections.values()))
+            self._session.count("connections_evicted")
+            self._take_held(oldest, give_up=True)
+            oldest.abort(oldest.last_ns, "connection_evicted")
+            self._forget(oldest)
+        return connection
+
+    def _move(self, connection: Connection, tgid: int) -> None:
+        """Note which process the connection is used by."""
+        self._leave(connection)
+        connection.tgid = tgid
+        self._by_process.setdefault(tgid, {})[connection.facts.identity] = None
+
+    def _leave(self, connection: Connection) -> None:
+        members = self._by_process.get(connection.tgid)
+        if members is not None:
+            members.pop(connection.facts.identity, None)
+            if not members:
+                del self._by_process[connection.tgid]
+
+    def _end(self, connection: Connection, time_ns: int) -> None:
+        connection.close(time_ns)
+        self._forget(connection)
+        self._ended[connection.facts.identity] = None
+        if len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def _forget(self, connection: Connection) -> None:
+        self._release(connection, connection.held_bytes)
+        connection.held.clear()
+        self._connections.pop(connection.facts.identity, None)
+        self._waiting.pop(connection.facts.identity, None)
+        self._leave(connection)

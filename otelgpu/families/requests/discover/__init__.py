@@ -1,0 +1,46 @@
+"""The live side of family ``http``: connections that are open already, and protocol plug-ins."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otelgpu.families.requests.plugins import are_installed
+from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.model.profiling import CALL_KINDS
+from otelgpu.model.settings import Settings
+from otelgpu.processes.coverage import Examination
+from otelgpu.processes.discovery import Choice, Discovery, Profiles
+from otelgpu.processes.probes import ProbePlacer
+
+PLUGIN_BYTES: Final = 16 << 20
+"""Where a protocol plug-in is installed: bytes of a connection that speaks none of the built-in protocols which are
+shown to it. More would let a bulk transfer that is nobody's crowd out what is followed."""
+
+
+def _choose(settings: Settings) -> Choice:
+    """Connections of unknown protocols are shown to plug-ins, where there are any that can be loaded."""
+    if not are_installed():
+        return Choice()
+    from otelgpu.families.requests.protocols import installed  # and with it every protocol there is
+
+    return Choice(constants={"http_unknown_bytes": PLUGIN_BYTES} if installed().specs else {})
+
+
+def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
+    from otelgpu.families.requests.discover.connections import OpenConnections
+
+    return (OpenConnections(loaded),)
+
+
+def _examine() -> Examination:
+    from otelgpu.families.requests.discover.coverage import EXAMINATION
+
+    return EXAMINATION
+
+
+DISCOVERY: Final = Discovery(
+    choose=_choose,
+    watch={"http": _watch},
+    profiles=Profiles(kinds=CALL_KINDS),  # whose requests calls serve
+    examine=_examine,
+)

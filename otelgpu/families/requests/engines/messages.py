@@ -1,0 +1,52 @@
+"""Messages of ZeroMQ → what serving engines said: vLLM's and SGLang's. The rest is passed over.
+
+In: the bodies of a message's first frames. Out: :class:`~otelgpu.model.engine_messages.EngineMessage`. Whose message
+it is is shown by its form: vLLM's requests follow a frame that holds their type, SGLang's arrays begin with the
+name of a class, vLLM's outputs with the number of an engine. (The identity that vLLM puts before a request is the
+ROUTER socket's: it addresses a peer and does not go over the wire.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from otelgpu.families.requests.engines import msgpack
+from otelgpu.families.requests.engines import vllm as engine_vllm
+from otelgpu.families.requests.engines.envelope import Envelope
+from otelgpu.families.requests.engines.sglang import SglangReader
+from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.zmtp.frames import Body
+from otelgpu.model.engine_messages import EngineMessage
+
+__all__ = ["EngineReader", "Envelope"]
+
+_PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
+
+
+class EngineReader:
+    """Reads the messages of one connection."""
+
+    __slots__ = ("_session", "_sglang")
+
+    def __init__(self, session: Session, *, late: bool) -> None:
+        self._session = session
+        self._sglang = SglangReader(session, late=late)
+
+    def read(self, bodies: Sequence[Body], envelope: Envelope) -> list[EngineMessage]:
+        """Return what a message reports. Never raises, whatever is in it."""
+        first = bodies[0]
+        if first.size == 1:
+            wanted = first.head == engine_vllm.ADD and len(bodies) > 1
+            request = engine_vllm.read_request(bodies[1], envelope, self._session) if wanted else None
+            return [] if request is None else [request]
+        if first.head.startswith(_PICKLES):
+            self._session.count("engine_messages_pickled")
+            return []
+        outer = msgpack.array_at(first.head, 0)
+        if outer is None:
+            return []
+        tag = msgpack.string_at(first.head, outer[1])
+        if tag is not None:
+            return self._sglang.read(tag[0], first, envelope)
+        output = engine_vllm.read_output(first, envelope, self._session)
+        return [] if output is None else [output]

@@ -1,0 +1,255 @@
+"""A parser that somebody else wrote, behind a fence: whatever it does, the connections of others go on.
+
+In: the :class:`~otelgpu.families.requests.protocol.ProtocolSpec` of a plug-in. Out: one that behaves. What its
+recogniser or parser raises is caught and counted by its name, and the connection is ignored from then on; what
+it gives out is taken only where every field has the type and range that it promises. What no fence holds is a
+plug-in that never returns.
+
+Invariant: memory that a plug-in asked the budget for is given back when its connection ends.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from functools import cache
+from typing import Any, Final
+
+from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
+from otelgpu.families.requests.session import Session
+from otelgpu.model.exchange import Claim, Exchange, Named, Opened
+
+MAX_KEPT_BYTES: Final = 1 << 20
+MAX_OPEN_KEYS: Final = 4096
+MAX_COUNTERS: Final = 32
+MAX_COUNTER_NAME: Final = 96
+MAX_TEXT: Final = 4096
+MAX_ITEMS: Final = 128
+_MAX_RECOGNISER_FAULTS: Final = 16
+_BELOW: Final = 1 << 63
+#: What a plug-in may raise. KeyboardInterrupt is the user's.
+_FAULTS: Final = (Exception, SystemExit, GeneratorExit)
+
+
+def guarded(spec: ProtocolSpec) -> ProtocolSpec:
+    """Return the same protocol, harmless."""
+    faults = 0
+
+    def recognise(data: bytes, from_client: bool, late: bool) -> Recognition:
+        nonlocal faults
+        if faults >= _MAX_RECOGNISER_FAULTS:
+            return Recognition.NO
+        try:
+            answer = spec.recognise(data, from_client, late)
+        except _FAULTS:
+            faults += 1
+            return Recognition.NO
+        return answer if isinstance(answer, Recognition) else Recognition.NO
+
+    return ProtocolSpec(
+        name=spec.name,
+        recognise=recognise,
+        open=lambda facts, session: GuardedParser(spec, facts, session),
+    )
+
+
+class PluginSession(Session):
+    """The session as a plug-in sees it: its results wait here until they were looked at."""
+
+    __slots__ = ("_held", "_kept", "_names", "_owner", "keys")
+
+    def __init__(self, owner: Session, name: str) -> None:
+        super().__init__(0, capture_content=owner.capture_content)
+        self._owner = owner
+        self._names = f"plugin_{name}_"
+        self._kept = 0
+        self._held: dict[int, Claim] = {}  # by exchange: who holds it
+        self.keys: set[int] = set()  # given out, and not finished
+
+    def count(self, name: str, times: int = 1) -> None:
+        """Add to a counter of the plug-in's own: up to 32 names."""
+        counters, own = self._owner.counters, f"{self._names}{name}"[:MAX_COUNTER_NAME]
+        if own in counters or sum(known.startswith(self._names) for known in counters) < MAX_COUNTERS:
+            counters[own] = counters.get(own, 0) + max(int(times), 0)
+
+    def new_key(self) -> int:
+        """Return the next ``Exchange.key``."""
+        if len(self.keys) >= MAX_OPEN_KEYS:
+            raise OverflowError("too many exchanges are open on one connection")
+        key = self._owner.new_key()
+        self.keys.add(key)
+        return key
+
+    def keep(self, size: int) -> bool:
+        """Reserve ``size`` bytes of the budget, up to a bound for each connection."""
+        if size < 0 or self._kept + size > MAX_KEPT_BYTES or not self._owner.keep(size):
+            return False
+        self._kept += size
+        return True
+
+    def release(self, size: int) -> None:
+        """Give back bytes reserved by :meth:`keep`."""
+        size = max(0, min(size, self._kept))
+        self._kept -= size
+        self._owner.release(size)
+
+    def end(self, time_ns: int) -> None:
+        """Give back what was not given back, memory and exchanges alike."""
+        self.release(self._kept)
+        for claim in self._held.values():
+            self._owner.claims.append(replace(claim, time_ns=max(time_ns, claim.time_ns), held=False))
+        self._held.clear()
+
+    def hand_over(self, connection: int) -> bool:
+        """Pass on what was given out since the last time; False when some of it is not what it should be."""
+        if not (self.exchanges or self.claims or self.opened or self.named):
+            return True
+        owner, keys = self._owner, self.keys
+        sound = True
+        for claim in self.claims:
+            if type(claim) is Claim and fits(claim) and claim.exchange in keys:
+                owner.claims.append(claim)
+                if claim.held:
+                    self._held[claim.exchange] = claim
+                else:
+                    self._held.pop(claim.exchange, None)
+            else:
+                sound = False
+        for opened in self.opened:
+            if type(opened) is Opened and fits(opened) and opened.key in keys:
+                owner.opened.append(opened)
+            else:
+                sound = False
+        for named in self.named:
+            if type(named) is Named and fits(named) and named.key in keys:
+                owner.named.append(named)
+            else:
+                sound = False
+        for exchange in self.exchanges:
+            known = type(exchange) is Exchange and fits(exchange) and exchange.key in keys
+            if known and exchange.connection == connection:
+                keys.discard(exchange.key)
+                owner.exchanges.append(exchange)
+            else:
+                sound = False
+        self.claims, self.opened, self.named, self.exchanges = [], [], [], []
+        return sound
+
+
+class GuardedParser:
+    """The :class:`~otelgpu.families.requests.protocol.Parser` of a plug-in's connection."""
+
+    __slots__ = ("_facts", "_now_ns", "_parser", "_session", "_spec", "ignored", "session", "successor")
+
+    def __init__(self, spec: ProtocolSpec, facts: ConnectionFacts, session: Session) -> None:
+        self._spec = spec
+        self._facts = facts
+        self.session = session
+        self.ignored = False
+        self.successor: Parser | None = None  # a plug-in's own successor stays inside
+        self._session = PluginSession(session, spec.name)
+        self._parser: Parser | None = None
+        self._now_ns = 0
+        self._guard(self._open)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that an idle connection would not have."""
+        try:
+            return self._parser is not None and bool(self._parser.busy)
+        except _FAULTS:
+            return False
+
+    def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
+        """Pass on the next bytes of a direction."""
+        self._now_ns = call.end_ns
+        self._guard(lambda parser: parser.feed(call, data, offset, from_client=from_client))
+
+    def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
+        """Pass on that bytes were not captured."""
+        self._now_ns = call.end_ns
+        self._guard(lambda parser: parser.gap(call, size, offset, from_client=from_client))
+
+    def end(self, call: Call, *, from_client: bool) -> None:
+        """Pass on that a direction ended."""
+        self._now_ns = call.end_ns
+        self._guard(lambda parser: parser.end(call, from_client=from_client))
+
+    def close(self, time_ns: int) -> None:
+        """Pass on that the process closed it."""
+        self._now_ns = time_ns
+        self._guard(lambda parser: parser.close(time_ns))
+        self._leave()
+
+    def abort(self, time_ns: int, error: str) -> None:
+        """Pass on that it carries nothing more."""
+        self._now_ns = time_ns
+        self._guard(lambda parser: parser.abort(time_ns, error))
+        self._leave()
+
+    def _open(self, _: Parser) -> None:
+        self._parser = self._spec.open(self._facts, self._session)
+
+    def _guard(self, work: Callable[[Parser], None]) -> None:
+        if self.ignored:
+            return
+        try:
+            work(self._parser)  # type: ignore[arg-type]  # _open is the only one that comes without
+            parser = self._parser
+            while parser is not None and not parser.ignored and parser.successor is not None:
+                parser = self._parser = parser.successor
+            ignored = parser is None or bool(parser.ignored)
+            sound = self._session.hand_over(self._facts.identity)
+        except _FAULTS:
+            ignored = sound = False
+        if not sound:
+            self._fault()
+        elif ignored:
+            self._leave()
+
+    def _fault(self) -> None:
+        counters, name = self.session.counters, f"plugin_{self._spec.name}_faults"
+        counters[name] = counters.get(name, 0) + 1
+        self._leave()
+
+    def _leave(self) -> None:
+        self.ignored = True
+        self._parser = None
+        self._session.end(self._now_ns)
+
+
+def fits(value: Any) -> bool:
+    """Whether every field of a dataclass has the type that it promises; numbers and texts within bounds."""
+    return all(_fits(getattr(value, name), hint) for name, hint in _hints(value.__class__))
+
+
+@cache
+def _hints(cls: Any) -> tuple[tuple[str, Any], ...]:
+    hints = typing.get_type_hints(cls)
+    return tuple((field.name, hints[field.name]) for field in fields(cls))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, part) for part in typing.get_args(hint))
+    if origin is tuple:
+        parts = typing.get_args(hint)
+        if type(value) is not tuple or len(value) > MAX_ITEMS:
+            return False
+        if parts[-1] is Ellipsis:
+            return all(_fits(item, parts[0]) for item in value)
+        return len(value) == len(parts) and all(map(_fits, value, parts))
+    expected = origin or hint
+    if isinstance(expected, type) and issubclass(expected, Enum):
+        return isinstance(value, expected)
+    if type(value) is not expected:
+        return False
+    if isinstance(value, int) and not isinstance(value, bool):
+        return 0 <= value < _BELOW
+    if isinstance(value, (str, bytes)):
+        return len(value) <= MAX_TEXT
+    return fits(value) if is_dataclass(value) else True

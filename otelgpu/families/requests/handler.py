@@ -1,0 +1,45 @@
+"""Connections in a session: their records become facts of requests. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from otelgpu.engine.facts import Conversed, TickBegins
+from otelgpu.engine.services import Services
+from otelgpu.families.requests.decode import HttpState
+from otelgpu.model.inputs import Batch, ProcessGone
+
+
+class HttpHandler:
+    """All connections of a session."""
+
+    def __init__(self, services: Services) -> None:
+        self._emit, self._wake, self._clock = services.emit, services.wake, services.session.clock
+        self._state = HttpState(
+            write_direction=services.btf.enumerators("http_direction")["HTTP_DIRECTION_WRITE"],
+            capture_content=services.session.settings.capture_content,
+        )
+        services.offers.tracked["connection"] = lambda: self._state.connection_count
+        services.listen(ProcessGone, self._end)
+        services.listen(TickBegins, self._expire)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Losses and oddities by name, since the start."""
+        return self._state.counters
+
+    def take(self, batch: Batch) -> None:
+        """What crossed connections."""
+        self._pass_on(self._state.feed(batch))
+
+    def _end(self, gone: ProcessGone) -> None:
+        self._pass_on(self._state.process_gone(gone.tgid, gone.time_ns))
+
+    def _expire(self, _: TickBegins) -> None:
+        self._pass_on(self._state.expire(self._clock.now_ns))
+        if self._state.connection_count:
+            self._wake(self._state.expires_ns)
+
+    def _pass_on(self, found: Conversed) -> None:
+        if found.claims or found.exchanges or found.opened or found.named or found.messages:
+            self._emit(found)

@@ -1,0 +1,427 @@
+r"""Finds HTTP/1 messages in the bytes of one direction of a connection, with holes in them.
+
+In: bytes in stream order, and the lengths of the holes between them. Out: calls on a :class:`MessageSink`.
+It must not know about exchanges, threads or times.
+
+llhttp (httptools) parses every head. Bodies are framed here (RFC 9112, sections 6 and 7): the kernel
+captures only the ends of a large body, llhttp cannot be moved forward over bytes that it is not given, and
+it reports no position; a body with holes costs the same as one without. A test compares both on whole bodies.
+
+Invariant: ``offset`` is the stream offset of the next byte, and what the sink is reported depends only on the
+bytes and the holes, never on how they were cut into calls (apart from how body bytes are grouped).
+
+Example: ``b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nab"`` then a hole of 5, then ``b"yzGET"`` gives
+started, head, body(ab), body_gap(5), body(yz), ended(47), started.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Container
+from typing import Protocol
+
+import httptools
+
+MAX_HEAD_BYTES = 65536
+_MAX_LINE_BYTES = 4096
+_MAX_VALUE_BYTES = 1024
+_MAX_VALUES = 32
+
+#: Names of the headers that this family reads, whoever sends them.
+HEADERS = frozenset(
+    (
+        b"connection",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"sec-websocket-extensions",
+        b"traceparent",
+        b"tracestate",
+        b"transfer-encoding",
+        b"upgrade",
+        b"user-agent",
+    )
+)
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
+REQUEST_START = re.compile(
+    rb"(?:GET|HEAD|POST|PUT|DELETE|CONNECT|OPTIONS|TRACE|PATCH|QUERY|PROPFIND|REPORT) [/*A-Za-z0-9\[]"
+)
+RESPONSE_START = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?:[ \r]|$)")
+_VERSIONS = ("1.0", "1.1")
+
+
+class InvalidHttp(Exception):
+    """The bytes are not HTTP/1. Never leaves this family."""
+
+
+class State(enum.IntEnum):
+    """Where in a message a direction is."""
+
+    IDLE = 0
+    HEAD = 1
+    LENGTH = 2
+    CHUNK_SIZE = 3
+    CHUNK_DATA = 4
+    CHUNK_END = 5
+    TRAILER = 6
+    UNTIL_CLOSE = 7
+    LOST = 8  # framing unknown; only a start of a message can be recognised
+    STOPPED = 9  # nothing more is read
+
+
+class Head:
+    """The head of one message: what llhttp reports, bounded. The callbacks are httptools' protocol."""
+
+    __slots__ = ("_wanted", "complete", "method", "status", "target", "values", "version")
+
+    def __init__(self, wanted: Container[bytes] = HEADERS) -> None:
+        self._wanted = wanted
+        self.complete = False
+        self.method = ""
+        self.status = 0
+        self.target = b""
+        self.version = ""
+        self.values: dict[bytes, list[bytes]] = {}
+
+    def on_url(self, part: bytes) -> None:
+        """Collect the request target, which may come in several parts."""
+        self.target += part
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        """Keep the few headers that are used; all others, secrets among them, are dropped here."""
+        key = name.lower()
+        if key in self._wanted:
+            values = self.values.setdefault(key, [])
+            if len(values) < _MAX_VALUES:
+                values.append((value or b"")[:_MAX_VALUE_BYTES].strip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        """Note that the blank line was seen."""
+        self.complete = True
+
+    def last(self, name: bytes) -> bytes:
+        """Return the last value of a header, or nothing."""
+        values = self.values.get(name)
+        return values[-1] if values else b""
+
+    def all(self, name: bytes) -> list[bytes]:
+        """Return all values of a header."""
+        return self.values.get(name, [])
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the sender lets the connection go on after this message (RFC 9112, section 9.3)."""
+        tokens = b",".join(self.all(b"connection")).lower().replace(b" ", b"").split(b",")
+        return b"close" not in tokens and (self.version == "1.1" or b"keep-alive" in tokens)
+
+
+Framing = tuple[State, int]  # the state after the head (IDLE: no body), and the body's length where known
+NO_BODY: Framing = (State.IDLE, 0)
+
+
+def request_framing(head: Head) -> Framing:
+    """Return how the body of a request is delimited (RFC 9112, section 6.3)."""
+    if head.all(b"transfer-encoding"):
+        return State.CHUNK_SIZE, 0
+    return _length_framing(head, NO_BODY)
+
+
+def response_framing(head: Head, method: str) -> Framing:
+    """Return how the body of a response to ``method`` is delimited (RFC 9112, section 6.3)."""
+    status = head.status
+    if status < 200 or status in (204, 304) or method == "HEAD" or (method == "CONNECT" and status < 300):
+        return NO_BODY
+    encodings = head.all(b"transfer-encoding")
+    if encodings:
+        chunked = encodings[-1].lower().rpartition(b",")[2].strip(b" \t") == b"chunked"
+        return (State.CHUNK_SIZE if chunked else State.UNTIL_CLOSE), 0
+    return _length_framing(head, (State.UNTIL_CLOSE, 0))
+
+
+def _length_framing(head: Head, without: Framing) -> Framing:
+    if not head.all(b"content-length"):
+        return without
+    text = head.last(b"content-length")
+    if not text.isdigit() or len(text) > 19:
+        raise InvalidHttp("content-length")
+    length = int(text)
+    return (State.LENGTH, length) if length else NO_BODY
+
+
+class MessageSink(Protocol):
+    """Who is reported about the messages of one direction."""
+
+    def started(self) -> None:
+        """Take note that the first byte of a message was read."""
+
+    def head(self, head: Head) -> Framing:
+        """Take a complete head and say how the message goes on."""
+
+    def body(self, data: bytes) -> None:
+        """Take body bytes, chunk framing removed; only while ``wants_body`` is set."""
+
+    def body_gap(self, size: int) -> None:
+        """Take note that ``size`` body bytes were not captured."""
+
+    def ended(self, size: int) -> None:
+        """Take note that the message is complete; ``size`` bytes on the socket, head included."""
+
+
+class MessageReader:
+    """The state of one direction. ``feed`` and ``gap`` must be called in stream order.
+
+    ``wanted``: names of the headers that its heads keep.
+    """
+
+    __slots__ = (
+        "_carry",
+        "_head",
+        "_left",
+        "_parser",
+        "_request",
+        "_sink",
+        "_tail",
+        "_wanted",
+        "message_start",
+        "offset",
+        "state",
+        "wants_body",
+    )
+
+    def __init__(self, *, request: bool, sink: MessageSink, wanted: Container[bytes] = HEADERS) -> None:
+        self._wanted = wanted
+        self.state = State.IDLE
+        self.offset = 0
+        self.message_start = 0
+        self.wants_body = False
+        self._request = request
+        self._sink = sink
+        self._parser: httptools.HttpRequestParser | httptools.HttpResponseParser | None = None
+        self._head: Head | None = None
+        self._tail = b""  # the last three bytes of an unfinished head
+        self._carry = b""  # an unfinished line of chunk framing
+        self._left = 0  # body or chunk bytes to come; in a trailer, its bytes so far
+
+    @property
+    def in_message(self) -> bool:
+        """Whether a message has started and its end is to come."""
+        return State.IDLE < self.state < State.LOST
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes since the first one of the last message that started."""
+        return self.offset - self.message_start
+
+    @property
+    def partial_head(self) -> Head | None:
+        """The head under way, with the method and version as far as they are known; None in a body."""
+        head, parser = self._head, self._parser
+        if head is not None and parser is not None:
+            head.version = parser.get_http_version()
+            if isinstance(parser, httptools.HttpRequestParser):
+                head.method = parser.get_method().decode("ascii")
+        return head
+
+    def starts_message(self, data: bytes) -> bool:
+        """Whether ``data`` looks like the first bytes of a message; used when framing is unknown."""
+        pattern = REQUEST_START if self._request else RESPONSE_START
+        return pattern.match(data) is not None
+
+    def restart(self) -> None:
+        """Expect a message next."""
+        self._forget(State.IDLE)
+
+    def lose(self) -> None:
+        """Framing is unknown from here on."""
+        self._forget(State.LOST)
+
+    def stop(self) -> None:
+        """Read nothing from here on."""
+        self._forget(State.STOPPED)
+
+    def _forget(self, state: State) -> None:
+        self.state = state
+        self._parser = self._head = None
+        self._tail = self._carry = b""
+        self._left = 0
+
+    def feed(self, data: bytes) -> None:
+        """Read the next bytes. Raises InvalidHttp when they are not HTTP/1."""
+        base = self.offset
+        self.offset = base + len(data)
+        if self._carry:
+            base -= len(self._carry)
+            data = self._carry + data
+            self._carry = b""
+        position, end = 0, len(data)
+        while position < end:
+            position = _STEPS[self.state](self, data, position, base)
+
+    def gap(self, size: int) -> bool:
+        """Pass over ``size`` bytes that were not captured; False when they cost the framing."""
+        state, left = self.state, self._left
+        if state >= State.LOST:
+            self.offset += size
+            return True
+        if state is State.UNTIL_CLOSE:
+            self.offset += size
+            self._sink.body_gap(size)
+            return True
+        if state is State.CHUNK_DATA and size <= left:
+            self.offset += size
+            self._left = left - size
+            self._sink.body_gap(size)
+            if size == left:
+                self.state = State.CHUNK_END
+            return True
+        if state is State.LENGTH:
+            within = min(size, left)
+            self.offset += within
+            self._left = left - within
+            self._sink.body_gap(within)
+            if within == left:
+                self._end(self.offset)
+            size -= within
+        self.offset += size
+        if self.state is State.STOPPED or not size:
+            return True
+        self.lose()
+        return False
+
+    def _idle(self, data: bytes, position: int, base: int) -> int:
+        end = len(data)
+        if data[position] in b"\r\n":  # RFC 9112, section 2.2: empty lines before a message are ignored
+            position = end - len(data[position:].lstrip(b"\r\n"))
+            if position == end:
+                return end
+        self.message_start = base + position
+        self._head = head = Head(self._wanted)
+        parser = httptools.HttpRequestParser(head) if self._request else httptools.HttpResponseParser(head)
+        # What the server accepted is a fact: be as lenient as servers are.
+        parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_chunked_length=True, lenient_transfer_encoding=True
+        )
+        self._parser = parser
+        self.state = State.HEAD
+        self._sink.started()
+        return position
+
+    def _read_head(self, data: bytes, position: int, base: int) -> int:
+        head, parser, tail = self._head, self._parser, self._tail
+        assert head is not None and parser is not None
+        found = (tail + data[position:]).find(b"\r\n\r\n")
+        stop = len(data) if found < 0 else position + found + 4 - len(tail)
+        if base + stop - self.message_start > MAX_HEAD_BYTES:
+            raise InvalidHttp("head too large")
+        segment = data[position:stop]
+        self._tail = (tail + segment)[-3:]
+        try:
+            parser.feed_data(segment)
+        except httptools.HttpParserUpgrade:
+            pass  # whether the connection is upgraded is for the response to say
+        except httptools.HttpParserError as error:
+            if not head.complete:  # else it stops behind a 101 that names no Upgrade
+                raise InvalidHttp(str(error)) from None
+        if head.complete != (found >= 0):
+            raise InvalidHttp("head without a blank line")
+        if head.complete:
+            self._head_complete(head, parser, base + stop)
+        return stop
+
+    def _head_complete(
+        self, head: Head, parser: httptools.HttpRequestParser | httptools.HttpResponseParser, offset: int
+    ) -> None:
+        head.version = parser.get_http_version()
+        if isinstance(parser, httptools.HttpRequestParser):
+            head.method = parser.get_method().decode("ascii")
+        else:
+            head.status = parser.get_status_code()
+        if head.version not in _VERSIONS or (not self._request and head.status < 100):
+            raise InvalidHttp("version or status")
+        self.wants_body = False
+        state, left = self._sink.head(head)
+        self._forget(state)
+        self._left = left
+        if state is State.IDLE:
+            self._end(offset)
+
+    def _end(self, offset: int) -> None:
+        self._forget(State.IDLE)
+        self._sink.ended(offset - self.message_start)
+
+    def _read_body(self, data: bytes, position: int, base: int) -> int:
+        stop = min(len(data), position + self._left)
+        if self.wants_body:
+            self._sink.body(data[position:stop])
+        self._left -= stop - position
+        if not self._left:
+            if self.state is State.CHUNK_DATA:
+                self.state = State.CHUNK_END
+            else:
+                self._end(base + stop)
+        return stop
+
+    def _read_chunk_size(self, data: bytes, position: int, base: int) -> int:
+        match = _CHUNK_SIZE.match(data, position)
+        if match is None:
+            return self._unfinished_line(data, position)
+        size = int(match[1], 16)
+        start = match.end()
+        if size and data.startswith(b"\r\n", start + size):  # all of it is here: the usual case of a stream
+            if self.wants_body:
+                self._sink.body(data[start : start + size])
+            return start + size + 2
+        self._left = size
+        self.state = State.CHUNK_DATA if size else State.TRAILER
+        return start
+
+    def _read_chunk_end(self, data: bytes, position: int, base: int) -> int:
+        self.state = State.CHUNK_SIZE
+        if data.startswith(b"\r\n", position):
+            return position + 2
+        if data[position:] != b"\r":
+            raise InvalidHttp("chunk")
+        self.state = State.CHUNK_END
+        return self._unfinished_line(data, position)
+
+    def _read_trailer(self, data: bytes, position: int, base: int) -> int:
+        newline = data.find(b"\n", position)
+        if newline < 0:
+            return self._unfinished_line(data, position)
+        stop = newline + 1
+        self._left += stop - position
+        if self._left > MAX_HEAD_BYTES:
+            raise InvalidHttp("trailer too large")
+        if data[position:stop] in (b"\r\n", b"\n"):
+            self._end(base + stop)
+        return stop
+
+    def _unfinished_line(self, data: bytes, position: int) -> int:
+        end = len(data)
+        if end - position > _MAX_LINE_BYTES or data.find(b"\n", position) >= 0:
+            raise InvalidHttp("chunk")
+        self._carry = data[position:]
+        return end
+
+    def _read_until_close(self, data: bytes, position: int, base: int) -> int:
+        if self.wants_body:
+            self._sink.body(data[position:])
+        return len(data)
+
+    def _skip(self, data: bytes, position: int, base: int) -> int:
+        return len(data)
+
+
+_STEPS: dict[State, Callable[[MessageReader, bytes, int, int], int]] = {
+    State.IDLE: MessageReader._idle,
+    State.HEAD: MessageReader._read_head,
+    State.LENGTH: MessageReader._read_body,
+    State.CHUNK_SIZE: MessageReader._read_chunk_size,
+    State.CHUNK_DATA: MessageReader._read_body,
+    State.CHUNK_END: MessageReader._read_chunk_end,
+    State.TRAILER: MessageReader._read_trailer,
+    State.UNTIL_CLOSE: MessageReader._read_until_close,
+    State.LOST: MessageReader._skip,
+    State.STOPPED: MessageReader._skip,
+}

@@ -1,0 +1,415 @@
+"""HTTP/1 at either end of a connection: its bytes become claims and exchanges.
+
+In: the bytes of both directions, in order, with their holes. Out: claims and finished exchanges, appended to
+the session. It must not raise on any bytes. Format: RFC 9112.
+
+Invariant: a response belongs to the first request that is not answered (see ``exchange_queue``), and what is
+given out depends on the bytes alone, times aside, not on how system calls and records cut them.
+
+Example, two pipelined requests read by thread 7 at 100 and answered by thread 8, each response one write::
+
+    read  [50,100]  "GET /a …GET /b …"   claim(100, 7, a, held)
+    write [150,160] "HTTP/1.1 200 …"     claim(160, 7, a, let go), exchange a, claim(160, 7, b, held)
+    write [170,190] "HTTP/1.1 200 …"     claim(190, 7, b, let go), exchange b
+
+At a client's end the same bytes are written and read, nothing is claimed, and the times are those of its calls:
+a request starts as its first write begins, a response as the read of its first byte returns.
+
+Holes: in a body of known length they only count; in a head or in chunk framing they cost the framing: the
+exchange gets the error ``capture_gap``, and its direction goes on at the next call whose bytes look like the
+start of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from otelgpu.families.requests.http1.exchange_queue import ExchangeQueue
+from otelgpu.families.requests.http1.framing import REQUEST_START, RESPONSE_START, InvalidHttp, State
+from otelgpu.families.requests.http1.sides import Requests, Responses
+from otelgpu.families.requests.http2 import parser as http2
+from otelgpu.families.requests.open_exchange import SWITCHING_PROTOCOLS, OpenExchange
+from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
+from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.websocket import parser as websocket
+from otelgpu.model.exchange import Named, Opened, Role, StartSource
+
+#: No client has more requests on the way on one connection.
+MAX_OPEN = 1024
+_HTTP1_VERSIONS = ("1.0", "1.1")
+_RESPONSE_STARTS = (b"HTTP/1.0 ", b"HTTP/1.1 ")
+#: The methods that llhttp parses (https://github.com/nodejs/llhttp, src/llhttp/constants.ts: METHODS_HTTP).
+_METHODS = (
+    *("DELETE", "GET", "HEAD", "POST", "PUT", "CONNECT", "OPTIONS", "TRACE", "COPY", "LOCK", "MKCOL", "MOVE"),
+    *("PROPFIND", "PROPPATCH", "SEARCH", "UNLOCK", "BIND", "REBIND", "UNBIND", "ACL", "REPORT", "MKACTIVITY"),
+    *("CHECKOUT", "MERGE", "M-SEARCH", "NOTIFY", "SUBSCRIBE", "UNSUBSCRIBE", "PATCH", "PURGE", "MKCALENDAR"),
+    *("LINK", "UNLINK", "SOURCE", "QUERY"),
+)
+_REQUEST_STARTS = tuple(f"{method} ".encode() for method in _METHODS)
+#: Who reads on after a response 101, by what the request's ``Upgrade`` asked for.
+_UPGRADES: Final[dict[str, Callable[[ConnectionFacts, Session, OpenExchange], Parser]]] = {
+    "h2c": http2.upgraded,
+    "websocket": websocket.upgraded,
+}
+_NO_CALL = Call(0, 0, 0, 0, 0, 0, None)
+
+
+class Http1:
+    """The :class:`~otelgpu.families.requests.protocol.Parser` of one HTTP/1 connection."""
+
+    __slots__ = (
+        "_garbage",
+        "_last_response_ns",
+        "_reads_ended",
+        "_requests",
+        "_responses",
+        "_searching",
+        "at_server",
+        "call",
+        "exchanges",
+        "facts",
+        "ignored",
+        "last_request",
+        "requests_missed",
+        "response_ns",
+        "session",
+        "successor",
+    )
+
+    def __init__(self, facts: ConnectionFacts, session: Session) -> None:
+        self.facts = facts
+        self.session = session
+        self.at_server = facts.role is Role.SERVER
+        self.ignored = False
+        self.successor: Parser | None = None
+        self.call = _NO_CALL  # the one under way
+        self.exchanges = ExchangeQueue(facts, session)
+        self.response_ns = 0  # when it moves bytes of a response: the write began, or the read returned
+        self._last_response_ns = 0  # when the last one of those that did returned
+        self.last_request = False  # the client said that it sends no other
+        self._reads_ended = False
+        self.requests_missed = False
+        self._garbage = False
+        self._searching = facts.late  # for the first request
+        self._requests = Requests(self)
+        self._responses = Responses(self)
+        if facts.late:
+            self._requests.reader.lose()
+            self._responses.reader.lose()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an exchange is open."""
+        return bool(self.exchanges)
+
+    def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
+        """Take the next bytes of a direction."""
+        self.call = call
+        side: Requests | Responses
+        if from_client:
+            side = requests = self._requests
+            fresh = call is not requests.call
+            if fresh:
+                requests.call = call
+                requests.call_offset = offset
+            self._reads_ended = False
+            if requests.current is not None:
+                self.exchanges.read_on(requests.current, call)
+        else:
+            side = self._responses
+            fresh = call is not side.call
+            side.call = call
+            self.response_ns = call.begin_ns if self.at_server else call.end_ns
+            if fresh and side.reader.state is State.LENGTH:
+                self._end_unseen_body(data)
+        reader = side.reader
+        if reader.state is State.LOST and not self._resume(side, data, offset, fresh):
+            return
+        try:
+            reader.feed(data)
+        except InvalidHttp:
+            self._invalid(side)
+        if not from_client:
+            self._last_response_ns = call.end_ns
+            if self.successor is not None:
+                self._hand_over(data, offset)
+                return
+        if self.exchanges.waits_for_holder:
+            self.exchanges.hold_next(0 if from_client else call.end_ns)
+
+    def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
+        """Pass over bytes that were not captured."""
+        side: Requests | Responses = self._requests if from_client else self._responses
+        if self._searching:
+            self.session.count("late_bytes_skipped", size)
+            return
+        self.call = call
+        side.gap_call = call
+        if not side.reader.gap(size):
+            side.lost()
+        if not from_client:
+            self._last_response_ns = call.end_ns
+        if self.exchanges.waits_for_holder:
+            self.exchanges.hold_next(call.end_ns)
+
+    def end(self, call: Call, *, from_client: bool) -> None:
+        """One side sends nothing more."""
+        self.call = call
+        if from_client:
+            self._reads_ended = True
+            current = self._requests.current
+            if current is not None:
+                self.finish_if_over(current)
+        else:
+            self._end_body_until_close(call.end_ns, call.end_ns)
+            self._finish_all(call.end_ns, "connection_closed")
+
+    def close(self, time_ns: int) -> None:
+        """The process closed it: at a server, what only the close delimits is complete; the rest is not."""
+        if self.at_server:
+            self._end_body_until_close(self._last_response_ns, time_ns)
+        self.abort(time_ns, "connection_closed")
+
+    def abort(self, time_ns: int, error: str) -> None:
+        """It carries nothing more: give out what is open, with that error unless it was answered."""
+        self._finish_all(time_ns, error)
+        self._ignore()
+
+    def _ignore(self) -> None:
+        """Take nothing more from this connection; exchanges must have been finished."""
+        self.ignored = True
+        self._stop()
+
+    def _stop(self) -> None:
+        self._requests.reader.stop()
+        self._responses.reader.stop()
+        self._requests.current = self._responses.current = None
+
+    # Exchanges
+
+    def open_exchange(self) -> OpenExchange:
+        """Open an exchange: the first byte of a request was moved."""
+        if self.exchanges:
+            self._finish_passed_over()
+        call = self.call
+        if len(self.exchanges) >= MAX_OPEN:  # answered by a way that is not observed
+            self.session.count("responses_not_seen", len(self.exchanges))
+            self._finish_all(call.end_ns, "response_not_seen")
+            self._responses.reader.lose()
+        start_ns, source = self._start()
+        exchange = self.exchanges.open(call, start_ns=start_ns, start_source=source)
+        if self.requests_missed:  # a response to a request that was not seen would be taken for ours
+            self.requests_missed = False
+            if self.exchanges.unanswered(other_than=exchange) is not None:
+                exchange.error = "capture_gap"
+        return exchange
+
+    def _start(self) -> tuple[int, StartSource]:
+        """When the request under way began, and how that is known."""
+        call, side = self.call, self._requests
+        if not self.at_server:
+            return call.begin_ns, StartSource.WRITE
+        first = side.reader.message_start == side.call_offset and side.gap_call is not call
+        if first and 0 < call.arrival_ns <= call.end_ns:
+            return call.arrival_ns, StartSource.ARRIVAL
+        return call.end_ns, StartSource.READ
+
+    def head_seen(self, exchange: OpenExchange) -> None:
+        """Take note that a request's head is complete."""
+        exchange.wire_id = self.facts.wire_id(self._requests.reader.message_start)
+        if not self.at_server:
+            exchange.published = self.call.published
+        self.session.opened.append(
+            Opened(
+                key=exchange.key,
+                tgid=exchange.tgid,
+                tid=exchange.tid,
+                start_ns=exchange.start_ns,
+                role=self.facts.role,
+                parent=exchange.parent,
+                wire_id=exchange.wire_id,
+            )
+        )
+
+    def named(self, exchange: OpenExchange, request_id: str) -> None:
+        """Take note of the id by which a response calls its request."""
+        exchange.named = True
+        self.session.named.append(
+            Named(key=exchange.key, tgid=exchange.tgid, request_id=request_id, time_ns=self.call.end_ns)
+        )
+
+    def answered(self, exchange: OpenExchange) -> None:
+        """Take note that the response is complete with the present call."""
+        exchange.end_ns = self.call.end_ns
+        if exchange.upgrades:
+            self._upgrade(exchange)
+        else:
+            self._answer(exchange, self.call.end_ns)
+
+    def _answer(self, exchange: OpenExchange, time_ns: int) -> None:
+        exchange.answered = True
+        if exchange.generation is not None:
+            exchange.generation.response_ended()
+        self.exchanges.let_go(exchange, time_ns)
+        self.finish_if_over(exchange)
+
+    def finish_if_over(self, exchange: OpenExchange) -> None:
+        """Give out an exchange of which nothing more is to come."""
+        if exchange.answered and (exchange.request_done or self._reads_ended):
+            self._finish(exchange, exchange.end_ns)
+
+    def _finish(self, exchange: OpenExchange, time_ns: int, error: str = "") -> None:
+        """Give out an exchange. An unanswered one ends at its last response byte, or at ``time_ns``."""
+        requests, responses = self._requests, self._responses
+        if requests.current is exchange:
+            exchange.request_bytes = requests.reader.message_bytes
+            requests.current = None
+        if responses.current is exchange:
+            exchange.response_bytes += responses.reader.message_bytes
+            responses.current = None
+        if not exchange.answered:
+            began = exchange.status_code and self._last_response_ns >= exchange.first_byte_ns
+            exchange.end_ns = self._last_response_ns if began else time_ns
+            exchange.error = exchange.error or error
+        self.exchanges.finish(exchange, time_ns)
+        if self._garbage and not self.exchanges:
+            self._ignore()
+
+    def _finish_all(self, time_ns: int, error: str) -> None:
+        for exchange in self.exchanges:
+            self._finish(exchange, time_ns, error)
+
+    def _finish_passed_over(self) -> None:
+        """A new request comes: give out those whose response went by without its framing being known."""
+        if self._responses.reader.state is not State.LOST:
+            return
+        for exchange in self.exchanges:
+            if exchange.framing_lost or exchange.start_ns < self._last_response_ns < self.call.end_ns:
+                self._finish(exchange, self.call.end_ns, "capture_gap")
+
+    def _end_body_until_close(self, end_ns: int, time_ns: int) -> None:
+        responses = self._responses
+        exchange = responses.current
+        if exchange is not None and responses.reader.state is State.UNTIL_CLOSE:
+            exchange.response_bytes += responses.reader.message_bytes
+            responses.current = None
+            responses.reader.restart()
+            exchange.end_ns = end_ns
+            self._answer(exchange, time_ns)
+
+    # Other protocols
+
+    def _upgrade(self, exchange: OpenExchange) -> None:
+        """The response is the last of HTTP/1: who asked for another protocol gets it (RFC 9110, 7.8)."""
+        follow = _UPGRADES.get(exchange.upgrade) if exchange.status_code == SWITCHING_PROTOCOLS else None
+        if follow is http2.upgraded:  # it is answered there
+            self.exchanges.hand_over(exchange, self.call.end_ns)
+        else:
+            self._answer(exchange, self.call.end_ns)
+        if follow is not None:
+            self.successor = follow(self.facts, self.session, exchange)
+        self._finish_all(self.call.end_ns, "connection_closed")
+        if self.successor is None:
+            self.session.count("upgraded")
+            self._ignore()
+        else:
+            self._stop()
+
+    def _hand_over(self, data: bytes, offset: int) -> None:
+        """Give what came behind the upgrading response to who reads on."""
+        rest = self._responses.ended_at - offset
+        if self.successor is not None and rest < len(data):
+            self.successor.feed(self.call, data[rest:], offset + rest, from_client=False)
+
+    # Holes and bytes that are not HTTP/1
+
+    def _resume(self, side: Requests | Responses, data: bytes, offset: int, fresh: bool) -> bool:
+        """With framing unknown: whether a message starts here. Else the bytes are passed over."""
+        reader = side.reader
+        reader.offset = offset
+        if fresh and reader.starts_message(data):
+            if side is self._requests:
+                self._searching = False
+                reader.restart()
+                return True
+            if self._start_response_again():
+                reader.restart()
+                return True
+        reader.offset += len(data)
+        self.session.count("late_bytes_skipped" if self._searching else "resync_bytes_skipped", len(data))
+        if side is self._responses:
+            self._last_response_ns = self.call.end_ns
+        return False
+
+    def _start_response_again(self) -> bool:
+        """Whether what looks like a response can be one: there is a request that it may answer."""
+        lost = self._responses.current
+        if lost is None:
+            return self.exchanges.unanswered() is not None
+        waiting = self.exchanges.unanswered(other_than=lost)
+        if lost.status_code and waiting is None:
+            return False  # of its body, for all we know
+        if not lost.status_code and (waiting is None or waiting.taken_ns == lost.taken_ns):
+            self._responses.current = None
+            return True
+        # or else, the client asked again: it had its answer
+        self._finish(lost, self.call.begin_ns, "capture_gap")
+        return True
+
+    def _end_unseen_body(self, data: bytes) -> None:
+        """End a body that went out unseen: its client asked again after it, and that is answered now."""
+        responses = self._responses
+        current = responses.current
+        if current is None or not responses.reader.starts_message(data):
+            return
+        waiting = self.exchanges.unanswered(other_than=current)
+        if waiting is not None and waiting.start_ns > self._last_response_ns and waiting.request_done:
+            self.session.count("bodies_unseen")
+            current.response_bytes += responses.reader.message_bytes
+            responses.current = None
+            current.end_ns = self._last_response_ns
+            self._answer(current, waiting.start_ns)
+            responses.reader.restart()
+
+    def _invalid(self, side: Requests | Responses) -> None:
+        reader = side.reader
+        head = reader.partial_head
+        if side is self._requests:
+            exchange = self._requests.current
+            if exchange is not None and head is not None and not exchange.head_seen:
+                if head.target and head.version in _HTTP1_VERSIONS:
+                    exchange.fill(head)
+                else:
+                    self.exchanges.drop(exchange, self.call.end_ns)
+                    self._requests.current = None
+                    exchange = None
+            self.session.count("not_http")
+            reader.stop()
+            self._garbage = True
+            if exchange is not None:  # the server may still answer it, with 400
+                exchange.error = "invalid_http"
+                exchange.request_done = True
+                self.finish_if_over(exchange)
+            if not self.exchanges:
+                self._ignore()
+            return
+        self.session.count("not_http")
+        self._finish_all(self.call.end_ns, "invalid_http")
+        self._ignore()
+
+
+def recognise(data: bytes, from_client: bool, late: bool) -> Recognition:
+    """Whether bytes are the start of a request, or, of the server's, of a response."""
+    if late:
+        pattern = REQUEST_START if from_client else RESPONSE_START
+        return Recognition.YES if pattern.match(data) else Recognition.NO
+    # RFC 9112, section 2.2: empty lines before a request are ignored
+    text = data.lstrip(b"\r\n") if from_client else data
+    starts = _REQUEST_STARTS if from_client else _RESPONSE_STARTS
+    if text.startswith(starts):
+        return Recognition.YES
+    return Recognition.MORE if any(start.startswith(text) for start in starts) else Recognition.NO
+
+
+SPEC: Final = ProtocolSpec(name="http", recognise=recognise, open=Http1)

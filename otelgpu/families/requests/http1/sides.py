@@ -1,0 +1,186 @@
+"""The two directions of a connection: what their readers find becomes steps of exchanges.
+
+In: calls of the :class:`~otelgpu.families.requests.http1.framing.MessageReader` of each direction. Out: calls on the
+parser and on the body readers of its exchanges. It must not decide what holes and errors mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otelgpu.families.requests import llm
+from otelgpu.families.requests.http1.framing import (
+    HEADERS,
+    NO_BODY,
+    Framing,
+    Head,
+    MessageReader,
+    request_framing,
+    response_framing,
+)
+from otelgpu.families.requests.open_exchange import SWITCHING_PROTOCOLS, OpenExchange
+
+if TYPE_CHECKING:
+    from otelgpu.families.requests.http1.parser import Http1
+    from otelgpu.families.requests.protocol import Call
+
+
+_HEADERS = HEADERS | llm.HEADERS
+
+
+class _Side:
+    """One direction: its reader, the message under way and the call that moved bytes last."""
+
+    __slots__ = ("call", "call_offset", "gap_call", "parser", "reader")
+
+    def __init__(self, parser: Http1) -> None:
+        self.parser = parser
+        self.call: Call | None = None
+        self.call_offset = 0  # of the first byte that was seen of the call
+        self.gap_call: Call | None = None  # the last one of which bytes are missing
+        self.reader: MessageReader
+
+
+class Requests(_Side):
+    """The direction from the client; the sink of its reader."""
+
+    __slots__ = ("current",)
+
+    def __init__(self, parser: Http1) -> None:
+        super().__init__(parser)
+        self.current: OpenExchange | None = None  # whose request is being read
+        self.reader = MessageReader(request=True, sink=self, wanted=_HEADERS)
+
+    def started(self) -> None:
+        """Open an exchange."""
+        self.current = self.parser.open_exchange()
+
+    def head(self, head: Head) -> Framing:
+        """Take what the request says of itself."""
+        exchange = self.current
+        framing = request_framing(head)
+        if exchange is None:  # it was answered and given out before its head was complete
+            return framing
+        exchange.fill(head)
+        self.parser.head_seen(exchange)
+        generation = llm.http_reader(exchange.method, exchange.path, self.parser.session)
+        if generation is not None:
+            exchange.generation = generation
+            self.reader.wants_body = generation.request_head(head)
+        if not head.keep_alive:
+            self.parser.last_request = True
+        return framing
+
+    def body(self, data: bytes) -> None:
+        """Pass body bytes to who reads them."""
+        exchange = self.current
+        if exchange is not None and exchange.generation is not None:
+            exchange.generation.request_body(data)
+
+    def body_gap(self, size: int) -> None:
+        """Report who reads the body of a hole."""
+        exchange = self.current
+        if exchange is not None and exchange.generation is not None:
+            exchange.generation.request_gap(size)
+
+    def ended(self, size: int) -> None:
+        """The request is complete."""
+        exchange, self.current = self.current, None
+        parser = self.parser
+        if parser.last_request:
+            self.reader.stop()
+        if exchange is not None:
+            exchange.request_bytes = size
+            exchange.request_done = True
+            if exchange.generation is not None:
+                exchange.generation.request_ended()
+            parser.finish_if_over(exchange)
+
+    def lost(self) -> None:
+        """Framing is unknown from here on: where the request ends, nobody can say."""
+        exchange = self.current
+        self.parser.requests_missed = True
+        if exchange is not None:
+            exchange.error = exchange.error or "capture_gap"
+            exchange.request_bytes = self.reader.message_bytes
+            exchange.request_done = True
+            self.parser.finish_if_over(exchange)
+
+
+class Responses(_Side):
+    """The direction to the client; the sink of its reader."""
+
+    __slots__ = ("current", "ended_at", "first_byte_ns", "interim")
+
+    def __init__(self, parser: Http1) -> None:
+        super().__init__(parser)
+        self.current: OpenExchange | None = None  # whose response is being written
+        self.first_byte_ns = 0
+        self.ended_at = 0  # stream offset behind the last response that ended
+        self.interim = False
+        self.reader = MessageReader(request=False, sink=self, wanted=_HEADERS)
+
+    def started(self) -> None:
+        """Note when, and whose response it is."""
+        self.current = self.parser.exchanges.unanswered()
+        self.first_byte_ns = self.parser.response_ns
+
+    def head(self, head: Head) -> Framing:
+        """Take what the response says of itself; an interim one says nothing."""
+        exchange = self.current
+        self.interim = head.status < 200 and head.status != SWITCHING_PROTOCOLS
+        if self.interim:
+            return NO_BODY
+        if exchange is None:
+            self.parser.session.count("unsolicited_responses")
+            return response_framing(head, "")
+        framing = response_framing(head, exchange.method)
+        exchange.status_code = head.status
+        exchange.first_byte_ns = self.first_byte_ns
+        if self.parser.at_server:
+            exchange.published = self.parser.call.published
+        if exchange.upgrade:
+            exchange.agree(head)
+        if exchange.generation is not None:
+            self.reader.wants_body = exchange.generation.response_head(head)
+            self._name(exchange, exchange.generation)
+        return framing
+
+    def body(self, data: bytes) -> None:
+        """Pass body bytes to who reads them."""
+        exchange = self.current
+        if exchange is not None and exchange.generation is not None:
+            exchange.generation.response_body(data, self.parser.response_ns)
+            if not exchange.named:
+                self._name(exchange, exchange.generation)
+
+    def body_gap(self, size: int) -> None:
+        """Report who reads the body of a hole."""
+        exchange = self.current
+        if exchange is not None and exchange.generation is not None:
+            exchange.generation.response_gap(size)
+
+    def ended(self, size: int) -> None:
+        """The response is complete."""
+        exchange, self.current = self.current, None
+        if exchange is None:
+            return
+        exchange.response_bytes += size
+        if not self.interim:
+            self.ended_at = self.reader.message_start + size
+            self.parser.answered(exchange)
+
+    def _name(self, exchange: OpenExchange, generation: llm.GenerationReader) -> None:
+        request_id = generation.request_id
+        if request_id:
+            self.parser.named(exchange, request_id)
+
+    def lost(self) -> None:
+        """Framing is unknown from here on, for this response and those after it."""
+        if self.current is None:
+            self.current = self.parser.exchanges.unanswered()
+        for exchange in self.parser.exchanges:
+            if not exchange.answered:
+                exchange.error = exchange.error or "capture_gap"
+        if self.current is not None:
+            self.current.framing_lost = True

@@ -1,0 +1,463 @@
+r"""Splits the bytes of one direction of an HTTP/2 connection into frames (RFC 9113, section 4), with holes in them.
+
+In: bytes in stream order, cut anywhere, and the lengths of the holes between them. Out: calls on a
+:class:`FrameSink`. It must not know about HPACK, exchanges or times.
+
+DATA is passed on as it comes. Of other frames only what is used is put together: a header block over its
+CONTINUATION frames, an error code; the rest is passed over. A hole inside a frame costs that frame's payload; one
+that hides the head of a frame costs the framing, until a call begins with what can only be frames.
+
+Invariant: what the sink is reported depends only on the bytes and the holes, never on how they were cut into calls,
+apart from how DATA is grouped, and from where framing is found again.
+
+Example: ``\0\0\2 \0 \1 \0\0\0\1`` + ``"ab"`` gives data(1, b"ab", 11, ended=True).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, Protocol
+
+from otelgpu.families.requests.protocol import Call
+from otelgpu.families.requests.session import Session
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_BYTES: Final = 9
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    range(10)
+)
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+_PRIORITY_FLAG = 0x20
+
+#: A header block, as it is on the wire. Servers refuse more; common limits are 8 to 64 KiB.
+MAX_BLOCK_BYTES = 65536
+#: Frames of one header block: a CONTINUATION flood is cut off here.
+MAX_BLOCK_FRAMES = 128
+
+_MAX_STREAM = 0x7FFFFFFF
+_HEAD = Struct(">HBBBI")  # length in two parts, type, flags, stream
+_ERROR_CODE = Struct(">I")
+_GOAWAY = Struct(">II")
+
+_ON_STREAM = frozenset((DATA, HEADERS, PRIORITY, RST_STREAM, PUSH_PROMISE, CONTINUATION))
+_ON_CONNECTION = frozenset((SETTINGS, PING, GOAWAY))
+_FLAGS = {  # that a frame type defines
+    DATA: 0x09,
+    HEADERS: 0x2D,
+    PRIORITY: 0,
+    RST_STREAM: 0,
+    SETTINGS: 0x01,
+    PUSH_PROMISE: 0x0C,
+    PING: 0x01,
+    GOAWAY: 0,
+    WINDOW_UPDATE: 0,
+    CONTINUATION: 0x04,
+}
+_LENGTHS = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}  # of the types that have only one
+#: RFC 9113, section 6.5.2; few raise it, and none without a large body.
+_USUAL_FRAME_BYTES = 16384
+_LARGE_FRAME_BYTES = 1 << 20
+
+
+class InvalidHttp2(Exception):
+    """The bytes are not HTTP/2. Never leaves this family."""
+
+
+class Http2Flood(InvalidHttp2):
+    """The bytes are HTTP/2 as only an attacker sends it. Never leaves this family."""
+
+
+class FrameSink(Protocol):
+    """Who is reported about the frames of one direction, and may raise InvalidHttp2.
+
+    ``size``: bytes of the frame, its head and padding included.
+    """
+
+    def data(self, stream: int, data: bytes, size: int, ended: bool) -> None:
+        """Take bytes of a stream's body; ``size`` may be more than they are, and ``data`` empty."""
+
+    def data_gap(self, stream: int, missing: int, size: int, ended: bool) -> None:
+        """``missing`` bytes of a stream's body were not captured (padding may be among them)."""
+
+    def headers(self, stream: int, block: bytes | None, size: int, ended: bool) -> None:
+        """Take a header block; None: it was not captured whole, or is too large."""
+
+    def promised(self, block: bytes | None) -> None:
+        """Take the header block of a PUSH_PROMISE, which the table needs."""
+
+    def reset(self, stream: int, code: int | None) -> None:
+        """RST_STREAM; None: its code was not captured."""
+
+    def going_away(self, last_stream: int, code: int) -> None:
+        """GOAWAY: streams above ``last_stream`` are not processed."""
+
+    def lost(self) -> None:
+        """Framing is unknown from here on."""
+
+
+class FrameReader:
+    """One direction. ``began`` and ``offset``: the call and the stream offset of the present frame's first byte.
+
+    For a header block over several frames these are its first frame's.
+    """
+
+    __slots__ = (
+        "_block",
+        "_block_end",
+        "_block_frames",
+        "_block_promised",
+        "_block_size",
+        "_block_stream",
+        "_call",
+        "_carry",
+        "_carry_began",
+        "_client",
+        "_collected",
+        "_control",
+        "_flags",
+        "_frame_bytes",
+        "_left",
+        "_lost",
+        "_pad",
+        "_preface",
+        "_reserved",
+        "_session",
+        "_sink",
+        "_skipped",
+        "_stream",
+        "_type",
+        "_unread_pad",
+        "_want",
+        "began",
+        "offset",
+    )
+
+    def __init__(self, sink: FrameSink, session: Session, *, client: bool, late: bool) -> None:
+        self._sink = sink
+        self._session = session
+        self._client = client  # whether these are the client's bytes
+        self._lost = late
+        self._skipped = "late_bytes_skipped" if late else "resync_bytes_skipped"
+        self._preface = client
+        self._control = 0
+        self._call: Call | None = None
+        self.began: Call | None = None
+        self.offset = 0
+        self._carry = b""  # of a frame's head, or of the preface
+        self._carry_began: Call | None = None
+        # The frame under way, with bytes of its payload still to come:
+        self._type = self._flags = self._stream = 0
+        self._left = 0
+        self._frame_bytes = 0
+        self._pad = 0  # DATA: padding at the end of what is left
+        self._unread_pad = False  # DATA: the pad length comes first
+        self._collected = b""
+        self._want = 0  # bytes of the payload that are put together; -1: what is wanted has a hole
+        self._reserved = 0  # of the session's budget, by what is collected here and in the block
+        # The header block under way; CONTINUATION must follow:
+        self._block: list[bytes] | None = None
+        self._block_stream = 0  # 0: none
+        self._block_frames = 0
+        self._block_size = 0
+        self._block_end = False
+        self._block_promised = False
+
+    def take_control_frames(self) -> int:
+        """Return how many frames that bear nothing came since the last time."""
+        control, self._control = self._control, 0
+        return control
+
+    def stop(self) -> None:
+        """Give back what is held. Nothing follows."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._session.release(self._reserved)
+        self._reserved = 0
+        self._carry = self._collected = b""
+        self._left = 0
+        self._block = None
+        self._block_stream = 0
+
+    def feed(self, call: Call, data: bytes, offset: int) -> None:
+        """Read the next bytes. Raises InvalidHttp2 when they are not HTTP/2."""
+        fresh = call is not self._call
+        self._call = call
+        if self._lost:
+            if not (fresh and starts_frames(data, from_client=self._client)):
+                self._session.count(self._skipped, len(data))
+                return
+            self._lost = False
+            self._skipped = "resync_bytes_skipped"
+            self._preface = self._client and data.startswith(PREFACE[:HEAD_BYTES])
+        began = call
+        if self._carry:
+            data = self._carry + data
+            offset -= len(self._carry)
+            self._carry = b""
+            began = self._carry_began or call
+        position, end = 0, len(data)
+        if self._preface:
+            position = self._read_preface(data)
+        elif self._left:
+            position = self._payload(data, 0, end)
+        sink_data, unpack = self._sink.data, _HEAD.unpack_from
+        while end - position >= HEAD_BYTES:
+            high, low, kind, flags, stream = unpack(data, position)
+            length = high << 8 | low
+            start = position + HEAD_BYTES
+            stop = start + length
+            if kind == DATA and stop <= end and not flags & PADDED and not self._block_stream and stream:
+                sink_data(stream & _MAX_STREAM, data[start:stop], stop - position, bool(flags & END_STREAM))
+                position = stop
+                began = call
+                continue
+            if not self._block_stream:
+                self.began = began
+                self.offset = offset + position
+            began = call
+            self._begin(kind, flags, stream & _MAX_STREAM, length)
+            position = self._payload(data, start, end)
+        if position < end:
+            self._carry = data[position:]
+            self._carry_began = began
+
+    def gap(self, call: Call, size: int) -> None:
+        """Pass over ``size`` bytes that were not captured. Raises InvalidHttp2 as :meth:`feed` does."""
+        self._call = call
+        if self._lost or not size:
+            return
+        if size <= self._left and not self._carry:
+            self._payload_gap(size)
+            return
+        if self._left:
+            self._payload_gap(self._left)
+        if self._block_stream:  # END_STREAM is reported, whatever else is missing
+            self._end_block(None)
+        self._forget()
+        self._lost = True
+        self._sink.lost()
+
+    def _read_preface(self, data: bytes) -> int:
+        if data.startswith(PREFACE):
+            self._preface = False
+            return len(PREFACE)
+        if not PREFACE.startswith(data):
+            raise InvalidHttp2("preface")
+        self._carry = data
+        self._carry_began = self._call
+        return len(data)
+
+    def _begin(self, kind: int, flags: int, stream: int, length: int) -> None:
+        """Start a frame whose head was read."""
+        if self._block_stream and (kind != CONTINUATION or stream != self._block_stream):
+            raise InvalidHttp2("header block interrupted")
+        if (
+            (kind in _ON_STREAM and not stream)
+            or (kind in _ON_CONNECTION and stream)
+            or _LENGTHS.get(kind, length) != length
+            or (kind == SETTINGS and length % 6)
+            or (kind == GOAWAY and length < _GOAWAY.size)
+            or (kind == PUSH_PROMISE and self._client)
+            or (kind == CONTINUATION and not self._block_stream)
+            or (kind > CONTINUATION and length > _USUAL_FRAME_BYTES)  # of an extension; or rather, of none
+        ):
+            raise InvalidHttp2(f"frame of type {kind}")
+        self._type, self._flags, self._stream = kind, flags, stream
+        self._left = length
+        self._frame_bytes = HEAD_BYTES + length
+        if kind == DATA:
+            self._unread_pad = bool(flags & PADDED)
+            self._pad = 0
+            if self._unread_pad and not length:
+                raise InvalidHttp2("padding")
+        elif kind in (HEADERS, PUSH_PROMISE, CONTINUATION):
+            self._want = length
+            if length > MAX_BLOCK_BYTES:
+                self._want = -1
+                self._session.count("http2_headers_too_large")
+        else:
+            self._want = min(length, _WANTED.get(kind, 0))
+            if not self._want:
+                self._control += 1
+        if not length:
+            self._end_frame()
+
+    def _payload(self, data: bytes, position: int, end: int) -> int:
+        """Read what is here of the frame under way; return the position after it."""
+        if not self._left or position == end:
+            return position
+        if self._type == DATA:
+            return self._data(data, position, end)
+        stop = min(end, position + self._left)
+        missing = self._want - len(self._collected)
+        if missing > 0:
+            part = data[position : min(stop, position + missing)]
+            if stop - position < self._left and not self._reserve(len(part)):
+                self._want = -1
+            else:
+                self._collected += part
+        self._left -= stop - position
+        if not self._left:
+            self._end_frame()
+        return stop
+
+    def _data(self, data: bytes, position: int, end: int) -> int:
+        if self._unread_pad:
+            self._unread_pad = False
+            self._pad = data[position]
+            position += 1
+            self._left -= 1
+            if self._pad > self._left:
+                raise InvalidHttp2("padding")
+        stop = min(end, position + self._left)
+        body = data[position : min(stop, position + max(self._left - self._pad, 0))]
+        self._left -= stop - position
+        size, self._frame_bytes = self._frame_bytes - self._left, self._left
+        self._sink.data(self._stream, body, size, not self._left and bool(self._flags & END_STREAM))
+        return stop
+
+    def _payload_gap(self, size: int) -> None:
+        self._left -= size
+        if self._type != DATA:
+            if len(self._collected) < self._want:
+                self._want = -1
+            if not self._left:
+                self._end_frame()
+            return
+        self._unread_pad = False  # where the padding begins is unknown then: it is taken for body
+        missing = max(self._left + size - self._pad, 0) - max(self._left - self._pad, 0)
+        seen, self._frame_bytes = self._frame_bytes - self._left, self._left
+        self._sink.data_gap(self._stream, missing, seen, not self._left and bool(self._flags & END_STREAM))
+
+    def _end_frame(self) -> None:
+        payload = self._collected if self._want >= 0 else None
+        self._collected = b""
+        if not self._block_stream:
+            self._session.release(self._reserved)
+            self._reserved = 0
+        read = _READERS.get(self._type)
+        if read is not None:
+            read(self, payload)
+
+    def _headers(self, payload: bytes | None) -> None:
+        self._start_block(payload, 5 if self._flags & _PRIORITY_FLAG else 0, promised=False)
+
+    def _push_promise(self, payload: bytes | None) -> None:
+        self._start_block(payload, 4, promised=True)
+
+    def _start_block(self, payload: bytes | None, skipped: int, *, promised: bool) -> None:
+        if payload is not None:
+            pad = 0
+            if self._flags & PADDED:
+                pad = payload[0] if payload else 0
+                skipped += 1
+            if len(payload) < skipped + pad:
+                raise InvalidHttp2("padding")
+            payload = payload[skipped : len(payload) - pad]
+        self._block_stream = self._stream
+        self._block = []
+        self._block_frames = 0
+        self._block_size = 0
+        self._block_end = bool(self._flags & END_STREAM)
+        self._block_promised = promised
+        self._continuation(payload)
+
+    def _continuation(self, payload: bytes | None) -> None:
+        self._block_size += self._frame_bytes
+        self._block_frames += 1
+        if self._block_frames > MAX_BLOCK_FRAMES:
+            raise InvalidHttp2("header block in too many frames")
+        complete = bool(self._flags & END_HEADERS)
+        if payload is None or self._block_size > MAX_BLOCK_BYTES:
+            if payload is not None and self._block is not None:
+                self._session.count("http2_headers_too_large")
+            self._block = None
+        if self._block is not None and payload is not None:
+            if complete or self._reserve(len(payload)):
+                self._block.append(payload)
+            else:
+                self._block = None
+        if complete:
+            self._end_block(None if self._block is None else b"".join(self._block))
+
+    def _end_block(self, block: bytes | None) -> None:
+        stream, self._block_stream = self._block_stream, 0
+        self._block = None
+        self._session.release(self._reserved)
+        self._reserved = 0
+        if self._block_promised:
+            self._sink.promised(block)
+        else:
+            self._sink.headers(stream, block, self._block_size, self._block_end)
+
+    def _rst_stream(self, payload: bytes | None) -> None:
+        self._sink.reset(self._stream, None if payload is None else _ERROR_CODE.unpack(payload)[0])
+
+    def _goaway(self, payload: bytes | None) -> None:
+        if payload is not None:
+            last_stream, code = _GOAWAY.unpack(payload)
+            self._sink.going_away(last_stream & _MAX_STREAM, code)
+
+    def _reserve(self, size: int) -> bool:
+        """Reserve what is held from one call to the next, or from one frame of a block to the next."""
+        kept = self._session.keep(size)
+        if kept:
+            self._reserved += size
+        else:
+            self._session.count("http2_headers_too_large")
+        return kept
+
+
+_WANTED = {RST_STREAM: _ERROR_CODE.size, GOAWAY: _GOAWAY.size}  # first bytes of the payload
+_READERS: dict[int, Callable[[FrameReader, bytes | None], None]] = {
+    HEADERS: FrameReader._headers,
+    RST_STREAM: FrameReader._rst_stream,
+    PUSH_PROMISE: FrameReader._push_promise,
+    GOAWAY: FrameReader._goaway,
+    CONTINUATION: FrameReader._continuation,
+}
+
+
+def starts_frames(data: bytes, *, from_client: bool) -> bool:
+    """Whether ``data`` begins with what can only be frames: as strict as no sender minds.
+
+    Every head up to the end of ``data`` must be one of a known type, with flags that the type defines, on a
+    stream as the type asks, and of a usual length. Other bytes pass that by chance once in some billions.
+    """
+    if from_client and data.startswith(PREFACE[:HEAD_BYTES]):
+        return PREFACE.startswith(data[: len(PREFACE)])
+    position, end = 0, len(data)
+    if end < HEAD_BYTES:
+        return False
+    while end - position >= HEAD_BYTES:
+        high, low, kind, flags, stream = _HEAD.unpack_from(data, position)
+        length = high << 8 | low
+        if not _plausible(length, kind, flags, stream, from_client=from_client):
+            return False
+        position += HEAD_BYTES + length
+    return True
+
+
+def _plausible(length: int, kind: int, flags: int, stream: int, *, from_client: bool) -> bool:
+    known = _FLAGS.get(kind)
+    if known is None or flags & ~known or stream > _MAX_STREAM:
+        return False
+    if kind in _ON_CONNECTION:
+        if stream:
+            return False
+    elif kind != WINDOW_UPDATE and not stream:
+        return False
+    if kind in (DATA, HEADERS, CONTINUATION) and not stream & 1 and from_client:
+        return False
+    if kind == SETTINGS:
+        return not length % 6 and not (flags & ACK and length) and length <= _USUAL_FRAME_BYTES
+    if kind == PUSH_PROMISE and from_client:
+        return False
+    if kind == DATA:
+        return length <= _LARGE_FRAME_BYTES
+    return length <= _USUAL_FRAME_BYTES and _LENGTHS.get(kind, length) == length

@@ -1,0 +1,421 @@
+"""HTTP/2 (RFC 9113) on one connection: frames become claims and exchanges, at either end.
+
+In: the bytes of both directions with their holes. Out: claims (at servers), opened, named and finished exchanges,
+appended to the session. It must not raise on any bytes, read a clock or know system calls.
+
+Streams are independent: each exchange is held by the thread that read the end of its request's header block, from
+then until the response ended, the stream was reset, or nobody can report any more; a thread can hold many.
+
+Example, at a server whose thread 7 reads two requests at 100 and whose thread 8 writes at 160 and 190::
+
+    read  [50,100]  HEADERS(1, END_STREAM) HEADERS(3, END_STREAM)   claim(100, 7, a, held), claim(100, 7, b, held)
+    write [150,160] HEADERS(3) DATA(3, END_STREAM)                  claim(160, 7, b, let go), exchange b
+    write [180,190] HEADERS(1, END_STREAM)                          claim(190, 7, a, let go), exchange a
+
+Holes: in DATA they only count. In a header block they cost the dynamic table, so that later fields may be empty
+(``hpack_unknown``). In a frame's head they cost the framing, until a call begins with frames: END_STREAM may have
+been missed, so what is open is not held by anybody any more. A connection found open begins like that.
+
+Floods: what is held is bounded by streams, header blocks and tables; a connection that carries little but resets
+or control frames is given up (``http2_floods``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otelgpu.families.requests.http1.framing import Head
+from otelgpu.families.requests.http2.frames import (
+    HEAD_BYTES,
+    PREFACE,
+    SETTINGS,
+    Http2Flood,
+    InvalidHttp2,
+    starts_frames,
+)
+from otelgpu.families.requests.http2.sides import Requests, Responses
+from otelgpu.families.requests.http2.stream import Stream
+from otelgpu.families.requests.open_exchange import OpenExchange
+from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
+from otelgpu.families.requests.session import Session
+from otelgpu.model.exchange import Claim, Opened, Role, StartSource
+
+#: More open streams than any server allows (usual: 100 to 250); the oldest is given out then.
+MAX_OPEN: Final = 1024
+#: Streams that the client resets unanswered, in a burst and from then on: the limit that nghttp2 sets servers
+#: (nghttp2_option_set_stream_reset_rate_limit).
+_RESETS: Final = 1000
+_RESETS_PER_NS: Final = 33e-9
+#: Frames that bear nothing: a burst that no client needs (Go's server ends a connection at 10 000 queued ones).
+_CONTROL_FRAMES: Final = 10_000
+_CONTROL_FRAMES_PER_NS: Final = 1000e-9
+_CONTROL_FRAMES_PER_DATA: Final = 4  # a WINDOW_UPDATE of stream and connection, and a PING, for a DATA frame
+#: A stream that was open when framing was lost and has been silent for so long had ended meanwhile.
+_SILENT_NS: Final = 30_000_000_000
+
+_ERRORS: Final = (  # RFC 9113, section 7
+    "NO_ERROR",
+    "PROTOCOL_ERROR",
+    "INTERNAL_ERROR",
+    "FLOW_CONTROL_ERROR",
+    "SETTINGS_TIMEOUT",
+    "STREAM_CLOSED",
+    "FRAME_SIZE_ERROR",
+    "REFUSED_STREAM",
+    "CANCEL",
+    "COMPRESSION_ERROR",
+    "CONNECT_ERROR",
+    "ENHANCE_YOUR_CALM",
+    "INADEQUATE_SECURITY",
+    "HTTP_1_1_REQUIRED",
+)
+
+
+def _error_name(code: int | None) -> str:
+    """Return the name of an error code; one that was not captured is a reset like any other."""
+    if code is None:
+        return "RST_STREAM"
+    return _ERRORS[code] if code < len(_ERRORS) else f"0x{code:x}"
+
+
+class _Bucket:
+    """How much of something came lately: it fills by what is added and drains at a rate."""
+
+    __slots__ = ("_drain", "_level", "_limit", "_time_ns")
+
+    def __init__(self, limit: int, drain_per_ns: float) -> None:
+        self._limit = limit
+        self._drain = drain_per_ns
+        self._level = 0.0
+        self._time_ns = 0
+
+    def add(self, amount: int, time_ns: int) -> bool:
+        """Add to it, or take from it; whether it flows over."""
+        drained = max(time_ns - self._time_ns, 0) * self._drain
+        self._time_ns = time_ns
+        self._level = max(max(self._level - drained, 0.0) + amount, 0.0)
+        return self._level > self._limit
+
+
+class Http2:
+    """State of one connection: a :class:`~otelgpu.families.requests.protocol.Parser`."""
+
+    __slots__ = (
+        "_close_error",
+        "_control",
+        "_facts",
+        "_next_ordinal",
+        "_requests",
+        "_resets",
+        "_responses",
+        "_server",
+        "_taken_over",
+        "call",
+        "control_frames",
+        "data_frames",
+        "doubtful_streams",
+        "ignored",
+        "last_stream",
+        "session",
+        "streams",
+        "successor",
+    )
+
+    def __init__(self, facts: ConnectionFacts, session: Session, *, follows: bool = False) -> None:
+        """``follows``: another protocol was spoken before, so that the first byte of this one is known."""
+        late = facts.late and not follows
+        self.session = session
+        self.successor: Parser | None = None
+        self.ignored = False
+        self.streams: dict[int, Stream] = {}  # open ones, the oldest first
+        self.last_stream = 0  # the highest that the client opened
+        self.call: Call = _NO_CALL
+        self.control_frames = 0  # in the present call
+        self.data_frames = 0
+        self.doubtful_streams = False  # whether some open ones may have ended unseen
+        self._facts = facts
+        self._server = facts.role is not Role.CLIENT
+        self._next_ordinal = 0
+        self._close_error = ""  # of a GOAWAY
+        self._taken_over: Stream | None = None  # to be taken up with the first bytes
+        self._resets = _Bucket(_RESETS, _RESETS_PER_NS)
+        self._control = _Bucket(_CONTROL_FRAMES, _CONTROL_FRAMES_PER_NS)
+        self._requests = Requests(self, late=late)
+        self._responses = Responses(self, late=late)
+
+    # What the connection calls: protocol.Parser
+
+    @property
+    def busy(self) -> bool:
+        """Whether a stream is open."""
+        return bool(self.streams)
+
+    def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
+        """Take the next bytes of a direction. Never raises on what is in them."""
+        if self.ignored:
+            return
+        self.call = call
+        if self._taken_over is not None:
+            self._take_up(self._taken_over, call.end_ns)
+            self._taken_over = None
+        frames = (self._requests if from_client else self._responses).frames
+        try:
+            frames.feed(call, data, offset)
+        except InvalidHttp2 as error:
+            self._give_up(error)
+            return
+        control = self.control_frames + frames.take_control_frames()
+        if control:
+            self.control_frames = 0
+            amount = control - _CONTROL_FRAMES_PER_DATA * self.data_frames
+            self.data_frames = 0
+            if self._control.add(amount, call.end_ns):
+                self._give_up(Http2Flood("control frames"))
+
+    def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
+        """Take note of a hole."""
+        if self.ignored:
+            return
+        self.call = call
+        try:
+            (self._requests if from_client else self._responses).frames.gap(call, size)
+        except InvalidHttp2 as error:
+            self._give_up(error)
+
+    def end(self, call: Call, *, from_client: bool) -> None:
+        """A server can still answer a client that ended; a client gets no more from a server that did."""
+        if self.ignored:
+            return
+        self.call = call
+        if not from_client:
+            self.abort(call.end_ns, "connection_closed")
+            return
+        for stream in self.streams.values():
+            stream.request_ended()
+        self.finish_answered()
+
+    def close(self, time_ns: int) -> None:
+        """Give out what is open."""
+        self.abort(time_ns, "connection_closed")
+
+    def abort(self, time_ns: int, error: str) -> None:
+        """Give out what is open, with that error unless it was answered, or the peer gave a better reason."""
+        if self._close_error and error == "connection_closed":
+            error = self._close_error
+        for number, stream in list(self.streams.items()):
+            self._finish(number, stream, time_ns, "capture_gap" if stream.exchange.framing_lost else error)
+        self.ignored = True
+        self._requests.frames.stop()
+        self._responses.frames.stop()
+
+    # What the directions call
+
+    @property
+    def request_ns(self) -> int:
+        """When the present call moved bytes of a request: a server's read returned, a client's write began."""
+        return self.call.end_ns if self._server else self.call.begin_ns
+
+    @property
+    def response_ns(self) -> int:
+        """When the present call moved bytes of a response: a server's write began, a client's read returned."""
+        return self.call.begin_ns if self._server else self.call.end_ns
+
+    def open_stream(self, number: int, head: Head | None, *, doubtful: bool) -> Stream:
+        """Open an exchange: the header block of its request is complete."""
+        if len(self.streams) >= MAX_OPEN:
+            self.session.count("responses_not_seen")
+            oldest = next(iter(self.streams))
+            self._finish(oldest, self.streams[oldest], self.call.end_ns, "response_not_seen")
+        if self.doubtful_streams:
+            self._finish_silent()
+        self.last_stream = number
+        frames = self._requests.frames
+        began = frames.began or self.call
+        start_ns, source = _start(began, server=self._server)
+        exchange = OpenExchange(
+            key=self.session.new_key(),
+            ordinal=self._next_ordinal,
+            call=self.call,
+            start_ns=start_ns,
+            start_source=source,
+        )
+        self._next_ordinal += 1
+        exchange.wire_id = self._facts.wire_id(frames.offset)
+        if not self._server:
+            exchange.published = began.published
+        stream = Stream(exchange, self.session, self._facts.identity)
+        self.streams[number] = stream
+        if head is None:
+            exchange.error = "capture_gap"
+            return stream
+        stream.request_head(head, doubtful=doubtful)
+        self.session.opened.append(
+            Opened(
+                key=exchange.key,
+                tgid=exchange.tgid,
+                tid=exchange.tid,
+                start_ns=start_ns,
+                role=self._facts.role,
+                parent=exchange.parent,
+                wire_id=exchange.wire_id,
+            )
+        )
+        self._take_up(stream, self.call.end_ns)
+        return stream
+
+    def take_over(self, exchange: OpenExchange) -> None:
+        """Answer a request of HTTP/1.1 on stream 1 (RFC 7540, section 3.2)."""
+        exchange.status_code = exchange.first_byte_ns = exchange.end_ns = 0
+        exchange.protocol_version = "2"
+        stream = self._taken_over = self.streams[1] = Stream(exchange, self.session, self._facts.identity)
+        self.last_stream = 1
+        self._next_ordinal = exchange.ordinal + 1
+        stream.request_ended()
+
+    def request_moved(self, stream: Stream, *, ended: bool) -> None:
+        """Take note that the present call moved bytes of a request."""
+        stream.exchange.request_end_ns = self.call.end_ns
+        if ended:
+            stream.request_ended()
+            if stream.exchange.answered:
+                self.finish_answered()
+
+    def response_began(self, stream: Stream, began: Call) -> None:
+        """Take note of the first bytes of a response; interim ones are none."""
+        exchange = stream.exchange
+        exchange.first_byte_ns = began.begin_ns if self._server else began.end_ns
+        if self._server:
+            exchange.published = self.call.published
+
+    def answered(self, number: int, stream: Stream) -> None:
+        """Take note that a response is complete with the present call."""
+        stream.response_ended(self.call)
+        self.let_go(stream, self.call.end_ns)
+        if stream.exchange.request_done:
+            self._finish(number, stream, self.call.end_ns, "")
+
+    def finish_answered(self) -> None:
+        """Give out what was answered before its request ended."""
+        for number, stream in list(self.streams.items()):
+            if stream.exchange.answered and stream.exchange.request_done:
+                self._finish(number, stream, self.call.end_ns, "")
+
+    def reset(self, number: int, code: int | None, *, by_client: bool) -> None:
+        """Take note that a stream was reset. After the answer that is no error (RFC 9113, section 8.1)."""
+        stream = self.streams.get(number)
+        if stream is None:
+            self.control_frames += 1
+            return
+        unanswered = not stream.response_head_seen
+        self.give_up(number, _error_name(code), by_client=by_client)
+        if by_client and unanswered and self._resets.add(1, self.call.end_ns):
+            raise Http2Flood("resets")
+
+    def give_up(self, number: int, error: str, *, by_client: bool) -> None:
+        """Give out a stream that ends before its time, if it was not answered."""
+        stream = self.streams[number]
+        if not stream.exchange.answered:
+            stream.reset(error, self.call.end_ns, by_client=by_client)
+            stream.exchange.end_ns = self.call.end_ns
+        self._finish(number, stream, self.call.end_ns, "")
+
+    def note_error(self, code: int) -> None:
+        """Keep why the connection is about to be closed."""
+        if code:
+            self._close_error = _error_name(code)
+
+    def let_go(self, stream: Stream, time_ns: int) -> None:
+        """End the hold of a thread, if one has it."""
+        if stream.holder is not None:
+            self._claim(stream, stream.holder, time_ns, held=False)
+            stream.holder = None
+
+    # Exchanges
+
+    def _take_up(self, stream: Stream, time_ns: int) -> None:
+        if self._server:
+            stream.holder = (stream.exchange.tgid, stream.exchange.tid)
+            self._claim(stream, stream.holder, time_ns, held=True)
+
+    def _claim(self, stream: Stream, thread: tuple[int, int], time_ns: int, *, held: bool) -> None:
+        tgid, tid = thread
+        self.session.claims.append(
+            Claim(
+                time_ns=time_ns,
+                tgid=tgid,
+                tid=tid,
+                exchange=stream.exchange.key,
+                held=held,
+                loop=self._facts.nonblocking,
+            )
+        )
+
+    def _finish(self, number: int, stream: Stream, time_ns: int, error: str) -> None:
+        """Give out an exchange. An unanswered one ends with what was seen of its response, or at ``time_ns``."""
+        del self.streams[number]
+        self.let_go(stream, time_ns)
+        exchange = stream.exchange
+        if not exchange.answered:
+            exchange.end_ns = exchange.end_ns or time_ns
+            exchange.error = exchange.error or error
+        stream.finish(self._facts.role)
+        if exchange.head_seen or exchange.status_code:
+            if exchange.error == "capture_gap":
+                self.session.count("capture_gaps")
+            self.session.exchanges.append(exchange.finish(self._facts))
+        else:
+            self.session.count("requests_incomplete")
+        if exchange.generation is not None:
+            exchange.generation.drop()
+
+    def _finish_silent(self) -> None:
+        """Give out what was open when framing was lost and has been silent since."""
+        now_ns = self.call.end_ns
+        self.doubtful_streams = False
+        for number, stream in list(self.streams.items()):
+            exchange = stream.exchange
+            if not exchange.framing_lost:
+                continue
+            if now_ns - max(exchange.end_ns, exchange.request_end_ns) > _SILENT_NS:
+                self._finish(number, stream, now_ns, "capture_gap")
+            else:
+                self.doubtful_streams = True
+
+    def _give_up(self, error: InvalidHttp2) -> None:
+        flood = isinstance(error, Http2Flood)
+        self.session.count("http2_floods" if flood else "http2_invalid")
+        self.abort(self.call.end_ns, "http2_flood" if flood else "invalid_http")
+
+
+_NO_CALL = Call(0, 0, 0, 0, 0, 0, None)
+
+
+def _start(call: Call, *, server: bool) -> tuple[int, StartSource]:
+    if not server:
+        return call.begin_ns, StartSource.WRITE
+    if call.arrival_ns:
+        return call.arrival_ns, StartSource.ARRIVAL
+    return call.end_ns, StartSource.READ
+
+
+def recognise(data: bytes, from_client: bool, late: bool) -> Recognition:
+    """A client begins with the preface, a server with SETTINGS (RFC 9113, section 3.4); late, any frames do."""
+    if from_client and not late:
+        if data.startswith(PREFACE):
+            return Recognition.YES
+        return Recognition.MORE if PREFACE.startswith(data) else Recognition.NO
+    if len(data) >= HEAD_BYTES:
+        found = starts_frames(data, from_client=from_client) and (late or data[3] == SETTINGS)
+        return Recognition.YES if found else Recognition.NO
+    likely = data[:1] in (b"", b"\0") and (late or data[3:4] in (b"", bytes((SETTINGS,))))
+    return Recognition.MORE if likely else Recognition.NO
+
+
+def upgraded(facts: ConnectionFacts, session: Session, exchange: OpenExchange) -> Http2:
+    """Return who reads on after ``Upgrade: h2c`` was agreed to; ``exchange`` is the request that asked for it."""
+    parser = Http2(facts, session, follows=True)
+    parser.take_over(exchange)
+    return parser
+
+
+SPEC: Final = ProtocolSpec(name="http2", recognise=recognise, open=Http2)

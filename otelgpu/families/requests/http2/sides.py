@@ -1,0 +1,204 @@
+"""The two directions of an HTTP/2 connection: what their frame readers find becomes steps of streams.
+
+In: calls of the :class:`~otelgpu.families.requests.http2.frames.FrameReader` of each direction. Out: calls on the
+connection and on its streams. It must not decide what exchanges mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otelgpu.families.requests.http1.framing import Head
+from otelgpu.families.requests.http2.frames import FrameReader, InvalidHttp2
+from otelgpu.families.requests.http2.hpack_reader import HpackError, HpackReader
+from otelgpu.families.requests.http2.stream import read_head
+
+if TYPE_CHECKING:
+    from otelgpu.families.requests.http2.parser import Http2
+    from otelgpu.families.requests.http2.stream import Stream
+
+
+class _Side:
+    """One direction: its frames and its header table."""
+
+    __slots__ = ("connection", "frames", "hpack")
+
+    frames: FrameReader
+
+    def __init__(self, connection: Http2, *, late: bool) -> None:
+        self.connection = connection
+        self.hpack = HpackReader(late=late)
+
+    def read(self, block: bytes | None) -> Head | None:
+        """Return the head that a header block holds; None when it cannot be read."""
+        session, hpack = self.connection.session, self.hpack
+        if block is None:
+            hpack.lose()
+            session.count("hpack_lost")
+            return None
+        try:
+            fields = hpack.read(block)
+        except HpackError:
+            session.count("hpack_malformed")
+            return None
+        if hpack.unknown:
+            session.count("hpack_unknown", hpack.unknown)
+        if hpack.truncated:
+            session.count("http2_headers_too_large")
+        return read_head(fields)
+
+    def _stream_of(self, stream: int, *, moves: bool) -> Stream | None:
+        """The open stream that a DATA frame is of; one that moves nothing is counted as those of a flood are."""
+        if moves:
+            self.connection.data_frames += 1
+        else:
+            self.connection.control_frames += 1
+        return self.connection.streams.get(stream)
+
+    def promised(self, block: bytes | None) -> None:
+        """Keep the table right; what a server pushes answers no request."""
+        self.connection.session.count("http2_pushes")
+        self.read(block)
+
+
+class Requests(_Side):
+    """The direction from the client; the sink of its reader."""
+
+    __slots__ = ()
+
+    def __init__(self, connection: Http2, *, late: bool) -> None:
+        super().__init__(connection, late=late)
+        self.frames = FrameReader(self, connection.session, client=True, late=late)
+
+    def data(self, stream: int, data: bytes, size: int, ended: bool) -> None:
+        """Take bytes of a request's body."""
+        connection = self.connection
+        open_stream = self._stream_of(stream, moves=bool(data) or ended)
+        if open_stream is None:
+            return
+        open_stream.exchange.request_bytes += size
+        if data:
+            open_stream.request_body(connection.call, data, connection.request_ns)
+        connection.request_moved(open_stream, ended=ended)
+
+    def data_gap(self, stream: int, missing: int, size: int, ended: bool) -> None:
+        """Take note of a hole in a request's body."""
+        open_stream = self.connection.streams.get(stream)
+        if open_stream is None:
+            return
+        open_stream.exchange.request_bytes += size
+        open_stream.request_gap(missing)
+        self.connection.request_moved(open_stream, ended=ended)
+
+    def headers(self, stream: int, block: bytes | None, size: int, ended: bool) -> None:
+        """Open a stream, or take the trailers of one."""
+        connection = self.connection
+        head = self.read(block)
+        open_stream = connection.streams.get(stream)
+        if open_stream is None:
+            if not stream & 1:
+                raise InvalidHttp2("stream of a server")
+            if stream <= connection.last_stream or not (head is None or head.method or self.hpack.unknown):
+                connection.control_frames += 1  # of a stream that is over, or was opened before we looked
+                return
+            open_stream = connection.open_stream(stream, head, doubtful=self.hpack.unknown > 0)
+        open_stream.exchange.request_bytes += size
+        connection.request_moved(open_stream, ended=ended)
+
+    def reset(self, stream: int, code: int | None) -> None:
+        """Take note that the client wants no answer, or no more of it."""
+        self.connection.reset(stream, code, by_client=True)
+
+    def going_away(self, last_stream: int, code: int) -> None:
+        """Take note why the client is about to close the connection; its requests are not concerned."""
+        self.connection.note_error(code)
+
+    def lost(self) -> None:
+        """Take note that requests may have been missed, and the ends of those under way."""
+        self.hpack.lose()
+        for open_stream in self.connection.streams.values():
+            if not open_stream.exchange.request_done:
+                open_stream.exchange.error = open_stream.exchange.error or "capture_gap"
+                open_stream.request_gap(0)
+                open_stream.request_ended()
+        self.connection.finish_answered()
+
+
+class Responses(_Side):
+    """The direction to the client; the sink of its reader."""
+
+    __slots__ = ()
+
+    def __init__(self, connection: Http2, *, late: bool) -> None:
+        super().__init__(connection, late=late)
+        self.frames = FrameReader(self, connection.session, client=False, late=late)
+
+    def data(self, stream: int, data: bytes, size: int, ended: bool) -> None:
+        """Take bytes of a response's body."""
+        connection = self.connection
+        open_stream = self._stream_of(stream, moves=bool(data) or ended)
+        if open_stream is None:
+            return
+        exchange = open_stream.exchange
+        exchange.response_bytes += size
+        exchange.end_ns = connection.call.end_ns
+        if data:
+            open_stream.response_body(connection.call, data, connection.response_ns)
+        if ended:
+            connection.answered(stream, open_stream)
+
+    def data_gap(self, stream: int, missing: int, size: int, ended: bool) -> None:
+        """Take note of a hole in a response's body."""
+        connection = self.connection
+        open_stream = connection.streams.get(stream)
+        if open_stream is None:
+            return
+        open_stream.exchange.response_bytes += size
+        open_stream.exchange.end_ns = connection.call.end_ns
+        open_stream.response_gap(missing)
+        if ended:
+            connection.answered(stream, open_stream)
+
+    def headers(self, stream: int, block: bytes | None, size: int, ended: bool) -> None:
+        """Take the head of a response, an interim one's, or trailers."""
+        connection = self.connection
+        head = self.read(block)
+        open_stream = connection.streams.get(stream)
+        if open_stream is None:
+            connection.control_frames += 1
+            if stream > connection.last_stream and stream & 1:
+                connection.session.count("unsolicited_responses")
+            return
+        exchange = open_stream.exchange
+        exchange.response_bytes += size
+        exchange.end_ns = connection.call.end_ns
+        if head is None:
+            exchange.error = exchange.error or "capture_gap"
+        elif open_stream.response_head_seen:
+            open_stream.response_trailers(head)
+        elif not 100 <= head.status < 200:
+            connection.response_began(open_stream, self.frames.began or connection.call)
+            open_stream.response_head(head)
+        if ended:
+            connection.answered(stream, open_stream)
+
+    def reset(self, stream: int, code: int | None) -> None:
+        """Take note that the server gives no answer, or no more of it."""
+        self.connection.reset(stream, code, by_client=False)
+
+    def going_away(self, last_stream: int, code: int) -> None:
+        """Give out the requests that the server says it does not process."""
+        connection = self.connection
+        connection.note_error(code)
+        for number in [n for n in connection.streams if n > last_stream]:
+            connection.give_up(number, "REFUSED_STREAM", by_client=False)
+
+    def lost(self) -> None:
+        """Take note that any response may have ended."""
+        self.hpack.lose()
+        for open_stream in self.connection.streams.values():
+            if not open_stream.exchange.answered:
+                open_stream.exchange.framing_lost = True
+                open_stream.response_gap(0)
+                self.connection.let_go(open_stream, self.connection.call.end_ns)
+        self.connection.doubtful_streams = True

@@ -1,0 +1,266 @@
+"""Which span an exchange is, and which one is above it. Pure.
+
+In: exchanges as they open, what the process published on the way, and, when they end, the exchanges. Out: an
+:class:`Identity` of each: the context that its work goes under, its parent, and whether the span is ours to report.
+
+The first that applies (DESIGN.md section 5):
+
+1. The process published its own context when it answered (or asked): that is the span, and not ours to report.
+2. The request carries a ``traceparent``. At a server's end that is the parent. At a client's end the process made
+   it, so the span is the process's own, unless it came in with a request to the same process: a proxy passed it on,
+   and our span is a child of that request's.
+3. A client's thread serves a request: that request's span is the parent.
+4. A server's peer is observed too: the client's span of the same bytes is the parent.
+5. The ids are made of what both ends see alike (``Exchange.wire_id``), so that they meet in one trace wherever the
+   other end is observed, and with no word between the observers.
+6. The ids are made of the session's seed.
+
+A process that exports traces by itself and publishes no context has a span for a request with a ``traceparent``
+that nobody here can name: ours is not made, and the work goes under the caller's span, in the same trace.
+
+Example: a client asks with no header, bytes 17.. of a connection: its span is (t, c), t and c made of the wire. The
+server's end of them is (t, s) with the parent c if the same session saw the client, else the root s beside the root
+c in the trace t.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from otelgpu.model.context import NO_SPAN, SAMPLED, Context
+from otelgpu.model.exchange import Exchange, Opened, Published, Role, TraceParent
+from otelgpu.model.ids import request_ids
+
+REMEMBERED: Final = 65_536
+"""Exchanges that are open, or ended not long ago."""
+
+ENDED_REMEMBERED: Final = 4096
+_EXPORTS: Final = ("/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/profiles")
+_EXPORT_SERVICE: Final = "opentelemetry.proto.collector."
+_TRACE_EXPORTS: Final = ("/v1/traces", "trace.v1.TraceService/Export")
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """An exchange among the spans."""
+
+    context: Context
+    parent_span_id: bytes = NO_SPAN
+    state: str = ""  # W3C tracestate
+    own: bool = True  # the span is ours to report; False: the process says it, or its caller
+    peer: Context | None = None  # the other end as it is known there, if it is in another trace
+
+    @property
+    def reported(self) -> bool:
+        """Whether a span of ours is made."""
+        return self.own and self.context.sampled
+
+
+def exports_telemetry(exchange: Exchange) -> bool:
+    """Whether an exchange carries telemetry: no work of a service, and no span of ours."""
+    if exchange.rpc is not None:
+        return exchange.rpc.method.startswith(_EXPORT_SERVICE)
+    return exchange.method == "POST" and exchange.path.endswith(_EXPORTS)
+
+
+def _exports_traces(exchange: Exchange) -> bool:
+    reported = exchange.rpc.method if exchange.rpc is not None else exchange.path
+    return exchange.role is Role.CLIENT and reported.endswith(_TRACE_EXPORTS) and exports_telemetry(exchange)
+
+
+class Identities:
+    """Those of one session: of :data:`REMEMBERED` exchanges, of which the last that ended are kept for their late work.
+
+    ``serving(tgid, tid, time_ns)`` answers with the exchange that a thread worked for, 0 for none.
+    ``defer``: False makes our spans beside those of processes that make their own.
+    """
+
+    def __init__(self, seed: int, serving: Callable[[int, int, int], int], *, defer: bool = True) -> None:
+        self._seed = seed
+        self._serving = serving
+        self._defer = defer
+        self._opened: OrderedDict[int, Opened] = OrderedDict()
+        self._known: OrderedDict[int, Identity] = OrderedDict()
+        self._published: OrderedDict[int, Published] = OrderedDict()
+        self._publishers: set[int] = set()  # processes that publish a context while they serve
+        self._exporters: set[int] = set()
+        self._clients: OrderedDict[bytes, int] = OrderedDict()  # by wire id
+        self._servers: OrderedDict[bytes, int] = OrderedDict()
+        self._received: OrderedDict[tuple[int, bytes, bytes], int] = (
+            OrderedDict()
+        )  # by process and traceparent
+        self._ended: OrderedDict[int, None] = OrderedDict()
+
+    def open(self, opened: Opened) -> None:
+        """A request began."""
+        _remember(self._opened, opened.key, opened)
+        if opened.wire_id:
+            ends = self._clients if opened.role is Role.CLIENT else self._servers
+            _remember(ends, opened.wire_id, opened.key)
+        if opened.role is Role.SERVER and opened.parent is not None:
+            _remember(self._received, _carried(opened.tgid, opened.parent), opened.key)
+
+    def publish(self, key: int, tgid: int, published: Published | None) -> None:
+        """A process published a context while it worked for an exchange."""
+        if published is not None:
+            self._publishers.add(tgid)
+            _remember(self._published, key, published)
+
+    def note(self, exchange: Exchange) -> None:
+        """An exchange ended: what it reports of its process."""
+        self.publish(exchange.key, exchange.tgid, exchange.published)
+        if _exports_traces(exchange):
+            self._exporters.add(exchange.tgid)
+
+    def forget_process(self, tgid: int) -> None:
+        """A process ended, or became another program."""
+        self._publishers.discard(tgid)
+        self._exporters.discard(tgid)
+
+    def of(self, exchange: Exchange) -> Identity:
+        """Of an exchange that ended."""
+        opened = Opened(
+            key=exchange.key,
+            tgid=exchange.tgid,
+            tid=exchange.tid,
+            start_ns=exchange.start_ns,
+            role=exchange.role,
+            parent=exchange.parent,
+            wire_id=exchange.wire_id,
+        )
+        _remember(self._opened, exchange.key, opened)
+        found = self._find(opened)
+        if found.peer is not None and opened.wire_id in self._servers:
+            found = replace(found, peer=None)  # it is in our trace
+        self._end(exchange.key)
+        return found
+
+    def _end(self, key: int) -> None:
+        """Those that are open stay; of those that ended, the last :data:`ENDED_REMEMBERED`."""
+        self._ended[key] = None
+        if len(self._ended) <= ENDED_REMEMBERED:
+            return
+        oldest, _ = self._ended.popitem(last=False)
+        opened = self._opened.pop(oldest, None)
+        self._known.pop(oldest, None)
+        self._published.pop(oldest, None)
+        if opened is None:
+            return
+        for ends in (self._clients, self._servers):
+            if ends.get(opened.wire_id) == oldest:
+                del ends[opened.wire_id]
+        if opened.parent is not None:
+            carried = _carried(opened.tgid, opened.parent)
+            if self._received.get(carried) == oldest:
+                del self._received[carried]
+
+    def context(self, key: int) -> Context | None:
+        """The span of an exchange that is open, or ended not long ago; None where it cannot be said yet."""
+        opened = self._opened.get(key)
+        if opened is None:
+            return None
+        if opened.tgid in self._publishers and key not in self._published:
+            return None  # the process's own span, which it has not named yet
+        return self._find(opened).context
+
+    def _find(self, opened: Opened) -> Identity:
+        published = self._published.get(opened.key) if self._defer else None
+        if published is not None and opened.role is Role.SERVER:
+            return Identity(
+                context=Context(published.trace_id, published.span_id, published.flags), own=False
+            )
+        known = self._known.get(opened.key)
+        if known is None:
+            known = self._client(opened) if opened.role is Role.CLIENT else self._server(opened)
+            _remember(self._known, opened.key, known)
+        if known.own and opened.parent is not None and self._reports_itself(opened):
+            return replace(known, context=known.context._replace(span_id=opened.parent.span_id), own=False)
+        return known
+
+    def _reports_itself(self, opened: Opened) -> bool:
+        return self._defer and opened.role is Role.SERVER and opened.tgid in self._exporters
+
+    def _server(self, opened: Opened) -> Identity:
+        if opened.parent is not None:
+            return self._below(opened, opened.parent)
+        client = self._opened.get(self._clients.get(opened.wire_id, 0)) if opened.wire_id else None
+        if client is not None:
+            above = self._find(client)
+            return Identity(
+                context=above.context._replace(span_id=self._span_id(opened)),
+                parent_span_id=above.context.span_id,
+            )
+        return Identity(context=self._root(opened))
+
+    def _client(self, opened: Opened) -> Identity:
+        parent = opened.parent
+        if parent is None:
+            key = self._serving(opened.tgid, opened.tid, opened.start_ns)
+        else:
+            key = self._received.get(_carried(opened.tgid, parent), 0)
+        served = self._opened.get(key)
+        if parent is not None and served is None:
+            own = not self._defer
+            if own:
+                return self._below(opened, parent)
+            return Identity(context=Context(parent.trace_id, parent.span_id, parent.flags), own=False)
+        published = self._published.get(opened.key)
+        above = None
+        if published is not None:
+            above = Context(published.trace_id, published.span_id, published.flags)
+        elif served is not None and served.role is Role.SERVER:
+            above = self._find(served).context
+        if above is None:
+            return Identity(context=self._root(opened))
+        peer = None
+        if opened.wire_id and parent is None:
+            peer = Context(wire_trace_id(opened.wire_id), wire_span_id(opened.wire_id, Role.SERVER), SAMPLED)
+        return Identity(
+            context=above._replace(span_id=self._span_id(opened)), parent_span_id=above.span_id, peer=peer
+        )
+
+    def _below(self, opened: Opened, parent: TraceParent) -> Identity:
+        return Identity(
+            context=Context(parent.trace_id, self._span_id(opened), parent.flags),
+            parent_span_id=parent.span_id,
+            state=parent.state,
+        )
+
+    def _root(self, opened: Opened) -> Context:
+        if opened.wire_id:
+            return Context(wire_trace_id(opened.wire_id), self._span_id(opened), SAMPLED)
+        trace_id, span_id = request_ids(self._seed, opened.key, opened.start_ns)
+        return Context(trace_id, span_id, SAMPLED)
+
+    def _span_id(self, opened: Opened) -> bytes:
+        if opened.wire_id:
+            return wire_span_id(opened.wire_id, opened.role)
+        return request_ids(self._seed, opened.key, opened.start_ns)[1]
+
+
+def wire_trace_id(wire_id: bytes) -> bytes:
+    """The trace of an exchange as both ends of its connection derive it."""
+    return hashlib.blake2b(wire_id, digest_size=16, person=b"otelgpu trace").digest()
+
+
+def wire_span_id(wire_id: bytes, role: Role) -> bytes:
+    """The span of one end of an exchange as both ends derive it."""
+    return hashlib.blake2b(wire_id, digest_size=8, person=b"otelgpu " + role.name.lower().encode()).digest()
+
+
+def _carried(tgid: int, parent: TraceParent) -> tuple[int, bytes, bytes]:
+    return tgid, parent.trace_id, parent.span_id
+
+
+def _remember(table: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    if len(table) > REMEMBERED:
+        table.popitem(last=False)

@@ -1,0 +1,291 @@
+"""Reads one request to an LLM API and its response, over HTTP, gRPC or a WebSocket.
+
+In: heads, body bytes, holes and messages, each response's with the time at which it was moved. Out: a
+:class:`~otelgpu.model.exchange.Generation`, or None where the bytes turned out to be no LLM API's. It must
+not keep text: bodies are dropped as soon as the few facts are read from them, and content is only tested
+for being empty (unless ``Session.capture_content`` is set). It raises on no bytes; what it cannot read is
+counted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otelgpu.families.requests.kept_body import KeptBody
+from otelgpu.families.requests.llm.api import MALFORMED, Api, MessageHead
+from otelgpu.families.requests.llm.facts import Facts
+from otelgpu.families.requests.llm.inflate import ENCODINGS, Inflater
+from otelgpu.families.requests.llm.lines import LineReader
+from otelgpu.families.requests.llm.routes import Route
+from otelgpu.families.requests.llm.server_signs import take_signs
+from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.sse import EventReader
+from otelgpu.model.exchange import Generation
+
+_DONE: Final = b"[DONE]"
+_LINES: Final = frozenset(
+    (b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-jsonlines")
+)
+
+
+class GenerationReader:
+    """One exchange. Any method may be left out, the answer is then poorer; ``generation``, ``drop`` end it."""
+
+    __slots__ = (
+        "_apis",
+        "_events",
+        "_facts",
+        "_fits",
+        "_holes",
+        "_request",
+        "_request_inflater",
+        "_response",
+        "_response_inflater",
+        "_session",
+        "_settled",
+        "_sure",
+        "_time_ns",
+    )
+
+    def __init__(self, route: Route, session: Session) -> None:
+        self._session = session
+        self._sure = route.sure
+        self._fits = route.sure  # whether this is a generation
+        self._settled = False  # whether bytes showed it
+        self._apis = route.apis  # that it may still be; one, once bytes fitted it
+        self._facts = Facts(route.operation, session)
+        self._facts.request_model = route.model
+        self._facts.stream = route.stream
+        self._request: KeptBody | None = None
+        self._request_inflater: Inflater | None = None
+        self._response: KeptBody | None = None  # of JSON; a stream goes through _events
+        self._response_inflater: Inflater | None = None
+        self._events: EventReader | LineReader | None = None
+        self._holes = False
+        self._time_ns = 0  # of the last bytes of the response
+
+    @property
+    def error(self) -> str:
+        """``error.type`` of an error that came under a status of success; empty while there is none."""
+        return self._facts.error if self._fits else ""
+
+    @property
+    def request_id(self) -> str:
+        """The id under which other processes know the request; empty until the response reported it."""
+        return self._facts.request_id or self._facts.response_id if self._fits else ""
+
+    def request_head(self, head: MessageHead) -> bool:
+        """Take the request's head; whether its body is wanted."""
+        if not self._sure and (media := _media_type(head)) and not _is_json(media):
+            return False
+        wanted, self._request_inflater = self._decoding(head)
+        if wanted:
+            self._request = KeptBody(self._session)
+        return wanted
+
+    def request_body(self, data: bytes) -> None:
+        """Take bytes of the request's body."""
+        if self._request is None:
+            return
+        if self._request_inflater is None:
+            self._request.add(data)
+            return
+        for piece in self._request_inflater.feed(data):
+            self._request.add(piece)
+
+    def request_gap(self, size: int) -> None:
+        """Take note of missing bytes in the request's body."""
+        if self._request_inflater is not None:
+            self._request_inflater.gap()
+        if self._request is not None:
+            self._request.gap(size)
+
+    def request_ended(self, complete: bool = True) -> None:
+        """Read the request's body, as far as it came, and drop it."""
+        body, self._request = self._request, None
+        if body is None:
+            return
+        whole = self._inflated(self._request_inflater, complete) and complete and body.whole
+        self._request_inflater = None
+        first, last = body.first, body.last
+        body.drop()
+        if whole:
+            self._read_request(first)
+        else:
+            self._apis[0].search.request(self._facts, first, last)
+
+    def response_head(self, head: MessageHead) -> bool:
+        """Take the head of the final response; whether its body is wanted."""
+        facts = self._facts
+        facts.status = head.status
+        take_signs(facts, head)
+        media_type = _media_type(head)
+        if media_type == b"text/event-stream":
+            self._events = EventReader()
+        elif media_type in _LINES:
+            self._events = LineReader()
+        elif _is_json(media_type):
+            self._response = KeptBody(self._session)
+        else:
+            return False
+        wanted, self._response_inflater = self._decoding(head)
+        if not wanted:
+            self._events = self._response = None
+        elif self._events is not None:
+            facts.stream = True
+        return wanted
+
+    def response_body(self, data: bytes, time_ns: int) -> None:
+        """Take bytes of the response's body that were moved at ``time_ns``."""
+        self._time_ns = time_ns
+        events = self._events
+        if self._response_inflater is not None:
+            for piece in self._response_inflater.feed(data):
+                self._plain(piece, time_ns)
+        elif events is not None:  # the usual case of a stream: what _plain does, without the call
+            for event in events.feed(data):
+                self._event(event, time_ns)
+        else:
+            self._plain(data, time_ns)
+
+    def response_gap(self, size: int) -> None:
+        """Take note of missing bytes in the response's body."""
+        if self._response_inflater is not None:
+            self._response_inflater.gap()
+        if self._events is not None:
+            self._events.gap()
+            self._holes = True
+        elif self._response is not None:
+            self._response.gap(size)
+
+    def response_ended(self, complete: bool = True) -> None:
+        """Read a JSON response, as far as it came, and drop it."""
+        whole = self._inflated(self._response_inflater, complete)
+        self._response_inflater = None
+        events = self._events
+        if events is not None:
+            self._holes = self._holes or not whole
+            if complete and isinstance(events, LineReader):
+                for line in events.ended():
+                    self._event(line, self._time_ns)
+            if events.too_long:
+                self._session.count("stream_event_too_long", events.too_long)
+                self._holes = True
+                events.too_long = 0
+        body, self._response = self._response, None
+        if body is None:
+            return
+        first, last = body.first, body.last
+        whole = whole and complete and body.whole
+        body.drop()
+        if whole:
+            self._read_response(first)
+        elif self._apis[0].search.response(self._facts, first, last):
+            self._fits = True
+
+    def request_message(self, data: bytes, time_ns: int) -> None:
+        """Take a whole message of the client (gRPC, WebSocket)."""
+        self._read_request(data)
+
+    def response_message(self, data: bytes, time_ns: int) -> None:
+        """Take a whole message of the server (gRPC, WebSocket) that was moved at ``time_ns``."""
+        self._event(data, time_ns)
+
+    def generation(self) -> Generation | None:
+        """Return what is known, None where this is no LLM API; call it once, when the exchange is over."""
+        self.request_ended(complete=False)
+        self.response_ended(complete=False)
+        facts = self._facts
+        streamed = self._events is not None or facts.first_chunk_ns > 0
+        generation = None
+        if self._fits:
+            generation = facts.generation(self._apis[0].provider, countable=streamed and not self._holes)
+        facts.drop()
+        return generation
+
+    def drop(self) -> None:
+        """Give back what is kept without reading it."""
+        for body in (self._request, self._response):
+            if body is not None:
+                body.drop()
+        self._request = self._response = None
+        self._facts.drop()
+
+    def _plain(self, data: bytes, time_ns: int) -> None:
+        if self._events is not None:
+            for event in self._events.feed(data):
+                self._event(event, time_ns)
+        elif self._response is not None:
+            self._response.add(data)
+
+    def _event(self, data: bytes, time_ns: int) -> None:
+        facts = self._facts
+        if not facts.first_chunk_ns and facts.stream:
+            facts.first_chunk_ns = time_ns
+        for api in self._apis:
+            try:
+                if api.event(facts, data, time_ns):
+                    if not self._settled:
+                        self._is(api)
+                    return
+            except MALFORMED:
+                if data == _DONE:  # no JSON either; asked only here, for it costs every event else
+                    return
+                self._malformed()
+
+    def _read_request(self, body: bytes) -> None:
+        for api in self._apis:
+            try:
+                if api.request(self._facts, body):
+                    self._is(api)
+                    return
+            except MALFORMED:
+                self._malformed()
+
+    def _read_response(self, body: bytes) -> None:
+        for api in self._apis:
+            try:
+                if api.response(self._facts, body):
+                    self._is(api)
+                    return
+            except MALFORMED:
+                self._malformed()
+
+    def _is(self, api: Api) -> None:
+        """Bytes fitted this API."""
+        self._fits = self._settled = True
+        self._apis = (api,)
+
+    def _malformed(self) -> None:
+        """Bytes are not what their API promises; on an unsure path they may be another application's."""
+        if self._fits:
+            self._session.count("json_malformed")
+
+    def _decoding(self, head: MessageHead) -> tuple[bool, Inflater | None]:
+        """Whether a body can be read, and what undoes its content encoding."""
+        encoding = head.last(b"content-encoding").lower()
+        if encoding in (b"", b"identity"):
+            return True, None
+        if encoding in ENCODINGS and len(head.all(b"content-encoding")) == 1:
+            return True, Inflater(encoding)
+        self._session.count("encoded_body")
+        return False, None
+
+    def _inflated(self, inflater: Inflater | None, complete: bool) -> bool:
+        """Whether a body was read to its end, as far as its encoding is concerned; counts why not."""
+        if inflater is None:
+            return True
+        if complete:
+            inflater.ended()
+        if not inflater.failure:
+            return True
+        self._session.count(inflater.failure)
+        return False
+
+
+def _media_type(head: MessageHead) -> bytes:
+    return head.last(b"content-type").partition(b";")[0].strip(b" \t").lower()
+
+
+def _is_json(media_type: bytes) -> bool:
+    return media_type == b"application/json" or media_type.endswith(b"+json")

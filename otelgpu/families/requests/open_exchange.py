@@ -1,0 +1,162 @@
+"""An exchange that is not finished: what :class:`~otelgpu.model.exchange.Exchange` is made of, in the making.
+
+It holds facts only; the parser decides when each becomes known.
+"""
+
+from __future__ import annotations
+
+from otelgpu.families.requests.http1.framing import Head
+from otelgpu.families.requests.llm import GenerationReader
+from otelgpu.families.requests.protocol import Call, ConnectionFacts
+from otelgpu.families.requests.trace_context import parse_trace_context
+from otelgpu.model.exchange import Exchange, Published, Rpc, StartSource, TraceParent
+
+SWITCHING_PROTOCOLS = 101
+MAX_PATH = 1024
+MAX_USER_AGENT = 256
+MAX_UPGRADE = 32
+
+
+class OpenExchange:
+    """One request and its response while they go on. Field names are those of ``Exchange``."""
+
+    __slots__ = (
+        "answered",
+        "cgroup_id",
+        "end_ns",
+        "error",
+        "first_byte_ns",
+        "framing_lost",
+        "generation",
+        "head_seen",
+        "key",
+        "method",
+        "named",
+        "ordinal",
+        "parent",
+        "path",
+        "protocol_version",
+        "published",
+        "query_present",
+        "read_ns",
+        "request_bytes",
+        "request_done",
+        "request_end_ns",
+        "response_bytes",
+        "rpc",
+        "start_ns",
+        "start_source",
+        "status_code",
+        "taken_ns",
+        "tgid",
+        "tid",
+        "upgrade",
+        "user_agent",
+        "websocket_extensions",
+        "wire_id",
+    )
+
+    def __init__(
+        self, *, key: int, ordinal: int, call: Call, start_ns: int, start_source: StartSource
+    ) -> None:
+        self.key = key
+        self.ordinal = ordinal
+        self.tgid = call.tgid
+        self.tid = call.tid
+        self.cgroup_id = call.cgroup_id
+        self.start_ns = start_ns
+        self.start_source = start_source
+        self.read_ns = 0 if start_source is StartSource.WRITE else call.end_ns
+        self.taken_ns = call.end_ns  # from when on a thread can work for it
+        self.request_end_ns = call.end_ns
+        self.first_byte_ns = 0
+        self.end_ns = 0
+        self.method = ""
+        self.path = ""
+        self.query_present = False
+        self.protocol_version = ""
+        self.status_code = 0
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.user_agent = ""
+        self.parent: TraceParent | None = None
+        self.published: Published | None = None
+        self.rpc: Rpc | None = None
+        self.wire_id = b""
+        self.upgrade = ""  # the protocol that the client asked to change to, then, that the server agreed to
+        self.websocket_extensions = b""  # that the server agreed to
+        self.named = False  # the id of its response was reported
+        self.error = ""
+        self.generation: GenerationReader | None = None
+        self.head_seen = False  # of the request
+        self.request_done = False  # no byte of the request is to come, or none that could be reported
+        self.answered = False  # the response is complete
+        self.framing_lost = False  # where the response ends is unknown
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether the connection speaks another protocol after the response (RFC 9110, 7.8 and 9.3.6)."""
+        tunnel = self.method == "CONNECT" and 200 <= self.status_code < 300
+        return tunnel or self.status_code == SWITCHING_PROTOCOLS
+
+    def fill(self, head: Head) -> None:
+        """Take what the request's head says."""
+        self.head_seen = True
+        self.method = head.method
+        self.protocol_version = head.version
+        target, question_mark, _ = head.target.partition(b"?")
+        if target.startswith((b"http://", b"https://")):  # absolute form, RFC 9112, section 3.2.2
+            target = b"/" + target.split(b"/", 3)[3] if target.count(b"/") > 2 else b"/"  # fmt: skip
+        self.path = target[:MAX_PATH].decode("utf-8", "replace")
+        self.query_present = bool(question_mark)
+        self.user_agent = head.last(b"user-agent")[:MAX_USER_AGENT].decode("utf-8", "replace")
+        self._take_upgrade(head)
+        parents = head.all(b"traceparent")
+        if parents:
+            self.parent = parse_trace_context(parents, head.all(b"tracestate"))
+
+    def agree(self, head: Head) -> None:
+        """Take what the response says of a change of protocol."""
+        self._take_upgrade(head)
+        self.websocket_extensions = head.last(b"sec-websocket-extensions")
+
+    def _take_upgrade(self, head: Head) -> None:
+        upgrade = head.last(b"upgrade")
+        if upgrade:
+            self.upgrade = upgrade[:MAX_UPGRADE].decode("latin-1").lower()
+
+    def finish(self, facts: ConnectionFacts) -> Exchange:
+        """Return the finished form, of a connection of which that is known."""
+        generation = self.generation
+        return Exchange(
+            key=self.key,
+            connection=facts.identity,
+            ordinal=self.ordinal,
+            tgid=self.tgid,
+            tid=self.tid,
+            cgroup_id=self.cgroup_id,
+            start_ns=self.start_ns,
+            request_end_ns=self.request_end_ns,
+            first_byte_ns=self.first_byte_ns,
+            end_ns=self.end_ns,
+            method=self.method,
+            path=self.path,
+            query_present=self.query_present,
+            protocol_version=self.protocol_version,
+            status_code=self.status_code,
+            request_bytes=self.request_bytes,
+            response_bytes=self.response_bytes,
+            server=facts.server,
+            client=facts.client,
+            user_agent=self.user_agent,
+            parent=self.parent,
+            error=self.error or (generation.error if generation is not None else ""),
+            generation=generation.generation() if generation is not None else None,
+            role=facts.role,
+            start_source=self.start_source,
+            read_ns=self.read_ns,
+            tls=facts.tls,
+            rpc=self.rpc,
+            published=self.published,
+            wire_id=self.wire_id,
+        )

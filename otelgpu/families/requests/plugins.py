@@ -1,0 +1,55 @@
+"""Protocols that others installed: entry points of group ``otelgpu.protocols``, each a ``ProtocolSpec``.
+
+In: the metadata of installed packages. Out: specs that behave (see ``guarded``), and why others were left out.
+A plug-in that cannot be loaded is left out; it never keeps the program from starting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Final
+
+from otelgpu.families.requests.guarded import guarded
+from otelgpu.families.requests.protocol import ProtocolSpec
+
+GROUP: Final = "otelgpu.protocols"
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """``specs`` in alphabetical order of their entry points; ``failed``: name → why it was left out."""
+
+    specs: tuple[ProtocolSpec, ...]
+    failed: Mapping[str, str]
+
+
+def are_installed() -> bool:
+    """Whether there is any, good or not; nothing is loaded."""
+    return bool(entry_points(group=GROUP))
+
+
+@cache
+def load_plugins(taken: frozenset[str]) -> Plugins:
+    """Load every plug-in once. ``taken``: names of protocols that are there already."""
+    specs: dict[str, ProtocolSpec] = {}
+    failed: dict[str, str] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            spec = point.load()
+        except (Exception, SystemExit) as error:
+            failed[point.name] = f"{type(error).__name__}: {error}"
+            continue
+        if not isinstance(spec, ProtocolSpec):
+            failed[point.name] = f"{point.value} is no ProtocolSpec"
+        elif not isinstance(spec.name, str) or _NAME.fullmatch(spec.name) is None:
+            failed[point.name] = f"{spec.name!r} is no name of a protocol: {_NAME.pattern}"
+        elif spec.name in taken or spec.name in specs:
+            failed[point.name] = f"there is a protocol {spec.name!r} already"
+        else:
+            specs[spec.name] = guarded(spec)
+    return Plugins(tuple(specs.values()), failed)

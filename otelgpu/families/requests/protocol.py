@@ -1,0 +1,121 @@
+"""The contract of a protocol: who recognises it by its first bytes, and who reads a connection that speaks it.
+
+The connection (``connection.py``) brings system calls into order and finds the holes; a parser is given bytes in
+the order of each direction and says what it found to its :class:`~otelgpu.families.requests.session.Session`:
+``exchanges``, ``claims``, ``opened``, ``named``, ``messages``, ``count()``. Parsers must not raise on any bytes,
+do I/O, read a clock, or grow without bound: the session's ``keep``/``release`` is the budget of what they hold.
+
+``from_client`` distinguishes directions whichever end was observed: it is True for bytes that the client sends.
+Where nobody knows which end that is, ``Recogniser`` is asked both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from otelgpu.model.exchange import NOWHERE, Endpoint, Published, Role
+
+if TYPE_CHECKING:
+    from otelgpu.families.requests.session import Session
+
+
+class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The system call (or TLS library call) that moved bytes. Times: CLOCK_MONOTONIC ns.
+
+    Two calls may have equal facts; they are distinguished by identity. One is made for each call, which is why it
+    is the kind of object that is made fastest; it is never encoded.
+    """
+
+    begin_ns: int
+    end_ns: int
+    arrival_ns: int  # reads: when the call's first byte came to the host; 0: not known
+    tgid: int
+    tid: int
+    cgroup_id: int
+    published: Published | None
+
+
+@dataclass(slots=True, kw_only=True)
+class ConnectionFacts:
+    """What is known of a connection besides its bytes."""
+
+    identity: int
+    role: Role
+    tls: bool = False
+    nonblocking: bool = False  # its calls wait for nothing: an event loop's
+    late: bool = False  # bytes were moved before anybody looked: what comes first may be a middle
+    server: Endpoint = NOWHERE
+    client: Endpoint = NOWHERE
+    wire_key: bytes = b""  # 4-tuple or pair of Unix sockets, alike at both ends; empty: not known
+    client_sequence: int | None = None  # TCP sequence number of the client's stream offset 0
+
+    def wire_id(self, client_offset: int) -> bytes:
+        """What both ends see alike of a request that begins at this stream offset; empty: not known."""
+        if not self.wire_key or self.client_sequence is None:
+            return b""
+        return self.wire_key + ((self.client_sequence + client_offset) & 0xFFFFFFFF).to_bytes(4, "big")
+
+
+class Recognition(Enum):
+    """Whether a connection speaks a protocol."""
+
+    YES = "yes"
+    NO = "no"
+    MORE = "more"  # too few bytes to report
+
+
+class Parser(Protocol):
+    """Reads one connection. Every method may be called at any time, in the order of the calls' sequence."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that an idle connection would not have."""
+
+    @property
+    def successor(self) -> Parser | None:
+        """Who reads on, once the connection changed to another protocol (101, h2c, WebSocket).
+
+        The connection looks after every call of ``feed``; bytes of that call which are the successor's were
+        handed to it already.
+        """
+
+    @property
+    def ignored(self) -> bool:
+        """Whether nothing more is wanted of the connection: garbage, or a protocol that nobody reads."""
+
+    def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
+        """Take the next bytes of a direction; ``offset``: of its first byte in the direction's stream.
+
+        A call's bytes may come in several pieces, with the same ``call``.
+        """
+
+    def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
+        """Take note that ``size`` bytes of a direction were not captured."""
+
+    def end(self, call: Call, *, from_client: bool) -> None:
+        """Take note that a direction ended: the reader read end of file."""
+
+    def close(self, time_ns: int) -> None:
+        """Take note that the process closed the connection: give out what is open. Nothing follows."""
+
+    def abort(self, time_ns: int, error: str) -> None:
+        """Give out what is open with that ``error.type``, unless it was answered. Nothing follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolSpec:
+    """A protocol, as built in or as an entry point of group ``otelgpu.protocols`` gives it.
+
+    ``recognise(data, from_client)`` looks at the first bytes of one direction of a connection, or, on a
+    connection found open, of any call: ``late`` is True then. It must be quick and sure: YES is final.
+    ``open(facts, session)`` makes a connection's parser.
+    """
+
+    name: str
+    recognise: Callable[[bytes, bool, bool], Recognition]
+    open: Callable[[ConnectionFacts, Session], Parser]

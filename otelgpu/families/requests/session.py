@@ -1,0 +1,118 @@
+"""What all connections of one HTTP state share: finished facts, the keys, the counters, the memory budget.
+
+In: counts, claims and exchanges from the connections. Out: the same, taken once per batch by ``decode``.
+It must not know about sockets, bytes or HTTP.
+"""
+
+from __future__ import annotations
+
+from otelgpu.model.engine_messages import EngineMessage
+from otelgpu.model.exchange import Claim, Exchange, Named, Opened
+from otelgpu.model.losses import Reasons
+
+#: Every counter that this family exports, and what one count means.
+COUNTERS = Reasons(
+    "http",
+    {
+        "bodies_not_kept": "a JSON body was larger than the bound or the budget; only its ends were searched",
+        "bodies_unseen": "a response body went out by a way that is not observed (sendfile, splice)",
+        "bytes_repeated": "bytes at stream offsets that had already been seen; dropped",
+        "capture_gaps": "a message lost its framing because bytes of it were not captured",
+        "connections_evicted": "a connection was forgotten because there were too many",
+        "connections_expired": "an idle connection was forgotten",
+        "connections_not_opened": "a connection whose open was not seen (attached late, or the record was lost)",
+        "encoded_body": "an LLM body or gRPC message with an encoding that is not read (br, zstd, …)",
+        "engine_layout_unknown": "a message in an engine's form, whose fields are where no known version has them",
+        "engine_messages_cut": "a serving engine's message of which the part that matters was not captured",
+        "engine_messages_pickled": "a pickled message on ZeroMQ; pickles are never read",
+        "engine_parent_unseen": "an engine's request whose trace headers may have been in bytes not captured",
+        "engine_tokens_unknown": "a request of a connection found open, whose tokens so far nobody counted",
+        "grpc_framing_lost": "a direction of a gRPC call whose messages could not be distinguished any more",
+        "grpc_messages_not_kept": "a gRPC message larger than the bound or the budget; counted as a message, not read",
+        "hpack_lost": "an HTTP/2 header block was not captured whole; what its table holds was not known from then on",
+        "hpack_malformed": "an HTTP/2 header block that no encoder writes",
+        "hpack_unknown": "an HTTP/2 header field of which the name or value was sent before anybody looked; left empty",
+        "http2_floods": "an HTTP/2 connection given up because it carried resets or control frames and little else",
+        "http2_headers_too_large": "an HTTP/2 header block larger than the bound or the budget; fields of it "
+        "are missing",
+        "http2_invalid": "a connection whose bytes stopped being HTTP/2; ignored from then on",
+        "http2_pushes": "a response that an HTTP/2 server pushed unasked; not read",
+        "inflate_failed": "a compressed LLM body with a hole or with bytes that are not its encoding; read up to there",
+        "inflate_too_large": "a compressed LLM body that inflates beyond the bound; read up to there",
+        "json_malformed": "an LLM body or stream event that is not the JSON that its API promises",
+        "late_bytes_skipped": "bytes before the first request or message on a connection found open",
+        "not_http": "a connection of HTTP/1 with bytes that are not HTTP/1; ignored from then on",
+        "pieces_after_close": "a piece of a connection that had already ended; dropped",
+        "pieces_late": "a piece that came after it had been given up as lost; dropped",
+        "pieces_lost": "a piece that never came, by its sequence number",
+        "plugins_not_loaded": "an installed protocol plug-in that cannot be used; `otelgpu check` says why",
+        "protocol_unknown": "a connection that begins with bytes of no known protocol; ignored from then on",
+        "requests_incomplete": "a request whose head never became complete and that was not answered",
+        "responses_not_seen": "a request given up because a thousand after it were not answered either",
+        "resync_bytes_skipped": "bytes after a capture gap and before the next start of a message",
+        "socket_errors": "a system call on a connection failed for another reason than having to wait",
+        "stream_event_too_long": "a server-sent event larger than the bound; its content is unknown",
+        "unknown_kind": "a batch of a record kind that this family does not know",
+        "unsolicited_responses": "a response that no seen request asked for",
+        "upgraded": "a connection that changed to another protocol; ignored from then on",
+        "zmtp_malformed": "bytes on a ZeroMQ connection that are no frame; skipped up to the next message",
+        "zmtp_mechanism_unsupported": "a ZeroMQ connection with CURVE, PLAIN or GSSAPI; ignored from then on",
+        "zmtp_messages_cut": "a ZeroMQ message that was under way when its connection ended",
+        "zmtp_version_unsupported": "a ZeroMQ connection of ZMTP 1 or 2; ignored from then on",
+        "websocket_invalid": "a WebSocket with bytes that are no frames; ignored from then on",
+        "websocket_messages": "a WebSocket message of no API that is read; it is only counted",
+        "websocket_messages_not_read": "a WebSocket message that was too large, incomplete or not to be inflated",
+    },
+)
+
+
+class Session:
+    """Sinks shared by the connections of one :class:`~otelgpu.families.requests.decode.HttpState`.
+
+    ``budget_bytes`` bounds the body bytes and the held-back pieces of all connections together.
+    ``capture_content``: whether prompts and answers are kept (``Generation.content``); off unless the user asks.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_next_key",
+        "capture_content",
+        "claims",
+        "counters",
+        "exchanges",
+        "messages",
+        "named",
+        "opened",
+    )
+
+    def __init__(self, budget_bytes: int, *, capture_content: bool = False) -> None:
+        self.capture_content = capture_content
+        self.claims: list[Claim] = []
+        self.exchanges: list[Exchange] = []
+        self.opened: list[Opened] = []
+        self.named: list[Named] = []
+        self.messages: list[EngineMessage] = []
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self._budget = budget_bytes
+        self._next_key = 1
+
+    def count(self, name: str, times: int = 1) -> None:
+        """Add to a counter of :data:`COUNTERS`."""
+        self.counters[name] += times
+
+    def new_key(self) -> int:
+        """Return the next ``Exchange.key``."""
+        key = self._next_key
+        self._next_key = key + 1
+        return key
+
+    def keep(self, size: int) -> bool:
+        """Reserve ``size`` bytes of the budget; False when it is spent."""
+        if size > self._budget:
+            return False
+        self._budget -= size
+        return True
+
+    def release(self, size: int) -> None:
+        """Give back bytes reserved by :meth:`keep`."""
+        self._budget += size

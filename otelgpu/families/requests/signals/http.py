@@ -1,0 +1,109 @@
+"""What every exchange reports: HTTP's attributes and the duration of requests at either end.
+
+``http.route`` and ``url.template`` are derived from the path (:mod:`otelgpu.families.requests.routes`), for no
+framework reports its own to an observer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from otelgpu.engine.contract import Measured
+from otelgpu.families.requests.signals.measuring import NS, by_series, seconds
+from otelgpu.model.exchange import Exchange, Role, StartSource
+
+DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+SERVER_DURATION: Final = seconds(
+    "http.server.request.duration", "Duration of HTTP server requests.", DURATION_BUCKETS
+)
+CLIENT_DURATION: Final = seconds(
+    "http.client.request.duration", "Duration of HTTP client requests.", DURATION_BUCKETS
+)
+_METHODS: Final = frozenset(
+    ("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE")
+)
+
+
+def is_client(exchange: Exchange) -> bool:
+    """Whether the process asked."""
+    return exchange.role is Role.CLIENT
+
+
+def scheme(exchange: Exchange) -> str:
+    """``url.scheme``: as the bytes crossed the socket."""
+    return "https" if exchange.tls else "http"
+
+
+def _method(exchange: Exchange, other: str) -> str:
+    """The method if it is a known one: clients may send anything."""
+    return exchange.method if exchange.method in _METHODS else other
+
+
+def span_name(exchange: Exchange, route: str) -> str:
+    """``{method} {route}``."""
+    return f"{_method(exchange, 'HTTP')} {route}"
+
+
+def _speaks_http(exchange: Exchange) -> bool:
+    return exchange.protocol in ("http", "websocket")
+
+
+def columns(exchanges: Sequence[Exchange], routes: Sequence[str]) -> dict[str, list[Any]]:
+    """Attributes by key, a value or None per exchange."""
+    spoken = [_speaks_http(e) for e in exchanges]
+    clients = [is_client(e) for e in exchanges]
+    return {
+        "http.request.method": [
+            _method(e, "_OTHER") if http else None for e, http in zip(exchanges, spoken, strict=True)
+        ],
+        "http.route": [
+            route if http and not client else None
+            for route, http, client in zip(routes, spoken, clients, strict=True)
+        ],
+        "url.template": [
+            route if http and client else None
+            for route, http, client in zip(routes, spoken, clients, strict=True)
+        ],
+        "url.path": [e.path if http else None for e, http in zip(exchanges, spoken, strict=True)],
+        "url.scheme": [scheme(e) if http else None for e, http in zip(exchanges, spoken, strict=True)],
+        "network.protocol.name": [e.protocol for e in exchanges],
+        "network.protocol.version": [e.protocol_version or None for e in exchanges],
+        "http.request.size": [e.request_bytes for e in exchanges],
+        "http.response.size": [e.response_bytes for e in exchanges],
+        "thread.id": [e.tid for e in exchanges],
+        "http.response.status_code": [e.status_code or None for e in exchanges],
+        "server.address": [e.server.address if e.server.port else None for e in exchanges],
+        "server.port": [e.server.port or None for e in exchanges],
+        "client.address": [e.client.address if e.client.port else None for e in exchanges],
+        "client.port": [e.client.port or None for e in exchanges],
+        "user_agent.original": [e.user_agent or None for e in exchanges],
+        "otelgpu.start.source": [e.start_source.value for e in exchanges],
+        "otelgpu.http.time_to_read": [
+            (e.read_ns - e.start_ns) * NS if e.start_source is StartSource.ARRIVAL and e.read_ns else None
+            for e in exchanges
+        ],
+        "otelgpu.http.time_to_first_byte": [
+            (e.first_byte_ns - e.start_ns) * NS if e.first_byte_ns else None for e in exchanges
+        ],
+        "error.type": [e.error_type or None for e in exchanges],
+    }
+
+
+def measurements(exchanges: Sequence[Exchange], routes: Sequence[str]) -> list[Measured]:
+    """Rate, errors and duration of requests, by route."""
+    reported: dict[bool, list[tuple[int, dict[str, str | int], float | None]]] = {False: [], True: []}
+    for row, (e, route) in enumerate(zip(exchanges, routes, strict=True)):
+        if e.rpc is not None or not _speaks_http(e):
+            continue
+        client = is_client(e)
+        labels: dict[str, str | int] = {"http.request.method": _method(e, "_OTHER"), "url.scheme": scheme(e)}
+        labels["url.template" if client else "http.route"] = route
+        if e.status_code:
+            labels["http.response.status_code"] = e.status_code
+        if e.error_type:
+            labels["error.type"] = e.error_type
+        if client and e.server.port:
+            labels |= {"server.address": e.server.address, "server.port": e.server.port}
+        reported[client].append((row, labels, e.duration_s))
+    return [*by_series(SERVER_DURATION, reported[False]), *by_series(CLIENT_DURATION, reported[True])]

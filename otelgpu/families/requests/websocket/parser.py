@@ -1,0 +1,127 @@
+"""A WebSocket after its handshake: the messages of APIs that are read become exchanges, others are counted.
+
+In: the bytes of both directions, in order, with their holes. Out: what ``realtime`` makes of the messages. It
+must not raise on any bytes. The handshake itself is HTTP/1's exchange, which ends with the response 101.
+
+Invariant: no message is held longer than it takes to complete, and none beyond a megabyte.
+"""
+
+from __future__ import annotations
+
+from otelgpu.families.requests.open_exchange import OpenExchange
+from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser
+from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.websocket.frames import FrameReader, InvalidFrame
+from otelgpu.families.requests.websocket.permessage_deflate import Deflate, Inflater
+from otelgpu.families.requests.websocket.realtime import Realtime
+
+
+class _Side:
+    """One direction: its frames, what inflates its messages, and whom they are reported."""
+
+    __slots__ = ("_from_client", "_inflater", "_parser", "call", "reader")
+
+    def __init__(self, parser: WebSocket, deflate: Deflate, *, from_client: bool) -> None:
+        self._parser = parser
+        self._from_client = from_client
+        forgets = deflate.client_forgets if from_client else deflate.server_forgets
+        self._inflater = Inflater(parser.session, forgets=forgets)
+        self.call: Call | None = None
+        self.reader = FrameReader(
+            self,
+            parser.session,
+            masked=from_client,
+            deflate=deflate.agreed,
+            wanted=parser.realtime is not None,
+        )
+
+    def message(self, payload: bytes | None, *, compressed: bool, first: Call, offset: int) -> None:
+        """Inflate a message and pass it on."""
+        realtime, session = self._parser.realtime, self._parser.session
+        if realtime is None:
+            session.count("websocket_messages")
+            return
+        if compressed:
+            if payload is None:
+                self._inflater.skip()
+            else:
+                payload = self._inflater.inflate(payload)
+        if payload is None:
+            session.count("websocket_messages_not_read")
+        elif self._from_client:
+            realtime.asked(payload, first, self._parser.call, offset)
+        else:
+            realtime.reported(payload, first, self._parser.call)
+
+    def closed(self) -> None:
+        """A close frame: what is open stays open, for the other side may complete it before it agrees."""
+
+    def drop(self) -> None:
+        """Give back the memory of what is unfinished."""
+        self.reader.drop()
+        self._inflater.drop()
+
+
+class WebSocket:
+    """The :class:`~otelgpu.families.requests.protocol.Parser` of a connection that was upgraded."""
+
+    __slots__ = ("_from_client", "_to_client", "call", "ignored", "realtime", "session", "successor")
+
+    def __init__(
+        self, facts: ConnectionFacts, session: Session, realtime: Realtime | None, deflate: Deflate
+    ) -> None:
+        self.session = session
+        self.realtime = realtime
+        self.ignored = False
+        self.successor: Parser | None = None
+        self.call = Call(0, 0, 0, 0, 0, 0, None)  # the one under way
+        self._from_client = _Side(self, deflate, from_client=True)
+        self._to_client = _Side(self, deflate, from_client=False)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a response is under way."""
+        return self.realtime is not None and self.realtime.busy
+
+    def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
+        """Take the next bytes of a direction."""
+        side = self._from_client if from_client else self._to_client
+        fresh = call is not side.call
+        self.call = side.call = call
+        try:
+            side.reader.feed(call, data, offset, fresh=fresh)
+        except InvalidFrame:
+            self.session.count("websocket_invalid")
+            self.abort(call.end_ns, "invalid_websocket")
+
+    def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
+        """Pass over bytes that were not captured."""
+        self.call = call
+        (self._from_client if from_client else self._to_client).reader.gap(size)
+        if self.realtime is not None and not from_client:
+            self.realtime.missed()
+
+    def end(self, call: Call, *, from_client: bool) -> None:
+        """One side sends nothing more: a WebSocket is over then."""
+        self._finish(call.end_ns, "connection_closed")
+
+    def close(self, time_ns: int) -> None:
+        """The process closed it."""
+        self.abort(time_ns, "connection_closed")
+
+    def abort(self, time_ns: int, error: str) -> None:
+        """Give out what is open with that error."""
+        self._finish(time_ns, error)
+        self.ignored = True
+        self._from_client.drop()
+        self._to_client.drop()
+
+    def _finish(self, time_ns: int, error: str) -> None:
+        if self.realtime is not None:
+            self.realtime.end(time_ns, error)
+
+
+def upgraded(facts: ConnectionFacts, session: Session, exchange: OpenExchange) -> WebSocket:
+    """Return who reads on after that handshake."""
+    deflate = Deflate(exchange.websocket_extensions)
+    return WebSocket(facts, session, Realtime.of(facts, session, exchange.path), deflate)

@@ -1,0 +1,1 @@
+"""Steps: iterations of serving engines and of training loops. Pure."""

@@ -1,0 +1,61 @@
+"""What the host calls of a stretch of work show of how it used the GPU: sums for :mod:`~otelgpu.families.steps.hints`.
+
+Pure.
+
+In: operations of a step, or of a request, with their roles. Out: :class:`~otelgpu.families.steps.step.Evidence`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine.call_roles import WAITS, Role, Roles, is_one_of
+from otelgpu.families.steps.step import Evidence
+from otelgpu.model.operations import Operations
+
+_SYNCHRONISATIONS = (Role.WAIT_EVENT, Role.WAIT_STREAM, Role.WAIT_DEVICE)
+_UPLOADS = (Role.UPLOAD, Role.UPLOAD_QUEUED)
+
+Groups = npt.NDArray[np.int64]
+
+
+def evidence_of(rows: Operations, roles: Roles, tid: int) -> Evidence:
+    """``tid``: the thread that launched; what follows what is reported of its calls only."""
+    return evidence_by_group(rows, roles, np.zeros(len(rows), dtype=np.int64), np.array([tid]))[0]
+
+
+def evidence_by_group(
+    rows: Operations, roles: Roles, group: Groups, tids: npt.NDArray[np.int64]
+) -> list[Evidence]:
+    """The same of m stretches at once: ``group`` (n,) in ``range(m)``, ``tids`` (m,) the thread of each."""
+    durations = rows["duration_ns"].astype(np.int64)
+    waits = is_one_of(roles, WAITS)
+    mine = np.flatnonzero(rows["tid"] == tids[group])
+    mine = mine[np.lexsort((rows["start_ns"][mine], group[mine]))]
+    ordered, took, of = roles[mine], durations[mine], group[mine]
+    waited_for = is_one_of(ordered[1:], _SYNCHRONISATIONS) & (of[1:] == of[:-1])
+    after_upload = waited_for & is_one_of(ordered[:-1], _UPLOADS)
+    uploads = ordered == Role.UPLOAD
+
+    def count(groups: Groups) -> list[int]:
+        counted: list[int] = np.bincount(groups, minlength=len(tids)).tolist()
+        return counted
+
+    def total(groups: Groups, ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.bincount(groups, weights=ns, minlength=len(tids)).astype(np.int64)  # exact for 100 days
+
+    columns = {
+        "calls": count(group),
+        "launches": count(group[roles == Role.LAUNCH]),
+        "host_ns": total(of, took).tolist(),
+        "wait_ns": total(group[waits], durations[waits]).tolist(),
+        "blocking_copies": count(np.concatenate([of[uploads], of[1:][after_upload]])),
+        "blocking_copy_ns": (
+            total(of[uploads], took[uploads]) + total(of[1:][after_upload], took[1:][after_upload])
+        ).tolist(),
+        "waited_launches": count(of[:-1][waited_for & (ordered[:-1] == Role.LAUNCH)]),
+    }
+    return [
+        Evidence(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
+    ]

@@ -1,0 +1,67 @@
+"""Hints → attributes of the spans of steps and of requests. Pure.
+
+In: evidence of a step, or the operations of requests. Out: ``otelgpu.hints`` and the share that raised each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from otelgpu.engine.call_roles import Role, StepCalls
+from otelgpu.families.steps import names as step_names
+from otelgpu.families.steps.evidence import evidence_by_group
+from otelgpu.families.steps.hints import hints
+from otelgpu.families.steps.step import Evidence
+from otelgpu.model.operations import Operations
+
+
+def hint_values(evidence: Evidence, elapsed_ns: int) -> dict[str, Any]:
+    """The attributes of one span."""
+    raised = hints(evidence, elapsed_ns)
+    if not raised:
+        return {}
+    shares = {step_names.HINT_EVIDENCE + name: share for name, share in raised.items()}
+    return {step_names.HINTS: tuple(raised), **shares}
+
+
+def request_hints(
+    rows: Operations, request: npt.NDArray[np.int64], requests: int, calls: StepCalls
+) -> list[dict[str, Any]]:
+    """The attributes of each request; ``rows`` are their operations, ``request`` (n,) in ``range(requests)`` whose.
+
+    Shares of time are of the time from a request's first call to the return of its last one, for it need not have
+    worked with the GPU before and after. Its thread is the one that launched most.
+    """
+    found: list[dict[str, Any]] = [{} for _ in range(requests)]
+    roles = calls.roles(rows)
+    launches = roles == Role.LAUNCH
+    launching, tids = _launching(request[launches], rows["tid"][launches].astype(np.int64))
+    if not len(launching):
+        return found
+    place = np.full(requests, -1, dtype=np.int64)
+    place[launching] = np.arange(len(launching))
+    theirs = place[request] >= 0
+    rows, roles, group = rows.compress(theirs), roles[theirs], place[request[theirs]]
+    first = np.full(len(launching), np.iinfo(np.int64).max)
+    last = np.zeros(len(launching), dtype=np.int64)
+    starts = rows["start_ns"].astype(np.int64)
+    np.minimum.at(first, group, starts)
+    np.maximum.at(last, group, starts + rows["duration_ns"].astype(np.int64))
+    evidence = evidence_by_group(rows, roles, group, tids)
+    for each, of, elapsed_ns in zip(launching.tolist(), evidence, (last - first).tolist(), strict=True):
+        found[each] = hint_values(of, elapsed_ns)
+    return found
+
+
+def _launching(
+    request: npt.NDArray[np.int64], tids: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of launches' requests and threads: which requests there are, ascending, and who launched most of each."""
+    pairs, counts = np.unique(request << 32 | tids, return_counts=True)
+    whose = pairs >> 32
+    most = np.lexsort((pairs, -counts, whose))
+    whose, firsts = np.unique(whose[most], return_index=True)
+    return whose, pairs[most][firsts] & 0xFFFFFFFF

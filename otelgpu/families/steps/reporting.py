@@ -1,0 +1,31 @@
+"""Steps that have ended, whatever kind of program made them, to where they are reported. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otelgpu.engine.folding import Folded
+from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.services import Services
+from otelgpu.model.operations import Operations
+from otelgpu.model.spans import SpanColumns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsReport:
+    """Steps of which no more will be known: their spans, their operations, and operations that are nobody's."""
+
+    spans: list[SpanColumns]
+    work: Folded
+    parents: Parents
+    rest: Operations
+
+
+def report_steps(services: Services, reported: StepsReport | None) -> None:
+    """None: there are none."""
+    if reported is None:
+        return
+    services.session.summary.steps += sum(map(len, reported.spans))
+    services.session.attribution.abandon_steps(reported.rest)
+    services.report(reported.spans)
+    services.report_work(reported.work, reported.parents)

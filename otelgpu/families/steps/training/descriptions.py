@@ -1,0 +1,102 @@
+"""What names of steps of training mean."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otelgpu.engine.description_tables import TEXT, Described, Descriptions, MetricTable, Page
+from otelgpu.families.steps.training import names
+from otelgpu.families.steps.training.metrics import DEVICE_TIME, METRICS, TIME
+
+DESCRIPTIONS: Final = Descriptions(
+    attributes={
+        "otelgpu.step.boundary": Described("what parts steps: `upload` or `wait`, see above"),
+        "otelgpu.step.period_confidence": Described(
+            "share of the collectives of the last 16 steps that are of the period"
+        ),
+        "otelgpu.step.call_ns": Described(
+            "part: in a call that queues work, a collective, or any other call but these:"
+        ),
+        "otelgpu.step.upload_ns": Described("part: in a copy to the device"),
+        "otelgpu.step.file_ns": Described(
+            "part: in a call that read, wrote or synced a file and took `file_slow_ms` or longer"
+        ),
+        "otelgpu.step.input_gap_ns": Described(
+            "part: in no call, and the next one is a copy to the device: the data loader, or whatever else "
+            "the program did"
+        ),
+        "otelgpu.step.host_gap_ns": Described("part: in no call otherwise"),
+        "otelgpu.step.communication_wait_ns": Described(
+            "of `otelgpu.step.wait_ns`: in waits for a stream, or the device, whose last work of the step is "
+            "a collective"
+        ),
+        "otelgpu.step.launches": Described(
+            "launches of kernels and graphs, the communication library's own among them"
+        ),
+        "otelgpu.step.collectives": Described("collectives, sends and receives"),
+        "otelgpu.step.collective_bytes": Described("bytes that they were given"),
+        "otelgpu.step.uploads": Described("copies to the device"),
+        "otelgpu.step.uploaded_bytes": Described("their bytes"),
+        "otelgpu.step.files": Described("such calls on files, of all threads of the process"),
+        "otelgpu.step.file_bytes": Described("bytes that they moved"),
+        "otelgpu.step.slowest_file": Described("name, without its path, of the file of the longest"),
+        "otelgpu.step.device.index": Described(
+            "where device time is measured: the device that worked most in the step, by its ordinal in the process"
+        ),
+        "otelgpu.step.device.compute_ns": Described(
+            "part of the device's time: any kernel ran that is not the communication library's"
+        ),
+        "otelgpu.step.device.exposed_communication_ns": Described(
+            "part of the device's time: kernels of the communication library ran, and no others"
+        ),
+        "otelgpu.step.device.copy_ns": Described("part of the device's time: only copies and sets ran"),
+        "otelgpu.step.device.idle_ns": Described("part of the device's time: nothing ran"),
+        "otelgpu.step.device.communication_ns": Described(
+            "no part: kernels of the communication library ran, whatever else did"
+        ),
+        names.PART: Described("Which part of the step.", "wait"),
+    },
+    metrics=(
+        MetricTable(
+            scope=names.SCOPE,
+            metrics={metric: (names.PART,) if metric in (TIME, DEVICE_TIME) else () for metric in METRICS},
+        ),
+    ),
+    pages={
+        "training attributes": Page(
+            header=(
+                "Attribute",
+                "What it reports",
+            ),
+            rows={
+                "thread.id": ("the thread that launched most",),
+                "otelgpu.step.number": (
+                    "of the process's steps since its period was first seen, from 1, reported or not",
+                ),
+                "otelgpu.step.boundary": (TEXT,),
+                "otelgpu.step.period_confidence": (TEXT,),
+                "otelgpu.step.call_ns": (TEXT,),
+                "otelgpu.step.upload_ns": (TEXT,),
+                "otelgpu.step.wait_ns": ("part: in a synchronisation, or a copy to the host that waits",),
+                "otelgpu.step.file_ns": (TEXT,),
+                "otelgpu.step.input_gap_ns": (TEXT,),
+                "otelgpu.step.host_gap_ns": (TEXT,),
+                "otelgpu.step.communication_wait_ns": (TEXT,),
+                "otelgpu.step.launches": (TEXT,),
+                "otelgpu.step.collectives": (TEXT,),
+                "otelgpu.step.collective_bytes": (TEXT,),
+                "otelgpu.step.uploads": (TEXT,),
+                "otelgpu.step.uploaded_bytes": (TEXT,),
+                "otelgpu.step.files": (TEXT,),
+                "otelgpu.step.file_bytes": (TEXT,),
+                "otelgpu.step.slowest_file": (TEXT,),
+                "otelgpu.step.device.index": (TEXT,),
+                "otelgpu.step.device.compute_ns": (TEXT,),
+                "otelgpu.step.device.exposed_communication_ns": (TEXT,),
+                "otelgpu.step.device.copy_ns": (TEXT,),
+                "otelgpu.step.device.idle_ns": (TEXT,),
+                "otelgpu.step.device.communication_ns": (TEXT,),
+            },
+        ),
+    },
+)

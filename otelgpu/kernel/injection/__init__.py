@@ -1,0 +1,1 @@
+"""The in-process source's ring memory and its peers."""

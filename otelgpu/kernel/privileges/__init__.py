@@ -1,0 +1,1 @@
+"""Capabilities that the program has, needs, and gives up."""

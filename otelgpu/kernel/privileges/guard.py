@@ -1,0 +1,73 @@
+"""What is to be done when this process ends in whatever way, SIGKILL among them: by a child that waits for that.
+
+For the few things that the kernel does not take back with the process: a process that was stopped, a pinned map, a
+socket in the file system. Where every process of a container is killed together, the child is too.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Final, NoReturn
+
+from otelgpu.errors import OtelgpuError
+from otelgpu.kernel.privileges.capabilities import Need
+from otelgpu.kernel.privileges.dropping import give_up
+
+_IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Guard:
+    """Calls ``duty`` in a process of its own once this one is gone, unless it was dismissed before.
+
+    Of what is open here the child keeps ``descriptors``, and nothing else: it must not keep what it is to outlive. Of
+    the privileges it keeps what ``needs`` want. It is in a session of its own, so that a terminal's signals do not
+    reach it.
+    """
+
+    def __init__(
+        self, duty: Callable[[], None], *, needs: Iterable[Need] = (), descriptors: Iterable[int] = ()
+    ) -> None:
+        parent = os.pidfd_open(os.getpid())
+        kept = sorted({parent, *descriptors})
+        self._child = os.fork()
+        if self._child == 0:
+            _stand(parent, kept, needs, duty)
+        os.close(parent)
+
+    def stands(self) -> bool:
+        """Whether the child is still there."""
+        try:
+            return os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:
+            return False
+
+    def dismiss(self) -> None:
+        """There is nothing to be done any more; idempotent."""
+        if self._child:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(self._child, 0)
+            self._child = 0
+
+
+def _stand(parent: int, kept: list[int], needs: Iterable[Need], duty: Callable[[], None]) -> NoReturn:
+    """In the child."""
+    try:
+        os.setsid()
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        bounds = [-1, *kept, os.sysconf("SC_OPEN_MAX")]
+        for last, following in pairwise(bounds):
+            os.closerange(last + 1, following)
+        with suppress(OtelgpuError):
+            give_up(needs)
+        select.select([parent], [], [])
+        duty()
+    finally:
+        os._exit(0)

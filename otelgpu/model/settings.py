@@ -1,0 +1,40 @@
+"""What a session is asked to report: the settings that shape signals, wherever the inputs come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+Detail = Literal["phases", "ops", "all"]
+OwnSpans = Literal["auto", "always"]
+_T = TypeVar("_T")
+
+
+class Settings:
+    """Settings of a session by name, of which each family takes its own: see docs/configuration.md."""
+
+    def __init__(self, values: Mapping[str, object] | None = None) -> None:
+        self._values = dict(values or {})
+
+    def get(self, name: str, default: _T) -> _T:
+        """The value of a setting, or ``default``, which has its type. Raises :class:`TypeError` on another type."""
+        value = self._values.get(name, default)
+        if isinstance(default, float) and isinstance(value, int):
+            return type(default)(value)
+        if not isinstance(value, type(default)):
+            raise TypeError(f"setting {name} is {value!r}, which is no {type(default).__name__}")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalSettings:
+    """See docs/configuration.md, where each is described."""
+
+    detail: Detail = "ops"
+    kernel_metrics: int = 0  # names of kernels that metrics may carry
+    own_spans: OwnSpans = "auto"  # "always": also of requests for which the process makes its own
+    capture_content: bool = False  # prompts and completions on spans
+    model_bytes: int = 0  # read by a decode step: the weights; 0: not known
+    memory_bandwidth: int = 0  # of a device, bytes per second; 0: not known
+    collective_sample_ratio: float = 1.0  # of collectives that are reported as traces: the same on all ranks

@@ -1,0 +1,35 @@
+"""A verdict: what is wrong, where, when, what it costs, how sure that is, and which span proves it (DESIGN.md 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from otelgpu.model.resource import AttributeValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanReference:
+    """A span that is evidence. ``trace_id``: 16 bytes; ``span_id``: 8."""
+
+    trace_id: bytes
+    span_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One finding.
+
+    ``kind``: its class, ``straggler`` say. ``place``: attributes, by the names that spans and metrics have for them.
+    ``cost_s``: seconds that mending it would save. ``confidence``: 0 to 1. ``text``: one sentence for a person.
+    ``proof``: the span that shows it best, where one is known.
+    """
+
+    kind: str
+    place: Mapping[str, AttributeValue]
+    start_unix_ns: int
+    end_unix_ns: int
+    cost_s: float
+    confidence: float
+    text: str
+    proof: SpanReference | None = None

@@ -1,0 +1,1 @@
+"""What runs here: processes, containers, pods, libraries. Does I/O."""

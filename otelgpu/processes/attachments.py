@@ -1,0 +1,71 @@
+"""Which process has which files with probes, and whether it was blind for a while: the state of attaching.
+
+In: a placement whenever a process is seen with it. Out: an :class:`~otelgpu.model.self_telemetry.Attachment` per
+process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from otelgpu.model.self_telemetry import Attachment
+from otelgpu.processes.listing import list_processes
+from otelgpu.processes.probes import Placement
+
+
+class Attachments:
+    """Processes that have a file with probes, until they are forgotten."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, dict[int, tuple[Placement, bool]]] = {}  # by process, then by placement
+        self._names: dict[int, str] = {}
+
+    def note(self, tgid: int, placement: Placement | None, *, blind: bool = False) -> None:
+        """A process has a file. ``blind``: it had it before the probes were there."""
+        if placement is not None:
+            if tgid not in self._files:
+                self._names[tgid] = _executable(tgid)
+            found = self._files.setdefault(tgid, {})
+            before = found.get(id(placement))
+            found[id(placement)] = placement, blind or (before is not None and before[1])
+
+    def inherit(self, parent: int, tgid: int) -> None:
+        """A process forked: it has what its parent has, and has missed nothing itself."""
+        for placement, _ in self._files.get(parent, {}).values():
+            self.note(tgid, placement)
+
+    def forget(self, tgid: int) -> None:
+        """It ended, or is another program now."""
+        self._files.pop(tgid, None)
+        self._names.pop(tgid, None)
+
+    def placements(self) -> Iterator[Placement]:
+        """What the processes have, once for each that has it; those whose end was not reported are forgotten."""
+        for tgid in self._files.keys() - set(list_processes()):
+            self.forget(tgid)
+        return (placement for files in self._files.values() for placement, _ in files.values())
+
+    def read(self) -> Iterator[tuple[int, Attachment]]:
+        """Every process, the newest last."""
+        for tgid, files in self._files.items():
+            states = [
+                "failed" if placement.refused else "blind" if blind else "attached"
+                for placement, blind in files.values()
+            ]
+            yield (
+                tgid,
+                Attachment(
+                    executable=self._names[tgid],
+                    attached=states.count("attached"),
+                    blind=states.count("blind"),
+                    failed=states.count("failed"),
+                ),
+            )
+
+
+def _executable(tgid: int) -> str:
+    try:
+        return Path(f"/proc/{tgid}/exe").readlink().name
+    except OSError:
+        return ""

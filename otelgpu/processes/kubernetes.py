@@ -1,0 +1,41 @@
+"""What the agent knows of its own pod, by the downward API, and what Kubernetes' attributes are called. Pure.
+
+In: the variables that Kubernetes sets for the agent (docs/identity.md). Out: :class:`OwnPod`. The API server is not
+asked: the Collector's ``k8s_attributes`` processor names pods and workloads by the ``k8s.pod.uid`` of each resource.
+
+Source: OpenTelemetry semantic conventions 1.44 (k8s, container).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_MAX_NAME: Final = 253  # a DNS subdomain, as names of objects are
+
+NAMESPACE: Final = "k8s.namespace.name"
+POD_NAME: Final = "k8s.pod.name"
+POD_UID: Final = "k8s.pod.uid"
+NODE: Final = "k8s.node.name"
+CONTAINER: Final = "k8s.container.name"
+CONTAINER_ID: Final = "container.id"
+
+OWN_VARIABLES: Final = ("OTELGPU_NODE_NAME", "OTELGPU_POD_NAME", "OTELGPU_POD_NAMESPACE", "OTELGPU_POD_UID")
+"""What the downward API is to set for the agent: docs/identity.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPod:
+    """What the agent knows of itself by the downward API. "" for what was not set."""
+
+    node: str = ""
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+def own_pod(environ: Mapping[str, str]) -> OwnPod:
+    """From :data:`OWN_VARIABLES`."""
+    node, name, namespace, uid = (environ.get(variable, "").strip()[:_MAX_NAME] for variable in OWN_VARIABLES)
+    return OwnPod(node=node, name=name, namespace=namespace, uid=uid)

@@ -1,0 +1,286 @@
+"""Who runs on this host: processes, and what they are in.
+
+In: ``/proc``. Out: :class:`ProcessFacts`, of which resources.py makes what telemetry calls a process.
+Of a process' environment exactly two variables are looked at, OTEL_SERVICE_NAME and
+OTEL_RESOURCE_ATTRIBUTES; of its arguments none is exported. Both can hold secrets.
+
+Sources: proc_pid_stat(5), proc_pid_status(5), proc_pid_environ(5); the SDK specification "General SDK Configuration".
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otelgpu.elf.image import ElfError
+from otelgpu.processes.containers import PlacedBy, Reader, place_process, read_reader
+from otelgpu.processes.elf_files import open_elf
+from otelgpu.processes.kubernetes import own_pod
+
+_PROC: Final = Path("/proc")
+MAX_ARGUMENTS_BYTES: Final = 4096
+_MAX_ENVIRON_BYTES: Final = 4 << 20
+_MAX_FILE_BYTES: Final = 1 << 20
+_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+# Names of executables. Group 1 of the first: the implementation.
+PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*(?:t|d|-dbg)?|python3?-config")
+_INTERPRETERS: Final = re.compile(r"(?:ba|da|z|k|a)?sh|perl[0-9.]*|ruby[0-9.]*|node|busybox|php[0-9.]*")
+# Options of python that take the next word as their value.
+_PYTHON_VALUED: Final = {"-W", "-X", "--check-hash-based-pycs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFacts:
+    """A process at one moment. Unreadable parts are empty.
+
+    ``ns_pids``: its process ids from the outermost PID namespace (``tgid``) to its own. ``start_time_ns``:
+    CLOCK_BOOTTIME, as coarse as the kernel's ticks (10 ms); with ``tgid`` it names a process for good.
+    ``command``: its arguments, at most MAX_ARGUMENTS_BYTES of them; never export more than the first.
+    ``seccomp``: 0 none, 1 strict, 2 filter. ``cgroup_path``: in the v2 hierarchy, "" without one.
+    ``container_id``, ``pod_uid`` and ``container_name`` are "" outside of containers; ``placed_by``: how they are
+    known; ``with_agent``: they are the agent's own. ``service_name`` and ``resource_attributes`` are the two variables
+    of the environment, verbatim. ``is_go``: its program was built by the Go toolchain.
+    """
+
+    tgid: int
+    ns_pids: tuple[int, ...]
+    ppid: int
+    start_time_ns: int
+    comm: str
+    command: tuple[str, ...]
+    executable: str
+    uid: int
+    seccomp: int
+    cgroup_path: str
+    container_id: str
+    pod_uid: str
+    service_name: str
+    resource_attributes: str
+    is_go: bool = False
+    container_name: str = ""
+    placed_by: PlacedBy = ""
+    with_agent: bool = False
+
+
+def list_processes(*, proc: Path = _PROC) -> list[int]:
+    """The tgids of all processes that this PID namespace shows, ascending."""
+    try:
+        return sorted(int(entry.name) for entry in os.scandir(proc) if entry.name.isdecimal())
+    except OSError:
+        return []
+
+
+def list_members(cgroup: Path) -> list[int]:
+    """The tgids of the processes in a cgroup v2 directory, at any depth, that this PID namespace shows.
+
+    None of a directory that is gone, or of a threaded one, whose threads may be of many processes (cgroups(7)).
+    """
+    found: list[int] = []
+    for folder, _, _ in os.walk(cgroup):
+        found += map(int, _read(Path(folder) / "cgroup.procs").split())
+    return [tgid for tgid in found if tgid]  # 0: of another namespace
+
+
+def descendants(*tgids: int, proc: Path = _PROC) -> list[int]:
+    """Children, their children and so on, without ``tgids`` themselves; parents come before their children.
+
+    What was started by a process that has ended since belongs to its reaper and is not found.
+    """
+    children: dict[int, list[int]] = {}
+    for process in list_processes(proc=proc):
+        status = _stat(process, proc)
+        if status is not None:
+            children.setdefault(status.ppid, []).append(process)
+    found: list[int] = []
+    seen = set(tgids)
+    level = list(tgids)
+    while level:
+        level = [child for parent in level for child in children.get(parent, ()) if child not in seen]
+        seen.update(level)
+        found += level
+    return found
+
+
+def age_s(tgid: int, *, proc: Path = _PROC) -> float:
+    """For how many seconds a process has run; 0 of one that is gone."""
+    status = _stat(tgid, proc)
+    if status is None:
+        return 0.0
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - status.start_ticks * _TICK_NS / 1e9, 0.0)
+
+
+def is_child(tgid: int, *, proc: Path = _PROC) -> bool:
+    """Whether this program has started a process."""
+    status = _stat(tgid, proc)
+    return status is not None and status.ppid == os.getpid()
+
+
+def is_copy_of_this(tgid: int, *, proc: Path = _PROC) -> bool:
+    """Whether a process is a child of this one that has not begun a program of its own."""
+    if not is_child(tgid, proc=proc):
+        return False
+    return _read(proc / str(tgid) / "cmdline") == _read(proc / str(os.getpid()) / "cmdline")
+
+
+@functools.cache
+def _agent() -> Reader:
+    """Where this program runs, which does not change."""
+    return read_reader(own_pod(os.environ).uid)
+
+
+def describe(tgid: int, *, proc: Path = _PROC, reader: Reader | None = None) -> ProcessFacts | None:
+    """What ``/proc`` reports of a process, or None when it is gone. Never raises for what it may not read.
+
+    ``reader``: from where it is looked at; this program's own place.
+    """
+    before = _stat(tgid, proc)
+    if before is None:
+        return None
+    folder = proc / str(tgid)
+    status = _status_fields(_read(folder / "status"))
+    agent = reader or _agent()
+    place = place_process(folder, agent)
+    command = _read(folder / "cmdline", MAX_ARGUMENTS_BYTES)
+    environ = _environ(_read(folder / "environ", _MAX_ENVIRON_BYTES))
+    try:
+        executable = str((folder / "exe").readlink()).removesuffix(" (deleted)")
+    except OSError:  # a kernel thread, a zombie, or another user's
+        executable = ""
+    after = _stat(tgid, proc)
+    if after is None or after.start_ticks != before.start_ticks:
+        return None  # ended, and perhaps its id was given to another while it was read
+    return ProcessFacts(
+        tgid=tgid,
+        ns_pids=_numbers(status.get("NSpid", "")) or (tgid,),
+        ppid=before.ppid,
+        start_time_ns=before.start_ticks * _TICK_NS,
+        comm=before.comm,
+        command=tuple(_text(part) for part in command.removesuffix(b"\0").split(b"\0")) if command else (),
+        executable=executable,
+        uid=next(iter(_numbers(status.get("Uid", ""))), -1),
+        seccomp=next(iter(_numbers(status.get("Seccomp", ""))), 0),
+        cgroup_path=place.unified,
+        container_id=place.container_id,
+        pod_uid=place.pod_uid,
+        container_name=place.container_name,
+        placed_by=place.by,
+        with_agent=_is_same(place.pod_uid, agent.pod_uid) or _is_same(place.container_id, agent.container_id),
+        service_name=environ.get("OTEL_SERVICE_NAME", ""),
+        resource_attributes=environ.get("OTEL_RESOURCE_ATTRIBUTES", ""),
+        is_go=_is_go(folder / "exe"),
+    )
+
+
+def _is_same(one: str, other: str) -> bool:
+    return bool(one) and one == other
+
+
+def _is_go(program: Path) -> bool:
+    try:
+        with open_elf(program) as file:
+            return file.image.is_go
+    except (OSError, ElfError):
+        return False
+
+
+def guess_service_name(facts: ProcessFacts) -> str:
+    """What people call this program: the script or module that an interpreter runs, else the executable.
+
+    ``python -m vllm.entrypoints.openai.api_server`` → ``vllm``; ``python /srv/app.py`` → ``app``;
+    ``/usr/bin/python3 /usr/local/bin/gunicorn app:app`` → ``gunicorn``.
+    """
+    executable = executable_name(facts)
+    is_python = PYTHON.fullmatch(executable) is not None
+    if not is_python and not _INTERPRETERS.fullmatch(executable):
+        return executable
+    command = facts.command
+    if not command:
+        return executable
+    invoked = command[0].rpartition("/")[2].removeprefix("-")
+    if invoked != executable and not PYTHON.fullmatch(invoked) and not _INTERPRETERS.fullmatch(invoked):
+        # A title that the program gave itself ("gunicorn: master [app:app]"), or argv[0] of its own.
+        title = invoked.split()
+        return (title[0].partition(":")[0] if title else "") or executable
+    words = iter(command[1:])
+    for word in words:
+        if is_python and word == "-m":
+            return next(words, "").partition(".")[0] or executable
+        if is_python and word.startswith("-m") and len(word) > 2:
+            return word[2:].partition(".")[0] or executable
+        if word in ("-c", "-e", "-", "--command"):
+            return executable
+        if is_python and word in _PYTHON_VALUED:
+            next(words, None)
+        elif not word.startswith("-") and word:
+            return _script_name(word) or executable
+    return executable
+
+
+def _script_name(path: str) -> str:
+    """``/srv/app.py`` → ``app``; the folder's name for ``__main__.py``."""
+    folder, _, name = path.rstrip("/").rpartition("/")
+    stem = re.sub(r"\.(?:py[cw]?|pex|pyz|sh|pl|rb|[cm]?js|php)$", "", name)
+    return folder.rpartition("/")[2] or stem if stem == "__main__" else stem
+
+
+def executable_name(facts: ProcessFacts) -> str:
+    """The file name of its program; what the kernel calls it where that is not known."""
+    return facts.executable.rpartition("/")[2] or facts.comm or "unknown_service"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    comm: str
+    ppid: int
+    start_ticks: int
+
+
+def _stat(tgid: int, proc: Path) -> _Stat | None:
+    """The name may hold spaces and brackets: the fields begin behind the last one."""
+    head, _, tail = _read(proc / str(tgid) / "stat", 4096).rpartition(b")")
+    fields = tail.split()
+    try:
+        return _Stat(_text(head.partition(b"(")[2]), int(fields[1]), int(fields[19]))
+    except (IndexError, ValueError):
+        return None
+
+
+def _status_fields(data: bytes) -> dict[str, str]:
+    pairs = (line.partition(":") for line in _text(data).splitlines())
+    return {key: value.strip() for key, _, value in pairs}
+
+
+def _environ(data: bytes) -> dict[str, str]:
+    """The two variables that may be read, of an environment; the first of each, as getenv finds it."""
+    found: dict[str, str] = {}
+    for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        match = re.search(rb"(?:\A|\0)" + name.encode() + rb"=([^\0]*)", data)
+        if match:
+            value = _text(match.group(1))
+            # Of one that is too long, what is whole.
+            found[name] = (
+                value if len(value) <= MAX_ARGUMENTS_BYTES else value[:MAX_ARGUMENTS_BYTES].rpartition(",")[0]
+            )
+    return found
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split() if word.isdecimal())
+
+
+def _read(path: Path, limit: int = _MAX_FILE_BYTES) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(limit)
+    except OSError:
+        return b""
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

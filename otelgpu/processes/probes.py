@@ -1,0 +1,399 @@
+"""Which files get probes: whatever has a wanted function in it, once per inode, whoever maps it and whenever.
+
+A library is reported by its symbols, not by its name: a runtime may be linked into the program, or into any shared
+library. In: processes, executable mappings as they are made, files that a program will load. Out: probes
+attached, and a :class:`Placement` for each file that has any. An inode probe serves every process that maps
+the file, so a file is never attached to twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.kernel.attach import Hook, attach_hooks
+from otelgpu.kernel.clock import monotonic_ns
+from otelgpu.kernel.features import filesystem_magic
+from otelgpu.kernel.libbpf import BpfError, Link, detach_all
+from otelgpu.model.losses import Reasons
+from otelgpu.processes.elf_files import map_elf, paths_of
+from otelgpu.processes.libraries import library_stem
+from otelgpu.processes.listing import list_processes
+from otelgpu.processes.maps import Mapping, executable_mappings
+
+REASONS: Final = Reasons(
+    "probes",
+    {
+        "process_denied": "the program of a process may not be looked at; more capabilities are needed",
+        "process_vanished": "a process ended before its program could be looked at",
+        "mapping_vanished": "a library was unmapped before it could be probed",
+        "file_unreadable": "a library or program cannot be opened or read",
+        "file_not_elf": "a library or program is damaged, of another machine, or no ELF file",
+        "mapped_file_replaced": "another file lies where a mapped one was: the mapped one got no probes",
+        "probed_file_changed": "a probed file was written over in place: its probes were taken off",
+        "probes_refused": "the kernel refused a probe; the log says which and why",
+    },
+)
+"""What one count of (``probes``, reason) means."""
+
+_log = logging.getLogger("otelgpu.discover")
+
+EXAMINED_FILES: Final = 65_536
+_LIBRARY: Final = "lib"  # what the stems of libraries begin with
+_SHARED_OBJECT: Final = re.compile(r".\.so(?:\.|$)")
+_CUT_NAME_BYTES: Final = 63  # of a name of process.h: the suffix may be cut off
+_PLAIN_NS: Final = (
+    10_000_000_000  # how long an inode without probes is not looked at: it may be another file's
+)
+KEEP_NS: Final = 300_000_000_000
+"""How long a file that no process has mapped keeps its probes, which keep it (and its file system) from being freed."""
+_OVERLAYFS_MAGIC: Final = 0x794C7630  # include/uapi/linux/magic.h
+_OVERLAY: Final = "overlay"  # stands for every device of an overlayfs
+
+
+Inode = tuple[int, int]
+"""(device as the kernel writes it, number)."""
+_Identity = tuple[int, int, int]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Placement:
+    """One file with probes on it. Times are CLOCK_MONOTONIC ns."""
+
+    path: str
+    stem: str
+    identity: _Identity = field(repr=False)
+    symbols: tuple[str, ...]
+    refused: tuple[str, ...]  # what the kernel said about probes it did not take
+    ready_ns: int
+    links: list[Link] = field(repr=False)
+    blind_ns: int = 0  # longest time that a process had the file mapped before the probes were there
+    used_ns: int  # when a process was last known to have it
+    expected: bool = False  # a program is about to load it, whenever that is
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """Hooks that there will be when a file has one of ``symbols``."""
+
+    symbols: frozenset[str]
+    load: Callable[[], None]
+
+
+class ProbePlacer:
+    """Examines files and attaches what belongs to them."""
+
+    def __init__(self, hooks: Iterable[Hook], *, with_returns: bool) -> None:
+        self._hooks: list[Hook] = []
+        self._nameless: list[Hook] = []
+        self._later: list[_Later] = []
+        self._hooked: set[str] = set()
+        self._symbols: frozenset[str] = frozenset()  # and those that there will be hooks for
+        self.stems: frozenset[str] = frozenset()
+        """What the libraries are called that some probe is for."""
+        self.add(hooks)
+        self.marks: dict[str, Callable[[ElfImage, str], int]] = {}
+        """By stem: what a file's image and path say to its programs, in their cookies (31 bits)."""
+        self.with_returns = with_returns
+        # By inode number, size and time of change; then by device, which overlayfs stands aside of.
+        self._examined: dict[_Identity, dict[int | str, Placement | None]] = {}
+        self._by_inode: dict[Inode, Placement] = {}
+        self._plain: dict[Inode, int] = {}  # files without probes: when that was found
+        self.counters: Counter[str] = Counter()
+
+    def add_later(self, functions: dict[str, str], load: Callable[[], None]) -> None:
+        """``load`` is to add hooks once a file has one of ``functions`` (symbol → stem of its library)."""
+        symbols = frozenset(symbol for symbol, stem in functions.items() if stem.startswith(_LIBRARY))
+        self._later.append(_Later(symbols, load))
+        self._symbols |= symbols
+        self.stems |= {functions[symbol] for symbol in symbols}
+
+    def add(self, hooks: Iterable[Hook]) -> None:
+        """More hooks, before any file is examined."""
+        for hook in hooks:
+            (self._hooks if hook.stem.startswith(_LIBRARY) else self._nameless).append(hook)
+        self._hooked |= {hook.symbol for hook in self._hooks}
+        self._symbols |= self._hooked
+        self.stems |= {hook.stem for hook in self._hooks}
+
+    def _load_for(self, offsets: Container[str]) -> None:
+        """What a file with these functions is the first to need."""
+        for later in [each for each in self._later if any(symbol in offsets for symbol in each.symbols)]:
+            self._later.remove(later)
+            later.load()
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Files that have probes, in the order they were found."""
+        return [
+            placement
+            for found in self._examined.values()
+            for placement in found.values()
+            if placement is not None
+        ]
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a file is called like a library that probes are for: those are looked at before others."""
+        return library_stem(name) in self.stems
+
+    def examine_process(self, tgid: int, mappings: Sequence[Mapping] | None = None) -> list[Placement]:
+        """Everything that a running process has mapped, program and libraries: those files that carry probes.
+
+        ``mappings``: its executable ones, if they have been read.
+        """
+        if mappings is None:
+            mappings = executable_mappings(tgid)
+        found = [self.examine_program(tgid)]
+        for each in mappings if self._symbols else ():
+            inode = (each.device[0] << 20 | each.device[1], each.inode)
+            found.append(self.examine_mapping(tgid, each.start, each.end, each.path, 0, inode))
+        return [placement for placement in found if placement is not None]
+
+    def examine_program(self, tgid: int) -> Placement | None:
+        """The program of a process, which may have a library linked into it."""
+        try:
+            path = os.readlink(f"/proc/{tgid}/exe")
+        except PermissionError:
+            self.counters["process_denied"] += 1
+            return None
+        except OSError:
+            self.counters["process_vanished"] += 1
+            return None
+        return self._examine(f"/proc/{tgid}/exe", path, mapped_ns=0)
+
+    def examine_mapping(
+        self,
+        tgid: int,
+        start: int,
+        end: int,
+        path: str,
+        mapped_ns: int,
+        inode: Inode | None = None,
+    ) -> Placement | None:
+        """An executable mapping; ``mapped_ns`` is when it was made, 0 when long ago.
+
+        ``path`` may be the last component only. ``inode``: if the kernel reported it. A file that has its probes is
+        then known without being opened, for they hold it, and the number cannot pass to another; one that has
+        none is for a while. Opened through ``/proc/PID/map_files``, which reaches into containers and to
+        deleted files; where that is forbidden or the mapping has changed, through ``/proc/PID/root``.
+        """
+        if not self._symbols or not _may_be_library(path):
+            return None
+        exact = f"/proc/{tgid}/map_files/{start:x}-{end:x}"
+        if inode is not None:
+            placement = self._by_inode.get(inode)
+            if placement is not None and not _changed(exact, placement):
+                return _mapped(placement, mapped_ns)
+            if monotonic_ns() - self._plain.get(inode, -_PLAIN_NS) < _PLAIN_NS:
+                return None
+        if os.access(exact, os.R_OK, effective_ids=True):
+            return self._examine(exact, _full_path(exact, path), mapped_ns=mapped_ns)
+        for mapping in executable_mappings(tgid):
+            if mapping.path == path or os.path.basename(mapping.path) == path:
+                for candidate in paths_of(tgid, mapping):
+                    if os.access(candidate, os.R_OK, effective_ids=True):
+                        return self._examine(
+                            str(candidate), mapping.path, mapped_ns=mapped_ns, number=mapping.inode
+                        )
+        self.counters["mapping_vanished"] += 1
+        return None
+
+    def examine_file(self, path: Path) -> Placement | None:
+        """A file that a program is about to load."""
+        placement = self._examine(str(path), str(path), mapped_ns=0)
+        if placement is not None:
+            placement.expected = True
+        return placement
+
+    def release(self, used: Iterable[Placement], now_ns: int, *, keep_ns: int = KEEP_NS) -> list[Placement]:
+        """Take the probes off files that nobody has had for ``keep_ns``: those of containers that are gone, say.
+
+        ``used``: those that a process is known to have. Before any is let go, all processes are looked at.
+        """
+        for placement in used:
+            placement.used_ns = now_ns
+        idle = [each for each in self.placements if not each.expected and each.used_ns + keep_ns <= now_ns]
+        if not idle:
+            return []
+        mapped = {each.inode for tgid in list_processes() for each in executable_mappings(tgid)}
+        released: list[Placement] = []
+        for placement in idle:
+            if placement.identity[0] in mapped:
+                placement.used_ns = now_ns
+            else:
+                released.append(placement)
+        for inode in [inode for inode, each in self._by_inode.items() if each in released]:
+            del self._by_inode[inode]
+        for placement in released:
+            self._examined.pop(placement.identity, None)
+            detach_all(placement.links)
+        return released
+
+    def place_at(self, path: str, stem: str, offsets: dict[str, int]) -> tuple[list[Link], list[BpfError]]:
+        """Put the probes of ``stem`` on a file's functions that have no names, at file ``offsets`` by symbol.
+
+        ``stem`` is one that no library has: those are placed here and nowhere else. The links are the caller's.
+        """
+        chosen = [hook for hook in self._nameless if hook.stem == stem]
+        return attach_hooks(chosen, path, offsets, with_returns=self.with_returns)
+
+    def detach(self) -> None:
+        """Take every probe off."""
+        detach_all(link for placement in self.placements for link in placement.links)
+        for placement in self.placements:
+            placement.links.clear()
+
+    def _examine(
+        self, open_path: str, path: str, *, mapped_ns: int, number: int | None = None
+    ) -> Placement | None:
+        """``number``: of the inode, where ``open_path`` may have come to name another file since."""
+        try:
+            descriptor = os.open(open_path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            self.counters["process_vanished" if open_path.startswith("/proc/") else "file_unreadable"] += 1
+            _log.debug("cannot open %s (%s): %s", open_path, path, error)
+            return None
+        except OSError as error:
+            self.counters["file_unreadable"] += 1
+            _log.debug("cannot open %s (%s): %s", open_path, path, error)
+            return None
+        try:
+            if number is not None and os.fstat(descriptor).st_ino != number:
+                self.counters["mapped_file_replaced"] += 1
+                return None
+            placement = self._examine_open(descriptor, path)
+        except OSError as error:
+            self.counters["file_unreadable"] += 1
+            _log.debug("cannot read %s (%s): %s", open_path, path, error)
+            return None
+        finally:
+            os.close(descriptor)
+        return None if placement is None else _mapped(placement, mapped_ns)
+
+    def _examine_open(self, descriptor: int, path: str) -> Placement | None:
+        identity, device = _identity(descriptor)
+        inode = _kernel_inode(descriptor)
+        before = self._by_inode.get(inode)
+        if before is not None and before.identity != identity:
+            self._forget_changed(inode, before)
+        if identity not in self._examined and len(self._examined) >= EXAMINED_FILES:
+            self._forget_plain_files()
+        found = self._examined.setdefault(identity, {})
+        known = {device, _OVERLAY} & found.keys() or (found.keys() if device == _OVERLAY else ())
+        if not known:
+            found[device] = self._place(descriptor, path, identity)
+            known = {device}
+        placement = found[next(iter(known))]
+        if placement is not None:
+            self._by_inode[inode] = placement
+        else:
+            self._plain[inode] = monotonic_ns()
+            if len(self._plain) > EXAMINED_FILES:
+                self._plain.clear()
+        return placement
+
+    def _forget_changed(self, inode: Inode, placement: Placement) -> None:
+        """It was written over: its probes would be in the middle of other instructions."""
+        self.counters["probed_file_changed"] += 1
+        _log.warning("%s was written over in place: its probes are taken off", placement.path)
+        detach_all(placement.links)
+        del self._by_inode[inode]
+        self._examined.pop(placement.identity, None)
+
+    def _forget_plain_files(self) -> None:
+        for identity in [i for i, found in self._examined.items() if not any(found.values())]:
+            del self._examined[identity]
+
+    def _place(self, descriptor: int, path: str, identity: _Identity) -> Placement | None:
+        """Attach what the file has symbols for; None when it has none."""
+        try:
+            image = map_elf(descriptor)
+            offsets = image.function_offsets(self._symbols)
+        except ElfError as error:
+            self.counters["file_not_elf"] += 1
+            _log.debug("not an ELF file that can be probed: %s: %s", path, error)
+            return None
+        self._load_for(offsets)
+        offsets = {symbol: offset for symbol, offset in offsets.items() if symbol in self._hooked}
+        if not offsets:
+            return None
+        # The descriptor's own path: right in every mount namespace, and for deleted files.
+        # Go moves its stacks, return addresses included: a return probe would crash it.
+        links, refused = attach_hooks(
+            self._hooks,
+            f"/proc/self/fd/{descriptor}",
+            offsets,
+            with_returns=self.with_returns and not image.is_go,
+            marks=self._marks_of(image, path, offsets),
+        )
+        self.counters["probes_refused"] += len(refused)
+        for refusal in refused:
+            _log.warning("%s: %s", path, refusal)
+        ready_ns = monotonic_ns()
+        return Placement(
+            path=path,
+            stem=library_stem(path) or "",
+            identity=identity,
+            symbols=tuple(sorted(offsets)),
+            refused=tuple(refusal.message for refusal in refused),
+            ready_ns=ready_ns,
+            links=links,
+            used_ns=ready_ns,
+        )
+
+    def _marks_of(self, image: ElfImage, path: str, offsets: Container[str]) -> dict[str, int]:
+        stems = {hook.stem for hook in self._hooks if hook.symbol in offsets} if self.marks else set()
+        return {stem: mark(image, path) for stem, mark in self.marks.items() if stem in stems}
+
+
+def _may_be_library(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return _SHARED_OBJECT.search(name) is not None or len(os.fsencode(name)) >= _CUT_NAME_BYTES
+
+
+def _changed(open_path: str, placement: Placement) -> bool:
+    """Whether a file that has probes is not what it was; not, as far as can be reported, if it cannot be looked at."""
+    try:
+        status = os.stat(open_path)
+    except OSError:
+        return False
+    return (status.st_size, status.st_mtime_ns) != placement.identity[1:]
+
+
+def _mapped(placement: Placement, mapped_ns: int) -> Placement:
+    """Note how long a process had the file before its probes were there."""
+    if mapped_ns and mapped_ns < placement.ready_ns:
+        placement.blind_ns = max(placement.blind_ns, placement.ready_ns - mapped_ns)
+    return placement
+
+
+def _full_path(link: str, path: str) -> str:
+    """The whole path behind a ``map_files`` link, of which an event reported only the last component."""
+    try:
+        return os.readlink(link).removesuffix(" (deleted)")
+    except OSError:
+        return path
+
+
+def _kernel_inode(descriptor: int) -> Inode:
+    """(device, inode) as process.bpf.c reads them: MKDEV of include/linux/kdev_t.h."""
+    status = os.fstat(descriptor)
+    return (os.major(status.st_dev) << 20 | os.minor(status.st_dev), status.st_ino)
+
+
+def _identity(descriptor: int) -> tuple[_Identity, int | str]:
+    """What makes two open files the same inode to a uprobe: (inode number, size, time of change) and device.
+
+    On overlayfs the device differs from container to container, and from the file system below, while the
+    probe goes to the one file below: there the other three stand for it.
+    """
+    status = os.fstat(descriptor)
+    device = _OVERLAY if filesystem_magic(descriptor) == _OVERLAYFS_MAGIC else status.st_dev
+    return (status.st_ino, status.st_size, status.st_mtime_ns), device

@@ -1,0 +1,129 @@
+"""What this program knows of itself, read where somebody wants it reported and judged where somebody asks how it is.
+
+In: a source and a session that work, and each turn of the loop. Out: series under the program's own resource, and
+the reasons, if any, why it is not alive or not ready. The loop's thread calls everything but the judgements.
+"""
+
+from __future__ import annotations
+
+import os
+import resource as rusage
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from otelgpu.engine.self_telemetry import Cost, SelfMetrics, Vitals
+from otelgpu.model.inputs import Batch, Input
+from otelgpu.model.self_telemetry import RingFill
+from otelgpu.session import Session
+from otelgpu.sources.joint import Source
+
+STALLED_SECONDS: Final = 30.0
+"""The loop is stuck when it has not come round for so long, and its interval, whatever it waits for."""
+UNDELIVERED_SECONDS: Final = 300.0
+"""A destination is down when it has accepted nothing for so long, though there was something."""
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class SelfWatch:
+    """Of one session. ``interval_s`` is the longest that the loop waits by itself."""
+
+    def __init__(
+        self,
+        source: Source,
+        session: Session,
+        *,
+        interval_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.interval_s = interval_s
+        self.reloads: Counter[str] = Counter(applied=0, refused=0)
+        self._source, self._session, self._clock = source, session, clock
+        self._metrics = SelfMetrics(session.metrics, session.own)
+        self._water = HighWater("export", "scrape")
+        self._began = self._turned = clock()
+        self._first = True
+        self._stopping = False
+
+    def turned(self, began: float, inputs: Iterable[Input]) -> None:
+        """The rings were drained, beginning at ``began``, and what was in them has been reported."""
+        now = self._clock()
+        counted: Counter[tuple[str, str]] = Counter()
+        for item in inputs:
+            if isinstance(item, Batch):
+                counted[item.family, item.kind] += len(item.records)
+        for (family, record), count in counted.items():
+            self._metrics.count_records(family, record, count)
+        self._metrics.turned(None if self._first else now - self._turned, now - began)
+        self._turned, self._first = now, False
+
+    def publish(self, reader: str) -> None:
+        """Bring the series up to date for ``reader``, "export" or "scrape"."""
+        self._metrics.publish(
+            Vitals(
+                uptime_s=self._clock() - self._began,
+                cost=read_cost(),
+                rings=self._water.take(reader, self._source.rings),
+                tracked=self._session.tracked,
+                attachments=self._source.attachments.items(),
+                deliveries=self._session.deliveries(),
+                reloads=self.reloads,
+            )
+        )
+
+    def stop(self) -> None:
+        """The end has begun."""
+        self._stopping = True
+
+    # -- judgements, from any thread --------------------------------------------------------------
+
+    def not_live(self) -> list[str]:
+        """See :class:`otelgpu.export.health.Health`."""
+        stalled_s = self._clock() - self._turned
+        if self._stopping or stalled_s <= STALLED_SECONDS + self.interval_s:
+            return []
+        return [f"the rings have not been drained for {stalled_s:.0f} s"]
+
+    def not_ready(self) -> list[str]:
+        """See :class:`otelgpu.export.health.Health`."""
+        found = ["the session is ending"] if self._stopping else self.not_live()
+        for place, delivery in self._session.deliveries():
+            if delivery.failing_s >= UNDELIVERED_SECONDS:
+                what = "metrics" if delivery.metrics else "profiles" if delivery.profiles else "traces"
+                found.append(
+                    f"{delivery.kind}/{place} has accepted no {what} for {delivery.failing_s:.0f} s; "
+                    f"{delivery.queued} wait"
+                )
+        return found
+
+
+class HighWater:
+    """The most that was in each ring since each of several readers asked, though a ring forgets when it is read."""
+
+    def __init__(self, *readers: str) -> None:
+        self._most: dict[str, Counter[str]] = {reader: Counter() for reader in readers}
+
+    def take(self, reader: str, fills: Mapping[str, RingFill]) -> dict[str, RingFill]:
+        """``fills`` as the rings have them now, and for ``reader`` since it asked last."""
+        for most in self._most.values():
+            for name, fill in fills.items():
+                most[name] = max(most[name], fill.high_water)
+        own, self._most[reader] = self._most[reader], Counter()
+        return {name: RingFill(high_water=own[name], limit=fill.limit) for name, fill in fills.items()}
+
+
+def read_cost() -> Cost:
+    """What this process has taken so far, all of its threads together."""
+    used = rusage.getrusage(rusage.RUSAGE_SELF)
+    with open("/proc/self/statm", "rb") as statm:
+        resident = int(statm.read().split()[1])
+    return Cost(
+        user_s=used.ru_utime,
+        system_s=used.ru_stime,
+        resident_bytes=resident * _PAGE_BYTES,
+        descriptors=len(os.listdir("/proc/self/fd")) - 1,  # one is of the listing
+        threads=threading.active_count(),
+    )

@@ -1,0 +1,44 @@
+"""The live sides of families: what their ``discover`` modules offer, which are imported when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from otelgpu.engine import registry
+from otelgpu.engine.contract import Family, Load
+from otelgpu.model.settings import Settings
+from otelgpu.processes.discovery import Choice, Discovery
+
+_NONE: Final = Discovery()
+_Asked = Callable[[Settings], Family | None]
+
+
+def discovery_of(family: str) -> Discovery:
+    """That of a family; one that does nothing where it has none."""
+    found = registry.part_of(family, "discover", "DISCOVERY")
+    if found is None:
+        return _NONE
+    assert isinstance(found, Discovery), f"DISCOVERY of family {family} is no Discovery"
+    return found
+
+
+def choice_of(family: str, settings: Settings) -> Choice:
+    """What to load of it. Raises :class:`BpfError` where nothing can be."""
+    choose = discovery_of(family).choose
+    return choose(settings) if choose is not None else Choice()
+
+
+def observed(selected: tuple[str, ...], settings: Settings) -> dict[str, Family]:
+    """The families of a session: those selected (see :func:`registry.select`), and those that settings ask for.
+
+    Of a family that is observed only where it is asked for, ``discover.asked`` gives the family as the settings ask for
+    it, None where they do not. Raises :class:`OtelgpuError`.
+    """
+    found = registry.select(selected)
+    for name, family in registry.families().items():
+        asked = registry.part_of(name, "discover", "asked") if family.load is Load.ASKED else None
+        wanted = cast(_Asked, asked)(settings) if asked is not None else None
+        if wanted is not None:
+            found[name] = wanted
+    return dict(sorted(found.items()))

@@ -1,0 +1,561 @@
+"""The live source: rings, processes and mappings of the running system become pipeline inputs.
+
+Process events are handled as soon as they arrive, because every microsecond a library goes unprobed is a
+blind one; everything else is collected on a timer. The order of a collection is what makes joins exact: the
+clock is read first, then the rings of API calls are drained, then those of conversations.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from otelgpu.elf.btf import Btf
+from otelgpu.engine.contract import Beside, Family, Load
+from otelgpu.kernel import clock, features
+from otelgpu.kernel.attach import attach_tracepoints, functions_of, hooks_of
+from otelgpu.kernel.holding import Holding
+from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family, read_image
+from otelgpu.kernel.overload import Overload
+from otelgpu.kernel.scope import Scope, keep_only, put_cgroup, put_process
+from otelgpu.kernel.trace_context_map import shared_trace_contexts
+from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
+from otelgpu.model.codes import values_of
+from otelgpu.model.inputs import (
+    Batch,
+    CallsCounted,
+    Input,
+    ProcessGone,
+    Records,
+    Tick,
+)
+from otelgpu.model.losses import LossReports, Reasons
+from otelgpu.model.self_telemetry import Attachment, RingFill
+from otelgpu.processes.address_resolver import AddressResolver
+from otelgpu.processes.attachments import Attachments
+from otelgpu.processes.described import DescribedProcesses
+from otelgpu.processes.discovery import Choice
+from otelgpu.processes.kernel_names import KernelNamer, NameKinds
+from otelgpu.processes.listing import descendants, list_members, list_processes
+from otelgpu.processes.maps import executable_mappings, mapped_name
+from otelgpu.processes.probes import Placement, ProbePlacer
+from otelgpu.processes.process_context import ProcessContexts
+from otelgpu.processes.thread_context import ThreadContexts
+from otelgpu.sources.discoveries import choice_of, discovery_of
+from otelgpu.sources.live_settings import LiveSettings as LiveSettings
+from otelgpu.sources.watchers import Watchers
+
+REASONS: Final = Reasons(
+    "live",
+    {
+        "waits_not_reported": "the kernel did not let a program run that reports waits which still last: a profile "
+        "lacks them",
+        "family_not_loaded": "a family's library is there, but the kernel refused the family's programs",
+        "scope_table_full": "a process could not be brought into scope: more than 32,768 are",
+    },
+)
+"""What one count of (``live``, reason) means."""
+
+_log = logging.getLogger("otelgpu.sources.live")
+
+_PROCESS: Final = "process"
+_MAPPING: Final = "process_mapping"
+_PROCESS_RING_BYTES: Final = 1 << 20
+_COUNTERS_EVERY_NS: Final = 1_000_000_000
+
+
+class LiveSource:
+    """Observes until closed. Construction loads and attaches; it raises :class:`BpfError` when it cannot."""
+
+    def __init__(self, families: Mapping[str, Family], scope: Scope, settings: LiveSettings) -> None:
+        self._scope = scope
+        self._settings = settings
+        self.counters: Counter[str] = Counter()
+        features.mount_tracefs()
+        self.with_returns = settings.return_probes is not False
+        self._loaded: dict[str, LoadedFamily] = {}
+        self._events = select.epoll()
+        self._placer = ProbePlacer((), with_returns=self.with_returns)
+        self._discoveries = {name: discovery_of(name) for name in families}
+        self._watchers = Watchers(self._discoveries)
+        self._images: dict[str, Image] = {}
+        self._draining: list[LoadedFamily] = []
+        self.overloads: list[Overload] = []
+        self._name_kinds: dict[str, NameKinds] = {}
+        self._loader: Loader | None = None
+        self._holding: Holding | None = None
+        self._found_mapped: frozenset[str] = frozenset()
+        try:
+            self._load(families)
+        except BaseException:
+            self.close()
+            raise
+        process = self._loaded[_PROCESS]
+        if settings.hold_on_load:
+            self._holding = Holding(process, self.counters)
+        self._attachments = Attachments()
+        self._thread_contexts = ThreadContexts(
+            process.map("context_processes"), process.map("context_published"), process.image.btf
+        )
+        self._process_contexts = ProcessContexts()
+        self._gone: deque[ProcessGone] = deque()
+        self._mappers: set[int] = set()  # processes that have mapped a probed library
+        self._resolver = AddressResolver()
+        self._namer = KernelNamer(self._resolver)
+        self._processes = DescribedProcesses(
+            settings.describer, self._namer.renew, self.counters, self._process_contexts
+        )
+        self._reports = LossReports()
+        self._anchors = clock.Anchors()
+        self._counted_ns = 0
+        self._released_ns = clock.monotonic_ns()
+
+    @property
+    def btf(self) -> dict[str, Btf]:
+        """Record descriptions by family."""
+        return {name: image.btf for name, image in self._described.items()}
+
+    @property
+    def btf_sections(self) -> dict[str, bytes]:
+        """The same, raw, for a capture."""
+        return {name: image.btf_section for name, image in self._described.items()}
+
+    @property
+    def _described(self) -> dict[str, Image]:
+        """Of all families, whether they were loaded or not yet."""
+        return {_PROCESS: self._loaded[_PROCESS].image, **self._images}
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Libraries and programs that carry probes."""
+        return self._placer.placements
+
+    @property
+    def stems(self) -> frozenset[str]:
+        """Names of the libraries that are looked for before a program has them."""
+        return self._placer.stems - self._found_mapped
+
+    @property
+    def attachments(self) -> dict[int, Attachment]:
+        """Every process that has a file with probes."""
+        return dict(self._attachments.read())
+
+    @property
+    def rings(self) -> dict[str, RingFill]:
+        """By family; what each has as its high water is forgotten."""
+        return {name: loaded.ring.take_fill() for name, loaded in self._loaded.items()}
+
+    @property
+    def gpu_processes(self) -> Set[int]:
+        """Processes that have mapped a file with probes."""
+        return self._mappers
+
+    @property
+    def publishers(self) -> Set[int]:
+        """Processes that publish the trace contexts of their threads."""
+        return self._thread_contexts.publishers
+
+    def _load(self, families: Mapping[str, Family]) -> None:
+        self._choices = self._choose()
+        constants = {
+            "scope_all": int(self._scope.everything),
+            "scope_agent": os.getpid(),
+            "scope_cgroup_count": len(self._scope.cgroups),
+            "scope_pid_namespace": features.pid_namespace(),
+            "scope_follow": int(self._scope.follow_children),
+            "hold_on_load": int(self._settings.hold_on_load),
+            "calls_before": int(not self._scope.newborn),
+        }
+        for choice in self._choices.values():
+            constants |= choice.shared_constants
+        process = load_family(read_image(_PROCESS), constants=constants, ring_bytes=_PROCESS_RING_BYTES)
+        self._loaded[_PROCESS] = process
+        for slot, directory in enumerate(self._scope.cgroups):
+            put_cgroup(process, slot, directory)
+        if self._settings.return_probes is None:
+            self.with_returns = features.return_probes_are_safe(process)
+        constants["entry_only"] = int(not self.with_returns)
+        settings = self._settings
+        self._loader = Loader(
+            process,
+            constants={**constants, **settings.constants},
+            ring_bytes=self._ring_bytes,
+            sessions=settings.sessions and uprobe_links() >= UprobeLinks.SESSION,
+            returns=self.with_returns,
+            trace_contexts=shared_trace_contexts(settings.trace_contexts, self.counters),
+        )
+        self._images = {name: read_image(name) for name in families}
+        self._operations = {n for n, f in families.items() if f.operations is not None}
+        functions = {name: functions_of(image) for name, image in self._images.items()}
+        self._beside = {
+            name: [other for other in self._choices if families[other].load == Beside(name)]
+            for name in families
+        }
+        self._found_mapped = frozenset(
+            chain.from_iterable(
+                functions[n].values() for n, family in families.items() if family.load is Load.MAPPED
+            )
+        )
+        self._call_symbols = frozenset(chain.from_iterable(functions[name] for name in self._operations))
+        self._placer = ProbePlacer((), with_returns=self.with_returns)
+        # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
+        with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
+            loading = {
+                name: pool.submit(self._load_one, image)
+                for name, image in self._images.items()
+                if name in self._choices and families[name].at_once(families)
+            }
+            settings.meanwhile()
+        adopted = [process]
+        for name, done in loading.items():
+            error = done.exception()
+            if isinstance(error, BpfError) and not self._discoveries[name].required:
+                self._go_without(name, error)
+            else:
+                adopted.append(done.result())
+        for loaded in adopted:
+            self._adopt(loaded)
+        for name, family in families.items():
+            if name in self._choices and isinstance(family.load, Load) and not family.at_once(families):
+                self._placer.add_later(functions[name], partial(self._load_late, name))
+
+    def _choose(self) -> dict[str, Choice]:
+        """What to load of each family; those that the session goes without are missing."""
+        chosen: dict[str, Choice] = {}
+        for name, discovery in self._discoveries.items():
+            try:
+                chosen[name] = choice_of(name, self._settings.families)
+            except BpfError as error:
+                if discovery.required:
+                    raise
+                self._go_without(name, error)
+        return chosen
+
+    def _ring_bytes(self, family: str) -> int:
+        usual, wanted = self._settings.default_ring_bytes, self._choices[family].ring_bytes
+        chosen = wanted(usual) if wanted is not None else usual
+        return self._settings.ring_bytes.get(family, chosen)
+
+    def _load_one(self, image: Image) -> LoadedFamily:
+        assert self._loader is not None
+        choice = self._choices[image.family]
+        return self._loader.load(image, constants=choice.constants, wanted=choice.programs)
+
+    def _load_late(self, name: str) -> None:
+        """A family whose first library is there."""
+        try:
+            self._adopt(self._load_one(self._images[name]))
+            for other in self._beside.get(name, ()):
+                self._load_late(other)
+        except BpfError as error:
+            self._go_without(name, error)
+
+    def _go_without(self, family: str, error: BpfError) -> None:
+        """All others are observed; who lives by this one asks :attr:`rings`."""
+        self.counters["family_not_loaded"] += 1
+        _log.warning("family %s is not observed: %s", family, error)
+
+    def _adopt(self, loaded: LoadedFamily) -> None:
+        """Make a loaded family part of everything; its hooks are to be placed from here on."""
+        family = loaded.family
+        self._loaded[family] = loaded
+        self._events.register(loaded.ring.fd, select.EPOLLIN)
+        if Overload.is_for(loaded):
+            self.overloads.append(Overload(loaded))
+        if family != _PROCESS:
+            # Calls first, then what says whose they are: every request that a call was made for is known.
+            self._draining.append(loaded)
+            self._draining.sort(key=lambda each: each.family not in self._operations)
+        self._name_kinds[family] = NameKinds.of(family, loaded.image.btf.enumerators(f"{family}_kind"))
+        self._placer.add(hooks_of(loaded))
+        watchers = self._watchers.open(loaded, self._placer, self._settings.families)
+        attach_tracepoints(loaded)
+        self._watchers.start(watchers)
+
+    # -- scope ------------------------------------------------------------------------------------
+
+    def observe(self, tgid: int) -> None:
+        """Bring a process into scope and look at what it has mapped."""
+        self._watchers.enter(tgid)  # first: what it does then is known from its beginning
+        if not put_process(self._loaded[_PROCESS], tgid):
+            self.counters["scope_table_full"] += 1
+            return
+        self._processes.look_at(tgid)
+        self._processes.see(tgid, clock.monotonic_ns())
+        self._look_at(tgid)
+
+    def observe_running(self) -> None:
+        """Look at the processes that run already and are in scope, may come to be, or are admitted to it."""
+        inside = {tgid for directory in self._scope.cgroups for tgid in list_members(directory)}
+        for tgid in list_processes():
+            if tgid == os.getpid():
+                continue
+            if self._scope.admits is None:
+                self._watchers.enter(tgid)
+                self._processes.look_at(tgid)
+                self._look_at(tgid, in_scope=self._scope.everything or tgid in inside)
+            elif self._scope.admits(tgid):
+                self.observe(tgid)
+
+    def rescope(self, admits: Callable[[int], bool]) -> None:
+        """For a scope that admits some processes: see :class:`otelgpu.sources.joint.Source`."""
+        self._scope = replace(self._scope, admits=admits)
+        picked = [tgid for tgid in list_processes() if tgid != os.getpid() and admits(tgid)]
+        for tgid in sorted(keep_only(self._loaded[_PROCESS], {*picked, *descendants(*picked)})):
+            self.observe(tgid)
+
+    def _look_at(self, tgid: int, *, in_scope: bool = True) -> None:
+        mappings = executable_mappings(tgid)
+        placements = self._placer.examine_process(tgid, mappings)
+        for placement in placements:
+            self._attachments.note(tgid, placement)
+        if any(map(self._has_calls, placements)):
+            self._note_mapper(tgid)
+        self._watchers.mapped(tgid, placed=bool(placements), in_scope=in_scope)
+        self._thread_contexts.look_at(tgid, time.monotonic(), mappings)
+
+    def prepare_file(self, path: Path) -> None:
+        """Put probes on a file that a program is about to load."""
+        self._placer.examine_file(path)
+        self._watchers.prepare(path)
+
+    def settle(self, tgids: Collection[int], seconds: float) -> None:
+        """See :class:`otelgpu.sources.joint.Source`."""
+        self._watchers.settle(tgids, seconds)
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable when there are process events, or a ring fills."""
+        return self._events.fileno()
+
+    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
+        """Handle process events until the time is over, a ring fills or one of ``others`` is readable."""
+        deadline = time.monotonic() + timeout_s
+        for descriptor in others:
+            self._events.register(descriptor, select.EPOLLIN)
+        process_fd = self._loaded[_PROCESS].ring.fd
+        try:
+            while True:
+                left = max(deadline - time.monotonic(), 0)
+                if self._holding is not None:
+                    left = min(left, 0.5)
+                    self.start_holding()
+                due = self._thread_contexts.due_in(time.monotonic())
+                ready = {d for d, _ in self._events.poll(left if due is None else min(left, due))}
+                if process_fd in ready:
+                    self._handle_process_events()
+                self._thread_contexts.retry(time.monotonic())
+                if ready - {process_fd} or time.monotonic() >= deadline:
+                    return ready - {process_fd}
+        finally:
+            for descriptor in others:
+                self._events.unregister(descriptor)
+
+    def _handle_process_events(self) -> None:
+        for batch in self._loaded[_PROCESS].drain():
+            for record in self._wanted_first(batch.records) if batch.kind == _MAPPING else batch.records:
+                self._process_event(batch.kind, record)
+
+    def _wanted_first(self, mappings: Records) -> Iterable[np.void]:
+        """Of what was mapped, the libraries that are known by name: looking at the others takes time."""
+        wanted = [self._placer.is_wanted(mapped_name(record)) for record in mappings]
+        return [
+            record
+            for asked in (True, False)
+            for record, it_is in zip(mappings, wanted, strict=True)
+            if it_is is asked
+        ]
+
+    def _process_event(self, kind: str, record: np.void) -> None:
+        tgid, time_ns = int(record["head"]["tgid"]), int(record["head"]["time_ns"])
+        if kind == "process_exit":
+            self._gone.append(ProcessGone(tgid=tgid, time_ns=time_ns))
+        elif kind == "process_mapping":
+            self._mapping_event(tgid, record)
+        elif kind == "process_fork":
+            self._processes.see(tgid, time_ns)
+            self._namer.inherit(int(record["parent"]), tgid)
+            self._thread_contexts.inherit(int(record["parent"]), tgid)
+            self._attachments.inherit(int(record["parent"]), tgid)
+            if int(record["parent"]) in self._mappers:
+                self._mappers.add(tgid)
+                self._resolver.inherit(int(record["parent"]), tgid)
+        elif kind == "process_exec" and record["in_scope"]:
+            self._resolver.forget(tgid)
+            self._attachments.forget(tgid)
+            self._thread_contexts.forget(tgid)
+            self._processes.forget_program(tgid)
+            if not self._scope.everything:  # first: it may end before it is known to have mapped a library
+                self._resolver.remember(tgid)
+            self._processes.see(tgid, time_ns)
+            self._namer.forget(tgid)
+            self._watchers.program_changed(tgid)
+            self._mappers.discard(tgid)
+            program = self._placer.examine_program(tgid)
+            self._attachments.note(tgid, program)
+            if self._has_calls(program):
+                self._note_mapper(tgid)
+            self._thread_contexts.look_at(tgid, time.monotonic())
+        elif kind == "process_context":
+            self._processes.published(tgid, int(record["address"]), time_ns)
+        elif kind == "process_exec" and self._scope.admits is not None and self._scope.admits(tgid):
+            self.observe(tgid)
+
+    def _mapping_event(self, tgid: int, record: np.void) -> None:
+        try:
+            start = int(record["address"])
+            end = start + int(record["bytes"])
+            name = mapped_name(record)
+            mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
+            inode = (int(record["device"]), int(record["inode"]))
+            placement = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
+            if placement is not None:
+                if record["held"]:
+                    placement.blind_ns = 0
+                late = not record["held"] and 0 < mapped_ns < placement.ready_ns
+                self._attachments.note(tgid, placement, blind=late)
+                if self._has_calls(placement):
+                    self._mappers.add(tgid)
+            self._watchers.mapped(tgid, placed=placement is not None)
+            self._namer.remap(tgid, start, end)
+            self._thread_contexts.look_at_mapping(tgid, start, end, int(record["offset"]), time.monotonic())
+            if tgid in self._mappers:
+                self._note_mapper(tgid)
+        finally:
+            if self._holding is not None:
+                self._holding.let_go(record)
+
+    def _has_calls(self, placement: Placement | None) -> bool:
+        """Whether a file has functions that make operations, and not TLS alone."""
+        return placement is not None and not self._call_symbols.isdisjoint(placement.symbols)
+
+    def _note_mapper(self, tgid: int) -> None:
+        """Its kernels' names are in what it maps, and it may have ended when they are wanted."""
+        self._mappers.add(tgid)
+        self._resolver.remember(tgid)
+
+    def start_holding(self) -> None:
+        """Hold processes at what they map, for two seconds; :meth:`wait` prolongs it."""
+        if self._holding is not None:
+            self._holding.start()
+
+    def stop_holding(self) -> None:
+        """Hold nobody from here on, and let those go that are held now: before the source ends, or pauses."""
+        if self._holding is not None and _PROCESS in self._loaded:
+            self._holding.stop()
+
+    # -- collection -------------------------------------------------------------------------------
+
+    def collect(self) -> list[Input]:
+        """Everything up to now, ended by a :class:`Tick`."""
+        now_ns = clock.monotonic_ns()
+        self._handle_process_events()
+        self._thread_contexts.retry(time.monotonic())
+        self._processes.retry(now_ns)
+        found: list[Input] = []
+        if (anchor := self._anchors.due()) is not None:
+            found.append(anchor)
+        for overload in self.overloads:
+            overload.adjust(now_ns)
+        self._watchers.ask(now_ns)
+        drained: list[tuple[Batch, list[int]]] = []
+        for batch in chain.from_iterable(loaded.drain() for loaded in self._draining):
+            # Of all batches, before any is named: a launch may pass a handle, and another record say what it is of.
+            self._namer.learn(batch, self._name_kinds[batch.family])
+            self._watchers.look(batch)
+            drained.append((batch, values_of(np.ascontiguousarray(batch.heads["tgid"]))))
+        found += self._processes.take()
+        for batch, tgids in drained:
+            found += self._processes.with_records(tgids)
+            found += self._namer.name(batch)
+            found.append(batch)
+        gone: list[ProcessGone] = []
+        while self._gone and self._gone[0].time_ns <= now_ns:
+            gone.append(self._gone.popleft())
+        found += self._watchers.collect(now_ns, [each.tgid for each in gone])
+        if gone:
+            found += self._counted({each.tgid for each in gone})  # before what they were is forgotten
+        for each in gone:
+            self._forget(each.tgid)
+        found += gone
+        if now_ns - self._counted_ns >= _COUNTERS_EVERY_NS:
+            self._counted_ns = now_ns
+            found += self.losses()
+        self._release_probes(now_ns)
+        found.append(Tick(time_ns=now_ns))
+        return found
+
+    def complete(self) -> None:
+        """Have what is under way reported as far as it is, in the collection that follows, the last."""
+        self._watchers.complete()
+
+    def _release_probes(self, now_ns: int) -> None:
+        """From files that nobody has any more, at a tenth of the time that they are kept."""
+        keep_ns = int(self._settings.keep_probes_s * 1e9)
+        if now_ns - self._released_ns >= keep_ns // 10:
+            self._released_ns = now_ns
+            self._placer.release(self._attachments.placements(), now_ns, keep_ns=keep_ns)
+
+    def _forget(self, tgid: int) -> None:
+        self._processes.forget(tgid)
+        self._namer.forget(tgid)
+        self._mappers.discard(tgid)
+        self._resolver.forget(tgid)
+        self._attachments.forget(tgid)
+        self._thread_contexts.forget(tgid)
+
+    def _counted(self, gone: Collection[int] = ()) -> list[CallsCounted]:
+        return [each for overload in self.overloads for each in overload.counted(gone)]
+
+    def totals(self) -> dict[tuple[str, str], int]:
+        """Every counter since the start: (family or room, reason) → count; ``submitted`` included."""
+        totals = {
+            (name, reason): count
+            for name, loaded in self._loaded.items()
+            for reason, count in loaded.counters().items()
+        }
+        for room, counters in (
+            ("live", self.counters),
+            ("probes", self._placer.counters),
+            ("symbols", self._resolver.counters),
+            *((overload.family, overload.counters) for overload in self.overloads),
+            ("symbols", self._namer.counters),
+            ("contexts", self._thread_contexts.counters),
+            ("contexts", self._process_contexts.counters),
+            *self._watchers.counters.items(),
+        ):
+            totals |= {(room, reason): count for reason, count in counters.items()}
+        return totals
+
+    def losses(self) -> list[Input]:
+        """What was lost since the last call, and what was counted in place of being recorded."""
+        lost = {key: total for key, total in self.totals().items() if key[1] != "submitted"}
+        return [*self._counted(), *self._settings.describer.losses(), *self._reports.take(lost)]
+
+    def close(self) -> None:
+        """Detach everything; idempotent. What fails keeps nothing else from being closed."""
+        closers: list[Callable[[], None]] = [
+            *(self.stop_holding, self._watchers.close, self._placer.detach),
+            *(loaded.close for loaded in self._loaded.values()),
+            *(self._loaded.clear, self._events.close),
+        ]
+        with ExitStack() as last_first:
+            if self._loader is not None:
+                last_first.callback(self._loader.close)
+            for closer in reversed(closers):
+                last_first.callback(closer)

@@ -1,0 +1,37 @@
+"""What the house costs a record, held where it is: ``python -m tests.house`` prints it, ``-v`` with the files."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import house
+
+REACHED = {"one launch": 36, "one HTTP exchange": 58, "one NCCL call": 50}
+"""Files; :data:`tests.house.BUDGET` is less. Who gets below takes the new number over."""
+
+
+@pytest.mark.parametrize("what", REACHED)
+def test_a_record_goes_through_no_more_files_than_it_did(what: str) -> None:
+    assert len(house.files_entered()[what]) <= REACHED[what]
+
+
+def test_only_what_was_fed_is_entered() -> None:
+    """A launch without a request, rank or device time does not enter the families of those."""
+    entered = house.files_entered()["one launch"]
+    assert "families/gpu/cuda/decode.py" in entered
+    others = (
+        "families/nccl",
+        "families/rdma",
+        "families/profiles",
+        "families/steps/training",
+        "families/gpu/memory",
+    )
+    assert [name for name in entered if name.startswith(others)] == []
+
+
+def test_no_family_imports_another() -> None:
+    assert house.imports_between_families() == []
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    assert house.longest_function()[0] <= 80

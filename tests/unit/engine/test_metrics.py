@@ -1,0 +1,259 @@
+"""Cumulative series in columns: the same numbers as opentelemetry-sdk, one measurement at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
+
+from otelgpu.engine import metrics as module
+from otelgpu.engine import registry
+from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.operation_metrics import OperationMeter
+from otelgpu.engine.parts import parts_of
+from otelgpu.model.context import Context
+from otelgpu.model.operations import CopyDirection, OperationKind
+from otelgpu.model.resource import resource
+from otelgpu.model.settings import SignalSettings
+from tests.rig.examples import examples
+from tests.unit.families.records import btf
+from tests.unit.model.builders import LLM, calls
+
+BOUNDS = (0.0, 1.0, 2.5, 10.0)
+START, NOW = 1_000, 5_000
+
+
+def histogram(name: str = "h", buckets: tuple[float, ...] = BOUNDS) -> Metric:
+    return Metric(name=name, unit="s", instrument=Instrument.HISTOGRAM, description="d", buckets=buckets)
+
+
+def counter(name: str = "c") -> Metric:
+    return Metric(name=name, unit="By", instrument=Instrument.COUNTER, description="d")
+
+
+def points(metrics: Metrics) -> dict[str, list[Any]]:
+    """Metric name → data points."""
+    data, count = metrics.read(NOW)
+    found: dict[str, list[Any]] = {}
+    for part in data.resource_metrics:
+        for m in (m for scope in part.scope_metrics for m in scope.metrics):
+            found.setdefault(m.name, []).extend((m.sum if m.HasField("sum") else m.histogram).data_points)
+    assert count == sum(map(len, found.values()))
+    return found
+
+
+def by_sdk(values: list[float]) -> Any:
+    """The SDK's one data point for the same measurements."""
+    reader = InMemoryMetricReader()
+    view = View(instrument_name="h", aggregation=ExplicitBucketHistogramAggregation(BOUNDS))
+    instrument = MeterProvider([reader], views=[view]).get_meter("m").create_histogram("h")
+    for value in values:
+        instrument.record(value)
+    (point,) = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
+    return point
+
+
+measurements = st.lists(
+    st.sampled_from([0.0, 0.5, 1.0, 2.5, 2.500001, 10.0, 1e9]) | st.floats(0, 100), min_size=1, max_size=30
+)
+
+
+@examples(40)
+@given(measurements, st.data())
+def test_a_histogram_is_that_of_the_sdk(values: list[float], data: st.DataObject) -> None:
+    metrics, cut = Metrics(START), data.draw(st.integers(0, len(values)))
+    for part in (values[:cut], values[cut:]):
+        metrics.add(histogram(), "scope", LLM, {}, np.array(part))
+    ((point,), theirs) = (points(metrics)["h"], by_sdk(values))
+    assert list(point.bucket_counts) == list(theirs.bucket_counts)
+    assert list(point.explicit_bounds) == list(theirs.explicit_bounds)
+    assert (point.count, point.min, point.max) == (theirs.count, theirs.min, theirs.max)
+    assert point.sum == pytest.approx(theirs.sum)
+
+
+@given(st.lists(st.lists(st.integers(0, 2**40), max_size=5), max_size=10))
+def test_a_counter_is_the_exact_sum(parts: list[list[int]]) -> None:
+    metrics = Metrics(START)
+    metrics.add(counter(), "scope", LLM, {}, 0)
+    for part in parts:
+        metrics.add(counter(), "scope", LLM, {}, np.array(part, dtype=np.uint64))
+    (point,) = points(metrics)["c"]
+    assert point.as_int == sum(map(sum, parts))
+
+
+def test_points_say_since_when_and_until_when() -> None:
+    metrics = Metrics(START)
+    metrics.add(counter(), "scope", LLM, {}, 1)
+    (point,) = points(metrics)["c"]
+    assert (point.start_time_unix_nano, point.time_unix_nano) == (START, NOW)
+
+
+def test_sums_are_cumulative_and_monotonic() -> None:
+    metrics = Metrics(START)
+    metrics.add(counter(), "scope", LLM, {}, 3)
+    metrics.add(histogram(), "scope", LLM, {}, 3.0)
+    data, _ = metrics.read(NOW)
+    sums, histograms = data.resource_metrics[0].scope_metrics[0].metrics
+    assert (sums.sum.aggregation_temporality, sums.sum.is_monotonic) == (2, True)
+    assert (histograms.histogram.aggregation_temporality, histograms.unit) == (2, "s")
+
+
+def test_series_are_kept_apart_by_labels_resource_and_name() -> None:
+    metrics, other = Metrics(START), resource({"service.name": "other"})
+    for labels in ({"a": 1, "b": "x"}, {"b": "x", "a": 1}, {"a": 2}):
+        metrics.add(counter(), "scope", LLM, labels, 1)
+    metrics.add(counter(), "scope", other, {"a": 1}, 10)
+    assert [p.as_int for p in points(metrics)["c"]] == [2, 1, 10]
+    assert (metrics.value("c", LLM), metrics.value("c", a=1), metrics.value("c", b="x")) == (3, 12, 2)
+
+
+def test_scopes_and_resources_appear_once() -> None:
+    metrics = Metrics(START)
+    for name in ("a", "b"):
+        metrics.add(counter(name), "one", LLM, {}, 1)
+    metrics.add(counter("c"), "two", LLM, {}, 1)
+    data, _ = metrics.read(NOW)
+    (part,) = data.resource_metrics
+    assert [(s.scope.name, [m.name for m in s.metrics]) for s in part.scope_metrics] == [
+        ("one", ["a", "b"]),
+        ("two", ["c"]),
+    ]
+
+
+def test_series_beyond_the_bound_overflow_into_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERIES_PER_METRIC", 3)
+    metrics = Metrics(START)
+    for i in range(10):
+        metrics.add(counter(), "scope", LLM, {"id": i}, 1)
+    metrics.add(counter(), "scope", LLM, {"id": 1}, 1)
+    found = points(metrics)["c"]
+    assert [p.as_int for p in found] == [1, 2, 1, 7]
+    (attribute,) = found[-1].attributes
+    assert (attribute.key, attribute.value.bool_value) == ("otel.metric.overflow", True)
+
+
+def test_an_empty_column_makes_no_series() -> None:
+    metrics = Metrics(START)
+    metrics.add(histogram(), "scope", LLM, {}, np.zeros(0))
+    assert points(metrics).get("h", []) == []
+
+
+def test_a_resource_that_is_forgotten_is_reported_no_more() -> None:
+    metrics = Metrics(START)
+    metrics.add(counter(), "scope", LLM, {}, 1)
+    metrics.forget([LLM])
+    assert points(metrics) == {}
+
+
+# -- from operations --------------------------------------------------------------------------------
+
+
+def measured(**columns: Any) -> Metrics:
+    """Metrics of family cuda from calls with these columns."""
+    family = registry.families()["cuda"]
+    assert family.operations is not None
+    metrics = Metrics(START)
+    rows = calls(len(next(iter(columns.values()))), **columns)
+    decoder = family.operations.decoder(btf("cuda"), SignalSettings())
+    meter = OperationMeter(
+        metrics, [(decoder, family.operations.signals)], lambda tgid: resource({"process.pid": tgid})
+    )
+    meter.measure(parts_of(rows, 0)[1])
+    return metrics
+
+
+def api(name: str) -> int:
+    return btf("cuda").enumerators("cuda_api")[f"API_{name}"]
+
+
+def test_launches_are_counted_per_process() -> None:
+    metrics = measured(tgid=[100, 100, 200])
+    assert metrics.value("gpu.cuda.kernel.launch.calls", resource({"process.pid": 100})) == 2
+    assert metrics.value("gpu.cuda.kernel.launch.calls", resource({"process.pid": 200})) == 1
+
+
+def test_grid_and_block_sizes_are_products() -> None:
+    metrics = measured(grid=[(65535, 65535, 64)], block=[(32, 8, 2)])
+    assert metrics.value("gpu.cuda.kernel.grid.size") == 65535 * 65535 * 64
+    assert metrics.value("gpu.cuda.kernel.block.size") == 512
+
+
+def test_waits_are_counted_by_what_is_waited_for() -> None:
+    apis = [api(f"cuda{what}Synchronize") for what in ("Stream", "Device", "Device", "Event")]
+    metrics = measured(kind=[OperationKind.SYNCHRONIZATION] * 4, api=apis, duration_ns=[10**9] * 4)
+    counts = [metrics.value(f"gpu.cuda.{what}.synchronize.calls") for what in ("stream", "device", "event")]
+    assert (counts, metrics.value("gpu.cuda.synchronize.duration")) == ([1, 2, 1], 4.0)
+
+
+def test_a_function_that_has_no_name_is_of_no_metric_that_names_functions() -> None:
+    metrics = measured(
+        kind=[OperationKind.SYNCHRONIZATION] * 2, api=[1 << 15, 65535], duration_ns=[10**9] * 2
+    )
+    counts = [metrics.value(f"gpu.cuda.{what}.synchronize.calls") for what in ("stream", "device", "event")]
+    assert (counts, metrics.value("gpu.cuda.synchronize.duration")) == ([0, 0, 0], 2.0)
+
+
+def test_copies_are_reported_apart_by_direction() -> None:
+    directions = [CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST, CopyDirection.UNKNOWN]
+    metrics = measured(kind=[OperationKind.COPY] * 3, direction=directions, size_bytes=[1, 20, 300])
+    sizes = [
+        metrics.value("gpu.cuda.memory.copies", **{"cuda.memcpy.kind": kind})
+        for kind in ("MemcpyHostToDevice", "MemcpyDeviceToHost", "unknown")
+    ]
+    assert sizes == [1, 20, 300]
+
+
+def test_failed_calls_count_as_errors_only() -> None:
+    metrics = measured(status=[0, 2, 98, 98], returned=[1, 1, 1, 0])
+    assert metrics.value("gpu.cuda.kernel.launch.calls") == 2  # the one of unknown result is not failed
+    assert metrics.value("gpu.cuda.errors", **{"error.type": "cudaErrorMemoryAllocation"}) == 1
+    assert metrics.value("gpu.cuda.errors") == 2
+
+
+@pytest.mark.parametrize("instrument", [Instrument.COUNTER, Instrument.UP_DOWN_COUNTER, Instrument.GAUGE])
+def test_a_number_beyond_what_otlp_holds_stands_at_the_most(instrument: Instrument) -> None:
+    metrics = Metrics(0)
+    metric = Metric(name="m", unit="By", instrument=instrument, description="")
+    if instrument is Instrument.COUNTER:
+        for _ in range(3):
+            metrics.add(metric, "s", LLM, {}, (1 << 62) + 1)
+    else:
+        metrics.set(metric, "s", LLM, {}, 1 << 63)
+    (message,) = metrics.read(5)[0].resource_metrics[0].scope_metrics[0].metrics
+    (point,) = getattr(message, message.WhichOneof("data")).data_points
+    assert point.as_int == (1 << 63) - 1
+
+
+def test_a_gauge_that_is_reported_no_more_leaves_no_empty_metric() -> None:
+    metrics = Metrics(0)
+    metric = Metric(name="m", unit="By", instrument=Instrument.GAUGE, description="")
+    metrics.set(metric, "s", LLM, {}, 1)
+    metrics.unset(metric, LLM)
+    data, points = metrics.read(5)
+    assert (len(data.resource_metrics), points) == (0, 0)
+
+
+# -- exemplars --------------------------------------------------------------------------------------
+
+
+def test_a_bucket_names_its_newest_sampled_span_until_it_is_read() -> None:
+    metrics, reported = Metrics(START), [Context(bytes([i]) * 16, bytes([i]) * 8, 1) for i in range(4)]
+    values = [0.5, 0.6, 2.0, 99.0]
+    metrics.add(histogram(), "s", LLM, {"a": "b"}, np.array(values))
+    spans = [(reported[0], 10), (reported[1], 11), None, (reported[3], 13)]  # the third is not sampled
+    metrics.exemplify(histogram(), LLM, {"a": "b"}, values, spans)
+    metrics.exemplify(histogram(), LLM, {"a": "other series"}, values, spans)
+    (point,) = points(metrics)["h"]
+    found = [(e.as_double, e.time_unix_nano, e.trace_id, e.span_id) for e in point.exemplars]
+    assert found == [
+        (0.6, 11, reported[1].trace_id, reported[1].span_id),
+        (99.0, 13, reported[3].trace_id, reported[3].span_id),
+    ]
+    assert not points(metrics)["h"][0].exemplars

@@ -1,0 +1,102 @@
+"""A family that is put into a folder is shown everywhere, and nothing that shows it was edited."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otelgpu.families.gpu
+from otelgpu.engine import presentation
+from otelgpu.export.console import exporter as console
+from otelgpu.export.console.exporter import ConsoleExporter
+from otelgpu.model.spans import Attribute, SpanColumns
+from otelgpu.render.kineto import kineto
+from otelgpu.render.timeline import timeline
+from tests.unit.render.test_timeline import spans
+
+CACHES = [each for each in vars(presentation).values() if hasattr(each, "cache_clear")] + [console._shown]
+HIP = """
+from otelgpu.families.gpu.presentations import device_presentation
+PRESENTATION = device_presentation("hip", "HIP", {"hipMemcpyHostToDevice": "HtoD"})
+"""
+
+
+def made(row: tuple[str, int, int], reported: Mapping[str, Any]) -> SpanColumns:
+    """One span, with begin and end in microseconds."""
+    attributes = tuple(Attribute.of(key, [value]) for key, value in reported.items())
+    return replace(spans([row], scope="otelgpu.hip"), attributes=attributes)
+
+
+def clear() -> None:
+    for each in CACHES:
+        each.cache_clear()
+
+
+@pytest.fixture
+def hip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder of a family that is no part of the program."""
+    folder = tmp_path / "hip"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "presentation.py").write_text(HIP)
+    monkeypatch.setattr(otelgpu.families.gpu, "__path__", [*otelgpu.families.gpu.__path__, str(tmp_path)])
+    importlib.invalidate_caches()
+    clear()
+    yield
+    clear()
+    for name in [name for name in sys.modules if name.startswith("otelgpu.families.gpu.hip")]:
+        del sys.modules[name]
+
+
+def test_without_it_nothing_is_shown_of_it() -> None:
+    assert list(presentation.top_views()) == ["rdma", "nccl", "cuda"]
+
+
+@pytest.mark.usefixtures("hip")
+def test_it_has_a_view_of_top_with_its_own_metrics() -> None:
+    views = presentation.top_views()
+    assert list(views) == ["rdma", "nccl", "cuda", "hip"]
+    (sheet,) = views["hip"].sheets
+    assert (sheet.title, views["hip"].families) == ("HIP processes", ("hip",))
+    metrics = {metric for column in sheet.columns for metric in column.metrics}
+    assert {metric.split(".")[1] for metric in metrics} == {"hip"}
+
+
+@pytest.mark.usefixtures("hip")
+def test_its_work_is_on_streams_of_its_devices_and_tied_to_its_calls() -> None:
+    call = made(("hipLaunchKernel", 100, 110), {"thread.id": 9, "hip.stream": 7, "hip.api": "runtime"})
+    work = made(
+        ("axpy", 150, 180),
+        {
+            "thread.id": 9,
+            "hip.correlation.id": 3,
+            "hip.device.index": 1,
+            "hip.stream.id": 7,
+            "hip.call.delay_ns": 50_000,
+            "hip.kernel.name": "axpy",
+        },
+    )
+    batches = [call, work]
+    found = json.loads(timeline(batches))["traceEvents"]
+    assert {e["args"]["name"] for e in found if e["name"] == "thread_name"} == {"thread 9", "GPU 1 stream 7"}
+    assert [e["ph"] for e in found if e["name"] == "launch"] == ["s", "f"]
+    categories = {e["name"]: e.get("cat") for e in json.loads(kineto(batches))["traceEvents"]}
+    assert (categories["hipLaunchKernel"], categories["axpy"]) == ("cuda_runtime", "kernel")
+
+
+@pytest.mark.usefixtures("hip")
+def test_a_console_shows_its_labels() -> None:
+    stream = io.StringIO()
+    exporter = ConsoleExporter(stream)
+    reported = {"hip.memcpy.kind": "hipMemcpyHostToDevice", "hip.size": 4096}
+    exporter.export_spans([made(("hipMemcpy", 100, 110), reported)])
+    exporter.flush(1)
+    assert "hipMemcpy  10.0 µs  hipMemcpyHostToDevice  4.0 KiB" in stream.getvalue()

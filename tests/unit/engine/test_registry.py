@@ -1,0 +1,90 @@
+"""Families: found, chosen and complete; that their names do not clash is in test_metric_tables.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from otelgpu.engine import registry
+from otelgpu.engine.contract import Family, OperationSignals
+from otelgpu.engine.pipeline import Pipeline
+from otelgpu.errors import OtelgpuError
+from otelgpu.families.gpu.cuda.functions import Functions, canonical
+from otelgpu.model.operations import DEVICE_KINDS
+from otelgpu.model.resource import resource
+from otelgpu.model.settings import SignalSettings
+from tests.unit.families.records import btf
+from tests.unit.model.builders import calls
+
+RECORDED = ("cuda", "file", "http", "nccl", "probe", "profile", "sched", "torch", "verbs")
+ALWAYS = ("device_time", "devices", "fabric", "memory", "requests", "steps", "training")
+
+
+def test_families_are_found_in_alphabetical_order_whatever_folder_they_are_in() -> None:
+    assert list(registry.families()) == sorted((*RECORDED, *ALWAYS))
+
+
+def test_those_with_records_are_observed_and_all_others_are_part_of_every_session() -> None:
+    assert tuple(registry.with_records()) == RECORDED
+    assert tuple(registry.without_records()) == ALWAYS
+
+
+def test_a_choice_keeps_the_order_of_the_registry() -> None:
+    assert list(registry.select(("http", "cuda"))) == ["cuda", "http"]
+    assert list(registry.select(())) == ["cuda", "file", "http", "nccl", "sched", "verbs"]
+    assert list(registry.select(("http",))) == ["http"]
+
+
+def test_what_has_to_be_asked_for_is_selected_by_its_name_only() -> None:
+    assert "profile" not in registry.select(())
+    assert list(registry.select(("profile", "cuda"))) == ["cuda", "profile"]
+
+
+@pytest.mark.parametrize("name", ["hip", "memory"])
+def test_a_family_that_cannot_be_observed_says_which_can(name: str) -> None:
+    message = rf"'{name}'\nfamilies are: cuda, file, http, nccl, probe, profile, sched, torch, verbs$"
+    with pytest.raises(OtelgpuError, match=message):
+        registry.select(("cuda", name))
+
+
+@pytest.mark.parametrize("name", registry.with_records())
+def test_every_family_with_records_does_something_with_them(name: str) -> None:
+    """Opened in a session on the types of its object, it has a decoder or takes batches itself."""
+    family = registry.families()[name]
+    made = Pipeline({name: family}, {name: btf(name)}, seed=1, own=resource({}), start_unix_ns=0)
+    assert family.operations is not None or name in made.handlers.taking
+
+
+@pytest.mark.parametrize("family", registry.families().values(), ids=lambda family: family.name)
+def test_a_family_has_operations_or_a_handler(family: Family) -> None:
+    assert family.operations is not None or family.open is not None
+    assert family.load is not None or family.operations is None  # operations come of records
+
+
+def cuda_signals() -> OperationSignals:
+    operations = registry.families()["cuda"].operations
+    assert operations is not None
+    return operations.signals
+
+
+def test_every_kind_of_operation_has_its_attributes() -> None:
+    assert set(cuda_signals().attributes) == set(DEVICE_KINDS)
+
+
+def test_columns_of_the_table_answer_one_value_per_row() -> None:
+    signals, rows = cuda_signals(), calls(3)
+    columns = [spec.column for table in signals.attributes.values() for spec in table]
+    columns += [column for table in signals.labels.values() for _, _, column in table]
+    columns += [spec.value for spec in signals.metrics if spec.value is not None]
+    columns += [column for _, _, column in signals.summaries if column is not None]
+    assert {np.shape(column(rows)) for column in columns} == {(3,)}
+
+
+def test_the_functions_of_the_table_exist() -> None:
+    operations = registry.families()["cuda"].operations
+    assert operations is not None
+    known = set(operations.decoder(btf("cuda"), SignalSettings()).apis.values())
+    canonical_names = {canonical(name) for name in known}
+    listed = [spec.apis for spec in cuda_signals().metrics if isinstance(spec.apis, Functions)]
+    assert len(listed) > 5
+    assert {name for apis in listed for name in apis.names} <= canonical_names

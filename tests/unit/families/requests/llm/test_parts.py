@@ -1,0 +1,112 @@
+"""The parts of readers by themselves: lines, and compressed bodies."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otelgpu.families.requests.llm.inflate import FREE_BYTES, MAX_PIECE_BYTES, MAX_RATIO, Inflater
+from otelgpu.families.requests.llm.lines import MAX_LINE_BYTES, LineReader
+from tests.rig.examples import examples
+
+
+def cut(data: bytes, places: set[int]) -> list[bytes]:
+    cuts = sorted(places)
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (b'{"a":1}\n{"b":2}\n', [b'{"a":1}', b'{"b":2}']),
+        (b"a\r\nb\r\n", [b"a", b"b"]),
+        (b"\n\n \na\n\n", [b"a"]),
+        (b"a\nunfinished", [b"a", b"unfinished"]),
+        (b"", []),
+    ],
+)
+def test_lines(stream: bytes, expected: list[bytes]) -> None:
+    for parts in ([stream], [stream[i : i + 1] for i in range(len(stream))]):
+        reader = LineReader()
+        assert [line for part in parts for line in reader.feed(part)] + reader.ended() == expected
+
+
+@examples(50)
+@given(
+    st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b" ", b"x" * (MAX_LINE_BYTES - 1), b"x" * 3])),
+    st.data(),
+)
+def test_cuts_change_no_line(parts: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(parts)
+    whole, pieces = LineReader(), LineReader()
+    expected = whole.feed(stream) + whole.ended()
+    places = data.draw(st.sets(st.integers(0, len(stream)), max_size=20))
+    got = [line for piece in cut(stream, places) for line in pieces.feed(piece)] + pieces.ended()
+    assert (got, pieces.too_long) == (expected, whole.too_long)
+
+
+def test_a_line_that_is_too_long_is_counted_and_not_kept() -> None:
+    reader = LineReader()
+    for _ in range(100):
+        assert reader.feed(b"x" * 16384) == []
+        assert len(reader._buffer) <= MAX_LINE_BYTES + 1
+    assert reader.feed(b"\nb\n") == [b"b"]
+    assert reader.too_long == 1
+
+
+def test_after_a_hole_the_next_whole_line_counts() -> None:
+    reader = LineReader()
+    assert reader.feed(b'a\n{"b":') == [b"a"]
+    reader.gap()
+    assert reader.feed(b'1}\n{"c":1}\n') == [b'{"c":1}']
+
+
+def encoded(encoding: bytes, data: bytes) -> bytes:
+    if encoding == b"gzip":
+        return gzip.compress(data)
+    compressor = zlib.compressobj(wbits=-15 if encoding == b"raw" else 15)
+    return compressor.compress(data) + compressor.flush()
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"deflate", b"raw"])
+@examples(50)
+@given(text=st.binary(max_size=300), data=st.data())
+def test_inflated_bytes_do_not_depend_on_cuts(encoding: bytes, text: bytes, data: st.DataObject) -> None:
+    body = encoded(encoding, text)
+    inflater = Inflater(b"gzip" if encoding == b"gzip" else b"deflate")
+    places = data.draw(st.sets(st.integers(0, len(body)), max_size=10))
+    assert b"".join(piece for part in cut(body, places) for piece in inflater.feed(part)) == text
+    inflater.ended()
+    assert inflater.failure == ""
+
+
+def test_members_of_a_gzip_body_follow_each_other() -> None:
+    inflater = Inflater(b"gzip")
+    assert b"".join(inflater.feed(gzip.compress(b"ab") + gzip.compress(b"cd"))) == b"abcd"
+    inflater.ended()
+    assert inflater.failure == ""
+
+
+def test_a_bomb_ends_early_in_small_pieces() -> None:
+    bomb = zlib.compress(bytes(1 << 26))
+    inflater = Inflater(b"deflate")
+    sizes = [len(piece) for piece in inflater.feed(bomb)]
+    assert max(sizes) <= MAX_PIECE_BYTES
+    assert sum(sizes) <= FREE_BYTES + MAX_RATIO * len(bomb) < 1 << 26
+    assert inflater.failure == "inflate_too_large"
+    assert list(inflater.feed(bomb)) == []
+
+
+@examples(50)
+@given(st.binary(max_size=200), st.sampled_from([b"gzip", b"deflate"]))
+def test_garbage_never_raises(data: bytes, encoding: bytes) -> None:
+    inflater = Inflater(encoding)
+    for part in (data[:7], data[7:]):
+        list(inflater.feed(part))
+    inflater.gap()
+    inflater.ended()
+    assert inflater.failure in ("inflate_failed", "inflate_too_large")

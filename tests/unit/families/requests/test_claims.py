@@ -1,0 +1,103 @@
+"""Which thread works for which exchange, and when."""
+
+from __future__ import annotations
+
+from tests.unit.families.requests.traffic import Connection, Seen, opened, request, response
+
+
+def test_a_thread_holds_from_its_read_until_the_answer_is_written() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request(), tid=7))
+    assert seen.held() == [(1011, 7, 1)]
+    seen.feed(c.write(response(200, b"x"), tid=7))
+    assert seen.held() == [(1011, 7, 1), (1021, 7, -1)]
+
+
+def test_an_answer_by_another_thread_frees_the_holder() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request(), tid=7)).feed(c.write(response(200, b"x"), tid=8))
+    assert seen.held() == [(1011, 7, 1), (1021, 7, -1)]
+    assert seen.exchanges[0].tid == 7
+
+
+def test_another_thread_that_reads_on_takes_over() -> None:
+    c, seen = opened()
+    whole = request("POST", "/", b"x" * 10)
+    seen.feed(c.read(whole[:20], tid=7)).feed(c.read(whole[20:-5], tid=7)).feed(c.read(whole[-5:], tid=8))
+    seen.feed(c.write(response(), tid=8))
+    assert seen.held() == [(1011, 7, 1), (1031, 7, -1), (1031, 8, 1), (1041, 8, -1)]
+    assert seen.exchanges[0].tid == 8
+
+
+def test_a_pipelined_request_is_taken_up_when_the_one_before_is_answered() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request("GET", "/a") + request("GET", "/b"), tid=7)).feed(
+        c.read(request("GET", "/c"), tid=8)
+    )
+    for _ in range(3):
+        seen.feed(c.write(response(), tid=9))
+    assert seen.held() == [
+        (1011, 7, 1),
+        (1031, 7, -1),
+        (1031, 7, 2),
+        (1041, 7, -2),
+        (1041, 8, 3),
+        (1051, 8, -3),
+    ]
+
+
+def test_requests_answered_by_one_write_are_never_held_for_no_time() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request() * 3, tid=7)).feed(c.write(response() * 3, tid=7))
+    assert seen.held() == [(1011, 7, 1), (1021, 7, -1)]
+    assert len(seen.exchanges) == 3
+
+
+def test_a_streamed_answer_is_held_to_its_end() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request(), tid=7))
+    whole = response(200, b"x" * 100)
+    for i in range(0, len(whole), 50):
+        seen.feed(c.write(whole[i : i + 50], tid=7))
+    assert seen.held() == [(1011, 7, 1), (1031 + 10 * ((len(whole) - 1) // 50 - 1), 7, -1)]
+
+
+def test_closing_lets_go() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request(), tid=7)).feed(c.close())
+    assert seen.held() == [(1011, 7, 1), (1020, 7, -1)]
+
+
+def test_holds_of_connections_are_independent() -> None:
+    a, seen = opened()
+    b = Connection(identity=2)
+    seen.feed(b.open()).feed(a.read(request(), tid=7)).feed(b.read(request(), tid=8)).feed(
+        a.write(response())
+    )
+    assert [(claim.tid, claim.exchange, claim.held) for claim in seen.claims] == [
+        (7, 1, True),
+        (8, 2, True),
+        (7, 1, False),
+    ]
+
+
+def test_keys_are_given_in_order_of_arrival() -> None:
+    a, seen = opened()
+    b = Connection(identity=2)
+    seen.feed(b.open()).feed(a.read(request("GET", "/first"))).feed(b.read(request("GET", "/second")))
+    seen.feed(b.write(response())).feed(a.write(response()))
+    assert [(exchange.key, exchange.path) for exchange in seen.exchanges] == [(2, "/second"), (1, "/first")]
+
+
+def keys_held_at_the_end(seen: Seen) -> set[int]:
+    held: set[int] = set()
+    for claim in seen.claims:
+        (held.add if claim.held else held.discard)(claim.exchange)
+    return held
+
+
+def test_nothing_is_held_after_the_process_is_gone() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request() * 2, tid=7))
+    seen.take(seen.state.process_gone(c.tgid, 5_000_000_000))
+    assert keys_held_at_the_end(seen) == set()

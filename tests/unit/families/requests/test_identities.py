@@ -1,0 +1,256 @@
+"""Which span an exchange is: every rule of DESIGN.md section 5 that decides it, and the order of the rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from otelgpu.families.requests import identities
+from otelgpu.families.requests.identities import (
+    ENDED_REMEMBERED,
+    Identities,
+    exports_telemetry,
+    wire_span_id,
+    wire_trace_id,
+)
+from otelgpu.model.context import Context
+from otelgpu.model.exchange import Exchange, Opened, Published, Role, Rpc, TraceParent
+from tests.unit.model.builders import CALLER, exchange
+
+SEED = 5
+WIRE = bytes(range(40))
+OTHER = TraceParent(trace_id=b"o" * 16, span_id=b"o" * 8, flags=1)
+PUBLISHED = Published(trace_id=b"p" * 16, span_id=b"p" * 8, flags=1, source=1)
+
+
+class Session:
+    """Identities, and which thread serves which exchange."""
+
+    def __init__(self, **options: Any) -> None:
+        self.serving: dict[tuple[int, int], int] = {}
+        self.made = Identities(SEED, lambda tgid, tid, _: self.serving.get((tgid, tid), 0), **options)
+
+    def open(self, given: Exchange) -> Exchange:
+        fields = ("key", "tgid", "tid", "start_ns", "role", "parent", "wire_id")
+        self.made.open(Opened(**{name: getattr(given, name) for name in fields}))
+        return given
+
+    def serve(self, given: Exchange) -> Exchange:
+        self.serving[given.tgid, given.tid] = given.key
+        return self.open(given)
+
+    def context(self, key: int) -> Context:
+        found = self.made.context(key)
+        assert found is not None
+        return found
+
+
+def server(key: int = 1, **fields: Any) -> Exchange:
+    return exchange(key, **fields)
+
+
+def client(key: int = 2, **fields: Any) -> Exchange:
+    return exchange(key, role=Role.CLIENT, **fields)
+
+
+def test_a_request_of_nobody_known_is_a_root_of_the_seeds_making() -> None:
+    one, same, other = (
+        Session().made.of(server()),
+        Session().made.of(server()),
+        Session().made.of(server(2)),
+    )
+    assert one == same
+    assert one.reported and one.parent_span_id == bytes(8)
+    assert len({one.context, other.context}) == 2
+    assert any(one.context.trace_id) and any(one.context.span_id)
+
+
+def test_the_callers_header_is_the_parent() -> None:
+    found = Session().made.of(server(parent=CALLER, wire_id=WIRE))
+    assert (found.context.trace_id, found.parent_span_id, found.state) == (
+        CALLER.trace_id,
+        CALLER.span_id,
+        CALLER.state,
+    )
+
+
+def test_an_unsampled_trace_stays_unsampled() -> None:
+    found = Session().made.of(server(parent=replace(CALLER, flags=0)))
+    assert found.own and not found.reported
+
+
+def test_the_identity_is_the_same_while_open_and_at_the_end() -> None:
+    session = Session()
+    for given in (server(1, wire_id=WIRE), server(2, parent=CALLER), server(3)):
+        session.open(given)
+        assert session.context(given.key) == session.made.of(given).context
+
+
+def test_both_ends_meet_in_one_trace_with_no_word_between_the_observers() -> None:
+    here, there = Session().made.of(client(wire_id=WIRE)), Session().made.of(server(wire_id=WIRE))
+    assert here.context.trace_id == there.context.trace_id == wire_trace_id(WIRE)
+    assert here.context.span_id != there.context.span_id
+
+
+@pytest.mark.parametrize("client_first", [True, False])
+def test_an_observed_client_is_its_servers_parent(client_first: bool) -> None:
+    session = Session()
+    ends = [client(2, wire_id=WIRE), server(1, wire_id=WIRE)]
+    for given in ends if client_first else reversed(ends):
+        session.open(given)
+    asked = session.made.of(ends[0])
+    assert session.made.of(ends[1]).parent_span_id == asked.context.span_id
+    assert session.context(1).trace_id == asked.context.trace_id
+
+
+def test_what_a_thread_asks_for_a_request_is_below_that_request() -> None:
+    session = Session()
+    session.serve(server(1, parent=CALLER))
+    found = session.made.of(client(2, wire_id=WIRE))
+    assert (found.context.trace_id, found.parent_span_id) == (CALLER.trace_id, session.context(1).span_id)
+    # The peer, seen by another agent, knows no better than the wire.
+    assert found.peer == Context(wire_trace_id(WIRE), wire_span_id(WIRE, Role.SERVER), 1)
+    assert found.peer[:2] == Session().made.of(server(wire_id=WIRE)).context[:2]
+
+
+def test_a_peer_that_is_observed_here_needs_no_link() -> None:
+    session = Session()
+    session.serve(server(1, parent=CALLER))
+    session.open(client(2, wire_id=WIRE))
+    session.open(server(3, tgid=300, tid=301, wire_id=WIRE))
+    assert session.made.of(client(2, wire_id=WIRE)).peer is None
+
+
+def test_a_chain_of_services_on_one_host_is_one_trace() -> None:
+    session = Session()
+    session.serve(server(1, parent=CALLER))
+    session.open(client(2, wire_id=WIRE))
+    session.open(server(3, tgid=300, tid=301, wire_id=WIRE))
+    below = session.made.of(server(3, tgid=300, tid=301, wire_id=WIRE))
+    assert below.context.trace_id == CALLER.trace_id
+    assert below.parent_span_id == session.context(2).span_id
+
+
+def test_another_threads_request_is_not_the_parent() -> None:
+    session = Session()
+    session.serve(server(1, tid=101))
+    assert session.made.of(client(2, tid=102)).parent_span_id == bytes(8)
+
+
+def test_a_client_that_sends_a_context_has_a_span_of_its_own() -> None:
+    session = Session()
+    session.serve(server(1))
+    found = session.made.of(client(2, parent=OTHER))
+    assert not found.reported
+    assert found.context == Context(OTHER.trace_id, OTHER.span_id, 1)
+
+
+def test_a_header_that_a_proxy_passes_on_is_not_a_span_of_the_proxys() -> None:
+    session = Session()
+    session.serve(server(1, parent=CALLER))
+    found = session.made.of(client(2, parent=CALLER))
+    assert found.reported
+    assert found.parent_span_id == session.context(1).span_id
+
+
+def test_a_proxys_header_is_known_again_whichever_thread_passes_it_on() -> None:
+    session = Session()
+    session.open(server(1, parent=CALLER))
+    found = session.made.of(client(2, parent=CALLER, tid=99))
+    assert found.reported
+    assert found.parent_span_id == session.context(1).span_id
+    assert not session.made.of(client(3, parent=CALLER, tgid=4711)).reported  # another process's
+
+
+def test_what_the_process_published_is_the_span_and_not_ours() -> None:
+    session = Session()
+    found = session.made.of(given := server(parent=CALLER, published=PUBLISHED))
+    assert found.reported  # before anybody noted what it published
+    session.made.note(given)
+    found = session.made.of(given)
+    assert not found.own
+    assert found.context == Context(PUBLISHED.trace_id, PUBLISHED.span_id, 1)
+
+
+def test_a_publishers_open_request_is_unknown_until_it_names_its_span() -> None:
+    session = Session()
+    session.made.note(server(9, published=PUBLISHED))
+    session.open(server(1))
+    assert session.made.context(1) is None
+    session.made.publish(1, 100, PUBLISHED)
+    assert session.context(1).span_id == PUBLISHED.span_id
+    session.open(server(2, tgid=555))
+    assert session.made.context(2) is not None
+    session.open(server(3))
+    session.made.forget_process(100)
+    assert session.made.context(3) is not None
+
+
+def test_a_clients_span_goes_under_what_its_thread_published() -> None:
+    session = Session()
+    session.made.note(given := client(published=PUBLISHED))
+    found = session.made.of(given)
+    assert found.reported
+    assert (found.context.trace_id, found.parent_span_id) == (PUBLISHED.trace_id, PUBLISHED.span_id)
+
+
+def test_spans_beside_the_processs_own_when_asked_for() -> None:
+    session = Session(defer=False)
+    session.made.note(given := server(parent=CALLER, published=PUBLISHED))
+    found = session.made.of(given)
+    assert found.reported and found.parent_span_id == CALLER.span_id
+    assert session.made.of(client(2, parent=OTHER)).reported
+
+
+EXPORT = {"method": "POST", "path": "/v1/traces"}
+GRPC = {"rpc": Rpc(system="grpc", method="opentelemetry.proto.collector.trace.v1.TraceService/Export")}
+
+
+@pytest.mark.parametrize("fields", [EXPORT, GRPC])
+def test_a_process_that_exports_traces_reports_its_requests_itself(fields: dict[str, Any]) -> None:
+    session = Session()
+    session.made.note(client(8, **fields))
+    found = session.made.of(server(1, parent=CALLER))
+    assert not found.own
+    assert found.context == Context(CALLER.trace_id, CALLER.span_id, CALLER.flags)
+    assert session.made.of(server(2)).reported  # of which nobody could say where its span is
+    assert session.made.of(server(3, tgid=555, parent=CALLER)).reported
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (EXPORT, True),
+        (GRPC, True),
+        ({"method": "POST", "path": "/tenant/v1/metrics"}, True),
+        ({"method": "GET", "path": "/v1/traces"}, False),
+        ({"method": "POST", "path": "/v1/traces/1"}, False),
+        ({"rpc": Rpc(system="grpc", method="a.B/Export"), "method": "POST", "path": "/v1/traces"}, False),
+    ],
+)
+def test_what_counts_as_telemetry(fields: dict[str, Any], expected: bool) -> None:
+    assert exports_telemetry(server(**fields)) is expected
+
+
+def test_of_those_that_ended_the_oldest_are_forgotten_and_open_ones_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(identities, "ENDED_REMEMBERED", 3)
+    session = Session()
+    long_open = session.open(client(100, wire_id=WIRE))
+    for key in range(1, 9):
+        session.made.of(session.open(server(key)))
+    assert [key for key in range(1, 9) if session.made.context(key) is not None] == [6, 7, 8]
+    assert session.made.of(server(9, wire_id=WIRE)).parent_span_id == session.context(long_open.key).span_id
+
+
+def test_what_ended_long_ago_is_forgotten_and_what_is_open_is_not() -> None:
+    session = Session()
+    session.open(server(10**6))
+    for key in range(1, ENDED_REMEMBERED + 10):
+        session.made.of(client(key, wire_id=key.to_bytes(4, "big")))
+    assert session.made.context(10**6) is not None
+    asked = [session.made.context(key) is None for key in (1, 9, 10, ENDED_REMEMBERED)]
+    assert asked == [True, True, False, False]

@@ -1,0 +1,89 @@
+"""Server-sent events, cut anywhere."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otelgpu.families.requests.sse import MAX_EVENT_BYTES, EventReader
+
+
+def events(*parts: bytes) -> list[bytes]:
+    reader = EventReader()
+    return [event for part in parts for event in reader.feed(part)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (b"data: a\n\n", [b"a"]),
+        (b"data:a\n\ndata:  b\n\n", [b"a", b" b"]),
+        (b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"]),
+        (b"data: a\r\rdata: b\r\rx", [b"a", b"b"]),
+        (b"data: a\ndata: b\n\n", [b"a\nb"]),
+        (b"data: a\rdata: b\n\n", [b"a\nb"]),
+        (b": comment\n\n: ping\ndata: a\n\n", [b"a"]),
+        (b"event: x\nid: 1\nretry: 2\ndata: a\n\n", [b"a"]),
+        (b"event: x\n\n", []),
+        (b"data\n\n", [b""]),
+        (b"database: a\n\n", []),
+        (b"\xef\xbb\xbfdata: a\n\n", [b"a"]),
+        (b"\n\n\n\ndata: a\n\n\n\n\ndata: b\n\n", [b"a", b"b"]),
+        (b"data: unfinished\n", []),
+    ],
+)
+def test_events(stream: bytes, expected: list[bytes]) -> None:
+    assert events(stream) == expected
+    assert events(*(stream[i : i + 1] for i in range(len(stream)))) == expected
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"data: a", b"data:b", b": c", b"x", b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n"])
+    ),
+    st.data(),
+)
+def test_cuts_change_nothing(parts: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(parts) + b"."
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)))))
+    assert events(*(stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True))) == events(
+        stream
+    )
+
+
+@pytest.mark.parametrize("step", [1000, 16384, 200_000])
+def test_an_event_that_is_too_long_is_dropped_and_counted(step: int) -> None:
+    fits, long = b"data: " + b"x" * (MAX_EVENT_BYTES - 6), b"data: " + b"y" * (MAX_EVENT_BYTES - 5)
+    stream = b"\n\n".join([b"data: a", fits, long, b"data: b", b""])
+    reader = EventReader()
+    got = [event for i in range(0, len(stream), step) for event in reader.feed(stream[i : i + step])]
+    assert got == [b"a", fits[6:], b"b"]
+    assert reader.too_long == 1
+
+
+def test_memory_is_bounded() -> None:
+    reader = EventReader()
+    for _ in range(100):
+        reader.feed(b"x" * 16384)
+    assert len(reader._buffer) <= MAX_EVENT_BYTES + 1
+    assert reader.feed(b"\n\ndata: a\n\n") == [b"a"]
+
+
+def test_a_carriage_return_ends_a_line_between_whole_events_too() -> None:
+    assert events(b"data: x\n\n", b"data: a\rdata: b\n\n") == [b"x", b"a\nb"]
+
+
+def test_after_a_hole_between_events_the_next_may_be_a_tail() -> None:
+    reader = EventReader()
+    assert reader.feed(b"data: a\n\ndata: b\n\n") == [b"a", b"b"]
+    reader.gap()
+    assert reader.feed(b"data: c\n\n") == []
+    assert reader.feed(b"data: d\n\n") == [b"d"]
+
+
+def test_after_a_hole_the_next_whole_event_counts() -> None:
+    reader = EventReader()
+    assert reader.feed(b"data: a\n\ndata: b") == [b"a"]
+    reader.gap()
+    assert reader.feed(b"tail of c\n\ndata: d\n\n") == [b"d"]

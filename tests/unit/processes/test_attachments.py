@@ -1,0 +1,62 @@
+"""The state of attaching, by process: what forks, execs and ends make of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from otelgpu.processes.attachments import Attachments
+from otelgpu.processes.probes import Placement
+
+OWN = os.getpid()
+
+
+def placement(*, refused: tuple[str, ...] = ()) -> Placement:
+    return Placement(
+        path="lib",
+        stem="lib",
+        identity=(1, 2, 3),
+        symbols=("f",),
+        refused=refused,
+        ready_ns=5,
+        used_ns=5,
+        links=[],
+    )
+
+
+def counts(attachments: Attachments, tgid: int) -> tuple[int, int, int]:
+    found = dict(attachments.read())[tgid]
+    return found.attached, found.blind, found.failed
+
+
+def test_each_file_counts_once_under_its_worst_state() -> None:
+    attachments = Attachments()
+    good, late, bad = placement(), placement(), placement(refused=("no",))
+    for each, blind in ((good, False), (good, False), (late, True), (late, False), (bad, True)):
+        attachments.note(OWN, each, blind=blind)
+    attachments.note(OWN, None)
+    assert counts(attachments, OWN) == (1, 1, 1)
+
+
+def test_a_child_has_what_its_parent_has_and_was_never_blind() -> None:
+    attachments = Attachments()
+    attachments.note(1, placement(), blind=True)
+    attachments.inherit(1, 2)
+    assert (counts(attachments, 1), counts(attachments, 2)) == ((0, 1, 0), (1, 0, 0))
+
+
+def test_what_is_forgotten_is_reported_no_more() -> None:
+    attachments = Attachments()
+    attachments.note(OWN, placement())
+    attachments.forget(OWN)
+    attachments.forget(OWN)
+    assert dict(attachments.read()) == {}
+
+
+def test_a_process_has_the_name_of_its_executable() -> None:
+    attachments = Attachments()
+    attachments.note(OWN, placement())
+    attachments.note(2**22 + 1, placement())
+    names = {tgid: each.executable for tgid, each in attachments.read()}
+    assert names == {OWN: Path(sys.executable).resolve().name, 2**22 + 1: ""}

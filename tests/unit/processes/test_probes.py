@@ -1,0 +1,257 @@
+"""Which files get probes: by what is in them, once, and not for longer than they stay what they were."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otelgpu.kernel.attach import hooks
+from otelgpu.kernel.clock import monotonic_ns
+from otelgpu.processes import probes
+from otelgpu.processes.maps import executable_mappings
+from otelgpu.processes.probes import Placement, ProbePlacer
+
+LIBRARY = "int {name}(void) {{ return {value}; }}\n"
+
+
+class Link:
+    """Stands for one that the kernel gave."""
+
+    detached = 0
+
+    def detach(self) -> None:
+        Link.detached += 1
+
+
+@dataclass
+class Program:
+    """Stands for a loaded program."""
+
+    section: str
+    put: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def probes(self) -> str:
+        return self.section.partition("/")[0]
+
+    def attach_uprobes(self, path: str, offsets: Sequence[int], cookies: Sequence[int]) -> list[Link]:
+        self.put.append(tuple(offsets))
+        return [Link()]
+
+
+@pytest.fixture
+def program() -> Program:
+    return Program("usession/libcudart:cudaMalloc,cudaFree;libcuda:cuMemAlloc_v2")
+
+
+@pytest.fixture
+def placer(program: Program, monkeypatch: pytest.MonkeyPatch) -> ProbePlacer:
+    monkeypatch.setattr(probes, "detach_all", lambda links: [link.detach() for link in links])
+    return ProbePlacer(hooks([program]), with_returns=True)  # type: ignore[list-item]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., Path]:
+    def make(file: str, *names: str, value: int = 0, options: Sequence[str] = ()) -> Path:
+        source = tmp_path / "source.c"
+        source.write_text("".join(LIBRARY.format(name=name, value=value) for name in names))
+        path = tmp_path / file
+        subprocess.run(["gcc", "-shared", "-fPIC", *options, "-o", path, source], check=True)
+        return path
+
+    return make
+
+
+def mapped(path: Path) -> tuple[int, int, tuple[int, int]]:
+    """Map a file into this process, as the loader would: where, and its inode as the kernel says it."""
+    import ctypes
+
+    ctypes.CDLL(str(path))
+    found = next(each for each in executable_mappings(os.getpid()) if each.path == str(path))
+    return found.start, found.end, (found.device[0] << 20 | found.device[1], found.inode)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "libcudart.so.12",
+        "libcudart-d0da41ae.so.11.0",
+        "libcuda.so.550.54.14",
+        "libengine.so",
+        "_C.cpython-311.so",
+    ],
+)
+def test_a_library_is_reported_by_its_functions_whatever_it_is_called(
+    placer: ProbePlacer, build: Callable[..., Path], name: str
+) -> None:
+    placement = placer.examine_file(build(name, "cudaMalloc", "other"))
+    assert placement is not None and placement.symbols == ("cudaMalloc",)
+
+
+def test_functions_of_both_libraries_in_one_file_are_probed(
+    placer: ProbePlacer, program: Program, build: Callable[..., Path]
+) -> None:
+    placement = placer.examine_file(build("libcudart.so.12", "cudaMalloc", "cudaFree", "cuMemAlloc_v2"))
+    assert placement is not None and len(placement.symbols) == 3
+    assert [len(offsets) for offsets in program.put] == [3]
+
+
+def test_a_library_that_only_calls_them_gets_none(
+    placer: ProbePlacer, program: Program, tmp_path: Path
+) -> None:
+    source = tmp_path / "user.c"
+    source.write_text("int cudaMalloc(void); int work(void) { return cudaMalloc(); }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libuser.so", source], check=True)
+    assert placer.examine_file(tmp_path / "libuser.so") is None
+    assert program.put == []
+
+
+def test_a_file_is_attached_to_once_however_often_it_is_met(
+    placer: ProbePlacer, program: Program, build: Callable[..., Path]
+) -> None:
+    path = build("libcudart.so.12", "cudaMalloc")
+    start, end, inode = mapped(path)
+    first = placer.examine_file(path)
+    assert placer.examine_mapping(os.getpid(), start, end, path.name, 0, inode) is first
+    assert placer.examine_mapping(os.getpid(), start, end, str(path), 0) is first
+    assert placer.examine_process(os.getpid())
+    assert len(program.put) == 1
+
+
+def test_a_file_without_any_is_not_opened_again_for_a_while(
+    placer: ProbePlacer, build: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build("libplain.so", "work")
+    start, end, inode = mapped(path)
+    opened: list[Any] = []
+    true_open = os.open
+
+    def noted(name: Any, *rest: Any) -> int:
+        opened.append(name)
+        return true_open(name, *rest)
+
+    monkeypatch.setattr(os, "open", noted)
+    for _ in range(3):
+        assert placer.examine_mapping(os.getpid(), start, end, str(path), 0, inode) is None
+    assert len(opened) == 1
+    monkeypatch.setattr(probes, "_PLAIN_NS", 0)
+    placer.examine_mapping(os.getpid(), start, end, str(path), 0, inode)
+    assert len(opened) == 2
+
+
+def test_probes_are_taken_off_a_file_that_is_written_over(
+    placer: ProbePlacer, program: Program, build: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = build("libcudart.so.12", "cudaMalloc")
+    assert placer.examine_file(path) is not None
+    before = Link.detached
+    path.write_bytes(build("other.so", "a", "b", "cudaFree").read_bytes())
+    placement = placer.examine_file(path)
+    assert placement is not None and placement.symbols == ("cudaFree",)
+    assert Link.detached == before + 1
+    assert placer.counters["probed_file_changed"] == 1
+    assert [found.symbols for found in placer.placements] == [("cudaFree",)]
+
+
+def test_what_has_taken_the_path_of_a_mapped_file_is_not_taken_for_it(
+    placer: ProbePlacer, program: Program, build: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build("libcudart.so.12", "cudaMalloc")
+    start, end, _ = mapped(path)
+    path.with_name("new").write_bytes(build("other.so", "cudaFree").read_bytes())
+    path.with_name("new").replace(path)
+    true_access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda name, mode, **_: "map_files" not in str(name) and true_access(name, mode)
+    )
+    assert placer.examine_mapping(os.getpid(), start, end, str(path), 0) is None
+    assert program.put == []
+    assert placer.counters["mapping_vanished"] + placer.counters["mapped_file_replaced"] == 1
+
+
+def test_without_probes_to_place_nothing_is_looked_at(build: Callable[..., Path]) -> None:
+    placer = ProbePlacer((), with_returns=True)
+    assert placer.examine_mapping(os.getpid(), 0, 1, "libcudart.so.12", 0) is None
+    assert placer.counters.total() == 0
+
+
+def test_a_family_is_loaded_for_the_first_file_that_needs_it_and_no_other(
+    placer: ProbePlacer, build: Callable[..., Path]
+) -> None:
+    loaded: list[str] = []
+    late = Program("usession/libnccl:ncclAllReduce")
+
+    def load() -> None:
+        loaded.append("nccl")
+        placer.add(hooks([late]))  # type: ignore[list-item]
+
+    placer.add_later({"ncclAllReduce": "libnccl", "post_send": "verbs_posts"}, load)
+    assert placer.is_wanted("libnccl.so.2")
+    assert placer.examine_file(build("libcudart.so.12", "cudaMalloc")) is not None
+    assert placer.examine_file(build("libother.so", "post_send")) is None  # of that stem is no library
+    assert loaded == []
+    for number in (2, 3):
+        placement = placer.examine_file(build(f"libnccl.so.{number}", "ncclAllReduce"))
+        assert placement is not None
+        assert placement.symbols == ("ncclAllReduce",)
+    assert loaded == ["nccl"]
+    assert len(late.put) == 2
+
+
+def test_a_file_of_a_family_that_could_not_be_loaded_has_no_probes(
+    placer: ProbePlacer, build: Callable[..., Path]
+) -> None:
+    placer.add_later({"ncclAllReduce": "libnccl"}, lambda: None)
+    for number in (2, 3):
+        assert placer.examine_file(build(f"libnccl.so.{number}", "ncclAllReduce")) is None
+    both = placer.examine_file(build("libboth.so", "ncclAllReduce", "cudaFree"))
+    assert both is not None
+    assert both.symbols == ("cudaFree",)
+
+
+def released(placer: ProbePlacer, after_s: float, used: Sequence[Placement] = ()) -> list[str]:
+    now_ns = monotonic_ns() + int(after_s * 1e9)
+    return [Path(each.path).name for each in placer.release(used, now_ns, keep_ns=60_000_000_000)]
+
+
+def test_a_file_that_nobody_has_any_more_loses_its_probes_and_gets_new_ones_when_it_is_back(
+    placer: ProbePlacer, program: Program, build: Callable[..., Path]
+) -> None:
+    path = build("libcudart.so.12", "cudaMalloc")
+    placement = found_mapped(placer, path)
+    assert placement is not None
+    before = Link.detached
+    assert released(placer, 30) == []
+    assert released(placer, 50, [placement]) == []
+    assert released(placer, 100) == []  # 50 s after it was in use
+    assert released(placer, 111) == ["libcudart.so.12"]
+    assert (placer.placements, Link.detached - before) == ([], 1)
+    assert found_mapped(placer, path) is not None
+    assert len(program.put) == 2
+
+
+def test_a_file_that_some_process_has_or_will_have_keeps_its_probes(
+    placer: ProbePlacer, build: Callable[..., Path]
+) -> None:
+    path = build("libcudart.so.12", "cudaMalloc")
+    assert placer.examine_file(build("libcuda.so.1", "cuMemAlloc_v2")) is not None
+    start, end, inode = mapped(path)  # and nobody reported of it since
+    assert placer.examine_mapping(os.getpid(), start, end, str(path), 0, inode) is not None
+    assert released(placer, 1000) == []
+
+
+def found_mapped(placer: ProbePlacer, path: Path) -> Placement | None:
+    """What is placed on a file that this process has mapped only meanwhile."""
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE),
+    ):
+        found = next(each for each in executable_mappings(os.getpid()) if each.path == str(path))
+        return placer.examine_mapping(os.getpid(), found.start, found.end, str(path), 0)

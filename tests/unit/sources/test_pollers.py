@@ -1,0 +1,84 @@
+"""What is read beside a source: opened as the settings have it, in front of a tick, losses under its own name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+
+import pytest
+
+from otelgpu.engine import registry
+from otelgpu.model.inputs import Input, LossCounted, ProcessGone, Tick
+from otelgpu.model.settings import Settings
+from otelgpu.processes.polling import Poller, Polling
+from otelgpu.sources.pollers import Pollers
+
+
+class Reads:
+    """Finds the end of each process that uses a device."""
+
+    def __init__(self) -> None:
+        self.counters: Counter[str] = Counter()
+        self.interval_ms = 0
+        self.stopped = 0
+
+    def collect(self, now_ns: int, users: Set[int]) -> list[Input]:
+        self.counters["missed"] += 1
+        return [ProcessGone(tgid=tgid, time_ns=5) for tgid in sorted(users)]
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+class Adjustable(Reads):
+    def adjust(self, settings: Settings) -> None:
+        self.interval_ms = settings.get("interval_ms", 0)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Reads]:
+    made: list[Reads] = []
+
+    def opening(kind: type[Reads], setting: str) -> Polling:
+        def open_it(settings: Settings) -> Poller | None:
+            if not settings.get(setting, False):
+                return None
+            made.append(kind())
+            return made[-1]
+
+        return Polling(losses=setting, open=open_it)
+
+    found = {"p.a": opening(Reads, "a"), "p.b": opening(Adjustable, "b"), "p.c": opening(Reads, "c")}
+    monkeypatch.setattr(registry, "parts", lambda module, name: found)
+    return made
+
+
+def test_what_is_read_goes_before_the_tick(opened: list[Reads]) -> None:
+    pollers = Pollers(Settings({"a": True, "b": True}))
+    assert [type(each) for each in opened] == [Reads, Adjustable]
+    tick = Tick(time_ns=9)
+    ends = [ProcessGone(tgid=1, time_ns=5), ProcessGone(tgid=2, time_ns=5)]
+    losses = [LossCounted(family=name, reason="missed", count=1) for name in ("a", "b")]
+    assert pollers.join([tick], {1, 2}) == [*ends, *ends, *losses, tick]
+    pollers.adjust(Settings({"interval_ms": 50}))
+    assert [each.interval_ms for each in opened] == [0, 50]
+    pollers.stop()
+    assert [each.stopped for each in opened] == [1, 1]
+
+
+def test_where_nothing_is_asked_for_nothing_is_read(opened: list[Reads]) -> None:
+    tick = Tick(time_ns=9)
+    assert Pollers(Settings()).join([tick], {1}) == [tick]
+    assert opened == []
+
+
+def test_the_families_pollers_are_off_unless_they_are_asked_for() -> None:
+    tick = Tick(time_ns=9)
+    assert Pollers(Settings({"device_interval_ms": 0, "fabric_interval_ms": 0})).join([tick], {1}) == [tick]
+
+
+def test_a_setting_of_another_type_is_a_mistake() -> None:
+    settings = Settings({"budget": "much", "whole": 2})
+    with pytest.raises(TypeError, match="setting budget is 'much', which is no float"):
+        settings.get("budget", 1.0)
+    assert (settings.get("whole", 1.0), settings.get("other", 1.0)) == (2.0, 1.0)
