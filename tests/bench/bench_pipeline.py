@@ -23,6 +23,7 @@ from otelgpu.engine.pipeline import Pipeline
 from otelgpu.export.base import Exporter
 from otelgpu.export.wire import encode_spans
 from otelgpu.kernel import clock
+from otelgpu.kernel.loader import read_image
 from otelgpu.kernel.scope import Scope
 from otelgpu.model.inputs import Batch
 from otelgpu.model.resource import resource
@@ -108,7 +109,7 @@ class Bench:
         self._cuda.ring = self._memory.ring
         pipeline = Pipeline(
             {**families, "http": reported_family(self._reported)},
-            {**self.source.btf, "http": self._cuda.image.btf},
+            {**self.source.btf, "http": read_image("http").btf},
             seed=1,
             own=resource({"service.name": "otelgpu"}),
             start_unix_ns=0,
