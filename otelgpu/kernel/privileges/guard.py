@@ -11,10 +11,10 @@ import select
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import pairwise
 from typing import Final, NoReturn
 
 from otelgpu.errors import OtelgpuError
+from otelgpu.kernel.descriptors import close_all_but
 from otelgpu.kernel.privileges.capabilities import Need
 from otelgpu.kernel.privileges.dropping import give_up
 
@@ -62,9 +62,7 @@ def _stand(parent: int, kept: list[int], needs: Iterable[Need], duty: Callable[[
         os.setsid()
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
-        bounds = [-1, *kept, os.sysconf("SC_OPEN_MAX")]
-        for last, following in pairwise(bounds):
-            os.closerange(last + 1, following)
+        close_all_but(kept)
         with suppress(OtelgpuError):
             give_up(needs)
         select.select([parent], [], [])

@@ -1,0 +1,317 @@
+"""Asks workers, for so long and no longer, and on somebody's account.
+
+Whose bytes are read pays for it: each owner (a cgroup and user) has a share of a processor, with some in advance. Who
+has spent it is refused until it has filled again, which others do not notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+import msgspec
+
+from otelgpu.model.losses import Reasons
+from otelgpu.processes.reader import server
+from otelgpu.processes.reader.messages import (
+    Answered,
+    Asked,
+    MessageError,
+    answer_type,
+    decode,
+    encode,
+    raised_by,
+    receive,
+    send,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+REASONS: Final = Reasons(
+    "reader",
+    {
+        "worker_died": "reading what a process wrote ended the worker that did it (a file that shrank, memory without "
+        "end): that question has no answer",
+        "worker_timed_out": "reading what a process wrote took too long, or waited for a file system that does not "
+        "answer: that question has no answer",
+        "worker_not_started": "no worker could be started: what was asked has no answer",
+        "owner_over_budget": "a container's or user's files have cost their share of time: what was asked about them "
+        "has no answer for now",
+        "owner_holds_worker": "a worker is still held by a container's or user's file system: what was asked about "
+        "their files has no answer for now",
+    },
+)
+"""What one count of (``reader``, reason) means."""
+
+_log = logging.getLogger("otelgpu.processes.reader")
+
+Owner = tuple[str, int]
+"""Whom reading is charged to: cgroup path and user id."""
+
+NOBODYS: Final[Owner] = ("", 0)
+"""Of what is this program's own, or of nobody that can be told: never refused, and bounded by time all the same."""
+
+_KEPT_OWNERS: Final = 4096
+_ENDING_S: Final = 0.05
+
+
+class ReaderError(OSError):
+    """No answer: the worker died, took too long, or is refused to this owner. ``reason`` is one of REASONS."""
+
+    def __init__(self, reason: str, about: str) -> None:
+        super().__init__(f"{about}: {REASONS[reason]}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds. ``busy_s``: of one question, without the time that it waited for a processor; ``wall_s``: with it.
+
+    ``share``: of a processor that an owner may take in the long run, ``advance_s`` what it has at first.
+    """
+
+    busy_s: float = 0.5
+    wall_s: float = 5.0
+    share: float = 0.1
+    advance_s: float = 5.0
+    start_s: float = 5.0
+
+
+class Reader:
+    """Workers, one at a time; made anew when one is gone. For one thread.
+
+    To be made before threads are: it forks. ``counters``: those of :data:`REASONS`.
+    """
+
+    def __init__(self, limits: Limits | None = None, confinement: server.Confinement | None = None) -> None:
+        self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self._limits = limits or Limits()
+        self._forker, self._requests = server.start(confinement or server.Confinement())
+        self._requests.settimeout(self._limits.start_s)
+        self._worker: _Worker | None = None
+        self._accounts: OrderedDict[Owner, _Account] = OrderedDict()
+
+    def ask(self, owner: Owner, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What ``function``, a :func:`~.messages.question`, answers. ``kwargs`` must be empty.
+
+        Raises :class:`ReaderError`, and what the function does.
+        """
+        assert not kwargs, "questions have positional arguments"
+        raises = raised_by(function)
+        data, descriptors = encode(args)
+        asked = Asked(function.__module__, function.__name__, msgspec.Raw(data))
+        account = self._account(owner)
+        if reason := account.refusal(self._limits):
+            raise self._failed(reason, function)
+        worker = self._worker = self._worker or self._start(function)
+        try:
+            answered, received = worker.ask(encode(asked)[0], descriptors, self._limits)
+        except TimeoutError as error:
+            self._end(worker, account)
+            raise self._failed("worker_timed_out", function) from error
+        except (EOFError, OSError, MessageError) as error:
+            self._end(worker, account)
+            raise self._failed("worker_died", function) from error
+        account.spend(worker.busy_s(), self._limits)
+        if answered.failed is not None:
+            _close(received)
+            failed = answered.failed
+            if failed.name == "OSError":
+                raise OSError(failed.number, failed.message)
+            for each in raises:
+                if each.__name__ == failed.name:
+                    raise each(failed.message)
+            _log.warning("%s failed in its worker: %s: %s", function.__name__, failed.name, failed.message)
+            raise self._failed("worker_died", function)
+        try:
+            answer: R = decode(answered.value, answer_type(function), received)
+        except MessageError as error:
+            _close(received)
+            self._end(worker, account)
+            raise self._failed("worker_died", function) from error
+        return answer
+
+    def close(self) -> None:
+        """End all of them; idempotent."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+        self._requests.close()
+        if self._forker:
+            with suppress(ProcessLookupError):
+                os.kill(self._forker, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(self._forker, 0)
+            self._forker = 0
+
+    def _start(self, function: Callable[..., object]) -> _Worker:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            socket.send_fds(self._requests, [b"worker"], [theirs.fileno()])
+            number, descriptors, _, _ = socket.recv_fds(self._requests, 16, 1)
+            if not descriptors:
+                raise OSError("a worker ended at once")
+            worker = _Worker(int(number), descriptors[0], ours)
+        except OSError as error:
+            ours.close()
+            raise self._failed("worker_not_started", function) from error
+        finally:
+            theirs.close()
+        try:
+            worker.wait_until_ready(self._limits.start_s)
+        except OSError as error:
+            worker.end()
+            raise self._failed("worker_not_started", function) from error
+        return worker
+
+    def _end(self, worker: _Worker, account: _Account) -> None:
+        self._worker = None
+        account.spend(max(worker.busy_s(), self._limits.busy_s), self._limits)
+        if not worker.end():
+            account.held_by.append(worker)
+
+    def _account(self, owner: Owner) -> _Account:
+        account = self._accounts.get(owner)
+        if account is None:
+            account = self._accounts[owner] = _Account(self._limits)
+            if len(self._accounts) > _KEPT_OWNERS:
+                self._accounts.popitem(last=False)
+        self._accounts.move_to_end(owner)
+        account.is_free = owner == NOBODYS
+        return account
+
+    def _failed(self, reason: str, function: Callable[..., object]) -> ReaderError:
+        self.counters[reason] += 1
+        return ReaderError(reason, function.__name__)
+
+
+def owner_of(tgid: int, *, proc: Path = Path("/proc")) -> Owner:
+    """Whom reading what process ``tgid`` has is charged to; :data:`NOBODYS` when it is gone."""
+    folder = proc / str(tgid)
+    try:
+        user = folder.stat().st_uid
+        lines = (folder / "cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return NOBODYS
+    return next((line.rpartition(":")[2] for line in lines), ""), user
+
+
+class _Account:
+    """A token bucket of seconds, and the workers that its owner's file systems hold."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._left_s = limits.advance_s
+        self._since_s = time.monotonic()
+        self.held_by: list[_Worker] = []
+        self.is_free = False
+
+    def refusal(self, limits: Limits) -> str:
+        """Why nothing is read for this owner now; "": it is."""
+        self.held_by = [each for each in self.held_by if not each.has_ended()]
+        if self.held_by:
+            return "owner_holds_worker"
+        now_s = time.monotonic()
+        self._left_s = min(self._left_s + (now_s - self._since_s) * limits.share, limits.advance_s)
+        self._since_s = now_s
+        return "owner_over_budget" if self._left_s <= 0 and not self.is_free else ""
+
+    def spend(self, seconds: float, limits: Limits) -> None:
+        self._left_s = max(self._left_s - seconds, -limits.advance_s)
+
+
+class _Worker:
+    """One of them, as the agent sees it."""
+
+    def __init__(self, number: int, pidfd: int, connection: socket.socket) -> None:
+        self._number, self._pidfd, self._connection = number, pidfd, connection
+        self._began_s = self._waited_before_s = self._busy_s = 0.0
+
+    def wait_until_ready(self, seconds: float) -> None:
+        self._connection.settimeout(seconds)
+        if self._connection.recv(1) != b"\0":
+            raise ConnectionError("a worker ended before it was shut in")
+        self._connection.settimeout(None)
+
+    def ask(self, data: bytes, descriptors: list[int], limits: Limits) -> tuple[Answered, list[int]]:
+        """Raises TimeoutError, EOFError, OSError, :class:`MessageError`."""
+        self._began_s, self._waited_before_s = time.monotonic(), self._waited_s()
+        bounded = _Bounded(self._connection, lambda: self._wait(limits))
+        self._connection.settimeout(limits.wall_s)
+        send(self._connection, data, descriptors)
+        answer, received = receive(bounded)
+        try:
+            return decode(answer, Answered), received
+        except MessageError:
+            _close(received)
+            raise
+
+    def busy_s(self) -> float:
+        """How long the last question has kept it, without what it waited for a processor."""
+        waited_s = self._waited_s() - self._waited_before_s
+        return max(time.monotonic() - self._began_s - waited_s, 0.0)
+
+    def end(self) -> bool:
+        """Kill it; whether it has gone."""
+        self._connection.close()
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        return self.has_ended(_ENDING_S)
+
+    def has_ended(self, wait_s: float = 0.0) -> bool:
+        """Whether it has gone; the last time that it is asked of it, then."""
+        if self._pidfd < 0:
+            return True
+        if not select.select([self._pidfd], [], [], wait_s)[0]:
+            return False
+        os.close(self._pidfd)
+        self._pidfd = -1
+        return True
+
+    def _wait(self, limits: Limits) -> None:
+        """Until there is something to receive. Raises TimeoutError."""
+        wait_s = limits.busy_s
+        while not select.select([self._connection], [], [], wait_s)[0]:
+            left_s = limits.busy_s - self.busy_s()
+            if left_s <= 0 or time.monotonic() - self._began_s > limits.wall_s:
+                raise TimeoutError
+            wait_s = max(left_s, 0.005)
+
+    def _waited_s(self) -> float:
+        """How long it has waited for a processor since it began (Documentation/scheduler/sched-stats.rst)."""
+        try:
+            with open(f"/proc/{self._number}/schedstat", "rb", buffering=0) as file:
+                return int(file.read(128).split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            return self._waited_before_s
+
+
+class _Bounded:
+    """A socket that waits only as long as it may."""
+
+    def __init__(self, connection: socket.socket, wait: Callable[[], None]) -> None:
+        self._connection, self._wait = connection, wait
+
+    def recv(self, size: int) -> bytes:
+        self._wait()
+        return self._connection.recv(size)
+
+    def recvmsg(self, size: int, room: int, flags: int) -> tuple[bytes, list[Any], int, Any]:
+        self._wait()
+        return self._connection.recvmsg(size, room, flags)
+
+
+def _close(descriptors: list[int]) -> None:
+    for each in descriptors:
+        with suppress(OSError):
+            os.close(each)

@@ -1,0 +1,170 @@
+"""A reader that may die: whatever a question does, it has an end, and the next one has an answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from otelgpu.elf.image import ElfError
+from otelgpu.processes.reader.client import NOBODYS, Limits, Reader, ReaderError, owner_of
+from otelgpu.processes.reader.messages import Asked, Descriptor, MessageError, decode, receive
+from otelgpu.processes.reader.server import Confinement
+from tests.unit.processes.reader import questions
+
+QUICK = Limits(busy_s=0.2, wall_s=2.0, advance_s=0.5, share=0.1)
+TENANT = ("/tenant", 1000)
+
+
+@pytest.fixture
+def reader() -> Iterator[Reader]:
+    made = Reader(QUICK, Confinement(memory_bytes=64 << 20))
+    yield made
+    made.close()
+
+
+def test_plain_data_goes_there_and_back(reader: Reader) -> None:
+    rows = np.array([(1, b"ab"), (2, b"cd")], dtype=[("number", "<u4"), ("text", "S2")])
+    answer = reader.ask(NOBODYS, questions.everything, 7, "seven", rows)
+    assert (answer.number, answer.text, answer.pairs) == (8, "SEVEN", {"a": (1, b"\xff")})
+    assert answer.rows.dtype == rows.dtype and answer.rows.tolist() == rows[::-1].tolist()
+
+
+def test_open_files_go_there_and_back(reader: Reader, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    size, descriptor = reader.ask(NOBODYS, questions.opened, str(tmp_path / "file"))
+    assert size == 7 and os.read(descriptor, 1) == b"c"
+    assert reader.ask(NOBODYS, questions.first_byte, Descriptor(descriptor)) == b"o"
+    os.close(descriptor)
+
+
+def test_what_a_question_raises_is_raised(reader: Reader) -> None:
+    with pytest.raises(FileNotFoundError):
+        reader.ask(NOBODYS, questions.failing, "os")
+    with pytest.raises(ElfError, match="no image"):
+        reader.ask(NOBODYS, questions.failing, "elf")
+    with pytest.raises(ReaderError):
+        reader.ask(NOBODYS, questions.failing, "other")
+    with pytest.raises(TypeError, match="not a question"):
+        reader.ask(NOBODYS, questions.no_question)
+
+
+def ended(reader: Reader, reason: str) -> bool:
+    """That a question ended so, and the next one is answered."""
+    assert reader.counters[reason] == 1
+    assert sum(reader.counters.values()) == 1
+    return reader.ask(NOBODYS, questions.memory, 10) == 10
+
+
+def test_a_computation_without_end_ends(reader: Reader) -> None:
+    began = time.monotonic()
+    with pytest.raises(ReaderError):
+        reader.ask(TENANT, questions.forever)
+    assert time.monotonic() - began < QUICK.wall_s + 1
+    assert ended(reader, "worker_timed_out")
+
+
+def test_a_file_that_does_not_open_ends(reader: Reader, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ReaderError):
+        reader.ask(TENANT, questions.blocked, str(tmp_path / "fifo"))
+    assert ended(reader, "worker_timed_out")
+
+
+def test_a_file_that_shrinks_ends_the_worker_only(reader: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(2 << 20))
+    cut = threading.Timer(0.03, os.truncate, (path, 0))
+    reader.ask(NOBODYS, questions.memory, 1)  # it has been started
+    cut.start()
+    with pytest.raises(ReaderError):
+        reader.ask(TENANT, questions.behind_the_end, str(path))
+    cut.join()
+    assert ended(reader, "worker_died")
+
+
+def test_memory_without_end_ends(reader: Reader) -> None:
+    assert reader.ask(TENANT, questions.memory, 32 << 20) == 32 << 20
+    with pytest.raises(ReaderError):
+        reader.ask(TENANT, questions.memory, 128 << 20)
+    assert ended(reader, "worker_died")
+
+
+def test_an_answer_of_another_type_is_none(reader: Reader) -> None:
+    with pytest.raises(ReaderError):
+        reader.ask(TENANT, questions.wrong)
+    assert ended(reader, "worker_died")
+
+
+@pytest.mark.parametrize(
+    "what", ["write", "make", "truncate", "remove", "connect", "execute", "fork", "kill"]
+)
+def test_a_worker_can_do_nothing_but_read(reader: Reader, tmp_path: Path, what: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    path.chmod(0o666)
+    tmp_path.chmod(0o777)
+    assert reader.ask(NOBODYS, questions.forbidden, what, str(path)) == "PermissionError"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"] and path.read_bytes() == b"content"
+
+
+def test_who_has_spent_its_share_is_refused_and_others_are_not(reader: Reader) -> None:
+    for _ in range(10):
+        with pytest.raises(ReaderError) as failed:
+            reader.ask(TENANT, questions.forever)
+        if failed.value.reason == "owner_over_budget":
+            break
+    assert failed.value.reason == "owner_over_budget"
+    assert reader.ask(("/other", 1000), questions.memory, 5) == 5
+    until = time.monotonic() + 20
+    while True:  # its share fills again
+        try:
+            assert reader.ask(TENANT, questions.memory, 5) == 5
+            break
+        except ReaderError as error:
+            assert error.reason == "owner_over_budget" and time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_an_owner_is_a_cgroup_and_a_user() -> None:
+    path, user = owner_of(os.getpid())
+    assert user == os.geteuid()
+    assert path == Path("/proc/self/cgroup").read_text().splitlines()[0].rpartition(":")[2]
+    assert owner_of(2**22 + 1) == NOBODYS
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\xa1a\xa1b", b"\x01" * 100])
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(MessageError):
+        decode(data, Asked)
+
+
+def test_a_message_that_promises_too_much_is_refused() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack("<I", 0xFFFF_FFFF))
+        with pytest.raises(MessageError):
+            receive(ours)
+        theirs.sendall(struct.pack("<I", 10) + b"short")
+        theirs.close()
+        with pytest.raises(EOFError):
+            receive(ours)
+
+
+def test_closing_leaves_no_process(reader: Reader) -> None:
+    reader.ask(NOBODYS, questions.memory, 1)
+    forker = reader._forker
+    workers = Path(f"/proc/{forker}/task/{forker}/children").read_text().split()
+    assert len(workers) == 1
+    reader.close()
+    until = time.monotonic() + 5
+    while any(Path("/proc", each).exists() for each in (str(forker), *workers)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
