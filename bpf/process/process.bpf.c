@@ -7,6 +7,7 @@
 #include "../lib/call_stacks.h" /* its maps are this object's: it is there for as long as any family is */
 #include "../lib/emit.h"
 #include "../lib/files.h"
+#include "../lib/share.h"
 #include <bpf/bpf_tracing.h>
 
 RECORD(process_exec);
@@ -15,6 +16,7 @@ RECORD(process_exit);
 RECORD(process_mapping);
 RECORD(process_context);
 ENUM(process_kind);
+ENUM(process_counter);
 
 #define SIGSTOP	      19
 #define PROT_EXEC     4
@@ -70,6 +72,58 @@ struct {
 	__type(value, struct mapping_call);
 } mapping_calls SEC(".maps");
 
+/*
+ * Processes with events that user space did not get (1 << kind of each): it looks at them in /proc instead. What does not fit makes it look
+ * at all of them.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u8);
+} missed_processes SEC(".maps");
+
+static __always_inline void miss(__u32 tgid, __u8 kind)
+{
+	__u8 kinds = 1U << kind, *before = bpf_map_lookup_elem(&missed_processes, &tgid);
+
+	if (before)
+		*before |= kinds;
+	else if (bpf_map_update_elem(&missed_processes, &tgid, &kinds, BPF_ANY))
+		count(COUNTER_MISSED_PROCESSES_FULL);
+}
+
+/*
+ * The ring is one for all. A container may have this many events in it at once and this many a second, so that nobody
+ * fills it who maps, forks or execs all the time.
+ */
+#define SHARE_EVENTS   2048ULL
+#define SHARE_EVENT_NS 500000ULL
+#define PROCESS_EVENTS 1024ULL
+
+static __always_inline bool within_share(__u32 tgid, __u8 kind, __u64 now)
+{
+	if (take_share(SHARE_OF_PROCESS | tgid, now, SHARE_EVENT_NS, PROCESS_EVENTS) &&
+	    take_share(bpf_get_current_cgroup_id(), now, SHARE_EVENT_NS, SHARE_EVENTS))
+		return true;
+	count(COUNTER_PROCESS_SHARE_SPENT);
+	miss(tgid, kind);
+	return false;
+}
+
+/* As EMIT_BEGIN, within the share of who makes the event. */
+#define EMIT_BEGIN_OF_SHARE(type, kind, who, start_ns, end_ns)                   \
+	({                                                                       \
+		struct type *_shared = NULL;                                     \
+		if (within_share((who).tgid, kind, end_ns)) {                    \
+			_shared = EMIT_BEGIN(type, kind, who, start_ns, end_ns); \
+			if (!_shared)                                            \
+				miss((who).tgid, kind);                          \
+		}                                                                \
+		_shared;                                                         \
+	})
+
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec, struct task_struct *task)
 {
@@ -83,7 +137,7 @@ int BPF_PROG(on_exec, struct task_struct *task)
 		return 0;
 	forget_context(who.tgid);
 	now = bpf_ktime_get_ns();
-	record = EMIT_BEGIN(process_exec, PROCESS_EXEC, who, now, now);
+	record = EMIT_BEGIN_OF_SHARE(process_exec, PROCESS_EXEC, who, now, now);
 	if (!record)
 		return 0;
 	record->in_scope = in_scope(&who);
@@ -112,7 +166,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 		count(COUNTER_SCOPE_TABLE_FULL);
 	inherit_context(from.tgid, who.tgid);
 	now = bpf_ktime_get_ns();
-	record = EMIT_BEGIN(process_fork, PROCESS_FORK, who, now, now);
+	record = EMIT_BEGIN_OF_SHARE(process_fork, PROCESS_FORK, who, now, now);
 	if (!record)
 		return 0;
 	record->parent = from.tgid;
@@ -134,7 +188,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 		return 0;
 	forget_context(who.tgid);
 	now = bpf_ktime_get_ns();
-	record = EMIT_BEGIN(process_exit, PROCESS_EXIT, who, now, now);
+	record = EMIT_BEGIN_OF_SHARE(process_exit, PROCESS_EXIT, who, now, now);
 	if (record)
 		submit(record);
 	bpf_map_delete_elem(&scope_processes, &who.tgid);
@@ -209,7 +263,7 @@ int on_mmap_exit(struct syscall_exit *call)
 	identity.device = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
 	hold = hold_on_load && now - hold_heartbeat_ns < HOLD_HEARTBEAT_LIMIT_NS &&
 	       !bpf_map_lookup_elem(&known_files, &identity);
-	record = EMIT_BEGIN(process_mapping, PROCESS_MAPPING, who, start_ns, now);
+	record = EMIT_BEGIN_OF_SHARE(process_mapping, PROCESS_MAPPING, who, start_ns, now);
 	if (!record)
 		return 0; /* not held either: nobody would let it go */
 	record->address = (__u64)call->ret;
@@ -254,7 +308,7 @@ int on_prctl(struct syscall_enter *call)
 	    name[0] != CONTEXT_NAME)
 		return 0;
 	now = bpf_ktime_get_ns();
-	record = EMIT_BEGIN(process_context, PROCESS_CONTEXT, who, now, now);
+	record = EMIT_BEGIN_OF_SHARE(process_context, PROCESS_CONTEXT, who, now, now);
 	if (!record)
 		return 0;
 	record->address = call->args[2];

@@ -3,7 +3,7 @@
 #ifndef OTELGPU_PROCESS_H
 #define OTELGPU_PROCESS_H
 
-#include "../lib/record.h"
+#include "../lib/counters.h"
 
 enum process_kind {
 	PROCESS_EXEC = 1,
@@ -11,6 +11,12 @@ enum process_kind {
 	PROCESS_EXIT = 3,
 	PROCESS_MAPPING = 4,
 	PROCESS_CONTEXT = 5,
+};
+
+enum process_counter {
+	COUNTER_PROCESS_SHARE_SPENT =
+		COUNTER_COUNT,	       /* an event beyond the share of its process or container */
+	COUNTER_MISSED_PROCESSES_FULL, /* too many processes with such events: all are looked at */
 };
 
 /* A new program image. In scope or not: user space decides what matches. */

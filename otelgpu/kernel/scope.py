@@ -37,6 +37,11 @@ def put_process(process: LoadedFamily, tgid: int) -> bool:
     return True
 
 
+def is_listed(process: LoadedFamily, tgid: int) -> bool:
+    """Whether a process is in scope by its number."""
+    return process.map(_PROCESSES).get(struct.pack("<I", tgid)) is not None
+
+
 def keep_only(process: LoadedFamily, wanted: Set[int]) -> Set[int]:
     """Take all other processes out of scope; those of ``wanted`` that are yet to be brought into it."""
     scoped = process.map(_PROCESSES)

@@ -31,7 +31,7 @@ from otelgpu.kernel.holding import Holding
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family, read_image
 from otelgpu.kernel.overload import Overload
-from otelgpu.kernel.scope import Scope, keep_only, put_cgroup, put_process
+from otelgpu.kernel.scope import Scope, is_listed, keep_only, put_cgroup, put_process
 from otelgpu.kernel.trace_context_map import shared_trace_contexts
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.model.codes import values_of
@@ -52,6 +52,7 @@ from otelgpu.processes.discovery import Choice
 from otelgpu.processes.kernel_names import KernelNamer, NameKinds
 from otelgpu.processes.listing import descendants, list_members, list_processes
 from otelgpu.processes.maps import executable_mappings, mapped_name
+from otelgpu.processes.missed import MissedEvents
 from otelgpu.processes.probes import Placement, ProbePlacer
 from otelgpu.processes.process_context import ProcessContexts
 from otelgpu.processes.thread_context import ThreadContexts
@@ -107,6 +108,7 @@ class LiveSource:
         process = self._loaded[_PROCESS]
         if settings.hold_on_load:
             self._holding = Holding(process, self.counters)
+        self._missed = MissedEvents(process)
         self._attachments = Attachments()
         self._thread_contexts = ThreadContexts(
             process.map("context_processes"), process.map("context_published"), process.image.btf
@@ -396,16 +398,7 @@ class LiveSource:
                 self._mappers.add(tgid)
                 self._resolver.inherit(int(record["parent"]), tgid)
         elif kind == "process_exec" and record["in_scope"]:
-            self._resolver.forget(tgid)
-            self._attachments.forget(tgid)
-            self._thread_contexts.forget(tgid)
-            self._processes.forget_program(tgid)
-            if not self._scope.everything:  # first: it may end before it is known to have mapped a library
-                self._resolver.remember(tgid)
-            self._processes.see(tgid, time_ns)
-            self._namer.forget(tgid)
-            self._watchers.program_changed(tgid)
-            self._mappers.discard(tgid)
+            self._program_changed(tgid, time_ns)
             program = self._placer.examine_program(tgid)
             self._attachments.note(tgid, program)
             if self._has_calls(program):
@@ -415,6 +408,36 @@ class LiveSource:
             self._processes.published(tgid, int(record["address"]), time_ns)
         elif kind == "process_exec" and self._scope.admits is not None and self._scope.admits(tgid):
             self.observe(tgid)
+
+    def _program_changed(self, tgid: int, time_ns: int) -> None:
+        """What was known of a process was another program's."""
+        self._resolver.forget(tgid)
+        self._attachments.forget(tgid)
+        self._thread_contexts.forget(tgid)
+        self._processes.forget_program(tgid)
+        if not self._scope.everything:  # first: it may end before it is known to have mapped a library
+            self._resolver.remember(tgid)
+        self._processes.see(tgid, time_ns)
+        self._namer.forget(tgid)
+        self._watchers.program_changed(tgid)
+        self._mappers.discard(tgid)
+
+    def _look_at_missed(self, now_ns: int) -> None:
+        """Processes whose events were lost: they may have ended, exec'd or mapped anything."""
+        if self._missed.take_all(now_ns):
+            self.observe_running()
+        missed = self._missed.take(now_ns)
+        cgroups = self._scope.cgroups if missed else ()
+        inside = {tgid for directory in cgroups for tgid in list_members(directory)}
+        for tgid, has_execed in missed:
+            if not Path(f"/proc/{tgid}").exists():
+                self._gone.append(ProcessGone(tgid=tgid, time_ns=now_ns))
+            elif self._scope.admits is not None and self._scope.admits(tgid):
+                self.observe(tgid)
+            elif self._scope.everything or tgid in inside or is_listed(self._loaded[_PROCESS], tgid):
+                if has_execed:
+                    self._program_changed(tgid, now_ns)
+                self._look_at(tgid)
 
     def _mapping_event(self, tgid: int, record: np.void) -> None:
         try:
@@ -465,6 +488,7 @@ class LiveSource:
         """Everything up to now, ended by a :class:`Tick`."""
         now_ns = clock.monotonic_ns()
         self._handle_process_events()
+        self._look_at_missed(now_ns)
         self._thread_contexts.retry(time.monotonic())
         self._processes.retry(now_ns)
         found: list[Input] = []

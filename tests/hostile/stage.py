@@ -1,0 +1,115 @@
+"""An agent that observes two cgroups, an attacker's and a victim's, and what is measured of all three."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.kernel.observing import Session
+from tests.rig.cgroup import in_cgroup, own_cgroup, remove_cgroup
+
+ATTACKER: Final = 65_533
+"""The attacker's user and group: nobody else's here, and not that of the agent's own workers."""
+MOST_RSS_BYTES: Final = 200 << 20
+END_S: Final = 5.0
+"""How long the agent may take to end on SIGTERM, whatever is done to it."""
+
+
+@dataclass
+class Stage:
+    """``folder``: where the agent's files are. ``attackers``: what :meth:`attack` started."""
+
+    folder: Path
+    cgroup: Path
+    attackers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def traces(self) -> Path:
+        """What the agent exports."""
+        return self.folder / "traces.jsonl"
+
+    @property
+    def victim(self) -> tuple[str, ...]:
+        """What to write before a victim's command."""
+        return in_cgroup(self.cgroup / "victim")
+
+    def agent(self, *options: str) -> Session:
+        """To be entered: it observes both."""
+        return Session("agent", f"--cgroup={self.cgroup}", "--detail=all", *options, traces=self.traces)
+
+    def attack(self, *command: str) -> subprocess.Popen[str]:
+        """Start a command as another user, without privileges, in namespaces and a cgroup of its own."""
+        shut_in = ("unshare", "--mount", "--net", "--ipc", "--uts")
+        powerless = (
+            "setpriv",
+            f"--reuid={ATTACKER}",
+            f"--regid={ATTACKER}",
+            "--clear-groups",
+            "--no-new-privs",
+            "--bounding-set=-all",
+            "--inh-caps=-all",
+        )
+        process = subprocess.Popen(
+            [*in_cgroup(self.cgroup / "attacker"), *shut_in, *powerless, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.attackers.append(process)
+        return process
+
+    def attack_with(self, script: str, *arguments: str) -> subprocess.Popen[str]:
+        """The same with a script of Python; it is under way once it has printed a line."""
+        process = self.attack(sys.executable, "-c", script, *arguments)
+        assert process.stdout is not None
+        assert process.stdout.readline(), "the attacker did not begin"
+        return process
+
+    def end_attacks(self) -> None:
+        """All of them, and what they started."""
+        (self.cgroup / "attacker" / "cgroup.kill").write_text("1")
+        for each in self.attackers:
+            each.communicate()
+        self.attackers.clear()
+
+
+@contextlib.contextmanager
+def opened_stage(folder: Path) -> Iterator[Stage]:
+    """Two empty cgroups under one that is observed."""
+    with own_cgroup() as cgroup:
+        parts: Sequence[Path] = [cgroup / name for name in ("attacker", "victim")]
+        for part in parts:
+            part.mkdir()
+        stage = Stage(folder, cgroup)
+        try:
+            yield stage
+        finally:
+            stage.end_attacks()
+            for part in parts:
+                (part / "cgroup.kill").write_text("1")
+                remove_cgroup(part)
+
+
+def resident_bytes(pid: int, what: str = "VmRSS") -> int:
+    """Of a process; ``VmHWM``: the most it ever had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{what}:"))
+
+
+def ends_in_time(session: Session) -> float:
+    """Seconds from SIGTERM to the end of the agent; an AssertionError where that is more than :data:`END_S`."""
+    began = time.monotonic()
+    session.process.send_signal(signal.SIGTERM)
+    try:
+        session.process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        session.process.kill()
+        raise AssertionError(f"the agent runs {END_S} s after SIGTERM") from None
+    return time.monotonic() - began

@@ -1,0 +1,48 @@
+"""Who maps without end blinds nobody beside it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.hostile.stage import MOST_RSS_BYTES, Stage, ends_in_time, resident_bytes
+from tests.kernel.observing import cuda_calls, read_spans
+from tests.rig import fake_cudart_path, start_cuda_client
+
+MAPPER = """
+import mmap, os
+file = os.open("/proc/self/exe", os.O_RDONLY)
+print("begun", flush=True)
+while True:
+    for _ in range(100):
+        mmap.mmap(file, 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+"""
+VICTIMS = 8
+CALLS = 61
+ATTACHED_S = 5.0
+"""How long new programs may wait for their probes while somebody floods the agent, on two processors."""
+
+
+@pytest.mark.alone(reason="floods the kernel with events: for seconds nobody else gets a processor")
+def test_new_programs_are_probed_while_another_container_maps_without_end(stage: Stage) -> None:
+    with stage.agent("--families=cuda") as agent:
+        for _ in range(2):
+            stage.attack_with(MAPPER)
+        time.sleep(2)
+        with ExitStack() as stack:
+            victims = []
+            for number in range(VICTIMS):
+                library = stage.folder / str(number) / "libcudart.so.12"  # one that nobody has probed yet
+                library.parent.mkdir()
+                shutil.copy(fake_cudart_path(), library)
+                client = start_cuda_client(prefix=stage.victim, library=library, calls=CALLS)
+                victims.append(stack.enter_context(client))
+            time.sleep(ATTACHED_S)
+            for victim in victims:
+                victim.finish()
+        assert resident_bytes(agent.process.pid, "VmHWM") < MOST_RSS_BYTES
+        ends_in_time(agent)
+    assert cuda_calls(read_spans(stage.traces))["cudaLaunchKernel"] == VICTIMS * CALLS
