@@ -24,7 +24,7 @@ from otelgpu import config
 from otelgpu.cli.commands import cli
 from otelgpu.cli.reload import LIVE
 from otelgpu.engine import description_tables, names
-from otelgpu.engine.contract import Instrument, Metric, OperationMetric, OperationSignals
+from otelgpu.engine.contract import Instrument, Metric, OperationMetric, OperationSignals, OperationTotal
 from otelgpu.engine.description_tables import EXAMPLE, TEXT, Described, MetricTable, Page, Table
 from otelgpu.engine.registry import families, with_records
 from otelgpu.export import events as sdk_events
@@ -218,18 +218,16 @@ def request_attributes() -> str:
             present = "always" if len(on) == len(_KINDS) else on[0] if on else rare
             rows.append(_attribute_row(key, _value_type(value), present))
     rows.append(_attribute_row(names.DROPPED, "int", "when any"))
-    rows += [(code(key), "int", *_summary_meaning(key), "when not 0") for key in summary_keys()]
+    rows += [
+        _attribute_row(total.key, "int" if total.per_unit == 1 else "double", "when not 0")
+        for total in totals()
+    ]
     return table(_ATTRIBUTE_HEADER, rows)
 
 
-def summary_keys() -> list[str]:
-    """Keys of the totals that requests, phases and windows carry."""
-    return [key for signals in operation_signals().values() for key, _, _ in signals.summaries]
-
-
-def _summary_meaning(key: str) -> tuple[str, str]:
-    meaning, example = describe(key)
-    return meaning, code(example)
+def totals() -> list[OperationTotal]:
+    """The totals that requests, phases and windows carry."""
+    return [total for signals in operation_signals().values() for total in signals.summaries]
 
 
 def _value_type(value: object) -> str:
@@ -243,7 +241,7 @@ def operation_attributes() -> str:
         names.THREAD_ID: _attribute_row(names.THREAD_ID, "int", "always"),
         names.CONTEXT_SOURCE: _attribute_row(names.CONTEXT_SOURCE, "string", "always"),
         names.COUNT: _attribute_row(names.COUNT, "int", "folded runs"),
-        names.HOST_TIME: _attribute_row(names.HOST_TIME, "int", "folded runs"),
+        names.HOST_TIME: _attribute_row(names.HOST_TIME, "double", "folded runs"),
         names.MERGED: _attribute_row(names.MERGED, "boolean", "beyond the bound"),
         names.ERROR_TYPE: _attribute_row(names.ERROR_TYPE, "string", "failed calls"),
     }

@@ -3,7 +3,7 @@
 In: operations and the exported names of their functions. Out: a :class:`Role` for each. Functions of all vendors
 share their words (``cudaEventRecord``, ``cuEventRecord``, ``hipEventRecord``), so that the table has no vendor.
 
-Example: ``cudaMemcpyAsync`` device to host is a READ_QUEUED, ``cuMemcpyDtoH_v2`` a READ, which waits.
+Example: ``cudaMemcpyAsync`` device to host is a D2H_COPY_QUEUED, ``cuMemcpyDtoH_v2`` a D2H_COPY, which waits.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Role(IntEnum):
     OTHER = 0
     LAUNCH = 1  # of a kernel or a graph
     COPY = 2  # queued work that is no launch: between devices, a fill
-    UPLOAD = 3  # to the device; came back when it was done
-    UPLOAD_QUEUED = 4
-    READ = 5  # to the host; came back when it was done: a wait
-    READ_QUEUED = 6
+    H2D_COPY = 3  # to the device; came back when it was done
+    H2D_COPY_QUEUED = 4
+    D2H_COPY = 5  # to the host; came back when it was done: a wait
+    D2H_COPY_QUEUED = 6
     RECORD = 7  # an event
     WAIT_EVENT = 8
     WAIT_STREAM = 9
@@ -45,13 +45,16 @@ class Role(IntEnum):
     FILE = 13  # a file read, written or synced
 
 
-WORK: Final = (Role.LAUNCH, Role.COPY, Role.UPLOAD, Role.UPLOAD_QUEUED, Role.READ, Role.READ_QUEUED)
+H2D_COPIES: Final = (Role.H2D_COPY, Role.H2D_COPY_QUEUED)
+"""Host-to-device copies."""
+
+WORK: Final = (Role.LAUNCH, Role.COPY, *H2D_COPIES, Role.D2H_COPY, Role.D2H_COPY_QUEUED)
 """What a step may begin with."""
 
-WAITS: Final = (Role.READ, Role.WAIT_EVENT, Role.WAIT_STREAM, Role.WAIT_DEVICE)
+WAITS: Final = (Role.D2H_COPY, Role.WAIT_EVENT, Role.WAIT_STREAM, Role.WAIT_DEVICE)
 """What may end one."""
 
-MARKS: Final = (*WAITS, Role.READ_QUEUED, Role.RECORD)
+MARKS: Final = (*WAITS, Role.D2H_COPY_QUEUED, Role.RECORD)
 """What is looked at one by one: few calls of a step."""
 
 _NAMES: Final[Sequence[tuple[re.Pattern[str], Role]]] = tuple(
@@ -68,8 +71,8 @@ _NAMES: Final[Sequence[tuple[re.Pattern[str], Role]]] = tuple(
 
 _COPIES: Final = np.full((256, 2), Role.COPY, dtype=np.uint8)
 """By direction and whether the function is asynchronous; a direction that the caller left open says nothing."""
-_COPIES[CopyDirection.HOST_TO_DEVICE] = Role.UPLOAD, Role.UPLOAD_QUEUED
-_COPIES[CopyDirection.DEVICE_TO_HOST] = Role.READ, Role.READ_QUEUED
+_COPIES[CopyDirection.HOST_TO_DEVICE] = Role.H2D_COPY, Role.H2D_COPY_QUEUED
+_COPIES[CopyDirection.DEVICE_TO_HOST] = Role.D2H_COPY, Role.D2H_COPY_QUEUED
 
 _KINDS: Final = np.full(256, Role.OTHER, dtype=np.uint8)
 """By kind, where that says it."""

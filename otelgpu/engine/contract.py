@@ -87,6 +87,19 @@ class CallAttribute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperationTotal:
+    """What the span above calls of a kind says of them: their number, or the sum of a column of integers.
+
+    ``per_unit``: so many make one of the unit that is exported, which is then a double: nanoseconds in a second.
+    """
+
+    key: str
+    kind: OperationKind
+    value: Column | None = None
+    per_unit: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSignals:
     """A family's names for operations: the only place where they are written."""
 
@@ -96,7 +109,7 @@ class OperationSignals:
     labels: Mapping[OperationKind, tuple[tuple[str, Callable[[int], str], Column], ...]]  # text attributes
     api_labels: tuple[tuple[str, Callable[[str], str]], ...]  # text attributes that the exported name reports
     metrics: tuple[OperationMetric, ...]
-    summaries: tuple[tuple[str, OperationKind, Column | None], ...]  # totals on a phase: key, rows, value
+    summaries: tuple[OperationTotal, ...]  # on a phase
     kernel_name: str = ""  # attribute key of a launch's full kernel name; "" of a family that launches none
     memory: MemoryNames | None = None  # what the memory that its calls make is called; None: they make none
 

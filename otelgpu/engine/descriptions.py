@@ -35,7 +35,7 @@ DESCRIPTIONS: Final = Descriptions(
         "otelgpu.count": Described(
             "How many equal calls in a row the span stands for; absent when one.", "32"
         ),
-        "otelgpu.host_time_ns": Described("Sum of those calls' host durations, in nanoseconds.", "912000"),
+        "otelgpu.host.duration": Described("Sum of those calls' host durations, in seconds.", "0.000912"),
         "otelgpu.merged": Described(
             "True: not a run, but all further equal calls under the same parent, beyond its 512 spans.",
             "true",

@@ -19,7 +19,8 @@ class Instrument(Enum):
 class Metric:
     """One metric's definition. ``buckets`` are a histogram's explicit bounds, in ``unit``.
 
-    ``whole``: False of a counter whose sum has a fraction.
+    ``whole``: False of a counter whose sum has a fraction. ``per_unit``: so many of what a counter is fed make
+    one of its unit: a time is summed up in nanoseconds, exactly, and exported in seconds.
     """
 
     name: str
@@ -28,3 +29,4 @@ class Metric:
     description: str
     buckets: tuple[float, ...] = ()
     whole: bool = True
+    per_unit: int = 1

@@ -207,7 +207,7 @@ class Metrics:
         """The sum of a counter, or of a histogram's measurements, over the matching series."""
         wanted = set(labels.items())
         return sum(
-            series.total
+            series.total / table.metric.per_unit if table.metric.per_unit != 1 else series.total
             for (owner, metric), table in self._tables.items()
             if metric == name and (resource is None or owner == self.owner(resource))
             for key, series in table.series.items()
@@ -287,7 +287,9 @@ class Metrics:
         if metric.instrument is Instrument.COUNTER:
             message.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
             message.sum.is_monotonic = True
-            if metric.whole:
+            if metric.per_unit != 1:
+                message.sum.data_points.add(as_double=series.total / metric.per_unit, **common)
+            elif metric.whole:
                 message.sum.data_points.add(as_int=min(int(series.total), _MOST), **common)
             else:
                 message.sum.data_points.add(as_double=series.total, **common)

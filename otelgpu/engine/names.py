@@ -11,8 +11,8 @@ from typing import Final
 COUNT: Final = "otelgpu.count"
 """How many calls a span stands for; absent when it is one."""
 
-HOST_TIME: Final = "otelgpu.host_time_ns"
-"""Sum of the host durations of the calls that a folded span stands for, in nanoseconds."""
+HOST_TIME: Final = "otelgpu.host.duration"
+"""Sum of the host durations of the calls that a folded span stands for, in seconds."""
 
 MERGED: Final = "otelgpu.merged"
 """True: not a run but further calls of the same function under the same parent, beyond the bound of spans."""

@@ -229,7 +229,7 @@ class _Batch:
         if (runs := self._folded.runs) is not None:
             several = runs.count > 1
             if several.any():
-                host_time = rows["duration_ns"].astype(np.int64)
+                host_time = rows["duration_ns"] / 1e9
                 yield Attribute(key=names.COUNT, values=runs.count, present=several)
                 yield Attribute(key=names.HOST_TIME, values=host_time, present=several)
             if runs.merged.any():

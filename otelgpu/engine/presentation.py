@@ -169,7 +169,7 @@ class DeviceNames:
     correlation: str
     device: str
     work_stream: str
-    delay: str  # nanoseconds from its host call's begin to the work's
+    delay: str  # seconds from its host call's begin to the work's
     kernel: str
     graph: tuple[str, ...]
     directions: Mapping[str, str]
@@ -189,7 +189,7 @@ def device_names(vendor: str, directions: Mapping[str, str]) -> DeviceNames:
         correlation=f"{vendor}.correlation.id",
         device=f"{vendor}.device.index",
         work_stream=f"{vendor}.stream.id",
-        delay=f"{vendor}.call.delay_ns",
+        delay=f"{vendor}.call.delay",
         kernel=f"{vendor}.kernel.name",
         graph=(f"{vendor}.graph.id", f"{vendor}.graph.node"),
         directions=directions,

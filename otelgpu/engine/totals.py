@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.contract import OperationDecoder, OperationSignals
+from otelgpu.engine.contract import OperationDecoder, OperationSignals, OperationTotal
 from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.spans import Attribute
 
@@ -22,15 +22,15 @@ class Totals:
     """The summary columns of a session's families, in a fixed order."""
 
     def __init__(self, families: Sequence[tuple[OperationDecoder, OperationSignals]]) -> None:
-        self._keys: list[str] = []
+        self._totals: list[OperationTotal] = []
         self._columns: dict[tuple[int, OperationKind], list[tuple[int, Any]]] = {}
         for family, (_, signals) in enumerate(families):
-            for key, kind, column in signals.summaries:
-                self._columns.setdefault((family, kind), []).append((len(self._keys), column))
-                self._keys.append(key)
+            for total in signals.summaries:
+                self._columns.setdefault((family, total.kind), []).append((len(self._totals), total.value))
+                self._totals.append(total)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._totals)
 
     def by_group(self, rows: Operations, group: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
         """Sums per group: shape (groups, len(self)). Exact modulo 2^64."""
@@ -54,10 +54,13 @@ class Totals:
     def attributes(self, sums: npt.NDArray[np.int64]) -> tuple[Attribute, ...]:
         """Rows of sums, shape (n, len(self)), as attributes of n spans; zeros are left out."""
         found = []
-        for key, values in zip(self._keys, sums.T, strict=True):
-            present = values != 0
+        for total, sum_ in zip(self._totals, sums.T, strict=True):
+            present = sum_ != 0
             if present.any():
-                found.append(Attribute(key=key, values=values, present=None if present.all() else present))
+                values = sum_ if total.per_unit == 1 else sum_ / total.per_unit
+                found.append(
+                    Attribute(key=total.key, values=values, present=None if present.all() else present)
+                )
         return tuple(found)
 
 

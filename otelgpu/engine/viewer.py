@@ -83,7 +83,7 @@ class SpanList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the attributes that add up to a span's time. ``colour``: a class of the page's style sheet."""
+    """One of the attributes that add up to a span's time, in seconds. ``colour``: a class of the page's style sheet."""
 
     colour: str
     words: str

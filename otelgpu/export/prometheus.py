@@ -20,7 +20,6 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _UNITS: Final = {
     "s": "seconds",
-    "ms": "milliseconds",
     "By": "bytes",
     "Cel": "celsius",
     "W": "watts",

@@ -5,7 +5,7 @@ requests and steps, then one for each thread, stream of a device, communicator a
 overlap without one holding the other go to a further lane of it, for viewers need them nested.
 
 Which spans are on which tracks, the families say (:mod:`otelgpu.engine.presentation`). Work on a device says how long
-before it its host call began (``cuda.call.delay_ns``): the call that began then on the
+before it its host call began (``cuda.call.delay``): the call that began then on the
 work's thread is its cause, or the run of equal calls that one span stands for and that was under way then.
 """
 
@@ -125,8 +125,8 @@ class Tracks:
             self._track(pid, place, key, label, thread).events.append(event)
             who = pid, attributes.get("thread.id")
             delay = next((attributes[key] for key in self._delays if key in attributes), None)
-            if isinstance(delay, int):
-                self._works.append((who, event.start - delay, event))
+            if isinstance(delay, int | float):
+                self._works.append((who, event.start - round(delay * 1e9), event))
             elif place is Place.THREAD and not self._streams.isdisjoint(attributes):
                 self._calls[who].append(event)
 

@@ -60,7 +60,7 @@ class Page:
 def page(parts: Parts, source: str, *, live: bool = False, shown: Mapping[str, Any] | None = None) -> Page:
     """A page about ``source``, a file's name. ``live``: it asks where it came from for more data.
 
-    ``shown``: what its program is reported of the families (:mod:`otelgpu.view.shown`), for one that asks.
+    ``shown``: what its program is given of the families (:mod:`otelgpu.view.shown`), for one that asks.
     """
     program = f'"use strict";\n(() => {{\n{"".join(parts.scripts)}\n}})();\n'
     policy = "; ".join(

@@ -20,7 +20,7 @@ from tests.rig.spans import attributes_of
 
 REQUESTS: Final = 12
 TIME_TO_FIRST_TOKEN: Final = "gen_ai_server_time_to_first_token_seconds"
-UNITS: Final = {"s": "_seconds", "ns": "_nanoseconds", "By": "_bytes"}
+UNITS: Final = {"s": "_seconds", "By": "_bytes"}
 
 
 class Series(NamedTuple):

@@ -192,7 +192,7 @@ def engine() -> list[bytes]:
             trace=10 + n,
             at=(10 + 10 * n) * MS,
             ns=5 * MS,
-            given={"otelgpu.step.number": n + 1, "otelgpu.step.wait_ns": MS},
+            given={"otelgpu.step.number": n + 1, "otelgpu.step.wait.duration": 0.001},
             links=[link(of, of, **{"otelgpu.step.tokens": 1}) for of in (1, 2)],
         )
         for n in range(3)

@@ -14,13 +14,15 @@ from typing import Final
 
 import pytest
 
+from otelgpu.families.steps.training.metrics import DEVICE_PARTS
 from tests.kernel.observing import OTELGPU, Span, read_metrics, read_spans
 from tests.kernel.test_training_steps import LEAST, Reported, in_the_log
 from tests.rig.ranks import TrainingTruth, run_ranks
+from tests.rig.spans import ns_of
 
 KERNEL_US: Final = 200
 LATE_US: Final = 5_000
-PARTS: Final = ("compute_ns", "exposed_communication_ns", "copy_ns", "idle_ns")
+PARTS: Final = tuple(f"{part}.duration" for part in DEVICE_PARTS)
 DEVICE: Final = "otelgpu.step.device."
 
 
@@ -49,9 +51,9 @@ def observed(tmp_path: Path, *options: str, **environment: str) -> Reported:
 
 
 def parts_of(step: Span) -> dict[str, int]:
-    """By name, those of the device."""
+    """By name, those of the device; times in nanoseconds."""
     return {
-        key.removeprefix(DEVICE): int(value)
+        key.removeprefix(DEVICE): ns_of(value) if key.endswith(".duration") else int(value)
         for key, value in step["attributes"].items()
         if key.startswith(DEVICE)
     }
@@ -71,9 +73,9 @@ def check(reported: Reported, rank: TrainingTruth, steps: Sequence[Span]) -> Non
             continue
         known += 1
         assert parts["index"] == rank.rank
-        assert parts["compute_ns"] == truth["launches"] * KERNEL_US * 1000
-        assert parts["copy_ns"] == pytest.approx(truth["copied_bytes"], abs=10)  # a byte a nanosecond
-        assert 0 < parts["exposed_communication_ns"] <= parts["communication_ns"]
+        assert parts["compute.duration"] == truth["launches"] * KERNEL_US * 1000
+        assert parts["copy.duration"] == pytest.approx(truth["copied_bytes"], abs=10)  # a byte a nanosecond
+        assert 0 < parts["exposed_communication.duration"] <= parts["communication.duration"]
     assert known >= len(steps) * 0.9
 
 
@@ -100,7 +102,7 @@ def test_who_waits_for_a_late_device_has_communication_exposed(whole: Reported) 
     """The kernels of the collectives wait on the device for those of the other rank."""
 
     def median(rank: TrainingTruth) -> int:
-        exposed = [parts_of(step).get("exposed_communication_ns", 0) for step in whole.steps(rank)]
+        exposed = [parts_of(step).get("exposed_communication.duration", 0) for step in whole.steps(rank)]
         return sorted(exposed)[len(exposed) // 2]
 
     on_time, late = whole.truth
@@ -111,9 +113,9 @@ def test_the_metrics_are_the_sums_of_the_steps(whole: Reported) -> None:
     found: dict[str, int] = {}
     for point in whole.metrics["otelgpu.training.step.device.time"]:
         part = point["attributes"]["otelgpu.step.part"]
-        found[part] = found.get(part, 0) + int(point["asInt"])
+        found[part] = found.get(part, 0) + ns_of(point["asDouble"])
     every = [parts_of(step) for rank in whole.truth for step in whole.steps(rank) if parts_of(step)]
-    assert found == {part.removesuffix("_ns"): sum(parts[part] for parts in every) for part in PARTS}
+    assert found == {part.removesuffix(".duration"): sum(parts[part] for parts in every) for part in PARTS}
 
 
 def test_steps_between_slices_have_no_parts_and_no_part_of_them(kernel: None, tmp_path: Path) -> None:

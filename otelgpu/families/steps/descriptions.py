@@ -13,7 +13,7 @@ DESCRIPTIONS: Final = Descriptions(
         "otelgpu.step.number": Described("Of the steps of its thread, from 1.", "412"),
         "otelgpu.step.membership": Described(
             "`known`: the linked requests are exactly those that got tokens; `ambiguous`: there may be more; "
-            "`unreported`: nothing reported of tokens.",
+            "`unreported`: no message reports tokens of it.",
             "known",
         ),
         "otelgpu.step.batch_size": Described("Requests that got tokens; where membership is known.", "8"),
@@ -22,23 +22,23 @@ DESCRIPTIONS: Final = Descriptions(
         ),
         "otelgpu.step.prefills": Described("Requests that got their first token.", "1"),
         "otelgpu.step.decodes": Described("Requests that got a further token.", "7"),
-        "otelgpu.step.wait_ns": Described(
-            "Host time in waits, in nanoseconds. The GPU was busy for some of it, and may have been for some "
+        "otelgpu.step.wait.duration": Described(
+            "Seconds of host time in waits. The GPU was busy for some of it, and may have been for some "
             "of the rest.",
-            "9100000",
+            "0.0091",
         ),
-        "otelgpu.step.gap_ns": Described(
-            "Time before the step in which its thread had none under way, in nanoseconds.", "310000"
+        "otelgpu.step.gap.duration": Described(
+            "Seconds before the step in which its thread had none under way.", "0.00031"
         ),
         "otelgpu.step.mbu": Described(
             "Model bandwidth utilisation of a step that only decodes: `model_bytes` / duration / "
             "`memory_bandwidth`. A lower bound: the duration is the host's, and the KV cache is not counted.",
             "0.41",
         ),
-        "otelgpu.hints": Described("Why the GPU may have been used little: see below.", '["host_gaps"]'),
+        "otelgpu.hints": Described("Why the GPU may have been used little: see below.", '["host_overhead"]'),
         "otelgpu.hint.blocking_copies": Described("The share that raised the hint.", "0.2"),
         "otelgpu.hint.synchronous_launches": Described("Likewise.", "0.9"),
-        "otelgpu.hint.host_gaps": Described("Likewise.", "0.4"),
+        "otelgpu.hint.host_overhead": Described("Likewise.", "0.4"),
         "otelgpu.steps.count": Described("Steps that gave the request tokens.", "64"),
         "otelgpu.steps.source": Described(
             "How they are known: `message` (the engine said so), or `step` (order of time).", "message"
@@ -61,7 +61,7 @@ DESCRIPTIONS: Final = Descriptions(
         "hints": Table(
             header=(f"`{names.HINTS}`", "Evidence", "What it is a share of", "From"),
             rows=lambda: [
-                (f"`{name}`", f"`{names.HINT_EVIDENCE}{name}`", hint.meaning, f"{hint.least:g}")
+                (f"`{name}`", f"`{names.HINT_EVIDENCE}{name}`", hint.description, f"{hint.least:g}")
                 for name, hint in HINTS.items()
             ],
         )

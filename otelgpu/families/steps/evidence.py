@@ -10,18 +10,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.call_roles import WAITS, Role, Roles, is_one_of
+from otelgpu.engine.call_roles import H2D_COPIES, WAITS, Role, Roles, is_one_of
 from otelgpu.families.steps.step import Evidence
 from otelgpu.model.operations import Operations
 
 _SYNCHRONISATIONS = (Role.WAIT_EVENT, Role.WAIT_STREAM, Role.WAIT_DEVICE)
-_UPLOADS = (Role.UPLOAD, Role.UPLOAD_QUEUED)
 
 Groups = npt.NDArray[np.int64]
 
 
 def evidence_of(rows: Operations, roles: Roles, tid: int) -> Evidence:
-    """``tid``: the thread that launched; what follows what is reported of its calls only."""
+    """``tid``: the thread that launched; which call follows which is looked at among its calls only."""
     return evidence_by_group(rows, roles, np.zeros(len(rows), dtype=np.int64), np.array([tid]))[0]
 
 
@@ -35,8 +34,8 @@ def evidence_by_group(
     mine = mine[np.lexsort((rows["start_ns"][mine], group[mine]))]
     ordered, took, of = roles[mine], durations[mine], group[mine]
     waited_for = is_one_of(ordered[1:], _SYNCHRONISATIONS) & (of[1:] == of[:-1])
-    after_upload = waited_for & is_one_of(ordered[:-1], _UPLOADS)
-    uploads = ordered == Role.UPLOAD
+    after_copy = waited_for & is_one_of(ordered[:-1], H2D_COPIES)
+    h2d_copies = ordered == Role.H2D_COPY
 
     def count(groups: Groups) -> list[int]:
         counted: list[int] = np.bincount(groups, minlength=len(tids)).tolist()
@@ -50,9 +49,9 @@ def evidence_by_group(
         "launches": count(group[roles == Role.LAUNCH]),
         "host_ns": total(of, took).tolist(),
         "wait_ns": total(group[waits], durations[waits]).tolist(),
-        "blocking_copies": count(np.concatenate([of[uploads], of[1:][after_upload]])),
+        "blocking_copies": count(np.concatenate([of[h2d_copies], of[1:][after_copy]])),
         "blocking_copy_ns": (
-            total(of[uploads], took[uploads]) + total(of[1:][after_upload], took[1:][after_upload])
+            total(of[h2d_copies], took[h2d_copies]) + total(of[1:][after_copy], took[1:][after_copy])
         ).tolist(),
         "waited_launches": count(of[:-1][waited_for & (ordered[:-1] == Role.LAUNCH)]),
     }

@@ -1,10 +1,10 @@
 """Why a stretch of work may have used its GPU little: hints, each with the evidence that raised it. Pure.
 
 In: :class:`~otelgpu.families.steps.step.Evidence` of a step, or of a request's own calls, and how long it took. Out:
-names of hints with the share that raised each. They report of host calls only, and so of what can be looked into, not
-of what the GPU did. Copies from pageable memory are not reported: which addresses are pinned is not known at a copy.
+names of hints with the share that raised each. They are of host calls only, and so say what to look into, not
+what the GPU did. There is none of copies from pageable memory: which addresses are pinned is not known at a copy.
 
-Example: a step of 10 ms with 4 ms between calls, in which nothing was under way: ``host_gaps``, 0.4.
+Example: a step of 10 ms with 4 ms between calls, in which nothing was under way: ``host_overhead``, 0.4.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from otelgpu.families.steps.step import Evidence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """``share`` of some whole from which on it is given, and what it is of; the meaning is for the manual."""
+    """``share`` of some whole from which on it is given, and what it is of; the description is for the manual."""
 
     share: Callable[[Evidence, int], float]
     least: float
-    meaning: str
+    description: str
 
 
 LEAST_LAUNCHES: Final = 4
@@ -39,7 +39,7 @@ def _synchronous_launches(evidence: Evidence, _: int) -> float:
     return _part(evidence.waited_launches, evidence.launches)
 
 
-def _host_gaps(evidence: Evidence, elapsed_ns: int) -> float:
+def _host_overhead(evidence: Evidence, elapsed_ns: int) -> float:
     return _part(elapsed_ns - evidence.host_ns, elapsed_ns)
 
 
@@ -51,17 +51,17 @@ HINTS: Final[Mapping[str, Hint]] = {
     "blocking_copies": Hint(
         share=_blocking_copies,
         least=0.1,
-        meaning="share of the time inside copies to the device that wait, and synchronisation right after a copy",
+        description="share of the time inside copies to the device that wait, and synchronisation right after a copy",
     ),
     "synchronous_launches": Hint(
         share=_synchronous_launches,
         least=0.5,
-        meaning="share of the launches that the very next call waited for",
+        description="share of the launches that the very next call waited for",
     ),
-    "host_gaps": Hint(
-        share=_host_gaps,
+    "host_overhead": Hint(
+        share=_host_overhead,
         least=0.3,
-        meaning="share of the time in which the launching thread had no call under way",
+        description="share of the time in which the launching thread had no call under way",
     ),
 }
 """Every hint that there is."""

@@ -15,7 +15,7 @@ NUMBER: Final = "otelgpu.step.number"
 """Of the steps of its thread, from 1."""
 
 MEMBERSHIP: Final = "otelgpu.step.membership"
-"""``known``, ``ambiguous`` (there may be more members) or ``unreported`` (nothing reported of tokens)."""
+"""``known``, ``ambiguous`` (there may be more members) or ``unreported`` (no message reports tokens of it)."""
 
 BATCH_SIZE: Final = "otelgpu.step.batch_size"
 """Requests that the step gave tokens to; absent where they are not all known."""
@@ -29,11 +29,11 @@ PREFILLS: Final = "otelgpu.step.prefills"
 DECODES: Final = "otelgpu.step.decodes"
 """Requests that got a further token."""
 
-WAIT: Final = "otelgpu.step.wait_ns"
+WAIT: Final = "otelgpu.step.wait.duration"
 """Host time in synchronisation and in copies to the host that wait. The GPU was busy for some of it, and may have
 been for some of the rest."""
 
-GAP: Final = "otelgpu.step.gap_ns"
+GAP: Final = "otelgpu.step.gap.duration"
 """Time before the step in which its thread had none under way."""
 
 MBU: Final = "otelgpu.step.mbu"

@@ -1,6 +1,6 @@
 """A step: one iteration of an engine that drives a GPU, and the requests that it gave tokens to.
 
-Times are CLOCK_MONOTONIC nanoseconds of the host. What a GPU did meanwhile is not in here: a step is reported by its
+Times are CLOCK_MONOTONIC nanoseconds of the host. What a GPU did meanwhile is not in here: a step is known by its
 host calls, of which the last is the wait for its results.
 """
 
@@ -14,7 +14,7 @@ from otelgpu.model.context_sources import ContextSource
 
 
 class StepKey(NamedTuple):
-    """What says a step from all others of a host, known before its requests are."""
+    """What distinguishes a step from all others of a host, known before its requests are."""
 
     tgid: int
     tid: int  # the thread that launched its work
@@ -35,13 +35,13 @@ class Membership(StrEnum):
     KNOWN = "known"  # the members are exactly those that the step gave tokens to
     AMBIGUOUS = "ambiguous"  # some message may be of this step or of another: there may be more members
     UNREPORTED = (
-        "unreported"  # no message reported of tokens: a part of a prompt, or an engine that sends none
+        "unreported"  # no message reports tokens of it: a part of a prompt, or an engine that sends none
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the host calls of a stretch of work report of how it used the GPU; sums over calls."""
+    """What the host calls of a stretch of work show of how it used the GPU; sums over calls."""
 
     calls: int = 0
     launches: int = 0  # of kernels and graphs
@@ -82,7 +82,7 @@ class Step:
 class Member(NamedTuple):
     """A request that a step gave tokens to."""
 
-    request_id: str  # the engine's; "" where no message reported
+    request_id: str  # the engine's; "" where no message names it
     exchange: int  # Exchange.key; 0 where nobody knows
     new_tokens: int
     phase: StepPhase

@@ -46,7 +46,7 @@ function facts(model, row, kind) {
 
 function parts(attributes, wanted) {
   if (!attributes.has(wanted[0].attribute)) return null; // an engine's step reports its waits only
-  return stacked(wanted.map(({ colour, words, attribute: key }) => [`part ${colour}`, words, attributes.get(key) ?? 0]));
+  return stacked(wanted.map(({ colour, words, attribute: key }) => [`part ${colour}`, words, (attributes.get(key) ?? 0) * 1e9]));
 }
 
 function gaps(model, row) {

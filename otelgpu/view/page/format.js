@@ -57,8 +57,7 @@ function formatValue(value) {
 function formatAttribute(key, value) {
   const shown = formatValue(value);
   if (typeof value !== "number") return shown;
-  if (/_ns$/.test(key)) return `${shown} (${formatNs(value)})`;
-  if (/^gen_ai\.latency\.|\.time_to_|time_per_output_token|chunk_gap\.|\.skew$|\.lateness$|gpu\.time$|attributed_time$|ack_timeout$/.test(key)) {
+  if (/^gen_ai\.latency\.|\.time_to_|time_per_output_token|chunk_gap\.|\.skew$|\.lateness$|gpu\.time$|attributed_time$|\.duration$|\.delay$|ack_timeout$/.test(key)) {
     return `${shown} s (${formatNs(value * 1e9)})`;
   }
   if (/\.size$|_bytes$|\.bytes$|shared_memory/.test(key)) return value < 1024 ? `${shown} B` : `${shown} (${formatBytes(value)})`;

@@ -1,4 +1,4 @@
-// What is reported of all: distributions above the list, and what was not seen.
+// What holds of all rows: distributions above the list, and what was not seen.
 
 
 // What the file itself could not give, by the name of its counter.

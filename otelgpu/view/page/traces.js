@@ -26,7 +26,8 @@ function callsOf(model, row) {
 }
 
 function timeInCalls(model, row) {
-  return model.attributes(row).get("otelgpu.host_time_ns") ?? model.duration(row);
+  const seconds = model.attributes(row).get("otelgpu.host.duration");
+  return seconds === undefined ? model.duration(row) : seconds * 1e9;
 }
 
 function childrenOf(model, trace) {

@@ -70,7 +70,7 @@ def attributes(signals: OperationSignals) -> set[str]:
     """Keys that a table of operations has."""
     found = {spec.key for table in signals.attributes.values() for spec in table}
     found |= {key for table in signals.labels.values() for key, _, _ in table}
-    found |= {key for key, _ in signals.api_labels} | {key for key, _, _ in signals.summaries}
+    found |= {key for key, _ in signals.api_labels} | {total.key for total in signals.summaries}
     found |= {spec.attribute[0] for spec in signals.metrics if spec.attribute}
     if signals.memory is not None:
         found |= {key for keys in signals.memory.metrics.values() for key in keys}

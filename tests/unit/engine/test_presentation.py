@@ -80,7 +80,7 @@ def test_its_work_is_on_streams_of_its_devices_and_tied_to_its_calls() -> None:
             "hip.correlation.id": 3,
             "hip.device.index": 1,
             "hip.stream.id": 7,
-            "hip.call.delay_ns": 50_000,
+            "hip.call.delay": 50e-6,
             "hip.kernel.name": "axpy",
         },
     )

@@ -76,7 +76,7 @@ def test_columns_of_the_table_answer_one_value_per_row() -> None:
     columns = [spec.column for table in signals.attributes.values() for spec in table]
     columns += [column for table in signals.labels.values() for _, _, column in table]
     columns += [spec.value for spec in signals.metrics if spec.value is not None]
-    columns += [column for _, _, column in signals.summaries if column is not None]
+    columns += [total.value for total in signals.summaries if total.value is not None]
     assert {np.shape(column(rows)) for column in columns} == {(3,)}
 
 

@@ -101,7 +101,7 @@ def test_a_copy_says_where_to_and_how_much(direction: CopyDirection) -> None:
 def test_a_run_says_how_many_calls_and_how_much_host_time() -> None:
     rows = calls(5, name=[1, 1, 1, 1, 2])
     run, single = reported(rows, folded=fold(unfolded(rows, np.zeros(5, np.int64)), limit=10))
-    assert (run["otelgpu.count"], run["otelgpu.host_time_ns"]) == (4, 4 * MS)
+    assert (run["otelgpu.count"], run["otelgpu.host.duration"]) == (4, 0.004)
     assert (run.start_ns, run.end_ns) == (10 * MS, 41 * MS)
     assert (single.get("otelgpu.count"), single.get("otelgpu.merged")) == (None, None)
 

@@ -13,7 +13,7 @@ DESCRIPTIONS: Final = Descriptions(
         "cuda.memcpy.calls": Described("Copies.", "9"),
         "cuda.memcpy.size": Described("Bytes copied.", "1048576"),
         "cuda.synchronize.calls": Described("Waits for a stream, an event or the device.", "33"),
-        "cuda.synchronize.host_time_ns": Described("Host time in those waits, in nanoseconds.", "81200000"),
+        "cuda.synchronize.host.duration": Described("Host time in those waits, in seconds.", "0.0812"),
         "cuda.kernel.name": Described(
             "Full demangled name; `module+0xoffset` when no symbol names it.", "axpy(float, …)"
         ),

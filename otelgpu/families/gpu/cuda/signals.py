@@ -23,6 +23,7 @@ from otelgpu.engine.contract import (
     Metric,
     OperationMetric,
     OperationSignals,
+    OperationTotal,
     memory_name,
 )
 from otelgpu.engine.memory_names import memory_names
@@ -291,11 +292,18 @@ SIGNALS: Final = OperationSignals(
         ),
     ),
     summaries=(
-        ("cuda.launch.calls", OperationKind.LAUNCH, None),
-        ("cuda.graph.launch.calls", OperationKind.GRAPH_LAUNCH, None),
-        ("cuda.memcpy.calls", OperationKind.COPY, None),
-        ("cuda.memcpy.size", OperationKind.COPY, lambda rows: rows["size_bytes"]),
-        ("cuda.synchronize.calls", OperationKind.SYNCHRONIZATION, None),
-        ("cuda.synchronize.host_time_ns", OperationKind.SYNCHRONIZATION, lambda rows: rows["duration_ns"]),
+        OperationTotal(key="cuda.launch.calls", kind=OperationKind.LAUNCH),
+        OperationTotal(key="cuda.graph.launch.calls", kind=OperationKind.GRAPH_LAUNCH),
+        OperationTotal(key="cuda.memcpy.calls", kind=OperationKind.COPY),
+        OperationTotal(
+            key="cuda.memcpy.size", kind=OperationKind.COPY, value=lambda rows: rows["size_bytes"]
+        ),
+        OperationTotal(key="cuda.synchronize.calls", kind=OperationKind.SYNCHRONIZATION),
+        OperationTotal(
+            key="cuda.synchronize.host.duration",
+            kind=OperationKind.SYNCHRONIZATION,
+            value=lambda rows: rows["duration_ns"],
+            per_unit=1_000_000_000,
+        ),
     ),
 )

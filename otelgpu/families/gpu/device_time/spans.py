@@ -178,8 +178,8 @@ def _attributes(rows: DeviceWork, vocabulary: Vocabulary, family: int, work: Wor
         Attribute(key="cuda.stream.id", values=rows["stream_id"].astype(np.int64)),
         Attribute(key="cuda.correlation.id", values=rows["correlation"].astype(np.int64)),
         Attribute(
-            key="cuda.call.delay_ns",
-            values=rows["device_start_ns"].astype(np.int64) - rows["start_ns"].astype(np.int64),
+            key="cuda.call.delay",
+            values=(rows["device_start_ns"].astype(np.int64) - rows["start_ns"].astype(np.int64)) / 1e9,
         ),
         Attribute(key=SAMPLED, values=rows["sampled"] * 1e-6),
         Attribute(

@@ -74,8 +74,8 @@ _LEVEL: Final = Instrument.UP_DOWN_COUNTER
 _COUNTER: Final = Instrument.COUNTER
 
 
-def _metric(name: str, unit: str, instrument: Instrument, description: str) -> Metric:
-    return Metric(name=name, unit=unit, instrument=instrument, description=description)
+def _metric(name: str, unit: str, instrument: Instrument, description: str, per_unit: int = 1) -> Metric:
+    return Metric(name=name, unit=unit, instrument=instrument, description=description, per_unit=per_unit)
 
 
 UTILIZATION: Final = _metric("hw.gpu.utilization", "1", _GAUGE, "Fraction of time spent in a specific task.")
@@ -113,7 +113,11 @@ THROTTLE: Final = _metric(
     "otelgpu.gpu.throttle.active", "1", _LEVEL, "1 while the reason holds the clocks down, else 0."
 )
 THROTTLED: Final = _metric(
-    "otelgpu.gpu.throttle.time", "ns", _COUNTER, "Time for which the clocks were held down."
+    "otelgpu.gpu.throttle.time",
+    "s",
+    _COUNTER,
+    "Time for which the clocks were held down.",
+    per_unit=1_000_000_000,
 )
 PROCESS_MEMORY: Final = _metric(
     "otelgpu.gpu.process.memory.usage", "By", _LEVEL, "Device memory that the driver charges to the process."
@@ -133,7 +137,7 @@ Labels = Mapping[str, str | int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One quantity as one series: value × ``scale`` ÷ ``divisor`` in the metric's unit."""
+    """One quantity as one series: value × ``scale`` ÷ ``divisor`` is what the metric is fed."""
 
     metric: Metric
     labels: Labels = field(default_factory=dict)

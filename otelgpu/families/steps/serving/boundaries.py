@@ -216,7 +216,7 @@ class ProcessSteps:
             mark = _Record(start, tid, before, _stream(stream))
             if role == Role.RECORD:
                 self._record(handle, mark)
-            elif role in (Role.READ, Role.READ_QUEUED):
+            elif role in (Role.D2H_COPY, Role.D2H_COPY_QUEUED):
                 thread.reads.append((start, mark.stream))
                 thread.reads_results |= self._rules.reads_results and before > thread.cut_launched
             if role not in WAITS:
@@ -250,7 +250,7 @@ class ProcessSteps:
             stream = upto.stream
         elif role == Role.WAIT_STREAM:
             stream = _stream(handle)
-        elif role == Role.READ:
+        elif role == Role.D2H_COPY:
             stream = wait.stream
         thread = self._threads.get(upto.tid)
         if thread is None or upto.start_ns <= thread.cut_ns or upto.launched <= thread.cut_launched:

@@ -197,7 +197,7 @@ class Matcher:
                 of_connection[message.connection] = before
 
     def _settle(self, head: _Waiting) -> Matched:
-        """A message that waited long enough: the last assumption reports its step, or nothing does."""
+        """A message that waited long enough: the last assumption gives its step, or nothing does."""
         message, latest = head.message, head.latest
         earliest = self._earliest(head.reporting, list(self._starts), {}, {})
         if earliest > latest:
@@ -226,7 +226,7 @@ class Matcher:
         return all(each.reported or not each.earliest <= step <= each.latest for each in self._waiting)
 
     def _leave(self, message: EngineOutput, step: int) -> None:
-        """What a message whose earliest step is ``step`` reports of those that come after it."""
+        """What a message whose earliest step is ``step`` implies for those that come after it."""
         self._after = max(self._after, step)
         for item in message.items:
             if item.finished:

@@ -171,8 +171,8 @@ def attribute_tokens(content_times_ns: Sequence[int], step_ends_ns: Sequence[int
     """By time order: the position of the last step that ended before each token was written; -1: of none.
 
     A step ends when its results have been waited for, so that the rule holds for asynchronous scheduling too. Both
-    ascend. Where a write is held up until the next step has ended, the answer is one step late: it is less than what
-    a message reports, and is said to be (``otelgpu.context.source`` "step").
+    ascend. Where a write is held up until the next step has ended, the answer is one step late: it is less certain
+    than a message, and marked so (``otelgpu.context.source`` "step").
 
     >>> attribute_tokens([5, 12, 13, 25], [10, 20, 30]).tolist()
     [-1, 0, 0, 1]

@@ -161,8 +161,8 @@ def _attributes(served: ServedStep, mbu: float | None) -> dict[str, Any]:
         names.THREAD_ID: step.tid,
         step_names.NUMBER: step.number,
         step_names.MEMBERSHIP: str(served.membership),
-        step_names.WAIT: step.evidence.wait_ns,
-        step_names.GAP: step.gap_ns,
+        step_names.WAIT: step.evidence.wait_ns / 1e9,
+        step_names.GAP: step.gap_ns / 1e9,
     }
     if served.members:
         found[names.CONTEXT_SOURCE] = served.source.exported

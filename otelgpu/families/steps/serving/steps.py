@@ -61,7 +61,7 @@ COUNTERS = Reasons(
     {
         **MATCHER_COUNTERS,
         **ENGINE_COUNTERS,
-        "steps_ambiguous": "steps of which it is not known whether they served more requests than is reported",
+        "steps_ambiguous": "steps of which it is not known whether they served more requests than are reported",
         "operations_not_kept": "operations of serving processes that no step could hold: there were too many",
         "processes_not_watched": "serving processes beyond the bound, whose steps are not looked for",
     },
@@ -267,7 +267,7 @@ class EngineSteps:
     def answer(self, exchange: Exchange) -> RequestSteps | None:
         """The steps that served an exchange that has ended; None where none is known.
 
-        By messages, where any reported of it. Else, of a stream whose own process drives a GPU and sends no
+        By messages, where any name it. Else, of a stream whose own process drives a GPU and sends no
         messages, by time order, if no more than ``StepRules.grace_ns`` lies between its first step and its end.
         """
         generation = exchange.generation

@@ -4,13 +4,14 @@ In: the notes of the calls of steps. Out: :class:`~otelgpu.families.steps.traini
 
 How. Several threads may drive one GPU (the backward pass has its own), so that calls overlap. Starts and ends of all
 calls cut the step into pieces in each of which the same calls are under way; a piece is counted once, as the first
-of: a call, an upload, a wait for communication, another wait, a file, and a gap. So a wait counts only while no
-thread does anything else. Calls on threads that queue no work (a watchdog's, a data loader's) are passed over.
+of: a call, a host-to-device copy, a wait for communication, another wait, a file, and none of these. So a wait counts
+only while no thread does anything else. Calls on threads that queue no work (a watchdog's, a data loader's) are passed
+over.
 
 A wait is *for communication* where the last work that was queued on the stream it waits for (of a wait for the device:
 on any) is a collective. How much of it the GPU computed is not known: the collective may have waited for a kernel.
-Where kernels were queued behind a collective, as optimizers do, the wait is an ordinary one: only the device can
-report.
+Where kernels were queued behind a collective, as optimizers do, the wait is an ordinary one: only the device
+knows.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.call_roles import WAITS, WORK, Role, is_one_of
+from otelgpu.engine.call_roles import H2D_COPIES, WAITS, WORK, Role, is_one_of
 from otelgpu.families.steps.training.notes import Notes
 from otelgpu.families.steps.training.step import StepParts
 from otelgpu.model.codes import distinct
 
-_UPLOADS: Final = (Role.UPLOAD, Role.UPLOAD_QUEUED)
-_CALL, _UPLOAD, _COMMUNICATION, _WAIT, _FILE, _CLASSES = range(6)
+_CALL, _H2D_COPY, _COMMUNICATION, _WAIT, _FILE, _CLASSES = range(6)
 _DEFAULT_STREAMS: Final = (0, 1, 2)  # cudaStreamLegacy, cudaStreamPerThread and NULL: one to us
 
 
@@ -53,7 +53,7 @@ def parts_of(
     chosen = driving(notes, step)
     notes, step = notes.compress(chosen), step[chosen]
     kinds = np.full(len(notes), _CALL, dtype=np.intp)
-    kinds[is_one_of(notes["role"], _UPLOADS)] = _UPLOAD
+    kinds[is_one_of(notes["role"], H2D_COPIES)] = _H2D_COPY
     kinds[notes["role"] == Role.FILE] = _FILE
     waits = is_one_of(notes["role"], WAITS)
     kinds[waits] = np.where(waits_for_communication(notes, step)[waits], _COMMUNICATION, _WAIT)
@@ -75,22 +75,22 @@ def parts_of(
         under_way = np.cumsum(np.where(kind == each, changes, 0)) > 0
         sums.append(_sums(lengths, of_step, under_way & ~taken, len(every)))
         taken |= under_way
-    uploads = np.concatenate([[0], np.cumsum((kind == _UPLOAD) & (changes > 0))])
+    h2d_copies = np.concatenate([[0], np.cumsum((kind == _H2D_COPY) & (changes > 0))])
     gaps = ~taken & (lengths > 0)
     gaps[last] = False
-    sums.append(_sums(lengths, of_step, _ended_by(gaps, uploads, times, last[of_step]), len(every)))
+    sums.append(_sums(lengths, of_step, _ended_by(gaps, h2d_copies, times, last[of_step]), len(every)))
     rest = ends_ns - starts_ns - np.sum(sums, axis=0)
     return [
         StepParts(
             call_ns=call,
-            upload_ns=upload,
+            h2d_copy_ns=h2d_copy,
             communication_wait_ns=communication,
             other_wait_ns=wait,
             file_ns=file,
-            input_gap_ns=before,
-            gap_ns=gap,
+            data_loader_stall_ns=stall,
+            host_overhead_ns=overhead,
         )
-        for call, upload, communication, wait, file, before, gap in zip(
+        for call, h2d_copy, communication, wait, file, stall, overhead in zip(
             *(each.tolist() for each in (*sums, rest)), strict=True
         )
     ]
@@ -105,20 +105,21 @@ def _sums(
 
 def _ended_by(
     gaps: npt.NDArray[np.bool_],
-    uploads: npt.NDArray[np.int64],
+    h2d_copies: npt.NDArray[np.int64],
     times: npt.NDArray[np.int64],
     last: npt.NDArray[np.intp],
 ) -> npt.NDArray[np.bool_]:
-    """Which pieces in no call end with the start of an upload; where several calls start at once, one will do.
+    """Which pieces in no call end with the start of a host-to-device copy.
 
-    ``uploads``: how many started before each piece, and in all. ``last``: the last piece of each one's step.
+    Where several calls start at once, one will do. ``h2d_copies``: how many started before each piece, and in all.
+    ``last``: the last piece of each one's step.
     """
     found = np.zeros(len(gaps), dtype=np.bool_)
     free = np.flatnonzero(gaps)
     following = times[free + 1]
     first = np.searchsorted(times, following, side="left")
     beyond = np.minimum(np.searchsorted(times, following, side="right"), last[free] + 1)
-    found[free] = uploads[beyond] > uploads[first]
+    found[free] = h2d_copies[beyond] > h2d_copies[first]
     return found
 
 
@@ -134,7 +135,7 @@ def waits_for_communication(notes: Notes, step: Groups) -> npt.NDArray[np.bool_]
     moved = moving[works] | _within(notes, works, np.flatnonzero(moving))
     streams, wanted = _streams(notes["stream"][works]), _streams(notes["stream"][waits])
     of_device = notes["role"][waits] == Role.WAIT_DEVICE
-    of_stream = is_one_of(notes["role"][waits], (Role.WAIT_STREAM, Role.READ))
+    of_stream = is_one_of(notes["role"][waits], (Role.WAIT_STREAM, Role.D2H_COPY))
     choices = [(waits[of_device], np.arange(len(works)))]
     for stream in np.unique(wanted[of_stream]).tolist():
         choices.append((waits[of_stream & (wanted == stream)], np.flatnonzero(streams == stream)))

@@ -10,24 +10,24 @@ from otelgpu.families.steps.training.metrics import DEVICE_TIME, METRICS, TIME
 
 DESCRIPTIONS: Final = Descriptions(
     attributes={
-        "otelgpu.step.boundary": Described("what parts steps: `upload` or `wait`, see above"),
+        "otelgpu.step.boundary": Described("what parts steps: `host_to_device_copy` or `wait`, see above"),
         "otelgpu.step.period_confidence": Described(
             "share of the collectives of the last 16 steps that are of the period"
         ),
-        "otelgpu.step.call_ns": Described(
+        "otelgpu.step.call.duration": Described(
             "part: in a call that queues work, a collective, or any other call but these:"
         ),
-        "otelgpu.step.upload_ns": Described("part: in a copy to the device"),
-        "otelgpu.step.file_ns": Described(
+        "otelgpu.step.host_to_device_copy.duration": Described("part: in a copy to the device"),
+        "otelgpu.step.file.duration": Described(
             "part: in a call that read, wrote or synced a file and took `file_slow_ms` or longer"
         ),
-        "otelgpu.step.input_gap_ns": Described(
+        "otelgpu.step.data_loader_stall.duration": Described(
             "part: in no call, and the next one is a copy to the device: the data loader, or whatever else "
             "the program did"
         ),
-        "otelgpu.step.host_gap_ns": Described("part: in no call otherwise"),
-        "otelgpu.step.communication_wait_ns": Described(
-            "of `otelgpu.step.wait_ns`: in waits for a stream, or the device, whose last work of the step is "
+        "otelgpu.step.host_overhead.duration": Described("part: in no call otherwise"),
+        "otelgpu.step.communication_wait.duration": Described(
+            "of `otelgpu.step.wait.duration`: in waits for a stream, or the device, whose last work of the step is "
             "a collective"
         ),
         "otelgpu.step.launches": Described(
@@ -35,23 +35,25 @@ DESCRIPTIONS: Final = Descriptions(
         ),
         "otelgpu.step.collectives": Described("collectives, sends and receives"),
         "otelgpu.step.collective_bytes": Described("bytes that they were given"),
-        "otelgpu.step.uploads": Described("copies to the device"),
-        "otelgpu.step.uploaded_bytes": Described("their bytes"),
+        "otelgpu.step.host_to_device_copies": Described("copies to the device"),
+        "otelgpu.step.host_to_device_copy_bytes": Described("their bytes"),
         "otelgpu.step.files": Described("such calls on files, of all threads of the process"),
         "otelgpu.step.file_bytes": Described("bytes that they moved"),
         "otelgpu.step.slowest_file": Described("name, without its path, of the file of the longest"),
         "otelgpu.step.device.index": Described(
             "where device time is measured: the device that worked most in the step, by its ordinal in the process"
         ),
-        "otelgpu.step.device.compute_ns": Described(
+        "otelgpu.step.device.compute.duration": Described(
             "part of the device's time: any kernel ran that is not the communication library's"
         ),
-        "otelgpu.step.device.exposed_communication_ns": Described(
+        "otelgpu.step.device.exposed_communication.duration": Described(
             "part of the device's time: kernels of the communication library ran, and no others"
         ),
-        "otelgpu.step.device.copy_ns": Described("part of the device's time: only copies and sets ran"),
-        "otelgpu.step.device.idle_ns": Described("part of the device's time: nothing ran"),
-        "otelgpu.step.device.communication_ns": Described(
+        "otelgpu.step.device.copy.duration": Described(
+            "part of the device's time: only copies and memsets ran"
+        ),
+        "otelgpu.step.device.idle.duration": Described("part of the device's time: nothing ran"),
+        "otelgpu.step.device.communication.duration": Described(
             "no part: kernels of the communication library ran, whatever else did"
         ),
         names.PART: Described("Which part of the step.", "wait"),
@@ -75,27 +77,29 @@ DESCRIPTIONS: Final = Descriptions(
                 ),
                 "otelgpu.step.boundary": (TEXT,),
                 "otelgpu.step.period_confidence": (TEXT,),
-                "otelgpu.step.call_ns": (TEXT,),
-                "otelgpu.step.upload_ns": (TEXT,),
-                "otelgpu.step.wait_ns": ("part: in a synchronisation, or a copy to the host that waits",),
-                "otelgpu.step.file_ns": (TEXT,),
-                "otelgpu.step.input_gap_ns": (TEXT,),
-                "otelgpu.step.host_gap_ns": (TEXT,),
-                "otelgpu.step.communication_wait_ns": (TEXT,),
+                "otelgpu.step.call.duration": (TEXT,),
+                "otelgpu.step.host_to_device_copy.duration": (TEXT,),
+                "otelgpu.step.wait.duration": (
+                    "part: in a synchronisation, or a copy to the host that waits",
+                ),
+                "otelgpu.step.file.duration": (TEXT,),
+                "otelgpu.step.data_loader_stall.duration": (TEXT,),
+                "otelgpu.step.host_overhead.duration": (TEXT,),
+                "otelgpu.step.communication_wait.duration": (TEXT,),
                 "otelgpu.step.launches": (TEXT,),
                 "otelgpu.step.collectives": (TEXT,),
                 "otelgpu.step.collective_bytes": (TEXT,),
-                "otelgpu.step.uploads": (TEXT,),
-                "otelgpu.step.uploaded_bytes": (TEXT,),
+                "otelgpu.step.host_to_device_copies": (TEXT,),
+                "otelgpu.step.host_to_device_copy_bytes": (TEXT,),
                 "otelgpu.step.files": (TEXT,),
                 "otelgpu.step.file_bytes": (TEXT,),
                 "otelgpu.step.slowest_file": (TEXT,),
                 "otelgpu.step.device.index": (TEXT,),
-                "otelgpu.step.device.compute_ns": (TEXT,),
-                "otelgpu.step.device.exposed_communication_ns": (TEXT,),
-                "otelgpu.step.device.copy_ns": (TEXT,),
-                "otelgpu.step.device.idle_ns": (TEXT,),
-                "otelgpu.step.device.communication_ns": (TEXT,),
+                "otelgpu.step.device.compute.duration": (TEXT,),
+                "otelgpu.step.device.exposed_communication.duration": (TEXT,),
+                "otelgpu.step.device.copy.duration": (TEXT,),
+                "otelgpu.step.device.idle.duration": (TEXT,),
+                "otelgpu.step.device.communication.duration": (TEXT,),
             },
         ),
     },

@@ -9,7 +9,7 @@ others.
 such a call queued may run at any time from then on, and until the first measured work of a later call on the same
 stream begins, for streams keep their order; or for :data:`DONE_NS`. The same holds of a call that names activities
 which have not come :data:`GRACE_NS` after the step: it was noted into a graph, or a record was lost. A step that such
-a time touches is not reported of. Nor is one during which records were lost, or a kernel ran of which the name is
+a time touches has no device time. Nor has one during which records were lost, or a kernel ran of which the name is
 unknown.
 
 Example, all on one stream: launch at 10 unmeasured, launch at 20 measured, whose kernel runs 60..90: between 10 and 60
@@ -54,7 +54,7 @@ LOST: Final = frozenset(
         "flush_failed",
     )
 )
-"""Losses by which work may be unknown of which no call reports."""
+"""Losses after which there may be work that no call names."""
 
 #: What is counted, and what one count means.
 COUNTERS: Final = Reasons(

@@ -21,7 +21,8 @@ DURATION: Final = Metric(
 )
 TIME: Final = Metric(
     name="otelgpu.training.step.time",
-    unit="ns",
+    unit="s",
+    per_unit=1_000_000_000,
     instrument=Instrument.COUNTER,
     description="Host time of steps of training, by what it went to; the parts are disjoint and add up to it.",
 )
@@ -31,8 +32,8 @@ COLLECTIVE_BYTES: Final = Metric(
     instrument=Instrument.COUNTER,
     description="Bytes that steps of training gave to collectives, sends and receives.",
 )
-UPLOADED_BYTES: Final = Metric(
-    name="otelgpu.training.step.uploaded.bytes",
+H2D_COPY_BYTES: Final = Metric(
+    name="otelgpu.training.step.host_to_device_copy.bytes",
     unit="By",
     instrument=Instrument.COUNTER,
     description="Bytes that steps of training copied to the device.",
@@ -40,21 +41,31 @@ UPLOADED_BYTES: Final = Metric(
 
 DEVICE_TIME: Final = Metric(
     name="otelgpu.training.step.device.time",
-    unit="ns",
+    unit="s",
+    per_unit=1_000_000_000,
     instrument=Instrument.COUNTER,
     description="Time of the steps of training whose device time was measured, by what the device did; the parts are "
     "disjoint and add up to it.",
 )
 DEVICE_COMMUNICATION: Final = Metric(
-    name="otelgpu.training.step.device.communication",
-    unit="ns",
+    name="otelgpu.training.step.device.communication.time",
+    unit="s",
+    per_unit=1_000_000_000,
     instrument=Instrument.COUNTER,
     description="Device time in which kernels of the communication library ran in those steps, whatever else did.",
 )
 
-METRICS: Final = (DURATION, TIME, COLLECTIVE_BYTES, UPLOADED_BYTES, DEVICE_TIME, DEVICE_COMMUNICATION)
+METRICS: Final = (DURATION, TIME, COLLECTIVE_BYTES, H2D_COPY_BYTES, DEVICE_TIME, DEVICE_COMMUNICATION)
 
-PARTS: Final = ("call", "upload", "communication_wait", "other_wait", "file", "input_gap", "host_gap")
+PARTS: Final = (
+    "call",
+    "host_to_device_copy",
+    "communication_wait",
+    "other_wait",
+    "file",
+    "data_loader_stall",
+    "host_overhead",
+)
 """Values of ``otelgpu.step.part``."""
 
 DEVICE_PARTS: Final = ("compute", "exposed_communication", "copy", "idle")
@@ -74,7 +85,7 @@ def training_metrics(steps: Sequence[TrainingStep]) -> list[Measured]:
         )
     for metric, amounts in (
         (COLLECTIVE_BYTES, [step.collective_bytes for step in steps]),
-        (UPLOADED_BYTES, [step.uploaded_bytes for step in steps]),
+        (H2D_COPY_BYTES, [step.h2d_copy_bytes for step in steps]),
     ):
         found.append(Measured(metric=metric, labels={}, values=amounts, rows=rows))
     return [each for each in found if any(each.values)] + _device_metrics(steps)
@@ -102,10 +113,10 @@ def _parts(step: TrainingStep) -> tuple[int, ...]:
     parts = step.parts
     return (
         parts.call_ns,
-        parts.upload_ns,
+        parts.h2d_copy_ns,
         parts.communication_wait_ns,
         parts.other_wait_ns,
         parts.file_ns,
-        parts.input_gap_ns,
-        parts.gap_ns,
+        parts.data_loader_stall_ns,
+        parts.host_overhead_ns,
     )

@@ -1,4 +1,7 @@
-"""Names that only steps of training use: docs/steps.md. What they share with engines' is in ``step_names``."""
+"""Names that only steps of training use: docs/steps.md. What they share with engines' is in ``step_names``.
+
+Times are exported in seconds.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ STEP: Final = "training step"
 """Name of a step's span."""
 
 BOUNDARY: Final = "otelgpu.step.boundary"
-"""What parts steps: ``upload`` or ``wait``."""
+"""What parts steps: ``host_to_device_copy`` or ``wait``."""
 
 CONFIDENCE: Final = "otelgpu.step.period_confidence"
 """Share of the collectives of the last 16 steps that are of the period."""
 
-CALL: Final = "otelgpu.step.call_ns"
+CALL: Final = "otelgpu.step.call.duration"
 """Host time in calls that queue work, collectives among them."""
 
-UPLOAD: Final = "otelgpu.step.upload_ns"
+H2D_COPY: Final = "otelgpu.step.host_to_device_copy.duration"
 """Host time in copies to the device, while no other call was under way."""
 
-FILE: Final = "otelgpu.step.file_ns"
+FILE: Final = "otelgpu.step.file.duration"
 """Host time in reads, writes and syncs of files that took long, by threads that drive the GPU, in no other call."""
 
 FILES: Final = "otelgpu.step.files"
@@ -30,39 +33,40 @@ FILE_BYTES: Final = "otelgpu.step.file_bytes"
 SLOWEST_FILE: Final = "otelgpu.step.slowest_file"
 """Name, without its path, of the file of the longest."""
 
-INPUT_GAP: Final = "otelgpu.step.input_gap_ns"
+DATA_LOADER_STALL: Final = "otelgpu.step.data_loader_stall.duration"
 """Time in no call that a copy to the device ended: the data loader, or whatever else the program did."""
 
-HOST_GAP: Final = "otelgpu.step.host_gap_ns"
-"""All other time in no call."""
+HOST_OVERHEAD: Final = "otelgpu.step.host_overhead.duration"
+"""All other time in no call: the program's own code between its calls (CPU-bound time, as the field has it too)."""
 
-COMMUNICATION_WAIT: Final = "otelgpu.step.communication_wait_ns"
-"""The part of ``otelgpu.step.wait_ns`` in waits for a stream or the device whose last queued work was a collective."""
+COMMUNICATION_WAIT: Final = "otelgpu.step.communication_wait.duration"
+"""The part of ``otelgpu.step.wait.duration`` in waits for a stream or the device whose last queued work was a
+collective."""
 
 LAUNCHES: Final = "otelgpu.step.launches"
 """Of kernels and graphs, those of the communication library among them where they are seen."""
 
 COLLECTIVES: Final = "otelgpu.step.collectives"
 COLLECTIVE_BYTES: Final = "otelgpu.step.collective_bytes"
-UPLOADS: Final = "otelgpu.step.uploads"
-UPLOADED_BYTES: Final = "otelgpu.step.uploaded_bytes"
+H2D_COPIES: Final = "otelgpu.step.host_to_device_copies"
+H2D_COPY_BYTES: Final = "otelgpu.step.host_to_device_copy_bytes"
 
 DEVICE: Final = "otelgpu.step.device.index"
-"""The device that worked most in the step, of which these report:"""
+"""The device that worked most in the step, of which these are:"""
 
-DEVICE_COMPUTE: Final = "otelgpu.step.device.compute_ns"
+DEVICE_COMPUTE: Final = "otelgpu.step.device.compute.duration"
 """Device time in which any kernel ran that is none of the communication library."""
 
-DEVICE_EXPOSED: Final = "otelgpu.step.device.exposed_communication_ns"
+DEVICE_EXPOSED: Final = "otelgpu.step.device.exposed_communication.duration"
 """Device time in which kernels of the communication library ran, and no others."""
 
-DEVICE_COPY: Final = "otelgpu.step.device.copy_ns"
-"""Device time in which only copies and sets ran."""
+DEVICE_COPY: Final = "otelgpu.step.device.copy.duration"
+"""Device time in which only copies and memsets ran."""
 
-DEVICE_IDLE: Final = "otelgpu.step.device.idle_ns"
+DEVICE_IDLE: Final = "otelgpu.step.device.idle.duration"
 """The rest of the step."""
 
-DEVICE_COMMUNICATION: Final = "otelgpu.step.device.communication_ns"
+DEVICE_COMMUNICATION: Final = "otelgpu.step.device.communication.duration"
 """Device time in which kernels of the communication library ran, whatever else did."""
 
 PART: Final = "otelgpu.step.part"

@@ -3,8 +3,8 @@
 In: operations with their roles. Out: rows of :data:`NOTE`, and in the order in which the calls returned
 :data:`COLLECTIVE` (what the period is made of) and :data:`MARK` (what may be a boundary).
 
-Example: launch, upload 8 MiB, upload 64 B, launch, AllReduce: a mark of 8 MiB and one of 64 B of one ``run``, both of
-the ``stretch`` before collective 0.
+Example: launch, copy 8 MiB to the device, copy 64 B, launch, AllReduce: a mark of 8 MiB and one of 64 B of one ``run``,
+both of the ``stretch`` before collective 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.call_roles import Role, Roles, is_one_of
+from otelgpu.engine.call_roles import H2D_COPIES, Role, Roles, is_one_of
 from otelgpu.model.ids import combine
 from otelgpu.model.operations import OperationKind, Operations, SequenceSource
 
@@ -65,25 +65,31 @@ NOTE: Final = np.dtype(
 """Shape (n,). One row per call that has a role or is a collective or a send or receive."""
 
 COLLECTIVE: Final = np.dtype(
-    [*NOTE.descr, ("ordinal", "<i8"), ("launched", "<i8"), ("uploads", "?"), ("waits", "?"), ("beside", "?")]
+    [
+        *NOTE.descr,
+        ("ordinal", "<i8"),
+        ("launched", "<i8"),
+        ("h2d_copies", "?"),
+        ("waits", "?"),
+        ("beside", "?"),
+    ]
 )
-"""``ordinal``: of the process's collectives, from 0. ``launched``: launches before. ``uploads``, ``waits``: whether
+"""``ordinal``: of the process's collectives, from 0. ``launched``: launches before. ``h2d_copies``, ``waits``: whether
 there was any :data:`MARK` of that kind since the collective before. ``beside``: the last launch was on another
 stream."""
 
 MARK: Final = np.dtype(
     [
         *(("start_ns", "<u8"), ("end_ns", "<u8"), ("before_ns", "<u8"), ("size_bytes", "<u8")),
-        *(("stretch", "<i8"), ("launched", "<i8"), ("tid", "<u4"), ("upload", "?")),
+        *(("stretch", "<i8"), ("launched", "<i8"), ("tid", "<u4"), ("h2d_copy", "?")),
     ]
 )
 """A copy to the device, or a wait. ``before_ns``: when the last call before it had returned, on whatever thread.
-``stretch``: the ordinal of the next collective. ``launched``: launches before; uploads of one stretch between which
-nothing was launched are a *run*."""
+``stretch``: the ordinal of the next collective. ``launched``: launches before; host-to-device copies of one
+stretch between which nothing was launched are a *run*."""
 
-_UPLOADS: Final = (Role.UPLOAD, Role.UPLOAD_QUEUED)
 _HANDLES: Final = (Role.WAIT_STREAM, Role.FILE)
-_WAITS: Final = (Role.READ, Role.WAIT_STREAM, Role.WAIT_DEVICE)
+_WAITS: Final = (Role.D2H_COPY, Role.WAIT_STREAM, Role.WAIT_DEVICE)
 """Waits for events are none: libraries that keep few collectives under way wait for an event at each layer."""
 
 
@@ -144,7 +150,7 @@ def _symbols(calls: Operations) -> npt.NDArray[np.uint64]:
 class NoteReader:
     """Notes of one process in the order in which the calls returned → its collectives and marks.
 
-    Of files it is reported nothing: to read the next batch is to be in no call.
+    It is given nothing of files: to read the next batch is to be in no call.
     """
 
     def __init__(self) -> None:
@@ -168,14 +174,14 @@ class NoteReader:
         collectives["beside"] = self._beside(notes, collectives)
         marks = self._marks(notes, launched, counted)
         since = np.concatenate([self._open, marks])
-        for column, uploads in (("uploads", True), ("waits", False)):
-            stretches = since["stretch"][since["upload"] == uploads]
+        for column, h2d_copies in (("h2d_copies", True), ("waits", False)):
+            stretches = since["stretch"][since["h2d_copy"] == h2d_copies]
             collectives[column] = np.isin(collectives["ordinal"], stretches)
         self._launched = int(launched[-1]) if len(launched) else self._launched
         self._ordinal += len(chosen)
         # One of each kind is enough to say that there was any.
         opened = since.compress(since["stretch"] == self._ordinal)
-        _, first = np.unique(opened["upload"], return_index=True)
+        _, first = np.unique(opened["h2d_copy"], return_index=True)
         self._open = opened[first]
         self._ends = np.concatenate([self._ends, notes["end_ns"]])[-_ENDS_KEPT:]
         return collectives, marks
@@ -190,12 +196,12 @@ class NoteReader:
         return found
 
     def _marks(self, notes: Notes, launched: npt.NDArray[np.int64], counted: npt.NDArray[np.int64]) -> Notes:
-        uploads = is_one_of(notes["role"], _UPLOADS)
-        chosen = np.flatnonzero(uploads | is_one_of(notes["role"], _WAITS))
+        h2d_copies = is_one_of(notes["role"], H2D_COPIES)
+        chosen = np.flatnonzero(h2d_copies | is_one_of(notes["role"], _WAITS))
         marks = np.zeros(len(chosen), dtype=MARK)
         for column in ("start_ns", "end_ns", "size_bytes", "tid"):
             marks[column] = notes[column][chosen]
-        marks["upload"] = uploads[chosen]
+        marks["h2d_copy"] = h2d_copies[chosen]
         marks["launched"] = launched[chosen]
         marks["stretch"] = self._ordinal + counted[chosen]
         ends = np.concatenate([self._ends, notes["end_ns"]])

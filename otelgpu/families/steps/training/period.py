@@ -5,20 +5,20 @@ In: the last collectives of a process and the marks between them. Out: a :class:
 How. Each collective is a random-looking word (its *symbol*), so that the sum of the words of a stretch says which
 collectives are in it, and how many of each, in whatever order. A loop has the period L where the last three stretches
 of L collectives have equal sums: with prefix sums that is asked of every L at once. It is asked where a boundary may
-be, which is where something was uploaded or waited for since the last collective, of those L before which one may be
-too (layers alike have periods of their own, within a step); and that is part of the word, so that ten equal collectives
-between two uploads are a period of ten and not ten periods. Where waits are not the same in each step (the loss is read
-now and then) only uploads are, and where neither is, only the collectives.
+be, which is where something was copied to the device or waited for since the last collective, of those L before which
+one may be too (layers alike have periods of their own, within a step); and that is part of the word, so that ten equal
+collectives between two host-to-device copies are a period of ten and not ten periods. Where waits are not the same in
+each step (the loss is read now and then) only copies are, and where neither is, only the collectives.
 
-Which of the gaps between collectives is the boundary: of those in which something is uploaded in each period (else, is
-waited for), the one after the most launches, for the optimizer is last.
+Which of the gaps between collectives is the boundary: of those in which something is copied to the device in each
+period (else, is waited for), the one after the most launches, for the optimizer is last.
 
 A step may be made of several batches, each with collectives of its own (accumulated gradients where parameters are
 gathered, pipelines). Then the period of one batch is found first, and the step's shows by collectives that come after
 every few of them, with the launches of the optimizer; a sum for a log, which few launches go with, makes no longer
 step.
 
-Example: ``U a b b U a b b U a b b U``: at the last upload the sums over three collectives agree three times.
+Example: ``C a b b C a b b C a b b C``: at the last copy the sums over three collectives agree three times.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HISTORY: Final = REPEATS * LONGEST + 1
 """Collectives that are remembered."""
 
 MARKS: Final = 4096
-"""Uploads and waits that are remembered."""
+"""Host-to-device copies and waits that are remembered."""
 
 MICRO_STEPS: Final = 16
 """Batches of a step of which each has collectives: beyond, each is reported as a step."""
@@ -54,7 +54,7 @@ OPTIMIZER_LAUNCHES: Final = 8
 
 _TRIED: Final = 512  # boundaries without a period, after which only one in _RARELY is asked
 _RARELY: Final = 16
-_BATCH_PART: Final = 4  # an upload of at least such a part of the largest is of a batch; less is a scalar
+_BATCH_PART: Final = 4  # a copy of at least such a part of the largest is of a batch; less is a scalar
 
 _U64 = npt.NDArray[np.uint64]
 
@@ -73,8 +73,8 @@ class Period:
     """What a step's collectives are.
 
     ``total``: sum of their symbols. ``first``: ordinal of the first collective of the last whole step that was seen.
-    ``batch_bytes``: what a run of uploads must have to be of a batch. ``cuts``: runs of that size between two
-    steps, more than one where several small batches make a step.
+    ``batch_bytes``: what a run of host-to-device copies must have to be of a batch. ``cuts``: runs of that size between
+    two steps, more than one where several small batches make a step.
     """
 
     length: int
@@ -95,7 +95,7 @@ class Searcher:
 
     def find(self, collectives: Notes, marks: Notes, begin: int) -> tuple[int, Period] | None:
         """The first period that shows at a collective from position ``begin`` on, and where."""
-        flagged = collectives["uploads"] | collectives["waits"]
+        flagged = collectives["h2d_copies"] | collectives["waits"]
         asked = np.flatnonzero(flagged[begin:]) + begin
         if not len(asked):
             return None
@@ -119,7 +119,7 @@ class Searcher:
         foreign = ~np.isin(collectives["symbol"], period.symbols)
         if np.count_nonzero(foreign) < REPEATS:
             return None
-        asked = np.flatnonzero(collectives["uploads"][begin:] | collectives["waits"][begin:]) + begin
+        asked = np.flatnonzero(collectives["h2d_copies"][begin:] | collectives["waits"][begin:]) + begin
         tapes = _tapes(collectives)
         since = np.cumsum(foreign)
         for position in asked.tolist():
@@ -174,13 +174,13 @@ class _Tape(NamedTuple):
 
 
 def _tapes(collectives: Notes) -> list[_Tape]:
-    """Of words that report the symbol and: what was uploaded or waited for before; what was uploaded; nothing else."""
+    """Of words of the symbol and: what was copied to the device or waited for before; what was copied; nothing else."""
     symbols = np.ascontiguousarray(collectives["symbol"])
-    uploads, waits = collectives["uploads"].astype(np.uint8), collectives["waits"].astype(np.uint8)
-    both: npt.NDArray[np.uint8] = uploads | (waits << np.uint8(1))
+    h2d_copies, waits = collectives["h2d_copies"].astype(np.uint8), collectives["waits"].astype(np.uint8)
+    both: npt.NDArray[np.uint8] = h2d_copies | (waits << np.uint8(1))
     return [
         _Tape(prefix_sums(symbols ^ (both.astype(np.uint64) << np.uint64(62))), both),
-        _Tape(prefix_sums(symbols ^ (uploads.astype(np.uint64) << np.uint64(62))), uploads),
+        _Tape(prefix_sums(symbols ^ (h2d_copies.astype(np.uint64) << np.uint64(62))), h2d_copies),
         _Tape(prefix_sums(symbols), np.minimum(both, np.uint8(1))),
     ]
 
@@ -209,11 +209,11 @@ def _is_wider(collectives: Notes, marks: Notes, position: int, length: int, peri
         if not np.array_equal(_batches(collectives, position - before * length, length, period)[1], extra):
             return False
     launches = np.diff(collectives["launched"][firsts])
-    uploads = [
+    h2d_copies = [
         len(cuts_between(marks, first + 1, last, period.boundary, period.batch_bytes))
         for first, last in pairwise(collectives["ordinal"][firsts].tolist())
     ]
-    if len(set(uploads)) > 1:  # more of them: an evaluation
+    if len(set(h2d_copies)) > 1:  # more of them: an evaluation
         return False
     return int(launches[extra].min()) >= int(np.median(launches[~extra])) + OPTIMIZER_LAUNCHES
 
@@ -250,7 +250,7 @@ def _boundary(
     """Which collective is a step's first, what parts steps, bytes of a batch, cuts, and the thread that made them."""
     last = collectives[position - length + 1 : position + 1]
     before = collectives[position - 2 * length + 1 : position - length + 1]
-    for boundary, column in ((Boundary.UPLOAD, "uploads"), (Boundary.WAIT, "waits")):
+    for boundary, column in ((Boundary.H2D_COPY, "h2d_copies"), (Boundary.WAIT, "waits")):
         places = np.flatnonzero(last[column] & before[column])
         if not len(places):
             continue
@@ -260,7 +260,7 @@ def _boundary(
             for place in places.tolist()
         ]
         largest = max((cut.size_bytes for each in runs for cuts in each for cut in cuts), default=0)
-        least = max(-(-largest // _BATCH_PART), 1) if boundary is Boundary.UPLOAD else 0
+        least = max(-(-largest // _BATCH_PART), 1) if boundary is Boundary.H2D_COPY else 0
         for place, each in zip(places.tolist(), runs, strict=True):
             chosen = [[cut for cut in cuts if cut.size_bytes >= least] for cuts in each]
             if not all(chosen):
@@ -288,12 +288,12 @@ def _both(
 def cuts_between(marks: Notes, first: int, last: int, boundary: Boundary, least: int = 0) -> list[Cut]:
     """Where steps may be parted in the stretches before collectives ``first`` to ``last``, in order of time.
 
-    Of uploads, one for each run of at least ``least`` bytes: where the call before its first one returned. Of waits,
-    one for each, where it returned.
+    Of host-to-device copies, one for each run of at least ``least`` bytes: where the call before its first one
+    returned. Of waits, one for each, where it returned.
     """
     begin, end = np.searchsorted(marks["stretch"], [first, last + 1])
     mine = marks[begin:end]
-    mine = mine.compress(mine["upload"] == (boundary is Boundary.UPLOAD))
+    mine = mine.compress(mine["h2d_copy"] == (boundary is Boundary.H2D_COPY))
     found: list[Cut] = []
     run = None
     for mark in mine.tolist():

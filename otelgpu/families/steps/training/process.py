@@ -8,9 +8,9 @@ collectives are the next L whose sum is the period's, passing over those that ar
 Where the next L are others (an evaluation, a lost record), what lies before the next that are is of no step.
 
 **Boundary.** Steps are parted between the last collective of one and the first of the next: where the period was found
-by uploads, where the call returned that came before the first upload of a batch, so that waiting for data is at a
-step's begin; else where the first wait returned. Uploads of less than a quarter of the largest are scalars, no batch.
-Where more batches are uploaded between two steps than were when the period was found (an evaluation that calls no
+by host-to-device copies, where the call returned that came before the first copy of a batch, so that waiting for data
+is at a step's begin; else where the first wait returned. Copies of less than a quarter of the largest are scalars, no
+batch. Where more batches are copied between two steps than were when the period was found (an evaluation that calls no
 collectives), the step before ends before the first of them and the next begins before the last ones: as many as usual.
 
 Invariant: every operation that was held comes out once, with a step or among the rest.
@@ -72,7 +72,7 @@ class FoundStep:
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """A step whose end is known; ``seen_ns``: when the call returned that reported it."""
+    """A step whose end is known; ``seen_ns``: when the call returned that showed it."""
 
     start_ns: int
     end_ns: int
@@ -169,7 +169,7 @@ class _Track:
         ordinals, length = self._known["ordinal"], self.period.length
         before = self._last if at == following else int(ordinals[at - 1])
         cuts = self._cuts(before + 1, int(ordinals[at]), marks)
-        usual = self.period.cuts if self.period.boundary is Boundary.UPLOAD else len(cuts)
+        usual = self.period.cuts if self.period.boundary is Boundary.H2D_COPY else len(cuts)
         self.open_ns = cuts[-min(usual, len(cuts))]
         last = self._known[at + length - 1]
         self._matched.append((length, int(last["ordinal"]) - self._last - length))

@@ -1,4 +1,4 @@
-"""A step of training: one iteration of a loop that moves data among ranks, reported by its host calls.
+"""A step of training: one iteration of a loop that moves data among ranks, known by its host calls.
 
 Times are CLOCK_MONOTONIC nanoseconds of the host.
 """
@@ -14,7 +14,7 @@ from otelgpu.families.steps.step import Evidence, StepKey
 class Boundary(StrEnum):
     """What parts one step from the next: ``otelgpu.step.boundary``."""
 
-    UPLOAD = "upload"  # the first copy of a batch to the device, with the time before it
+    H2D_COPY = "host_to_device_copy"  # the first copy of a batch to the device, with the time before it
     WAIT = "wait"  # the return of a wait for the device or a stream, or of a copy to the host that waits
 
 
@@ -23,12 +23,12 @@ class StepParts:
     """Where a step's time went. At each instant the first of these that holds of any thread that drives the GPU."""
 
     call_ns: int = 0  # in a call that queues work, a collective, or any other call
-    upload_ns: int = 0  # in a copy to the device
+    h2d_copy_ns: int = 0  # in a copy to the device
     communication_wait_ns: int = 0  # in a wait for a stream or device whose last queued work was a collective
     other_wait_ns: int = 0  # in any other wait
     file_ns: int = 0  # in a call that read, wrote or synced a file, and took long
-    input_gap_ns: int = 0  # in no call, and the next one is a copy to the device
-    gap_ns: int = 0  # in no call
+    data_loader_stall_ns: int = 0  # in no call, and the next one is a copy to the device
+    host_overhead_ns: int = 0  # in no call otherwise: the program's own code between its calls
 
     @property
     def wait_ns(self) -> int:
@@ -38,12 +38,12 @@ class StepParts:
     @property
     def busy_ns(self) -> int:
         """In calls of any kind, but for those on files."""
-        return self.call_ns + self.upload_ns + self.wait_ns
+        return self.call_ns + self.h2d_copy_ns + self.wait_ns
 
     @property
     def total_ns(self) -> int:
         """The step's duration."""
-        return self.busy_ns + self.file_ns + self.input_gap_ns + self.gap_ns
+        return self.busy_ns + self.file_ns + self.data_loader_stall_ns + self.host_overhead_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class DeviceParts:
     device: int  # ordinal by which the process calls it
     compute_ns: int  # in which any kernel ran that is none of the communication library
     exposed_communication_ns: int  # in which kernels of that library ran, and no others
-    copy_ns: int  # in which only copies and sets ran
+    copy_ns: int  # in which only copies and memsets ran
     idle_ns: int
     communication_ns: int  # in which kernels of the communication library ran, whatever else did
 
@@ -81,8 +81,8 @@ class TrainingStep:
     evidence: Evidence  # ``host_ns``: all but the gaps
     collectives: int
     collective_bytes: int
-    uploads: int
-    uploaded_bytes: int
+    h2d_copies: int
+    h2d_copy_bytes: int
     files: int = 0  # calls on files that took long, of all threads of the process
     file_bytes: int = 0
     slowest_file: int = 0  # handle of the file of the longest one

@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.call_roles import TRAINING, Role, StepCalls, StepRules, is_one_of
+from otelgpu.engine.call_roles import H2D_COPIES, TRAINING, Role, StepCalls, StepRules, is_one_of
 from otelgpu.engine.contract import LARGEST_SIZE
 from otelgpu.families.steps.evidence import evidence_by_group
 from otelgpu.families.steps.training.breakdown import parts_of
@@ -47,7 +47,6 @@ PROCESSES: Final = 256
 RECENT: Final = 4096
 """Steps of a process that it is known of when they were."""
 
-_UPLOADS: Final = (Role.UPLOAD, Role.UPLOAD_QUEUED)
 
 #: What is counted, and what one count means.
 COUNTERS: Final = Reasons(
@@ -221,9 +220,9 @@ class TrainingSteps:
         rows = concatenate([each.rows for each in found])
         group = np.repeat(np.arange(steps), [len(each.rows) for each in found])
         evidence = evidence_by_group(rows, self._calls.roles(rows), group, tids)
-        moves, uploads = notes["symbol"] != 0, is_one_of(notes["role"], _UPLOADS)
+        moves, h2d_copies = notes["symbol"] != 0, is_one_of(notes["role"], H2D_COPIES)
         collectives, collective_bytes = _counted(notes, step, moves, steps)
-        uploaded, uploaded_bytes = _counted(notes, step, uploads, steps)
+        copied, h2d_copy_bytes = _counted(notes, step, h2d_copies, steps)
         on_files = notes["role"] == Role.FILE
         files, file_bytes = _counted(notes, step, on_files, steps)
         slowest = _slowest(notes, step, on_files, steps)
@@ -240,8 +239,8 @@ class TrainingSteps:
                 evidence=replace(evidence[i], host_ns=parts[i].busy_ns),
                 collectives=collectives[i],
                 collective_bytes=collective_bytes[i],
-                uploads=uploaded[i],
-                uploaded_bytes=uploaded_bytes[i],
+                h2d_copies=copied[i],
+                h2d_copy_bytes=h2d_copy_bytes[i],
                 files=files[i],
                 file_bytes=file_bytes[i],
                 slowest_file=slowest[i],

@@ -211,25 +211,25 @@ class _Waiting:
 
 
 def training_attributes(step: TrainingStep, file_name: Callable[[int], str]) -> dict[str, Any]:
-    """Of a step's span. ``call + upload + wait + file + input gap + host gap`` is its duration."""
+    """Of a step's span: seconds, of which the six parts of :class:`StepParts` add up to its duration."""
     parts = step.parts
     found: dict[str, Any] = {
         names.THREAD_ID: step.tid,
         step_names.NUMBER: step.number,
         training_names.BOUNDARY: str(step.boundary),
         training_names.CONFIDENCE: step.confidence,
-        training_names.CALL: parts.call_ns,
-        training_names.UPLOAD: parts.upload_ns,
-        step_names.WAIT: parts.wait_ns,
-        training_names.FILE: parts.file_ns,
-        training_names.INPUT_GAP: parts.input_gap_ns,
-        training_names.HOST_GAP: parts.gap_ns,
-        training_names.COMMUNICATION_WAIT: parts.communication_wait_ns,
+        training_names.CALL: parts.call_ns / 1e9,
+        training_names.H2D_COPY: parts.h2d_copy_ns / 1e9,
+        step_names.WAIT: parts.wait_ns / 1e9,
+        training_names.FILE: parts.file_ns / 1e9,
+        training_names.DATA_LOADER_STALL: parts.data_loader_stall_ns / 1e9,
+        training_names.HOST_OVERHEAD: parts.host_overhead_ns / 1e9,
+        training_names.COMMUNICATION_WAIT: parts.communication_wait_ns / 1e9,
         training_names.LAUNCHES: step.evidence.launches,
         training_names.COLLECTIVES: step.collectives,
         training_names.COLLECTIVE_BYTES: step.collective_bytes,
-        training_names.UPLOADS: step.uploads,
-        training_names.UPLOADED_BYTES: step.uploaded_bytes,
+        training_names.H2D_COPIES: step.h2d_copies,
+        training_names.H2D_COPY_BYTES: step.h2d_copy_bytes,
     }
     if step.files:
         found |= {
@@ -241,16 +241,16 @@ def training_attributes(step: TrainingStep, file_name: Callable[[int], str]) -> 
 
 
 def _device_attributes(parts: DeviceParts | None) -> dict[str, Any]:
-    """``compute + exposed communication + copy + idle`` is the step's duration."""
+    """In seconds: ``compute + exposed communication + copy + idle`` is the step's duration."""
     if parts is None:
         return {}
     return {
         training_names.DEVICE: parts.device,
-        training_names.DEVICE_COMPUTE: parts.compute_ns,
-        training_names.DEVICE_EXPOSED: parts.exposed_communication_ns,
-        training_names.DEVICE_COPY: parts.copy_ns,
-        training_names.DEVICE_IDLE: parts.idle_ns,
-        training_names.DEVICE_COMMUNICATION: parts.communication_ns,
+        training_names.DEVICE_COMPUTE: parts.compute_ns / 1e9,
+        training_names.DEVICE_EXPOSED: parts.exposed_communication_ns / 1e9,
+        training_names.DEVICE_COPY: parts.copy_ns / 1e9,
+        training_names.DEVICE_IDLE: parts.idle_ns / 1e9,
+        training_names.DEVICE_COMMUNICATION: parts.communication_ns / 1e9,
     }
 
 

@@ -155,7 +155,7 @@ def test_every_kind_has_its_attributes_and_every_column_a_value_per_row() -> Non
     columns += [column for labels in table.labels.values() for _, _, column in labels]
     columns += [spec.value for spec in table.metrics if spec.value is not None]
     columns += [spec.attribute[2] for spec in table.metrics if spec.attribute is not None]
-    columns += [column for _, _, column in table.summaries if column is not None]
+    columns += [total.value for total in table.summaries if total.value is not None]
     assert {np.shape(column(rows)) for column in columns} == {(3,)}
 
 

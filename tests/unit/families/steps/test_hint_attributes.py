@@ -30,13 +30,13 @@ def test_each_request_has_the_hints_of_its_own_calls() -> None:
     found = reported(busy, idle, [])
     hints, present = found["otelgpu.hints"]
     assert present == [False, True, False]
-    assert hints.values.table[hints.values.codes[1]] == ("host_gaps",)  # type: ignore[union-attr]
-    assert found["otelgpu.hint.host_gaps"][0].values[1] == 0.8  # type: ignore[index]
+    assert hints.values.table[hints.values.codes[1]] == ("host_overhead",)  # type: ignore[union-attr]
+    assert found["otelgpu.hint.host_overhead"][0].values[1] == 0.8  # type: ignore[index]
 
 
 def test_the_thread_that_launched_most_is_the_requests() -> None:
     rows = [call(1, 0, MS), call(1, 9 * MS, MS), call(1, 0, 10 * MS, tid=TID + 1)]
-    assert found_hints(rows) == {"otelgpu.hints", "otelgpu.hint.host_gaps"}
+    assert found_hints(rows) == {"otelgpu.hints", "otelgpu.hint.host_overhead"}
 
 
 def test_requests_without_launches_have_none() -> None:

@@ -52,12 +52,12 @@ def test_launches_that_are_each_waited_for() -> None:
 
 def test_time_without_a_call_under_way() -> None:
     found = evidence(call(1, 0, MS), call(8, 6 * MS, 4 * MS))
-    assert hints(found, 10 * MS) == {"host_gaps": 0.5}
+    assert hints(found, 10 * MS) == {"host_overhead": 0.5}
 
 
 def test_calls_of_other_threads_fill_no_gap() -> None:
     found = evidence(call(1, 0, MS), call(7, MS, 9 * MS, tid=TID + 1))
-    assert hints(found, 10 * MS) == {"host_gaps": 0.9}
+    assert hints(found, 10 * MS) == {"host_overhead": 0.9}
 
 
 @pytest.mark.parametrize("elapsed_ns", [-1, 0])
@@ -66,4 +66,4 @@ def test_no_time_makes_no_share(elapsed_ns: int) -> None:
 
 
 def test_every_hint_is_explained() -> None:
-    assert all(0 < hint.least <= 1 and hint.meaning for hint in HINTS.values())
+    assert all(0 < hint.least <= 1 and hint.description for hint in HINTS.values())

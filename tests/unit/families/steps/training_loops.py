@@ -54,7 +54,7 @@ class Plan:
     launches: int = 2  # of a layer
     optimizer: int = 12  # launches
     autograd: bool = True  # the backward pass is on a thread of its own
-    uploads: bool = True
+    h2d_copies: bool = True
     read_every: int = 1  # steps between which the loss is read; 0: never
     evaluate_every: int = 0  # steps after which a few batches are evaluated
     log_every: int = 0  # steps after which the loss is summed over ranks
@@ -65,7 +65,7 @@ class Plan:
 
 @dataclass
 class Run:
-    """All that a rank did. ``truth``: start and end of each step, by the rule of uploads or of waits."""
+    """All that a rank did. ``truth``: start and end of each step, by the rule of host-to-device copies or of waits."""
 
     operations: Operations
     truth: list[tuple[int, int]]
@@ -133,7 +133,7 @@ class _Loop:
             stream=stream,
         )
 
-    def upload(self, size: int = 1 << 20) -> None:
+    def copy_to_device(self, size: int = 1 << 20) -> None:
         self.call(2, 30 * US, direction=H2D, size_bytes=size, stream=COMPUTE)
 
     def read(self) -> None:
@@ -142,9 +142,9 @@ class _Loop:
 
     def load(self) -> None:
         self.now += self.random.randrange(self.plan.idle_ns // 2, self.plan.idle_ns)
-        if self.plan.uploads:
-            self.upload()
-            self.upload(1 << 19)
+        if self.plan.h2d_copies:
+            self.copy_to_device()
+            self.copy_to_device(1 << 19)
 
     def run(self) -> Run:
         truth = []
@@ -256,7 +256,7 @@ def engine(*, steps: int, seed: int, sizes: tuple[int, ...] = (1 << 16,)) -> Ope
     loop = _Loop(Plan(), Random(seed), TGID)
     for _ in range(steps):
         loop.now += 5 * MS
-        loop.upload(64)
+        loop.copy_to_device(64)
         for layer in range(8):
             loop.launch(4)
             loop.move(1, sizes[layer % len(sizes)], stream=COMPUTE)

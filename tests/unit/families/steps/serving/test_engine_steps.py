@@ -120,8 +120,8 @@ def test_a_step_is_the_root_of_its_own_trace_and_reports_what_it_gave() -> None:
         "thread.id": 9,
         "otelgpu.step.number": 4,
         "otelgpu.step.membership": "known",
-        "otelgpu.step.wait_ns": 6 * MS,
-        "otelgpu.step.gap_ns": MS,
+        "otelgpu.step.wait.duration": 0.006,
+        "otelgpu.step.gap.duration": 0.001,
         "otelgpu.context.source": "message",
         "otelgpu.step.batch_size": 2,
         "otelgpu.step.tokens": 4,
@@ -197,8 +197,8 @@ def test_links_are_bounded_and_what_is_left_out_is_counted() -> None:
 def test_hints_come_with_their_evidence() -> None:
     idle = step(evidence=Evidence(host_ns=4 * MS), membership=Membership.UNREPORTED)
     batch = only(spans_of(idle, step(member(1), start_ns=200 * MS)))
-    assert row(batch.attributes, 0)["otelgpu.hints"] == ("host_gaps",)
-    assert row(batch.attributes, 0)["otelgpu.hint.host_gaps"] == 0.6
+    assert row(batch.attributes, 0)["otelgpu.hints"] == ("host_overhead",)
+    assert row(batch.attributes, 0)["otelgpu.hint.host_overhead"] == 0.6
     assert "otelgpu.hints" not in row(batch.attributes, 1)
 
 

@@ -214,7 +214,7 @@ def ends(steps: EngineSteps, *rows: Operations) -> list[tuple[int, int, int]]:
     return [(s.step.start_ns, s.step.end_ns, s.step.evidence.launches) for s in reported_steps]
 
 
-def test_a_wait_for_an_upload_ends_no_step_of_a_thread_that_reads_results() -> None:
+def test_a_wait_for_a_host_to_device_copy_ends_no_step_of_a_thread_that_reads_results() -> None:
     begun = [call(3, 200 * MS, direction=H2D, stream=4), call(5, 201 * MS, handle=4)]
     step = one_step(202 * MS)
     assert ends(watched(), one_step(100 * MS), *begun, step) == [
@@ -223,10 +223,10 @@ def test_a_wait_for_an_upload_ends_no_step_of_a_thread_that_reads_results() -> N
     ]
 
 
-def test_a_step_without_results_ends_with_its_event_and_not_with_an_upload() -> None:
-    uploaded = [call(3, 200 * MS, direction=H2D, stream=4), call(6, 201 * MS, handle=5, stream=4)]
+def test_a_step_without_results_ends_with_its_event_and_not_with_a_host_to_device_copy() -> None:
+    copied = [call(3, 200 * MS, direction=H2D, stream=4), call(6, 201 * MS, handle=5, stream=4)]
     queued = [call(7, 202 * MS, handle=5), call(1, 203 * MS, stream=9), call(6, 204 * MS, handle=6, stream=9)]
-    assert ends(watched(), one_step(100 * MS), *uploaded, *queued, call(7, 205 * MS, MS, handle=6)) == [
+    assert ends(watched(), one_step(100 * MS), *copied, *queued, call(7, 205 * MS, MS, handle=6)) == [
         (100 * MS, 103 * MS, 2),
         (200 * MS, 206 * MS, 1),
     ]

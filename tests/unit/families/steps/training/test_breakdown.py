@@ -12,12 +12,12 @@ from otelgpu.families.steps.training.notes import NOTE, Notes
 from otelgpu.families.steps.training.step import StepParts
 from tests.rig.examples import examples
 
-CALLS = (Role.LAUNCH, Role.COPY, Role.READ_QUEUED, Role.RECORD)
+CALLS = (Role.LAUNCH, Role.COPY, Role.D2H_COPY_QUEUED, Role.RECORD)
 ALL = (
     *CALLS,
-    Role.UPLOAD,
-    Role.UPLOAD_QUEUED,
-    Role.READ,
+    Role.H2D_COPY,
+    Role.H2D_COPY_QUEUED,
+    Role.D2H_COPY,
     Role.WAIT_EVENT,
     Role.WAIT_STREAM,
     Role.WAIT_DEVICE,
@@ -45,29 +45,31 @@ def parts(*calls: tuple[int, ...]) -> StepParts:
 
 def test_each_part_is_reported() -> None:
     assert parts(
-        note(Role.UPLOAD_QUEUED, 1100, 1150),
+        note(Role.H2D_COPY_QUEUED, 1100, 1150),
         note(Role.LAUNCH, 1200, 1210),
         note(COLLECTIVE, 1210, 1230, stream=9),
         note(Role.WAIT_STREAM, 1300, 1500, stream=9),
         note(Role.WAIT_STREAM, 1500, 1700, stream=7),
     ) == StepParts(
         call_ns=30,
-        upload_ns=50,
+        h2d_copy_ns=50,
         communication_wait_ns=200,
         other_wait_ns=200,
-        input_gap_ns=100,
-        gap_ns=50 + 70 + 300,
+        data_loader_stall_ns=100,
+        host_overhead_ns=50 + 70 + 300,
     )
 
 
 def test_a_file_counts_where_its_thread_does_nothing_else() -> None:
     assert parts(
         note(Role.FILE, 1000, 1080),
-        note(Role.UPLOAD_QUEUED, 1100, 1150),
+        note(Role.H2D_COPY_QUEUED, 1100, 1150),
         note(Role.FILE, 1140, 1200),
         note(Role.LAUNCH, 1300, 1310),
         note(Role.FILE, 1400, 1900, tid=2),  # which queues no work: a data loader's
-    ) == StepParts(call_ns=10, upload_ns=50, file_ns=80 + 50, input_gap_ns=20, gap_ns=100 + 690)
+    ) == StepParts(
+        call_ns=10, h2d_copy_ns=50, file_ns=80 + 50, data_loader_stall_ns=20, host_overhead_ns=100 + 690
+    )
 
 
 def test_a_wait_counts_while_nobody_does_anything_else() -> None:
@@ -75,9 +77,9 @@ def test_a_wait_counts_while_nobody_does_anything_else() -> None:
         note(Role.LAUNCH, 1000, 1001),
         note(Role.WAIT_EVENT, 1100, 1900),
         note(Role.LAUNCH, 1200, 1300, tid=2),
-        note(Role.UPLOAD, 1250, 1400, tid=2),
+        note(Role.H2D_COPY, 1250, 1400, tid=2),
     )
-    assert (found.call_ns, found.upload_ns, found.wait_ns) == (101, 100, 600)
+    assert (found.call_ns, found.h2d_copy_ns, found.wait_ns) == (101, 100, 600)
 
 
 def test_a_thread_that_only_waits_is_passed_over() -> None:
@@ -88,8 +90,8 @@ def test_what_lasts_longer_than_its_step_is_cut() -> None:
     assert parts(note(Role.LAUNCH, 1900, 5000)).call_ns == 100
 
 
-def test_a_step_without_calls_is_a_gap() -> None:
-    assert parts() == StepParts(gap_ns=END - START)
+def test_a_step_without_calls_is_host_overhead() -> None:
+    assert parts() == StepParts(host_overhead_ns=END - START)
 
 
 def test_a_wait_for_the_device_is_for_its_last_work() -> None:
@@ -142,34 +144,34 @@ def test_parts_add_up_and_are_what_each_instant_is(drawn: list[tuple[Role, int, 
 
 def looked_at(calls: list[tuple[tuple[int, ...], bool]], start: int, end: int) -> StepParts:
     """The same by looking at each nanosecond."""
-    works = {*CALLS[:3], Role.UPLOAD, Role.UPLOAD_QUEUED, Role.READ}
+    works = {*CALLS[:3], Role.H2D_COPY, Role.H2D_COPY_QUEUED, Role.D2H_COPY}
     drivers = {call[5] for call, _ in calls if call[2] or Role(call[7]) in works}
-    sums = dict.fromkeys(("call", "upload", "communication", "wait", "file", "input", "gap"), 0)
+    sums = dict.fromkeys(("call", "h2d_copy", "communication", "wait", "file", "stall", "overhead"), 0)
     calls = [(call, flag) for call, flag in calls if call[5] in drivers]
     for now in range(start, end):
         under_way = {_class(call, flag) for call, flag in calls if call[0] <= now < call[1]}
-        kind = next((kind for kind in sums if kind in under_way), "gap")
-        if kind == "gap":
+        kind = next((kind for kind in sums if kind in under_way), "overhead")
+        if kind == "overhead":
             following = min((call[0] for call, _ in calls if call[0] > now), default=end)
             next_calls = {_class(call, flag) for call, flag in calls if call[0] == following}
-            kind = "input" if "upload" in next_calls else "gap"
+            kind = "stall" if "h2d_copy" in next_calls else "overhead"
         sums[kind] += 1
     return StepParts(
         call_ns=sums["call"],
-        upload_ns=sums["upload"],
+        h2d_copy_ns=sums["h2d_copy"],
         communication_wait_ns=sums["communication"],
         other_wait_ns=sums["wait"],
         file_ns=sums["file"],
-        input_gap_ns=sums["input"],
-        gap_ns=sums["gap"],
+        data_loader_stall_ns=sums["stall"],
+        host_overhead_ns=sums["overhead"],
     )
 
 
 def _class(call: tuple[int, ...], communication: bool) -> str:
     if call[7] == Role.FILE:
         return "file"
-    if call[7] in (Role.UPLOAD, Role.UPLOAD_QUEUED):
-        return "upload"
-    if call[7] in (Role.READ, Role.WAIT_EVENT, Role.WAIT_STREAM, Role.WAIT_DEVICE):
+    if call[7] in (Role.H2D_COPY, Role.H2D_COPY_QUEUED):
+        return "h2d_copy"
+    if call[7] in (Role.D2H_COPY, Role.WAIT_EVENT, Role.WAIT_STREAM, Role.WAIT_DEVICE):
         return "communication" if communication else "wait"
     return "call"

@@ -82,14 +82,14 @@ def step(start_ns: int = BEGIN, end_ns: int = END, tgid: int = TGID) -> Training
         number=1,
         start_ns=start_ns,
         end_ns=end_ns,
-        boundary=Boundary.UPLOAD,
+        boundary=Boundary.H2D_COPY,
         confidence=1.0,
         parts=StepParts(),
         evidence=Evidence(),
         collectives=1,
         collective_bytes=1,
-        uploads=1,
-        uploaded_bytes=1,
+        h2d_copies=1,
+        h2d_copy_bytes=1,
     )
 
 

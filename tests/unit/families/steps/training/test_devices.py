@@ -16,11 +16,18 @@ from otelgpu.families.steps.training.training_steps import TrainingSession
 from otelgpu.model.device_work import ACTIVITY, Activities, Work, causes_work
 from otelgpu.model.operations import OperationKind, concatenate
 from otelgpu.model.resource import resource
+from tests.rig.spans import ns_of
 from tests.unit.families.steps.training_loops import APIS, MS, TGID, US, Plan, S, simulate
 
 TICK = 100 * MS
 NAMES = {1: "forward_layer(float*)", 2: "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
-KEYS = ("compute_ns", "exposed_communication_ns", "copy_ns", "idle_ns")
+DEVICE = "otelgpu.step.device."
+KEYS = tuple(f"{part}.duration" for part in DEVICE_PARTS)
+
+
+def exported(key: str, value: float) -> int:
+    """A number of a device; of times the nanoseconds."""
+    return ns_of(value) if key.endswith(".duration") else int(value)
 
 
 class Measured:
@@ -85,10 +92,10 @@ class Measured:
         called = reported.work.operations["start_ns"]
         assert ((called >= starts[reported.work.group]) & (called < ends[reported.work.group])).all()
         for batch in reported.spans:
-            tables = {each.key: each for each in batch.attributes if "device" in each.key}
+            tables = {each.key: each for each in batch.attributes if each.key.startswith(DEVICE)}
             for at in range(len(batch.name.codes)):
                 values = {
-                    key.removeprefix("otelgpu.step.device."): int(each.values[at])  # type: ignore[index]
+                    key.removeprefix(DEVICE): exported(key, each.values[at])  # type: ignore[index]
                     for key, each in tables.items()
                     if each.present is None or each.present[at]
                 }
@@ -105,17 +112,17 @@ def test_parts_of_the_device_are_in_the_spans_and_the_metrics(late_ns: int) -> N
         work = seen.work.compress((seen.work["start_ns"] >= start) & (seen.work["start_ns"] < end))
         assert values["index"] == 0
         assert sum(values[key] for key in KEYS) == end - start
-        assert values["communication_ns"] == 18 * US * np.count_nonzero(work["name"] == 2)
-        assert values["exposed_communication_ns"] <= values["communication_ns"]
-        assert 0 < values["compute_ns"] <= 3 * US * np.count_nonzero(work["name"] == 1)
-        assert values["copy_ns"] == 3 * US * np.count_nonzero(work["work"] == Work.COPY)
+        assert values["communication.duration"] == 18 * US * np.count_nonzero(work["name"] == 2)
+        assert values["exposed_communication.duration"] <= values["communication.duration"]
+        assert 0 < values["compute.duration"] <= 3 * US * np.count_nonzero(work["name"] == 1)
+        assert values["copy.duration"] == 3 * US * np.count_nonzero(work["work"] == Work.COPY)
         assert reported_at >= end + SETTLE_NS or reported_at == seen.reported_at[-1]
     for part, key in zip(DEVICE_PARTS, KEYS, strict=True):
         total = sum(values[key] for _, _, values in seen.spans)
-        assert seen.metrics.value(DEVICE_TIME.name, None, **{"otelgpu.step.part": part}) == total
-    moved = sum(values["communication_ns"] for _, _, values in seen.spans)
-    assert 0 < sum(values["exposed_communication_ns"] for _, _, values in seen.spans) < moved
-    assert seen.metrics.value(DEVICE_COMMUNICATION.name) == moved
+        assert ns_of(seen.metrics.value(DEVICE_TIME.name, None, **{"otelgpu.step.part": part})) == total
+    moved = sum(values["communication.duration"] for _, _, values in seen.spans)
+    assert 0 < sum(values["exposed_communication.duration"] for _, _, values in seen.spans) < moved
+    assert ns_of(seen.metrics.value(DEVICE_COMMUNICATION.name)) == moved
     assert not any(seen.session.counters.values())
 
 

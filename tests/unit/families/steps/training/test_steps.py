@@ -61,7 +61,7 @@ def check(run: Run, found: list[EndedTraining], *, unfound: int = 2 * REPEATS) -
         DDP,
         replace(DDP, autograd=False),
         replace(DDP, layers=1),
-        replace(DDP, uploads=False),
+        replace(DDP, h2d_copies=False),
         replace(DDP, read_every=7),
         replace(DDP, read_every=0),
         replace(DDP, micro=3),
@@ -73,7 +73,7 @@ def check(run: Run, found: list[EndedTraining], *, unfound: int = 2 * REPEATS) -
         replace(DDP, kind="fsdp", autograd=False),
         replace(DDP, kind="fsdp", log_every=10),
         replace(DDP, kind="fsdp", evaluate_every=25),
-        replace(DDP, kind="pipeline", micro=4, uploads=False),
+        replace(DDP, kind="pipeline", micro=4, h2d_copies=False),
     ],
     ids=lambda plan: "-".join(f"{k}={v}" for k, v in vars(plan).items() if v != vars(DDP)[k]) or "ddp",
 )
@@ -104,7 +104,7 @@ def test_batches_with_collectives_of_their_own_are_no_steps(kind: str) -> None:
     steps, found = reported(run.operations)
     reported_steps = check(run, found)
     assert steps.periods["widened"] == 1
-    assert [each.uploads for each in reported_steps] == [8] * len(reported_steps)
+    assert [each.h2d_copies for each in reported_steps] == [8] * len(reported_steps)
 
 
 def test_an_evaluation_is_of_no_step() -> None:
@@ -265,10 +265,10 @@ def test_a_step_reports_what_it_did() -> None:
     step = steps_of(reported(run.operations)[1])[3]
     sizes = sum((1 << 20) * (1 + bucket % 3) for bucket in range(DDP.layers))
     assert (step.collectives, step.collective_bytes) == (DDP.layers, sizes)
-    assert (step.uploads, step.uploaded_bytes) == (2, 3 << 19)
+    assert (step.h2d_copies, step.h2d_copy_bytes) == (2, 3 << 19)
     assert step.evidence.launches == 2 * DDP.layers * DDP.launches + DDP.optimizer
-    assert (step.boundary, step.confidence, step.tgid, step.tid) == (Boundary.UPLOAD, 1.0, TGID, MAIN)
-    assert step.parts.input_gap_ns >= 25 * MS
+    assert (step.boundary, step.confidence, step.tgid, step.tid) == (Boundary.H2D_COPY, 1.0, TGID, MAIN)
+    assert step.parts.data_loader_stall_ns >= 25 * MS
     assert step.parts.other_wait_ns >= MS
 
 
@@ -344,9 +344,9 @@ def test_a_period_is_believed_when_it_was_seen_three_times(repeats: int, found: 
     collectives["symbol"] = [90, 91, 92, *([5, 6] * repeats), 7]
     collectives["ordinal"] = np.arange(len(collectives))
     collectives["nature"], collectives["tid"] = Nature.REDUCE, 2
-    collectives["uploads"][3::2] = True
+    collectives["h2d_copies"][3::2] = True
     marks = np.zeros(repeats + 1, dtype=MARK)
-    marks["stretch"], marks["upload"], marks["size_bytes"] = np.arange(3, 2 * repeats + 4, 2), True, 64
+    marks["stretch"], marks["h2d_copy"], marks["size_bytes"] = np.arange(3, 2 * repeats + 4, 2), True, 64
     reported = Searcher(surely=False).find(collectives, marks, 0)
     assert (reported is not None) == found
     if reported is not None:

@@ -1,0 +1,65 @@
+"""One unit for time on all that is exported: seconds, as OpenTelemetry has it, and the name does not repeat it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import otelgpu
+from otelgpu.export import events as sdk_events
+from tests.unit.engine.test_clashes import Claim, attributes, metrics, real
+
+OTHER_UNITS: Final = {"ns", "us", "µs", "ms"}
+SUFFIXED: Final = re.compile(r"[._](ns|us|ms|s|sec|secs|nanos\w*|micros\w*|millis\w*|seconds|nanoseconds)$")
+NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_{}]+)+")
+NOT_EXPORTED: Final = ("grpc.",)
+"""Options of gRPC's channels have its names."""
+
+
+def names_of_tables() -> Iterator[str]:
+    """Each metric and attribute of each table, and of the events of batch commands."""
+    tables = real()
+    yield from (claim.metric.name for claim in metrics(tables))
+    for signals in tables.signals.values():
+        if hasattr(signals, "summaries"):
+            yield from attributes(signals)
+    for owned in tables.descriptions:
+        yield from owned.descriptions.attributes
+    yield from (*sdk_events.METRICS, *sdk_events.ATTRIBUTES)
+
+
+def literals(path: Path) -> Iterator[str]:
+    """Texts in a module that have the form of an exported name; what an f-string fills in is ``{}``."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        text = ""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        elif isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+        if NAME.fullmatch(text) and not text.startswith(NOT_EXPORTED):
+            yield text
+
+
+def test_no_name_in_a_table_ends_in_a_unit_of_time() -> None:
+    found = set(names_of_tables())
+    assert len(found) > 400
+    assert sorted(name for name in found if SUFFIXED.search(name)) == []
+
+
+def test_no_metric_is_in_another_unit_of_time_than_seconds() -> None:
+    claims: list[Claim] = list(metrics(real()))
+    units = {claim.metric.name: claim.metric.unit for claim in claims}
+    units |= {name: about[1] for name, about in sdk_events.METRICS.items()}
+    assert "s" in units.values()
+    assert {name: unit for name, unit in units.items() if unit in OTHER_UNITS} == {}
+
+
+def test_no_dotted_name_in_the_program_ends_in_a_unit_of_time() -> None:
+    """Of spans that are in no table as well, such as those of work on devices."""
+    root = Path(otelgpu.__file__).parent
+    found = {(text, str(path.relative_to(root))) for path in root.rglob("*.py") for text in literals(path)}
+    assert {"cuda.correlation.id", "otelgpu.step.number", "x.correlation.id"} <= {text for text, _ in found}
+    assert sorted(each for each in found if SUFFIXED.search(each[0])) == []
