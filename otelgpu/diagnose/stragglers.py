@@ -146,7 +146,7 @@ def _groups(calls: CallColumns) -> Codes:
 
 
 def clock_offsets(calls: CallColumns, groups: Codes) -> tuple[F64, F64, Codes]:
-    """Of each host: offset to the first of its group and spread, both in ns or NaN; and how many ends that is known by."""
+    """Of each host: offset to the first of its group and spread, both in ns or NaN; and how many ends gave it."""
     hosts = len(calls.hosts)
     offset, spread = np.zeros(hosts), np.full(hosts, np.nan)
     several = _of_several_hosts(calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -257,6 +258,26 @@ def test_gaps_of_a_request_are_those_between_its_steps(browser: BrowserSession, 
     # Ends at 15, 25, 35, 61 and 81 ms.
     assert "4 gaps between the ends" in browser.evaluate("document.querySelector('.gaps').textContent")
     assert "10.0 ms to 26.0 ms" in browser.evaluate("document.querySelector('.gaps').textContent")
+
+
+def test_where_the_time_of_a_training_step_went_is_shown_whole(
+    browser: BrowserSession, page: Page, golden: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    steps = sorted(
+        (each for each in golden("training_job") if each["name"] == "training step"),
+        key=lambda each: int(each["startTimeUnixNano"]),
+    )
+    browser.open(page(GOLDEN / "training_job.capture") + "#/training")
+    titles = {"Data-loader stall": "data_loader_stall", "Host overhead": "host_overhead", "Waits": "wait"}
+    for title, part in titles.items():
+        wanted = [each["attributes"][f"otelgpu.step.{part}.duration"] * 1e3 for each in steps]
+        assert [milliseconds(shown) for shown in column(browser, title)] == pytest.approx(wanted, rel=0.01)
+    choose(browser, ".rows .row:nth-child(1)", "training step")
+    words = browser.evaluate("[...document.querySelectorAll('.stacked li')].map((each) => each.textContent)")
+    shown = [milliseconds(number) for each in words for number in re.findall(r"([\d.]+ \S+) \(", each)]
+    whole = (int(steps[0]["endTimeUnixNano"]) - int(steps[0]["startTimeUnixNano"])) / 1e6
+    assert len(shown) >= 4
+    assert sum(shown) == pytest.approx(whole, rel=0.01)
 
 
 # -- collectives, device time, losses ---------------------------------------------------------------------

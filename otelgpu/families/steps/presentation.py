@@ -108,6 +108,7 @@ _VIEWER: Final = ViewerPart(
                     attribute="otelgpu.step.host_to_device_copy.duration",
                 ),
                 Part(colour="wait", words="waits", attribute="otelgpu.step.wait.duration"),
+                Part(colour="file", words="slow files", attribute="otelgpu.step.file.duration"),
                 Part(
                     colour="stall",
                     words="data-loader stall",

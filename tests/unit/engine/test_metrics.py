@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,17 @@ def test_a_counter_is_the_exact_sum(parts: list[list[int]]) -> None:
         metrics.add(counter(), "scope", LLM, {}, np.array(part, dtype=np.uint64))
     (point,) = points(metrics)["c"]
     assert point.as_int == sum(map(sum, parts))
+
+
+def test_a_counter_of_time_adds_up_nanoseconds_and_is_exported_in_seconds() -> None:
+    """A sum of a tenth of a second in doubles, ten thousand times over, would be 1000.0000000001588."""
+    metrics, time = Metrics(START), replace(counter(), unit="s", per_unit=1_000_000_000)
+    for _ in range(5_000):
+        metrics.add(time, "scope", LLM, {}, np.array([100_000_000], dtype=np.int64))
+        metrics.add(time, "scope", LLM, {}, 100_000_000)
+    (point,) = points(metrics)["c"]
+    assert point.WhichOneof("value") == "as_double"
+    assert point.as_double == metrics.value("c") == 1000.0
 
 
 def test_points_say_since_when_and_until_when() -> None:

@@ -211,6 +211,13 @@ def test_energy_is_exact_however_small_its_steps(steps: list[int], start: int) -
     assert reported.points("hw.energy") == [(IDENTITY, total // 1000 - start // 1000)]
 
 
+def test_time_of_throttling_is_in_seconds() -> None:
+    values = (5_000_000_000, 5_100_000_000, 6_700_000_001)
+    reported = Reported(seen(), *(readings({Quantity.THROTTLED_POWER_NS: value}) for value in values))
+    (point,) = reported.points("otelgpu.gpu.throttle.time")
+    assert point == (IDENTITY | {"otelgpu.gpu.throttle.reason": "power"}, 1.700000001)
+
+
 def test_throttling_is_reported_by_reason_and_degrades_only_when_it_is_no_choice() -> None:
     reported = Reported(seen(), readings({Quantity.THROTTLE_REASONS: 0x4 | 0x1}))
     active = differing(reported.points("otelgpu.gpu.throttle.active"), "otelgpu.gpu.throttle.reason")
