@@ -4,28 +4,24 @@ Only for questions (:mod:`~.messages`): a file system of its owner's making may 
 long as it likes, which costs the worker. Files of FUSE are refused where code is to be probed in them, because the
 kernel reads them again when a probe is placed, and then it is the agent that waits.
 
-Source: open(2) (O_PATH), openat2(2), proc(5) (``map_files``, ``root``), statfs(2).
+Source: open(2) (O_PATH), proc(5) (``map_files``, ``root``), statfs(2).
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from otelgpu.kernel.features import filesystem_magic
+from otelgpu.kernel.openat2 import open_in_root
 from otelgpu.processes.maps import Mapping
 
 FUSE_MAGIC: Final = 0x65735546  # include/uapi/linux/magic.h
-_SYS_OPENAT2: Final = 437
-_RESOLVE_NO_MAGICLINKS: Final = 0x02
-_RESOLVE_IN_ROOT: Final = 0x10
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -98,13 +94,10 @@ def open_link(path: str) -> int:
 
 
 def open_below(root: str, path: str) -> int:
-    """The same of ``path`` as a process sees it whose root folder ``root`` is: links lead nowhere else.
-
-    A kernel before 5.6 opens it without that; the worker can write nothing all the same.
-    """
+    """The same of ``path`` as a process sees it whose root folder ``root`` is: links lead nowhere else."""
     folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return _for_reading(_open_in_root(folder, path.lstrip("/")))
+        return _for_reading(open_in_root(folder, path.lstrip("/"), os.O_PATH))
     finally:
         os.close(folder)
 
@@ -151,15 +144,3 @@ def _for_reading(handle: int) -> int:
         return os.open(f"/proc/self/fd/{handle}", _READ)
     finally:
         os.close(handle)
-
-
-def _open_in_root(folder: int, path: str) -> int:
-    how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.syscall(_SYS_OPENAT2, folder, os.fsencode(path), how, len(how))
-    if descriptor >= 0:
-        return int(descriptor)
-    number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EPERM):
-        return os.open(path, os.O_PATH | os.O_CLOEXEC, dir_fd=folder)
-    raise OSError(number, os.strerror(number), path)
