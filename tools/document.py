@@ -34,7 +34,7 @@ from otelgpu.families.gpu.memory import metrics as memory
 from otelgpu.families.requests.exchange_signals import ExchangeSignals
 from otelgpu.families.requests.signals import SIGNALS
 from otelgpu.kernel.privileges.capabilities import NEEDS, Capability, Need
-from otelgpu.model.exchange import NOWHERE, Exchange, Role
+from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Exchange, Role
 from otelgpu.render.format import FORMATS
 from tools.cuda_calls import rows as calls
 from tools.examples import exchanges_reported, full_exchange, reported, step_attributes
@@ -205,8 +205,8 @@ def request_attributes() -> str:
             status_code=0,
             user_agent="",
             first_byte_ns=0,
-            server=NOWHERE,
-            client=NOWHERE,
+            server=UNKNOWN_ENDPOINT,
+            client=UNKNOWN_ENDPOINT,
         )
         always = {role: exchange_attributes(signals, replace(bare, role=role)) for role in _KINDS}
         sometimes: dict[str, object] = {}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What a call moved becomes pieces of a connection, bounded. The same for system calls and for TLS. */
+/* What a call moved becomes chunks of a connection, bounded. The same for system calls and for TLS. */
 #ifndef OTELGPU_CAPTURE_H
 #define OTELGPU_CAPTURE_H
 
@@ -77,8 +77,8 @@ static __always_inline bool read_message(struct message_vectors *vectors, __u32 
 	       read_user(moved, sizeof(*moved), (void *)(at + MESSAGE_MOVED_AT));
 }
 
-/* One piece: what a call moved at `from`, of which `head.captured` bytes are captured. */
-struct piece {
+/* One chunk: what a call moved at `from`, of which `head.captured` bytes are captured. */
+struct data_chunk {
 	struct http_data_head head;
 	__u64 from;
 };
@@ -88,44 +88,44 @@ struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct piece);
-} pieces SEC(".maps");
+	__type(value, struct data_chunk);
+} data_chunks SEC(".maps");
 
 /*
  * Bytes of data[] past `captured` keep what the ring held before: earlier
  * records, never kernel memory. Zeroing 16 KiB for 300 would cost more than
  * the copy.
  */
-#define EMIT_PIECE(type, number, piece)                                                            \
+#define EMIT_CHUNK(type, number, chunk)                                                            \
 	do {                                                                                       \
 		struct type *_record = bpf_ringbuf_reserve(&ring, sizeof(*_record), 0);            \
-		__u32 _bytes = (piece)->head.captured;                                             \
+		__u32 _bytes = (chunk)->head.captured;                                             \
 		if (!_record) {                                                                    \
 			count(COUNTER_RING_FULL);                                                  \
 			break;                                                                     \
 		}                                                                                  \
-		_record->piece = (piece)->head;                                                    \
-		_record->piece.head.kind = number;                                                 \
+		_record->chunk = (chunk)->head;                                                    \
+		_record->chunk.head.kind = number;                                                 \
 		if (_bytes > sizeof(_record->data))                                                \
 			_bytes = sizeof(_record->data);                                            \
-		if (_bytes && bpf_probe_read_user(_record->data, _bytes, (void *)(piece)->from)) { \
+		if (_bytes && bpf_probe_read_user(_record->data, _bytes, (void *)(chunk)->from)) { \
 			count(COUNTER_ARGUMENT_UNREADABLE);                                        \
-			_record->piece.captured = 0;                                               \
+			_record->chunk.captured = 0;                                               \
 		}                                                                                  \
 		submit(_record);                                                                   \
 	} while (0)
 
 /* Global, so that the verifier proves it once and not on every path to it. */
-__noinline int emit_piece(const struct piece *piece)
+__noinline int emit_chunk(const struct data_chunk *chunk)
 {
-	if (!piece)
+	if (!chunk)
 		return 0;
-	if (piece->head.captured <= SMALL_BYTES)
-		EMIT_PIECE(http_data_256, HTTP_DATA_256, piece);
-	else if (piece->head.captured <= MEDIUM_BYTES)
-		EMIT_PIECE(http_data_4k, HTTP_DATA_4K, piece);
+	if (chunk->head.captured <= SMALL_BYTES)
+		EMIT_CHUNK(http_data_256, HTTP_DATA_256, chunk);
+	else if (chunk->head.captured <= MEDIUM_BYTES)
+		EMIT_CHUNK(http_data_4k, HTTP_DATA_4K, chunk);
 	else
-		EMIT_PIECE(http_data_16k, HTTP_DATA_16K, piece);
+		EMIT_CHUNK(http_data_16k, HTTP_DATA_16K, chunk);
 	return 0;
 }
 
@@ -142,62 +142,63 @@ static __always_inline __u32 allowance(struct connection *connection, __u8 direc
 	return (__u32)wanted;
 }
 
-static __always_inline void emit_part(struct connection *connection, struct piece *piece,
+static __always_inline void emit_part(struct connection *connection, struct data_chunk *chunk,
 				      __u64 offset, __u64 from, __u32 bytes)
 {
-	piece->head.stream_offset = offset;
-	piece->head.captured = (__u16)bytes;
-	piece->from = from;
-	piece->head.sequence = __sync_fetch_and_add(&connection->sequence, 1);
-	emit_piece(piece);
+	chunk->head.stream_offset = offset;
+	chunk->head.captured = (__u16)bytes;
+	chunk->from = from;
+	chunk->head.sequence = __sync_fetch_and_add(&connection->sequence, 1);
+	emit_chunk(chunk);
 }
 
 /*
  * `bytes` moved at `from` (0: nobody knows where): the beginning, and the end, for it holds what ends a
  * message: `usage`, the last chunk. Of frames, more of the beginning.
  */
-__noinline int move(struct connection *connection, struct piece *piece, __u64 from, __u64 bytes)
+__noinline int move(struct connection *connection, struct data_chunk *chunk, __u64 from,
+		    __u64 bytes)
 {
 	__u64 done, offset;
 	__u32 captured, tail;
 
-	if (!connection || !piece)
+	if (!connection || !chunk)
 		return 0;
-	offset = connection->offset[piece->head.direction & 1];
-	connection->offset[piece->head.direction & 1] = offset + bytes;
-	captured = allowance(connection, piece->head.direction, from ? bytes : 0);
-	emit_part(connection, piece, offset, from, captured);
-	piece->head.arrival_ns = 0; /* of the first byte of the call only */
+	offset = connection->offset[chunk->head.direction & 1];
+	connection->offset[chunk->head.direction & 1] = offset + bytes;
+	captured = allowance(connection, chunk->head.direction, from ? bytes : 0);
+	emit_part(connection, chunk, offset, from, captured);
+	chunk->head.arrival_ns = 0; /* of the first byte of the call only */
 	done = captured;
 	if (!captured || bytes <= captured) {
 		count_many(COUNTER_BYTES_NOT_CAPTURED, bytes - captured);
 		return 0;
 	}
-	if (connection->speech == SPEECH_FRAMES) {
+	if (connection->protocol == PROTOCOL_FRAMED) {
 		for (int i = 1; i < FRAME_CHUNKS; i++) {
 			if (bytes - done < LARGE_BYTES)
 				break;
-			captured = allowance(connection, piece->head.direction, bytes - done);
+			captured = allowance(connection, chunk->head.direction, bytes - done);
 			if (!captured)
 				break;
-			emit_part(connection, piece, offset + done, from + done, captured);
+			emit_part(connection, chunk, offset + done, from + done, captured);
 			done += captured;
 		}
 	}
-	tail = connection->speech == SPEECH_FRAMES ? LARGE_BYTES : MEDIUM_BYTES;
+	tail = connection->protocol == PROTOCOL_FRAMED ? LARGE_BYTES : MEDIUM_BYTES;
 	captured = bytes - done < tail ? (__u32)(bytes - done) : MEDIUM_BYTES;
 	if (captured)
-		emit_part(connection, piece, offset + bytes - captured, from + bytes - captured,
+		emit_part(connection, chunk, offset + bytes - captured, from + bytes - captured,
 			  captured);
 	count_many(COUNTER_BYTES_NOT_CAPTURED, bytes - done - captured);
 	return 0;
 }
 
 /* `bytes` moved at `count` iovecs, in their order. */
-__noinline int move_vectors(struct connection *connection, struct piece *piece, __u64 vectors,
+__noinline int move_vectors(struct connection *connection, struct data_chunk *chunk, __u64 vectors,
 			    __u64 parts, __u64 bytes)
 {
-	if (!connection || !piece)
+	if (!connection || !chunk)
 		return 0;
 	for (__u32 i = 0; i < VECTORS; i++) {
 		struct iovec vector = {};
@@ -211,22 +212,22 @@ __noinline int move_vectors(struct connection *connection, struct piece *piece, 
 		if (!part)
 			continue;
 		bytes -= part;
-		move(connection, piece, vector.base, part);
+		move(connection, chunk, vector.base, part);
 	}
 	if (bytes) {
 		count(COUNTER_VECTORS_NOT_CAPTURED);
-		move(connection, piece, 0, bytes);
+		move(connection, chunk, 0, bytes);
 	}
 	return 0;
 }
 
 /* The messages of recvmmsg and sendmmsg; the kernel wrote how long each is. */
-__noinline int move_messages(struct connection *connection, struct piece *piece,
+__noinline int move_messages(struct connection *connection, struct data_chunk *chunk,
 			     const struct transfer *transfer)
 {
 	__s64 left;
 
-	if (!connection || !piece || !transfer)
+	if (!connection || !chunk || !transfer)
 		return 0;
 	left = transfer->result;
 	for (__u32 i = 0; i < MESSAGES; i++) {
@@ -237,9 +238,9 @@ __noinline int move_messages(struct connection *connection, struct piece *piece,
 			return 0;
 		if (!read_message(&each, &bytes, transfer->at + i * MESSAGES_STRIDE))
 			break;
-		piece->head.result = bytes;
+		chunk->head.result = bytes;
 		if (bytes)
-			move_vectors(connection, piece, each.vectors, each.vector_count, bytes);
+			move_vectors(connection, chunk, each.vectors, each.vector_count, bytes);
 	}
 	if (left > MESSAGES)
 		count(COUNTER_VECTORS_NOT_CAPTURED); /* how many bytes nobody added up */
@@ -280,66 +281,66 @@ static __always_inline void read_prefix(const struct transfer *transfer, struct 
 		prefix->count = (__u32)bytes;
 }
 
-enum verdict { VERDICT_KEEP = 0, VERDICT_LET_GO = 1 };
+enum follow_result { FOLLOW_KEEP = 0, FOLLOW_DROP = 1 };
 
-/* Whether a connection of which nothing was reported yet is of interest, by what a call moved: enum verdict. */
+/* Whether a connection of which nothing was reported yet is of interest, by what a call moved: enum follow_result. */
 __noinline int recognise(struct connection *connection, const struct transfer *transfer)
 {
 	struct prefix prefix = {};
 	bool asks;
 
 	if (!connection || !transfer)
-		return VERDICT_KEEP;
+		return FOLLOW_KEEP;
 	asks = connection->role !=
 	       (transfer->direction == HTTP_DIRECTION_READ ? HTTP_ROLE_CLIENT : HTTP_ROLE_SERVER);
 	read_prefix(transfer, &prefix);
-	connection->speech = speech_of(&prefix, connection->late, asks);
+	connection->protocol = detect_protocol(&prefix, connection->late, asks);
 	connection->state = CONNECTION_FOLLOWED;
-	switch (connection->speech) {
-	case SPEECH_UNDECIDED:
+	switch (connection->protocol) {
+	case PROTOCOL_UNDECIDED:
 		connection->state = CONNECTION_NEW;
 		connection->late = 1; /* unseen bytes have passed */
 		count_many(COUNTER_BYTES_NOT_CAPTURED, transfer->result);
-		return VERDICT_KEEP;
-	case SPEECH_TLS:
+		return FOLLOW_KEEP;
+	case PROTOCOL_TLS:
 		count(COUNTER_CONNECTION_TLS);
 		if (connection->layer == HTTP_LAYER_SOCKET) {
 			connection->state = CONNECTION_CIPHERTEXT;
-			return VERDICT_KEEP;
+			return FOLLOW_KEEP;
 		}
 		connection->state = CONNECTION_LET_GO;
-		return VERDICT_LET_GO;
-	case SPEECH_UNKNOWN:
+		return FOLLOW_DROP;
+	case PROTOCOL_UNKNOWN:
 		if (http_unknown_bytes) {
 			connection->state = CONNECTION_BOUNDED;
 			break;
 		}
 		count(COUNTER_CONNECTION_NOT_HTTP);
 		connection->state = CONNECTION_LET_GO;
-		return VERDICT_LET_GO;
+		return FOLLOW_DROP;
 	default:
 		break;
 	}
-	return VERDICT_KEEP;
+	return FOLLOW_KEEP;
 }
 
-/* A call has moved bytes of a connection, or found its end. Returns enum verdict. */
+/* A call has moved bytes of a connection, or found its end. Returns enum follow_result. */
 __noinline int follow(struct connection *connection, const struct transfer *transfer)
 {
-	struct piece *piece;
+	struct data_chunk *chunk;
 	__u64 bytes;
 
 	if (!connection || !transfer)
-		return VERDICT_KEEP;
+		return FOLLOW_KEEP;
 	if (connection->state == CONNECTION_LET_GO)
-		return VERDICT_KEEP;
+		return FOLLOW_KEEP;
 	if (connection->state == CONNECTION_NEW) {
 		if (transfer->result <= 0)
-			return VERDICT_KEEP;
-		if (recognise(connection, transfer) == VERDICT_LET_GO)
-			return VERDICT_LET_GO;
+			return FOLLOW_KEEP;
+		if (recognise(connection, transfer) == FOLLOW_DROP)
+			return FOLLOW_DROP;
 		if (connection->state == CONNECTION_NEW)
-			return VERDICT_KEEP;
+			return FOLLOW_KEEP;
 		if (is_reported(connection))
 			emit_open(&transfer->who, connection, transfer->end_ns, transfer->direction,
 				  transfer->kind == TRANSFER_MESSAGES ? -1 : transfer->result);
@@ -347,43 +348,43 @@ __noinline int follow(struct connection *connection, const struct transfer *tran
 	if (connection->state == CONNECTION_CIPHERTEXT) {
 		if (transfer->direction == HTTP_DIRECTION_READ && transfer->result > 0)
 			note_ciphertext(connection);
-		return ++connection->sequence > CIPHERTEXT_CALLS ? VERDICT_LET_GO : VERDICT_KEEP;
+		return ++connection->sequence > CIPHERTEXT_CALLS ? FOLLOW_DROP : FOLLOW_KEEP;
 	}
 	if (connection->direction != transfer->direction) {
 		connection->direction = transfer->direction;
 		connection->captured[transfer->direction & 1] = 0;
 	}
-	if (connection->speech == SPEECH_FRAMES &&
+	if (connection->protocol == PROTOCOL_FRAMED &&
 	    transfer->end_ns - connection->allowed_ns >= FRAMES_WITHIN_NS) {
 		connection->allowed_ns = transfer->end_ns;
 		connection->captured[0] = connection->captured[1] = 0;
 	}
-	piece = bpf_task_storage_get(&pieces, bpf_get_current_task_btf(), NULL,
+	chunk = bpf_task_storage_get(&data_chunks, bpf_get_current_task_btf(), NULL,
 				     BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!piece) {
+	if (!chunk) {
 		count(COUNTER_THREAD_STATE_FAILED);
-		return VERDICT_KEEP;
+		return FOLLOW_KEEP;
 	}
-	fill_head(&piece->head.head, 0, transfer->who, transfer->start_ns, transfer->end_ns);
-	piece->head.connection = connection->id;
-	piece->head.arrival_ns = transfer->arrival_ns;
-	piece->head.result = transfer->result;
-	piece->head.fd = transfer->fd;
-	piece->head.direction = transfer->direction;
+	fill_head(&chunk->head.head, 0, transfer->who, transfer->start_ns, transfer->end_ns);
+	chunk->head.connection = connection->id;
+	chunk->head.arrival_ns = transfer->arrival_ns;
+	chunk->head.result = transfer->result;
+	chunk->head.fd = transfer->fd;
+	chunk->head.direction = transfer->direction;
 	bytes = transfer->result > 0 ? (__u64)transfer->result : 0;
 	if (transfer->kind == TRANSFER_MESSAGES && bytes)
-		move_messages(connection, piece, transfer);
+		move_messages(connection, chunk, transfer);
 	else if (transfer->kind == TRANSFER_VECTOR && bytes)
-		move_vectors(connection, piece, transfer->at, transfer->parts, bytes);
+		move_vectors(connection, chunk, transfer->at, transfer->parts, bytes);
 	else
-		move(connection, piece, transfer->kind == TRANSFER_BUFFER ? transfer->at : 0,
+		move(connection, chunk, transfer->kind == TRANSFER_BUFFER ? transfer->at : 0,
 		     bytes);
 	if (connection->state == CONNECTION_BOUNDED &&
 	    connection->offset[0] + connection->offset[1] >= http_unknown_bytes) {
 		count(COUNTER_CONNECTION_NOT_HTTP);
-		return VERDICT_LET_GO;
+		return FOLLOW_DROP;
 	}
-	return VERDICT_KEEP;
+	return FOLLOW_KEEP;
 }
 
 #endif

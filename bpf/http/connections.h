@@ -9,7 +9,7 @@
 #define OTELGPU_CONNECTIONS_H
 
 #include "arrival.h"
-#include "speech.h"
+#include "protocol_detection.h"
 #include "../lib/emit.h"
 
 /* The last number given out: enum connection_number. */
@@ -35,11 +35,11 @@ struct connection {
 	__u32 sequence;
 	__s32 fd;
 	__u8 state;
-	__u8 direction; /* of the last piece */
+	__u8 direction; /* of the last chunk */
 	__u8 late;	/* found open: what comes may be the middle of something */
 	__u8 role;
 	__u8 layer;
-	__u8 speech;
+	__u8 protocol;
 	__u8 is_tcp;
 	__u8 reserved;
 };
@@ -84,7 +84,7 @@ static __always_inline __u64 new_connection(__u32 tgid)
 }
 
 /*
- * Report that a connection began, before its first piece. `moved` bytes of `direction` were moved since: TCP's
+ * Report that a connection began, before its first chunk. `moved` bytes of `direction` were moved since: TCP's
  * numbers are those of the first byte that is reported of. -1: nobody added them up.
  */
 #define O_NONBLOCK 04000 /* include/uapi/asm-generic/fcntl.h */
@@ -112,7 +112,7 @@ static __noinline void emit_open(const struct identity *who, const struct connec
 	record->layer = connection->layer;
 	record->nonblocking = is_nonblocking(connection->fd);
 	if (sock) {
-		read_ends(record, sock);
+		read_endpoints(record, sock);
 		if (connection->layer == HTTP_LAYER_SOCKET && connection->is_tcp && moved >= 0 &&
 		    tcp_position(sock, record->sequence)) {
 			record->sequence[direction & 1] -= (__u32)moved;

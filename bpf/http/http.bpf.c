@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Family http: the bytes of connections that a process accepted or made, bounded. By syscall tracepoints here;
- * of TLS sessions in clear by tls.h. What no known protocol starts with is dropped: speech.h.
+ * of TLS sessions in clear by tls.h. What no known protocol starts with is dropped: protocol_detection.h.
  */
 #include "capture.h"
 #include "tls.h"
@@ -193,7 +193,7 @@ static __noinline int moved(struct transfer *call)
 	    tcp_position((struct sock *)connection->sock, position))
 		call->arrival_ns = arrival_of(connection->sock,
 					      position[HTTP_DIRECTION_READ] - (__u32)call->result);
-	if (follow(connection, call) == VERDICT_LET_GO)
+	if (follow(connection, call) == FOLLOW_DROP)
 		let_go(&key, call->who.tid);
 	return 0;
 }

@@ -66,12 +66,12 @@ struct http_open {
 };
 
 /*
- * A piece of what one system call moved. Pieces of a connection are numbered
+ * A chunk of what one system call moved. Chunks of a connection are numbered
  * from 0 in `sequence`, across both directions; `stream_offset` counts the
- * bytes that this direction moved before the piece, captured or not. So
+ * bytes that this direction moved before the chunk, captured or not. So
  * stream_offset jumps where bytes were not captured, and sequence jumps where
  * a record was lost. A call that returned 0 bytes (end of file) or an error is
- * a piece with captured 0 and its result in `result`.
+ * a chunk with captured 0 and its result in `result`.
  */
 struct http_data_head {
 	struct record_head head; /* time_ns: the call began; duration: until it returned */
@@ -87,17 +87,17 @@ struct http_data_head {
 };
 
 struct http_data_256 {
-	struct http_data_head piece;
+	struct http_data_head chunk;
 	__u8 data[256];
 };
 
 struct http_data_4k {
-	struct http_data_head piece;
+	struct http_data_head chunk;
 	__u8 data[4096];
 };
 
 struct http_data_16k {
-	struct http_data_head piece;
+	struct http_data_head chunk;
 	__u8 data[16384];
 };
 
@@ -106,7 +106,7 @@ struct http_close {
 	struct record_head head;
 	__u64 connection;
 	__s32 fd;
-	__u32 sequence; /* pieces that were numbered on this connection */
+	__u32 sequence; /* chunks that were numbered on this connection */
 };
 
 #endif

@@ -58,7 +58,7 @@ static __always_inline bool tcp_position(struct sock *sock, __u32 position[2])
 }
 
 /* Both ends of a socket: addresses, or the inodes of a Unix socket and its peer. */
-static __always_inline void read_ends(struct http_open *record, struct sock *sock)
+static __always_inline void read_endpoints(struct http_open *record, struct sock *sock)
 {
 	record->address_family = BPF_CORE_READ(sock, __sk_common.skc_family);
 	if (record->address_family == AF_INET) {

@@ -216,7 +216,7 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 		session->sock = (__u64)socket_of(session->fd);
 	call->transfer.fd = session->fd;
 	call->transfer.end_ns = bpf_ktime_get_ns();
-	if (follow(session, &call->transfer) == VERDICT_LET_GO) {
+	if (follow(session, &call->transfer) == FOLLOW_DROP) {
 		if (is_reported(session))
 			emit_close(call->transfer.who, session);
 		session->state = CONNECTION_LET_GO;

@@ -15,7 +15,7 @@ from otelgpu.engine.operation_spans import Parents
 from otelgpu.model.communicators import CommunicatorSeen
 from otelgpu.model.device_work import Activities, DeviceWork
 from otelgpu.model.engine_messages import EngineMessage
-from otelgpu.model.exchange import Claim, Exchange, Named, Opened
+from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
 from otelgpu.model.files import FileCalls
 from otelgpu.model.handoffs import Handoff
 from otelgpu.model.operations import Operations
@@ -26,10 +26,10 @@ from otelgpu.model.settings import SignalSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversed:
-    """What connections brought to light. Claims are in the order of the records that caused them."""
+class TrafficParsed:
+    """What was parsed on connections. Assignments are in the order of the records that caused them."""
 
-    claims: Sequence[Claim] = ()
+    assignments: Sequence[ThreadAssignment] = ()
     exchanges: Sequence[Exchange] = ()  # that ended
     opened: Sequence[Opened] = ()  # that began, each once its head is known
     named: Sequence[Named] = ()  # by which ids exchanges are known elsewhere

@@ -22,12 +22,12 @@ from otelgpu.engine.call_roles import StepCalls
 from otelgpu.engine.call_stacks import CallStacks
 from otelgpu.engine.contract import Family, Phase
 from otelgpu.engine.facts import (
-    Conversed,
     HandedOff,
     ProcessDescribed,
     ProcessForgotten,
     ProgramReplaced,
     SettingsChanged,
+    TrafficParsed,
 )
 from otelgpu.engine.folding import Folded
 from otelgpu.engine.function_names import FunctionNames
@@ -123,7 +123,7 @@ class Pipeline:
             self._routes, self._attribution, self._functions, self.vocabulary, self._meter, self.summary
         )
         engine = Slot(_ENGINE)
-        self._routes.listen(engine, Conversed, lambda fact: self._attribution.take(fact.claims))
+        self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take(fact.assignments))
         self._routes.listen(engine, HandedOff, lambda fact: self._attribution.hand_off(fact.handoffs))
         self._routes.listen(engine, FunctionNamed, self._name)
         self._clock = Clock()

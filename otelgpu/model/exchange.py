@@ -60,7 +60,7 @@ class Endpoint:
     port: int
 
 
-NOWHERE = Endpoint(address="", port=0)
+UNKNOWN_ENDPOINT = Endpoint(address="", port=0)
 """An end that nobody knows, or a Unix socket's."""
 
 
@@ -226,17 +226,19 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A thread took up (``held``) or let go of an exchange at a time: the raw material of tier ``thread``.
+class ThreadAssignment:
+    """A thread began or ended its work for an exchange: the raw material of tier ``thread``.
 
-    A thread holds an exchange from the moment it read it until it has been answered (or the connection
-    ended). When another thread reads more of the same request, the first lets go and the other takes up.
-    A pipelined request is taken up only when the one before it has been answered.
+    An exchange is assigned to the thread that read its request, from then until it has been answered (or the
+    connection ended). When another thread reads more of the same request, the exchange is reassigned to that one.
+    A pipelined request is assigned only when the one before it has been answered.
     """
 
     time_ns: int
     tgid: int
     tid: int
     exchange: int  # Exchange.key
-    held: bool
-    loop: bool = False  # it reads without waiting, as event loops do: it may work for others meanwhile
+    begins: bool  # False: it ends
+    loop: bool = (
+        False  # the thread reads without waiting, as event loops do: it may work for other exchanges too
+    )

@@ -1,6 +1,6 @@
-"""How fast pieces of HTTP connections become exchanges, on one core.
+"""How fast chunks of HTTP connections become exchanges, on one core.
 
-Run: ``.venv/bin/python -m tests.bench.bench_http [--json] [--pieces N]``. Prints rates of one run and their
+Run: ``.venv/bin/python -m tests.bench.bench_http [--json] [--chunks N]``. Prints rates of one run and their
 ratio to the baseline, which is httptools alone reading the same response bytes (no pairing, no events, no
 JSON); asserts nothing.
 """
@@ -36,7 +36,7 @@ CONNECTIONS = 100
 GIGABYTE = 1 << 30
 
 
-def stream(pieces: int) -> tuple[list[Batch], list[bytes]]:
+def stream(chunks: int) -> tuple[list[Batch], list[bytes]]:
     """Streams of many connections, token by token in turn, as the ring drains them."""
     connections = [Connection(identity=i + 1, tid=200 + i) for i in range(CONNECTIONS)]
     batches: list[Batch] = []
@@ -46,7 +46,7 @@ def stream(pieces: int) -> tuple[list[Batch], list[bytes]]:
         body = b'{"model":"meta-llama/Llama-3.1-8B","stream":true,"messages":[]}'
         batches += connection.read(request("POST", "/v1/chat/completions", body))
     head = response(200, None, content_type="text/event-stream", transfer_encoding="chunked")
-    turns = [head, *[chunk(EVENT)] * (pieces // CONNECTIONS - 2), chunk(b"data: [DONE]\n\n") + LAST_CHUNK]
+    turns = [head, *[chunk(EVENT)] * (chunks // CONNECTIONS - 2), chunk(b"data: [DONE]\n\n") + LAST_CHUNK]
     for data in turns:
         for connection in connections:
             batches += connection.write(data)
@@ -54,11 +54,11 @@ def stream(pieces: int) -> tuple[list[Batch], list[bytes]]:
     return joined(batches), sent
 
 
-def small_requests(pieces: int) -> list[Batch]:
-    """Keep-alive requests of two pieces each."""
+def small_requests(chunks: int) -> list[Batch]:
+    """Keep-alive requests of two chunks each."""
     connection = Connection()
     batches = [connection.open()]
-    for _ in range(pieces // 2):
+    for _ in range(chunks // 2):
         batches += connection.read(request("GET", "/health?x=1", host="127.0.0.1:8000", user_agent="curl/8"))
         batches += connection.write(response(200, b'{"status":"ok"}', content_type="application/json"))
     return joined(batches)
@@ -127,8 +127,8 @@ def parse_pairs(pairs: list[tuple[bytes, bytes]]) -> None:
         httptools.HttpResponseParser(Nothing()).feed_data(answered)
 
 
-def measure(pieces: int) -> dict[str, float]:
-    batches, sent = stream(pieces)
+def measure(chunks: int) -> dict[str, float]:
+    batches, sent = stream(chunks)
     seconds = best_seconds(lambda: feed_all(batches))
     baseline = best_seconds(lambda: parse_all(sent))
     # The ring gives runs of one record where sizes alternate; here each batch is one record.
@@ -138,21 +138,21 @@ def measure(pieces: int) -> dict[str, float]:
         for i in range(len(b.records))
     ]
     single_seconds = best_seconds(lambda: feed_all(single))
-    requests = small_requests(pieces // 4)
+    requests = small_requests(chunks // 4)
     request_seconds = best_seconds(lambda: feed_all(requests))
-    batches, pairs = json_requests(pieces // 10)
+    batches, pairs = json_requests(chunks // 10)
     json_seconds = best_seconds(lambda: feed_all(batches))
     json_baseline = best_seconds(lambda: parse_pairs(pairs))
     upload = large_upload(GIGABYTE)
     upload_seconds = best_seconds(lambda: feed_all(upload))
     return {
-        "stream_pieces_per_s": round(pieces / seconds),
-        "stream_pieces_per_s_batches_of_one": round(pieces / single_seconds),
-        "httptools_alone_pieces_per_s": round(len(sent) / baseline),
-        "stream_us_per_chunk": round(1e6 * seconds / pieces, 2),
+        "stream_chunks_per_s": round(chunks / seconds),
+        "stream_chunks_per_s_batches_of_one": round(chunks / single_seconds),
+        "httptools_alone_chunks_per_s": round(len(sent) / baseline),
+        "stream_us_per_chunk": round(1e6 * seconds / chunks, 2),
         "httptools_alone_us_per_chunk": round(1e6 * baseline / len(sent), 3),
         "stream_cost_over_httptools_alone": round(seconds / baseline, 1),
-        "keep_alive_requests_per_s": round(pieces / 8 / request_seconds),
+        "keep_alive_requests_per_s": round(chunks / 8 / request_seconds),
         "json_requests_per_s": round(len(pairs) / json_seconds),
         "httptools_alone_json_requests_per_s": round(len(pairs) / json_baseline),
         "gigabyte_upload_ms": round(upload_seconds * 1000, 2),
@@ -160,15 +160,15 @@ def measure(pieces: int) -> dict[str, float]:
 
 
 def rows(quick: bool) -> list[Row]:
-    """Pieces of streamed responses (tokens), whole small requests, and JSON completions."""
+    """Chunks of streamed responses (tokens), whole small requests, and JSON completions."""
     result = measure(20_000 if quick else 100_000)
-    alone = result["httptools_alone_pieces_per_s"]
+    alone = result["httptools_alone_chunks_per_s"]
     return [
         Row(
             bench="http",
-            name="streamed pieces to exchanges",
-            value=result["stream_pieces_per_s"],
-            unit="pieces/s",
+            name="streamed chunks to exchanges",
+            value=result["stream_chunks_per_s"],
+            unit="chunks/s",
             baseline="httptools alone, same bytes",
             baseline_value=alone,
         ),
@@ -183,8 +183,8 @@ def rows(quick: bool) -> list[Row]:
         Row(
             bench="http",
             name="the same in batches of one",
-            value=result["stream_pieces_per_s_batches_of_one"],
-            unit="pieces/s",
+            value=result["stream_chunks_per_s_batches_of_one"],
+            unit="chunks/s",
             baseline="httptools alone, same bytes",
             baseline_value=alone,
         ),
@@ -209,9 +209,9 @@ def rows(quick: bool) -> list[Row]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--json", action="store_true")
-    arguments.add_argument("--pieces", type=int, default=100_000)
+    arguments.add_argument("--chunks", type=int, default=100_000)
     options = arguments.parse_args()
-    result = measure(options.pieces)
+    result = measure(options.chunks)
     if options.json:
         machine = f"{platform.machine()} {platform.release()} Python {platform.python_version()}"
         print(json.dumps({**result, "machine": machine}))

@@ -18,7 +18,7 @@ import numpy as np
 
 from otelgpu.engine import registry
 from otelgpu.engine.contract import Family
-from otelgpu.engine.facts import Conversed
+from otelgpu.engine.facts import TrafficParsed
 from otelgpu.engine.pipeline import Pipeline
 from otelgpu.export.base import Exporter
 from otelgpu.export.wire import encode_spans
@@ -146,8 +146,10 @@ class Bench:
         for position, part in enumerate(parts):
             self._memory.fill(part)
             last = position == len(parts) - 1
-            claims = made.claims if position == 0 else ()
-            self._reported.next = Conversed(claims=claims, exchanges=made.exchanges if last else ())
+            assignments = made.assignments if position == 0 else ()
+            self._reported.next = TrafficParsed(
+                assignments=assignments, exchanges=made.exchanges if last else ()
+            )
             began = time.process_time()
             self.session.take([Batch(family="http", kind="reported", records=np.zeros(0, dtype="V1"))])
             self.session.take(self.source.collect())

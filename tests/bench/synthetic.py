@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.contract import Family
-from otelgpu.engine.facts import Conversed
+from otelgpu.engine.facts import TrafficParsed
 from otelgpu.engine.services import Services
 from otelgpu.kernel.loader import Image
 from otelgpu.kernel.ring import Ring
-from otelgpu.model.exchange import Claim, Endpoint, Exchange
+from otelgpu.model.exchange import Endpoint, Exchange, ThreadAssignment
 from otelgpu.model.inputs import Batch
 
 RING_BYTES = 8 << 20
@@ -74,7 +74,7 @@ class Reported:
     """Facts of conversations that are put in from outside: requests without the cost of parsing HTTP."""
 
     def __init__(self) -> None:
-        self.next = Conversed()
+        self.next = TrafficParsed()
 
     def opened(self, services: Services) -> Reported:
         """As family http's handler."""
@@ -82,7 +82,7 @@ class Reported:
         return self
 
     def take(self, batch: Batch) -> None:
-        taken, self.next = self.next, Conversed()
+        taken, self.next = self.next, TrafficParsed()
         self._emit(taken)
 
 
@@ -96,7 +96,7 @@ class Wave:
     """Records in ring order, and what their threads were doing: 1 000 requests that end after the last one."""
 
     records: npt.NDArray[np.uint8]  # (n, record bytes)
-    claims: Sequence[Claim]
+    assignments: Sequence[ThreadAssignment]
     exchanges: Sequence[Exchange]
 
 
@@ -135,8 +135,8 @@ def wave(
             fields = _repeated(functions, distinct_launches, len(mine), rng)
         for field, values in fields.items():
             rows[field][mine] = values
-    claims, exchanges = _requests(tgid, begin_ns, count, number)
-    return Wave(records=rows.view(np.uint8).reshape(count, -1), claims=claims, exchanges=exchanges)
+    assignments, exchanges = _requests(tgid, begin_ns, count, number)
+    return Wave(records=rows.view(np.uint8).reshape(count, -1), assignments=assignments, exchanges=exchanges)
 
 
 def _fields(kind: str, n: int, functions: Sequence[int], rng: np.random.Generator) -> dict[str, Any]:
@@ -172,20 +172,22 @@ def _repeated(
     return {field: values[chosen] for field, values in launches.items()}
 
 
-def _requests(tgid: int, begin_ns: int, count: int, number: int) -> tuple[list[Claim], list[Exchange]]:
+def _requests(
+    tgid: int, begin_ns: int, count: int, number: int
+) -> tuple[list[ThreadAssignment], list[Exchange]]:
     """Each thread serves its share of the requests one after the other; all are answered at the end."""
     end_ns = begin_ns + count * 1000
     each = REQUESTS // THREADS + 1
-    claims, exchanges = [], []
+    assignments, exchanges = [], []
     for request in range(REQUESTS):
         tid, turn = tgid + request % THREADS, request // THREADS
         key = number * REQUESTS + request + 1
         start = begin_ns + turn * (count * 1000) // each
         stop = begin_ns + (turn + 1) * (count * 1000) // each
-        claims.append(Claim(time_ns=start, tgid=tgid, tid=tid, exchange=key, held=True))
-        claims.append(Claim(time_ns=stop, tgid=tgid, tid=tid, exchange=key, held=False))
+        assignments.append(ThreadAssignment(time_ns=start, tgid=tgid, tid=tid, exchange=key, begins=True))
+        assignments.append(ThreadAssignment(time_ns=stop, tgid=tgid, tid=tid, exchange=key, begins=False))
         exchanges.append(_exchange(key, tgid, tid, start, end_ns))
-    return claims, exchanges
+    return assignments, exchanges
 
 
 def _exchange(key: int, tgid: int, tid: int, start_ns: int, end_ns: int) -> Exchange:

@@ -6,10 +6,10 @@ byte of what it is (its direction, a hole before it, a hole in its end, end of f
 
 from __future__ import annotations
 
-from otelgpu.families.requests.connection import Connection, Piece
+from otelgpu.families.requests.connection import Connection, DataChunk
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import ConnectionFacts
 from otelgpu.families.requests.protocols import BUILT_IN
-from otelgpu.families.requests.session import Session
 from otelgpu.model.exchange import Role
 
 BUDGET_BYTES = 1 << 17
@@ -31,27 +31,29 @@ class _Calls:
     """A process's calls on one connection."""
 
     def __init__(self, role: Role, *, late: bool) -> None:
-        self.session = Session(BUDGET_BYTES)
+        self.output = ParserOutput(BUDGET_BYTES)
         facts = ConnectionFacts(identity=1, role=role, late=late)
-        self.connection = Connection(facts, self.session, BUILT_IN, opened=True)
+        self.connection = Connection(facts, self.output, BUILT_IN, opened=True)
         self.now_ns = 0
         self.offsets = [0, 0]
 
     def move(self, write: bool, data: bytes, *, result: int) -> None:
         self.now_ns += 100_000
         begin, offset = self.now_ns, self.offsets[write]
-        piece: Piece = (begin, begin + 1, 1, 1, 1, 0, None, offset, result, int(write), data)
-        self.connection.take(piece, write)
+        chunk: DataChunk = (begin, begin + 1, 1, 1, 1, 0, None, offset, result, int(write), data)
+        self.connection.take(chunk, write)
         self.offsets[write] = offset + max(result, len(data))
 
     def end(self) -> None:
         self.connection.close(self.now_ns + 1)
-        session = self.session
-        assert session.keep(BUDGET_BYTES)
-        keys = [exchange.key for exchange in session.exchanges]
+        output = self.output
+        assert output.reserve(BUDGET_BYTES)
+        keys = [exchange.key for exchange in output.exchanges]
         assert len(keys) == len(set(keys))
-        held = sorted(claim.exchange for claim in session.claims if claim.held)
-        assert held == sorted(claim.exchange for claim in session.claims if not claim.held)
+        held = sorted(assignment.exchange for assignment in output.assignments if assignment.begins)
+        assert held == sorted(
+            assignment.exchange for assignment in output.assignments if not assignment.begins
+        )
 
 
 def connection(data: bytes) -> None:

@@ -18,8 +18,8 @@ from otelgpu.diagnose.stragglers import analyze
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.families.requests.http2.parser import MAX_OPEN, Http2
 from otelgpu.families.requests.llm import GenerationReader, grpc_reader, http_reader, realtime_reader
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
-from otelgpu.families.requests.session import Session
 from otelgpu.families.requests.zmtp.parser import ZmtpParser, recognise
 from otelgpu.model.exchange import Role
 from otelgpu.otlp_json.profile_reader import read_profile_lines
@@ -166,8 +166,8 @@ def zmtp(data: bytes) -> None:
     half = len(data) // 2
     for late in (False, True):
         recognise(data, True, late)
-        session = Session(_BUDGET_BYTES)
-        parser = ZmtpParser(ConnectionFacts(identity=1, role=Role.CLIENT, late=late), session)
+        output = ParserOutput(_BUDGET_BYTES)
+        parser = ZmtpParser(ConnectionFacts(identity=1, role=Role.CLIENT, late=late), output)
         calls = iter(Call(number, number, 0, 1, 1, 1, None) for number in range(4))
         if not late:
             parser.feed(next(calls), _ZMTP_GREETING, 0, from_client=True)
@@ -175,7 +175,7 @@ def zmtp(data: bytes) -> None:
         parser.gap(next(calls), hole, half, from_client=True)
         parser.feed(next(calls), data[half:], half + hole, from_client=True)
         parser.close(0)
-        assert session.keep(_BUDGET_BYTES)
+        assert output.reserve(_BUDGET_BYTES)
 
 
 def _zmtp_message(*bodies: object) -> bytes:
@@ -225,8 +225,8 @@ def llm(data: bytes) -> None:
     api, way, body = data[:1], data[1:2] or b"\0", data[2:]
     kind = (b"application/json", b"text/event-stream", b"application/x-ndjson")[way[0] % 3]
     encoding = (b"", b"gzip", b"deflate")[way[0] // 3 % 3]
-    session = Session(_BUDGET_BYTES, capture_content=bool(way[0] & 128))
-    reader = _llm_reader(api[0] if api else 0, session)
+    output = ParserOutput(_BUDGET_BYTES, capture_content=bool(way[0] & 128))
+    reader = _llm_reader(api[0] if api else 0, output)
     half = len(body) // 2
     if reader.request_head(_Head(b"application/json", encoding)):
         reader.request_body(body)
@@ -244,32 +244,32 @@ def llm(data: bytes) -> None:
         reported is None
         or len(reported.request_model + reported.response_model + reported.response_id) <= 3 * 256
     )
-    assert session.keep(_BUDGET_BYTES)
+    assert output.reserve(_BUDGET_BYTES)
 
 
-def _llm_reader(number: int, session: Session) -> GenerationReader:
+def _llm_reader(number: int, output: ParserOutput) -> GenerationReader:
     number %= len(_LLM_PATHS) + 3
     if number < len(_LLM_PATHS):
-        reader = http_reader("POST", _LLM_PATHS[number], session)
+        reader = http_reader("POST", _LLM_PATHS[number], output)
     elif number == len(_LLM_PATHS):
-        reader = realtime_reader("/v1/realtime", session)
+        reader = realtime_reader("/v1/realtime", output)
     else:
         name = "ModelInfer" if number & 1 else "ModelStreamInfer"
-        reader = grpc_reader(f"inference.GRPCInferenceService/{name}", session)
+        reader = grpc_reader(f"inference.GRPCInferenceService/{name}", output)
     assert reader is not None
     return reader
 
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_HTTP2_PIECE = struct.Struct("<BB")  # direction and kind of a piece, then its length
+_HTTP2_PIECE = struct.Struct("<BB")  # direction and kind of a chunk, then its length
 
 
 def http2(data: bytes) -> None:
-    """The first byte says which end looks, and since when; then come pieces of either direction, or holes."""
-    session = Session(_BUDGET_BYTES)
+    """The first byte says which end looks, and since when; then come chunks of either direction, or holes."""
+    output = ParserOutput(_BUDGET_BYTES)
     way = data[0] if data else 0
     facts = ConnectionFacts(identity=1, role=Role(1 + way % 2), late=bool(way & 2))
-    parser = Http2(facts, session)
+    parser = Http2(facts, output)
     offsets = {True: 0, False: 0}
     position, time_ns = 1, 0
     while position + _HTTP2_PIECE.size <= len(data) and not parser.ignored:
@@ -281,19 +281,19 @@ def http2(data: bytes) -> None:
         if kind & 2:
             parser.gap(call, size, offsets[from_client], from_client=from_client)
         else:
-            piece = data[position : position + size]
+            chunk = data[position : position + size]
             position += size
-            parser.feed(call, piece, offsets[from_client], from_client=from_client)
-            size = len(piece)
+            parser.feed(call, chunk, offsets[from_client], from_client=from_client)
+            size = len(chunk)
         offsets[from_client] += size
         assert len(parser.streams) <= MAX_OPEN
     parser.close(time_ns + 1000)
-    assert not parser.busy and session.keep(_BUDGET_BYTES)
-    assert len({exchange.key for exchange in session.exchanges}) == len(session.exchanges)
+    assert not parser.busy and output.reserve(_BUDGET_BYTES)
+    assert len({exchange.key for exchange in output.exchanges}) == len(output.exchanges)
 
 
-def _http2_pieces(way: int, *pieces: tuple[int, bytes]) -> bytes:
-    return bytes((way,)) + b"".join(_HTTP2_PIECE.pack(kind, len(data)) + data for kind, data in pieces)
+def _http2_pieces(way: int, *chunks: tuple[int, bytes]) -> bytes:
+    return bytes((way,)) + b"".join(_HTTP2_PIECE.pack(kind, len(data)) + data for kind, data in chunks)
 
 
 def _http2_frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

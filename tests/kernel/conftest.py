@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.conversing import Talker, talker
+from tests.kernel.captured_connections import TrafficProgram, traffic_program
 from tests.kernel.observing import Watch
 from tests.rig import build_fakes, missing_compiler
 from tests.rig.marks import mark_folder
@@ -80,24 +80,24 @@ def watch() -> Iterator[Callable[..., Watch]]:
 
 
 @pytest.fixture(scope="module")
-def shared_talker(shared: Watch) -> Iterator[Talker]:
-    """A program that holds conversations, observed by ``shared``: the module's own, of family http."""
-    with talker() as started:
+def shared_talker(shared: Watch) -> Iterator[TrafficProgram]:
+    """A program that holds captured_connections, observed by ``shared``: the module's own, of family http."""
+    with traffic_program() as started:
         shared.pump(0.5)
         shared.observe(started.pid)
         yield started
 
 
 @pytest.fixture
-def overheard(shared: Watch, shared_talker: Talker) -> Watch:
+def overheard(shared: Watch, shared_talker: TrafficProgram) -> Watch:
     """``shared`` while the program talks, with nothing of the tests before in it."""
     shared.start_anew()
     return shared
 
 
 @pytest.fixture
-def do(overheard: Watch, shared_talker: Talker) -> Callable[..., Any]:
-    """Hold a conversation, and wait until all of it was seen."""
+def do(overheard: Watch, shared_talker: TrafficProgram) -> Callable[..., Any]:
+    """Hold a captured, and wait until all of it was seen."""
     return lambda *what: overheard.during(lambda: shared_talker.do(*what))
 
 

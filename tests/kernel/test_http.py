@@ -114,9 +114,9 @@ def receive(connection: socket.socket, count: int) -> bytes:
     """The bytes of `count` responses."""
     data = b""
     while data.count(BODY) < count:
-        piece = connection.recv(65_536)
-        assert piece
-        data += piece
+        chunk = connection.recv(65_536)
+        assert chunk
+        data += chunk
     return data
 
 

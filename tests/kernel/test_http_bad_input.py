@@ -150,7 +150,7 @@ def test_ten_thousand_open_connections(
                 connection.close()
             time.sleep(0.05)
     assert watched.seen("/crowd/") == 10_000
-    assert watched.losses.keys() <= {"ring_full", "pieces_lost"}  # of the closes, where the agent gets no CPU
+    assert watched.losses.keys() <= {"ring_full", "chunks_lost"}  # of the closes, where the agent gets no CPU
 
 
 def test_heads_that_come_a_byte_a_second(server: tuple[int, dict[str, int]], tmp_path: Path) -> None:

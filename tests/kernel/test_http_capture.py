@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from otelgpu.kernel import loader
-from tests.kernel.conversing import (
+from tests.kernel.captured_connections import (
     CLIENT,
     READ,
     SERVER,
     SOCKET,
     UNKNOWN,
     WRITE,
-    both_ends,
-    conversations,
-    talker,
+    captured_connections,
+    client_and_server,
+    traffic_program,
 )
 from tests.kernel.observing import Watch
-from tests.rig.conversations import READS, REQUEST, RESPONSE, WRITES
+from tests.rig.socket_traffic import READS, REQUEST, RESPONSE, WRITES
 
 BUSY_S = 0.05
 ARRIVAL_NS = 1_000_000  # from send()'s beginning to a segment in the other end's queue, on this host
@@ -37,7 +37,7 @@ def test_both_ends_are_reported_with_their_bytes(
     overheard: Watch, do: Callable[..., object], family: str, read: str, write: str
 ) -> None:
     do("talk", family, read, write)
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     assert (client.role, server.role) == (CLIENT, SERVER)
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == REQUEST
     assert client.bytes_of(READ) == server.bytes_of(WRITE) == RESPONSE
@@ -53,7 +53,7 @@ def test_both_ends_are_reported_with_their_bytes(
 @pytest.mark.parametrize("read", sorted(READS))
 def test_every_way_to_read(overheard: Watch, do: Callable[..., object], read: str) -> None:
     do("talk", "tcp", read, "send")
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     assert server.bytes_of(READ) == REQUEST
     assert client.bytes_of(READ) == RESPONSE
 
@@ -61,7 +61,7 @@ def test_every_way_to_read(overheard: Watch, do: Callable[..., object], read: st
 @pytest.mark.parametrize("write", sorted(WRITES.keys() - {"sendfile", "splice"}))
 def test_every_way_to_write(overheard: Watch, do: Callable[..., object], write: str) -> None:
     do("talk", "tcp", "recv", write)
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     assert client.bytes_of(WRITE) == REQUEST
     assert server.bytes_of(WRITE) == RESPONSE
 
@@ -71,10 +71,10 @@ def test_what_no_buffer_of_the_process_holds_is_an_offset_that_jumps(
     overheard: Watch, do: Callable[..., object], write: str
 ) -> None:
     do("talk", "tcp", "recv", write)
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     for end, data in ((client, REQUEST), (server, RESPONSE)):
         assert end.bytes_of(WRITE).rstrip(b"\0") == data[:60]
-        last = end.pieces[WRITE][-1]["piece"]
+        last = end.chunks[WRITE][-1]["chunk"]
         assert last["captured"] == 0
         assert int(last["stream_offset"]) + int(last["result"]) == len(data)
     assert overheard.losses() == {("http", "bytes_not_captured"): len(REQUEST) + len(RESPONSE) - 120}
@@ -86,7 +86,7 @@ def test_a_byte_has_the_same_number_at_both_ends(
     overheard: Watch, do: Callable[..., object], family: str, read: str
 ) -> None:
     do("talk", family, read, "send")
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     assert client.sequence[WRITE] == server.sequence[READ]
     assert client.sequence[READ] == server.sequence[WRITE]
     assert client.opened is not None
@@ -98,7 +98,7 @@ def test_a_byte_has_the_same_number_at_both_ends(
 
 def test_the_ends_of_a_unix_connection_know_each_other(overheard: Watch, do: Callable[..., object]) -> None:
     do("talk", "unix", "recv", "send")
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     assert client.opened is not None
     assert server.opened is not None
     assert client.opened["local_inode"] == server.opened["peer_inode"] != 0
@@ -112,20 +112,20 @@ def test_a_request_arrives_when_it_is_sent_however_busy_the_server_is(
 ) -> None:
     reported = do("busy", "tcp", BUSY_S, accepted_late)
     assert isinstance(reported, dict)
-    _, server = both_ends(overheard)
-    first, second = server.pieces[READ]
-    for piece, before, sent in (
-        (first["piece"], reported["before"], reported["sent"]),
-        (second["piece"], reported["second_before"], reported["second_sent"]),
+    _, server = client_and_server(overheard)
+    first, second = server.chunks[READ]
+    for chunk, before, sent in (
+        (first["chunk"], reported["before"], reported["sent"]),
+        (second["chunk"], reported["second_before"], reported["second_sent"]),
     ):
-        assert before <= piece["arrival_ns"] <= sent + ARRIVAL_NS
-        assert piece["head"]["time_ns"] - piece["arrival_ns"] > BUSY_S * 0.9e9
+        assert before <= chunk["arrival_ns"] <= sent + ARRIVAL_NS
+        assert chunk["head"]["time_ns"] - chunk["arrival_ns"] > BUSY_S * 0.9e9
 
 
 def test_bytes_left_unread_keep_their_arrival(overheard: Watch, do: Callable[..., object]) -> None:
     do("talk", "tcp", "small", "send")
-    _, server = both_ends(overheard)
-    arrivals = {int(record["piece"]["arrival_ns"]) for record in server.pieces[READ]}
+    _, server = client_and_server(overheard)
+    arrivals = {int(record["chunk"]["arrival_ns"]) for record in server.chunks[READ]}
     assert len(arrivals) == 1  # one segment, read by ten bytes
     assert min(arrivals) > 0
 
@@ -136,8 +136,8 @@ def test_of_many_unread_segments_the_first_are_known_and_none_is_wrong(
     count, pause_ns = 12, 5_000_000
     sent = do("busy_with_parts", count, pause_ns / 1e9)
     assert isinstance(sent, list)
-    _, server = both_ends(overheard)
-    arrivals = [int(record["piece"]["arrival_ns"]) for record in server.pieces[READ]]
+    _, server = client_and_server(overheard)
+    arrivals = [int(record["chunk"]["arrival_ns"]) for record in server.chunks[READ]]
     assert len(arrivals) == count
     assert all(arrivals[:4])  # SEGMENTS in arrival.h
     for arrival, began in zip(arrivals, sent, strict=True):
@@ -146,21 +146,21 @@ def test_of_many_unread_segments_the_first_are_known_and_none_is_wrong(
 
 def test_a_kernel_without_the_tracepoint_has_no_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "has_typed_tracepoint", lambda name: False)
-    with Watch(families=("http",)) as watch, talker() as started:
+    with Watch(families=("http",)) as watch, traffic_program() as started:
         watch.pump(0.3)
         watch.observe(started.pid)
         watch.start_anew()
         watch.during(lambda: started.do("talk", "tcp", "recv", "send"))
-        client, server = both_ends(watch)
+        client, server = client_and_server(watch)
     assert server.bytes_of(READ) == REQUEST
     for end in (client, server):
-        assert {int(record["piece"]["arrival_ns"]) for record in end.pieces[READ]} == {0}
+        assert {int(record["chunk"]["arrival_ns"]) for record in end.chunks[READ]} == {0}
 
 
 def test_unix_sockets_have_no_arrival(overheard: Watch, do: Callable[..., object]) -> None:
     do("talk", "unix", "recv", "send")
-    for end in both_ends(overheard):
-        assert {int(record["piece"]["arrival_ns"]) for record in end.pieces[READ]} == {0}
+    for end in client_and_server(overheard):
+        assert {int(record["chunk"]["arrival_ns"]) for record in end.chunks[READ]} == {0}
 
 
 POSTGRES = "0000000804d2162f"
@@ -183,13 +183,13 @@ def test_other_protocols_are_dropped_at_the_first_bytes(
     overheard: Watch, do: Callable[..., object], first: str, who: str
 ) -> None:
     do("say", first, who)
-    assert not conversations(overheard)
+    assert not captured_connections(overheard)
     assert overheard.losses() == {("http", "connection_not_http"): 2}
 
 
 def test_tls_is_dropped_where_it_is_ciphertext(overheard: Watch, do: Callable[..., object]) -> None:
     do("say", "16030102000100", "client")
-    assert not conversations(overheard)
+    assert not captured_connections(overheard)
     assert overheard.losses() == {("http", "connection_tls"): 2}
 
 
@@ -207,7 +207,7 @@ def test_known_protocols_are_followed_whoever_speaks_first(
     overheard: Watch, do: Callable[..., object], first: str, who: str
 ) -> None:
     do("say", first, who)
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     assert client.bytes_of(WRITE) == server.bytes_of(READ)
     assert client.bytes_of(READ) == server.bytes_of(WRITE)
     speaker = client if who == "client" else server
@@ -218,13 +218,13 @@ def test_known_protocols_are_followed_whoever_speaks_first(
 def test_a_greeting_in_small_writes_is_followed(overheard: Watch, do: Callable[..., object]) -> None:
     parts = ["ff", "00000000000000017f", "03", "00" * 53]
     do("say_slowly", parts)
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == bytes.fromhex("".join(parts))
 
 
 def test_a_connection_that_is_refused_costs_nothing(overheard: Watch, do: Callable[..., object]) -> None:
     do("refused")
-    assert not conversations(overheard)
+    assert not captured_connections(overheard)
     assert not overheard.losses()
 
 
@@ -233,14 +233,14 @@ def test_a_client_that_does_not_wait_for_connect(
     overheard: Watch, do: Callable[..., object], again: bool
 ) -> None:
     do("connect_without_waiting", again)
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == REQUEST
     assert client.sequence == server.sequence[::-1]
 
 
 def test_a_descriptor_that_became_a_file_is_not_read(overheard: Watch, do: Callable[..., object]) -> None:
     do("reuse")
-    client, server = both_ends(overheard)
+    client, server = client_and_server(overheard)
     assert server.bytes_of(READ) == REQUEST
     assert server.closed is not None
     assert client.closed is not None
@@ -252,13 +252,15 @@ def test_a_descriptor_that_became_a_file_is_not_read(overheard: Watch, do: Calla
 
 @pytest.mark.parametrize("family", ["tcp", "tcp6", "unix"])
 def test_connections_from_before_are_found_with_their_roles(family: str) -> None:
-    with talker() as early:
+    with traffic_program() as early:
         early.do("hold", family, 3)
         with Watch(families=("http",)) as late:
             late.observe(early.pid)
             late.start_anew()
             late.during(lambda: early.do("talk_on", 1))
-            client, server = sorted(conversations(late).values(), key=lambda end: end.bytes_of(READ))[::-1]
+            client, server = sorted(captured_connections(late).values(), key=lambda end: end.bytes_of(READ))[
+                ::-1
+            ]
     client, server = (client, server) if client.bytes_of(WRITE) == REQUEST else (server, client)
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == REQUEST
     assert client.bytes_of(READ) == server.bytes_of(WRITE) == RESPONSE
@@ -280,7 +282,7 @@ def held(watch: Watch) -> int:
 
 def test_what_a_process_held_is_forgotten_when_it_ends(overheard: Watch) -> None:
     before = held(overheard)
-    with talker() as started:
+    with traffic_program() as started:
         overheard.observe(started.pid)
         overheard.during(lambda: started.do("hold", "tcp", 50))
         assert held(overheard) == before + 100
@@ -294,19 +296,22 @@ def test_a_full_table_is_counted_and_closing_makes_room(overheard: Watch, do: Ca
     assert held(overheard) == before + 800
     do("let_go")
     assert held(overheard) == before
-    assert not conversations(overheard)
+    assert not captured_connections(overheard)
 
 
 # -- Bounds --------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_protocol_is_followed_for_its_first_bytes_where_that_is_wanted() -> None:
-    with Watch(families=("http",), constants={"http_unknown_bytes": 20}) as watch, talker() as started:
+    with (
+        Watch(families=("http",), constants={"http_unknown_bytes": 20}) as watch,
+        traffic_program() as started,
+    ):
         watch.pump(0.3)
         watch.observe(started.pid)
         watch.start_anew()
         watch.during(lambda: started.do("say", POSTGRES, "client"))
-        client, server = both_ends(watch)
+        client, server = client_and_server(watch)
         assert watch.losses() == {("http", "connection_not_http"): 2}
     asked, answered = bytes.fromhex(POSTGRES), b"\0answer"
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == asked * 2  # 8 + 7 + 8 reach the bound
@@ -322,13 +327,13 @@ def test_long_frames_are_captured_further_than_bodies(
     """64 KiB of a call that moves frames; of any other 16 KiB, and its last 4 KiB."""
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     do("say_slowly", [preface.hex(), *("11" * size for size in sizes)])
-    client, _ = both_ends(overheard)
+    client, _ = client_and_server(overheard)
     assert client.bytes_of(WRITE) == preface + b"\x11" * sum(sizes)
     overheard.start_anew()
     do("say_slowly", [b"POST /x HTTP/1.1\r\n\r\n".hex(), "11" * 60_000])
-    client, _ = both_ends(overheard)
-    last = client.pieces[WRITE][-1]["piece"]
-    assert [int(record["piece"]["captured"]) for record in client.pieces[WRITE]] == [20, 16_384, 4096]
+    client, _ = client_and_server(overheard)
+    last = client.chunks[WRITE][-1]["chunk"]
+    assert [int(record["chunk"]["captured"]) for record in client.chunks[WRITE]] == [20, 16_384, 4096]
     assert int(last["stream_offset"]) + 4096 == 60_020
 
 
@@ -338,9 +343,9 @@ def test_frames_that_go_one_way_for_ever_are_captured_within_a_bound_per_second(
     """ZMTP's PUSH and PULL never turn round: a bound in all would end what is seen of an engine for good."""
     preface, burst = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ["22" * 60_000] * 30
     do("say_slowly", [preface.hex(), *burst, "", *burst], 1.1)
-    client, _ = both_ends(overheard)
-    captured = [int(record["piece"]["captured"]) for record in client.pieces[WRITE]]
-    at = [int(record["piece"]["head"]["time_ns"]) for record in client.pieces[WRITE]]
+    client, _ = client_and_server(overheard)
+    captured = [int(record["chunk"]["captured"]) for record in client.chunks[WRITE]]
+    at = [int(record["chunk"]["head"]["time_ns"]) for record in client.chunks[WRITE]]
     first = sum(size for size, when in zip(captured, at, strict=True) if when - at[0] < 1_000_000_000)
     assert sum(captured) - first > 1_000_000
     assert first < len(burst) * 60_000  # there is a bound

@@ -286,9 +286,9 @@ def test_what_crosses_a_socket_carries_the_context_of_the_thread_that_moved_it(
         server.kill()
         server.communicate()
     moved = [
-        (int(record["piece"]["direction"]), found(record["piece"]))
+        (int(record["chunk"]["direction"]), found(record["chunk"]))
         for record in watching.records("http_data_256")
-        if record["piece"]["captured"]
+        if record["chunk"]["captured"]
     ]
     read = [(0, (bytes(16), bytes(8), 0, NONE))] * count
     written = [(1, (bytes([n] * 16), bytes([n + 1] * 8), 1, THREAD_CONTEXT)) for n in range(1, count + 1)]

@@ -14,21 +14,21 @@ import pytest
 
 from otelgpu.processes.libraries import library_stem
 from otelgpu.processes.maps import executable_mappings
-from tests.kernel.conversing import (
+from tests.kernel.captured_connections import (
     CLIENT,
     READ,
     SERVER,
     TLS,
     UNKNOWN,
     WRITE,
-    Conversation,
-    conversations,
-    talker,
+    CapturedConnection,
+    captured_connections,
+    traffic_program,
 )
 from tests.kernel.observing import Watch
 from tests.rig import ROOT, missing_compiler
 from tests.rig.certificates import make_certificate
-from tests.rig.conversations import REQUEST, RESPONSE
+from tests.rig.socket_traffic import REQUEST, RESPONSE
 
 Do = Callable[..., object]
 
@@ -44,9 +44,9 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Watch]:
         yield watch
 
 
-def sessions(watch: Watch) -> tuple[Conversation, Conversation]:
+def sessions(watch: Watch) -> tuple[CapturedConnection, CapturedConnection]:
     """(client, server): who wrote the request first, and who read it."""
-    found = list(conversations(watch).values())
+    found = list(captured_connections(watch).values())
     assert len(found) == 2, found
     assert {each.layer for each in found} == {TLS}
     first, second = found
@@ -81,7 +81,7 @@ def test_another_protocol_within_tls_is_dropped(overheard: Watch, do: Do, certif
     for _ in range(3):
         do("talk_tls", "0000000804d2162f", "52000000")
     do("let_go_tls")
-    assert not conversations(overheard)
+    assert not captured_connections(overheard)
     assert overheard.losses() == {("http", "connection_tls"): 2, ("http", "connection_not_http"): 2}
 
 
@@ -91,7 +91,7 @@ def test_an_event_loop_that_serves_many_has_each_session_on_its_own_socket(
     """Python's asyncio hands bytes from sockets to TLS by itself: SSL_set_fd is not called."""
     count = 30
     do("loop_tls", str(certificate), count)
-    found = list(conversations(overheard).values())
+    found = list(captured_connections(overheard).values())
     assert sorted(end.role for end in found) == [SERVER] * count + [CLIENT] * count
     for end in found:
         assert end.opened is not None
@@ -103,7 +103,7 @@ def test_an_event_loop_that_serves_many_has_each_session_on_its_own_socket(
 
 def test_a_session_has_no_socket_rather_than_a_wrong_one(overheard: Watch, do: Do, certificate: Path) -> None:
     do("batched_tls", str(certificate))
-    servers = [end for end in conversations(overheard).values() if end.role == SERVER]
+    servers = [end for end in captured_connections(overheard).values() if end.role == SERVER]
     assert len(servers) == 2
     for end in servers:
         assert end.opened is not None
@@ -112,7 +112,7 @@ def test_a_session_has_no_socket_rather_than_a_wrong_one(overheard: Watch, do: D
 
 
 def test_a_session_from_before_is_followed_from_its_next_request(certificate: Path) -> None:
-    with talker() as early:
+    with traffic_program() as early:
         descriptors = early.do("hold_tls", str(certificate))
         early.do("talk_tls", "", "")
         with Watch(families=("http",)) as watch:
@@ -133,13 +133,13 @@ def test_a_session_from_before_is_followed_from_its_next_request(certificate: Pa
 
 
 def test_without_return_probes_tls_is_not_seen(certificate: Path) -> None:
-    with talker() as started, Watch(families=("http",), return_probes=False) as watch:
+    with traffic_program() as started, Watch(families=("http",), return_probes=False) as watch:
         watch.pump(0.5)
         watch.observe(started.pid)
         watch.start_anew()
         watch.during(lambda: started.do("hold_tls", str(certificate)))
         watch.during(lambda: started.do("talk_tls", "", ""))
-        assert not conversations(watch)
+        assert not captured_connections(watch)
 
 
 def node() -> Path:
@@ -168,7 +168,7 @@ def test_node_whose_program_has_openssl_linked_into_it(certificate: Path) -> Non
             return process.stdout.readline()
 
         assert [watch.during(ask) for _ in range(3)] == ["/of/node had 1000 bytes\n"] * 3
-        found = list(conversations(watch).values())
+        found = list(captured_connections(watch).values())
         process.kill()
     assert [each.layer for each in found] == [TLS, TLS]
     client, server = sorted(found, key=lambda each: -each.role)
@@ -192,7 +192,7 @@ def test_a_copy_that_a_wheel_brings(certificate: Path, tmp_path: Path) -> None:
     copy = tmp_path / "package.libs" / "libssl-1a2b3c4d.so.3"
     copy.parent.mkdir()
     shutil.copy(own, copy)
-    with talker(LD_PRELOAD=str(copy)) as started, Watch(families=("http",)) as watch:
+    with traffic_program(LD_PRELOAD=str(copy)) as started, Watch(families=("http",)) as watch:
         started.do("let_go")
         watch.observe(started.pid)
         watch.start_anew()
@@ -220,7 +220,7 @@ def test_a_call_inside_one_on_the_same_session_is_part_of_it_and_one_on_another_
     watching.during(lambda: process.communicate("\n", timeout=30))
     assert process.returncode == 0
 
-    read = Counter(each.bytes_of(READ) for each in conversations(watching).values())
+    read = Counter(each.bytes_of(READ) for each in captured_connections(watching).values())
     text = "GET /%s HTTP/1.1\r\nHost: here\r\n\r\n"
     assert read == {(text % "nested").encode(): 14, (text % "carried").encode(): 7}
     assert watching.losses() == {}

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
-from otelgpu.families.requests.session import Session
-from otelgpu.model.exchange import Claim, Exchange, Opened, Role, StartSource
+from otelgpu.model.exchange import Exchange, Opened, Role, StartSource, ThreadAssignment
 from otelgpu_resp.values import InvalidResp, ValueReader
 
 MAX_OPEN: Final = 1024
@@ -36,9 +36,9 @@ class Command:
 class Resp:
     """The parser of one connection."""
 
-    def __init__(self, facts: ConnectionFacts, session: Session) -> None:
+    def __init__(self, facts: ConnectionFacts, output: ParserOutput) -> None:
         self.facts = facts
-        self.session = session
+        self.output = output
         self.ignored = False
         self.successor: Parser | None = None
         self._at_server = facts.role is Role.SERVER
@@ -93,17 +93,17 @@ class Resp:
         elif self._commands:
             self._finish(self._commands.popleft(), call.end_ns, reader.error, answered=True)
         else:
-            self.session.count("unsolicited")
+            self.output.count("unsolicited")
 
     def _open(self, call: Call, end: int, name: str) -> None:
         first, offset = self._first or (call, end)
-        command = Command(self.session.new_key(), self._ordinal, first, offset)
+        command = Command(self.output.new_key(), self._ordinal, first, offset)
         self._ordinal += 1
         command.name = name.upper()
         command.request_bytes = end - offset
         command.request_end_ns = call.end_ns
         self._commands.append(command)
-        self.session.opened.append(
+        self.output.opened.append(
             Opened(
                 key=command.key,
                 tgid=first.tgid,
@@ -114,22 +114,24 @@ class Resp:
                 wire_id=self.facts.wire_id(offset),
             )
         )
-        self._claim(command, call.end_ns, held=True)
+        self._assign(command, call.end_ns, begins=True)
 
     def _start_ns(self, call: Call) -> int:
         return call.end_ns if self._at_server else call.begin_ns
 
-    def _claim(self, command: Command, time_ns: int, *, held: bool) -> None:
+    def _assign(self, command: Command, time_ns: int, *, begins: bool) -> None:
         if self._at_server:
             call = command.call
-            self.session.claims.append(
-                Claim(time_ns=time_ns, tgid=call.tgid, tid=call.tid, exchange=command.key, held=held)
+            self.output.assignments.append(
+                ThreadAssignment(
+                    time_ns=time_ns, tgid=call.tgid, tid=call.tid, exchange=command.key, begins=begins
+                )
             )
 
     def _finish(self, command: Command, time_ns: int, error: str, *, answered: bool) -> None:
         call, facts = command.call, self.facts
-        self._claim(command, time_ns, held=False)
-        self.session.exchanges.append(
+        self._assign(command, time_ns, begins=False)
+        self.output.exchanges.append(
             Exchange(
                 key=command.key,
                 connection=facts.identity,

@@ -1,7 +1,7 @@
 """Tier ``wakeup``: who a worker works for, by who woke it from idle and by who waited for its result. Pure.
 
-In: hand-offs between threads (:mod:`otelgpu.model.handoffs`), the claims of the threads that read requests. Out: the
-request of a worker at a time, or that nobody can say yet.
+In: hand-offs between threads (:mod:`otelgpu.model.handoffs`), the assignments of the threads that read requests. Out:
+the request of a worker at a time, or that it cannot be known yet.
 
 What ends a worker's work for a request: its next idle wait, a signal to another thread (a future's result, an event
 loop's pipe), and the request's answer; not its wait for what it has itself given away. A worker that takes its next
@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from otelgpu.engine.attribution.returns import SETTLED_NS, UNSETTLED, Returns
 from otelgpu.engine.attribution.threads import ThreadTimeline
-from otelgpu.model.exchange import Claim
+from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff, HandoffEvent
 from otelgpu.model.losses import Reasons
 
@@ -59,19 +59,19 @@ _KEPT: Final = 100_000
 
 
 class Handoffs:
-    """Those of one session. ``claimed`` is what threads hold because they read it."""
+    """Those of one session. ``assigned`` is what threads hold because they read it."""
 
-    def __init__(self, claimed: ThreadTimeline) -> None:
-        self._claimed = claimed
+    def __init__(self, assigned: ThreadTimeline) -> None:
+        self._assigned = assigned
         self._given = ThreadTimeline()
         self._pending: list[Handoff] = []  # in order of time, as are the next two
         self._settled: list[Handoff] = []  # not so long ago that nothing could be mistaken for them
-        self._ends: deque[Claim] = deque()  # of requests, not yet seen to
+        self._ends: deque[ThreadAssignment] = deque()  # of requests, not yet seen to
         self._working: dict[int, int] = {}  # worker → exchange
         self._workers: dict[int, dict[int, int]] = {}  # exchange → worker → process
         self._known: dict[int, tuple[int, int]] = {}  # every worker seen → process, time of its last event
         self._counters: Counter[str] = Counter()
-        self._returns = Returns(claimed, self._counters)
+        self._returns = Returns(assigned, self._counters)
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -85,10 +85,13 @@ class Handoffs:
             self._counters["handoffs_not_kept"] += len(self._pending) - _KEPT
             del self._pending[_KEPT:]
 
-    def settle(self, claims: Iterable[Claim], now_ns: int, *, final: bool = False) -> None:
-        """At a tick: ``claims`` are the new ones of the threads that read requests; every event before it was fed."""
+    def settle(self, assignments: Iterable[ThreadAssignment], now_ns: int, *, final: bool = False) -> None:
+        """At a tick: ``assignments`` are the new ones; every event before the tick was fed."""
         until = now_ns if final else now_ns - SETTLED_NS - 1  # of this very nanosecond more may come
-        ends = sorted((claim for claim in claims if not claim.held), key=lambda claim: claim.time_ns)
+        ends = sorted(
+            (assignment for assignment in assignments if not assignment.begins),
+            key=lambda assignment: assignment.time_ns,
+        )
         self._ends += ends
         self._pending.sort(key=lambda handoff: handoff.time_ns)
         woken = self._woken_by_process([*self._settled, *self._pending])
@@ -127,19 +130,19 @@ class Handoffs:
             return
         self._working[handoff.tid] = exchange
         self._workers.setdefault(exchange, {})[handoff.tid] = handoff.tgid
-        self._claim(handoff.tid, handoff.tgid, handoff.time_ns, exchange, held=True)
+        self._assign(handoff.tid, handoff.tgid, handoff.time_ns, exchange, begins=True)
 
     def _woken_by_process(self, handoffs: Iterable[Handoff]) -> dict[int, list[Handoff]]:
         """Wake-ups in order of time, without those of threads that only wait for what they gave away."""
         found: dict[int, list[Handoff]] = {}
         for handoff in handoffs:
-            if handoff.event is HandoffEvent.WOKEN and not self._claimed.owner(handoff.tid, handoff.time_ns):
+            if handoff.event is HandoffEvent.WOKEN and not self._assigned.owner(handoff.tid, handoff.time_ns):
                 found.setdefault(handoff.tgid, []).append(handoff)
         return found
 
     def _owner(self, handoff: Handoff) -> int:
         """The request that the waker worked for."""
-        owner = self._claimed.owner(handoff.waker, handoff.time_ns)
+        owner = self._assigned.owner(handoff.waker, handoff.time_ns)
         return owner or self._given.owner(handoff.waker, handoff.time_ns)
 
     def _end(self, tid: int, tgid: int, time_ns: int) -> int:
@@ -149,18 +152,20 @@ class Handoffs:
             self._workers[exchange].pop(tid, None)
             if not self._workers[exchange]:
                 del self._workers[exchange]
-            self._claim(tid, tgid, time_ns, exchange, held=False)
+            self._assign(tid, tgid, time_ns, exchange, begins=False)
         return exchange
 
     def _answer(self, until_ns: int) -> None:
         """Threads let go of requests: so do those that they gave work to."""
         while self._ends and self._ends[0].time_ns <= until_ns:
-            claim = self._ends.popleft()
-            for tid, tgid in list(self._workers.get(claim.exchange, {}).items()):
-                self._end(tid, tgid, claim.time_ns)
+            assignment = self._ends.popleft()
+            for tid, tgid in list(self._workers.get(assignment.exchange, {}).items()):
+                self._end(tid, tgid, assignment.time_ns)
 
-    def _claim(self, tid: int, tgid: int, time_ns: int, exchange: int, *, held: bool) -> None:
-        self._given.apply([Claim(time_ns=time_ns, tgid=tgid, tid=tid, exchange=exchange, held=held)])
+    def _assign(self, tid: int, tgid: int, time_ns: int, exchange: int, *, begins: bool) -> None:
+        self._given.apply(
+            [ThreadAssignment(time_ns=time_ns, tgid=tgid, tid=tid, exchange=exchange, begins=begins)]
+        )
 
     def owners(
         self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64], now_ns: int, *, final: bool

@@ -26,7 +26,7 @@ from otelgpu.engine.folding import Folded, unfolded
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.summary import Summary
 from otelgpu.model.context_sources import ContextSource
-from otelgpu.model.exchange import Claim
+from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff
 from otelgpu.model.inputs import ProcessSeen
 from otelgpu.model.operations import Operations
@@ -69,7 +69,7 @@ class Attribution:
         self.hold_for_requests: HoldForRequests | None = None
         self.hold_for_steps: list[HoldForSteps] = []  # who is asked first is first
         self._windows, self._summary, self._report = windows, summary, report_work
-        self._claims: list[Claim] = []  # since the last tick
+        self._assignments: list[ThreadAssignment] = []  # since the last tick
         self._unsettled: list[Operations] = []  # oldest first: for whom their threads worked is not yet known
         self._now_ns = 0
         self._final = False
@@ -84,12 +84,12 @@ class Attribution:
         else:
             self._migrating.discard(seen.tgid)
 
-    def take(self, claims: Sequence[Claim]) -> None:
+    def take(self, assignments: Sequence[ThreadAssignment]) -> None:
         """Which threads work for which requests, in order of time per thread."""
         if self._migrating:
-            claims = [claim for claim in claims if claim.tgid not in self._migrating]
-        self.timeline.apply(claims)
-        self._claims += claims
+            assignments = [assignment for assignment in assignments if assignment.tgid not in self._migrating]
+        self.timeline.apply(assignments)
+        self._assignments += assignments
 
     def hand_off(self, handoffs: Iterable[Handoff]) -> None:
         """What threads gave each other."""
@@ -98,8 +98,8 @@ class Attribution:
     def settle(self, now_ns: int, *, final: bool) -> None:
         """At a tick, before its operations: what had to wait for what this tick knows."""
         self._now_ns, self._final = now_ns, final
-        self.handoffs.settle(self._claims, now_ns, final=final)
-        self._claims.clear()
+        self.handoffs.settle(self._assignments, now_ns, final=final)
+        self._assignments.clear()
         unsettled, self._unsettled = self._unsettled, []
         unsettled = self._give_last(unsettled)
         beyond = sum(map(len, unsettled)) - _UNSETTLED_ROWS

@@ -1,7 +1,7 @@
 """Tier ``wakeup``, from its end: a worker worked for the thread that waited for its result. Pure.
 
-In: events of threads in order of time (:mod:`otelgpu.model.handoffs`), the claims of the threads that read requests.
-Out: segments of workers' time, each of the request that the result at its end was for.
+In: events of threads in order of time (:mod:`otelgpu.model.handoffs`), the assignments of the threads that read
+requests. Out: segments of workers' time, each of the request that the result at its end was for.
 
 A thread that wants something done makes an object for the result, which has a lock (CPython's ``Future`` and
 ``Event`` do), hands the work over, makes a semaphore of its own and waits at that. Who wakes it there has the result.
@@ -144,10 +144,10 @@ class Segments:
 
 
 class Returns:
-    """Those of one session. ``claimed`` is what threads hold because they read it."""
+    """Those of one session. ``assigned`` is what threads hold because they read it."""
 
-    def __init__(self, claimed: ThreadTimeline, counters: Counter[str]) -> None:
-        self._claimed, self._counters = claimed, counters
+    def __init__(self, assigned: ThreadTimeline, counters: Counter[str]) -> None:
+        self._assigned, self._counters = assigned, counters
         self._processes: dict[int, _Process] = {}
         self._waits: dict[int, _Wait] = {}
         self._workers: dict[int, _Worker] = {}
@@ -174,7 +174,7 @@ class Returns:
         process = self._processes.setdefault(event.tgid, _Process())
         made = process.made.setdefault(event.tid, _Made())
         made.times.append(event.time_ns)
-        made.exchanges.append(self._claimed.owner(event.tid, event.time_ns))
+        made.exchanges.append(self._assigned.owner(event.tid, event.time_ns))
         if len(made.times) > _OBJECTS:
             self._keep_due(event.tid, made, event.time_ns)
         if len(made.times) > _OBJECTS:
@@ -185,7 +185,7 @@ class Returns:
         """Drop objects that segments which are not judged yet can have nothing to do with."""
         at_ns = now_ns - HELD_NS - 2 * SETTLED_NS
         young = bisect_left(made.times, at_ns - SETTLED_NS)
-        exchange = self._claimed.owner(tid, at_ns) if young else 0
+        exchange = self._assigned.owner(tid, at_ns) if young else 0
         for place in reversed(range(young)):
             if not exchange or made.exchanges[place] != exchange:
                 made.drop(place)
@@ -197,7 +197,7 @@ class Returns:
         if process is None or (made := process.made.get(tid)) is None or not made.times:
             return
         made.drop(-1)  # what it waits at
-        exchange = max(self._claimed.owner(tid, event.time_ns), 0)
+        exchange = max(self._assigned.owner(tid, event.time_ns), 0)
         worker = self._workers.get(tid)
         since = worker.returned if worker is not None else event.time_ns
         objects = made.of(exchange) if exchange else made.since(since)
@@ -210,7 +210,7 @@ class Returns:
 
     def _return(self, event: Handoff, wait: _Wait) -> None:
         tid, time_ns = event.waker, event.time_ns
-        if self._claimed.owner(tid, time_ns):
+        if self._assigned.owner(tid, time_ns):
             return
         worker = self._workers.get(tid)
         if worker is None:
@@ -271,7 +271,7 @@ class Returns:
             return True
         if not young:
             return False
-        exchange = self._claimed.owner(tid, segment.start)
+        exchange = self._assigned.owner(tid, segment.start)
         return exchange not in (0, segment.exchange) and exchange in made.exchanges[:young]
 
     def _is_adopted(self, found: _Return) -> bool:

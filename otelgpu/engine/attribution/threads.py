@@ -1,18 +1,18 @@
 """Tier ``thread``: which request a thread was working for at a time.
 
-In: claims (a thread took up or let go of an exchange) and columns of (thread, time). Out: for each row
+In: assignments (a thread began or ended its work for an exchange) and columns of (thread, time). Out: for each row
 the exchange's key, 0 for none, or :data:`AMBIGUOUS` when the thread held several at once (an event loop):
 such work is left unattributed rather than given to the wrong request.
 
-Worked example, thread 7: claims (t=10, exchange 1, held), (t=30, exchange 1, let go) answer
+Worked example, thread 7: assignments (t=10, exchange 1, begins), (t=30, exchange 1, ends) answer
 t=5 → 0, t=10 → 1, t=29 → 1, t=30 → 0.
 
 An event loop is a thread that has held several requests at once, or that reads without waiting. One that calls
 while it holds none does work of its own, or of a request that it has answered (a background task), and does so also
 while it holds just one: from then on it is not trusted (:meth:`ThreadTimeline.distrust`).
 
-Invariant: an answer for time t depends only on claims with time ≤ t, so it does not matter how claims
-and questions were batched, as long as every claim up to t has been applied before t is asked about.
+Invariant: an answer for time t depends only on assignments with time ≤ t, so it does not matter how assignments
+and questions were batched, as long as every assignment up to t has been applied before t is asked about.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.model.codes import Codes, all_of, distinct, order_of, values_of
-from otelgpu.model.exchange import Claim
+from otelgpu.model.exchange import ThreadAssignment
 
 AMBIGUOUS: Final = -1
 _NEVER_NS: Final = (1 << 64) - 1
@@ -65,32 +65,32 @@ def _as_of(
 
 
 class ThreadTimeline:
-    """The claims of all threads, for as long as questions about them can come."""
+    """The assignments of all threads, for as long as questions about them can come."""
 
     def __init__(self) -> None:
         self._threads: dict[int, _Thread] = {}
         self._loops: dict[int, _Loop] = {}
 
-    def apply(self, claims: Iterable[Claim]) -> None:
-        """Add claims; per thread they come in order of time."""
-        for claim in claims:
-            if claim.loop:
-                self._loops.setdefault(claim.tid, _Loop(claim.tgid, claim.time_ns))
-            thread = self._threads.get(claim.tid)
+    def apply(self, assignments: Iterable[ThreadAssignment]) -> None:
+        """Add assignments; per thread they come in order of time."""
+        for assignment in assignments:
+            if assignment.loop:
+                self._loops.setdefault(assignment.tid, _Loop(assignment.tgid, assignment.time_ns))
+            thread = self._threads.get(assignment.tid)
             if thread is None:
-                thread = self._threads[claim.tid] = _Thread(claim.tgid)
-            if claim.held:
-                thread.held[claim.exchange] = None
+                thread = self._threads[assignment.tid] = _Thread(assignment.tgid)
+            if assignment.begins:
+                thread.held[assignment.exchange] = None
             else:
-                thread.held.pop(claim.exchange, None)
+                thread.held.pop(assignment.exchange, None)
             if not thread.held:
                 state = 0
             elif len(thread.held) == 1:
                 state = next(iter(thread.held))
             else:
                 state = AMBIGUOUS
-                self._loops.setdefault(claim.tid, _Loop(claim.tgid, claim.time_ns))
-            time_ns = max(claim.time_ns, thread.times[-1]) if thread.times else claim.time_ns
+                self._loops.setdefault(assignment.tid, _Loop(assignment.tgid, assignment.time_ns))
+            time_ns = max(assignment.time_ns, thread.times[-1]) if thread.times else assignment.time_ns
             thread.times.append(time_ns)
             thread.states.append(state)
 

@@ -1,6 +1,6 @@
 """Family http: what crossed connections, at either end, becomes finished exchanges. User-space side, pure.
 
-In: records of sockets and of TLS in clear. Out: exchanges, claims of threads, messages of serving engines.
+In: records of sockets and of TLS in clear. Out: exchanges, assignments of threads, messages of serving engines.
 
 * ``decode`` takes batches of records, ``connection`` puts a connection's calls in order and asks the ``protocols``
   whose it is; ``ends`` and ``protocol`` say what is known of it.

@@ -1,13 +1,13 @@
-"""One connection, whatever it speaks: pieces of what its system calls moved become bytes in order, and holes.
+"""One connection, whatever it speaks: chunks of what its system calls moved become bytes in order, and holes.
 
-In: the pieces of ``struct http_data_*`` in the order of their sequence, then the close. Out: calls on the
-parser of the protocol that the first bytes report; its results go to the session. It must not raise on any
+In: the chunks of ``struct http_data_*`` in the order of their sequence, then the close. Out: calls on the
+parser of the protocol that the first bytes report; its results go to the output. It must not raise on any
 bytes, read a clock, know numpy, or know a protocol but by its
 :class:`~otelgpu.families.requests.protocol.ProtocolSpec`.
 
 Invariant: a parser is given each byte of a direction once, in order, by ``feed`` or by ``gap``, whichever way
 system calls and records cut them. Where ``stream_offset`` jumps, bytes were not captured: a gap. Where a call
-moved more bytes than came with its pieces, the rest is a gap as soon as nothing more of it can come.
+moved more bytes than came with its chunks, the rest is a gap as soon as nothing more of it can come.
 
 Example, a connection that was accepted, of which the process read ``GE`` and then ``T / HTTP/1.1…``: nobody
 knows ``GE``, so it is kept; with the second call HTTP/1 says yes, its parser is opened, and it is fed both calls.
@@ -21,12 +21,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from otelgpu.families.requests.ends import NO_ENDS, Ends
+from otelgpu.families.requests.endpoints import NO_ENDPOINTS, ConnectionEndpoints
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
-from otelgpu.families.requests.session import Session
 from otelgpu.model.exchange import Published, Role
 
-#: All pieces of a call are numbered this long after it returned at most.
+#: All chunks of a call are numbered this long after it returned at most.
 NUMBERED_WITHIN_NS = 20_000
 #: Bytes of a direction by which a protocol must be known.
 MAX_UNDECIDED_BYTES = 64
@@ -40,7 +40,7 @@ _DEAD = frozenset(
 )
 
 #: time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, stream_offset, result, direction, data
-Piece = tuple[int, int, int, int, int, int, Published | None, int, int, int, bytes]
+DataChunk = tuple[int, int, int, int, int, int, Published | None, int, int, int, bytes]
 #: What the protocols say of some bytes: who of them is sure, and whether they are the client's.
 Answer = tuple[Recognition, ProtocolSpec | None, bool]
 
@@ -76,7 +76,7 @@ class Connection:
         "_steps",
         "_writes",
         "close_at",
-        "ends",
+        "endpoints",
         "facts",
         "held",
         "held_bytes",
@@ -84,27 +84,27 @@ class Connection:
         "last_ns",
         "next_sequence",
         "opened",
+        "output",
         "parser",
-        "session",
         "tgid",
     )
 
     def __init__(
-        self, facts: ConnectionFacts, session: Session, specs: Sequence[ProtocolSpec], *, opened: bool
+        self, facts: ConnectionFacts, output: ParserOutput, specs: Sequence[ProtocolSpec], *, opened: bool
     ) -> None:
         self.facts = facts
         self.opened = opened
         self.ignored = False
-        # For the owner, which knows processes and brings the pieces into order:
+        # For the owner, which knows processes and brings the chunks into order:
         self.tgid = -1
         self.last_ns = 0
         self.next_sequence = 0
-        self.held: dict[int, Piece] = {}
+        self.held: dict[int, DataChunk] = {}
         self.held_bytes = 0
-        self.close_at: tuple[int, int] | None = None  # time_ns and number of pieces
+        self.close_at: tuple[int, int] | None = None  # time_ns and number of chunks
 
-        self.session = session
-        self.ends = NO_ENDS
+        self.output = output
+        self.endpoints = NO_ENDPOINTS
         self.parser: Parser | None = None
         self._specs = specs
         self._reads = _Stream(writes=False, late=facts.late)
@@ -112,24 +112,24 @@ class Connection:
         self._steps: list[Step] = []  # what an undecided connection was reported
         self._at_client = facts.role is Role.CLIENT
 
-    def learn(self, ends: Ends) -> None:
+    def learn(self, endpoints: ConnectionEndpoints) -> None:
         """Take what the record of its opening reports."""
-        self.ends = ends
+        self.endpoints = endpoints
         if self.parser is None and self.facts.role is Role.UNKNOWN:
-            self.facts.role = ends.role
-            self._at_client = ends.role is Role.CLIENT
-        ends.report(self.facts)
+            self.facts.role = endpoints.role
+            self._at_client = endpoints.role is Role.CLIENT
+        endpoints.report(self.facts)
 
     @property
     def busy(self) -> bool:
         """Whether something is under way that an idle connection would not have."""
         return self.parser is not None and self.parser.busy
 
-    def take(self, piece: Piece, write: bool) -> None:
-        """Take the next piece. Never raises on what is in it."""
+    def take(self, chunk: DataChunk, write: bool) -> None:
+        """Take the next chunk. Never raises on what is in it."""
         if self.ignored:
             return
-        time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, offset, result, _, data = piece
+        time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, offset, result, _, data = chunk
         stream, other = (self._writes, self._reads) if write else (self._reads, self._writes)
         if stream.offset < 0:
             stream.offset = offset
@@ -203,12 +203,12 @@ class Connection:
             self._pass_over(stream, stream.call, size)
 
     def _align(self, stream: _Stream, call: Call, offset: int, data: bytes) -> bytes:
-        """Bring the stream to a piece's offset: pass over a hole, or drop what was there before."""
+        """Bring the stream to a chunk's offset: pass over a hole, or drop what was there before."""
         size = offset - stream.offset
         if size > 0:
             self._pass_over(stream, call, size)
             return data
-        self.session.count("bytes_repeated", min(-size, len(data)))
+        self.output.count("bytes_repeated", min(-size, len(data)))
         return data[-size:]
 
     def _pass_over(self, stream: _Stream, call: Call, size: int) -> None:
@@ -220,7 +220,7 @@ class Connection:
             if parser.ignored or parser.successor is not None:
                 self._move_on(parser)
             return
-        self.session.count("late_bytes_skipped", size)
+        self.output.count("late_bytes_skipped", size)
         if not self.facts.late:
             self._begin_late()
 
@@ -229,7 +229,7 @@ class Connection:
             if not write and self.parser is not None:
                 self.parser.end(call, from_client=not self._at_client)
         elif result not in _WAITS:
-            self.session.count("socket_errors")
+            self.output.count("socket_errors")
             if result in _DEAD:
                 self.abort(call.end_ns, "connection_closed")
 
@@ -256,10 +256,10 @@ class Connection:
             answer = self._ask(stream, stream.head, late=False)
         recognition, spec, from_client = answer
         if spec is not None:
-            self._speak(spec, Role.CLIENT if stream.writes is from_client else Role.SERVER)
+            self._use_protocol(spec, Role.CLIENT if stream.writes is from_client else Role.SERVER)
             self._replay(self._steps or [(stream, call, data, offset)])
         elif late:
-            self.session.count("late_bytes_skipped", len(data))
+            self.output.count("late_bytes_skipped", len(data))
             if min(self._reads.calls, self._writes.calls) >= MAX_UNDECIDED_CALLS:
                 self._give_up()
         elif recognition is Recognition.NO or len(stream.head) >= MAX_UNDECIDED_BYTES:
@@ -282,11 +282,11 @@ class Connection:
                     best = (recognition, None, from_client)
         return best
 
-    def _speak(self, spec: ProtocolSpec, role: Role) -> None:
+    def _use_protocol(self, spec: ProtocolSpec, role: Role) -> None:
         self.facts.role = role
         self._at_client = role is Role.CLIENT
-        self.ends.report(self.facts)
-        self.parser = spec.open(self.facts, self.session)
+        self.endpoints.report(self.facts)
+        self.parser = spec.open(self.facts, self.output)
 
     def _replay(self, steps: list[Step]) -> None:
         """Report the parser what came before it."""
@@ -302,9 +302,9 @@ class Connection:
     def _begin_late(self) -> None:
         """Bytes are missing before a protocol was known: as if it had been found open."""
         self.facts.late = True
-        self.session.count("late_bytes_skipped", sum(len(data) for _, _, data, _ in self._steps))
+        self.output.count("late_bytes_skipped", sum(len(data) for _, _, data, _ in self._steps))
         self._steps.clear()
 
     def _give_up(self) -> None:
-        self.session.count("protocol_unknown")
+        self.output.count("protocol_unknown")
         self._ignore()

@@ -1,12 +1,12 @@
-"""Family http: batches of records in, claims and finished exchanges out.
+"""Family http: batches of records in, assignments and finished exchanges out.
 
 In: ``http_open``, ``http_data_256``, ``http_data_4k``, ``http_data_16k`` and ``http_close`` of
-``bpf/http/http.h`` as structured arrays. Out: :class:`Conversed`. It must not do I/O or read a clock.
+``bpf/http/http.h`` as structured arrays. Out: :class:`TrafficParsed`. It must not do I/O or read a clock.
 
-A batch holds records of one kind, so pieces of a connection may come out of order between batches; their
-``sequence`` puts them back. Invariant: a connection takes piece n only after piece n-1, or after n-1 has been
-given up and counted. Example: pieces 0, 2, 1 are taken as 0, then 1 and 2; pieces 0, 2 as 0, and 2 when
-:meth:`HttpState.expire` says that every record of that time has been fed, with ``pieces_lost`` one higher.
+A batch holds records of one kind, so chunks of a connection may come out of order between batches; their
+``sequence`` puts them back. Invariant: a connection takes chunk n only after chunk n-1, or after n-1 has been
+given up and counted. Example: chunks 0, 2, 1 are taken as 0, then 1 and 2; chunks 0, 2 as 0, and 2 when
+:meth:`HttpState.expire` says that every record of that time has been fed, with ``chunks_lost`` one higher.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from otelgpu.engine.facts import Conversed
-from otelgpu.families.requests.connection import Connection, Piece
-from otelgpu.families.requests.ends import read_ends
-from otelgpu.families.requests.pieces import PieceLayout
+from otelgpu.engine.facts import TrafficParsed
+from otelgpu.families.requests.connection import Connection, DataChunk
+from otelgpu.families.requests.data_chunks import ChunkLayout
+from otelgpu.families.requests.endpoints import read_endpoints
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import ConnectionFacts, ProtocolSpec
 from otelgpu.families.requests.protocols import BUILT_IN, installed
-from otelgpu.families.requests.session import Session
 from otelgpu.model.exchange import Published, Role
 from otelgpu.model.inputs import Batch, Records
 
@@ -30,7 +30,7 @@ IDLE_NS = 10 * 60 * 1_000_000_000
 #: A record is submitted this long after the time in it at most.
 SUBMIT_NS = 100_000_000
 
-_MAX_HELD_PIECES = 1024
+_MAX_HELD_CHUNKS = 1024
 _MAX_HELD_BYTES = 262144
 _MAX_ENDED = 4096
 _EXPIRE_EVERY_NS = 10_000_000_000
@@ -38,12 +38,12 @@ _SEQUENCES = 1 << 32
 
 
 class HttpState:
-    """All connections of a session. ``write_direction`` is ``HTTP_DIRECTION_WRITE`` of the object's BTF.
+    """All connections of a output. ``write_direction`` is ``HTTP_DIRECTION_WRITE`` of the object's BTF.
 
     ``protocols``: those that are known; by default the built-in ones and the plug-ins of this installation.
 
-    ``counters`` maps every name of :data:`~otelgpu.families.requests.session.COUNTERS` to its count so far.
-    The session must call :meth:`expire` now and then (at every Tick), or what waits for a lost record and
+    ``counters`` maps every name of :data:`~otelgpu.families.requests.parser_output.COUNTERS` to its count so far.
+    The output must call :meth:`expire` now and then (at every Tick), or what waits for a lost record and
     connections that were never closed stay until they are pushed out.
     """
 
@@ -59,13 +59,13 @@ class HttpState:
     ) -> None:
         plugins = installed()
         self._protocols = (*BUILT_IN, *plugins.specs) if protocols is None else protocols
-        self._session = Session(budget_bytes, capture_content=capture_content)
-        self._session.count("plugins_not_loaded", len(plugins.failed))
+        self._output = ParserOutput(budget_bytes, capture_content=capture_content)
+        self._output.count("plugins_not_loaded", len(plugins.failed))
         self._connections: OrderedDict[int, Connection] = OrderedDict()  # least recently used first
         self._by_process: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, None] = {}  # connections that expire() must look at
         self._ended: OrderedDict[int, None] = OrderedDict()
-        self._layouts: dict[tuple[str, int], PieceLayout] = {}
+        self._layouts: dict[tuple[str, int], ChunkLayout] = {}
         self._max_connections = max_connections
         self._idle_ns = idle_ns
         self._write_direction = write_direction
@@ -74,7 +74,7 @@ class HttpState:
     @property
     def counters(self) -> dict[str, int]:
         """Counts so far, by name."""
-        return self._session.counters
+        return self._output.counters
 
     @property
     def connection_count(self) -> int:
@@ -86,7 +86,7 @@ class HttpState:
         """When :meth:`expire` has something to do again, if nothing is fed meanwhile."""
         return 0 if self._waiting else self._next_idle_check_ns
 
-    def feed(self, batch: Batch) -> Conversed:
+    def feed(self, batch: Batch) -> TrafficParsed:
         """Take the records of a batch, in order. Never raises on their content."""
         kind = batch.kind
         if kind.startswith("http_data_"):
@@ -96,10 +96,10 @@ class HttpState:
         elif kind == "http_close":
             self._close(batch.records)
         else:
-            self._session.count("unknown_kind")
+            self._output.count("unknown_kind")
         return self._activity()
 
-    def process_gone(self, tgid: int, time_ns: int) -> Conversed:
+    def process_gone(self, tgid: int, time_ns: int) -> TrafficParsed:
         """End the connections of a process, with the error ``process_exited`` for what was open."""
         for identity in list(self._by_process.get(tgid, ())):
             connection = self._connections[identity]
@@ -108,7 +108,7 @@ class HttpState:
             self._forget(connection)
         return self._activity()
 
-    def expire(self, now_ns: int) -> Conversed:
+    def expire(self, now_ns: int) -> TrafficParsed:
         """Every record submitted before ``now_ns`` was fed: give up what is missing, forget the idle."""
         for identity in list(self._waiting):
             connection = self._connections[identity]
@@ -121,27 +121,27 @@ class HttpState:
                 if connection.last_ns < now_ns - self._idle_ns and not connection.busy
             ]
             for connection in idle:
-                self._session.count("connections_expired")
+                self._output.count("connections_expired")
                 self._forget(connection)
         return self._activity()
 
-    def _activity(self) -> Conversed:
-        session = self._session
-        activity = Conversed(
-            claims=session.claims,
-            exchanges=session.exchanges,
-            opened=session.opened,
-            named=session.named,
-            messages=session.messages,
+    def _activity(self) -> TrafficParsed:
+        output = self._output
+        activity = TrafficParsed(
+            assignments=output.assignments,
+            exchanges=output.exchanges,
+            opened=output.opened,
+            named=output.named,
+            messages=output.messages,
         )
-        session.claims, session.exchanges = [], []
-        session.opened, session.named, session.messages = [], [], []
+        output.assignments, output.exchanges = [], []
+        output.opened, output.named, output.messages = [], [], []
         return activity
 
     def _data(self, kind: str, records: Records) -> None:
         layout = self._layouts.get((kind, records.dtype.itemsize))
         if layout is None:
-            layout = self._layouts[kind, records.dtype.itemsize] = PieceLayout(records.dtype)
+            layout = self._layouts[kind, records.dtype.itemsize] = ChunkLayout(records.dtype)
         connections, write_direction = self._connections, self._write_direction
         for row in layout.rows(records):
             (
@@ -166,7 +166,7 @@ class HttpState:
             connection = connections.get(identity)
             if connection is None:
                 if identity in self._ended:
-                    self._session.count("pieces_after_close")
+                    self._output.count("chunks_after_close")
                     continue
                 connection = self._appear(identity, opened=False, late=True)
             else:
@@ -181,58 +181,58 @@ class HttpState:
                     trace_id=trace_id, span_id=span_id, flags=trace_flags, source=context_source
                 )
             data = data[:captured]
-            piece = time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, offset, result, way, data
+            chunk = time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, offset, result, way, data
             if sequence == connection.next_sequence:
                 connection.next_sequence = (sequence + 1) % _SEQUENCES
-                connection.take(piece, way == write_direction)
+                connection.take(chunk, way == write_direction)
                 if connection.held or connection.close_at is not None:
                     self._take_held(connection)
                 if captured < result and connection.unsettled:
                     self._waiting[identity] = None
             else:
-                self._hold_back(connection, sequence, piece)
+                self._hold_back(connection, sequence, chunk)
 
-    def _hold_back(self, connection: Connection, sequence: int, piece: Piece) -> None:
-        """Keep a piece that came before its turn, within bounds."""
+    def _hold_back(self, connection: Connection, sequence: int, chunk: DataChunk) -> None:
+        """Keep a chunk that came before its turn, within bounds."""
         if connection.ignored:
             return
         ahead = (sequence - connection.next_sequence) % _SEQUENCES
         if ahead >= _SEQUENCES // 2 or sequence in connection.held:
-            self._session.count("pieces_late")
+            self._output.count("chunks_late")
             return
-        size = len(piece[-1])
-        room = len(connection.held) < _MAX_HELD_PIECES and connection.held_bytes + size <= _MAX_HELD_BYTES
-        if room and self._session.keep(size):
-            connection.held[sequence] = piece
+        size = len(chunk[-1])
+        room = len(connection.held) < _MAX_HELD_CHUNKS and connection.held_bytes + size <= _MAX_HELD_BYTES
+        if room and self._output.reserve(size):
+            connection.held[sequence] = chunk
             connection.held_bytes += size
             self._waiting[connection.facts.identity] = None
             return
         self._take_held(connection, give_up=True)
         self._skip_to(connection, sequence)
-        self._take(connection, piece)
+        self._take(connection, chunk)
         self._take_held(connection)
 
-    def _take(self, connection: Connection, piece: Piece) -> None:
+    def _take(self, connection: Connection, chunk: DataChunk) -> None:
         connection.next_sequence = (connection.next_sequence + 1) % _SEQUENCES
-        connection.take(piece, piece[9] == self._write_direction)
+        connection.take(chunk, chunk[9] == self._write_direction)
         if connection.unsettled:
             self._waiting[connection.facts.identity] = None
 
     def _skip_to(self, connection: Connection, sequence: int) -> None:
-        """Give up the pieces before ``sequence``. Those of before we looked were not ours to lose."""
+        """Give up the chunks before ``sequence``. Those of before we looked were not ours to lose."""
         missing = (sequence - connection.next_sequence) % _SEQUENCES
         if connection.opened or connection.next_sequence:
-            self._session.count("pieces_lost", missing)
+            self._output.count("chunks_lost", missing)
         connection.next_sequence = sequence
 
     def _take_held(
         self, connection: Connection, *, give_up: bool = False, before_ns: int | None = None
     ) -> None:
-        """Take held-back pieces whose turn has come; with ``give_up``, all that ended by ``before_ns``."""
+        """Take held-back chunks whose turn has come; with ``give_up``, all that ended by ``before_ns``."""
         held = connection.held
         while held:
-            piece = held.pop(connection.next_sequence, None)
-            if piece is None:
+            chunk = held.pop(connection.next_sequence, None)
+            if chunk is None:
                 if not give_up:
                     break
                 base = connection.next_sequence
@@ -241,11 +241,11 @@ class HttpState:
                     break
                 self._skip_to(connection, sequence)
                 continue
-            self._release(connection, len(piece[-1]))
-            self._take(connection, piece)
+            self._release(connection, len(chunk[-1]))
+            self._take(connection, chunk)
         if connection.close_at is not None:
-            time_ns, pieces = connection.close_at
-            if connection.next_sequence >= pieces or connection.ignored:
+            time_ns, chunks = connection.close_at
+            if connection.next_sequence >= chunks or connection.ignored:
                 self._end(connection, time_ns)
 
     def _settle(self, connection: Connection, before_ns: int) -> None:
@@ -255,15 +255,15 @@ class HttpState:
             return
         connection.settle(before_ns)
         if connection.close_at is not None and connection.close_at[0] <= before_ns:
-            time_ns, pieces = connection.close_at
-            self._skip_to(connection, pieces)
+            time_ns, chunks = connection.close_at
+            self._skip_to(connection, chunks)
             self._end(connection, time_ns)
         elif not (connection.held or connection.unsettled or connection.close_at):
             self._waiting.pop(connection.facts.identity, None)
 
     def _release(self, connection: Connection, size: int) -> None:
         connection.held_bytes -= size
-        self._session.release(size)
+        self._output.release(size)
 
     def _open(self, records: Records) -> None:
         for record in records:
@@ -275,29 +275,29 @@ class HttpState:
                 connection = self._appear(identity, opened=True, late=bool(record["late"]))
             self._move(connection, int(record["head"]["tgid"]))
             connection.last_ns = max(connection.last_ns, int(record["head"]["time_ns"]))
-            connection.learn(read_ends(record))
+            connection.learn(read_endpoints(record))
 
     def _close(self, records: Records) -> None:
         for record in records:
             connection = self._connections.get(int(record["connection"]))
             if connection is None:
                 continue
-            time_ns, pieces = int(record["head"]["time_ns"]), int(record["sequence"])
-            if connection.next_sequence >= pieces or connection.ignored:
+            time_ns, chunks = int(record["head"]["time_ns"]), int(record["sequence"])
+            if connection.next_sequence >= chunks or connection.ignored:
                 self._end(connection, time_ns)
             else:
-                connection.close_at = (time_ns, pieces)
+                connection.close_at = (time_ns, chunks)
                 self._waiting[connection.facts.identity] = None
 
     def _appear(self, identity: int, *, opened: bool, late: bool) -> Connection:
         if not opened:
-            self._session.count("connections_not_opened")
+            self._output.count("connections_not_opened")
         facts = ConnectionFacts(identity=identity, role=Role.UNKNOWN, late=late)
-        connection = Connection(facts, self._session, self._protocols, opened=opened)
+        connection = Connection(facts, self._output, self._protocols, opened=opened)
         self._connections[identity] = connection
         if len(self._connections) > self._max_connections:
             oldest = next(iter(self._connections.values()))
-            self._session.count("connections_evicted")
+            self._output.count("connections_evicted")
             self._take_held(oldest, give_up=True)
             oldest.abort(oldest.last_ns, "connection_evicted")
             self._forget(oldest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otelgpu.engine.facts import Conversed, TickBegins
+from otelgpu.engine.facts import TickBegins, TrafficParsed
 from otelgpu.engine.services import Services
 from otelgpu.families.requests.decode import HttpState
 from otelgpu.model.inputs import Batch, ProcessGone
@@ -40,6 +40,6 @@ class HttpHandler:
         if self._state.connection_count:
             self._wake(self._state.expires_ns)
 
-    def _pass_on(self, found: Conversed) -> None:
-        if found.claims or found.exchanges or found.opened or found.named or found.messages:
+    def _pass_on(self, found: TrafficParsed) -> None:
+        if found.assignments or found.exchanges or found.opened or found.named or found.messages:
             self._emit(found)

@@ -5,7 +5,7 @@ In: body bytes and holes. Out: the whole body, or two parts to search. It must n
 
 from __future__ import annotations
 
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 
 MAX_FIRST_BYTES = 262144
 MAX_LAST_BYTES = 16384
@@ -13,12 +13,12 @@ _HOLE = b"\x00"  # nothing that a search looks for can span it
 
 
 class KeptBody:
-    """Bytes of one body under the session's budget; :meth:`drop` gives them back."""
+    """Bytes of one body under the output's budget; :meth:`drop` gives them back."""
 
-    __slots__ = ("_first", "_last", "_reserved", "_session", "size", "whole")
+    __slots__ = ("_first", "_last", "_output", "_reserved", "size", "whole")
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, output: ParserOutput) -> None:
+        self._output = output
         self._first = bytearray()
         self._last = b""
         self._reserved = 0
@@ -32,7 +32,7 @@ class KeptBody:
             if self.size <= MAX_FIRST_BYTES and self._reserve(len(data)):
                 self._first += data
                 return
-            self._session.count("bodies_not_kept")
+            self._output.count("bodies_not_kept")
             self.whole = False
         self._add_last(data)
 
@@ -48,7 +48,7 @@ class KeptBody:
         self._last = (self._last + data)[-MAX_LAST_BYTES:]
 
     def _reserve(self, size: int) -> bool:
-        kept = self._session.keep(size)
+        kept = self._output.reserve(size)
         if kept:
             self._reserved += size
         return kept
@@ -65,7 +65,7 @@ class KeptBody:
 
     def drop(self) -> None:
         """Forget the bytes."""
-        self._session.release(self._reserved)
+        self._output.release(self._reserved)
         self._reserved = 0
         self._first = bytearray()
         self._last = b""

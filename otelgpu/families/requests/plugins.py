@@ -1,6 +1,6 @@
 """Protocols that others installed: entry points of group ``otelgpu.protocols``, each a ``ProtocolSpec``.
 
-In: the metadata of installed packages. Out: specs that behave (see ``guarded``), and why others were left out.
+In: the metadata of installed packages. Out: specs that behave (see ``plugin_isolation``), and why others were left out.
 A plug-in that cannot be loaded is left out; it never keeps the program from starting.
 """
 
@@ -13,7 +13,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Final
 
-from otelgpu.families.requests.guarded import guarded
+from otelgpu.families.requests.plugin_isolation import isolated
 from otelgpu.families.requests.protocol import ProtocolSpec
 
 GROUP: Final = "otelgpu.protocols"
@@ -51,5 +51,5 @@ def load_plugins(taken: frozenset[str]) -> Plugins:
         elif spec.name in taken or spec.name in specs:
             failed[point.name] = f"there is a protocol {spec.name!r} already"
         else:
-            specs[spec.name] = guarded(spec)
+            specs[spec.name] = isolated(spec)
     return Plugins(tuple(specs.values()), failed)

@@ -1,12 +1,13 @@
-"""The contract of a protocol: who recognises it by its first bytes, and who reads a connection that speaks it.
+"""The contract of a protocol: a function that recognises it by its first bytes, and a parser of its connections.
 
-The connection (``connection.py``) brings system calls into order and finds the holes; a parser is given bytes in
-the order of each direction and says what it found to its :class:`~otelgpu.families.requests.session.Session`:
-``exchanges``, ``claims``, ``opened``, ``named``, ``messages``, ``count()``. Parsers must not raise on any bytes,
-do I/O, read a clock, or grow without bound: the session's ``keep``/``release`` is the budget of what they hold.
+The connection (``connection.py``) puts system calls in order and finds the gaps; a parser is given the bytes of each
+direction in order, and adds what it found to its :class:`~otelgpu.families.requests.parser_output.ParserOutput`:
+``exchanges``, ``assignments``, ``opened``, ``named``, ``messages``, ``count()``. Parsers must not raise on any bytes,
+do I/O, read a clock, or grow without bound: what they keep counts against the budget of the output's
+``reserve``/``release``.
 
 ``from_client`` distinguishes directions whichever end was observed: it is True for bytes that the client sends.
-Where nobody knows which end that is, ``Recogniser`` is asked both ways.
+Where the role of the process is unknown, ``recognise`` is called for both directions.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from otelgpu.model.exchange import NOWHERE, Endpoint, Published, Role
+from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Endpoint, Published, Role
 
 if TYPE_CHECKING:
-    from otelgpu.families.requests.session import Session
+    from otelgpu.families.requests.parser_output import ParserOutput
 
 
 class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -49,8 +50,8 @@ class ConnectionFacts:
     tls: bool = False
     nonblocking: bool = False  # its calls wait for nothing: an event loop's
     late: bool = False  # bytes were moved before anybody looked: what comes first may be a middle
-    server: Endpoint = NOWHERE
-    client: Endpoint = NOWHERE
+    server: Endpoint = UNKNOWN_ENDPOINT
+    client: Endpoint = UNKNOWN_ENDPOINT
     wire_key: bytes = b""  # 4-tuple or pair of Unix sockets, alike at both ends; empty: not known
     client_sequence: int | None = None  # TCP sequence number of the client's stream offset 0
 
@@ -91,7 +92,7 @@ class Parser(Protocol):
     def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
         """Take the next bytes of a direction; ``offset``: of its first byte in the direction's stream.
 
-        A call's bytes may come in several pieces, with the same ``call``.
+        A call's bytes may come in several chunks, with the same ``call``.
         """
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
@@ -113,9 +114,9 @@ class ProtocolSpec:
 
     ``recognise(data, from_client)`` looks at the first bytes of one direction of a connection, or, on a
     connection found open, of any call: ``late`` is True then. It must be quick and sure: YES is final.
-    ``open(facts, session)`` makes a connection's parser.
+    ``open(facts, output)`` makes a connection's parser.
     """
 
     name: str
     recognise: Callable[[bytes, bool, bool], Recognition]
-    open: Callable[[ConnectionFacts, Session], Parser]
+    open: Callable[[ConnectionFacts, ParserOutput], Parser]

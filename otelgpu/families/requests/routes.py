@@ -1,8 +1,8 @@
 """Request paths become routes: of low cardinality, whatever clients send. Pure.
 
 In: the paths that a process is asked for. Out: a template of each. Segments that look like identifiers are ``*`` at
-once; those that turn out to vary (more than :data:`CHILDREN` in one place) are ``*`` from then on. What a process
-is asked for beyond :data:`NODES` places is ``/*``: the number of its routes is bounded for good.
+once; those that turn out to vary (more than :data:`CHILDREN` in one node) are ``*`` from then on. What a process
+is asked for beyond :data:`NODES` nodes is ``/*``: the number of its routes is bounded for good.
 
 Example: ``/v1/users/42/files`` → ``/v1/users/*/files`` at once; ``/wiki/Otter``, ``/wiki/Beaver`` … are routes of
 their own until the 33rd, which is ``/wiki/*`` as are all after it.
@@ -35,16 +35,16 @@ def template(path: str) -> str:
 
 
 @dataclass(slots=True)
-class _Place:
-    children: dict[str, _Place] = field(default_factory=dict)
+class _Node:
+    children: dict[str, _Node] = field(default_factory=dict)
     varies: bool = False
 
 
 @dataclass(slots=True)
 class _Process:
-    root: _Place = field(default_factory=_Place)
-    places: int = 0
-    known: dict[str, str] = field(default_factory=dict)  # template → route, until a place turns out to vary
+    root: _Node = field(default_factory=_Node)
+    nodes: int = 0
+    known: dict[str, str] = field(default_factory=dict)  # template → route, until a node turns out to vary
 
 
 class Routes:
@@ -65,21 +65,21 @@ class Routes:
         return known
 
     def _find(self, process: _Process, wanted: str) -> str:
-        place = process.root
+        node = process.root
         found: list[str] = []
         for segment in wanted[1:].split("/"):
-            name = "*" if place.varies else segment
-            below = place.children.get(name)
+            name = "*" if node.varies else segment
+            below = node.children.get(name)
             if below is None:
-                if process.places >= NODES:
+                if process.nodes >= NODES:
                     return "/".join(["", *found, "*"])
-                if name != "*" and len(place.children) >= CHILDREN:
-                    place.varies, name = True, "*"
+                if name != "*" and len(node.children) >= CHILDREN:
+                    node.varies, name = True, "*"
                     process.known.clear()
-                below = place.children.setdefault(name, _Place())
-                process.places += 1
+                below = node.children.setdefault(name, _Node())
+                process.nodes += 1
             found.append(name)
-            place = below
+            node = below
         return "/" + "/".join(found)
 
     def forget(self, tgid: int) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from otelgpu.engine import function_names, registry
 from otelgpu.engine import pipeline as module
 from otelgpu.engine.attribution import pending as requests
-from otelgpu.engine.facts import Conversed
+from otelgpu.engine.facts import TrafficParsed
 from otelgpu.engine.pipeline import Pipeline
 from otelgpu.engine.processes import LINGER_NS
 from otelgpu.model.engine_messages import EngineItem, EngineOutput
@@ -263,7 +263,7 @@ def iterate(host: Host, session: Pipeline) -> None:
         engine="vllm",
         items=(EngineItem("r", 1, False),),
     )
-    session.feed(Conversed(messages=[said]))  # type: ignore[arg-type]
+    session.feed(TrafficParsed(messages=[said]))  # type: ignore[arg-type]
 
 
 def test_steps_of_an_engines_thread_are_in_the_summary_and_are_no_loss(host: Host) -> None:

@@ -85,7 +85,7 @@ def test_observations_of_a_request_link_to_its_span_and_others_to_none(host: Hos
         for time_ns in times
     }
     found = linked(profiles)
-    # The claim begins and ends within the calls that read and wrote, up to their length from the span's ends.
+    # The assignment begins and ends within the calls that read and wrote, up to their length from the span's ends.
     inside = {t for t, span in expected.items() if span}
     assert {t for t, span in found.items() if span} == {
         t for t, span in found.items() if span == request.span_id

@@ -30,7 +30,7 @@ def btf(family: str) -> Btf:
 
 
 def record(family: str, kind: str, head: dict[str, Any], **fields: Any) -> Batch:
-    """A batch of one record; ``piece``'s fields are found wherever they are.
+    """A batch of one record; ``chunk``'s fields are found wherever they are.
 
     Every kind of call of family cuda is one struct: ``cuda_launch`` is a ``struct cuda_call``.
     """
@@ -97,14 +97,14 @@ class Host:
         assert len(data) <= 4096
         kind, room = ("http_data_256", 256) if len(data) <= 256 else ("http_data_4k", 4096)
         batch = record("http", kind, self._head(tid, took_ns))
-        piece = batch.records["piece"]
-        piece["connection"], piece["result"], piece["captured"] = connection, len(data), len(data)
-        piece["stream_offset"] = self._offsets.get((connection, direction), 0)
-        piece["sequence"] = self._sequences.get(connection, 0)
-        piece["direction"] = btf("http").enumerators("http_direction")[direction]
+        chunk = batch.records["chunk"]
+        chunk["connection"], chunk["result"], chunk["captured"] = connection, len(data), len(data)
+        chunk["stream_offset"] = self._offsets.get((connection, direction), 0)
+        chunk["sequence"] = self._sequences.get(connection, 0)
+        chunk["direction"] = btf("http").enumerators("http_direction")[direction]
         batch.records["data"][0] = np.frombuffer(data.ljust(room, b"\0"), "u1")
-        self._offsets[connection, direction] = int(piece["stream_offset"][0]) + len(data)
-        self._sequences[connection] = int(piece["sequence"][0]) + 1
+        self._offsets[connection, direction] = int(chunk["stream_offset"][0]) + len(data)
+        self._sequences[connection] = int(chunk["sequence"][0]) + 1
         self._submit(batch)
 
     # -- CUDA -------------------------------------------------------------------------------------

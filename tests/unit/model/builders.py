@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from otelgpu.model.exchange import Claim, Endpoint, Exchange, Generation, TraceParent
+from otelgpu.model.exchange import Endpoint, Exchange, Generation, ThreadAssignment, TraceParent
 from otelgpu.model.operations import OperationKind, Operations, operations
 from otelgpu.model.resource import Resource, resource
 from otelgpu.model.spans import SpanColumns, Text
@@ -86,8 +86,10 @@ def exchange(key: int = 1, **fields: Any) -> Exchange:
     )
 
 
-def claim(time_ns: int, key: int, *, held: bool = True, tid: int = 101, tgid: int = 100) -> Claim:
-    return Claim(time_ns=time_ns, tgid=tgid, tid=tid, exchange=key, held=held)
+def assignment(
+    time_ns: int, key: int, *, begins: bool = True, tid: int = 101, tgid: int = 100
+) -> ThreadAssignment:
+    return ThreadAssignment(time_ns=time_ns, tgid=tgid, tid=tid, exchange=key, begins=begins)
 
 
 @dataclass(frozen=True)

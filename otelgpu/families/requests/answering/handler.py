@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from otelgpu.engine.attribution.owners import HISTORY_NS
 from otelgpu.engine.attribution.pending import Served
-from otelgpu.engine.facts import Conversed, ProcessForgotten, RequestsAnswered, RequestsGivenUp
+from otelgpu.engine.facts import ProcessForgotten, RequestsAnswered, RequestsGivenUp, TrafficParsed
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.services import Engines, EngineView, Extras, Services
-from otelgpu.families.requests.answering.requests import RequestSession, served_by
+from otelgpu.families.requests.answering.requests import RequestTracker, served_by
 from otelgpu.families.requests.identities import Identities
 from otelgpu.families.requests.signals import SIGNALS
 from otelgpu.model.context import Context, Unsettled
@@ -34,7 +34,7 @@ class RequestHandler:
         self._next_sweep_ns = 0
         own_spans = session.settings.own_spans
         self._identities = Identities(session.seed, self._serving_request, defer=own_spans == "auto")
-        self._requests = RequestSession(
+        self._requests = RequestTracker(
             session.metrics,
             session.totals,
             self._identities,
@@ -46,7 +46,7 @@ class RequestHandler:
         )
         session.attribution.hold_for_requests = self._hold
         services.offers.requests = self
-        services.listen(Conversed, self._take)
+        services.listen(TrafficParsed, self._take)
         services.listen(ProcessForgotten, lambda fact: self.end_process(fact.tgid, 0))
 
     # -- what others ask --------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class RequestHandler:
         """The request that a thread worked for, 0 for none."""
         return max(self._attribution.timeline.owner(tid, time_ns), 0)
 
-    def _take(self, fact: Conversed) -> None:
+    def _take(self, fact: TrafficParsed) -> None:
         self._serving.update(each.tgid for each in fact.opened if each.role is Role.SERVER)
         self._requests.take(fact)
 

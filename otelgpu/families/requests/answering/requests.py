@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.attribution.pending import SLOTS, PendingOperations, Served, phase_of
-from otelgpu.engine.facts import Conversed
+from otelgpu.engine.facts import TrafficParsed
 from otelgpu.engine.folding import Folded, unfolded
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import Parents
@@ -77,7 +77,7 @@ class Answered:
     work: Folded  # their operations; ``group`` indexes ``contexts.parents``
 
 
-class RequestSession:
+class RequestTracker:
     """One session's. ``resource_of`` says a process; ``loss`` counts what is not reported."""
 
     def __init__(
@@ -99,10 +99,10 @@ class RequestSession:
         self._seed = seed
         self._signals = signals
         self._routes = Routes()
-        self._book: PendingOperations[Context] = PendingOperations(totals.by_group, len(totals))
+        self._pending: PendingOperations[Context] = PendingOperations(totals.by_group, len(totals))
         self._exchanges: list[Exchange] = []
 
-    def take(self, activity: Conversed) -> None:
+    def take(self, activity: TrafficParsed) -> None:
         """What a conversation learnt."""
         for opened in activity.opened:
             self._identities.open(opened)
@@ -117,35 +117,35 @@ class RequestSession:
 
         They go under the request's own span.
         """
-        answered = self._book.is_finished(owners)
+        answered = self._pending.is_finished(owners)
         if not answered.any():
-            self._book.add(rows, owners)
+            self._pending.add(rows, owners)
             return None
-        self._book.add(rows.compress(~answered), owners[~answered])
+        self._pending.add(rows.compress(~answered), owners[~answered])
         return self._late(rows.compress(answered), owners[answered])
 
     def _late(self, rows: Operations, owners: npt.NDArray[np.int64]) -> tuple[Folded, Parents]:
         self._loss("correlate", "late_operations", len(rows))
         keys, group = distinct(owners)
-        contexts_of = [self._book.finished(key) for key in keys.tolist()]
+        contexts_of = [self._pending.finished(key) for key in keys.tolist()]
         reported = np.array([context is not None for context in contexts_of])[group]
         late = unfolded(rows.compress(reported), group[reported])
         return late, parents_of([context or NO_CONTEXT for context in contexts_of])
 
     def is_finished(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which keys are of requests that were reported."""
-        return self._book.is_finished(keys)
+        return self._pending.is_finished(keys)
 
     def finished(self, key: int) -> Parents | None:
         """The span of a request that was reported."""
-        context = self._book.finished(key)
+        context = self._pending.finished(key)
         return None if context is None else parents_of([context])
 
     def span_of(self, key: int) -> Context | Unsettled | None:
         """The span of a request once that is reported; None of one that is not to be; UNSETTLED: not answered yet."""
-        if not self._book.is_finished(np.array([key], dtype=np.int64))[0]:
+        if not self._pending.is_finished(np.array([key], dtype=np.int64))[0]:
             return UNSETTLED
-        return self._book.finished(key)
+        return self._pending.finished(key)
 
     def answer(
         self,
@@ -168,7 +168,7 @@ class RequestSession:
         identities = [self._identities.of(e) for e in done]
         routes = [self._routes.route(e.tgid, e.path) for e in done]
         reported = contexts(done, identities, self._seed)
-        served = self._book.take([e.key for e in done])
+        served = self._pending.take([e.key for e in done])
         engines = steps.take_up(done, served)
         boundary = boundaries(done, engines.has_phases)
         slots = phase_of(boundary, served)
@@ -188,7 +188,7 @@ class RequestSession:
         spans += engines.phases(reported.of_exchanges(), self._resource_of, offset_ns=offset_ns)
         self._measure(done, routes, reported, offset_ns)
         for exchange, context in zip(done, reported.of_requests(), strict=True):
-            self._book.remember(exchange.key, context)
+            self._pending.remember(exchange.key, context)
         self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
         self._loss("correlate", "unsampled_requests", int((~reported.sampled).sum()))
         sampled = reported.sampled[served.request]
@@ -234,12 +234,12 @@ class RequestSession:
     @property
     def is_waiting(self) -> bool:
         """Whether anything may still be reported, or given up."""
-        return bool(self._exchanges) or self._book.is_holding
+        return bool(self._exchanges) or self._pending.is_holding
 
     def give_up(self, before_ns: int, held: Collection[int], *, final: bool) -> tuple[list[int], Operations]:
         """Requests that will not be answered any more, and what they caused."""
-        keys = self._book.stale(_FOREVER_NS if final else before_ns, held)
-        served = self._book.take(keys)
+        keys = self._pending.stale(_FOREVER_NS if final else before_ns, held)
+        served = self._pending.take(keys)
         self._loss("correlate", "unanswered_requests", len(keys))
         self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
         return keys, served.operations

@@ -14,7 +14,7 @@ from otelgpu.families.requests.engines import msgpack
 from otelgpu.families.requests.engines import vllm as engine_vllm
 from otelgpu.families.requests.engines.envelope import Envelope
 from otelgpu.families.requests.engines.sglang import SglangReader
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.zmtp.frames import Body
 from otelgpu.model.engine_messages import EngineMessage
 
@@ -26,21 +26,21 @@ _PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
 class EngineReader:
     """Reads the messages of one connection."""
 
-    __slots__ = ("_session", "_sglang")
+    __slots__ = ("_output", "_sglang")
 
-    def __init__(self, session: Session, *, late: bool) -> None:
-        self._session = session
-        self._sglang = SglangReader(session, late=late)
+    def __init__(self, output: ParserOutput, *, late: bool) -> None:
+        self._output = output
+        self._sglang = SglangReader(output, late=late)
 
     def read(self, bodies: Sequence[Body], envelope: Envelope) -> list[EngineMessage]:
         """Return what a message reports. Never raises, whatever is in it."""
         first = bodies[0]
         if first.size == 1:
             wanted = first.head == engine_vllm.ADD and len(bodies) > 1
-            request = engine_vllm.read_request(bodies[1], envelope, self._session) if wanted else None
+            request = engine_vllm.read_request(bodies[1], envelope, self._output) if wanted else None
             return [] if request is None else [request]
         if first.head.startswith(_PICKLES):
-            self._session.count("engine_messages_pickled")
+            self._output.count("engine_messages_pickled")
             return []
         outer = msgpack.array_at(first.head, 0)
         if outer is None:
@@ -48,5 +48,5 @@ class EngineReader:
         tag = msgpack.string_at(first.head, outer[1])
         if tag is not None:
             return self._sglang.read(tag[0], first, envelope)
-        output = engine_vllm.read_output(first, envelope, self._session)
+        output = engine_vllm.read_output(first, envelope, self._output)
         return [] if output is None else [output]

@@ -20,7 +20,7 @@ import msgspec
 
 from otelgpu.families.requests.engines import msgpack
 from otelgpu.families.requests.engines.envelope import Envelope, is_request_id
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.zmtp.frames import Body
 from otelgpu.model.engine_messages import EngineItem, EngineMessage, EngineOutput, EngineRequest
 
@@ -42,10 +42,10 @@ _text = msgspec.msgpack.Decoder(str)
 class SglangReader:
     """Reads the messages of one connection. ``late``: requests were under way before anybody looked."""
 
-    __slots__ = ("_late", "_session", "_tokens")
+    __slots__ = ("_late", "_output", "_tokens")
 
-    def __init__(self, session: Session, *, late: bool) -> None:
-        self._session = session
+    def __init__(self, output: ParserOutput, *, late: bool) -> None:
+        self._output = output
         self._late = late
         self._tokens: dict[str, int] = {}  # so far, by rid; the oldest first
 
@@ -58,11 +58,11 @@ class SglangReader:
         values = msgpack.elements(body.head) or []
         try:
             if tag in _OUTPUTS:
-                return [self._output(tag, values, envelope)]
+                return [self._engine_output(tag, values, envelope)]
             batch = (msgpack.elements(values[_BATCH]) or []) if tag in _BATCHES else [body.head]
             return [_request(msgpack.elements(request) or [], envelope) for request in batch]
         except (*msgpack.MALFORMED, ValueError, IndexError):
-            self._session.count("engine_layout_unknown")
+            self._output.count("engine_layout_unknown")
             return []
 
     def _cut(self, tag: str, body: Body, envelope: Envelope) -> list[EngineMessage]:
@@ -71,12 +71,12 @@ class SglangReader:
         named = msgpack.string_at(body.head, outer[1]) if outer else None
         found = msgpack.string_at(body.head, named[1]) if named else None
         if tag not in _REQUESTS or found is None or not is_request_id(found[0]):
-            self._session.count("engine_messages_cut")
+            self._output.count("engine_messages_cut")
             return []
-        self._session.count("engine_parent_unseen")
+        self._output.count("engine_parent_unseen")
         return [_made(found[0], None, envelope)]
 
-    def _output(self, tag: str, values: list[msgspec.Raw], envelope: Envelope) -> EngineOutput:
+    def _engine_output(self, tag: str, values: list[msgspec.Raw], envelope: Envelope) -> EngineOutput:
         rids = _strings.decode(values[_RID])
         reasons = msgpack.elements(values[_FINISHED_REASONS])
         place = _OUTPUTS[tag]
@@ -107,7 +107,7 @@ class SglangReader:
     def _item(self, rid: str, total: int, *, finished: bool) -> EngineItem:
         before = self._tokens.pop(rid, None)
         if before is None and self._late:
-            self._session.count("engine_tokens_unknown")
+            self._output.count("engine_tokens_unknown")
             before = total
         if not finished:
             self._tokens[rid] = total

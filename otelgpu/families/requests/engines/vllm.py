@@ -23,7 +23,7 @@ import msgspec
 
 from otelgpu.families.requests.engines import msgpack
 from otelgpu.families.requests.engines.envelope import Envelope, is_request_id
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.trace_context import parse_trace_context
 from otelgpu.families.requests.zmtp.frames import Body
 from otelgpu.model.engine_messages import EngineItem, EngineOutput, EngineRequest
@@ -85,9 +85,9 @@ _TRACE_HEADERS = re.compile(rb"[\x81\x82]\xabtraceparent\xd9\x37")
 _AFTER_TRACE_HEADERS = re.compile("m(?:b|[sn]|$).*")
 
 
-def read_request(body: Body, envelope: Envelope, session: Session) -> EngineRequest | None:
+def read_request(body: Body, envelope: Envelope, output: ParserOutput) -> EngineRequest | None:
     """Return the request that follows an :data:`ADD`; None: not one, or it is in doubt."""
-    fields = _whole_request(body, session) if body.complete else _cut_request(body, session)
+    fields = _whole_request(body, output) if body.complete else _cut_request(body, output)
     if fields is None:
         return None
     request_id, prompt_tokens, parent = fields
@@ -107,39 +107,39 @@ def read_request(body: Body, envelope: Envelope, session: Session) -> EngineRequ
 _Fields = tuple[str, int | None, TraceParent | None]
 
 
-def _whole_request(body: Body, session: Session) -> _Fields | None:
+def _whole_request(body: Body, output: ParserOutput) -> _Fields | None:
     values = msgpack.elements(body.head) or []
     kinds = msgpack.kinds(values)
     layouts = [layout for layout in LAYOUTS if layout.pattern.fullmatch(kinds)]
     found = msgpack.string_at(memoryview(values[0]), 0) if layouts else None
     if found is None or not is_request_id(found[0]) or len({layout.prompt for layout in layouts}) > 1:
-        session.count("engine_layout_unknown")
+        output.count("engine_layout_unknown")
         return None
     prompt = msgpack.array_at(memoryview(values[layouts[0].prompt]), 0)
     places = {layout.trace_headers for layout in layouts if layout.trace_headers is not None}
     if len(places) > 1 and len(values) > min(places):
-        session.count("engine_parent_unseen")
+        output.count("engine_parent_unseen")
         places.clear()
     parent = next((_parent(values[place]) for place in places if place < len(values)), None)
     return found[0], prompt[0] if prompt else None, parent
 
 
-def _cut_request(body: Body, session: Session) -> _Fields | None:
+def _cut_request(body: Body, output: ParserOutput) -> _Fields | None:
     """Read a request's first elements, and its trace headers from the end of it."""
     head = body.head
     outer = msgpack.array_at(head, 0)
     found = msgpack.string_at(head, outer[1]) if outer else None
     if outer is None or found is None:
-        session.count("engine_messages_cut")
+        output.count("engine_messages_cut")
         return None
     count, (request_id, at) = outer[0], found
     if not _SHORTEST <= count <= _LONGEST or not is_request_id(request_id):
-        session.count("engine_layout_unknown")
+        output.count("engine_layout_unknown")
         return None
     prompt = msgpack.array_at(head, at)
     parent = _parent_at_the_end(bytes(body.tail), count)
     if parent is None and count > _TRACE_PLACES[0]:
-        session.count("engine_parent_unseen")
+        output.count("engine_parent_unseen")
     return request_id, prompt[0] if prompt else None, parent
 
 
@@ -212,19 +212,19 @@ _ENDS = dict.fromkeys(("nn", "an", "xn", "mn"), False) | dict.fromkeys(
 )
 
 
-def read_output(body: Body, envelope: Envelope, session: Session) -> EngineOutput | None:
+def read_output(body: Body, envelope: Envelope, output: ParserOutput) -> EngineOutput | None:
     """Return what a step gave; None: a message of another kind, or it is in doubt.
 
     A step of which a part was not captured is not reported: it would miss requests.
     """
     if not body.complete:
-        session.count("engine_messages_cut")
+        output.count("engine_messages_cut")
         return None
     try:
         values = _decoder(body.head).decode(body.head)
         items = tuple([_item(output) for output in values.outputs])
     except (*msgpack.MALFORMED, ValueError):
-        session.count("engine_layout_unknown")
+        output.count("engine_layout_unknown")
         return None
     stats = _queues(values.scheduler_stats)
     if not items and stats.num_running_reqs is None:

@@ -1,10 +1,10 @@
-"""The open exchanges of one connection, in order, and which thread holds one of them.
+"""The open exchanges of one connection, in order, and which thread works for one of them.
 
-In: what ``connection`` learns about each. Out: claims and finished exchanges, appended to the session. It
+In: what ``connection`` learns about each. Out: assignments and finished exchanges, appended to the output. It
 must not know about bytes or messages.
 
 Invariant: responses come in the order of requests, so the first unanswered exchange is the one that the next
-response belongs to, and the only one that a thread can hold; at most the last one is still being read.
+response belongs to, and the only one that can be assigned to a thread; at most the last one is still being read.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from otelgpu.families.requests.open_exchange import OpenExchange
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
-from otelgpu.families.requests.session import Session
-from otelgpu.model.exchange import Claim, Role, StartSource
+from otelgpu.model.exchange import Role, StartSource, ThreadAssignment
 
 
 class ExchangeQueue:
-    """Requests that are not over, the oldest first. Only at a server's end are they held by threads."""
+    """RequestDirection that are not over, the oldest first. They are assigned to threads at servers only."""
 
     __slots__ = (
+        "_assigned",
         "_at_server",
         "_exchanges",
         "_facts",
-        "_holder",
         "_next_ordinal",
-        "_session",
+        "_output",
         "_thread",
     )
 
-    def __init__(self, facts: ConnectionFacts, session: Session) -> None:
+    def __init__(self, facts: ConnectionFacts, output: ParserOutput) -> None:
         self._facts = facts
         self._at_server = facts.role is Role.SERVER
-        self._session = session
+        self._output = output
         self._exchanges: list[OpenExchange] = []
         self._next_ordinal = 0
-        self._holder: OpenExchange | None = None
-        self._thread = (0, 0)  # tgid and tid that hold it
+        self._assigned: OpenExchange | None = None
+        self._thread = (0, 0)  # tgid and tid that it is assigned to
 
     def __len__(self) -> int:
         return len(self._exchanges)
@@ -47,14 +47,14 @@ class ExchangeQueue:
         return iter(tuple(self._exchanges))
 
     @property
-    def waits_for_holder(self) -> bool:
-        """Whether an exchange is open and none is held."""
-        return self._holder is None and self._at_server and bool(self._exchanges)
+    def awaits_assignment(self) -> bool:
+        """Whether an exchange is open and none is assigned."""
+        return self._assigned is None and self._at_server and bool(self._exchanges)
 
     def open(self, call: Call, *, start_ns: int, start_source: StartSource) -> OpenExchange:
         """Append an exchange of which the call moved the first byte."""
         exchange = OpenExchange(
-            key=self._session.new_key(),
+            key=self._output.new_key(),
             ordinal=self._next_ordinal,
             call=call,
             start_ns=start_ns,
@@ -71,63 +71,63 @@ class ExchangeQueue:
                 return exchange
         return None
 
-    def hold_next(self, time_ns: int) -> None:
-        """Let the thread that read the first unanswered request hold it, from ``time_ns`` or its start on."""
+    def assign_next(self, time_ns: int) -> None:
+        """Assign the first unanswered request to the thread that read it, from ``time_ns`` or its start on."""
         exchange = self.unanswered()
         if exchange is not None and not exchange.framing_lost:
-            self._hold(exchange, max(exchange.taken_ns, time_ns))
+            self._begin(exchange, max(exchange.taken_ns, time_ns))
 
     def read_on(self, exchange: OpenExchange, call: Call) -> None:
-        """Take note that a thread moved more of a request: if another one held it, it lets go."""
+        """Note that a thread read more of a request; if it was assigned to another thread, reassign it."""
         exchange.request_end_ns = call.end_ns
         exchange.tgid, exchange.tid = call.tgid, call.tid
-        if exchange is self._holder and self._thread != (call.tgid, call.tid):
-            self.let_go(exchange, call.end_ns)
-            self._hold(exchange, call.end_ns)
+        if exchange is self._assigned and self._thread != (call.tgid, call.tid):
+            self.unassign(exchange, call.end_ns)
+            self._begin(exchange, call.end_ns)
 
-    def let_go(self, exchange: OpenExchange, time_ns: int) -> None:
-        """End the hold of an exchange, if it is held."""
-        if exchange is self._holder:
-            self._holder = None
-            self._claim(exchange, time_ns, held=False)
+    def unassign(self, exchange: OpenExchange, time_ns: int) -> None:
+        """End the assignment of an exchange, if it is assigned."""
+        if exchange is self._assigned:
+            self._assigned = None
+            self._report_assignment(exchange, time_ns, begins=False)
 
-    def _hold(self, exchange: OpenExchange, time_ns: int) -> None:
-        self._holder = exchange
+    def _begin(self, exchange: OpenExchange, time_ns: int) -> None:
+        self._assigned = exchange
         self._thread = (exchange.tgid, exchange.tid)
-        self._claim(exchange, time_ns, held=True)
+        self._report_assignment(exchange, time_ns, begins=True)
 
-    def _claim(self, exchange: OpenExchange, time_ns: int, *, held: bool) -> None:
+    def _report_assignment(self, exchange: OpenExchange, time_ns: int, *, begins: bool) -> None:
         tgid, tid = self._thread
-        self._session.claims.append(
-            Claim(
+        self._output.assignments.append(
+            ThreadAssignment(
                 time_ns=time_ns,
                 tgid=tgid,
                 tid=tid,
                 exchange=exchange.key,
-                held=held,
+                begins=begins,
                 loop=self._facts.nonblocking,
             )
         )
 
     def drop(self, exchange: OpenExchange, time_ns: int) -> None:
         """Forget what was no exchange after all."""
-        self.let_go(exchange, time_ns)
+        self.unassign(exchange, time_ns)
         self._exchanges.remove(exchange)
         if exchange.generation is not None:
             exchange.generation.drop()
 
     def hand_over(self, exchange: OpenExchange, time_ns: int) -> None:
         """Leave an exchange to another parser, which gives it out."""
-        self.let_go(exchange, time_ns)
+        self.unassign(exchange, time_ns)
         self._exchanges.remove(exchange)
 
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
         """Give out an exchange that is over since ``time_ns``."""
         if not (exchange.head_seen or exchange.status_code):
-            self._session.count("requests_incomplete")
+            self._output.count("requests_incomplete")
             self.drop(exchange, time_ns)
             return
         if exchange.error == "capture_gap":
-            self._session.count("capture_gaps")
-        self._session.exchanges.append(exchange.finish(self._facts))
+            self._output.count("capture_gaps")
+        self._output.exchanges.append(exchange.finish(self._facts))
         self.drop(exchange, time_ns)

@@ -1,18 +1,18 @@
-"""HTTP/1 at either end of a connection: its bytes become claims and exchanges.
+"""HTTP/1 at either end of a connection: its bytes become assignments and exchanges.
 
-In: the bytes of both directions, in order, with their holes. Out: claims and finished exchanges, appended to
-the session. It must not raise on any bytes. Format: RFC 9112.
+In: the bytes of both directions, in order, with their holes. Out: assignments and finished exchanges, appended to
+the output. It must not raise on any bytes. Format: RFC 9112.
 
 Invariant: a response belongs to the first request that is not answered (see ``exchange_queue``), and what is
 given out depends on the bytes alone, times aside, not on how system calls and records cut them.
 
 Example, two pipelined requests read by thread 7 at 100 and answered by thread 8, each response one write::
 
-    read  [50,100]  "GET /a …GET /b …"   claim(100, 7, a, held)
-    write [150,160] "HTTP/1.1 200 …"     claim(160, 7, a, let go), exchange a, claim(160, 7, b, held)
-    write [170,190] "HTTP/1.1 200 …"     claim(190, 7, b, let go), exchange b
+    read  [50,100]  "GET /a …GET /b …"   thread 7 begins a at 100
+    write [150,160] "HTTP/1.1 200 …"     thread 7 ends a and begins b at 160, exchange a
+    write [170,190] "HTTP/1.1 200 …"     thread 7 ends b at 190, exchange b
 
-At a client's end the same bytes are written and read, nothing is claimed, and the times are those of its calls:
+At a client's end the same bytes are written and read, nothing is assigned, and the times are those of its calls:
 a request starts as its first write begins, a response as the read of its first byte returns.
 
 Holes: in a body of known length they only count; in a head or in chunk framing they cost the framing: the
@@ -25,13 +25,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from otelgpu.families.requests.http1.directions import RequestDirection, ResponseDirection
 from otelgpu.families.requests.http1.exchange_queue import ExchangeQueue
 from otelgpu.families.requests.http1.framing import REQUEST_START, RESPONSE_START, InvalidHttp, State
-from otelgpu.families.requests.http1.sides import Requests, Responses
 from otelgpu.families.requests.http2 import parser as http2
 from otelgpu.families.requests.open_exchange import SWITCHING_PROTOCOLS, OpenExchange
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
-from otelgpu.families.requests.session import Session
 from otelgpu.families.requests.websocket import parser as websocket
 from otelgpu.model.exchange import Named, Opened, Role, StartSource
 
@@ -48,7 +48,7 @@ _METHODS = (
 )
 _REQUEST_STARTS = tuple(f"{method} ".encode() for method in _METHODS)
 #: Who reads on after a response 101, by what the request's ``Upgrade`` asked for.
-_UPGRADES: Final[dict[str, Callable[[ConnectionFacts, Session, OpenExchange], Parser]]] = {
+_UPGRADES: Final[dict[str, Callable[[ConnectionFacts, ParserOutput, OpenExchange], Parser]]] = {
     "h2c": http2.upgraded,
     "websocket": websocket.upgraded,
 }
@@ -71,20 +71,20 @@ class Http1:
         "facts",
         "ignored",
         "last_request",
+        "output",
         "requests_missed",
         "response_ns",
-        "session",
         "successor",
     )
 
-    def __init__(self, facts: ConnectionFacts, session: Session) -> None:
+    def __init__(self, facts: ConnectionFacts, output: ParserOutput) -> None:
         self.facts = facts
-        self.session = session
+        self.output = output
         self.at_server = facts.role is Role.SERVER
         self.ignored = False
         self.successor: Parser | None = None
         self.call = _NO_CALL  # the one under way
-        self.exchanges = ExchangeQueue(facts, session)
+        self.exchanges = ExchangeQueue(facts, output)
         self.response_ns = 0  # when it moves bytes of a response: the write began, or the read returned
         self._last_response_ns = 0  # when the last one of those that did returned
         self.last_request = False  # the client said that it sends no other
@@ -92,8 +92,8 @@ class Http1:
         self.requests_missed = False
         self._garbage = False
         self._searching = facts.late  # for the first request
-        self._requests = Requests(self)
-        self._responses = Responses(self)
+        self._requests = RequestDirection(self)
+        self._responses = ResponseDirection(self)
         if facts.late:
             self._requests.reader.lose()
             self._responses.reader.lose()
@@ -106,7 +106,7 @@ class Http1:
     def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
         """Take the next bytes of a direction."""
         self.call = call
-        side: Requests | Responses
+        side: RequestDirection | ResponseDirection
         if from_client:
             side = requests = self._requests
             fresh = call is not requests.call
@@ -135,14 +135,14 @@ class Http1:
             if self.successor is not None:
                 self._hand_over(data, offset)
                 return
-        if self.exchanges.waits_for_holder:
-            self.exchanges.hold_next(0 if from_client else call.end_ns)
+        if self.exchanges.awaits_assignment:
+            self.exchanges.assign_next(0 if from_client else call.end_ns)
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
         """Pass over bytes that were not captured."""
-        side: Requests | Responses = self._requests if from_client else self._responses
+        side: RequestDirection | ResponseDirection = self._requests if from_client else self._responses
         if self._searching:
-            self.session.count("late_bytes_skipped", size)
+            self.output.count("late_bytes_skipped", size)
             return
         self.call = call
         side.gap_call = call
@@ -150,8 +150,8 @@ class Http1:
             side.lost()
         if not from_client:
             self._last_response_ns = call.end_ns
-        if self.exchanges.waits_for_holder:
-            self.exchanges.hold_next(call.end_ns)
+        if self.exchanges.awaits_assignment:
+            self.exchanges.assign_next(call.end_ns)
 
     def end(self, call: Call, *, from_client: bool) -> None:
         """One side sends nothing more."""
@@ -194,7 +194,7 @@ class Http1:
             self._finish_passed_over()
         call = self.call
         if len(self.exchanges) >= MAX_OPEN:  # answered by a way that is not observed
-            self.session.count("responses_not_seen", len(self.exchanges))
+            self.output.count("responses_not_seen", len(self.exchanges))
             self._finish_all(call.end_ns, "response_not_seen")
             self._responses.reader.lose()
         start_ns, source = self._start()
@@ -220,7 +220,7 @@ class Http1:
         exchange.wire_id = self.facts.wire_id(self._requests.reader.message_start)
         if not self.at_server:
             exchange.published = self.call.published
-        self.session.opened.append(
+        self.output.opened.append(
             Opened(
                 key=exchange.key,
                 tgid=exchange.tgid,
@@ -235,7 +235,7 @@ class Http1:
     def named(self, exchange: OpenExchange, request_id: str) -> None:
         """Take note of the id by which a response calls its request."""
         exchange.named = True
-        self.session.named.append(
+        self.output.named.append(
             Named(key=exchange.key, tgid=exchange.tgid, request_id=request_id, time_ns=self.call.end_ns)
         )
 
@@ -251,7 +251,7 @@ class Http1:
         exchange.answered = True
         if exchange.generation is not None:
             exchange.generation.response_ended()
-        self.exchanges.let_go(exchange, time_ns)
+        self.exchanges.unassign(exchange, time_ns)
         self.finish_if_over(exchange)
 
     def finish_if_over(self, exchange: OpenExchange) -> None:
@@ -308,10 +308,10 @@ class Http1:
         else:
             self._answer(exchange, self.call.end_ns)
         if follow is not None:
-            self.successor = follow(self.facts, self.session, exchange)
+            self.successor = follow(self.facts, self.output, exchange)
         self._finish_all(self.call.end_ns, "connection_closed")
         if self.successor is None:
-            self.session.count("upgraded")
+            self.output.count("upgraded")
             self._ignore()
         else:
             self._stop()
@@ -324,7 +324,9 @@ class Http1:
 
     # Holes and bytes that are not HTTP/1
 
-    def _resume(self, side: Requests | Responses, data: bytes, offset: int, fresh: bool) -> bool:
+    def _resume(
+        self, side: RequestDirection | ResponseDirection, data: bytes, offset: int, fresh: bool
+    ) -> bool:
         """With framing unknown: whether a message starts here. Else the bytes are passed over."""
         reader = side.reader
         reader.offset = offset
@@ -337,7 +339,7 @@ class Http1:
                 reader.restart()
                 return True
         reader.offset += len(data)
-        self.session.count("late_bytes_skipped" if self._searching else "resync_bytes_skipped", len(data))
+        self.output.count("late_bytes_skipped" if self._searching else "resync_bytes_skipped", len(data))
         if side is self._responses:
             self._last_response_ns = self.call.end_ns
         return False
@@ -365,14 +367,14 @@ class Http1:
             return
         waiting = self.exchanges.unanswered(other_than=current)
         if waiting is not None and waiting.start_ns > self._last_response_ns and waiting.request_done:
-            self.session.count("bodies_unseen")
+            self.output.count("bodies_unseen")
             current.response_bytes += responses.reader.message_bytes
             responses.current = None
             current.end_ns = self._last_response_ns
             self._answer(current, waiting.start_ns)
             responses.reader.restart()
 
-    def _invalid(self, side: Requests | Responses) -> None:
+    def _invalid(self, side: RequestDirection | ResponseDirection) -> None:
         reader = side.reader
         head = reader.partial_head
         if side is self._requests:
@@ -384,7 +386,7 @@ class Http1:
                     self.exchanges.drop(exchange, self.call.end_ns)
                     self._requests.current = None
                     exchange = None
-            self.session.count("not_http")
+            self.output.count("not_http")
             reader.stop()
             self._garbage = True
             if exchange is not None:  # the server may still answer it, with 400
@@ -394,7 +396,7 @@ class Http1:
             if not self.exchanges:
                 self._ignore()
             return
-        self.session.count("not_http")
+        self.output.count("not_http")
         self._finish_all(self.call.end_ns, "invalid_http")
         self._ignore()
 

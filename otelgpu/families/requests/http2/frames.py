@@ -19,8 +19,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, Protocol
 
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call
-from otelgpu.families.requests.session import Session
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES: Final = 9
@@ -122,10 +122,10 @@ class FrameReader:
         "_frame_bytes",
         "_left",
         "_lost",
+        "_output",
         "_pad",
         "_preface",
         "_reserved",
-        "_session",
         "_sink",
         "_skipped",
         "_stream",
@@ -136,9 +136,9 @@ class FrameReader:
         "offset",
     )
 
-    def __init__(self, sink: FrameSink, session: Session, *, client: bool, late: bool) -> None:
+    def __init__(self, sink: FrameSink, output: ParserOutput, *, client: bool, late: bool) -> None:
         self._sink = sink
-        self._session = session
+        self._output = output
         self._client = client  # whether these are the client's bytes
         self._lost = late
         self._skipped = "late_bytes_skipped" if late else "resync_bytes_skipped"
@@ -157,7 +157,7 @@ class FrameReader:
         self._unread_pad = False  # DATA: the pad length comes first
         self._collected = b""
         self._want = 0  # bytes of the payload that are put together; -1: what is wanted has a hole
-        self._reserved = 0  # of the session's budget, by what is collected here and in the block
+        self._reserved = 0  # of the output's budget, by what is collected here and in the block
         # The header block under way; CONTINUATION must follow:
         self._block: list[bytes] | None = None
         self._block_stream = 0  # 0: none
@@ -176,7 +176,7 @@ class FrameReader:
         self._forget()
 
     def _forget(self) -> None:
-        self._session.release(self._reserved)
+        self._output.release(self._reserved)
         self._reserved = 0
         self._carry = self._collected = b""
         self._left = 0
@@ -189,7 +189,7 @@ class FrameReader:
         self._call = call
         if self._lost:
             if not (fresh and starts_frames(data, from_client=self._client)):
-                self._session.count(self._skipped, len(data))
+                self._output.count(self._skipped, len(data))
                 return
             self._lost = False
             self._skipped = "resync_bytes_skipped"
@@ -279,7 +279,7 @@ class FrameReader:
             self._want = length
             if length > MAX_BLOCK_BYTES:
                 self._want = -1
-                self._session.count("http2_headers_too_large")
+                self._output.count("http2_headers_too_large")
         else:
             self._want = min(length, _WANTED.get(kind, 0))
             if not self._want:
@@ -338,7 +338,7 @@ class FrameReader:
         payload = self._collected if self._want >= 0 else None
         self._collected = b""
         if not self._block_stream:
-            self._session.release(self._reserved)
+            self._output.release(self._reserved)
             self._reserved = 0
         read = _READERS.get(self._type)
         if read is not None:
@@ -375,7 +375,7 @@ class FrameReader:
         complete = bool(self._flags & END_HEADERS)
         if payload is None or self._block_size > MAX_BLOCK_BYTES:
             if payload is not None and self._block is not None:
-                self._session.count("http2_headers_too_large")
+                self._output.count("http2_headers_too_large")
             self._block = None
         if self._block is not None and payload is not None:
             if complete or self._reserve(len(payload)):
@@ -388,7 +388,7 @@ class FrameReader:
     def _end_block(self, block: bytes | None) -> None:
         stream, self._block_stream = self._block_stream, 0
         self._block = None
-        self._session.release(self._reserved)
+        self._output.release(self._reserved)
         self._reserved = 0
         if self._block_promised:
             self._sink.promised(block)
@@ -405,11 +405,11 @@ class FrameReader:
 
     def _reserve(self, size: int) -> bool:
         """Reserve what is held from one call to the next, or from one frame of a block to the next."""
-        kept = self._session.keep(size)
+        kept = self._output.reserve(size)
         if kept:
             self._reserved += size
         else:
-            self._session.count("http2_headers_too_large")
+            self._output.count("http2_headers_too_large")
         return kept
 
 

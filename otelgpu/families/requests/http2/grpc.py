@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from struct import Struct
 
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import Role, Rpc
 
 #: Larger messages are counted and not read.
@@ -83,16 +83,16 @@ class MessageReader:
         "_kept",
         "_left",
         "_lost",
+        "_output",
         "_reserved",
-        "_session",
         "_whole",
         "count",
         "encoded",
         "take",
     )
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, output: ParserOutput) -> None:
+        self._output = output
         self.take: MessageTaker | None = None
         self.count = 0  # complete messages, read or not
         self.encoded = False  # a compressed message that was wanted came
@@ -152,7 +152,7 @@ class MessageReader:
 
     def drop(self) -> None:
         """Give back what is kept of the message under way."""
-        self._session.release(self._reserved)
+        self._output.release(self._reserved)
         self._reserved = 0
         self._kept = bytearray()
         self._whole = False
@@ -174,27 +174,27 @@ class MessageReader:
         self._left -= len(data)
         if not self._whole:
             return
-        if self._session.keep(len(data)):
+        if self._output.reserve(len(data)):
             self._reserved += len(data)
             self._kept += data
         else:
-            self._session.count("grpc_messages_not_kept")
+            self._output.count("grpc_messages_not_kept")
             self.drop()
 
     def _unreadable(self, flag: int, size: int) -> bool:
         if flag:
             if not self.encoded:
                 self.encoded = True
-                self._session.count("encoded_body")
+                self._output.count("encoded_body")
             return True
         if size > MAX_MESSAGE_BYTES:
-            self._session.count("grpc_messages_not_kept")
+            self._output.count("grpc_messages_not_kept")
             return True
         return False
 
     def _lose(self) -> None:
         """Where the next message begins is unknown: what was counted is a lower bound."""
-        self._session.count("grpc_framing_lost")
+        self._output.count("grpc_framing_lost")
         self.drop()
         self._lost = True
         self._left = 0
@@ -209,11 +209,11 @@ class OpenRpc:
 
     __slots__ = ("_status", "_timeout_ns", "certain", "method", "requests", "responses")
 
-    def __init__(self, session: Session, path: str, timeout: bytes, *, certain: bool) -> None:
+    def __init__(self, output: ParserOutput, path: str, timeout: bytes, *, certain: bool) -> None:
         self.method = path.removeprefix("/")[:MAX_METHOD]
         self.certain = certain
-        self.requests = MessageReader(session)
-        self.responses = MessageReader(session)
+        self.requests = MessageReader(output)
+        self.responses = MessageReader(output)
         self._status = ""
         match = _TIMEOUT.fullmatch(timeout)
         self._timeout_ns = int(match[1]) * _UNIT_NS[match[2]] if match else 0

@@ -1,7 +1,7 @@
 """Serving engines that speak gRPC between their processes: text-generation-inference, router to shards.
 
 In: whole request and response messages of ``Prefill`` and ``Decode``. Out: engine messages, appended to the
-session. It must not hold anything, and says nothing of a message that is not as expected.
+output. It must not hold anything, and says nothing of a message that is not as expected.
 
 Field numbers: proto/v3/generate.proto of huggingface/text-generation-inference; those that are read here are the
 same in ``generate.v2`` (proto/generate.proto). ``generate.v1`` is not read: its ``Generation`` changed by release.
@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 
 from otelgpu.families.requests.open_exchange import OpenExchange
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call
-from otelgpu.families.requests.session import Session
 from otelgpu.model.engine_messages import EngineItem, EngineOutput, EngineRequest
 from otelgpu.model.exchange import StartSource
 from otelgpu.protobuf.fields import ProtobufError, integer, messages
@@ -33,7 +33,7 @@ class EngineReader:
         self._asks = asks
 
     def request(
-        self, session: Session, call: Call, exchange: OpenExchange, data: bytes, time_ns: int
+        self, output: ParserOutput, call: Call, exchange: OpenExchange, data: bytes, time_ns: int
     ) -> None:
         """Take a ``PrefillRequest``: batch = 1, of which requests = 2, of which id = 1."""
         if not self._asks:
@@ -41,9 +41,9 @@ class EngineReader:
         try:
             requests = [integer(request, 1) for batch in messages(data, 1) for request in messages(batch, 2)]
         except ProtobufError:
-            session.count("engine_layout_unknown")
+            output.count("engine_layout_unknown")
             return
-        session.messages.extend(
+        output.messages.extend(
             EngineRequest(
                 time_ns=time_ns,
                 tgid=call.tgid,
@@ -57,16 +57,16 @@ class EngineReader:
         )
 
     def response(
-        self, session: Session, call: Call, exchange: OpenExchange, data: bytes, time_ns: int
+        self, output: ParserOutput, call: Call, exchange: OpenExchange, data: bytes, time_ns: int
     ) -> None:
         """Take a ``PrefillResponse`` or ``DecodeResponse``: generations = 1."""
         try:
             items = tuple(_item(generation) for generation in messages(data, 1))
         except ProtobufError:
-            session.count("engine_layout_unknown")
+            output.count("engine_layout_unknown")
             return
         if items:
-            session.messages.append(
+            output.messages.append(
                 EngineOutput(
                     time_ns=time_ns,
                     tgid=call.tgid,

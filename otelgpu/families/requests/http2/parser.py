@@ -1,20 +1,20 @@
-"""HTTP/2 (RFC 9113) on one connection: frames become claims and exchanges, at either end.
+"""HTTP/2 (RFC 9113) on one connection: frames become assignments and exchanges, at either end.
 
-In: the bytes of both directions with their holes. Out: claims (at servers), opened, named and finished exchanges,
-appended to the session. It must not raise on any bytes, read a clock or know system calls.
+In: the bytes of both directions with their holes. Out: assignments (at servers), opened, named and finished exchanges,
+appended to the output. It must not raise on any bytes, read a clock or know system calls.
 
-Streams are independent: each exchange is held by the thread that read the end of its request's header block, from
-then until the response ended, the stream was reset, or nobody can report any more; a thread can hold many.
+Streams are independent: each exchange is assigned to the thread that read the end of its request's header block, from
+then until the response ended, the stream was reset, or its end can no longer be seen; a thread can have many.
 
 Example, at a server whose thread 7 reads two requests at 100 and whose thread 8 writes at 160 and 190::
 
-    read  [50,100]  HEADERS(1, END_STREAM) HEADERS(3, END_STREAM)   claim(100, 7, a, held), claim(100, 7, b, held)
-    write [150,160] HEADERS(3) DATA(3, END_STREAM)                  claim(160, 7, b, let go), exchange b
-    write [180,190] HEADERS(1, END_STREAM)                          claim(190, 7, a, let go), exchange a
+    read  [50,100]  HEADERS(1, END_STREAM) HEADERS(3, END_STREAM)   thread 7 begins a and b at 100
+    write [150,160] HEADERS(3) DATA(3, END_STREAM)                  thread 7 ends b at 160, exchange b
+    write [180,190] HEADERS(1, END_STREAM)                          thread 7 ends a at 190, exchange a
 
 Holes: in DATA they only count. In a header block they cost the dynamic table, so that later fields may be empty
 (``hpack_unknown``). In a frame's head they cost the framing, until a call begins with frames: END_STREAM may have
-been missed, so what is open is not held by anybody any more. A connection found open begins like that.
+been missed, so what is open is no longer assigned to any thread. A connection found open begins like that.
 
 Floods: what is held is bounded by streams, header blocks and tables; a connection that carries little but resets
 or control frames is given up (``http2_floods``).
@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import Final
 
 from otelgpu.families.requests.http1.framing import Head
+from otelgpu.families.requests.http2.directions import RequestDirection, ResponseDirection
 from otelgpu.families.requests.http2.frames import (
     HEAD_BYTES,
     PREFACE,
@@ -33,12 +34,11 @@ from otelgpu.families.requests.http2.frames import (
     InvalidHttp2,
     starts_frames,
 )
-from otelgpu.families.requests.http2.sides import Requests, Responses
 from otelgpu.families.requests.http2.stream import Stream
 from otelgpu.families.requests.open_exchange import OpenExchange
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
-from otelgpu.families.requests.session import Session
-from otelgpu.model.exchange import Claim, Opened, Role, StartSource
+from otelgpu.model.exchange import Opened, Role, StartSource, ThreadAssignment
 
 #: More open streams than any server allows (usual: 100 to 250); the oldest is given out then.
 MAX_OPEN: Final = 1024
@@ -116,15 +116,15 @@ class Http2:
         "doubtful_streams",
         "ignored",
         "last_stream",
-        "session",
+        "output",
         "streams",
         "successor",
     )
 
-    def __init__(self, facts: ConnectionFacts, session: Session, *, follows: bool = False) -> None:
+    def __init__(self, facts: ConnectionFacts, output: ParserOutput, *, follows: bool = False) -> None:
         """``follows``: another protocol was spoken before, so that the first byte of this one is known."""
         late = facts.late and not follows
-        self.session = session
+        self.output = output
         self.successor: Parser | None = None
         self.ignored = False
         self.streams: dict[int, Stream] = {}  # open ones, the oldest first
@@ -140,8 +140,8 @@ class Http2:
         self._taken_over: Stream | None = None  # to be taken up with the first bytes
         self._resets = _Bucket(_RESETS, _RESETS_PER_NS)
         self._control = _Bucket(_CONTROL_FRAMES, _CONTROL_FRAMES_PER_NS)
-        self._requests = Requests(self, late=late)
-        self._responses = Responses(self, late=late)
+        self._requests = RequestDirection(self, late=late)
+        self._responses = ResponseDirection(self, late=late)
 
     # What the connection calls: protocol.Parser
 
@@ -223,7 +223,7 @@ class Http2:
     def open_stream(self, number: int, head: Head | None, *, doubtful: bool) -> Stream:
         """Open an exchange: the header block of its request is complete."""
         if len(self.streams) >= MAX_OPEN:
-            self.session.count("responses_not_seen")
+            self.output.count("responses_not_seen")
             oldest = next(iter(self.streams))
             self._finish(oldest, self.streams[oldest], self.call.end_ns, "response_not_seen")
         if self.doubtful_streams:
@@ -233,7 +233,7 @@ class Http2:
         began = frames.began or self.call
         start_ns, source = _start(began, server=self._server)
         exchange = OpenExchange(
-            key=self.session.new_key(),
+            key=self.output.new_key(),
             ordinal=self._next_ordinal,
             call=self.call,
             start_ns=start_ns,
@@ -243,13 +243,13 @@ class Http2:
         exchange.wire_id = self._facts.wire_id(frames.offset)
         if not self._server:
             exchange.published = began.published
-        stream = Stream(exchange, self.session, self._facts.identity)
+        stream = Stream(exchange, self.output, self._facts.identity)
         self.streams[number] = stream
         if head is None:
             exchange.error = "capture_gap"
             return stream
         stream.request_head(head, doubtful=doubtful)
-        self.session.opened.append(
+        self.output.opened.append(
             Opened(
                 key=exchange.key,
                 tgid=exchange.tgid,
@@ -267,7 +267,7 @@ class Http2:
         """Answer a request of HTTP/1.1 on stream 1 (RFC 7540, section 3.2)."""
         exchange.status_code = exchange.first_byte_ns = exchange.end_ns = 0
         exchange.protocol_version = "2"
-        stream = self._taken_over = self.streams[1] = Stream(exchange, self.session, self._facts.identity)
+        stream = self._taken_over = self.streams[1] = Stream(exchange, self.output, self._facts.identity)
         self.last_stream = 1
         self._next_ordinal = exchange.ordinal + 1
         stream.request_ended()
@@ -290,7 +290,7 @@ class Http2:
     def answered(self, number: int, stream: Stream) -> None:
         """Take note that a response is complete with the present call."""
         stream.response_ended(self.call)
-        self.let_go(stream, self.call.end_ns)
+        self.unassign(stream, self.call.end_ns)
         if stream.exchange.request_done:
             self._finish(number, stream, self.call.end_ns, "")
 
@@ -324,28 +324,30 @@ class Http2:
         if code:
             self._close_error = _error_name(code)
 
-    def let_go(self, stream: Stream, time_ns: int) -> None:
-        """End the hold of a thread, if one has it."""
-        if stream.holder is not None:
-            self._claim(stream, stream.holder, time_ns, held=False)
-            stream.holder = None
+    def unassign(self, stream: Stream, time_ns: int) -> None:
+        """End its assignment to a thread, if it has one."""
+        if stream.thread is not None:
+            self._report_assignment(stream, stream.thread, time_ns, begins=False)
+            stream.thread = None
 
     # Exchanges
 
     def _take_up(self, stream: Stream, time_ns: int) -> None:
         if self._server:
-            stream.holder = (stream.exchange.tgid, stream.exchange.tid)
-            self._claim(stream, stream.holder, time_ns, held=True)
+            stream.thread = (stream.exchange.tgid, stream.exchange.tid)
+            self._report_assignment(stream, stream.thread, time_ns, begins=True)
 
-    def _claim(self, stream: Stream, thread: tuple[int, int], time_ns: int, *, held: bool) -> None:
+    def _report_assignment(
+        self, stream: Stream, thread: tuple[int, int], time_ns: int, *, begins: bool
+    ) -> None:
         tgid, tid = thread
-        self.session.claims.append(
-            Claim(
+        self.output.assignments.append(
+            ThreadAssignment(
                 time_ns=time_ns,
                 tgid=tgid,
                 tid=tid,
                 exchange=stream.exchange.key,
-                held=held,
+                begins=begins,
                 loop=self._facts.nonblocking,
             )
         )
@@ -353,7 +355,7 @@ class Http2:
     def _finish(self, number: int, stream: Stream, time_ns: int, error: str) -> None:
         """Give out an exchange. An unanswered one ends with what was seen of its response, or at ``time_ns``."""
         del self.streams[number]
-        self.let_go(stream, time_ns)
+        self.unassign(stream, time_ns)
         exchange = stream.exchange
         if not exchange.answered:
             exchange.end_ns = exchange.end_ns or time_ns
@@ -361,10 +363,10 @@ class Http2:
         stream.finish(self._facts.role)
         if exchange.head_seen or exchange.status_code:
             if exchange.error == "capture_gap":
-                self.session.count("capture_gaps")
-            self.session.exchanges.append(exchange.finish(self._facts))
+                self.output.count("capture_gaps")
+            self.output.exchanges.append(exchange.finish(self._facts))
         else:
-            self.session.count("requests_incomplete")
+            self.output.count("requests_incomplete")
         if exchange.generation is not None:
             exchange.generation.drop()
 
@@ -383,7 +385,7 @@ class Http2:
 
     def _give_up(self, error: InvalidHttp2) -> None:
         flood = isinstance(error, Http2Flood)
-        self.session.count("http2_floods" if flood else "http2_invalid")
+        self.output.count("http2_floods" if flood else "http2_invalid")
         self.abort(self.call.end_ns, "http2_flood" if flood else "invalid_http")
 
 
@@ -411,9 +413,9 @@ def recognise(data: bytes, from_client: bool, late: bool) -> Recognition:
     return Recognition.MORE if likely else Recognition.NO
 
 
-def upgraded(facts: ConnectionFacts, session: Session, exchange: OpenExchange) -> Http2:
+def upgraded(facts: ConnectionFacts, output: ParserOutput, exchange: OpenExchange) -> Http2:
     """Return who reads on after ``Upgrade: h2c`` was agreed to; ``exchange`` is the request that asked for it."""
-    parser = Http2(facts, session, follows=True)
+    parser = Http2(facts, output, follows=True)
     parser.take_over(exchange)
     return parser
 

@@ -15,8 +15,8 @@ from otelgpu.families.requests.http2.grpc import OpenRpc, is_grpc
 from otelgpu.families.requests.http2.grpc_engines import EngineReader, engine_reader
 from otelgpu.families.requests.http2.hpack_reader import Field
 from otelgpu.families.requests.open_exchange import OpenExchange
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call
-from otelgpu.families.requests.session import Session
 from otelgpu.model.exchange import Named, Role
 
 _WANTED = HEADERS | llm.HEADERS | {b"grpc-status", b"grpc-timeout"}
@@ -43,28 +43,28 @@ def read_head(fields: Iterable[Field]) -> Head:
 
 
 class Stream:
-    """A request and its response. ``holder``: the thread that has taken it up (tgid, tid), at servers."""
+    """A request and its response. ``thread``: the one it is assigned to (tgid, tid), at servers."""
 
     __slots__ = (
         "_connection",
         "_engine",
+        "_output",
         "_request_wanted",
         "_response_wanted",
-        "_session",
         "call",
         "exchange",
-        "holder",
         "response_head_seen",
         "rpc",
+        "thread",
     )
 
-    def __init__(self, exchange: OpenExchange, session: Session, connection: int) -> None:
+    def __init__(self, exchange: OpenExchange, output: ParserOutput, connection: int) -> None:
         self.exchange = exchange
-        self.holder: tuple[int, int] | None = None
+        self.thread: tuple[int, int] | None = None
         self.response_head_seen = False  # of the final response
         self.rpc: OpenRpc | None = None
         self.call: Call | None = None  # that moved what is being read
-        self._session = session
+        self._output = output
         self._connection = connection
         self._engine: EngineReader | None = None
         self._request_wanted = False
@@ -72,19 +72,19 @@ class Stream:
 
     def request_head(self, head: Head, *, doubtful: bool) -> None:
         """Take the request's head; ``doubtful``: fields of it are unknown."""
-        exchange, session = self.exchange, self._session
+        exchange, output = self.exchange, self._output
         exchange.fill(head)
         content_type = head.last(b"content-type")
         if is_grpc(content_type) or (doubtful and not content_type and exchange.method in ("", "POST")):
-            rpc = OpenRpc(session, exchange.path, head.last(b"grpc-timeout"), certain=bool(content_type))
+            rpc = OpenRpc(output, exchange.path, head.last(b"grpc-timeout"), certain=bool(content_type))
             self.rpc = rpc
-            exchange.generation = llm.grpc_reader(rpc.method, session)
+            exchange.generation = llm.grpc_reader(rpc.method, output)
             self._engine = engine_reader(rpc.method, self._connection)
             if exchange.generation is not None or self._engine is not None:
                 rpc.requests.take = self._request_message
                 rpc.responses.take = self._response_message
             return
-        exchange.generation = llm.http_reader(exchange.method, exchange.path, session)
+        exchange.generation = llm.http_reader(exchange.method, exchange.path, output)
         if exchange.generation is not None:
             self._request_wanted = exchange.generation.request_head(head)
 
@@ -167,14 +167,14 @@ class Stream:
         if self.exchange.generation is not None:
             self.exchange.generation.request_message(data, time_ns)
         if self._engine is not None and self.call is not None:
-            self._engine.request(self._session, self.call, self.exchange, data, time_ns)
+            self._engine.request(self._output, self.call, self.exchange, data, time_ns)
 
     def _response_message(self, data: bytes, time_ns: int) -> None:
         if self.exchange.generation is not None and self.call is not None:
             self.exchange.generation.response_message(data, time_ns)
             self._name(self.call)
         if self._engine is not None and self.call is not None:
-            self._engine.response(self._session, self.call, self.exchange, data, time_ns)
+            self._engine.response(self._output, self.call, self.exchange, data, time_ns)
 
     def _name(self, call: Call) -> None:
         exchange = self.exchange
@@ -182,7 +182,7 @@ class Stream:
         if exchange.named or generation is None or not generation.request_id:
             return
         exchange.named = True
-        self._session.named.append(
+        self._output.named.append(
             Named(
                 key=exchange.key,
                 tgid=exchange.tgid,

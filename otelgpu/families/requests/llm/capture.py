@@ -1,4 +1,4 @@
-"""Text of a prompt and its answer, for users who asked for it (``Session.capture_content``); bounded.
+"""Text of a prompt and its answer, for users who asked for it (``ParserOutput.capture_content``); bounded.
 
 In: JSON values as an API sent them. Out: :class:`~otelgpu.model.exchange.Content`, at most MAX_BYTES of
 UTF-8 each way. Texts of several choices are appended in the order in which they came. The opt-in is
@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import Content
 
 MAX_BYTES: Final = 65536
@@ -22,12 +22,12 @@ _decode_string = msgspec.json.Decoder(str).decode
 
 
 class Capture:
-    """The text of one exchange under the session's budget; :meth:`drop` gives it back."""
+    """The text of one exchange under the output's budget; :meth:`drop` gives it back."""
 
-    __slots__ = ("_request", "_reserved", "_response", "_session")
+    __slots__ = ("_output", "_request", "_reserved", "_response")
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, output: ParserOutput) -> None:
+        self._output = output
         self._reserved = 0
         self._request = bytearray()
         self._response = bytearray()
@@ -61,7 +61,7 @@ class Capture:
         more = more[: MAX_BYTES - len(text)]
         grown = len(text) + len(more) + len(self._request if text is self._response else self._response)
         if grown > self._reserved:
-            if not self._session.keep(grown - self._reserved):
+            if not self._output.reserve(grown - self._reserved):
                 return
             self._reserved = grown
         text += more
@@ -74,7 +74,7 @@ class Capture:
 
     def drop(self) -> None:
         """Forget the text."""
-        self._session.release(self._reserved)
+        self._output.release(self._reserved)
         self._reserved = 0
         self._request = bytearray()
         self._response = bytearray()

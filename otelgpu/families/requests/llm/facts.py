@@ -14,7 +14,7 @@ from array import array
 from typing import Final
 
 from otelgpu.families.requests.llm.capture import Capture
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import CONTENT_TIMES, Generation
 
 MAX_TEXT: Final = 256
@@ -32,7 +32,7 @@ class Facts:
 
     __slots__ = (
         "_finish_reasons",
-        "_session",
+        "_output",
         "_times_room",
         "cached_tokens",
         "capture",
@@ -63,8 +63,8 @@ class Facts:
         "stream",
     )
 
-    def __init__(self, operation: str, session: Session) -> None:
-        self._session = session
+    def __init__(self, operation: str, output: ParserOutput) -> None:
+        self._output = output
         self.operation = operation
         self.provider = ""  # where the response shows another flavour than its API's
         self.status = 0
@@ -93,7 +93,7 @@ class Facts:
         self._finish_reasons: dict[int, str] = {}
         self.progress: dict[int, int] = {}  # of APIs that report cumulative counts: tokens by choice
         self.signs_sought = False  # whether the first event was searched for the server's flavour
-        self.capture = Capture(session) if session.capture_content else None
+        self.capture = Capture(output) if output.capture_content else None
 
     def asked(self, model: str | None, stream: bool | None, max_tokens: int | None, n: int | None) -> None:
         """Take what a request says; None where it does not. A stream that was seen already stays one."""
@@ -187,14 +187,14 @@ class Facts:
 
     def _make_room(self) -> bool:
         room = self._times_room
-        if room >= CONTENT_TIMES or not self._session.keep(_TIMES_STEP * _TIME_BYTES):
+        if room >= CONTENT_TIMES or not self._output.reserve(_TIMES_STEP * _TIME_BYTES):
             return False
         self._times_room = room + _TIMES_STEP
         return True
 
     def drop(self) -> None:
         """Give back the budget; what was read stays readable."""
-        self._session.release(self._times_room * _TIME_BYTES)
+        self._output.release(self._times_room * _TIME_BYTES)
         self._times_room = 0
         if self.capture is not None:
             self.capture.drop()

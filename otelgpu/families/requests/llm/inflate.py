@@ -1,10 +1,10 @@
-r"""Bodies with a content encoding: compressed bytes in, bounded pieces of plain bytes out.
+r"""Bodies with a content encoding: compressed bytes in, bounded chunks of plain bytes out.
 
 Formats: gzip and zlib ("deflate", RFC 9110, section 8.4.1.2), and the raw deflate that some servers send
 under that name. Incremental: what a server flushed can be read at once. Brotli and zstd need libraries that
 otelgpu does not have; they are not read.
 
-Bounds: a piece is at most MAX_PIECE_BYTES, and all of a body at most FREE_BYTES + MAX_RATIO × what came in,
+Bounds: a chunk is at most MAX_CHUNK_BYTES, and all of a body at most FREE_BYTES + MAX_RATIO × what came in,
 never more than MAX_BYTES: deflate itself reaches 1032:1, a stream of small JSON events about 30:1.
 """
 
@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-MAX_PIECE_BYTES: Final = 65536
+MAX_CHUNK_BYTES: Final = 65536
 MAX_BYTES: Final = 1 << 28
 FREE_BYTES: Final = 1 << 20
 MAX_RATIO: Final = 256
@@ -50,7 +50,7 @@ class Inflater:
         bound = min(MAX_BYTES, FREE_BYTES + MAX_RATIO * self._came)
         while not self.failure:
             try:
-                piece = self._inflate.decompress(data, MAX_PIECE_BYTES)
+                chunk = self._inflate.decompress(data, MAX_CHUNK_BYTES)
             except zlib.error:
                 self.failure = "inflate_failed"
                 return
@@ -61,12 +61,12 @@ class Inflater:
                 self._inflate = zlib.decompressobj(_GZIP)
             else:
                 data = self._inflate.unconsumed_tail
-            self._given += len(piece)
+            self._given += len(chunk)
             if self._given > bound:
                 self.failure = "inflate_too_large"
-            elif piece:
-                yield piece
-            if not data and len(piece) < MAX_PIECE_BYTES:
+            elif chunk:
+                yield chunk
+            if not data and len(chunk) < MAX_CHUNK_BYTES:
                 return
 
     def ended(self) -> None:

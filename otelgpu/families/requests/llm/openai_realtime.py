@@ -18,7 +18,7 @@ from otelgpu.families.requests.llm.openai_responses import Usage
 _AUDIO = "audio.delta"
 
 
-class _Session(msgspec.Struct):
+class _RealtimeSession(msgspec.Struct):
     model: str | None = None
 
 
@@ -31,7 +31,7 @@ class _Response(msgspec.Struct):
 class _Event(msgspec.Struct):
     type: str = ""
     delta: msgspec.Raw = msgspec.Raw()
-    session: _Session | None = None
+    session: _RealtimeSession | None = None
     response: _Response | None = None
     error: msgspec.Raw = msgspec.Raw()
 
@@ -39,7 +39,7 @@ class _Event(msgspec.Struct):
 class _ClientEvent(msgspec.Struct):
     type: str = ""
     model: str | None = None
-    session: _Session | None = None
+    session: _RealtimeSession | None = None
     item: msgspec.Raw = msgspec.Raw()
 
 

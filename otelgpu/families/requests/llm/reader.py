@@ -3,7 +3,7 @@
 In: heads, body bytes, holes and messages, each response's with the time at which it was moved. Out: a
 :class:`~otelgpu.model.exchange.Generation`, or None where the bytes turned out to be no LLM API's. It must
 not keep text: bodies are dropped as soon as the few facts are read from them, and content is only tested
-for being empty (unless ``Session.capture_content`` is set). It raises on no bytes; what it cannot read is
+for being empty (unless ``ParserOutput.capture_content`` is set). It raises on no bytes; what it cannot read is
 counted.
 """
 
@@ -18,7 +18,7 @@ from otelgpu.families.requests.llm.inflate import ENCODINGS, Inflater
 from otelgpu.families.requests.llm.lines import LineReader
 from otelgpu.families.requests.llm.routes import Route
 from otelgpu.families.requests.llm.server_signs import take_signs
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.sse import EventReader
 from otelgpu.model.exchange import Generation
 
@@ -37,23 +37,23 @@ class GenerationReader:
         "_facts",
         "_fits",
         "_holes",
+        "_output",
         "_request",
         "_request_inflater",
         "_response",
         "_response_inflater",
-        "_session",
         "_settled",
         "_sure",
         "_time_ns",
     )
 
-    def __init__(self, route: Route, session: Session) -> None:
-        self._session = session
+    def __init__(self, route: Route, output: ParserOutput) -> None:
+        self._output = output
         self._sure = route.sure
         self._fits = route.sure  # whether this is a generation
         self._settled = False  # whether bytes showed it
         self._apis = route.apis  # that it may still be; one, once bytes fitted it
-        self._facts = Facts(route.operation, session)
+        self._facts = Facts(route.operation, output)
         self._facts.request_model = route.model
         self._facts.stream = route.stream
         self._request: KeptBody | None = None
@@ -80,7 +80,7 @@ class GenerationReader:
             return False
         wanted, self._request_inflater = self._decoding(head)
         if wanted:
-            self._request = KeptBody(self._session)
+            self._request = KeptBody(self._output)
         return wanted
 
     def request_body(self, data: bytes) -> None:
@@ -90,8 +90,8 @@ class GenerationReader:
         if self._request_inflater is None:
             self._request.add(data)
             return
-        for piece in self._request_inflater.feed(data):
-            self._request.add(piece)
+        for chunk in self._request_inflater.feed(data):
+            self._request.add(chunk)
 
     def request_gap(self, size: int) -> None:
         """Take note of missing bytes in the request's body."""
@@ -125,7 +125,7 @@ class GenerationReader:
         elif media_type in _LINES:
             self._events = LineReader()
         elif _is_json(media_type):
-            self._response = KeptBody(self._session)
+            self._response = KeptBody(self._output)
         else:
             return False
         wanted, self._response_inflater = self._decoding(head)
@@ -140,8 +140,8 @@ class GenerationReader:
         self._time_ns = time_ns
         events = self._events
         if self._response_inflater is not None:
-            for piece in self._response_inflater.feed(data):
-                self._plain(piece, time_ns)
+            for chunk in self._response_inflater.feed(data):
+                self._plain(chunk, time_ns)
         elif events is not None:  # the usual case of a stream: what _plain does, without the call
             for event in events.feed(data):
                 self._event(event, time_ns)
@@ -169,7 +169,7 @@ class GenerationReader:
                 for line in events.ended():
                     self._event(line, self._time_ns)
             if events.too_long:
-                self._session.count("stream_event_too_long", events.too_long)
+                self._output.count("stream_event_too_long", events.too_long)
                 self._holes = True
                 events.too_long = 0
         body, self._response = self._response, None
@@ -259,7 +259,7 @@ class GenerationReader:
     def _malformed(self) -> None:
         """Bytes are not what their API promises; on an unsure path they may be another application's."""
         if self._fits:
-            self._session.count("json_malformed")
+            self._output.count("json_malformed")
 
     def _decoding(self, head: MessageHead) -> tuple[bool, Inflater | None]:
         """Whether a body can be read, and what undoes its content encoding."""
@@ -268,7 +268,7 @@ class GenerationReader:
             return True, None
         if encoding in ENCODINGS and len(head.all(b"content-encoding")) == 1:
             return True, Inflater(encoding)
-        self._session.count("encoded_body")
+        self._output.count("encoded_body")
         return False, None
 
     def _inflated(self, inflater: Inflater | None, complete: bool) -> bool:
@@ -279,7 +279,7 @@ class GenerationReader:
             inflater.ended()
         if not inflater.failure:
             return True
-        self._session.count(inflater.failure)
+        self._output.count(inflater.failure)
         return False
 
 

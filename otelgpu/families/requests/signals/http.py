@@ -45,28 +45,28 @@ def span_name(exchange: Exchange, route: str) -> str:
     return f"{_method(exchange, 'HTTP')} {route}"
 
 
-def _speaks_http(exchange: Exchange) -> bool:
+def _is_http(exchange: Exchange) -> bool:
     return exchange.protocol in ("http", "websocket")
 
 
 def columns(exchanges: Sequence[Exchange], routes: Sequence[str]) -> dict[str, list[Any]]:
     """Attributes by key, a value or None per exchange."""
-    spoken = [_speaks_http(e) for e in exchanges]
+    are_http = [_is_http(e) for e in exchanges]
     clients = [is_client(e) for e in exchanges]
     return {
         "http.request.method": [
-            _method(e, "_OTHER") if http else None for e, http in zip(exchanges, spoken, strict=True)
+            _method(e, "_OTHER") if http else None for e, http in zip(exchanges, are_http, strict=True)
         ],
         "http.route": [
             route if http and not client else None
-            for route, http, client in zip(routes, spoken, clients, strict=True)
+            for route, http, client in zip(routes, are_http, clients, strict=True)
         ],
         "url.template": [
             route if http and client else None
-            for route, http, client in zip(routes, spoken, clients, strict=True)
+            for route, http, client in zip(routes, are_http, clients, strict=True)
         ],
-        "url.path": [e.path if http else None for e, http in zip(exchanges, spoken, strict=True)],
-        "url.scheme": [scheme(e) if http else None for e, http in zip(exchanges, spoken, strict=True)],
+        "url.path": [e.path if http else None for e, http in zip(exchanges, are_http, strict=True)],
+        "url.scheme": [scheme(e) if http else None for e, http in zip(exchanges, are_http, strict=True)],
         "network.protocol.name": [e.protocol for e in exchanges],
         "network.protocol.version": [e.protocol_version or None for e in exchanges],
         "http.request.size": [e.request_bytes for e in exchanges],
@@ -94,7 +94,7 @@ def measurements(exchanges: Sequence[Exchange], routes: Sequence[str]) -> list[M
     """Rate, errors and duration of requests, by route."""
     reported: dict[bool, list[tuple[int, dict[str, str | int], float | None]]] = {False: [], True: []}
     for row, (e, route) in enumerate(zip(exchanges, routes, strict=True)):
-        if e.rpc is not None or not _speaks_http(e):
+        if e.rpc is not None or not _is_http(e):
             continue
         client = is_client(e)
         labels: dict[str, str | int] = {"http.request.method": _method(e, "_OTHER"), "url.scheme": scheme(e)}

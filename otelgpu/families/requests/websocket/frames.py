@@ -13,8 +13,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, Protocol
 
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call
-from otelgpu.families.requests.session import Session
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
 _FIN, _RSV1, _RSV23, _OPCODE = 0x80, 0x40, 0x30, 0x0F
@@ -104,7 +104,7 @@ class MessageSink(Protocol):
 class FrameReader:
     """The state of one direction. ``feed`` and ``gap`` must be called in stream order.
 
-    ``wanted``: whether messages are kept, within a bound and the session's budget, or only counted off.
+    ``wanted``: whether messages are kept, within a bound and the output's budget, or only counted off.
     """
 
     __slots__ = (
@@ -118,8 +118,8 @@ class FrameReader:
         "_kept",
         "_left",
         "_masked",
+        "_output",
         "_resumed",
-        "_session",
         "_sink",
         "_skipping",
         "_wanted",
@@ -127,10 +127,10 @@ class FrameReader:
     )
 
     def __init__(
-        self, sink: MessageSink, session: Session, *, masked: bool, deflate: bool, wanted: bool
+        self, sink: MessageSink, output: ParserOutput, *, masked: bool, deflate: bool, wanted: bool
     ) -> None:
         self._sink = sink
-        self._session = session
+        self._output = output
         self._masked = masked
         self._deflate = deflate
         self._wanted = wanted
@@ -150,7 +150,7 @@ class FrameReader:
         """Read the next bytes; ``fresh``: the first of a call. Raises InvalidFrame."""
         if self.lost:
             if not (fresh and are_frames(data, masked=self._masked, deflate=self._deflate)):
-                self._session.count("resync_bytes_skipped", len(data))
+                self._output.count("resync_bytes_skipped", len(data))
                 return
             self.lost = False
             self._resumed = True
@@ -190,7 +190,7 @@ class FrameReader:
 
     def drop(self) -> None:
         """Give back the memory of what is unfinished."""
-        self._session.release(len(self._kept))
+        self._output.release(len(self._kept))
         self._kept = bytearray()
 
     def _read_head(self, call: Call, data: bytes, position: int, offset: int) -> int:
@@ -231,7 +231,7 @@ class FrameReader:
     def _keep(self, frame: Frame, data: bytes) -> None:
         if self._skipping:
             return
-        if len(self._kept) + self._left > MAX_MESSAGE_BYTES or not self._session.keep(len(data)):
+        if len(self._kept) + self._left > MAX_MESSAGE_BYTES or not self._output.reserve(len(data)):
             self._skip()
             return
         if frame.mask:

@@ -9,14 +9,14 @@ Invariant: no message is held longer than it takes to complete, and none beyond 
 from __future__ import annotations
 
 from otelgpu.families.requests.open_exchange import OpenExchange
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser
-from otelgpu.families.requests.session import Session
 from otelgpu.families.requests.websocket.frames import FrameReader, InvalidFrame
 from otelgpu.families.requests.websocket.permessage_deflate import Deflate, Inflater
 from otelgpu.families.requests.websocket.realtime import Realtime
 
 
-class _Side:
+class _Direction:
     """One direction: its frames, what inflates its messages, and whom they are reported."""
 
     __slots__ = ("_from_client", "_inflater", "_parser", "call", "reader")
@@ -25,11 +25,11 @@ class _Side:
         self._parser = parser
         self._from_client = from_client
         forgets = deflate.client_forgets if from_client else deflate.server_forgets
-        self._inflater = Inflater(parser.session, forgets=forgets)
+        self._inflater = Inflater(parser.output, forgets=forgets)
         self.call: Call | None = None
         self.reader = FrameReader(
             self,
-            parser.session,
+            parser.output,
             masked=from_client,
             deflate=deflate.agreed,
             wanted=parser.realtime is not None,
@@ -37,9 +37,9 @@ class _Side:
 
     def message(self, payload: bytes | None, *, compressed: bool, first: Call, offset: int) -> None:
         """Inflate a message and pass it on."""
-        realtime, session = self._parser.realtime, self._parser.session
+        realtime, output = self._parser.realtime, self._parser.output
         if realtime is None:
-            session.count("websocket_messages")
+            output.count("websocket_messages")
             return
         if compressed:
             if payload is None:
@@ -47,7 +47,7 @@ class _Side:
             else:
                 payload = self._inflater.inflate(payload)
         if payload is None:
-            session.count("websocket_messages_not_read")
+            output.count("websocket_messages_not_read")
         elif self._from_client:
             realtime.asked(payload, first, self._parser.call, offset)
         else:
@@ -65,18 +65,18 @@ class _Side:
 class WebSocket:
     """The :class:`~otelgpu.families.requests.protocol.Parser` of a connection that was upgraded."""
 
-    __slots__ = ("_from_client", "_to_client", "call", "ignored", "realtime", "session", "successor")
+    __slots__ = ("_from_client", "_to_client", "call", "ignored", "output", "realtime", "successor")
 
     def __init__(
-        self, facts: ConnectionFacts, session: Session, realtime: Realtime | None, deflate: Deflate
+        self, facts: ConnectionFacts, output: ParserOutput, realtime: Realtime | None, deflate: Deflate
     ) -> None:
-        self.session = session
+        self.output = output
         self.realtime = realtime
         self.ignored = False
         self.successor: Parser | None = None
         self.call = Call(0, 0, 0, 0, 0, 0, None)  # the one under way
-        self._from_client = _Side(self, deflate, from_client=True)
-        self._to_client = _Side(self, deflate, from_client=False)
+        self._from_client = _Direction(self, deflate, from_client=True)
+        self._to_client = _Direction(self, deflate, from_client=False)
 
     @property
     def busy(self) -> bool:
@@ -91,7 +91,7 @@ class WebSocket:
         try:
             side.reader.feed(call, data, offset, fresh=fresh)
         except InvalidFrame:
-            self.session.count("websocket_invalid")
+            self.output.count("websocket_invalid")
             self.abort(call.end_ns, "invalid_websocket")
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
@@ -121,7 +121,7 @@ class WebSocket:
             self.realtime.end(time_ns, error)
 
 
-def upgraded(facts: ConnectionFacts, session: Session, exchange: OpenExchange) -> WebSocket:
+def upgraded(facts: ConnectionFacts, output: ParserOutput, exchange: OpenExchange) -> WebSocket:
     """Return who reads on after that handshake."""
     deflate = Deflate(exchange.websocket_extensions)
-    return WebSocket(facts, session, Realtime.of(facts, session, exchange.path), deflate)
+    return WebSocket(facts, output, Realtime.of(facts, output, exchange.path), deflate)

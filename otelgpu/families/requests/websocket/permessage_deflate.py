@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 
 MAX_INFLATED_BYTES: Final = 1 << 20
 #: What zlib holds for a window of 32 KiB (https://zlib.net/zlib_tech.html: 44 KiB to inflate).
@@ -36,10 +36,10 @@ class Deflate:
 class Inflater:
     """One direction. ``forgets``: each message stands alone. :meth:`drop` gives its memory back."""
 
-    __slots__ = ("_forgets", "_lost", "_session", "_stream")
+    __slots__ = ("_forgets", "_lost", "_output", "_stream")
 
-    def __init__(self, session: Session, *, forgets: bool) -> None:
-        self._session = session
+    def __init__(self, output: ParserOutput, *, forgets: bool) -> None:
+        self._output = output
         self._forgets = forgets
         self._lost = False
         self._stream: zlib._Decompress | None = None
@@ -47,7 +47,7 @@ class Inflater:
     def inflate(self, payload: bytes) -> bytes | None:
         """Return a message inflated; None when it is too large, corrupt, or refers to what is not known."""
         if self._stream is None:
-            if self._lost or not self._session.keep(WINDOW_BYTES):
+            if self._lost or not self._output.reserve(WINDOW_BYTES):
                 self.skip()
                 return None
             self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
@@ -73,4 +73,4 @@ class Inflater:
         """Forget the window."""
         if self._stream is not None:
             self._stream = None
-            self._session.release(WINDOW_BYTES)
+            self._output.release(WINDOW_BYTES)

@@ -1,7 +1,7 @@
 """Realtime LLM APIs over a WebSocket: each response of the model is an exchange.
 
-In: the messages of both directions, in order. Out: exchanges, claims and what else a request reports, appended
-to the session. It must not know about frames; what the events say of a generation is the LLM package's.
+In: the messages of both directions, in order. Out: exchanges, assignments and what else a request reports, appended
+to the output. It must not know about frames; what the events say of a generation is the LLM package's.
 
 Events are JSON objects with a ``type`` (https://platform.openai.com/docs/api-reference/realtime): the client asks
 by ``response.create``, or the server answers speech by itself; ``response.created`` … ``response.done`` is one
@@ -23,9 +23,9 @@ from typing import Final
 import msgspec
 
 from otelgpu.families.requests import llm
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
-from otelgpu.families.requests.session import Session
-from otelgpu.model.exchange import Claim, Exchange, Named, Opened, Published, Role, StartSource
+from otelgpu.model.exchange import Exchange, Named, Opened, Published, Role, StartSource, ThreadAssignment
 
 #: No client has more responses on the way on one connection.
 MAX_OPEN: Final = 64
@@ -76,14 +76,14 @@ class Realtime:
         "_facts",
         "_next_ordinal",
         "_open",
+        "_output",
         "_path",
-        "_session",
         "_session_event",
     )
 
-    def __init__(self, facts: ConnectionFacts, session: Session, path: str) -> None:
+    def __init__(self, facts: ConnectionFacts, output: ParserOutput, path: str) -> None:
         self._facts = facts
-        self._session = session
+        self._output = output
         self._path = path
         self._at_server = facts.role is Role.SERVER
         self._next_ordinal = 1  # 0 is the handshake
@@ -91,9 +91,9 @@ class Realtime:
         self._session_event = b""  # the last one: it names the model
 
     @classmethod
-    def of(cls, facts: ConnectionFacts, session: Session, path: str) -> Realtime | None:
+    def of(cls, facts: ConnectionFacts, output: ParserOutput, path: str) -> Realtime | None:
         """Return a reader for a WebSocket with that path, or None when no API that is read has it."""
-        return cls(facts, session, path) if llm.realtime_reader(path, session) is not None else None
+        return cls(facts, output, path) if llm.realtime_reader(path, output) is not None else None
 
     @property
     def busy(self) -> bool:
@@ -152,7 +152,7 @@ class Realtime:
         try:
             return _decode(data)
         except _MALFORMED:
-            self._session.count("json_malformed")
+            self._output.count("json_malformed")
             return None
 
     def _of(self, event: _Event, first: Call, last: Call) -> _Response | None:
@@ -183,17 +183,17 @@ class Realtime:
     def _begin(
         self, first: Call, last: Call, start_ns: int, source: StartSource, *, wire_id: bytes
     ) -> _Response | None:
-        session, facts = self._session, self._facts
+        output, facts = self._output, self._facts
         if len(self._open) >= MAX_OPEN:
-            session.count("responses_not_seen", len(self._open))
+            output.count("responses_not_seen", len(self._open))
             self.end(last.end_ns, "response_not_seen")
-        generation = llm.realtime_reader(self._path, session)
+        generation = llm.realtime_reader(self._path, output)
         if generation is None:
             return None
         if self._session_event:
             generation.response_message(self._session_event, start_ns)
         response = _Response(
-            key=session.new_key(),
+            key=output.new_key(),
             ordinal=self._next_ordinal,
             call=first,
             start_ns=start_ns,
@@ -206,7 +206,7 @@ class Realtime:
         )
         self._next_ordinal += 1
         self._open.append(response)
-        session.opened.append(
+        output.opened.append(
             Opened(
                 key=response.key,
                 tgid=first.tgid,
@@ -217,20 +217,22 @@ class Realtime:
                 wire_id=wire_id,
             )
         )
-        self._claim(response, last.end_ns, held=True)
+        self._assign(response, last.end_ns, begins=True)
         return response
 
-    def _claim(self, response: _Response, time_ns: int, *, held: bool) -> None:
+    def _assign(self, response: _Response, time_ns: int, *, begins: bool) -> None:
         if self._at_server:
             call = response.call
-            self._session.claims.append(
-                Claim(time_ns=time_ns, tgid=call.tgid, tid=call.tid, exchange=response.key, held=held)
+            self._output.assignments.append(
+                ThreadAssignment(
+                    time_ns=time_ns, tgid=call.tgid, tid=call.tid, exchange=response.key, begins=begins
+                )
             )
 
     def _name(self, response: _Response, call: Call) -> None:
         if not response.named and response.generation.request_id:
             response.named = True
-            self._session.named.append(
+            self._output.named.append(
                 Named(
                     key=response.key,
                     tgid=call.tgid,
@@ -241,10 +243,10 @@ class Realtime:
 
     def _finish(self, response: _Response, time_ns: int, error: str) -> None:
         self._open.remove(response)
-        self._claim(response, time_ns, held=False)
+        self._assign(response, time_ns, begins=False)
         facts, call, reader = self._facts, response.call, response.generation
         generation = reader.generation()
-        self._session.exchanges.append(
+        self._output.exchanges.append(
             Exchange(
                 key=response.key,
                 connection=facts.identity,

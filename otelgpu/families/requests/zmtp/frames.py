@@ -17,8 +17,8 @@ import enum
 import re
 from collections.abc import Callable
 
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call
-from otelgpu.families.requests.session import Session
 
 GREETING_BYTES = 64
 SIGNATURE_BYTES = 10
@@ -78,15 +78,15 @@ def could_be_signature(data: bytes) -> bool:
 class Body:
     """What was captured of a frame's body: ``head`` without a hole from its first byte, ``tail`` up to its last."""
 
-    __slots__ = ("_open", "_session", "_tail_kept", "head", "size", "tail")
+    __slots__ = ("_open", "_output", "_tail_kept", "head", "size", "tail")
 
-    def __init__(self, size: int, session: Session) -> None:
+    def __init__(self, size: int, output: ParserOutput) -> None:
         self.size = size
         self.head = bytearray()
         self.tail = bytearray()
         self._open = True
         self._tail_kept = False
-        self._session = session
+        self._output = output
 
     @property
     def complete(self) -> bool:
@@ -98,12 +98,12 @@ class Body:
         if self._open:
             room = MAX_HEAD_BYTES - len(self.head)
             fitting, data = data[:room], data[room:]
-            if self._session.keep(len(fitting)):
+            if self._output.reserve(len(fitting)):
                 self.head += fitting
                 if not data:
                     return
             self._open = False
-        self._tail_kept = self._tail_kept or self._session.keep(TAIL_BYTES)
+        self._tail_kept = self._tail_kept or self._output.reserve(TAIL_BYTES)
         if self._tail_kept:
             self.tail += data[-TAIL_BYTES:]
             del self.tail[:-TAIL_BYTES]
@@ -115,7 +115,7 @@ class Body:
 
     def drop(self) -> None:
         """Give back what it holds of the budget. It must not be used any more."""
-        self._session.release(len(self.head) + self._tail_kept * TAIL_BYTES)
+        self._output.release(len(self.head) + self._tail_kept * TAIL_BYTES)
 
 
 Sink = Callable[[list[Body], Call, Call], None]
@@ -133,14 +133,14 @@ class FrameReader:
         "_frame",
         "_head",
         "_left",
-        "_session",
+        "_output",
         "_sink",
         "_skipped",
         "state",
     )
 
-    def __init__(self, session: Session, sink: Sink, *, late: bool) -> None:
-        self._session = session
+    def __init__(self, output: ParserOutput, sink: Sink, *, late: bool) -> None:
+        self._output = output
         self._sink = sink
         self.state = State.LOST if late else State.GREETING
         self._skipped = "late_bytes_skipped" if late else "resync_bytes_skipped"
@@ -166,7 +166,7 @@ class FrameReader:
             elif begins and starts_message(data):
                 self.state = State.FRAMES
             else:
-                self._session.count(self._skipped, len(data))
+                self._output.count(self._skipped, len(data))
                 return
             self._skipped = "resync_bytes_skipped"
         at = 0
@@ -187,13 +187,13 @@ class FrameReader:
                 self._body.gap()
             self._finish_if_whole(call)
         elif self.state in (State.GREETING, State.FRAMES):
-            self._session.count("capture_gaps")
+            self._output.count("capture_gaps")
             self._lose()
 
     def stop(self) -> None:
         """Forget the message that is under way; nothing more is read."""
         if self.busy and self.state is State.FRAMES:
-            self._session.count("zmtp_messages_cut")
+            self._output.count("zmtp_messages_cut")
         self._forget()
         self.state = State.STOPPED
 
@@ -201,17 +201,17 @@ class FrameReader:
         taken = data[at : at + GREETING_BYTES - len(self._head)]
         self._head += taken
         if not could_be_signature(bytes(self._head)):
-            self._session.count("zmtp_malformed")
+            self._output.count("zmtp_malformed")
             self._lose()
         elif len(self._head) > SIGNATURE_BYTES and self._head[SIGNATURE_BYTES] < 3:
-            self._session.count("zmtp_version_unsupported")
+            self._output.count("zmtp_version_unsupported")
             self.stop()
         elif len(self._head) == GREETING_BYTES:
             null = self._head[_MECHANISM].rstrip(b"\0") == b"NULL"
             self._head.clear()
             self.state = State.FRAMES
             if not null:
-                self._session.count("zmtp_mechanism_unsupported")
+                self._output.count("zmtp_mechanism_unsupported")
                 self.stop()
         return at + len(taken)
 
@@ -236,7 +236,7 @@ class FrameReader:
                 return len(data)
             self._flags, self._left = flags, size
             if self._frame < _KEPT_FRAMES:
-                self._bodies.append(Body(size, self._session))
+                self._bodies.append(Body(size, self._output))
             self._finish_if_whole(call)
         return at + len(taken)
 
@@ -273,7 +273,7 @@ class FrameReader:
         self._forget()
 
     def _malformed(self) -> None:
-        self._session.count("zmtp_malformed")
+        self._output.count("zmtp_malformed")
         self._lose()
 
     def _lose(self) -> None:

@@ -1,7 +1,7 @@
 """Parser of ZeroMQ's wire protocol, for what the processes of a serving engine say to each other.
 
 In: calls, bytes and holes of one connection, in order. Out: :class:`~otelgpu.model.engine_messages.EngineMessage` in
-``session.messages``. Whatever else goes over ZeroMQ is followed, never kept. Neither end of a ZeroMQ connection
+``output.messages``. Whatever else goes over ZeroMQ is followed, never kept. Neither end of a ZeroMQ connection
 is a client or a server of it: ``from_client`` only distinguishes the directions.
 
 A connection with CURVE, PLAIN or GSSAPI is given up, and counted; so is ZMTP 1 and 2 (before libzmq 4).
@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from otelgpu.families.requests.engines.messages import EngineReader, Envelope
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
-from otelgpu.families.requests.session import Session
 from otelgpu.families.requests.zmtp.frames import (
     SIGNATURE_BYTES,
     Body,
@@ -35,15 +35,15 @@ def recognise(data: bytes, from_client: bool, late: bool) -> Recognition:
 class ZmtpParser:
     """Reads one connection: see :class:`~otelgpu.families.requests.protocol.Parser`."""
 
-    __slots__ = ("_connection", "_engine", "_received", "_role", "_sent", "_session")
+    __slots__ = ("_connection", "_engine", "_output", "_received", "_role", "_sent")
 
-    def __init__(self, facts: ConnectionFacts, session: Session) -> None:
-        self._session = session
+    def __init__(self, facts: ConnectionFacts, output: ParserOutput) -> None:
+        self._output = output
         self._connection = facts.identity
         self._role = facts.role
-        self._engine = EngineReader(session, late=facts.late)
-        self._sent = FrameReader(session, self._take_sent, late=facts.late)
-        self._received = FrameReader(session, self._take_received, late=facts.late)
+        self._engine = EngineReader(output, late=facts.late)
+        self._sent = FrameReader(output, self._take_sent, late=facts.late)
+        self._received = FrameReader(output, self._take_received, late=facts.late)
 
     @property
     def busy(self) -> bool:
@@ -93,7 +93,7 @@ class ZmtpParser:
 
     def _read(self, bodies: list[Body], call: Call, time_ns: int, *, sent: bool) -> None:
         envelope = Envelope(self._connection, time_ns, call.tgid, call.tid, sent, call.published)
-        self._session.messages.extend(self._engine.read(bodies, envelope))
+        self._output.messages.extend(self._engine.read(bodies, envelope))
 
 
 SPEC: Final = ProtocolSpec(name="zmtp", recognise=recognise, open=ZmtpParser)

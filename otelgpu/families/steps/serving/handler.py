@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.facts import Conversed, ProcessForgotten
+from otelgpu.engine.facts import ProcessForgotten, TrafficParsed
 from otelgpu.engine.services import Services
 from otelgpu.families.steps.reporting import report_steps
 from otelgpu.families.steps.serving.engine_steps import StepSession
@@ -37,7 +37,7 @@ class ServingHandler:
         session.attribution.hold_for_steps.append(self._hold)
         services.offers.steps.append(self._reported)
         services.offers.engines = self._reported
-        services.listen(Conversed, self._hear)
+        services.listen(TrafficParsed, self._hear)
         services.listen(ProcessForgotten, lambda fact: self._steps.forget_process(fact.tgid))
 
     @property
@@ -50,7 +50,7 @@ class ServingHandler:
             return np.zeros(len(rows), dtype=np.bool_)
         return self._steps.take(rows)
 
-    def _hear(self, fact: Conversed) -> None:
+    def _hear(self, fact: TrafficParsed) -> None:
         self._steps.open(fact.opened)
         self._steps.name(fact.named)
         self._steps.hear(fact.messages)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from otelgpu.engine.attribution.handoffs import SETTLED_NS, UNSETTLED, Handoffs
 from otelgpu.engine.attribution.threads import ThreadTimeline
-from otelgpu.model.exchange import Claim
+from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff, HandoffEvent
-from tests.unit.model.builders import claim
+from tests.unit.model.builders import assignment
 
 MS = 1_000_000
 LATER = 10_000 * MS
@@ -24,10 +24,10 @@ class Threads:
     def __init__(self) -> None:
         self.timeline = ThreadTimeline()
         self.made = Handoffs(self.timeline)
-        self.claims: list[Claim] = []
+        self.assignments: list[ThreadAssignment] = []
 
-    def hold(self, at: int, key: int, tid: int, *, held: bool = True) -> None:
-        self.claims.append(claim(at * MS, key, tid=tid, held=held))
+    def hold(self, at: int, key: int, tid: int, *, begins: bool = True) -> None:
+        self.assignments.append(assignment(at * MS, key, tid=tid, begins=begins))
 
     def wake(self, at: int, worker: int, waker: int, *, idle: int = 0) -> None:
         self._event(at, worker, HandoffEvent.WOKEN, waker=waker, idle_ns=idle * MS)
@@ -42,9 +42,9 @@ class Threads:
         self.made.feed([Handoff(time_ns=at * MS, tgid=100, tid=worker, event=event, **fields)])
 
     def tick(self, at_ns: int = LATER, *, final: bool = False) -> None:
-        self.timeline.apply(self.claims)
-        self.made.settle(self.claims, at_ns, final=final)
-        self.claims = []
+        self.timeline.apply(self.assignments)
+        self.made.settle(self.assignments, at_ns, final=final)
+        self.assignments = []
 
     def owners(self, worker: int, *times: int, now_ns: int = LATER, final: bool = False) -> list[int]:
         tids = np.full(len(times), worker, dtype=np.uint32)
@@ -75,7 +75,7 @@ def test_the_answer_ends_it() -> None:
     threads = Threads()
     threads.hold(0, 1, 7)
     threads.wake(10, 8, 7)
-    threads.hold(50, 1, 7, held=False)
+    threads.hold(50, 1, 7, begins=False)
     threads.tick()
     assert threads.owners(8, 49, 50, 60) == [1, 0, 0]
 
@@ -178,7 +178,7 @@ def test_a_process_that_ended_is_forgotten() -> None:
     threads.tick()
     threads.made.forget_process(100)
     assert threads.owners(8, 15) == [0]
-    threads.hold(50, 1, 7, held=False)
+    threads.hold(50, 1, 7, begins=False)
     threads.tick()  # nothing is left of it to end
 
 

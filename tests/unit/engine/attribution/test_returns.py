@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from otelgpu.engine.attribution.handoffs import Handoffs
 from otelgpu.engine.attribution.returns import HELD_NS, SETTLED_NS, UNSETTLED
 from otelgpu.engine.attribution.threads import ThreadTimeline
-from otelgpu.model.exchange import Claim
+from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff, HandoffEvent
-from tests.unit.model.builders import claim
+from tests.unit.model.builders import assignment
 
 MS = 1_000_000
 LATER = 20_000 * MS
@@ -25,7 +25,7 @@ class Pool:
     def __init__(self) -> None:
         self.timeline = ThreadTimeline()
         self.made = Handoffs(self.timeline)
-        self.claims: list[Claim] = []
+        self.assignments: list[ThreadAssignment] = []
         self.waiting: dict[int, float] = {}
         for tid in (1, 2, 3):
             self.hold(100, tid)
@@ -33,10 +33,10 @@ class Pool:
         for worker in (8, 9):
             self.ask(worker, 4)
             self.give(worker + 0.5, worker, 4)
-        self.hold(50, 4, held=False)
+        self.hold(50, 4, begins=False)
 
-    def hold(self, at: float, tid: int, key: int = 0, *, held: bool = True) -> None:
-        self.claims.append(claim(int(at * MS), key or tid, tid=tid, held=held))
+    def hold(self, at: float, tid: int, key: int = 0, *, begins: bool = True) -> None:
+        self.assignments.append(assignment(int(at * MS), key or tid, tid=tid, begins=begins))
 
     def event(self, at: float, tid: int, event: HandoffEvent, **fields: Any) -> None:
         self.made.feed([Handoff(time_ns=int(at * MS), tgid=100, tid=tid, event=event, **fields)])
@@ -62,9 +62,9 @@ class Pool:
         self.event(at, tid, HandoffEvent.WOKEN, waker=by, idle_ns=int(since * MS))
 
     def tick(self, at_ns: int = LATER) -> None:
-        self.timeline.apply(sorted(self.claims, key=lambda each: each.time_ns))
-        self.made.settle(self.claims, at_ns)
-        self.claims = []
+        self.timeline.apply(sorted(self.assignments, key=lambda each: each.time_ns))
+        self.made.settle(self.assignments, at_ns)
+        self.assignments = []
 
     def owners(self, worker: int, *times: float, now_ns: int = LATER, final: bool = False) -> list[int]:
         asked = np.array([int(at * MS) for at in times], dtype=np.uint64)
@@ -138,7 +138,7 @@ def test_a_result_that_nobody_waited_for_may_be_inside() -> None:
     pool.make(106, 2)  # its job may have been done, by worker 8, before it waited
     pool.ask(107, 1)
     pool.give(120, 8, 1)
-    pool.hold(150, 2, held=False)
+    pool.hold(150, 2, begins=False)
     pool.ask(160, 3)
     pool.give(170, 8, 3)  # no harm any more
     pool.tick()
@@ -303,7 +303,7 @@ def test_ticks_make_no_difference(events: list[tuple[int, str, int, int]], cuts:
                 elif what == "idle":
                     pool.wake(at, worker, 7, since=at - 0.5)
                 elif what == "let go":
-                    pool.hold(at, tid, held=False)
+                    pool.hold(at, tid, begins=False)
             pool.tick(until * MS)
             times = range(100, min(until, 450), 3)
             for worker in (8, 9):

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.engine.attribution.threads import AMBIGUOUS, ThreadTimeline
-from otelgpu.model.exchange import Claim
-from tests.unit.model.builders import claim
+from otelgpu.model.exchange import ThreadAssignment
+from tests.unit.model.builders import assignment
 
 
-def timeline(*claims: Claim) -> ThreadTimeline:
+def timeline(*assignments: ThreadAssignment) -> ThreadTimeline:
     made = ThreadTimeline()
-    made.apply(claims)
+    made.apply(assignments)
     return made
 
 
@@ -25,86 +25,96 @@ def asked(made: ThreadTimeline, questions: Iterable[tuple[int, int]]) -> list[in
     return made.owners(np.array(tids, np.uint32), np.array(times, np.uint64)).tolist()
 
 
-def naive(claims: list[Claim], tid: int, time_ns: int) -> int:
-    """Play the claims of the thread up to the time, one by one; a clock that runs back stands still."""
+def naive(assignments: list[ThreadAssignment], tid: int, time_ns: int) -> int:
+    """Play the assignments of the thread up to the time, one by one; a clock that runs back stands still."""
     held: list[int] = []
     now = 0
-    for c in claims:
+    for c in assignments:
         if c.tid != tid:
             continue
         now = max(now, c.time_ns)
         if now > time_ns:
             break
-        if c.held and c.exchange not in held:
+        if c.begins and c.exchange not in held:
             held.append(c.exchange)
-        elif not c.held and c.exchange in held:
+        elif not c.begins and c.exchange in held:
             held.remove(c.exchange)
     return 0 if not held else held[0] if len(held) == 1 else AMBIGUOUS
 
 
 def test_the_example_of_the_docstring() -> None:
-    made = timeline(claim(10, 1, tid=7), claim(30, 1, tid=7, held=False))
+    made = timeline(assignment(10, 1, tid=7), assignment(30, 1, tid=7, begins=False))
     assert asked(made, [(7, 5), (7, 10), (7, 29), (7, 30)]) == [0, 1, 1, 0]
 
 
-def test_a_thread_that_never_claimed_works_for_nobody() -> None:
-    assert asked(timeline(claim(10, 1, tid=7)), [(8, 20)]) == [0]
+def test_a_thread_that_was_never_assigned_works_for_nobody() -> None:
+    assert asked(timeline(assignment(10, 1, tid=7)), [(8, 20)]) == [0]
 
 
 def test_nothing_asked_and_nothing_known() -> None:
     none = np.zeros(0, np.uint32), np.zeros(0, np.uint64)
-    assert timeline(claim(10, 1)).owners(*none).tolist() == []
+    assert timeline(assignment(10, 1)).owners(*none).tolist() == []
     assert asked(ThreadTimeline(), [(1, 1)]) == [0]
 
 
 def test_a_thread_with_two_requests_is_ambiguous_until_one_is_let_go() -> None:
-    made = timeline(claim(10, 1), claim(20, 2), claim(30, 1, held=False), claim(40, 2, held=False))
+    made = timeline(
+        assignment(10, 1), assignment(20, 2), assignment(30, 1, begins=False), assignment(40, 2, begins=False)
+    )
     assert asked(made, [(101, t) for t in (15, 20, 29, 30, 40)]) == [1, AMBIGUOUS, AMBIGUOUS, 2, 0]
 
 
-def test_a_claim_that_is_repeated_or_let_go_twice_changes_nothing() -> None:
-    made = timeline(claim(10, 1), claim(11, 1), claim(20, 1, held=False), claim(21, 1, held=False))
+def test_an_assignment_that_begins_or_ends_twice_changes_nothing() -> None:
+    made = timeline(
+        assignment(10, 1), assignment(11, 1), assignment(20, 1, begins=False), assignment(21, 1, begins=False)
+    )
     assert asked(made, [(101, 15), (101, 25)]) == [1, 0]
 
 
 def test_a_time_that_runs_back_counts_as_the_last_one() -> None:
-    made = timeline(claim(10, 1), claim(5, 1, held=False), claim(7, 2))
+    made = timeline(assignment(10, 1), assignment(5, 1, begins=False), assignment(7, 2))
     assert asked(made, [(101, 6), (101, 10)]) == [0, 2]
 
 
 def test_the_same_request_on_two_threads_belongs_to_both() -> None:
-    made = timeline(claim(10, 1, tid=1), claim(12, 1, tid=2))
+    made = timeline(assignment(10, 1, tid=1), assignment(12, 1, tid=2))
     assert asked(made, [(1, 15), (2, 15)]) == [1, 1]
 
 
 def test_a_process_that_ended_is_forgotten_and_others_are_not() -> None:
-    made = timeline(claim(10, 1, tid=1, tgid=100), claim(10, 2, tid=2, tgid=200))
+    made = timeline(assignment(10, 1, tid=1, tgid=100), assignment(10, 2, tid=2, tgid=200))
     made.forget_process(100)
     assert asked(made, [(1, 15), (2, 15)]) == [0, 2]
 
 
 def test_a_thread_id_that_is_given_out_again_starts_afresh() -> None:
-    made = timeline(claim(10, 1, tid=1, tgid=100))
+    made = timeline(assignment(10, 1, tid=1, tgid=100))
     made.forget_process(100)
-    made.apply([claim(20, 5, tid=1, tgid=300)])
+    made.apply([assignment(20, 5, tid=1, tgid=300)])
     assert asked(made, [(1, 19), (1, 20)]) == [0, 5]
 
 
 def test_what_is_still_held_survives_any_forgetting() -> None:
-    made = timeline(claim(10, 1))
+    made = timeline(assignment(10, 1))
     made.forget_before(1000)
     assert asked(made, [(101, 2000)]) == [1]
 
 
 def test_idle_threads_cost_no_memory() -> None:
-    made = timeline(*(c for t in range(50) for c in (claim(10, 1, tid=t), claim(20, 1, tid=t, held=False))))
+    made = timeline(
+        *(c for t in range(50) for c in (assignment(10, 1, tid=t), assignment(20, 1, tid=t, begins=False)))
+    )
     made.forget_before(21)
     assert made._threads == {}
 
 
 def test_a_busy_threads_past_costs_no_memory() -> None:
     made = timeline(
-        *(c for t in range(0, 1000, 2) for c in (claim(t, t + 1), claim(t + 1, t + 1, held=False)))
+        *(
+            c
+            for t in range(0, 1000, 2)
+            for c in (assignment(t, t + 1), assignment(t + 1, t + 1, begins=False))
+        )
     )
     made.forget_before(990)
     assert len(made._threads[101].times) < 16
@@ -112,28 +122,30 @@ def test_a_busy_threads_past_costs_no_memory() -> None:
 
 threads = st.integers(1, 3)
 histories = st.lists(
-    st.builds(claim, st.integers(0, 60), st.integers(1, 4), held=st.booleans(), tid=threads),
+    st.builds(assignment, st.integers(0, 60), st.integers(1, 4), begins=st.booleans(), tid=threads),
     max_size=40,
 )
 questions = st.lists(st.tuples(threads, st.integers(0, 70)), min_size=1, max_size=40)
 
 
 @given(histories, questions)
-def test_the_join_is_what_playing_the_claims_gives(
-    claims: list[Claim], asked_for: list[tuple[int, int]]
+def test_the_join_is_what_replaying_the_assignments_gives(
+    assignments: list[ThreadAssignment], asked_for: list[tuple[int, int]]
 ) -> None:
-    assert asked(timeline(*claims), asked_for) == [naive(claims, *question) for question in asked_for]
+    assert asked(timeline(*assignments), asked_for) == [
+        naive(assignments, *question) for question in asked_for
+    ]
 
 
-@given(histories.map(lambda claims: sorted(claims, key=lambda c: c.time_ns)), questions, st.data())
-def test_batches_of_claims_and_questions_do_not_matter(
-    claims: list[Claim], asked_for: list[tuple[int, int]], data: st.DataObject
+@given(histories.map(lambda assignments: sorted(assignments, key=lambda c: c.time_ns)), questions, st.data())
+def test_batches_of_assignments_and_questions_do_not_matter(
+    assignments: list[ThreadAssignment], asked_for: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """A question may come as soon as every claim up to its time was applied; later ones change nothing."""
-    whole = asked(timeline(*claims), asked_for)
+    """A question may come as soon as every assignment up to its time was applied; later ones change nothing."""
+    whole = asked(timeline(*assignments), asked_for)
     made, answers = ThreadTimeline(), dict[int, int]()
     waiting = dict(enumerate(asked_for))
-    left = list(claims)
+    left = list(assignments)
     while waiting:
         step = data.draw(st.integers(1, 5))
         made.apply(left[:step])
@@ -145,11 +157,15 @@ def test_batches_of_claims_and_questions_do_not_matter(
     assert [answers[i] for i in range(len(asked_for))] == whole
 
 
-@given(histories.map(lambda claims: sorted(claims, key=lambda c: c.time_ns)), st.integers(0, 70), questions)
+@given(
+    histories.map(lambda assignments: sorted(assignments, key=lambda c: c.time_ns)),
+    st.integers(0, 70),
+    questions,
+)
 def test_forgetting_the_past_does_not_change_the_present(
-    claims: list[Claim], horizon: int, asked_for: list[tuple[int, int]]
+    assignments: list[ThreadAssignment], horizon: int, asked_for: list[tuple[int, int]]
 ) -> None:
-    made = timeline(*claims)
+    made = timeline(*assignments)
     recent = [(tid, max(time_ns, horizon)) for tid, time_ns in asked_for]
     before = asked(made, recent)
     made.forget_before(horizon)
@@ -166,8 +182,15 @@ def trusted(timeline: ThreadTimeline, *times: int, tid: int = 101) -> list[int]:
 
 def test_a_loop_that_works_while_it_holds_nothing_is_trusted_no_more() -> None:
     timeline = ThreadTimeline()
-    timeline.apply([claim(10, 1), claim(20, 2), claim(30, 1, held=False), claim(40, 2, held=False)])
-    timeline.apply([claim(60, 3), claim(70, 3, held=False), claim(90, 4)])
+    timeline.apply(
+        [
+            assignment(10, 1),
+            assignment(20, 2),
+            assignment(30, 1, begins=False),
+            assignment(40, 2, begins=False),
+        ]
+    )
+    timeline.apply([assignment(60, 3), assignment(70, 3, begins=False), assignment(90, 4)])
     assert trusted(timeline, 15, 25, 35, 65) == [1, AMBIGUOUS, 2, 3]
     assert trusted(timeline, 80, 95) == [0, AMBIGUOUS]  # a task that runs on after its answer
     assert trusted(timeline, 65) == [3]  # which was before
@@ -176,26 +199,35 @@ def test_a_loop_that_works_while_it_holds_nothing_is_trusted_no_more() -> None:
 
 def test_a_thread_that_serves_one_after_the_other_may_clean_up_after_its_answer() -> None:
     timeline = ThreadTimeline()
-    timeline.apply([claim(10, 1), claim(20, 1, held=False), claim(40, 2)])
+    timeline.apply([assignment(10, 1), assignment(20, 1, begins=False), assignment(40, 2)])
     assert trusted(timeline, 15, 30, 45) == [1, 0, 2]
 
 
 def test_what_a_loop_did_before_its_first_requests_is_no_reason_for_distrust() -> None:
     timeline = ThreadTimeline()
-    timeline.apply([claim(10, 1), claim(20, 2), claim(30, 2, held=False)])
+    timeline.apply([assignment(10, 1), assignment(20, 2), assignment(30, 2, begins=False)])
     assert trusted(timeline, 5, 35) == [0, 1]
 
 
 def test_a_loops_number_given_out_again_is_no_loop() -> None:
     timeline = ThreadTimeline()
-    timeline.apply([claim(10, 1), claim(20, 2), claim(30, 1, held=False), claim(40, 2, held=False)])
+    timeline.apply(
+        [
+            assignment(10, 1),
+            assignment(20, 2),
+            assignment(30, 1, begins=False),
+            assignment(40, 2, begins=False),
+        ]
+    )
     assert trusted(timeline, 50) == [0]
     timeline.forget_process(100)
-    timeline.apply([claim(60, 3)])
+    timeline.apply([assignment(60, 3)])
     assert trusted(timeline, 65) == [3]
 
 
 def test_who_reads_without_waiting_is_a_loop_with_its_first_request() -> None:
     timeline = ThreadTimeline()
-    timeline.apply([replace(claim(10, 1), loop=True), claim(20, 1, held=False), claim(40, 2)])
+    timeline.apply(
+        [replace(assignment(10, 1), loop=True), assignment(20, 1, begins=False), assignment(40, 2)]
+    )
     assert trusted(timeline, 15, 30, 45) == [1, 0, AMBIGUOUS]

@@ -10,8 +10,8 @@ import h2.connection
 import h2.events
 
 from otelgpu.families.requests.http2.parser import Http2
+from otelgpu.families.requests.parser_output import COUNTERS, ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
-from otelgpu.families.requests.session import COUNTERS, Session
 from otelgpu.model.exchange import Endpoint, Exchange, Role
 
 MS = 1_000_000
@@ -89,7 +89,7 @@ class Pair:
 
 @dataclass
 class Observed:
-    """A parser with its session, and system calls that take 5 ms each, 10 ms apart."""
+    """A parser with its output, and system calls that take 5 ms each, 10 ms apart."""
 
     role: Role = Role.SERVER
     late: bool = False
@@ -98,7 +98,7 @@ class Observed:
     offsets: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
 
     def __post_init__(self) -> None:
-        self.session = Session(self.budget)
+        self.output = ParserOutput(self.budget)
         self.facts = ConnectionFacts(
             identity=1,
             role=self.role,
@@ -108,7 +108,7 @@ class Observed:
             wire_key=b"key",
             client_sequence=1000,
         )
-        self.parser = Http2(self.facts, self.session)
+        self.parser = Http2(self.facts, self.output)
 
     def call(self, from_client: bool, *, tid: int = 0, arrival_ns: int = 0) -> Call:
         self.now_ns += 10 * MS
@@ -120,7 +120,7 @@ class Observed:
     def feed(
         self, from_client: bool, data: bytes, *, call: Call | None = None, cuts: Iterable[int] = ()
     ) -> Call:
-        """Feed one call's bytes, in pieces that end at ``cuts``."""
+        """Feed one call's bytes, in chunks that end at ``cuts``."""
         call = call or self.call(from_client)
         start = 0
         for stop in (*sorted(cut for cut in cuts if 0 < cut < len(data)), len(data)):
@@ -142,12 +142,12 @@ class Observed:
 
     @property
     def exchanges(self) -> list[Exchange]:
-        return self.session.exchanges
+        return self.output.exchanges
 
     @property
     def counted(self) -> dict[str, int]:
-        assert self.session.counters.keys() == COUNTERS.keys()
-        return {name: times for name, times in self.session.counters.items() if times}
+        assert self.output.counters.keys() == COUNTERS.keys()
+        return {name: times for name, times in self.output.counters.items() if times}
 
     def close(self) -> Observed:
         self.now_ns += 10 * MS
@@ -160,9 +160,9 @@ class Observed:
         free = 0
         step = self.budget
         while step:
-            if self.session.keep(step):
+            if self.output.reserve(step):
                 free += step
             else:
                 step //= 2
-        self.session.release(free)
+        self.output.release(free)
         return self.budget - free

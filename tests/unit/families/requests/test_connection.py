@@ -171,7 +171,7 @@ def test_other_protocols_are_counted_once_and_ignored(garbage: bytes) -> None:
     c, seen = opened()
     for _ in range(5):
         seen.feed(c.read(garbage)).feed(c.write(response(400, b"what?")))
-    assert (seen.exchanges, seen.claims, seen.counts()) == ([], [], {"protocol_unknown": 1})
+    assert (seen.exchanges, seen.assignments, seen.counts()) == ([], [], {"protocol_unknown": 1})
 
 
 def test_a_server_that_speaks_first_in_an_unknown_protocol_is_ignored() -> None:
@@ -198,7 +198,7 @@ def test_a_response_that_is_not_http_ends_the_exchange() -> None:
     c, seen = opened()
     seen.feed(c.read(request())).feed(c.write(b"garbage"))
     assert statuses(seen) == [("/", 0, "invalid_http")]
-    assert [claim.held for claim in seen.claims] == [True, False]
+    assert [assignment.begins for assignment in seen.assignments] == [True, False]
 
 
 def test_a_head_without_end_is_given_up() -> None:
@@ -274,7 +274,7 @@ def test_a_client_that_sent_half_a_head_is_no_exchange() -> None:
     c, seen = opened()
     seen.feed(c.read(b"GET /x HT")).feed(c.close())
     assert (seen.exchanges, seen.counts()) == ([], {"requests_incomplete": 1})
-    assert [claim.held for claim in seen.claims] == [True, False]
+    assert [assignment.begins for assignment in seen.assignments] == [True, False]
 
 
 def test_a_timed_out_head_is_answered_with_408() -> None:

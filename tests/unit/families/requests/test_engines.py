@@ -88,8 +88,8 @@ def request(version: str, values: dict[str, Any]) -> bytes:
 )
 def test_requests_of_every_version_are_read(version: str, form: str) -> None:
     values, _ = FORMS[form]
-    session = play([Chunk(True, greeting() + READY + message(b"\0", request(version, values), b"t" * 64))])
-    (reported,) = session.messages
+    output = play([Chunk(True, greeting() + READY + message(b"\0", request(version, values), b"t" * 64))])
+    (reported,) = output.messages
     prompt = values["prompt_token_ids"]
     assert isinstance(reported, EngineRequest)
     assert (reported.engine, reported.request_id, reported.sent) == ("vllm", "cmpl-9", True)
@@ -100,16 +100,16 @@ def test_requests_of_every_version_are_read(version: str, form: str) -> None:
         assert reported.parent.state == "vendor=1"
     else:
         assert reported.parent is None
-    assert losses(session) == {}
+    assert losses(output) == {}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_requests_without_trace_headers_have_no_parent(version: str) -> None:
-    session = play(
+    output = play(
         [Chunk(True, greeting() + message(b"\0", request(version, TEXT | {"trace_headers": None})))]
     )
-    assert [reported.parent for reported in session.messages] == [None]
-    assert losses(session) == {}
+    assert [reported.parent for reported in output.messages] == [None]
+    assert losses(output) == {}
 
 
 @pytest.mark.parametrize("version", [name for name in VERSIONS if "trace_headers" in VERSIONS[name][1]])
@@ -119,12 +119,12 @@ def test_of_a_cut_request_the_end_is_read_as_every_version_has_it(
 ) -> None:
     data = message(b"\0", request(version, values | {"prompt_token_ids": [70_000] * 9000}))
     chunks = [Chunk(True, greeting()), Chunk(True, data[:16_384]), Chunk(True, len(data) - 20_480)]
-    session = play([*chunks, Chunk(True, data[-4096:])])
-    (reported,) = session.messages
+    output = play([*chunks, Chunk(True, data[-4096:])])
+    (reported,) = output.messages
     assert (reported.request_id, reported.prompt_tokens) == ("cmpl-9", 9000)
     assert reported.parent is not None
     assert reported.parent.span_id.hex() == "b7ad6b7169203331"
-    assert losses(session) == {}
+    assert losses(output) == {}
 
 
 def test_text_that_looks_like_trace_headers_is_not_taken_for_them() -> None:
@@ -147,9 +147,9 @@ def test_where_the_end_of_a_cut_request_can_be_read_in_two_ways_it_is_not_read()
     values = MULTIMODAL | {"prompt_token_ids": [70_000] * 9000, "reasoning_parser_kwargs": {"x": forged}}
     data = message(b"\0", request("0.33.0", values))
     chunks = [Chunk(True, data[:16_384]), Chunk(True, len(data) - 20_480), Chunk(True, data[-4096:])]
-    session = play([Chunk(True, greeting()), *chunks])
-    assert [reported.parent for reported in session.messages] == [None]
-    assert losses(session) == {"engine_parent_unseen": 1}
+    output = play([Chunk(True, greeting()), *chunks])
+    assert [reported.parent for reported in output.messages] == [None]
+    assert losses(output) == {"engine_parent_unseen": 1}
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_where_the_end_of_a_cut_request_can_be_read_in_two_ways_it_is_not_read()
     ],
 )
 def test_a_layout_that_no_version_has_is_passed_over_and_counted(fields: object) -> None:
-    session = play([Chunk(True, greeting() + message(b"\0", encode(fields)))])
-    assert session.messages == []
-    assert losses(session) == {"engine_layout_unknown": 1}
+    output = play([Chunk(True, greeting() + message(b"\0", encode(fields)))])
+    assert output.messages == []
+    assert losses(output) == {"engine_layout_unknown": 1}
 
 
 def test_a_later_version_that_appends_fields_is_read() -> None:
@@ -236,9 +236,9 @@ def test_the_queue_holds_those_that_were_skipped_as_well() -> None:
     ],
 )
 def test_a_step_in_doubt_is_passed_over_and_counted(payload: list[Any]) -> None:
-    session = play([Chunk(True, greeting() + message(encode(payload)))])
-    assert session.messages == []
-    assert losses(session) == {"engine_layout_unknown": 1}
+    output = play([Chunk(True, greeting() + message(encode(payload)))])
+    assert output.messages == []
+    assert losses(output) == {"engine_layout_unknown": 1}
 
 
 @pytest.mark.parametrize(
@@ -256,15 +256,15 @@ def test_a_step_in_doubt_is_passed_over_and_counted(payload: list[Any]) -> None:
     ],
 )
 def test_other_messages_of_engines_say_nothing(bodies: tuple[bytes, ...]) -> None:
-    session = play([Chunk(True, greeting() + message(*bodies))])
-    assert (session.messages, losses(session)) == ([], {})
+    output = play([Chunk(True, greeting() + message(*bodies))])
+    assert (output.messages, losses(output)) == ([], {})
 
 
 def test_a_step_of_which_a_part_is_missing_is_not_reported() -> None:
     data = message(encode([0, [[f"r-{n}", [1]] for n in range(2000)], None, 1.5]))
-    session = play([Chunk(True, greeting() + data[:9000]), Chunk(True, 100), Chunk(True, data[9100:])])
-    assert session.messages == []
-    assert losses(session) == {"engine_messages_cut": 1}
+    output = play([Chunk(True, greeting() + data[:9000]), Chunk(True, 100), Chunk(True, data[9100:])])
+    assert output.messages == []
+    assert losses(output) == {"engine_messages_cut": 1}
 
 
 def test_pickles_are_counted_and_never_read() -> None:
@@ -274,8 +274,8 @@ def test_pickles_are_counted_and_never_read() -> None:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return (pytest.fail, ("a pickle was read",))
 
-    session = play([Chunk(True, greeting() + message(pickle.dumps(Bomb(), protocol=5)))])
-    assert (session.messages, losses(session)) == ([], {"engine_messages_pickled": 1})
+    output = play([Chunk(True, greeting() + message(pickle.dumps(Bomb(), protocol=5)))])
+    assert (output.messages, losses(output)) == ([], {"engine_messages_pickled": 1})
 
 
 # SGLang
@@ -330,9 +330,9 @@ def test_tokens_before_a_connection_was_found_are_not_made_up() -> None:
         Chunk(True, message(encode(batch(("a", 7, False))))),
         Chunk(True, message(encode(batch(("a", 9, True))))),
     ]
-    session = play(chunks, late=True)
-    assert [one.items[0].new_tokens for one in session.messages] == [0, 2]
-    assert losses(session) == {"engine_tokens_unknown": 1}
+    output = play(chunks, late=True)
+    assert [one.items[0].new_tokens for one in output.messages] == [0, 2]
+    assert losses(output) == {"engine_tokens_unknown": 1}
 
 
 def test_embeddings_of_sglang_end_their_requests() -> None:
@@ -358,15 +358,15 @@ def test_embeddings_of_sglang_end_their_requests() -> None:
     ],
 )
 def test_a_message_of_sglang_in_doubt_is_passed_over_and_counted(payload: list[Any]) -> None:
-    session = play([Chunk(True, greeting() + message(encode(payload)))])
-    assert (session.messages, losses(session)) == ([], {"engine_layout_unknown": 1})
+    output = play([Chunk(True, greeting() + message(encode(payload)))])
+    assert (output.messages, losses(output)) == ([], {"engine_layout_unknown": 1})
 
 
 def test_of_a_cut_request_of_sglang_the_name_is_known() -> None:
     data = message(encode(tokenized(ids=packed(array("q", range(9000))))))
-    session = play([Chunk(True, greeting() + data[:4096]), Chunk(True, len(data) - 4096)])
-    assert [(one.request_id, one.prompt_tokens) for one in session.messages] == [("r-1", None)]
-    assert losses(session) == {"engine_parent_unseen": 1}
+    output = play([Chunk(True, greeting() + data[:4096]), Chunk(True, len(data) - 4096)])
+    assert [(one.request_id, one.prompt_tokens) for one in output.messages] == [("r-1", None)]
+    assert losses(output) == {"engine_parent_unseen": 1}
 
 
 def test_requests_that_sglang_never_ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,10 +376,10 @@ def test_requests_that_sglang_never_ends_are_forgotten(monkeypatch: pytest.Monke
         batch(("r-0", 2, False)),
         batch(("r-3", 2, False)),
     ]
-    session = play([Chunk(True, greeting() + b"".join(message(encode(step)) for step in steps))])
-    assert [one.items[0].new_tokens for one in session.messages] == [1, 1, 1, 1, 0, 1]
-    assert losses(session) == {"engine_tokens_unknown": 1}
-    assert SglangReader(session, late=False).read("AbortReq", None, None) == []  # type: ignore[arg-type]
+    output = play([Chunk(True, greeting() + b"".join(message(encode(step)) for step in steps))])
+    assert [one.items[0].new_tokens for one in output.messages] == [1, 1, 1, 1, 0, 1]
+    assert losses(output) == {"engine_tokens_unknown": 1}
+    assert SglangReader(output, late=False).read("AbortReq", None, None) == []  # type: ignore[arg-type]
 
 
 @examples(150)

@@ -110,7 +110,7 @@ def timeless(exchanges: list[Exchange]) -> list[Exchange]:
     return bare
 
 
-def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
+def parts_of(data: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     return [data[a:b] for a, b in pairwise(places)]
 
@@ -138,21 +138,23 @@ def test_cuts_and_interleavings_give_the_same_exchanges(
     seen = Seen(new_state()).feed(c.open())
     calls: list[tuple[str, bytes]] = []
     if pipelined:
-        calls += [(READ, part) for part in pieces_of(b"".join(asked for asked, _ in conversation), cuts)]
+        calls += [(READ, part) for part in parts_of(b"".join(asked for asked, _ in conversation), cuts)]
         calls += [
-            (WRITE, part) for part in pieces_of(b"".join(answered for _, answered in conversation), cuts)
+            (WRITE, part) for part in parts_of(b"".join(answered for _, answered in conversation), cuts)
         ]
     else:
         for asked, answered in conversation:
-            calls += [(READ, part) for part in pieces_of(asked, cuts)]
-            calls += [(WRITE, part) for part in pieces_of(answered, cuts)]
+            calls += [(READ, part) for part in parts_of(asked, cuts)]
+            calls += [(WRITE, part) for part in parts_of(answered, cuts)]
     for direction, data in calls:
         seen.feed(c.read(data, tid=order.randrange(1, 4)) if direction == READ else c.write(data))
     assert timeless(seen.exchanges) == timeless(expected.exchanges)
     assert len(seen.exchanges) == len(conversation)
     assert seen.counts() == {}
-    assert_claims_are_sound(seen)
-    assert {claim.exchange for claim in seen.claims if claim.held} <= {e.key for e in seen.exchanges}
+    assert_assignments_are_sound(seen)
+    assert {assignment.exchange for assignment in seen.assignments if assignment.begins} <= {
+        e.key for e in seen.exchanges
+    }
 
 
 @examples(100)
@@ -165,7 +167,7 @@ def test_an_answer_may_be_written_while_the_next_request_is_read(
     seen = Seen(new_state()).feed(c.open())
     seen.feed(c.read(conversation[0][0]))
     for (_, answered), (asked, _) in pairwise(conversation):
-        reads, writes = pieces_of(asked, cuts), pieces_of(answered, cuts)
+        reads, writes = parts_of(asked, cuts), parts_of(answered, cuts)
         while reads or writes:
             if reads and (not writes or order.random() < 0.5):
                 seen.feed(c.read(reads.pop(0)))
@@ -173,7 +175,7 @@ def test_an_answer_may_be_written_while_the_next_request_is_read(
                 seen.feed(c.write(writes.pop(0)))
     seen.feed(c.write(conversation[-1][1]))
     assert timeless(seen.exchanges) == timeless(expected.exchanges)
-    assert_claims_are_sound(seen)
+    assert_assignments_are_sound(seen)
 
 
 @examples(100)
@@ -188,21 +190,21 @@ def test_records_out_of_order_give_the_same(
     order.shuffle(batches)
     seen = Seen(new_state()).feed(opening).feed(batches)
     assert seen.exchanges == expected.exchanges
-    assert seen.claims == expected.claims
+    assert seen.assignments == expected.assignments
 
 
-def assert_claims_are_sound(seen: Seen) -> None:
+def assert_assignments_are_sound(seen: Seen) -> None:
     """A hold of an exchange ends before another begins, by the thread that had it, later in time."""
     holder: dict[int, tuple[int, int]] = {}
     last_ns = 0
-    for claim in seen.claims:
-        assert claim.time_ns >= last_ns
-        last_ns = claim.time_ns
-        if claim.held:
+    for assignment in seen.assignments:
+        assert assignment.time_ns >= last_ns
+        last_ns = assignment.time_ns
+        if assignment.begins:
             assert not holder
-            holder[claim.exchange] = (claim.tgid, claim.tid)
+            holder[assignment.exchange] = (assignment.tgid, assignment.tid)
         else:
-            assert holder.pop(claim.exchange) == (claim.tgid, claim.tid)
+            assert holder.pop(assignment.exchange) == (assignment.tgid, assignment.tid)
 
 
 FRAGMENTS = st.sampled_from(
@@ -244,15 +246,15 @@ def hostile_batches(draw: st.DrawFn) -> Batch:
             record["sequence"] = draw(st.integers(0, 60))
         return Batch(family="http", kind=kind, records=record)
     record = np.zeros(1, DTYPES[kind])
-    piece = record["piece"]
-    piece["head"]["time_ns"], piece["head"]["duration_ns"] = draw(NUMBERS), draw(NUMBERS)
-    piece["head"]["tgid"], piece["head"]["tid"] = draw(st.integers(0, 3)), draw(st.integers(0, 3))
-    piece["connection"], piece["stream_offset"] = draw(st.integers(1, 3)), draw(NUMBERS)
-    piece["result"] = draw(st.one_of(st.integers(-120, 400), st.sampled_from([-(1 << 63), (1 << 63) - 1])))
-    piece["sequence"] = draw(st.one_of(st.integers(0, 60), st.sampled_from([(1 << 32) - 1, 1 << 31])))
-    piece["direction"] = draw(st.integers(0, 2))
+    chunk = record["chunk"]
+    chunk["head"]["time_ns"], chunk["head"]["duration_ns"] = draw(NUMBERS), draw(NUMBERS)
+    chunk["head"]["tgid"], chunk["head"]["tid"] = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    chunk["connection"], chunk["stream_offset"] = draw(st.integers(1, 3)), draw(NUMBERS)
+    chunk["result"] = draw(st.one_of(st.integers(-120, 400), st.sampled_from([-(1 << 63), (1 << 63) - 1])))
+    chunk["sequence"] = draw(st.one_of(st.integers(0, 60), st.sampled_from([(1 << 32) - 1, 1 << 31])))
+    chunk["direction"] = draw(st.integers(0, 2))
     data = draw(st.one_of(FRAGMENTS, st.binary(max_size=256)))
-    piece["captured"] = draw(st.one_of(st.just(len(data)), st.sampled_from([0, 65535])))
+    chunk["captured"] = draw(st.one_of(st.just(len(data)), st.sampled_from([0, 65535])))
     record["data"][0, : len(data)] = np.frombuffer(data, "u1")
     return Batch(family="http", kind=kind, records=record)
 
@@ -264,8 +266,10 @@ def test_hostile_records_never_raise(batches: list[Batch]) -> None:
     for tgid in range(4):
         seen.take(seen.state.process_gone(tgid, 1 << 63))
     seen.take(seen.state.expire(1 << 65)).take(seen.state.expire(1 << 66))
-    held = [claim.exchange for claim in seen.claims if claim.held]
-    assert sorted(held) == sorted(claim.exchange for claim in seen.claims if not claim.held)
+    held = [assignment.exchange for assignment in seen.assignments if assignment.begins]
+    assert sorted(held) == sorted(
+        assignment.exchange for assignment in seen.assignments if not assignment.begins
+    )
 
 
 @examples(300)
@@ -284,9 +288,9 @@ def test_random_bytes_in_sequence_never_raise(calls: list[tuple[bool, bytes, int
         seen.feed(c.write(data) if write else c.read(data))
     seen.feed(c.close())
     assert seen.state.connection_count == 0
-    assert_claims_are_sound(seen)
+    assert_assignments_are_sound(seen)
     assert len(seen.exchanges) == len({exchange.key for exchange in seen.exchanges})
-    assert seen.state._session.keep(32 << 20)
+    assert seen.state._output.reserve(32 << 20)
 
 
 def reachable_bytes(value: object, seen: set[int] | None = None) -> int:

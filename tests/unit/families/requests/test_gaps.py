@@ -147,7 +147,7 @@ def test_a_lost_record_is_counted_and_waited_for_no_longer_than_needed() -> None
     seen.feed(c.read(request("GET", "/b"))).feed(c.write(response(204)))
     assert seen.exchanges == []
     seen.take(seen.state.expire(LATER))
-    assert seen.counts() == {"pieces_lost": 1, "capture_gaps": 2}
+    assert seen.counts() == {"chunks_lost": 1, "capture_gaps": 2}
     assert [(path, error) for path, _, error in facts(seen)] == [("/a", "capture_gap"), ("/b", "capture_gap")]
     seen.feed(c.read(request("GET", "/c"))).feed(c.write(response()))
     assert facts(seen)[-1] == ("/c", 200, "")
@@ -158,19 +158,19 @@ def test_a_lost_piece_of_a_body_harms_nothing() -> None:
     seen.feed(c.read(request())).feed(c.write(response(200, None, content_length="30")))
     c.write(b"x" * 10)
     seen.feed(c.write(b"x" * 20)).take(seen.state.expire(LATER))
-    assert (facts(seen), seen.counts()) == ([("/", 200, "")], {"pieces_lost": 1})
+    assert (facts(seen), seen.counts()) == ([("/", 200, "")], {"chunks_lost": 1})
 
 
 def test_pieces_out_of_order_are_put_back() -> None:
     c, seen = opened()
-    pieces = [
+    chunks = [
         *c.read(request("GET", "/a")),
         *c.write(response()),
         *c.read(request("GET", "/b")),
         *c.write(response()),
     ]
     closing = c.close()
-    seen.feed([pieces[2], pieces[0], pieces[3]]).feed(closing).feed(pieces[1])
+    seen.feed([chunks[2], chunks[0], chunks[3]]).feed(closing).feed(chunks[1])
     assert (facts(seen), seen.counts()) == ([("/a", 200, ""), ("/b", 200, "")], {})
     assert seen.state.connection_count == 0
 
@@ -182,14 +182,14 @@ def test_held_back_pieces_are_bounded() -> None:
     for _ in range(2000):
         seen.feed(c.read(request())).feed(c.write(response()))
     assert len(seen.exchanges) > 900
-    assert seen.counts() == {"pieces_lost": 1}
+    assert seen.counts() == {"chunks_lost": 1}
 
 
 def test_a_piece_that_comes_after_it_was_given_up_is_dropped() -> None:
     c, seen = opened()
     lost = c.read(request("GET", "/lost"))
     seen.feed(c.write(response())).take(seen.state.expire(LATER)).feed(lost)
-    assert seen.counts()["pieces_late"] == 1
+    assert seen.counts()["chunks_late"] == 1
 
 
 def test_repeated_bytes_are_dropped() -> None:
@@ -241,7 +241,7 @@ def test_the_end_of_a_call_may_come_after_a_piece_of_the_other_direction() -> No
     now = c.now_ns
     c.now_ns += c.took_ns + 1000 - c.gap_ns
     (following,) = c.read(request("GET", "/b"), tid=8)
-    following.records["piece"]["sequence"], tail.records["piece"]["sequence"] = 2, 3
+    following.records["chunk"]["sequence"], tail.records["chunk"]["sequence"] = 2, 3
     seen.feed(head).feed(following).feed(tail)
     assert now < c.now_ns and facts(seen) == [("/a", 200, "")]
     assert seen.counts() == {}
@@ -259,6 +259,6 @@ def test_a_threads_next_call_says_that_its_last_one_has_no_more_pieces() -> None
     seen.feed(c.read(request("GET", "/a"), tid=7)).feed(
         c.write(response(200, b"x" * BIG), captured=16384, tid=7)
     )
-    c.now_ns += c.took_ns + 1000 - c.gap_ns  # sooner than another thread's piece could still come
+    c.now_ns += c.took_ns + 1000 - c.gap_ns  # sooner than another thread's chunk could still come
     seen.feed(c.read(request("GET", "/b"), tid=7))
     assert facts(seen) == [("/a", 200, "")]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.requests.http2.grpc import MAX_MESSAGE_BYTES, MessageReader, OpenRpc, is_grpc
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.engine_messages import EngineItem, EngineOutput, EngineRequest
 from otelgpu.model.exchange import Role
 from tests.rig.examples import examples
@@ -33,30 +33,30 @@ def packed(message: bytes, *, compressed: bool = False) -> bytes:
     return bytes((compressed,)) + len(message).to_bytes(4, "big") + message
 
 
-def reader(session: Session | None = None) -> tuple[MessageReader, list[bytes]]:
-    made, taken = MessageReader(session or Session(BUDGET)), []
+def reader(output: ParserOutput | None = None) -> tuple[MessageReader, list[bytes]]:
+    made, taken = MessageReader(output or ParserOutput(BUDGET)), []
     made.take = lambda data, time_ns: taken.append(data)
     return made, taken
 
 
 @given(st.lists(st.binary(max_size=30), max_size=8), st.lists(st.integers(0, 200), max_size=10))
 def test_messages_are_whole_however_the_body_is_cut(messages: list[bytes], cuts: list[int]) -> None:
-    session = Session(BUDGET)
-    made, taken = reader(session)
+    output = ParserOutput(BUDGET)
+    made, taken = reader(output)
     body = b"".join(packed(message) for message in messages)
     start = 0
     for stop in (*sorted(cut for cut in cuts if cut < len(body)), len(body)):
         made.feed(body[start:stop], 1)
         start = stop
     assert taken == messages and made.count == len(messages)
-    assert session.keep(BUDGET)
+    assert output.reserve(BUDGET)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(0, 150), st.integers(1, 60))
 def test_a_hole_in_a_message_costs_only_that_one(sizes: list[int], start: int, size: int) -> None:
     messages = [bytes((65 + number,)) * length for number, length in enumerate(sizes)]
-    session = Session(BUDGET)
-    made, taken = reader(session)
+    output = ParserOutput(BUDGET)
+    made, taken = reader(output)
     body = b"".join(packed(message) for message in messages)
     start, stop = min(start, len(body)), min(start + size, len(body))
     made.feed(body[:start], 1)
@@ -74,37 +74,37 @@ def test_a_hole_in_a_message_costs_only_that_one(sizes: list[int], start: int, s
         lost = lost or (start < stop and start < end < stop)
         position = end
     assert taken == expected
-    assert lost is bool(session.counters["grpc_framing_lost"])
+    assert lost is bool(output.counters["grpc_framing_lost"])
     assert lost or made.count == len(messages)
-    assert session.keep(BUDGET)
+    assert output.reserve(BUDGET)
 
 
 def test_compressed_and_large_messages_are_counted_and_not_read() -> None:
-    session = Session(BUDGET)
-    made, taken = reader(session)
+    output = ParserOutput(BUDGET)
+    made, taken = reader(output)
     for message in (packed(b"gz", compressed=True), packed(bytes(MAX_MESSAGE_BYTES + 1)), packed(b"read")):
         for start in range(0, len(message), 9000):
             made.feed(message[start : start + 9000], 1)
     assert (made.count, taken) == (3, [b"read"])
-    assert (session.counters["encoded_body"], session.counters["grpc_messages_not_kept"]) == (1, 1)
+    assert (output.counters["encoded_body"], output.counters["grpc_messages_not_kept"]) == (1, 1)
 
 
 def test_messages_wait_only_within_the_budget() -> None:
-    session = Session(10)
-    made, taken = reader(session)
+    output = ParserOutput(10)
+    made, taken = reader(output)
     message = packed(b"x" * 40)
     made.feed(message[:20], 1)
     made.feed(message[20:] + packed(b"whole"), 1)
     assert (made.count, taken) == (2, [b"whole"])
-    assert session.counters["grpc_messages_not_kept"] == 1 and session.keep(10)
+    assert output.counters["grpc_messages_not_kept"] == 1 and output.reserve(10)
 
 
 def test_what_is_no_message_ends_the_counting() -> None:
-    session = Session(BUDGET)
-    made, taken = reader(session)
+    output = ParserOutput(BUDGET)
+    made, taken = reader(output)
     made.feed(packed(b"a") + b"GET / HTTP/1.1", 1)
     made.feed(packed(b"b"), 1)
-    assert (made.count, taken, session.counters["grpc_framing_lost"]) == (1, [b"a"], 1)
+    assert (made.count, taken, output.counters["grpc_framing_lost"]) == (1, [b"a"], 1)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_content_types(content_type: bytes, expected: bool) -> None:
 )
 def test_statuses_and_whose_error_they_are(status: bytes, name: str, server: bool, client: bool) -> None:
     for role, failed in ((Role.SERVER, server), (Role.CLIENT, client)):
-        call = OpenRpc(Session(BUDGET), "/a.B/C", b"", certain=True)
+        call = OpenRpc(ParserOutput(BUDGET), "/a.B/C", b"", certain=True)
         call.trailers(status)
         rpc = call.finish(role)
         assert rpc is not None and (rpc.method, rpc.status, rpc.failed) == ("a.B/C", name, failed)
@@ -166,14 +166,14 @@ def test_statuses_and_whose_error_they_are(status: bytes, name: str, server: boo
 def test_resets_are_reported_as_grpc_does(
     code: str, after_ns: int, by_client: bool, timeout: bytes, expected: str
 ) -> None:
-    call = OpenRpc(Session(BUDGET), "/a.B/C", timeout, certain=True)
+    call = OpenRpc(ParserOutput(BUDGET), "/a.B/C", timeout, certain=True)
     call.reset(code, after_ns, by_client=by_client)
     rpc = call.finish(Role.CLIENT)
     assert rpc is not None and rpc.status == expected
 
 
 def test_a_status_that_was_seen_stands() -> None:
-    call = OpenRpc(Session(BUDGET), "/a.B/C", b"", certain=True)
+    call = OpenRpc(ParserOutput(BUDGET), "/a.B/C", b"", certain=True)
     call.trailers(b"5")
     call.reset("CANCEL", 0, by_client=True)
     rpc = call.finish(Role.SERVER)
@@ -250,7 +250,7 @@ def test_tgi_prefill_names_its_requests_and_tokens(role: Role, sent: bool) -> No
     batch.requests.add(id=7, inputs="", truncate=9)
     request = tgi["PrefillRequest"](batch=batch).SerializeToString()
     observed = call(PREFILL, request, tgi_response((2**40, [3], False), (7, [128000], True)), role)
-    first, second, output = observed.session.messages
+    first, second, output = observed.output.messages
     assert isinstance(first, EngineRequest) and isinstance(second, EngineRequest)
     assert [(m.request_id, m.sent, m.engine, m.tid) for m in (first, second)] == [
         (str(number), sent, "tgi", WRITER if sent else READER) for number in (2**40, 7)
@@ -265,7 +265,7 @@ def test_tgi_prefill_names_its_requests_and_tokens(role: Role, sent: bool) -> No
 
 def test_tgi_decode_counts_speculated_tokens() -> None:
     observed = call(DECODE, b"\x0a\x02\x08\x05", tgi_response((7, [1, 300, 70000], False)), Role.CLIENT)
-    (output,) = observed.session.messages
+    (output,) = observed.output.messages
     assert isinstance(output, EngineOutput)
     assert output.items == (EngineItem(request_id="7", new_tokens=3),)
 
@@ -276,7 +276,7 @@ def test_other_versions_and_methods_of_tgi_are_left_alone() -> None:
         PREFILL.replace("Prefill", "Warmup"),
         "/generate.v3.Other/Prefill",
     ):
-        assert not call(path, b"", tgi_response((7, [1], False)), Role.CLIENT).session.messages
+        assert not call(path, b"", tgi_response((7, [1], False)), Role.CLIENT).output.messages
 
 
 @examples(40)

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from otelgpu.families.requests import llm
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import Exchange, Generation, Role
 from tests.unit.families.requests.http2_traffic import Observed
 from tests.unit.families.requests.recording_proxy import Proxy, Recording, replay
@@ -165,7 +165,7 @@ def observe(
 ) -> tuple[Observed, list[Exchange], list[Recorder]]:
     readers: list[Recorder] = []
 
-    def grpc_reader(method: str, session: Session) -> Recorder:
+    def grpc_reader(method: str, output: ParserOutput) -> Recorder:
         readers.append(Recorder())
         return readers[-1]
 
@@ -214,7 +214,7 @@ def test_messages_are_read(call: Recorded, role: Role, monkeypatch: pytest.Monke
     (endless,) = (reader.responses for reader, truth in zip(readers, expected, strict=True) if truth.endless)
     assert set(endless) == {b"more"}
     answered = {exchange.key for exchange, truth in zip(exchanges, expected, strict=True) if truth.responses}
-    assert {named.key for named in observed.session.named} == answered
+    assert {named.key for named in observed.output.named} == answered
     assert not observed.counted
 
 

@@ -1,4 +1,4 @@
-"""HTTP/2 connections, observed at either end: which exchanges and claims come out of them."""
+"""HTTP/2 connections, observed at either end: which exchanges and assignments come out of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from otelgpu.families.requests.http2.frames import (
 )
 from otelgpu.families.requests.open_exchange import OpenExchange
 from otelgpu.families.requests.protocol import Recognition
-from otelgpu.model.exchange import Claim, Role, StartSource
+from otelgpu.model.exchange import Role, StartSource, ThreadAssignment
 from tests.unit.families.requests.http2_traffic import (
     MS,
     READER,
@@ -112,7 +112,7 @@ def test_times_at_a_client() -> None:
     (exchange,) = observed.exchanges
     assert (exchange.start_ns, exchange.start_source) == (asked.begin_ns, StartSource.WRITE)
     assert (exchange.first_byte_ns, exchange.end_ns) == (began.end_ns, ended.end_ns)
-    assert not observed.session.claims
+    assert not observed.output.assignments
 
 
 def test_each_stream_is_held_by_who_read_it_until_it_is_answered() -> None:
@@ -122,16 +122,16 @@ def test_each_stream_is_held_by_who_read_it_until_it_is_answered() -> None:
     three = observed.feed(False, frame(DATA, 1, 3, b"x"))
     one = observed.feed(False, frame(HEADERS, 5, 1, OK))
     assert head.end_ns < three.end_ns
-    assert observed.session.claims == [
-        Claim(time_ns=time_ns, tgid=TGID, tid=READER, exchange=key, held=held)
-        for time_ns, key, held in (
+    assert observed.output.assignments == [
+        ThreadAssignment(time_ns=time_ns, tgid=TGID, tid=READER, exchange=key, begins=begins)
+        for time_ns, key, begins in (
             (read.end_ns, 1, True),
             (read.end_ns, 2, True),
             (three.end_ns, 2, False),
             (one.end_ns, 1, False),
         )
     ]
-    assert [opened.key for opened in observed.session.opened] == [1, 2]
+    assert [opened.key for opened in observed.output.opened] == [1, 2]
     assert [(exchange.key, exchange.ordinal) for exchange in observed.exchanges] == [(2, 1), (1, 0)]
 
 
@@ -139,7 +139,7 @@ def test_an_early_answer_lets_go_and_is_given_out_when_the_request_ends() -> Non
     observed = hello()
     observed.feed(True, frame(HEADERS, 4, 1, GET))
     answered = observed.feed(False, frame(HEADERS, 5, 1, OK))
-    assert not observed.exchanges and not observed.session.claims[-1].held
+    assert not observed.exchanges and not observed.output.assignments[-1].begins
     observed.feed(True, frame(DATA, 1, 1, b"late"))
     assert (observed.exchanges[0].end_ns, observed.exchanges[0].error) == (answered.end_ns, "")
 
@@ -161,7 +161,7 @@ def test_a_reset_before_the_answer_is_its_error(from_client: bool, code: int, er
     reset = observed.feed(from_client, frame(RST_STREAM, 0, 1, code.to_bytes(4, "big")))
     (exchange,) = observed.exchanges
     assert (exchange.error, exchange.end_ns) == (error, reset.end_ns)
-    assert [claim.held for claim in observed.session.claims] == [True, False]
+    assert [assignment.begins for assignment in observed.output.assignments] == [True, False]
 
 
 def test_goaway_gives_out_what_the_server_does_not_process() -> None:
@@ -189,7 +189,10 @@ def test_close_gives_out_what_is_open() -> None:
         ("connection_closed", 0),
         ("", 200),
     ]
-    assert not any(claim.held for claim in observed.session.claims[2:]) and observed.parser.ignored
+    assert (
+        not any(assignment.begins for assignment in observed.output.assignments[2:])
+        and observed.parser.ignored
+    )
 
 
 def test_a_server_still_answers_a_client_that_ended() -> None:
@@ -243,7 +246,7 @@ def test_h2c_upgrade_answers_the_request_of_http1_on_stream_1() -> None:
     exchange = OpenExchange(key=9, ordinal=0, call=call, start_ns=call.end_ns, start_source=StartSource.READ)
     exchange.method, exchange.path, exchange.head_seen, exchange.request_done = "GET", "/u", True, True
     exchange.status_code = 101
-    observed.parser = http2.upgraded(observed.facts, observed.session, exchange)
+    observed.parser = http2.upgraded(observed.facts, observed.output, exchange)
     observed.offsets = {True: 200, False: 80}
     observed.feed(False, frame(SETTINGS, 0, 0))
     observed.feed(True, PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, 5, 3, GET))
@@ -252,8 +255,8 @@ def test_h2c_upgrade_answers_the_request_of_http1_on_stream_1() -> None:
         (9, 0, "/u", 200, "2"),
         (1, 1, "/", 200, "2"),
     ]
-    assert [claim.exchange for claim in observed.session.claims] == [9, 1, 9, 1]
-    assert [opened.key for opened in observed.session.opened] == [1]
+    assert [assignment.exchange for assignment in observed.output.assignments] == [9, 1, 9, 1]
+    assert [opened.key for opened in observed.output.opened] == [1]
 
 
 # Recognition
@@ -362,7 +365,7 @@ def test_a_hole_in_a_frame_head_ends_holds_and_is_healed_by_the_next_call() -> N
     observed.feed(True, frame(HEADERS, 5, 1, GET) + frame(HEADERS, 5, 3, GET))
     observed.feed(False, frame(HEADERS, 4, 1, OK))
     observed.gap(False, 300)
-    assert [claim.held for claim in observed.session.claims] == [True, True, False, False]
+    assert [assignment.begins for assignment in observed.output.assignments] == [True, True, False, False]
     observed.feed(False, frame(DATA, 1, 1, b"end"))
     observed.close()
     assert [(exchange.status_code, exchange.error) for exchange in observed.exchanges] == [
@@ -490,7 +493,7 @@ def test_nothing_opens_behind_the_reset_that_is_one_too_many() -> None:
     pairs = (frame(HEADERS, 5, n, GET) + frame(RST_STREAM, 0, n, bytes(4)) for n in range(1, 5001, 2))
     observed.feed(True, b"".join(pairs))
     assert observed.parser.ignored and not observed.parser.busy
-    assert len(observed.exchanges) == len(observed.session.opened) == 1001
+    assert len(observed.exchanges) == len(observed.output.opened) == 1001
 
 
 def test_a_client_that_cancels_now_and_then_is_no_flood() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.requests import llm
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import Generation, Role
 from tests.rig.examples import examples
 from tests.unit.families.requests.http2_traffic import Observed, Pair, Wire, request_fields
@@ -89,7 +89,7 @@ def readers() -> list[Recorder]:
     """Every reader made, in the order of requests."""
     made: list[Recorder] = []
 
-    def http_reader(method: str, path: str, session: Session) -> Recorder:
+    def http_reader(method: str, path: str, output: ParserOutput) -> Recorder:
         made.append(Recorder())
         return made[-1]
 
@@ -156,7 +156,7 @@ def test_exchanges_are_what_the_ends_did_however_calls_are_cut(
     cut = Observed(role=role)
     cut.wire(wire, lambda data: chance.sample(range(len(data)), min(len(data), chance.randrange(12)))).close()
     assert cut.exchanges == whole.exchanges
-    assert cut.session.claims == whole.session.claims
+    assert cut.output.assignments == whole.output.assignments
     by_key = {exchange.key: exchange for exchange in whole.exchanges}
     assert list(by_key) == list(dict.fromkeys(exchange.key for exchange in whole.exchanges))
     for key, (truth, reader) in enumerate(zip(truths.values(), made, strict=True), start=1):
@@ -168,9 +168,9 @@ def test_exchanges_are_what_the_ends_did_however_calls_are_cut(
         assert (reader.answered_whole, reader.dropped) == (truth.answer_ended, 1)
         assert reader.asked_whole or not truth.ask_ended
     held = {}
-    for claim in whole.session.claims:
-        assert held.get(claim.exchange, False) is not claim.held
-        held[claim.exchange] = claim.held
+    for assignment in whole.output.assignments:
+        assert held.get(assignment.exchange, False) is not assignment.begins
+        held[assignment.exchange] = assignment.begins
     assert not any(held.values()) and len(held) == (len(truths) if role is Role.SERVER else 0)
     assert whole.counted == {} and whole.held_bytes == cut.held_bytes == 0
 
@@ -232,15 +232,17 @@ def test_holes_and_late_starts_give_less_and_nothing_wrong(
     st.booleans(),
     st.sampled_from((Role.SERVER, Role.CLIENT)),
 )
-def test_any_bytes_end_in_a_count(pieces: list, late: bool, role: Role) -> None:
+def test_any_bytes_end_in_a_count(chunks: list, late: bool, role: Role) -> None:
     observed = Observed(late=late, role=role, budget=1000)
     observed.feed(True, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-    for from_client, piece in pieces:
-        if isinstance(piece, int):
-            observed.gap(from_client, piece)
+    for from_client, chunk in chunks:
+        if isinstance(chunk, int):
+            observed.gap(from_client, chunk)
         else:
-            observed.feed(from_client, piece)
+            observed.feed(from_client, chunk)
     observed.close()
     assert observed.parser.ignored and not observed.parser.busy and observed.held_bytes == 0
-    held = [claim.exchange for claim in observed.session.claims if claim.held]
-    assert sorted(held) == sorted(claim.exchange for claim in observed.session.claims if not claim.held)
+    held = [assignment.exchange for assignment in observed.output.assignments if assignment.begins]
+    assert sorted(held) == sorted(
+        assignment.exchange for assignment in observed.output.assignments if not assignment.begins
+    )

@@ -50,7 +50,7 @@ def test_upgrade_from_http1() -> None:
         ("/", 200, "2", 1),
     ]
     first, second = (exchange.key for exchange in seen.exchanges)
-    assert [(claim.exchange, claim.held) for claim in seen.claims] == [
+    assert [(assignment.exchange, assignment.begins) for assignment in seen.assignments] == [
         (first, True),
         (first, False),
         (first, True),

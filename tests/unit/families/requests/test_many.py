@@ -24,7 +24,7 @@ from tests.unit.families.requests.traffic import (
 def each(batch: Batch, count: int) -> Batch:
     """The same record on connections 1 … count."""
     records = np.repeat(batch.records, count)
-    (records["piece"] if "piece" in records.dtype.names else records)["connection"] = np.arange(1, count + 1)
+    (records["chunk"] if "chunk" in records.dtype.names else records)["connection"] = np.arange(1, count + 1)
     return replace(batch, records=records)
 
 
@@ -62,7 +62,7 @@ def test_garbage_after_a_valid_start_frees_everything() -> None:
     head = f"POST /v1/completions HTTP/1.1\r\ncontent-length: {len(body) + 10}\r\n\r\n".encode()
     seen.feed(c.read(head + body)).feed(c.write(b"\xff\xfe\xfd" * 100)).feed(c.read(b"\0" * 5000))
     assert [(e.path, e.error) for e in seen.exchanges] == [("/v1/completions", "invalid_http")]
-    assert seen.state._session.keep(32 << 20)
+    assert seen.state._output.reserve(32 << 20)
     assert reachable_bytes(seen.state) < 100_000
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from otelgpu.families.requests import plugins
 from otelgpu.families.requests.discover import coverage
-from otelgpu.families.requests.guarded import MAX_COUNTERS, MAX_KEPT_BYTES, guarded
+from otelgpu.families.requests.parser_output import ParserOutput
+from otelgpu.families.requests.plugin_isolation import MAX_COUNTERS, MAX_KEPT_BYTES, isolated
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, ProtocolSpec, Recognition
 from otelgpu.families.requests.protocols import BUILT_IN, installed
-from otelgpu.families.requests.session import Session
-from otelgpu.model.exchange import Claim, Exchange, Role
+from otelgpu.model.exchange import Exchange, Role, ThreadAssignment
 from tests.rig.examples import examples
 from tests.unit.families.requests.traffic import (
     MS,
@@ -139,7 +139,7 @@ class Rude:
     """A parser that does what ``act`` does, whatever it is reported."""
 
     facts: ConnectionFacts
-    session: Session
+    output: ParserOutput
     act: Callable[[Rude], None]
     busy: bool = False
     ignored: bool = False
@@ -166,14 +166,14 @@ def rude(act: Callable[[Rude], None], *, recognise: object = None) -> tuple[Conn
     spec = ProtocolSpec(
         name="rude",
         recognise=recognise or (lambda *_: Recognition.YES),  # type: ignore[arg-type]
-        open=lambda facts, session: Rude(facts, session, act),
+        open=lambda facts, output: Rude(facts, output, act),
     )
     c = Connection()
-    return c, Seen(new_state(protocols=(guarded(spec), *BUILT_IN))).feed(c.open())
+    return c, Seen(new_state(protocols=(isolated(spec), *BUILT_IN))).feed(c.open())
 
 
 def exchange_of(parser: Rude) -> Exchange:
-    return an_exchange(parser.session.new_key(), parser.facts.identity)
+    return an_exchange(parser.output.new_key(), parser.facts.identity)
 
 
 def an_exchange(key: int, connection: int = 1) -> Exchange:
@@ -196,20 +196,20 @@ def raises(error: BaseException) -> Callable[[Rude], None]:
         raises(MemoryError()),
         raises(SystemExit()),
         raises(RecursionError()),
-        lambda parser: parser.session.exchanges.append(None),  # type: ignore[arg-type]
-        lambda parser: parser.session.exchanges.append(an_exchange(99)),
-        lambda parser: parser.session.exchanges.append(replace(exchange_of(parser), connection=5)),
-        lambda parser: parser.session.exchanges.append(replace(exchange_of(parser), start_ns=-1)),
-        lambda parser: parser.session.exchanges.append(replace(exchange_of(parser), end_ns="now")),  # type: ignore[arg-type]
-        lambda parser: parser.session.exchanges.append(replace(exchange_of(parser), path="x" * 100_000)),
-        lambda parser: parser.session.exchanges.append(
+        lambda parser: parser.output.exchanges.append(None),  # type: ignore[arg-type]
+        lambda parser: parser.output.exchanges.append(an_exchange(99)),
+        lambda parser: parser.output.exchanges.append(replace(exchange_of(parser), connection=5)),
+        lambda parser: parser.output.exchanges.append(replace(exchange_of(parser), start_ns=-1)),
+        lambda parser: parser.output.exchanges.append(replace(exchange_of(parser), end_ns="now")),  # type: ignore[arg-type]
+        lambda parser: parser.output.exchanges.append(replace(exchange_of(parser), path="x" * 100_000)),
+        lambda parser: parser.output.exchanges.append(
             replace(exchange_of(parser), attributes=(("a", [1]),))  # type: ignore[arg-type]
         ),
-        lambda parser: parser.session.exchanges.append(
+        lambda parser: parser.output.exchanges.append(
             replace(exchange_of(parser), server=replace(parser.facts.server, port=None))  # type: ignore[arg-type]
         ),
-        lambda parser: setattr(parser, "session", parser.session.no_such_thing),  # type: ignore[attr-defined]
-        lambda parser: [parser.session.new_key() for _ in range(10_000)],  # type: ignore[func-returns-value]
+        lambda parser: setattr(parser, "session", parser.output.no_such_thing),  # type: ignore[attr-defined]
+        lambda parser: [parser.output.new_key() for _ in range(10_000)],  # type: ignore[func-returns-value]
     ],
 )
 def test_a_fault_costs_the_connection_and_nothing_else(act: Callable[[Rude], None]) -> None:
@@ -221,19 +221,21 @@ def test_a_fault_costs_the_connection_and_nothing_else(act: Callable[[Rude], Non
 
 
 def test_what_a_plugin_gives_out_is_taken() -> None:
-    c, seen = rude(lambda parser: parser.session.exchanges.append(exchange_of(parser)))
+    c, seen = rude(lambda parser: parser.output.exchanges.append(exchange_of(parser)))
     seen.feed(c.read(b"x")).feed(c.write(b"y"))
     assert ([e.key for e in seen.exchanges], seen.counts()) == ([1, 2], {})
 
 
 def test_a_hold_ends_with_the_connection() -> None:
     def hold(parser: Rude) -> None:
-        key = parser.session.new_key()
-        parser.session.claims.append(Claim(time_ns=5, tgid=1, tid=2, exchange=key, held=True))
+        key = parser.output.new_key()
+        parser.output.assignments.append(
+            ThreadAssignment(time_ns=5, tgid=1, tid=2, exchange=key, begins=True)
+        )
 
     c, seen = rude(hold)
     seen.feed(c.read(b"x")).feed(c.close())
-    assert [(claim.exchange, claim.held) for claim in seen.claims] == [
+    assert [(assignment.exchange, assignment.begins) for assignment in seen.assignments] == [
         (1, True),
         (2, True),
         (1, False),
@@ -243,16 +245,16 @@ def test_a_hold_ends_with_the_connection() -> None:
 
 def test_memory_of_a_plugin_is_bounded_and_given_back() -> None:
     kept = []
-    c, seen = rude(lambda parser: kept.append(parser.session.keep(600_000)))
+    c, seen = rude(lambda parser: kept.append(parser.output.reserve(600_000)))
     seen.feed(c.read(b"x")).feed(c.read(b"x")).feed(c.read(b"x"))
     assert kept == [True, False, False] and MAX_KEPT_BYTES < 1_200_000
     seen.feed(c.close())
-    assert seen.state._session.keep(32 << 20)
+    assert seen.state._output.reserve(32 << 20)
 
 
 def test_counters_of_a_plugin_are_its_own_and_bounded() -> None:
     names = iter(f"n{number}" for number in range(10_000))
-    c, seen = rude(lambda parser: [parser.session.count(next(names)) for _ in range(100)])  # type: ignore[func-returns-value]
+    c, seen = rude(lambda parser: [parser.output.count(next(names)) for _ in range(100)])  # type: ignore[func-returns-value]
     seen.feed(c.read(b"x"))
     assert len(seen.counts()) == MAX_COUNTERS
     assert seen.counts()["plugin_rude_n0"] == 1

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.requests.connection import MAX_UNDECIDED_BYTES, MAX_UNDECIDED_CALLS
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, ProtocolSpec, Recognition
-from otelgpu.families.requests.session import Session
 from otelgpu.model.exchange import Endpoint, Role
 from tests.rig.examples import examples
 from tests.unit.families.requests.traffic import (
@@ -73,7 +73,7 @@ class Protocol:
             return Recognition.YES
         return Recognition.MORE if start.startswith(data) else Recognition.NO
 
-    def open(self, facts: ConnectionFacts, session: Session) -> Recorder:
+    def open(self, facts: ConnectionFacts, output: ParserOutput) -> Recorder:
         self.parsers.append(Recorder(facts, self.reported))
         return self.parsers[-1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from otelgpu.families.requests.session import COUNTERS
+from otelgpu.families.requests.parser_output import COUNTERS
 from otelgpu.model.inputs import Batch
 from tests.unit.families.requests.traffic import (
     DTYPES,
@@ -36,7 +36,7 @@ def test_batches_of_many_records_are_the_same_as_batches_of_one() -> None:
         batches += [*c.read(request("GET", f"/{i}")), *c.write(response(200, b"x" * 200 * i))]
     one, many = Seen(new_state()).feed(batches), Seen(new_state()).feed(joined(batches))
     assert len(joined(batches)) < len(batches)
-    assert (one.exchanges, one.claims) == (many.exchanges, many.claims)
+    assert (one.exchanges, one.assignments) == (many.exchanges, many.assignments)
 
 
 def test_records_that_are_not_contiguous() -> None:
@@ -66,7 +66,7 @@ def test_the_least_recently_used_connection_makes_room() -> None:
     seen.feed(c.open())
     assert [(e.path, e.error) for e in seen.exchanges] == [("/b", "connection_evicted")]
     assert (seen.state.connection_count, seen.counts()) == (2, {"connections_evicted": 1})
-    assert seen.claims[-1].held is False
+    assert seen.assignments[-1].begins is False
 
 
 def test_a_process_that_exits_ends_its_connections_only() -> None:
@@ -115,15 +115,15 @@ def test_an_expired_connection_goes_on_with_its_next_request() -> None:
 def test_pieces_after_the_close_are_counted() -> None:
     c, seen = opened()
     seen.feed(c.close()).feed(c.read(request()))
-    assert (seen.exchanges, seen.counts()) == ([], {"pieces_after_close": 1})
+    assert (seen.exchanges, seen.counts()) == ([], {"chunks_after_close": 1})
 
 
 def test_a_close_waits_for_pieces_that_are_still_to_come() -> None:
     c, seen = opened()
-    piece = c.read(request())
+    chunk = c.read(request())
     seen.feed(c.close())
     assert seen.state.connection_count == 1
-    seen.feed(piece)
+    seen.feed(chunk)
     assert [e.error for e in seen.exchanges] == ["connection_closed"]
 
 
@@ -131,7 +131,7 @@ def test_a_close_whose_pieces_never_come() -> None:
     c, seen = opened()
     c.read(request())
     seen.feed(c.close()).take(seen.state.expire(10_000 * MS))
-    assert (seen.state.connection_count, seen.counts()) == (0, {"pieces_lost": 1})
+    assert (seen.state.connection_count, seen.counts()) == (0, {"chunks_lost": 1})
 
 
 def test_nothing_stays_behind_a_closed_connection() -> None:
@@ -143,7 +143,7 @@ def test_nothing_stays_behind_a_closed_connection() -> None:
         seen.feed(c.read(request("POST", "/v1/completions", body)[:-1])).feed(c.close())
     assert seen.state.connection_count == 0
     assert seen.counts() == {"json_malformed": 299}
-    assert seen.state._session.keep(1 << 20)  # all of the budget was given back
+    assert seen.state._output.reserve(1 << 20)  # all of the budget was given back
     assert not seen.state._by_process and not seen.state._waiting
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.websocket.frames import MAX_MESSAGE_BYTES, are_frames
 from otelgpu.families.requests.websocket.permessage_deflate import MAX_INFLATED_BYTES, Deflate, Inflater
 from otelgpu.model.exchange import Role, StartSource
@@ -73,7 +73,7 @@ def upgraded(
     seen.feed(answer(response(101, None, upgrade="WebSocket", connection="Upgrade", **agreed)))
     assert [(e.path, e.status_code, e.protocol) for e in seen.exchanges] == [(path, 101, "http")]
     seen.exchanges.clear()
-    seen.claims.clear()
+    seen.assignments.clear()
     seen.opened.clear()
     return c, seen
 
@@ -129,7 +129,7 @@ def test_a_clients_response_is_timed_by_its_calls() -> None:
         1061,
         1091,
     )
-    assert seen.claims == []
+    assert seen.assignments == []
 
 
 def test_responses_may_overlap_and_start_by_themselves() -> None:
@@ -157,7 +157,7 @@ def test_what_is_open_when_it_closes_ends_with_an_error() -> None:
     seen.feed(c.read(frame(event("response.create"), masked=True)))
     seen.feed(c.write(frame(event("response.created", response={"id": "a"})))).feed(c.close())
     assert [(e.error, e.status_code) for e in seen.exchanges] == [("connection_closed", 101)]
-    assert [claim.held for claim in seen.claims] == [True, False]
+    assert [assignment.begins for assignment in seen.assignments] == [True, False]
 
 
 def test_responses_that_never_end_do_not_pile_up() -> None:
@@ -204,13 +204,13 @@ def test_compressed_messages_are_read(extensions: str, takeover: bool) -> None:
     assert (exchange.generation.content_deltas, exchange.generation.output_tokens) == (2, 7)
     assert seen.counts() == {}
     seen.feed(c.close())
-    assert seen.state._session.keep(32 << 20)
+    assert seen.state._output.reserve(32 << 20)
 
 
 def test_a_bomb_is_not_inflated() -> None:
-    session = Session(1 << 20)
+    output = ParserOutput(1 << 20)
     for forgets in (False, True):
-        inflater = Inflater(session, forgets=forgets)
+        inflater = Inflater(output, forgets=forgets)
         stream = zlib.compressobj(wbits=-15)
         bomb = stream.compress(bytes(MAX_INFLATED_BYTES + 1)) + stream.flush(zlib.Z_SYNC_FLUSH)
         assert len(bomb) < 2000
@@ -220,8 +220,8 @@ def test_a_bomb_is_not_inflated() -> None:
         assert inflater.inflate(text[:-4]) == (b"text" if forgets else None)
         assert inflater.inflate(b"\xff\xff") is None
         inflater.drop()
-        assert session.keep(1 << 20)
-        session.release(1 << 20)
+        assert output.reserve(1 << 20)
+        output.release(1 << 20)
 
 
 def test_what_was_agreed_is_the_first_extension() -> None:
@@ -257,7 +257,7 @@ def test_a_huge_message_is_passed_over_without_being_kept() -> None:
     seen.feed(c.close())
     assert len(seen.exchanges) == 1
     assert seen.counts() == {"websocket_messages_not_read": 1}
-    assert seen.state._session.keep(32 << 20)
+    assert seen.state._output.reserve(32 << 20)
 
 
 def test_a_hundred_megabytes_with_a_hole_cost_nothing() -> None:
@@ -337,9 +337,11 @@ def test_random_bytes_never_raise(calls: list[tuple[bool, bytes, int]]) -> None:
             c.skip(WRITE if write else READ, 5)
         seen.feed(c.write(data) if write else c.read(data))
     seen.feed(c.close())
-    assert seen.state._session.keep(32 << 20)
-    held = [claim.exchange for claim in seen.claims if claim.held]
-    assert sorted(held) == sorted(claim.exchange for claim in seen.claims if not claim.held)
+    assert seen.state._output.reserve(32 << 20)
+    held = [assignment.exchange for assignment in seen.assignments if assignment.begins]
+    assert sorted(held) == sorted(
+        assignment.exchange for assignment in seen.assignments if not assignment.begins
+    )
 
 
 @pytest.mark.parametrize(

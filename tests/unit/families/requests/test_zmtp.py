@@ -19,9 +19,9 @@ from examples.engine.messages import (
     SamplingParams,
     SchedulerStats,
 )
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Recognition
 from otelgpu.families.requests.protocols import BUILT_IN
-from otelgpu.families.requests.session import Session
 from otelgpu.families.requests.zmtp.frames import GREETING_BYTES, MAX_HEAD_BYTES, TAIL_BYTES, Body
 from otelgpu.families.requests.zmtp.parser import SPEC, recognise
 from otelgpu.model.engine_messages import EngineItem, EngineMessage, EngineOutput, EngineRequest
@@ -66,7 +66,7 @@ def request(number: int, prompt: int = 3, **fields: object) -> bytes:
     )
 
 
-def output(step: int, requests: int = 2) -> bytes:
+def engine_output(step: int, requests: int = 2) -> bytes:
     return encode(
         EngineCoreOutputs(
             outputs=[
@@ -105,27 +105,27 @@ def recorded() -> tuple[Chunk, ...]:
 
 @functools.cache
 def recorded_outputs() -> tuple[Chunk, ...]:
-    return tuple(record(zmq.PUSH, zmq.PULL, [[output(step, 1 + step * 20)] for step in range(4)]))
+    return tuple(record(zmq.PUSH, zmq.PULL, [[engine_output(step, 1 + step * 20)] for step in range(4)]))
 
 
 def test_requests_that_libzmq_sends_are_read_at_the_end_that_sends() -> None:
-    session = play(recorded())
-    assert [identity(reported) for reported in session.messages] == [
-        ("chatcmpl-0", 3, session.messages[0].parent, True),
-        ("chatcmpl-1", 4000, session.messages[0].parent, True),
-        ("chatcmpl-2", 3, session.messages[0].parent, True),
+    output = play(recorded())
+    assert [identity(reported) for reported in output.messages] == [
+        ("chatcmpl-0", 3, output.messages[0].parent, True),
+        ("chatcmpl-1", 4000, output.messages[0].parent, True),
+        ("chatcmpl-2", 3, output.messages[0].parent, True),
     ]
-    parent = session.messages[0].parent
+    parent = output.messages[0].parent
     assert (parent.trace_id, parent.span_id, parent.flags) == (TRACE_ID, SPAN_ID, 1)
-    assert losses(session) == {}
+    assert losses(output) == {}
 
 
 def test_outputs_that_libzmq_sends_are_read_at_the_end_that_receives() -> None:
-    session = play(recorded_outputs(), role=Role.SERVER)
-    assert [len(reported.items) for reported in session.messages] == [1, 21, 41, 61]
-    first = session.messages[0]
+    output = play(recorded_outputs(), role=Role.SERVER)
+    assert [len(reported.items) for reported in output.messages] == [1, 21, 41, 61]
+    first = output.messages[0]
     assert identity(first) == ((EngineItem(request_id="chatcmpl-0", new_tokens=1),), 1, 1, False)
-    assert session.messages[1].items[20] == EngineItem(request_id="chatcmpl-20", new_tokens=1, finished=True)
+    assert output.messages[1].items[20] == EngineItem(request_id="chatcmpl-20", new_tokens=1, finished=True)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_what_is_reported_does_not_depend_on_the_cuts(data: st.DataObject) -> No
     for from_client in (True, False):
         stream = b"".join(chunk.data for chunk in whole if chunk.from_client is from_client)
         cuts = sorted({0, len(stream), *data.draw(st.lists(st.integers(0, len(stream)), max_size=12))})
-        pieces = [Chunk(from_client, stream[a:b]) for a, b in itertools.pairwise(cuts)]
-        assert list(map(identity, play(pieces).messages)) == [
+        chunks = [Chunk(from_client, stream[a:b]) for a, b in itertools.pairwise(cuts)]
+        assert list(map(identity, play(chunks).messages)) == [
             identity(reported) for reported in play(whole).messages if from_client
         ]
 
@@ -203,13 +203,13 @@ def test_a_hole_inside_a_body_leaves_the_messages_around_it() -> None:
         Chunk(True, 60_009 - 100),
         Chunk(True, hidden[-50:] + message(b"\0", request(2))),
     ]
-    session = play(chunks)
-    assert [reported.request_id for reported in session.messages] == ["chatcmpl-1", "chatcmpl-2"]
+    output = play(chunks)
+    assert [reported.request_id for reported in output.messages] == ["chatcmpl-1", "chatcmpl-2"]
 
 
 def test_after_a_hole_over_a_frames_head_reading_goes_on_where_a_call_begins_with_a_message() -> None:
     data = message(b"\0", request(1))
-    session = play(
+    output = play(
         [
             Chunk(True, greeting() + data),
             Chunk(True, len(data) + 10),
@@ -217,29 +217,29 @@ def test_after_a_hole_over_a_frames_head_reading_goes_on_where_a_call_begins_wit
             Chunk(True, message(b"\0", request(3)) + message(b"\0", request(4))),
         ]
     )
-    assert [reported.request_id for reported in session.messages] == [
+    assert [reported.request_id for reported in output.messages] == [
         "chatcmpl-1",
         "chatcmpl-3",
         "chatcmpl-4",
     ]
-    assert losses(session) == {"capture_gaps": 1, "resync_bytes_skipped": 2 * len(data) - 20}
+    assert losses(output) == {"capture_gaps": 1, "resync_bytes_skipped": 2 * len(data) - 20}
 
 
 def test_only_where_a_call_begins_reading_goes_on() -> None:
-    """A call of which the middle was not captured comes in two pieces, of the same call."""
+    """A call of which the middle was not captured comes in two chunks, of the same call."""
     for again in (message(b"\0", request(1)), greeting() + message(b"\0", request(1))):
-        reader, session = parser(late=True)
+        reader, output = parser(late=True)
         one = call(0)
         reader.feed(one, b"middle", 0, from_client=True)
         reader.gap(one, 1000, 6, from_client=True)
         reader.feed(one, again, 1006, from_client=True)
-        assert session.messages == []
+        assert output.messages == []
         reader.feed(call(1), again, 2006, from_client=True)
-        assert [reported.request_id for reported in session.messages] == ["chatcmpl-1"]
+        assert [reported.request_id for reported in output.messages] == ["chatcmpl-1"]
 
 
 def test_a_body_keeps_its_beginning_and_what_is_next_to_its_end() -> None:
-    body = Body(30, Session(1 << 20))
+    body = Body(30, ParserOutput(1 << 20))
     body.add(b"0123456789")
     body.gap()
     body.add(b"lost")
@@ -258,11 +258,11 @@ def test_of_a_long_request_the_ends_suffice() -> None:
     assert len(data) > 300_000
     chunks = [Chunk(True, greeting()), Chunk(True, data[:16_384])]
     chunks += [Chunk(True, len(data) - 16_384 - 4096), Chunk(True, data[-4096:])]
-    session = play(chunks)
-    ((reported,), expected) = session.messages, sent(data)[0]
+    output = play(chunks)
+    ((reported,), expected) = output.messages, sent(data)[0]
     assert (reported.request_id, reported.prompt_tokens) == ("chatcmpl-1", 120_000)
     assert reported.parent == expected.parent is not None
-    assert losses(session) == {}
+    assert losses(output) == {}
 
 
 def test_a_request_longer_than_what_is_kept_is_reported_with_its_parent() -> None:
@@ -275,9 +275,9 @@ def test_a_request_longer_than_what_is_kept_is_reported_with_its_parent() -> Non
 
 def test_without_its_end_a_long_request_has_no_parent_and_that_is_counted() -> None:
     data = message(b"\0", request(1, 100_000))
-    session = play([Chunk(True, greeting()), Chunk(True, data[:16_384]), Chunk(True, len(data) - 16_384)])
-    assert [reported.parent for reported in session.messages] == [None]
-    assert losses(session) == {"engine_parent_unseen": 1}
+    output = play([Chunk(True, greeting()), Chunk(True, data[:16_384]), Chunk(True, len(data) - 16_384)])
+    assert [reported.parent for reported in output.messages] == [None]
+    assert losses(output) == {"engine_parent_unseen": 1}
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -285,12 +285,12 @@ def test_a_connection_found_open_is_read_from_the_next_message_on(late: bool) ->
     chunks = [
         Chunk(True, request(0)[30:]),
         Chunk(True, message(b"\0", request(1))),
-        Chunk(False, message(output(1))),
+        Chunk(False, message(engine_output(1))),
     ]
-    session = play(chunks, late=late)
-    reported = [type(message) for message in session.messages]
+    output = play(chunks, late=late)
+    reported = [type(message) for message in output.messages]
     assert reported == ([EngineRequest, EngineOutput] if late else [EngineRequest])
-    assert session.counters["late_bytes_skipped" if late else "zmtp_malformed"] > 0
+    assert output.counters["late_bytes_skipped" if late else "zmtp_malformed"] > 0
 
 
 @pytest.mark.parametrize("from_client", [True, False])
@@ -318,9 +318,9 @@ def test_encrypted_connections_are_given_up_and_counted() -> None:
         if not is_server:
             end.curve_serverkey = public
 
-    session = play(record(zmq.DEALER, zmq.ROUTER, [[b"\0", request(1)]], curve))
-    assert session.messages == []
-    assert losses(session) == {"zmtp_mechanism_unsupported": 1}
+    output = play(record(zmq.DEALER, zmq.ROUTER, [[b"\0", request(1)]], curve))
+    assert output.messages == []
+    assert losses(output) == {"zmtp_mechanism_unsupported": 1}
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_what_is_not_read_is_counted_once(beginning: bytes, counter: str) -> Non
 def test_commands_and_heart_beats_between_messages_are_passed_over() -> None:
     ping = frame(b"\x04PING\x00\x0a", command=True)
     reported = sent(
-        ping + message(b"\0", request(1)) + ping + frame(b"x" * 300, command=True) + message(output(1))
+        ping + message(b"\0", request(1)) + ping + frame(b"x" * 300, command=True) + message(engine_output(1))
     )
     assert [type(one) for one in reported] == [EngineRequest, EngineOutput]
 
@@ -358,7 +358,7 @@ def test_a_message_is_recognised_by_its_beginning() -> None:
         assert recognise(other, True, False) is Recognition.NO
     for open_already in (
         message(b"\0", request(1)),
-        message(output(2)),
+        message(engine_output(2)),
         frame(b"\x04PING\0\0", command=True),
     ):
         assert recognise(open_already, True, True) is Recognition.YES
@@ -368,22 +368,22 @@ def test_a_message_is_recognised_by_its_beginning() -> None:
 
 
 def test_a_body_of_a_hundred_megabytes_holds_little_and_stops_nothing() -> None:
-    reader, session = parser(budget=3 << 20)
-    piece = b"\x92" * (1 << 20)
-    reader.feed(call(0), greeting() + frame(piece * 100)[:9], 0, from_client=True)
+    reader, output = parser(budget=3 << 20)
+    chunk = b"\x92" * (1 << 20)
+    reader.feed(call(0), greeting() + frame(chunk * 100)[:9], 0, from_client=True)
     for number in range(100):
-        reader.feed(call(number), piece, 73, from_client=True)
-        assert session.keep((2 << 20) - 8192), "more is held than one head and one tail"
-        session.release((2 << 20) - 8192)
+        reader.feed(call(number), chunk, 73, from_client=True)
+        assert output.reserve((2 << 20) - 8192), "more is held than one head and one tail"
+        output.release((2 << 20) - 8192)
     assert not reader.busy
     reader.feed(call(200), message(b"\0", request(1)), 0, from_client=True)
-    assert [reported.request_id for reported in session.messages] == ["chatcmpl-1"]
+    assert [reported.request_id for reported in output.messages] == ["chatcmpl-1"]
 
 
 def test_without_a_budget_requests_are_passed_over_and_counted() -> None:
-    session = play([Chunk(True, greeting()), Chunk(True, message(b"\0", request(1)))], budget=8)
-    assert session.messages == []
-    assert losses(session) == {"engine_messages_cut": 1}
+    output = play([Chunk(True, greeting()), Chunk(True, message(b"\0", request(1)))], budget=8)
+    assert output.messages == []
+    assert losses(output) == {"engine_messages_cut": 1}
 
 
 @examples(150)
@@ -392,19 +392,19 @@ def test_without_a_budget_requests_are_passed_over_and_counted() -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_no_bytes_make_it_raise(pieces: list[bytes | int], greeted: bool, late: bool) -> None:
+def test_no_bytes_make_it_raise(bodies: list[bytes | int], greeted: bool, late: bool) -> None:
     chunks = [Chunk(True, greeting())] if greeted else []
-    play([*chunks, *(Chunk(True, piece) for piece in pieces if piece)], late=late)
+    play([*chunks, *(Chunk(True, body) for body in bodies if body)], late=late)
 
 
 def test_what_ended_is_not_read_any_more() -> None:
-    reader, session = parser()
+    reader, output = parser()
     reader.feed(call(0), greeting() + message(b"\0", request(1)), 0, from_client=True)
     reader.end(call(1), from_client=True)
     reader.abort(2, "connection_closed")
     reader.feed(call(3), message(b"\0", request(2)), GREETING_BYTES, from_client=True)
     reader.gap(call(4), 10, 0, from_client=True)
-    assert [reported.request_id for reported in session.messages] == ["chatcmpl-1"]
+    assert [reported.request_id for reported in output.messages] == ["chatcmpl-1"]
     assert reader.ignored
     assert reader.successor is None
     assert not reader.busy

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from otelgpu.families.requests.decode import HttpState
-from otelgpu.model.exchange import Claim, Exchange, Named, Opened
+from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
 from otelgpu.model.inputs import Batch
 
 BPF = Path(__file__).parents[4] / "bpf"
@@ -114,25 +114,25 @@ class Connection:
         start = self.offsets[direction]
         thread = tid or self.tid
         kept = len(data) if captured is None else captured
-        pieces = [
+        chunks = [
             self._piece(direction, data[i : min(kept, i + 16384)], start + i, len(data), thread)
             for i in range(0, kept, 16384)
         ]
         if tail:
-            pieces.append(self._piece(direction, data[-tail:], start + len(data) - tail, len(data), thread))
+            chunks.append(self._piece(direction, data[-tail:], start + len(data) - tail, len(data), thread))
         self.offsets[direction] += len(data)
-        for piece in pieces:
-            piece.records["piece"]["arrival_ns"] = arrival_ns
-        return pieces
+        for chunk in chunks:
+            chunk.records["chunk"]["arrival_ns"] = arrival_ns
+        return chunks
 
     def _piece(self, direction: str, data: bytes, offset: int, result: int, tid: int) -> Batch:
         capacity, kind = next(entry for entry in CLASSES if len(data) <= entry[0])
         record = np.zeros(1, DTYPES[kind])
-        piece = record["piece"]
-        self._head(piece["head"], kind.upper(), tid, self.took_ns)
-        piece["connection"], piece["stream_offset"], piece["result"] = self.identity, offset, result
-        piece["sequence"], piece["fd"], piece["captured"] = self.sequence, self.fd, len(data)
-        piece["direction"] = ENUMERATORS[
+        chunk = record["chunk"]
+        self._head(chunk["head"], kind.upper(), tid, self.took_ns)
+        chunk["connection"], chunk["stream_offset"], chunk["result"] = self.identity, offset, result
+        chunk["sequence"], chunk["fd"], chunk["captured"] = self.sequence, self.fd, len(data)
+        chunk["direction"] = ENUMERATORS[
             "HTTP_DIRECTION_WRITE" if direction == WRITE else "HTTP_DIRECTION_READ"
         ]
         record["data"][0] = np.frombuffer(data.ljust(capacity, b"\0"), dtype="u1")
@@ -153,13 +153,13 @@ class Seen:
     """All that a state gave out."""
 
     state: HttpState
-    claims: list[Claim] = field(default_factory=list)
+    assignments: list[ThreadAssignment] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
     opened: list[Opened] = field(default_factory=list)
     named: list[Named] = field(default_factory=list)
 
     def take(self, activity: object) -> Seen:
-        self.claims += activity.claims  # type: ignore[attr-defined]
+        self.assignments += activity.assignments  # type: ignore[attr-defined]
         self.exchanges += activity.exchanges  # type: ignore[attr-defined]
         self.opened += activity.opened  # type: ignore[attr-defined]
         self.named += activity.named  # type: ignore[attr-defined]
@@ -175,8 +175,8 @@ class Seen:
         return {name: count for name, count in self.state.counters.items() if count}
 
     def held(self) -> list[tuple[int, int, int]]:
-        """(time in ms, tid, +key or -key) of each claim."""
-        return [(c.time_ns // MS, c.tid, c.exchange if c.held else -c.exchange) for c in self.claims]
+        """(time in ms, tid, +key or -key) of each assignment."""
+        return [(c.time_ns // MS, c.tid, c.exchange if c.begins else -c.exchange) for c in self.assignments]
 
 
 def new_state(**options: Any) -> HttpState:

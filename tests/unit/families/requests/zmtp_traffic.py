@@ -15,8 +15,8 @@ from pathlib import Path
 
 import zmq
 
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
-from otelgpu.families.requests.session import Session
 from otelgpu.families.requests.zmtp.parser import ZmtpParser
 from otelgpu.model.engine_messages import EngineMessage
 from otelgpu.model.exchange import Role
@@ -55,16 +55,16 @@ def call(begin_ns: int, tid: int = 7) -> Call:
 
 def parser(
     *, role: Role = Role.CLIENT, late: bool = False, budget: int = 64 << 20
-) -> tuple[ZmtpParser, Session]:
-    session = Session(budget)
-    return ZmtpParser(ConnectionFacts(identity=1, role=role, late=late), session), session
+) -> tuple[ZmtpParser, ParserOutput]:
+    output = ParserOutput(budget)
+    return ZmtpParser(ConnectionFacts(identity=1, role=role, late=late), output), output
 
 
 def play(
     chunks: Iterable[Chunk], *, role: Role = Role.CLIENT, late: bool = False, budget: int = 64 << 20
-) -> Session:
+) -> ParserOutput:
     """Feed each chunk as a call of its own, 10 ms apart, then close. The budget must be whole again after it."""
-    reader, session = parser(role=role, late=late, budget=budget)
+    reader, output = parser(role=role, late=late, budget=budget)
     offsets = {True: 0, False: 0}
     for number, chunk in enumerate(chunks):
         size = chunk.data if isinstance(chunk.data, int) else len(chunk.data)
@@ -75,8 +75,8 @@ def play(
             reader.feed(moved, chunk.data, offsets[chunk.from_client], from_client=chunk.from_client)
         offsets[chunk.from_client] += size
     reader.close(0)
-    assert session.keep(budget), "bytes of the budget were not given back"
-    return session
+    assert output.reserve(budget), "bytes of the budget were not given back"
+    return output
 
 
 def sent(data: bytes) -> list[EngineMessage]:
@@ -84,8 +84,8 @@ def sent(data: bytes) -> list[EngineMessage]:
     return play([Chunk(True, greeting() + READY), Chunk(True, data)]).messages
 
 
-def losses(session: Session) -> dict[str, int]:
-    return {name: count for name, count in session.counters.items() if count}
+def losses(output: ParserOutput) -> dict[str, int]:
+    return {name: count for name, count in output.counters.items() if count}
 
 
 @contextlib.contextmanager

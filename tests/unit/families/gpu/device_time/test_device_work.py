@@ -20,7 +20,7 @@ from otelgpu.model.operations import OperationKind
 from otelgpu.model.spans import SpanColumns
 from tests.unit.families.gpu.device_time.test_names import pieces
 from tests.unit.families.gpu.device_time.test_spans import VOCABULARY
-from tests.unit.model.builders import LLM, MS, Row, calls, claim, exchange, generation, read_out
+from tests.unit.model.builders import LLM, MS, Row, assignment, calls, exchange, generation, read_out
 
 REQUEST = 1
 NAMES = {(100, 0xAB): 1}
@@ -32,7 +32,7 @@ class Session:
     def __init__(self, limit: int = 10) -> None:
         self.answered: dict[int, Parents] = {}
         self.timeline = ThreadTimeline()
-        self.timeline.apply([claim(10 * MS, REQUEST), claim(100 * MS, REQUEST, held=False)])
+        self.timeline.apply([assignment(10 * MS, REQUEST), assignment(100 * MS, REQUEST, begins=False)])
         self.metrics = Metrics(0)
         self.made = DeviceSession(
             self.metrics,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from otelgpu.families.requests.llm import GenerationReader, http_reader
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import Generation
 from tests.unit.families.requests.llm.transcripts import EVENTS, JSON, Transcript
 
@@ -35,11 +35,11 @@ class Done:
 
     generation: Generation | None
     reader: GenerationReader
-    session: Session
+    output: ParserOutput
 
     @property
     def counts(self) -> dict[str, int]:
-        return {name: count for name, count in self.session.counters.items() if count}
+        return {name: count for name, count in self.output.counters.items() if count}
 
     @property
     def reported(self) -> Generation:
@@ -48,16 +48,16 @@ class Done:
 
 
 def ask(
-    path: str, request: Any, session: Session | None = None, headers: dict[bytes, bytes] | None = None
+    path: str, request: Any, output: ParserOutput | None = None, headers: dict[bytes, bytes] | None = None
 ) -> Done:
     """A reader that was given a whole request."""
-    session = session or Session(BUDGET)
-    reader = http_reader("POST", path, session)
+    output = output or ParserOutput(BUDGET)
+    reader = http_reader("POST", path, output)
     assert reader is not None
     if reader.request_head(Head({b"content-type": JSON, **(headers or {})})):
         reader.request_body(request if isinstance(request, bytes) else json.dumps(request).encode())
     reader.request_ended()
-    return Done(None, reader, session)
+    return Done(None, reader, output)
 
 
 def answer(
@@ -81,6 +81,6 @@ def answer(
     return done
 
 
-def play(transcript: Transcript, session: Session | None = None) -> Done:
-    done = ask(transcript.path, transcript.request, session)
+def play(transcript: Transcript, output: ParserOutput | None = None) -> Done:
+    done = ask(transcript.path, transcript.request, output)
     return answer(done, transcript.writes, transcript.content_type, transcript.headers)

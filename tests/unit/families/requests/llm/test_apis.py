@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from otelgpu.families.requests.llm import http_reader
 from otelgpu.families.requests.llm.capture import MAX_BYTES
 from otelgpu.families.requests.llm.facts import MAX_TEXT
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import CONTENT_TIMES
 from tests.rig.examples import examples
 from tests.unit.families.requests.llm.exchanges import BUDGET, Head, answer, ask, play
@@ -37,13 +37,13 @@ from tests.unit.families.requests.llm.transcripts import (
 every = pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=str)
 
 
-def budget_left(session: Session) -> int:
+def budget_left(output: ParserOutput) -> int:
     """How much of the budget nobody holds."""
     low, high = 0, BUDGET * 2
     while low < high:
         middle = (low + high + 1) // 2
-        if session.keep(middle):
-            session.release(middle)
+        if output.reserve(middle):
+            output.release(middle)
             low = middle
         else:
             high = middle - 1
@@ -151,8 +151,8 @@ def reachable(*roots: object) -> str:
 
 
 def test_the_search_for_text_finds_text() -> None:
-    session = Session(BUDGET, capture_content=True)
-    done = play(TRANSCRIPTS[0], session)
+    output = ParserOutput(BUDGET, capture_content=True)
+    done = play(TRANSCRIPTS[0], output)
     assert ASKED in reachable(done.generation)
     assert SAID in reachable(done.generation)
 
@@ -160,7 +160,7 @@ def test_the_search_for_text_finds_text() -> None:
 @every
 def test_no_text_is_kept(transcript: Transcript) -> None:
     done = play(transcript)
-    kept = reachable(done.generation, done.reader, done.session)
+    kept = reachable(done.generation, done.reader, done.output)
     assert ASKED not in kept
     assert SAID not in kept
     assert done.reported.content is None
@@ -168,7 +168,7 @@ def test_no_text_is_kept(transcript: Transcript) -> None:
 
 @every
 def test_text_is_kept_for_those_who_ask(transcript: Transcript) -> None:
-    done = play(transcript, Session(BUDGET, capture_content=True))
+    done = play(transcript, ParserOutput(BUDGET, capture_content=True))
     content = done.reported.content
     assert content is not None
     if transcript.text:
@@ -179,25 +179,25 @@ def test_text_is_kept_for_those_who_ask(transcript: Transcript) -> None:
 
 
 def test_kept_text_is_bounded() -> None:
-    session = Session(BUDGET, capture_content=True)
-    done = ask("/v1/chat/completions", {**CHAT, "messages": "ü" * 40_000, "stream": True}, session)
+    output = ParserOutput(BUDGET, capture_content=True)
+    done = ask("/v1/chat/completions", {**CHAT, "messages": "ü" * 40_000, "stream": True}, output)
     answer(done, sse(*(chunk({"content": "é" * 9999}) for _ in range(20))))
     content = done.reported.content
     assert content is not None
     assert (len(content.request.encode()), len(content.response.encode())) == (MAX_BYTES, MAX_BYTES)
-    assert budget_left(session) == BUDGET
+    assert budget_left(output) == BUDGET
 
 
 @every
 def test_the_budget_is_given_back(transcript: Transcript) -> None:
     for capture in (False, True):
-        session = Session(BUDGET, capture_content=capture)
-        play(transcript, session)
-        done = ask(transcript.path, transcript.request, session)
+        output = ParserOutput(BUDGET, capture_content=capture)
+        play(transcript, output)
+        done = ask(transcript.path, transcript.request, output)
         done.reader.response_head(Head({b"content-type": transcript.content_type}))
         done.reader.response_body(transcript.writes[0], 10)
         done.reader.drop()
-        assert budget_left(session) == BUDGET
+        assert budget_left(output) == BUDGET
 
 
 NOT_LLM: list[tuple[str, Any, Any]] = [
@@ -230,7 +230,7 @@ def test_other_applications_are_left_alone(path: str, request_body: Any, respons
 
 
 def test_a_form_on_an_unsure_path_is_not_even_kept() -> None:
-    reader = http_reader("POST", "/generate", Session(BUDGET))
+    reader = http_reader("POST", "/generate", ParserOutput(BUDGET))
     assert reader is not None
     assert not reader.request_head(Head({b"content-type": b"application/x-www-form-urlencoded"}))
 
@@ -241,7 +241,7 @@ def test_a_form_on_an_unsure_path_is_not_even_kept() -> None:
      ("POST", "/models/x:predict"), ("POST", "/generated"), ("POST", "")],
 )  # fmt: skip
 def test_paths_of_no_api(method: str, path: str) -> None:
-    assert http_reader(method, path, Session(BUDGET)) is None
+    assert http_reader(method, path, ParserOutput(BUDGET)) is None
 
 
 @pytest.mark.parametrize(
@@ -287,8 +287,8 @@ def test_broken_answers_never_raise_and_stay_bounded(transcript: Transcript, dat
             )
         )
     half = len(stream) // 2
-    session = Session(BUDGET)
-    done = ask(transcript.path, transcript.request, session)
+    output = ParserOutput(BUDGET)
+    done = ask(transcript.path, transcript.request, output)
     answer(done, [bytes(stream[:half]), 7, bytes(stream[half:])], transcript.content_type)
     reported = done.generation
     if reported is not None:
@@ -296,7 +296,7 @@ def test_broken_answers_never_raise_and_stay_bounded(transcript: Transcript, dat
             assert len(getattr(reported, name)) <= MAX_TEXT
         for name in ("input_tokens", "output_tokens", "cached_tokens", "queue_s", "prefill_s"):
             assert (getattr(reported, name) or 0) >= 0
-    assert budget_left(session) == BUDGET
+    assert budget_left(output) == BUDGET
 
 
 HOSTILE = [b"", b"[]", b"null", b"{", b"5", b'"x"', b"\xff\xfe", b'{"a":' + b"[" * 50_000, b'{"usage":{"a":1e999}}',
@@ -312,12 +312,12 @@ def test_hostile_bodies_never_raise(transcript: Transcript, hostile: bytes) -> N
 
 
 def test_times_are_bounded_and_paid_for() -> None:
-    session = Session(BUDGET)
-    done = ask("/v1/chat/completions", {**CHAT, "stream": True}, session)
+    output = ParserOutput(BUDGET)
+    done = ask("/v1/chat/completions", {**CHAT, "stream": True}, output)
     answer(done, sse(*(chunk({"content": "x"}) for _ in range(CONTENT_TIMES + 50))))
     assert len(done.reported.content_times_ns) == CONTENT_TIMES
-    assert (done.reported.content_deltas, budget_left(session)) == (CONTENT_TIMES + 50, BUDGET)
-    poor = Session(6000)
+    assert (done.reported.content_deltas, budget_left(output)) == (CONTENT_TIMES + 50, BUDGET)
+    poor = ParserOutput(6000)
     answer(
         spent := ask("/v1/chat/completions", CHAT, poor), sse(*(chunk({"content": "x"}) for _ in range(600)))
     )

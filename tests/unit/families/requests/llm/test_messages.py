@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.requests.llm import GenerationReader, grpc_reader, realtime_reader
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from tests.rig.examples import examples
 from tests.unit.families.requests.llm.exchanges import BUDGET
 from tests.unit.families.requests.llm.transcripts import ASKED, SAID
@@ -95,8 +95,8 @@ def stream_response(text: str = "", error: str = "") -> bytes:
     return data
 
 
-def rpc(name: str, session: Session | None = None) -> GenerationReader:
-    reader = grpc_reader(f"inference.GRPCInferenceService/{name}", session or Session(BUDGET))
+def rpc(name: str, output: ParserOutput | None = None) -> GenerationReader:
+    reader = grpc_reader(f"inference.GRPCInferenceService/{name}", output or ParserOutput(BUDGET))
     assert reader is not None
     return reader
 
@@ -156,7 +156,7 @@ def test_triton_text_is_kept_only_for_those_who_ask(inline: bool) -> None:
         tensor = {"name": "text_input", "contents": {"bytes_contents": [ASKED.encode()]}}
         contents = {"inputs": [tensor], "raw_input_contents": []}
     for capture in (False, True):
-        reader = rpc("ModelStreamInfer", Session(BUDGET, capture_content=capture))
+        reader = rpc("ModelStreamInfer", ParserOutput(BUDGET, capture_content=capture))
         reader.request_message(infer_request(**contents), 5)
         reader.response_message(stream_response(SAID), 10)
         reported = reader.generation()
@@ -167,7 +167,7 @@ def test_triton_text_is_kept_only_for_those_who_ask(inline: bool) -> None:
 
 def test_other_rpcs_are_no_generations() -> None:
     for method in ("inference.GRPCInferenceService/ServerLive", "pkg.Greeter/Hello", ""):
-        assert grpc_reader(method, Session(BUDGET)) is None
+        assert grpc_reader(method, ParserOutput(BUDGET)) is None
 
 
 @pytest.mark.parametrize("name", ["ModelInfer", "ModelStreamInfer"])
@@ -175,16 +175,16 @@ def test_other_rpcs_are_no_generations() -> None:
 @given(data=st.one_of(st.binary(max_size=60), st.integers(0, 60).map(lambda n: infer_request()[n:]),
                       st.integers(0, 60).map(lambda n: stream_response(SAID)[:n])))  # fmt: skip
 def test_bytes_that_are_no_message_never_raise(name: str, data: bytes) -> None:
-    session = Session(BUDGET)
-    reader = rpc(name, session)
+    output = ParserOutput(BUDGET)
+    reader = rpc(name, output)
     reader.request_message(data, 5)
     reader.response_message(data, 10)
     reader.generation()
-    assert {name for name, count in session.counters.items() if count} <= {"json_malformed"}
+    assert {name for name, count in output.counters.items() if count} <= {"json_malformed"}
 
 
-def spoken(*events: tuple[str, dict[str, Any]], session: Session | None = None) -> GenerationReader:
-    reader = realtime_reader("/v1/realtime", session or Session(BUDGET))
+def spoken(*events: tuple[str, dict[str, Any]], output: ParserOutput | None = None) -> GenerationReader:
+    reader = realtime_reader("/v1/realtime", output or ParserOutput(BUDGET))
     assert reader is not None
     for i, (sender, event) in enumerate(events):
         take = reader.request_message if sender == "client" else reader.response_message
@@ -242,7 +242,7 @@ def test_a_realtime_conversation() -> None:
 
 
 def test_realtime_text_for_those_who_ask_and_never_its_audio() -> None:
-    reported = spoken(*CONVERSATION, session=Session(BUDGET, capture_content=True)).generation()
+    reported = spoken(*CONVERSATION, output=ParserOutput(BUDGET, capture_content=True)).generation()
     assert reported is not None
     assert reported.content is not None
     assert ASKED in reported.content.request
@@ -255,6 +255,6 @@ def test_a_realtime_error() -> None:
 
 
 def test_a_web_socket_of_another_application() -> None:
-    assert realtime_reader("/ws/game", Session(BUDGET)) is None
+    assert realtime_reader("/ws/game", ParserOutput(BUDGET)) is None
     reader = spoken(("client", {"type": "join", "room": 1}), ("server", {"type": "joined"}), ("server", {}))
     assert reader.generation() is None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otelgpu.families.requests.session import Session
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import Generation
 from tests.unit.families.requests.llm.exchanges import answer, ask
 from tests.unit.families.requests.llm.transcripts import TRANSCRIPTS, Transcript
@@ -64,7 +64,9 @@ def client(server: Server) -> Any:
 def read(server: Server) -> Generation:
     """What otelgpu makes of the bytes that went both ways."""
     path, body = server.requests[0]
-    done = answer(ask(path, body, Session(1 << 20)), server.transcript.writes, server.transcript.content_type)
+    done = answer(
+        ask(path, body, ParserOutput(1 << 20)), server.transcript.writes, server.transcript.content_type
+    )
     assert done.counts == {}
     return done.reported
 

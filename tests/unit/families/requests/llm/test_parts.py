@@ -42,11 +42,11 @@ def test_lines(stream: bytes, expected: list[bytes]) -> None:
 )
 def test_cuts_change_no_line(parts: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(parts)
-    whole, pieces = LineReader(), LineReader()
+    whole, chunks = LineReader(), LineReader()
     expected = whole.feed(stream) + whole.ended()
     places = data.draw(st.sets(st.integers(0, len(stream)), max_size=20))
-    got = [line for piece in cut(stream, places) for line in pieces.feed(piece)] + pieces.ended()
-    assert (got, pieces.too_long) == (expected, whole.too_long)
+    got = [line for chunk in cut(stream, places) for line in chunks.feed(chunk)] + chunks.ended()
+    assert (got, chunks.too_long) == (expected, whole.too_long)
 
 
 def test_a_line_that_is_too_long_is_counted_and_not_kept() -> None:
@@ -79,7 +79,7 @@ def test_inflated_bytes_do_not_depend_on_cuts(encoding: bytes, text: bytes, data
     body = encoded(encoding, text)
     inflater = Inflater(b"gzip" if encoding == b"gzip" else b"deflate")
     places = data.draw(st.sets(st.integers(0, len(body)), max_size=10))
-    assert b"".join(piece for part in cut(body, places) for piece in inflater.feed(part)) == text
+    assert b"".join(chunk for part in cut(body, places) for chunk in inflater.feed(part)) == text
     inflater.ended()
     assert inflater.failure == ""
 
@@ -94,7 +94,7 @@ def test_members_of_a_gzip_body_follow_each_other() -> None:
 def test_a_bomb_ends_early_in_small_pieces() -> None:
     bomb = zlib.compress(bytes(1 << 26))
     inflater = Inflater(b"deflate")
-    sizes = [len(piece) for piece in inflater.feed(bomb)]
+    sizes = [len(chunk) for chunk in inflater.feed(bomb)]
     assert max(sizes) <= MAX_PIECE_BYTES
     assert sum(sizes) <= FREE_BYTES + MAX_RATIO * len(bomb) < 1 << 26
     assert inflater.failure == "inflate_too_large"

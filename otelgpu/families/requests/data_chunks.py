@@ -13,24 +13,24 @@ import numpy as np
 
 from otelgpu.model.inputs import Records
 
-PieceRow = tuple[int, int, int, int, int, bytes, bytes, int, int, int, int, int, int, int, int, int, bytes]
+ChunkRow = tuple[int, int, int, int, int, bytes, bytes, int, int, int, int, int, int, int, int, int, bytes]
 
 _HEAD_FIELDS = (
     *("time_ns", "duration_ns", "tgid", "tid", "cgroup_id"),
     *("trace_id", "span_id", "trace_flags", "context_source"),
 )
-_PIECE_FIELDS = ("connection", "arrival_ns", "stream_offset", "result", "sequence", "captured", "direction")
+_CHUNK_FIELDS = ("connection", "arrival_ns", "stream_offset", "result", "sequence", "captured", "direction")
 _CODES = {"u8": "Q", "i8": "q", "u4": "I", "i4": "i", "u2": "H", "i2": "h", "u1": "B", "i1": "b"}
 
 
-class PieceLayout:
+class ChunkLayout:
     """How to unpack one record class. Raises KeyError when the dtype lacks a field that is needed."""
 
     def __init__(self, dtype: np.dtype[np.void]) -> None:
-        places = [_place(dtype, ("piece", "head", name)) for name in _HEAD_FIELDS]
-        places += [_place(dtype, ("piece", name)) for name in _PIECE_FIELDS]
-        places.append(_place(dtype, ("data",)))
-        fields = [(offset, _CODES.get(field.str[1:], f"{field.itemsize}s")) for offset, field in places]
+        located = [_field_at(dtype, ("chunk", "head", name)) for name in _HEAD_FIELDS]
+        located += [_field_at(dtype, ("chunk", name)) for name in _CHUNK_FIELDS]
+        located.append(_field_at(dtype, ("data",)))
+        fields = [(offset, _CODES.get(field.str[1:], f"{field.itemsize}s")) for offset, field in located]
         form = "<"
         position = 0
         for offset, code in sorted(fields):
@@ -40,12 +40,12 @@ class PieceLayout:
         if sorted(fields) != fields:
             raise KeyError("fields of http_data in another order than known")
 
-    def rows(self, records: Records) -> Iterator[PieceRow]:
-        """Yield (``_HEAD_FIELDS``…, ``_PIECE_FIELDS``…, data) of each record."""
+    def rows(self, records: Records) -> Iterator[ChunkRow]:
+        """Yield (``_HEAD_FIELDS``…, ``_CHUNK_FIELDS``…, data) of each record."""
         return self._rows.iter_unpack(records.tobytes())
 
 
-def _place(dtype: np.dtype[np.void], path: tuple[str, ...]) -> tuple[int, np.dtype[np.void]]:
+def _field_at(dtype: np.dtype[np.void], path: tuple[str, ...]) -> tuple[int, np.dtype[np.void]]:
     start = 0
     for name in path:
         assert dtype.fields is not None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HEADERS = HEADERS | llm.HEADERS
 
 
-class _Side:
+class _Direction:
     """One direction: its reader, the message under way and the call that moved bytes last."""
 
     __slots__ = ("call", "call_offset", "gap_call", "parser", "reader")
@@ -41,7 +41,7 @@ class _Side:
         self.reader: MessageReader
 
 
-class Requests(_Side):
+class RequestDirection(_Direction):
     """The direction from the client; the sink of its reader."""
 
     __slots__ = ("current",)
@@ -63,7 +63,7 @@ class Requests(_Side):
             return framing
         exchange.fill(head)
         self.parser.head_seen(exchange)
-        generation = llm.http_reader(exchange.method, exchange.path, self.parser.session)
+        generation = llm.http_reader(exchange.method, exchange.path, self.parser.output)
         if generation is not None:
             exchange.generation = generation
             self.reader.wants_body = generation.request_head(head)
@@ -107,7 +107,7 @@ class Requests(_Side):
             self.parser.finish_if_over(exchange)
 
 
-class Responses(_Side):
+class ResponseDirection(_Direction):
     """The direction to the client; the sink of its reader."""
 
     __slots__ = ("current", "ended_at", "first_byte_ns", "interim")
@@ -132,7 +132,7 @@ class Responses(_Side):
         if self.interim:
             return NO_BODY
         if exchange is None:
-            self.parser.session.count("unsolicited_responses")
+            self.parser.output.count("unsolicited_responses")
             return response_framing(head, "")
         framing = response_framing(head, exchange.method)
         exchange.status_code = head.status

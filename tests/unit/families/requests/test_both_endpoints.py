@@ -35,7 +35,7 @@ def test_a_clients_exchange_is_timed_by_its_calls() -> None:
     assert (exchange.tid, exchange.method, exchange.path, exchange.status_code) == (6, "POST", "/a", 200)
     assert (exchange.request_bytes, exchange.response_bytes) == (len(asked), len(answer))
     assert (exchange.server.port, exchange.client.port) == (40000, 8000)
-    assert (seen.claims, seen.counts()) == ([], {})
+    assert (seen.assignments, seen.counts()) == ([], {})
 
 
 def test_content_is_timed_by_the_read_that_brought_it() -> None:
@@ -173,11 +173,11 @@ def test_an_http2_upgrade_hands_the_request_to_http2() -> None:
     seen.feed(c.read(request("GET", "/a", upgrade="websocket, h2c", connection="Upgrade, HTTP2-Settings")))
     seen.feed(c.write(response(101, None, upgrade="h2c", connection="Upgrade")))
     assert (seen.exchanges, [o.key for o in seen.opened]) == ([], [1])
-    holds = [claim.held for claim in seen.claims]
+    holds = [assignment.begins for assignment in seen.assignments]
     assert holds == [True, False, True][: len(holds)] and len(holds) >= 2
     seen.feed(c.close())
     assert [(e.key, e.path, e.error) for e in seen.exchanges] == [(1, "/a", "connection_closed")]
-    assert seen.claims[-1].held is False
+    assert seen.assignments[-1].begins is False
 
 
 def test_http2_by_prior_knowledge_is_no_http1() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from otelgpu.families.requests.http2.stream import Stream
 
 
-class _Side:
+class _Direction:
     """One direction: its frames and its header table."""
 
     __slots__ = ("connection", "frames", "hpack")
@@ -31,20 +31,20 @@ class _Side:
 
     def read(self, block: bytes | None) -> Head | None:
         """Return the head that a header block holds; None when it cannot be read."""
-        session, hpack = self.connection.session, self.hpack
+        output, hpack = self.connection.output, self.hpack
         if block is None:
             hpack.lose()
-            session.count("hpack_lost")
+            output.count("hpack_lost")
             return None
         try:
             fields = hpack.read(block)
         except HpackError:
-            session.count("hpack_malformed")
+            output.count("hpack_malformed")
             return None
         if hpack.unknown:
-            session.count("hpack_unknown", hpack.unknown)
+            output.count("hpack_unknown", hpack.unknown)
         if hpack.truncated:
-            session.count("http2_headers_too_large")
+            output.count("http2_headers_too_large")
         return read_head(fields)
 
     def _stream_of(self, stream: int, *, moves: bool) -> Stream | None:
@@ -57,18 +57,18 @@ class _Side:
 
     def promised(self, block: bytes | None) -> None:
         """Keep the table right; what a server pushes answers no request."""
-        self.connection.session.count("http2_pushes")
+        self.connection.output.count("http2_pushes")
         self.read(block)
 
 
-class Requests(_Side):
+class RequestDirection(_Direction):
     """The direction from the client; the sink of its reader."""
 
     __slots__ = ()
 
     def __init__(self, connection: Http2, *, late: bool) -> None:
         super().__init__(connection, late=late)
-        self.frames = FrameReader(self, connection.session, client=True, late=late)
+        self.frames = FrameReader(self, connection.output, client=True, late=late)
 
     def data(self, stream: int, data: bytes, size: int, ended: bool) -> None:
         """Take bytes of a request's body."""
@@ -124,14 +124,14 @@ class Requests(_Side):
         self.connection.finish_answered()
 
 
-class Responses(_Side):
+class ResponseDirection(_Direction):
     """The direction to the client; the sink of its reader."""
 
     __slots__ = ()
 
     def __init__(self, connection: Http2, *, late: bool) -> None:
         super().__init__(connection, late=late)
-        self.frames = FrameReader(self, connection.session, client=False, late=late)
+        self.frames = FrameReader(self, connection.output, client=False, late=late)
 
     def data(self, stream: int, data: bytes, size: int, ended: bool) -> None:
         """Take bytes of a response's body."""
@@ -167,7 +167,7 @@ class Responses(_Side):
         if open_stream is None:
             connection.control_frames += 1
             if stream > connection.last_stream and stream & 1:
-                connection.session.count("unsolicited_responses")
+                connection.output.count("unsolicited_responses")
             return
         exchange = open_stream.exchange
         exchange.response_bytes += size
@@ -200,5 +200,5 @@ class Responses(_Side):
             if not open_stream.exchange.answered:
                 open_stream.exchange.framing_lost = True
                 open_stream.response_gap(0)
-                self.connection.let_go(open_stream, self.connection.call.end_ns)
+                self.connection.unassign(open_stream, self.connection.call.end_ns)
         self.connection.doubtful_streams = True

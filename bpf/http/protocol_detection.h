@@ -3,8 +3,8 @@
  * Which protocol a connection may speak, by the first bytes of either direction. Coarse: it keeps from user
  * space what cannot be of interest; user space decides. Pure functions of bytes.
  */
-#ifndef OTELGPU_SPEECH_H
-#define OTELGPU_SPEECH_H
+#ifndef OTELGPU_PROTOCOL_DETECTION_H
+#define OTELGPU_PROTOCOL_DETECTION_H
 
 #include "http.h"
 
@@ -16,12 +16,12 @@ struct prefix {
 	__u32 moved; /* by the call */
 };
 
-enum speech {
-	SPEECH_UNDECIDED = 0, /* so far: the connection was found in the middle of something */
-	SPEECH_TEXT = 1,      /* HTTP/1 */
-	SPEECH_FRAMES = 2, /* HTTP/2, ZMTP: a frame that is not seen whole costs those after it */
-	SPEECH_TLS = 3,
-	SPEECH_UNKNOWN = 4,
+enum detected_protocol {
+	PROTOCOL_UNDECIDED = 0, /* so far: the connection was found in the middle of something */
+	PROTOCOL_HTTP1 = 1,	/* HTTP/1 */
+	PROTOCOL_FRAMED = 2, /* HTTP/2, ZMTP: a frame that is not seen whole costs those after it */
+	PROTOCOL_TLS = 3,
+	PROTOCOL_UNKNOWN = 4,
 };
 
 static __always_inline bool is_capital(__u8 byte)
@@ -137,19 +137,21 @@ static __always_inline bool is_tls(const struct prefix *prefix, bool first)
  * What the bytes that a call moved may be. `late`: the connection was found open, and this may be the middle of
  * a message. `asks`: it may be a client who sent them. A server's are known by what the client sent before.
  */
-static __always_inline enum speech speech_of(const struct prefix *prefix, bool late, bool asks)
+static __always_inline enum detected_protocol detect_protocol(const struct prefix *prefix,
+							      bool late, bool asks)
 {
 	if (!prefix->count)
-		return SPEECH_UNDECIDED;
+		return PROTOCOL_UNDECIDED;
 	if (starts_zmtp(prefix) || starts_settings(prefix))
-		return SPEECH_FRAMES;
+		return PROTOCOL_FRAMED;
 	if (asks && starts_http1(prefix))
-		return starts_preface(prefix) ? SPEECH_FRAMES : SPEECH_TEXT;
+		return starts_preface(prefix) ? PROTOCOL_FRAMED : PROTOCOL_HTTP1;
 	if (is_tls(prefix, !late))
-		return SPEECH_TLS;
+		return PROTOCOL_TLS;
 	if (!late)
-		return SPEECH_UNKNOWN;
-	return is_http2_frame(prefix) || is_zmtp_frame(prefix) ? SPEECH_FRAMES : SPEECH_UNDECIDED;
+		return PROTOCOL_UNKNOWN;
+	return is_http2_frame(prefix) || is_zmtp_frame(prefix) ? PROTOCOL_FRAMED
+							       : PROTOCOL_UNDECIDED;
 }
 
 #endif

@@ -18,9 +18,9 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final
 
+from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
-from otelgpu.families.requests.session import Session
-from otelgpu.model.exchange import Claim, Exchange, Named, Opened
+from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
 
 MAX_KEPT_BYTES: Final = 1 << 20
 MAX_OPEN_KEYS: Final = 4096
@@ -34,7 +34,7 @@ _BELOW: Final = 1 << 63
 _FAULTS: Final = (Exception, SystemExit, GeneratorExit)
 
 
-def guarded(spec: ProtocolSpec) -> ProtocolSpec:
+def isolated(spec: ProtocolSpec) -> ProtocolSpec:
     """Return the same protocol, harmless."""
     faults = 0
 
@@ -52,21 +52,21 @@ def guarded(spec: ProtocolSpec) -> ProtocolSpec:
     return ProtocolSpec(
         name=spec.name,
         recognise=recognise,
-        open=lambda facts, session: GuardedParser(spec, facts, session),
+        open=lambda facts, output: IsolatedParser(spec, facts, output),
     )
 
 
-class PluginSession(Session):
-    """The session as a plug-in sees it: its results wait here until they were looked at."""
+class PluginOutput(ParserOutput):
+    """The output as a plug-in sees it: its results wait here until they were looked at."""
 
     __slots__ = ("_held", "_kept", "_names", "_owner", "keys")
 
-    def __init__(self, owner: Session, name: str) -> None:
+    def __init__(self, owner: ParserOutput, name: str) -> None:
         super().__init__(0, capture_content=owner.capture_content)
         self._owner = owner
         self._names = f"plugin_{name}_"
         self._kept = 0
-        self._held: dict[int, Claim] = {}  # by exchange: who holds it
+        self._held: dict[int, ThreadAssignment] = {}  # by exchange: who holds it
         self.keys: set[int] = set()  # given out, and not finished
 
     def count(self, name: str, times: int = 1) -> None:
@@ -83,15 +83,15 @@ class PluginSession(Session):
         self.keys.add(key)
         return key
 
-    def keep(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Reserve ``size`` bytes of the budget, up to a bound for each connection."""
-        if size < 0 or self._kept + size > MAX_KEPT_BYTES or not self._owner.keep(size):
+        if size < 0 or self._kept + size > MAX_KEPT_BYTES or not self._owner.reserve(size):
             return False
         self._kept += size
         return True
 
     def release(self, size: int) -> None:
-        """Give back bytes reserved by :meth:`keep`."""
+        """Give back bytes reserved by :meth:`reserve`."""
         size = max(0, min(size, self._kept))
         self._kept -= size
         self._owner.release(size)
@@ -99,23 +99,25 @@ class PluginSession(Session):
     def end(self, time_ns: int) -> None:
         """Give back what was not given back, memory and exchanges alike."""
         self.release(self._kept)
-        for claim in self._held.values():
-            self._owner.claims.append(replace(claim, time_ns=max(time_ns, claim.time_ns), held=False))
+        for assignment in self._held.values():
+            self._owner.assignments.append(
+                replace(assignment, time_ns=max(time_ns, assignment.time_ns), begins=False)
+            )
         self._held.clear()
 
     def hand_over(self, connection: int) -> bool:
         """Pass on what was given out since the last time; False when some of it is not what it should be."""
-        if not (self.exchanges or self.claims or self.opened or self.named):
+        if not (self.exchanges or self.assignments or self.opened or self.named):
             return True
         owner, keys = self._owner, self.keys
         sound = True
-        for claim in self.claims:
-            if type(claim) is Claim and fits(claim) and claim.exchange in keys:
-                owner.claims.append(claim)
-                if claim.held:
-                    self._held[claim.exchange] = claim
+        for assignment in self.assignments:
+            if type(assignment) is ThreadAssignment and fits(assignment) and assignment.exchange in keys:
+                owner.assignments.append(assignment)
+                if assignment.begins:
+                    self._held[assignment.exchange] = assignment
                 else:
-                    self._held.pop(claim.exchange, None)
+                    self._held.pop(assignment.exchange, None)
             else:
                 sound = False
         for opened in self.opened:
@@ -135,25 +137,25 @@ class PluginSession(Session):
                 owner.exchanges.append(exchange)
             else:
                 sound = False
-        self.claims, self.opened, self.named, self.exchanges = [], [], [], []
+        self.assignments, self.opened, self.named, self.exchanges = [], [], [], []
         return sound
 
 
-class GuardedParser:
+class IsolatedParser:
     """The :class:`~otelgpu.families.requests.protocol.Parser` of a plug-in's connection."""
 
-    __slots__ = ("_facts", "_now_ns", "_parser", "_session", "_spec", "ignored", "session", "successor")
+    __slots__ = ("_facts", "_now_ns", "_output", "_parser", "_spec", "ignored", "output", "successor")
 
-    def __init__(self, spec: ProtocolSpec, facts: ConnectionFacts, session: Session) -> None:
+    def __init__(self, spec: ProtocolSpec, facts: ConnectionFacts, output: ParserOutput) -> None:
         self._spec = spec
         self._facts = facts
-        self.session = session
+        self.output = output
         self.ignored = False
         self.successor: Parser | None = None  # a plug-in's own successor stays inside
-        self._session = PluginSession(session, spec.name)
+        self._output = PluginOutput(output, spec.name)
         self._parser: Parser | None = None
         self._now_ns = 0
-        self._guard(self._open)
+        self._run(self._open)
 
     @property
     def busy(self) -> bool:
@@ -166,34 +168,34 @@ class GuardedParser:
     def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
         """Pass on the next bytes of a direction."""
         self._now_ns = call.end_ns
-        self._guard(lambda parser: parser.feed(call, data, offset, from_client=from_client))
+        self._run(lambda parser: parser.feed(call, data, offset, from_client=from_client))
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
         """Pass on that bytes were not captured."""
         self._now_ns = call.end_ns
-        self._guard(lambda parser: parser.gap(call, size, offset, from_client=from_client))
+        self._run(lambda parser: parser.gap(call, size, offset, from_client=from_client))
 
     def end(self, call: Call, *, from_client: bool) -> None:
         """Pass on that a direction ended."""
         self._now_ns = call.end_ns
-        self._guard(lambda parser: parser.end(call, from_client=from_client))
+        self._run(lambda parser: parser.end(call, from_client=from_client))
 
     def close(self, time_ns: int) -> None:
         """Pass on that the process closed it."""
         self._now_ns = time_ns
-        self._guard(lambda parser: parser.close(time_ns))
+        self._run(lambda parser: parser.close(time_ns))
         self._leave()
 
     def abort(self, time_ns: int, error: str) -> None:
         """Pass on that it carries nothing more."""
         self._now_ns = time_ns
-        self._guard(lambda parser: parser.abort(time_ns, error))
+        self._run(lambda parser: parser.abort(time_ns, error))
         self._leave()
 
     def _open(self, _: Parser) -> None:
-        self._parser = self._spec.open(self._facts, self._session)
+        self._parser = self._spec.open(self._facts, self._output)
 
-    def _guard(self, work: Callable[[Parser], None]) -> None:
+    def _run(self, work: Callable[[Parser], None]) -> None:
         if self.ignored:
             return
         try:
@@ -202,7 +204,7 @@ class GuardedParser:
             while parser is not None and not parser.ignored and parser.successor is not None:
                 parser = self._parser = parser.successor
             ignored = parser is None or bool(parser.ignored)
-            sound = self._session.hand_over(self._facts.identity)
+            sound = self._output.hand_over(self._facts.identity)
         except _FAULTS:
             ignored = sound = False
         if not sound:
@@ -211,14 +213,14 @@ class GuardedParser:
             self._leave()
 
     def _fault(self) -> None:
-        counters, name = self.session.counters, f"plugin_{self._spec.name}_faults"
+        counters, name = self.output.counters, f"plugin_{self._spec.name}_faults"
         counters[name] = counters.get(name, 0) + 1
         self._leave()
 
     def _leave(self) -> None:
         self.ignored = True
         self._parser = None
-        self._session.end(self._now_ns)
+        self._output.end(self._now_ns)
 
 
 def fits(value: Any) -> bool:

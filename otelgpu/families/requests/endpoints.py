@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from otelgpu.families.requests.protocol import ConnectionFacts
-from otelgpu.model.exchange import NOWHERE, Endpoint, Role
+from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Endpoint, Role
 
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10  # Linux, include/linux/socket.h
 _MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address: RFC 4291, section 2.5.5.2
@@ -25,14 +25,14 @@ _ROLES = frozenset(Role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class ConnectionEndpoints:
     """The process's end (``local``) and the other one (``peer``)."""
 
     role: Role = Role.UNKNOWN
     tls: bool = False
     nonblocking: bool = False
-    local: Endpoint = NOWHERE
-    peer: Endpoint = NOWHERE
+    local: Endpoint = UNKNOWN_ENDPOINT
+    peer: Endpoint = UNKNOWN_ENDPOINT
     local_key: bytes = b""  # 16 bytes of address and 2 of port; empty: no TCP, or not known
     peer_key: bytes = b""
     inodes: bytes = b""  # of a pair of Unix sockets, the smaller first
@@ -54,10 +54,10 @@ class Ends:
             facts.client_sequence = self.sequences[_WRITE if client else _READ]
 
 
-NO_ENDS = Ends()
+NO_ENDPOINTS = ConnectionEndpoints()
 
 
-def read_ends(record: np.void) -> Ends:
+def read_endpoints(record: np.void) -> ConnectionEndpoints:
     """Return what a ``struct http_open`` reports. Never raises on its values."""
     role, family = int(record["role"]), int(record["address_family"])
     local, local_key = _end(family, record["local_address"].tobytes(), int(record["local_port"]))
@@ -66,7 +66,7 @@ def read_ends(record: np.void) -> Ends:
     numbers = record["sequence"].tolist()
     inodes = sorted((int(record["local_inode"]), int(record["peer_inode"])))
     paired = family == _AF_UNIX and inodes[0] > 0
-    return Ends(
+    return ConnectionEndpoints(
         role=Role(role) if role in _ROLES else Role.UNKNOWN,
         tls=int(record["layer"]) == _LAYER_TLS,
         nonblocking=bool(record["nonblocking"]),
@@ -88,6 +88,6 @@ def _end(family: int, address: bytes, port: int) -> tuple[Endpoint, bytes]:
     elif family == _AF_INET6:
         packed = address
     else:
-        return NOWHERE, b""
+        return UNKNOWN_ENDPOINT, b""
     parsed = ipaddress.IPv6Address(packed)
     return Endpoint(address=str(parsed.ipv4_mapped or parsed), port=port), packed + port.to_bytes(2, "big")

@@ -1,7 +1,7 @@
-"""Conversations over sockets, both ends in one process, on request: what a test lets otelgpu observe.
+"""Traffic over sockets, both endpoints in one process, on request: what a test lets otelgpu observe.
 
-In: a JSON line ``[name, argument, …]`` on stdin for each conversation. Out: a JSON line with what it returned.
-Standard library only: it runs as a program of its own, ``python conversations.py``.
+In: a JSON line ``[name, argument, …]`` on stdin for each scenario. Out: a JSON line with what it returned.
+Standard library only: it runs as a program of its own, ``python socket_traffic.py``.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ WRITES: Final[dict[str, Write]] = {
 _listeners: list[socket.socket] = []
 
 
-def ends(family: str = "tcp", *, listening: bool = False) -> tuple[socket.socket, socket.socket]:
+def connected_pair(family: str = "tcp", *, listening: bool = False) -> tuple[socket.socket, socket.socket]:
     """(client, server) of a new connection. ``listening``: whether its listener stays."""
     if family == "unix":
         listener = socket.socket(socket.AF_UNIX)
@@ -160,7 +160,7 @@ def _take(end: socket.socket, read: Read, size: int) -> bytes:
 
 def talk(family: str, read: str, write: str) -> dict[str, int]:
     """A request and its response."""
-    client, server = ends(family)
+    client, server = connected_pair(family)
     WRITES[write](client, REQUEST)
     assert _take(server, READS[read], len(REQUEST)) == REQUEST
     WRITES[write](server, RESPONSE)
@@ -173,7 +173,7 @@ def talk(family: str, read: str, write: str) -> dict[str, int]:
 
 def say(first: str, who: str) -> dict[str, int]:
     """One end says something first (hexadecimal), and the other reads it; then an answer, and more."""
-    client, server = ends()
+    client, server = connected_pair()
     speaker, listener = (client, server) if who == "client" else (server, client)
     data = bytes.fromhex(first)
     for _ in range(3):
@@ -188,7 +188,7 @@ def say(first: str, who: str) -> dict[str, int]:
 
 def say_slowly(parts: list[str], pause_s: float = 0) -> dict[str, int]:
     """The client says something in several writes, of which an empty one is a pause."""
-    client, server = ends()
+    client, server = connected_pair()
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for part in map(bytes.fromhex, parts):
         if not part:
@@ -232,7 +232,7 @@ def busy(family: str, delay_s: float, accepted_late: bool) -> dict[str, int]:
 
 def busy_with_parts(count: int, pause_s: float) -> list[int]:
     """A client sends ten bytes at a time while the server is busy, which then reads each: when each was sent."""
-    client, server = ends()
+    client, server = connected_pair()
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sent = []
     for part in range(count):
@@ -251,7 +251,7 @@ _held: list[tuple[socket.socket, socket.socket]] = []
 
 def hold(family: str, count: int) -> list[list[int]]:
     """Connections that stay open: their descriptors, client's and server's."""
-    _held.extend(ends(family, listening=True) for _ in range(count))
+    _held.extend(connected_pair(family, listening=True) for _ in range(count))
     return [[client.fileno(), server.fileno()] for client, server in _held[-count:]]
 
 
@@ -279,7 +279,7 @@ def let_go() -> dict[str, int]:
 
 def reuse() -> dict[str, int]:
     """A descriptor becomes a file without a close() that could be seen, and is read and written."""
-    client, server = ends()
+    client, server = connected_pair()
     client.sendall(REQUEST)
     _take(server, READS["recv"], len(REQUEST))
     with tempfile.TemporaryFile() as file:
@@ -339,7 +339,7 @@ def _contexts(certificate: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 def hold_tls(certificate: str) -> dict[str, int]:
     """A TLS connection that stays open."""
     serving, asking = _contexts(certificate)
-    client, server = ends()
+    client, server = connected_pair()
     done: list[ssl.SSLSocket] = []
     thread = threading.Thread(target=lambda: done.append(serving.wrap_socket(server, server_side=True)))
     thread.start()
@@ -402,7 +402,7 @@ def loop_tls(certificate: str, count: int) -> dict[str, int]:
 def batched_tls(certificate: str) -> dict[str, int]:
     """A server that reads all its sockets before it hands the bytes to their TLS sessions."""
     serving, asking = _contexts(certificate)
-    pairs = [ends(), ends()]
+    pairs = [connected_pair(), connected_pair()]
 
     def ask(client: socket.socket) -> None:
         own = client.getsockname()[1]

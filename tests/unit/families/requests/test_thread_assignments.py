@@ -74,7 +74,7 @@ def test_holds_of_connections_are_independent() -> None:
     seen.feed(b.open()).feed(a.read(request(), tid=7)).feed(b.read(request(), tid=8)).feed(
         a.write(response())
     )
-    assert [(claim.tid, claim.exchange, claim.held) for claim in seen.claims] == [
+    assert [(assignment.tid, assignment.exchange, assignment.begins) for assignment in seen.assignments] == [
         (7, 1, True),
         (8, 2, True),
         (7, 1, False),
@@ -91,8 +91,8 @@ def test_keys_are_given_in_order_of_arrival() -> None:
 
 def keys_held_at_the_end(seen: Seen) -> set[int]:
     held: set[int] = set()
-    for claim in seen.claims:
-        (held.add if claim.held else held.discard)(claim.exchange)
+    for assignment in seen.assignments:
+        (held.add if assignment.begins else held.discard)(assignment.exchange)
     return held
 
 

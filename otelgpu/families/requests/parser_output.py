@@ -1,13 +1,13 @@
 """What all connections of one HTTP state share: finished facts, the keys, the counters, the memory budget.
 
-In: counts, claims and exchanges from the connections. Out: the same, taken once per batch by ``decode``.
+In: counts, assignments and exchanges from the connections. Out: the same, taken once per batch by ``decode``.
 It must not know about sockets, bytes or HTTP.
 """
 
 from __future__ import annotations
 
 from otelgpu.model.engine_messages import EngineMessage
-from otelgpu.model.exchange import Claim, Exchange, Named, Opened
+from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
 from otelgpu.model.losses import Reasons
 
 #: Every counter that this family exports, and what one count means.
@@ -42,9 +42,9 @@ COUNTERS = Reasons(
         "json_malformed": "an LLM body or stream event that is not the JSON that its API promises",
         "late_bytes_skipped": "bytes before the first request or message on a connection found open",
         "not_http": "a connection of HTTP/1 with bytes that are not HTTP/1; ignored from then on",
-        "pieces_after_close": "a piece of a connection that had already ended; dropped",
-        "pieces_late": "a piece that came after it had been given up as lost; dropped",
-        "pieces_lost": "a piece that never came, by its sequence number",
+        "chunks_after_close": "a chunk of a connection that had already ended; dropped",
+        "chunks_late": "a chunk that came after it had been given up as lost; dropped",
+        "chunks_lost": "a chunk that never came, by its sequence number",
         "plugins_not_loaded": "an installed protocol plug-in that cannot be used; `otelgpu check` says why",
         "protocol_unknown": "a connection that begins with bytes of no known protocol; ignored from then on",
         "requests_incomplete": "a request whose head never became complete and that was not answered",
@@ -66,18 +66,18 @@ COUNTERS = Reasons(
 )
 
 
-class Session:
+class ParserOutput:
     """Sinks shared by the connections of one :class:`~otelgpu.families.requests.decode.HttpState`.
 
-    ``budget_bytes`` bounds the body bytes and the held-back pieces of all connections together.
+    ``budget_bytes`` bounds the body bytes and the held-back chunks of all connections together.
     ``capture_content``: whether prompts and answers are kept (``Generation.content``); off unless the user asks.
     """
 
     __slots__ = (
         "_budget",
         "_next_key",
+        "assignments",
         "capture_content",
-        "claims",
         "counters",
         "exchanges",
         "messages",
@@ -87,7 +87,7 @@ class Session:
 
     def __init__(self, budget_bytes: int, *, capture_content: bool = False) -> None:
         self.capture_content = capture_content
-        self.claims: list[Claim] = []
+        self.assignments: list[ThreadAssignment] = []
         self.exchanges: list[Exchange] = []
         self.opened: list[Opened] = []
         self.named: list[Named] = []
@@ -106,7 +106,7 @@ class Session:
         self._next_key = key + 1
         return key
 
-    def keep(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Reserve ``size`` bytes of the budget; False when it is spent."""
         if size > self._budget:
             return False
@@ -114,5 +114,5 @@ class Session:
         return True
 
     def release(self, size: int) -> None:
-        """Give back bytes reserved by :meth:`keep`."""
+        """Give back bytes reserved by :meth:`reserve`."""
         self._budget += size

@@ -1,6 +1,6 @@
-"""Raw records of family http, put together to what each end of each connection read and wrote.
+"""Raw records of family http, assembled into what each endpoint of each connection read and wrote.
 
-In: a `Watch` of family http. Out: `Conversation`s. Independent of the family's decoder.
+In: a `Watch` of family http. Out: `CapturedConnection`s. Independent of the family's decoder.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _DATA: Final = ("http_data_256", "http_data_4k", "http_data_16k")
 _SETTLE_S: Final = 0.3
 
 
-class Talker:
-    """The program of tests/rig/conversations.py; its results by name of the conversation."""
+class TrafficProgram:
+    """The program of tests/rig/socket_traffic.py; its results by name of the scenario."""
 
     def __init__(self, **environment: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests/rig/conversations.py")],
+            [sys.executable, str(ROOT / "tests/rig/socket_traffic.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -45,7 +45,7 @@ class Talker:
         return self.process.pid
 
     def do(self, name: str, *arguments: object) -> Any:
-        """Hold a conversation; its result."""
+        """Run a scenario and return its result."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps([name, *arguments]) + "\n")
@@ -54,9 +54,9 @@ class Talker:
 
 
 @contextmanager
-def talker(**environment: str) -> Iterator[Talker]:
+def traffic_program(**environment: str) -> Iterator[TrafficProgram]:
     """One, until the end of the block."""
-    started = Talker(**environment)
+    started = TrafficProgram(**environment)
     try:
         yield started
     finally:
@@ -65,12 +65,12 @@ def talker(**environment: str) -> Iterator[Talker]:
 
 
 @dataclass(kw_only=True)
-class Conversation:
-    """One end of a connection. ``pieces``: by direction, in the order of their numbers."""
+class CapturedConnection:
+    """One endpoint of a connection. ``chunks``: by direction, in the order of their numbers."""
 
     opened: np.void | None = None
     closed: np.void | None = None
-    pieces: tuple[list[np.void], list[np.void]] = field(default_factory=lambda: ([], []))
+    chunks: tuple[list[np.void], list[np.void]] = field(default_factory=lambda: ([], []))
 
     @property
     def role(self) -> int:
@@ -87,16 +87,16 @@ class Conversation:
     def bytes_of(self, direction: int) -> bytes:
         """What was captured, each byte at its offset; what was not is zero."""
         data = bytearray()
-        for record in self.pieces[direction]:
-            piece = record["piece"]
-            start, size = int(piece["stream_offset"]), int(piece["captured"])
+        for record in self.chunks[direction]:
+            chunk = record["chunk"]
+            start, size = int(chunk["stream_offset"]), int(chunk["captured"])
             data.extend(bytes(max(start + size - len(data), 0)))
             data[start : start + size] = bytes(record["data"][:size])
         return bytes(data)
 
     def numbers(self) -> list[int]:
-        """The pieces' numbers, of both directions."""
-        return sorted(int(r["piece"]["sequence"]) for pieces in self.pieces for r in pieces)
+        """The chunks' numbers, of both directions."""
+        return sorted(int(r["chunk"]["sequence"]) for chunks in self.chunks for r in chunks)
 
     @property
     def sequence(self) -> tuple[int, int]:
@@ -107,31 +107,31 @@ class Conversation:
         return int(read), int(write)
 
 
-def conversations(watch: Watch, settle_s: float = _SETTLE_S) -> dict[int, Conversation]:
+def captured_connections(watch: Watch, settle_s: float = _SETTLE_S) -> dict[int, CapturedConnection]:
     """All that were seen since the watch was started anew, by number."""
     watch.pump(settle_s)
-    found: dict[int, Conversation] = {}
+    found: dict[int, CapturedConnection] = {}
     for record in watch.records("http_open"):
-        conversation = found.setdefault(int(record["connection"]), Conversation())
-        assert conversation.opened is None, "a connection begins once"
-        conversation.opened = record
+        captured = found.setdefault(int(record["connection"]), CapturedConnection())
+        assert captured.opened is None, "a connection begins once"
+        captured.opened = record
     for kind in _DATA:
         for record in watch.records(kind):
-            conversation = found.setdefault(int(record["piece"]["connection"]), Conversation())
-            conversation.pieces[int(record["piece"]["direction"])].append(record)
+            captured = found.setdefault(int(record["chunk"]["connection"]), CapturedConnection())
+            captured.chunks[int(record["chunk"]["direction"])].append(record)
     for record in watch.records("http_close"):
-        conversation = found.setdefault(int(record["connection"]), Conversation())
-        assert conversation.closed is None, "a connection ends once"
-        conversation.closed = record
-    for conversation in found.values():
-        for pieces in conversation.pieces:
-            pieces.sort(key=lambda r: int(r["piece"]["sequence"]))
+        captured = found.setdefault(int(record["connection"]), CapturedConnection())
+        assert captured.closed is None, "a connection ends once"
+        captured.closed = record
+    for captured in found.values():
+        for chunks in captured.chunks:
+            chunks.sort(key=lambda r: int(r["chunk"]["sequence"]))
     return found
 
 
-def both_ends(watch: Watch) -> tuple[Conversation, Conversation]:
+def client_and_server(watch: Watch) -> tuple[CapturedConnection, CapturedConnection]:
     """(client, server) of the one connection that was seen."""
-    found = conversations(watch)
+    found = captured_connections(watch)
     assert len(found) == 2, found
     first, second = found.values()
     return (first, second) if first.role == CLIENT else (second, first)
