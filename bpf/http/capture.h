@@ -11,7 +11,7 @@
 #define LARGE_BYTES  16384
 #define VECTORS	     128 /* iovecs followed in one message */
 #define MESSAGES     8	 /* messages followed in one recvmmsg, sendmmsg */
-#define EMPTY_PARTS  4	 /* empty iovecs passed over before the first byte */
+#define EMPTY_PARTS  4	 /* empty iovecs skipped before the first byte */
 #define FRAME_CHUNKS 4	 /* of LARGE_BYTES, of a call that moves frames */
 
 /* The bounds below are, of a connection that moves frames, for as long. */

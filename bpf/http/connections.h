@@ -12,7 +12,7 @@
 #include "protocol_detection.h"
 #include "../lib/emit.h"
 
-/* The last number given out: enum connection_number. */
+/* The last number emitted: enum connection_number. */
 __u64 http_connections = 0;
 
 enum connection_state {
@@ -28,7 +28,7 @@ enum connection_state {
 struct connection {
 	__u64 id;
 	__u64 sock;	   /* struct sock, compared only; 0: not known yet, or no socket's */
-	__u64 began_ns;	   /* 0: before anybody looked */
+	__u64 began_ns;	   /* 0: before observation began */
 	__u64 offset[2];   /* bytes moved, by enum http_direction */
 	__u64 captured[2]; /* bytes captured since the direction turned, or since allowed_ns */
 	__u64 allowed_ns;  /* of frames, which go one way for ever: when the bound began anew */

@@ -1,4 +1,4 @@
-"""One request and its response as one end of a connection saw it, and what an LLM response said about itself.
+"""One request and its response as seen at one endpoint of a connection, and what an LLM response reported.
 
 Times are CLOCK_MONOTONIC nanoseconds of the observed host; 0 means "never seen".
 No body, prompt or completion text is held here, unless :class:`Content` was asked for.
@@ -12,7 +12,7 @@ from enum import IntEnum, StrEnum
 
 
 class Role(IntEnum):
-    """Which end of the connection the process is: ``enum http_role``."""
+    """The role of the process on the connection: ``enum http_role``."""
 
     UNKNOWN = 0
     SERVER = 1
@@ -38,13 +38,13 @@ class TraceParent:
 
     @property
     def sampled(self) -> bool:
-        """Whether the caller recorded its side."""
+        """Whether the caller recorded the trace."""
         return bool(self.flags & 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The context that the process itself said it worked under, as a probe read it on the calling thread."""
+    """The context that the process itself published, as a probe read it on the calling thread."""
 
     trace_id: bytes  # 16 bytes
     span_id: bytes  # 8 bytes
@@ -54,14 +54,14 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One end of a socket. ``address`` is textual; a Unix socket has the empty address and port 0."""
+    """One endpoint of a connection. ``address`` is textual; a Unix socket has the empty address and port 0."""
 
     address: str
     port: int
 
 
 UNKNOWN_ENDPOINT = Endpoint(address="", port=0)
-"""An end that nobody knows, or a Unix socket's."""
+"""An endpoint that is not known, or a Unix socket's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Rpc:
     status: str = ""  # rpc.status_code, the name of it: "OK"; "" when none was seen
     requests: int = 0  # messages from the client
     responses: int = 0
-    failed: bool = False  # whether the status is an error at this end, as the conventions have it
+    failed: bool = False  # whether the status is an error at this endpoint, by the conventions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ CONTENT_TIMES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What an LLM request and its response reported, whichever API they spoke."""
+    """What an LLM request and its response reported, in any API."""
 
     operation: str  # gen_ai.operation.name: "chat", "text_completion", "embeddings", "generate_content"
     provider: str = "openai"  # gen_ai.provider.name: the flavour of the API
@@ -113,7 +113,7 @@ class Generation:
     reasoning_tokens: int | None = None
     max_tokens: int | None = None
     choices: int | None = None  # gen_ai.request.choice.count, where not 1
-    queue_s: float | None = None  # where the server says how long the request waited
+    queue_s: float | None = None  # where the server reports how long the request waited
     prefill_s: float | None = None  # ... was processed before its first token
     decode_s: float | None = None
     request_id: str = ""  # of the engine, where the API names one apart from response_id
@@ -122,13 +122,13 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A finished request and its response, at one end of a connection.
+    """A finished request and its response, at one endpoint of a connection.
 
-    At a server's end the request is read and the response written, at a client's the other way round; "read"
+    At a server the request is read and the response written, at a client's the other way round; "read"
     and "write" below are a server's.
     """
 
-    key: int  # unique in a session, > 0; given out in order of arrival
+    key: int  # unique in a session, > 0; emitted in order of arrival
     connection: int
     ordinal: int  # position of the request on its connection, from 0
     tgid: int
@@ -158,7 +158,7 @@ class Exchange:
     tls: bool = False
     rpc: Rpc | None = None
     published: Published | None = None  # what the process itself worked under when it answered (asked)
-    wire_id: bytes = b""  # what both ends of the connection see alike of this request; "" where unknown
+    wire_id: bytes = b""  # what both endpoints derive alike for this request; "" where unknown
     span_name: str = ""  # a plug-in's; "": made by the family's rules
     attributes: tuple[tuple[str, str | int | float | bool], ...] = ()  # a plug-in's
 
@@ -202,7 +202,7 @@ class Exchange:
 class Opened:
     """A request has begun and its head was read: all that its span's identity is made of.
 
-    Reported once per exchange, before it is given out; what was never reported opened is still given out when it ends.
+    Reported once per exchange, before it is emitted; what was never reported opened is still emitted when it ends.
     """
 
     key: int  # Exchange.key

@@ -1,12 +1,12 @@
-"""Family http: what crossed connections, at either end, becomes finished exchanges. User-space side, pure.
+"""Family http: the traffic of connections, at clients and servers, becomes finished exchanges. Pure.
 
-In: records of sockets and of TLS in clear. Out: exchanges, assignments of threads, messages of serving engines.
+In: records of sockets, and of TLS in clear text. Out: exchanges, thread assignments, messages of serving engines.
 
-* ``decode`` takes batches of records, ``connection`` puts a connection's calls in order and asks the ``protocols``
-  whose it is; ``ends`` and ``protocol`` say what is known of it.
-* Parsers, each in a package: ``http1``, ``http2`` with gRPC, ``websocket``, ``zmtp`` with ``engines``; and ``plugins``,
-  which others install.
-* ``llm`` reads what LLM APIs say, ``trace_context`` W3C headers; ``signals`` has the names of it all.
+* ``decode`` takes batches of records. ``connection`` puts a connection's system calls in order and detects which of
+  the ``protocols`` it uses. ``endpoints`` and ``protocol`` hold what is known of a connection besides its bytes.
+* Each protocol's parser is a package: ``http1``, ``http2`` with gRPC, ``websocket``, ``zmtp`` with ``engines``.
+  ``plugins`` finds those that others installed; ``plugin_isolation`` keeps their faults to their own connections.
+* ``llm`` reads the bodies of LLM APIs, ``trace_context`` W3C headers; ``signals`` holds all exported names.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""One connection, whatever it speaks: chunks of what its system calls moved become bytes in order, and holes.
+"""One connection of any protocol: the chunks that its system calls moved become bytes in order, and gaps.
 
 In: the chunks of ``struct http_data_*`` in the order of their sequence, then the close. Out: calls on the
-parser of the protocol that the first bytes report; its results go to the output. It must not raise on any
-bytes, read a clock, know numpy, or know a protocol but by its
+parser of the protocol that is detected by the first bytes; its results go to the output. It must not raise on any
+bytes, read a clock, use numpy, or know of a protocol more than its
 :class:`~otelgpu.families.requests.protocol.ProtocolSpec`.
 
-Invariant: a parser is given each byte of a direction once, in order, by ``feed`` or by ``gap``, whichever way
-system calls and records cut them. Where ``stream_offset`` jumps, bytes were not captured: a gap. Where a call
+Invariant: a parser is given each byte of a direction once, in order, by ``feed`` or by ``gap``, however
+system calls and records split them. Where ``stream_offset`` jumps, bytes were not captured: a gap. Where a call
 moved more bytes than came with its chunks, the rest is a gap as soon as nothing more of it can come.
 
-Example, a connection that was accepted, of which the process read ``GE`` and then ``T / HTTP/1.1…``: nobody
-knows ``GE``, so it is kept; with the second call HTTP/1 says yes, its parser is opened, and it is fed both calls.
+Example, a connection that was accepted, of which the process read ``GE`` and then ``T / HTTP/1.1…``: no
+protocol recognises ``GE``, so it is kept; with the second call HTTP/1 answers YES, its parser is opened and fed both.
 
-Undecided bytes are kept up to 64 in a direction. On a connection found open they are not: the parser begins
-with the first call whose bytes some protocol knows for the start of something.
+Up to 64 undecided bytes are kept in each direction. On a connection found open none are: the parser begins with the
+first call whose bytes some protocol recognises as the start of a message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NUMBERED_WITHIN_NS = 20_000
 MAX_UNDECIDED_BYTES = 64
 #: Calls of a direction, on a connection found open, by which its protocol must be known.
 MAX_UNDECIDED_CALLS = 4096
-#: Results that say "not now": nothing moved and nothing is wrong.
+#: Results of calls that would block or were interrupted: no bytes moved, no error.
 _WAITS = frozenset(-e for e in (errno.EAGAIN, errno.EINTR, 512, 513, 514, 516))  # 51x: ERESTART*
 #: Results after which the connection carries nothing more.
 _DEAD = frozenset(
@@ -41,15 +41,15 @@ _DEAD = frozenset(
 
 #: time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, stream_offset, result, direction, data
 DataChunk = tuple[int, int, int, int, int, int, Published | None, int, int, int, bytes]
-#: What the protocols say of some bytes: who of them is sure, and whether they are the client's.
-Answer = tuple[Recognition, ProtocolSpec | None, bool]
+#: Which protocol recognised some bytes, and whether the client sent them.
+RecognitionResult = tuple[Recognition, ProtocolSpec | None, bool]
 
-_NOBODY: Answer = (Recognition.NO, None, False)
+_UNRECOGNISED: RecognitionResult = (Recognition.NO, None, False)
 
 _NO_CALL = Call(-1, 0, 0, 0, -1, 0, None)
 
 
-class _Stream:
+class _Direction:
     """One direction: where it stands, the call that moved bytes last, and what is kept of its start."""
 
     __slots__ = ("call", "calls", "end_offset", "head", "offset", "writes")
@@ -58,16 +58,16 @@ class _Stream:
         self.writes = writes
         self.offset = -1 if late else 0  # of the next byte
         self.call = _NO_CALL
-        self.end_offset = -1  # the stream offset at which the call's bytes end
+        self.end_offset = -1  # the direction offset at which the call's bytes end
         self.head = b""  # undecided bytes
         self.calls = 0  # undecided calls
 
 
-Step = tuple[_Stream, Call, bytes, int]
+Step = tuple[_Direction, Call, bytes, int]
 
 
 class Connection:
-    """State of one connection. ``facts.late``: its first bytes may have been moved before we looked."""
+    """State of one connection. ``facts.late``: its first bytes may have been moved before observation began."""
 
     __slots__ = (
         "_at_client",
@@ -95,7 +95,7 @@ class Connection:
         self.facts = facts
         self.opened = opened
         self.ignored = False
-        # For the owner, which knows processes and brings the chunks into order:
+        # For the owner, which knows processes and puts the chunks in order:
         self.tgid = -1
         self.last_ns = 0
         self.next_sequence = 0
@@ -107,18 +107,18 @@ class Connection:
         self.endpoints = NO_ENDPOINTS
         self.parser: Parser | None = None
         self._specs = specs
-        self._reads = _Stream(writes=False, late=facts.late)
-        self._writes = _Stream(writes=True, late=facts.late)
-        self._steps: list[Step] = []  # what an undecided connection was reported
+        self._reads = _Direction(writes=False, late=facts.late)
+        self._writes = _Direction(writes=True, late=facts.late)
+        self._steps: list[Step] = []  # what was fed before a protocol was detected
         self._at_client = facts.role is Role.CLIENT
 
     def learn(self, endpoints: ConnectionEndpoints) -> None:
-        """Take what the record of its opening reports."""
+        """Take the endpoints, of the record of its opening."""
         self.endpoints = endpoints
         if self.parser is None and self.facts.role is Role.UNKNOWN:
             self.facts.role = endpoints.role
             self._at_client = endpoints.role is Role.CLIENT
-        endpoints.report(self.facts)
+        endpoints.fill(self.facts)
 
     @property
     def busy(self) -> bool:
@@ -130,32 +130,32 @@ class Connection:
         if self.ignored:
             return
         time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, offset, result, _, data = chunk
-        stream, other = (self._writes, self._reads) if write else (self._reads, self._writes)
-        if stream.offset < 0:
-            stream.offset = offset
-        call = stream.call
+        direction, other = (self._writes, self._reads) if write else (self._reads, self._writes)
+        if direction.offset < 0:
+            direction.offset = offset
+        call = direction.call
         fresh = time_ns != call.begin_ns or tid != call.tid
         if fresh:
-            if stream.end_offset > stream.offset:
-                self._settle(stream)
+            if direction.end_offset > direction.offset:
+                self._settle(direction)
             if other.end_offset > other.offset and (
                 tid == other.call.tid or time_ns > other.call.end_ns + NUMBERED_WITHIN_NS
             ):
                 self._settle(other)
-            stream.call = call = Call(time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, published)
-            stream.end_offset = offset + result if result > 0 else -1
+            direction.call = call = Call(time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, published)
+            direction.end_offset = offset + result if result > 0 else -1
         if result <= 0 and not data:
             self._nothing_moved(call, result, write)
             return
-        if offset != stream.offset:
-            data = self._align(stream, call, offset, data)
-            offset = stream.offset
+        if offset != direction.offset:
+            data = self._align(direction, call, offset, data)
+            offset = direction.offset
         if not data or self.ignored:
             return
-        stream.offset = offset + len(data)
+        direction.offset = offset + len(data)
         parser = self.parser
         if parser is None:
-            self._recognise(stream, call, data, offset, fresh=fresh)
+            self._recognise(direction, call, data, offset, fresh=fresh)
             return
         parser.feed(call, data, offset, from_client=write is self._at_client)
         if parser.ignored or parser.successor is not None:
@@ -163,15 +163,15 @@ class Connection:
 
     @property
     def unsettled(self) -> bool:
-        """Whether a call moved bytes of which the end has not come, and may never."""
+        """Whether the last bytes that a call moved have not arrived, and may never."""
         reads, writes = self._reads, self._writes
         return not self.ignored and (reads.end_offset > reads.offset or writes.end_offset > writes.offset)
 
     def settle(self, before_ns: int) -> None:
-        """Pass over what calls that returned by ``before_ns`` left out; no more of it will come."""
-        for stream in (self._reads, self._writes):
-            if stream.call.end_ns <= before_ns:
-                self._settle(stream)
+        """Report as gaps what is missing of calls that returned by ``before_ns``; no more of it will come."""
+        for direction in (self._reads, self._writes):
+            if direction.call.end_ns <= before_ns:
+                self._settle(direction)
 
     def close(self, time_ns: int) -> None:
         """The process closed it."""
@@ -181,14 +181,14 @@ class Connection:
         self._ignore()
 
     def abort(self, time_ns: int, error: str) -> None:
-        """It carries nothing more: give out what is open, with that error unless it was answered."""
+        """It carries nothing more: emit what is open, with that error unless it was answered."""
         self._settle_all()
         if self.parser is not None:
             self.parser.abort(time_ns, error)
         self._ignore()
 
     def _ignore(self) -> None:
-        """Take nothing more from this connection; its parser must have given out what was open."""
+        """Take nothing more from this connection; its parser must have emitted what was open."""
         self.ignored = True
         self.parser = None
         self._steps.clear()
@@ -197,26 +197,26 @@ class Connection:
         self._settle(self._reads)
         self._settle(self._writes)
 
-    def _settle(self, stream: _Stream) -> None:
-        size = stream.end_offset - stream.offset
+    def _settle(self, direction: _Direction) -> None:
+        size = direction.end_offset - direction.offset
         if size > 0 and not self.ignored:
-            self._pass_over(stream, stream.call, size)
+            self._pass_over(direction, direction.call, size)
 
-    def _align(self, stream: _Stream, call: Call, offset: int, data: bytes) -> bytes:
-        """Bring the stream to a chunk's offset: pass over a hole, or drop what was there before."""
-        size = offset - stream.offset
+    def _align(self, direction: _Direction, call: Call, offset: int, data: bytes) -> bytes:
+        """Advance to a chunk's offset: report a gap, or drop bytes that were seen before."""
+        size = offset - direction.offset
         if size > 0:
-            self._pass_over(stream, call, size)
+            self._pass_over(direction, call, size)
             return data
         self.output.count("bytes_repeated", min(-size, len(data)))
         return data[-size:]
 
-    def _pass_over(self, stream: _Stream, call: Call, size: int) -> None:
-        offset = stream.offset
-        stream.offset = offset + size
+    def _pass_over(self, direction: _Direction, call: Call, size: int) -> None:
+        offset = direction.offset
+        direction.offset = offset + size
         parser = self.parser
         if parser is not None:
-            parser.gap(call, size, offset, from_client=stream.writes is self._at_client)
+            parser.gap(call, size, offset, from_client=direction.writes is self._at_client)
             if parser.ignored or parser.successor is not None:
                 self._move_on(parser)
             return
@@ -234,7 +234,7 @@ class Connection:
                 self.abort(call.end_ns, "connection_closed")
 
     def _move_on(self, parser: Parser) -> None:
-        """Let the successor read on, or nobody."""
+        """Continue with the successor, or ignore the connection."""
         while parser.successor is not None and not parser.ignored:
             parser = parser.successor
         if parser.ignored:
@@ -242,37 +242,37 @@ class Connection:
         else:
             self.parser = parser
 
-    # Which protocol it speaks
+    # Protocol detection
 
-    def _recognise(self, stream: _Stream, call: Call, data: bytes, offset: int, *, fresh: bool) -> None:
-        """Take bytes of a connection of which nobody knows what it speaks; ``fresh``: the first of a call."""
+    def _recognise(self, direction: _Direction, call: Call, data: bytes, offset: int, *, fresh: bool) -> None:
+        """Take bytes of a connection of unknown protocol; ``fresh``: the first of a call."""
         late = self.facts.late
         if late:
-            stream.calls += fresh
-            answer = self._ask(stream, data, late=True) if fresh else _NOBODY
+            direction.calls += fresh
+            answer = self._ask(direction, data, late=True) if fresh else _UNRECOGNISED
         else:
-            self._steps.append((stream, call, data, offset))
-            stream.head += data
-            answer = self._ask(stream, stream.head, late=False)
+            self._steps.append((direction, call, data, offset))
+            direction.head += data
+            answer = self._ask(direction, direction.head, late=False)
         recognition, spec, from_client = answer
         if spec is not None:
-            self._use_protocol(spec, Role.CLIENT if stream.writes is from_client else Role.SERVER)
-            self._replay(self._steps or [(stream, call, data, offset)])
+            self._use_protocol(spec, Role.CLIENT if direction.writes is from_client else Role.SERVER)
+            self._replay(self._steps or [(direction, call, data, offset)])
         elif late:
             self.output.count("late_bytes_skipped", len(data))
             if min(self._reads.calls, self._writes.calls) >= MAX_UNDECIDED_CALLS:
                 self._give_up()
-        elif recognition is Recognition.NO or len(stream.head) >= MAX_UNDECIDED_BYTES:
+        elif recognition is Recognition.NO or len(direction.head) >= MAX_UNDECIDED_BYTES:
             self._give_up()
 
-    def _ask(self, stream: _Stream, data: bytes, *, late: bool) -> Answer:
-        """Ask every protocol whether it knows the bytes; the first that is sure has them."""
+    def _ask(self, direction: _Direction, data: bytes, *, late: bool) -> RecognitionResult:
+        """Ask every protocol whether it recognises the bytes; the first that answers YES has them."""
         if self.facts.role is Role.UNKNOWN:
-            spoke_first = not self._steps or self._steps[0][0] is stream
+            spoke_first = not self._steps or self._steps[0][0] is direction
             ways = [True, False] if spoke_first else [False, True]
         else:
-            ways = [stream.writes is self._at_client]
-        best = _NOBODY
+            ways = [direction.writes is self._at_client]
+        best = _UNRECOGNISED
         for spec in self._specs:
             for from_client in ways:
                 recognition = spec.recognise(data, from_client, late)
@@ -285,22 +285,22 @@ class Connection:
     def _use_protocol(self, spec: ProtocolSpec, role: Role) -> None:
         self.facts.role = role
         self._at_client = role is Role.CLIENT
-        self.endpoints.report(self.facts)
+        self.endpoints.fill(self.facts)
         self.parser = spec.open(self.facts, self.output)
 
     def _replay(self, steps: list[Step]) -> None:
-        """Report the parser what came before it."""
+        """Feed the parser what came before it was opened."""
         self._steps = []
         self._reads.head = self._writes.head = b""
-        for stream, call, data, offset in steps:
+        for direction, call, data, offset in steps:
             parser = self.parser
             if parser is None:
                 return
-            parser.feed(call, data, offset, from_client=stream.writes is self._at_client)
+            parser.feed(call, data, offset, from_client=direction.writes is self._at_client)
             self._move_on(parser)
 
     def _begin_late(self) -> None:
-        """Bytes are missing before a protocol was known: as if it had been found open."""
+        """Bytes are missing before a protocol was detected: treat it as found open."""
         self.facts.late = True
         self.output.count("late_bytes_skipped", sum(len(data) for _, _, data, _ in self._steps))
         self._steps.clear()

@@ -1,7 +1,7 @@
-"""Records of ``struct http_data_*`` become one Python tuple each, at a constant price per record.
+"""Records of ``struct http_data_*`` become one Python tuple each, at a constant cost per record.
 
-In: a structured array. Out: plain tuples. Offsets come from the dtype, which is the BTF's; a numpy field
-access costs a microsecond or so per batch and field, and traffic of mixed sizes comes in batches of one or two.
+In: a structured array. Out: plain tuples. Offsets come from the dtype, which is made from BTF. Numpy is not used for
+the fields: an access costs about a microsecond per batch and field, and mixed traffic comes in batches of one or two.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Family http: batches of records in, assignments and finished exchanges out.
+"""Family http: batches of records in, thread assignments and finished exchanges out.
 
 In: ``http_open``, ``http_data_256``, ``http_data_4k``, ``http_data_16k`` and ``http_close`` of
 ``bpf/http/http.h`` as structured arrays. Out: :class:`TrafficParsed`. It must not do I/O or read a clock.
 
 A batch holds records of one kind, so chunks of a connection may come out of order between batches; their
-``sequence`` puts them back. Invariant: a connection takes chunk n only after chunk n-1, or after n-1 has been
+``sequence`` restores it. Invariant: a connection takes chunk n only after chunk n-1, or after n-1 has been
 given up and counted. Example: chunks 0, 2, 1 are taken as 0, then 1 and 2; chunks 0, 2 as 0, and 2 when
-:meth:`HttpState.expire` says that every record of that time has been fed, with ``chunks_lost`` one higher.
+:meth:`HttpState.expire` is called with a time by which chunk 1 would have been fed; ``chunks_lost`` is one higher then.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _SEQUENCES = 1 << 32
 class HttpState:
     """All connections of a output. ``write_direction`` is ``HTTP_DIRECTION_WRITE`` of the object's BTF.
 
-    ``protocols``: those that are known; by default the built-in ones and the plug-ins of this installation.
+    ``protocols``: those that are detected; by default the built-in ones and the installed plug-ins.
 
     ``counters`` maps every name of :data:`~otelgpu.families.requests.parser_output.COUNTERS` to its count so far.
-    The output must call :meth:`expire` now and then (at every Tick), or what waits for a lost record and
-    connections that were never closed stay until they are pushed out.
+    The caller must call :meth:`expire` regularly (at every Tick), or chunks that wait for a lost record, and
+    connections that were never closed, stay until they are evicted.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class HttpState:
         return self._activity()
 
     def expire(self, now_ns: int) -> TrafficParsed:
-        """Every record submitted before ``now_ns`` was fed: give up what is missing, forget the idle."""
+        """Every record submitted before ``now_ns`` was fed: count what is missing as lost, drop idle connections."""
         for identity in list(self._waiting):
             connection = self._connections[identity]
             self._settle(connection, now_ns - SUBMIT_NS)
@@ -193,7 +193,7 @@ class HttpState:
                 self._hold_back(connection, sequence, chunk)
 
     def _hold_back(self, connection: Connection, sequence: int, chunk: DataChunk) -> None:
-        """Keep a chunk that came before its turn, within bounds."""
+        """Keep a chunk that arrived out of order, within bounds."""
         if connection.ignored:
             return
         ahead = (sequence - connection.next_sequence) % _SEQUENCES
@@ -201,8 +201,8 @@ class HttpState:
             self._output.count("chunks_late")
             return
         size = len(chunk[-1])
-        room = len(connection.held) < _MAX_HELD_CHUNKS and connection.held_bytes + size <= _MAX_HELD_BYTES
-        if room and self._output.reserve(size):
+        fits = len(connection.held) < _MAX_HELD_CHUNKS and connection.held_bytes + size <= _MAX_HELD_BYTES
+        if fits and self._output.reserve(size):
             connection.held[sequence] = chunk
             connection.held_bytes += size
             self._waiting[connection.facts.identity] = None
@@ -219,7 +219,7 @@ class HttpState:
             self._waiting[connection.facts.identity] = None
 
     def _skip_to(self, connection: Connection, sequence: int) -> None:
-        """Give up the chunks before ``sequence``. Those of before we looked were not ours to lose."""
+        """Give up the chunks before ``sequence``; those from before observation began do not count as lost."""
         missing = (sequence - connection.next_sequence) % _SEQUENCES
         if connection.opened or connection.next_sequence:
             self._output.count("chunks_lost", missing)
@@ -228,7 +228,7 @@ class HttpState:
     def _take_held(
         self, connection: Connection, *, give_up: bool = False, before_ns: int | None = None
     ) -> None:
-        """Take held-back chunks whose turn has come; with ``give_up``, all that ended by ``before_ns``."""
+        """Take the kept chunks that are next in order; with ``give_up``, all that ended by ``before_ns``."""
         held = connection.held
         while held:
             chunk = held.pop(connection.next_sequence, None)
@@ -304,7 +304,7 @@ class HttpState:
         return connection
 
     def _move(self, connection: Connection, tgid: int) -> None:
-        """Note which process the connection is used by."""
+        """Note which process uses the connection."""
         self._leave(connection)
         connection.tgid = tgid
         self._by_process.setdefault(tgid, {})[connection.facts.identity] = None

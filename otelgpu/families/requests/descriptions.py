@@ -11,7 +11,7 @@ from otelgpu.model.exchange import StartSource
 START_SOURCES: Final[Mapping[StartSource, str]] = {
     StartSource.ARRIVAL: "the request's first byte arrived at the host, before the server read it",
     StartSource.READ: "the call that read it returned",
-    StartSource.WRITE: "at a client's end: the call that wrote it began",
+    StartSource.WRITE: "at a client: the call that wrote it began",
 }
 """Value of ``otelgpu.start.source`` → what it stands for."""
 
@@ -60,7 +60,7 @@ DESCRIPTIONS: Final = Descriptions(
             "Output tokens that were spent on reasoning.", "90"
         ),
         "gen_ai.response.time_to_first_chunk": Described(
-            "Seconds, at a client's end: asked to first event.", "0.22"
+            "Seconds, at a client: asked to first event.", "0.22"
         ),
         "gen_ai.latency.time_in_queue": Described(
             "Seconds, where the server reports, or its engine is observed: from when the engine was handed the "

@@ -1,7 +1,7 @@
-"""Who is at which end of a connection: a record ``http_open`` becomes facts, once the process's role is known.
+"""The endpoints of a connection: a record ``http_open`` becomes facts, once the process's role is known.
 
-In: one ``struct http_open``. Out: endpoints, and what both ends of the connection see alike of it. It must not
-know about bytes.
+In: one ``struct http_open``. Out: the addresses of both endpoints, and a key that both of them derive alike. It must
+not know about bytes.
 
 Example: a server on 10.0.0.1:80 and its client on 10.0.0.2:4000 give the same ``wire_key``, the client's address
 and port before the server's; a server that listens on ``::`` sees ``::ffff:10.0.0.2``, which is the same address.
@@ -26,7 +26,7 @@ _ROLES = frozenset(Role)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionEndpoints:
-    """The process's end (``local``) and the other one (``peer``)."""
+    """The process's endpoint (``local``) and the other one (``peer``)."""
 
     role: Role = Role.UNKNOWN
     tls: bool = False
@@ -38,8 +38,8 @@ class ConnectionEndpoints:
     inodes: bytes = b""  # of a pair of Unix sockets, the smaller first
     sequences: tuple[int | None, int | None] = (None, None)  # TCP's, by enum http_direction
 
-    def report(self, facts: ConnectionFacts) -> None:
-        """Write down what follows for a process in ``facts.role``."""
+    def fill(self, facts: ConnectionFacts) -> None:
+        """Write into ``facts`` what follows for a process in ``facts.role``."""
         facts.tls = self.tls
         facts.nonblocking = self.nonblocking
         if facts.role is Role.UNKNOWN:
@@ -58,10 +58,10 @@ NO_ENDPOINTS = ConnectionEndpoints()
 
 
 def read_endpoints(record: np.void) -> ConnectionEndpoints:
-    """Return what a ``struct http_open`` reports. Never raises on its values."""
+    """Read a ``struct http_open``. Never raises on its values."""
     role, family = int(record["role"]), int(record["address_family"])
-    local, local_key = _end(family, record["local_address"].tobytes(), int(record["local_port"]))
-    peer, peer_key = _end(family, record["peer_address"].tobytes(), int(record["peer_port"]))
+    local, local_key = _endpoint(family, record["local_address"].tobytes(), int(record["local_port"]))
+    peer, peer_key = _endpoint(family, record["peer_address"].tobytes(), int(record["peer_port"]))
     known = int(record["sequences_known"])
     numbers = record["sequence"].tolist()
     inodes = sorted((int(record["local_inode"]), int(record["peer_inode"])))
@@ -82,7 +82,7 @@ def read_endpoints(record: np.void) -> ConnectionEndpoints:
     )
 
 
-def _end(family: int, address: bytes, port: int) -> tuple[Endpoint, bytes]:
+def _endpoint(family: int, address: bytes, port: int) -> tuple[Endpoint, bytes]:
     if family == _AF_INET:
         packed = _MAPPED + address[:4]
     elif family == _AF_INET6:

@@ -1,4 +1,4 @@
-"""What the names of exchanges are reported by: the one table of this family is an :class:`ExchangeSignals`. Pure."""
+"""The type of this family's one table of exported names: :class:`ExchangeSignals`. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otelgpu.model.spans import Attribute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSignals:
-    """A family's names for exchanges, many of which are reported at a time, each with its route."""
+    """Exported names of exchanges. The functions take many exchanges at a time, each with its route."""
 
     scope: str
     span_name: Callable[[Exchange, str], str]

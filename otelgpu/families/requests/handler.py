@@ -25,11 +25,11 @@ class HttpHandler:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Losses and oddities by name, since the start."""
+        """Losses and anomalies by name, since the start."""
         return self._state.counters
 
     def take(self, batch: Batch) -> None:
-        """What crossed connections."""
+        """Take a batch of records of connections."""
         self._pass_on(self._state.feed(batch))
 
     def _end(self, gone: ProcessGone) -> None:

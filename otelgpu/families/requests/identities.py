@@ -6,20 +6,20 @@ In: exchanges as they open, what the process published on the way, and, when the
 The first that applies (DESIGN.md section 5):
 
 1. The process published its own context when it answered (or asked): that is the span, and not ours to report.
-2. The request carries a ``traceparent``. At a server's end that is the parent. At a client's end the process made
+2. The request carries a ``traceparent``. At a server that is the parent. At a client the process made
    it, so the span is the process's own, unless it came in with a request to the same process: a proxy passed it on,
    and our span is a child of that request's.
 3. A client's thread serves a request: that request's span is the parent.
 4. A server's peer is observed too: the client's span of the same bytes is the parent.
 5. The ids are made of what both ends see alike (``Exchange.wire_id``), so that they meet in one trace wherever the
-   other end is observed, and with no word between the observers.
+   other endpoint is observed, without coordination between the observers.
 6. The ids are made of the session's seed.
 
 A process that exports traces by itself and publishes no context has a span for a request with a ``traceparent``
 that nobody here can name: ours is not made, and the work goes under the caller's span, in the same trace.
 
 Example: a client asks with no header, bytes 17.. of a connection: its span is (t, c), t and c made of the wire. The
-server's end of them is (t, s) with the parent c if the same session saw the client, else the root s beside the root
+server's span is (t, s) with the parent c if the same session saw the client, else the root s beside the root
 c in the trace t.
 """
 
@@ -54,7 +54,7 @@ class Identity:
     context: Context
     parent_span_id: bytes = NO_SPAN
     state: str = ""  # W3C tracestate
-    own: bool = True  # the span is ours to report; False: the process says it, or its caller
+    own: bool = True  # the span is ours to report; False: the process reports it, or its caller
     peer: Context | None = None  # the other end as it is known there, if it is in another trace
 
     @property
@@ -162,7 +162,7 @@ class Identities:
                 del self._received[carried]
 
     def context(self, key: int) -> Context | None:
-        """The span of an exchange that is open, or ended not long ago; None where it cannot be said yet."""
+        """The span of an exchange that is open, or ended not long ago; None where it is not known yet."""
         opened = self._opened.get(key)
         if opened is None:
             return None

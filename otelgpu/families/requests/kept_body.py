@@ -1,6 +1,6 @@
-"""The ends of a JSON body, bounded: its first part as long as it is whole, and its last bytes after that.
+"""The beginning and the end of a JSON body, bounded: all of it while it is whole, its last bytes after that.
 
-In: body bytes and holes. Out: the whole body, or two parts to search. It must not know what JSON is.
+In: body bytes and gaps. Out: the whole body, or two parts to search. It must not know what JSON is.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from otelgpu.families.requests.parser_output import ParserOutput
 
 MAX_FIRST_BYTES = 262144
 MAX_LAST_BYTES = 16384
-_HOLE = b"\x00"  # nothing that a search looks for can span it
+_GAP = b"\x00"  # nothing that a search looks for can span it
 
 
 class KeptBody:
-    """Bytes of one body under the output's budget; :meth:`drop` gives them back."""
+    """Bytes of one body, reserved from the output's budget; :meth:`drop` releases them."""
 
     __slots__ = ("_first", "_last", "_output", "_reserved", "size", "whole")
 
@@ -40,7 +40,7 @@ class KeptBody:
         """Note that ``size`` bytes are missing here."""
         self.size += size
         self.whole = False
-        self._add_last(_HOLE)
+        self._add_last(_GAP)
 
     def _add_last(self, data: bytes) -> None:
         if not self._last and not self._reserve(MAX_LAST_BYTES):

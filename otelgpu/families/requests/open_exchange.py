@@ -1,4 +1,4 @@
-"""An exchange that is not finished: what :class:`~otelgpu.model.exchange.Exchange` is made of, in the making.
+"""An exchange that is not finished: the mutable form of :class:`~otelgpu.model.exchange.Exchange`.
 
 It holds facts only; the parser decides when each becomes known.
 """
@@ -67,7 +67,7 @@ class OpenExchange:
         self.start_ns = start_ns
         self.start_source = start_source
         self.read_ns = 0 if start_source is StartSource.WRITE else call.end_ns
-        self.taken_ns = call.end_ns  # from when on a thread can work for it
+        self.taken_ns = call.end_ns  # from when on it can be assigned to a thread
         self.request_end_ns = call.end_ns
         self.first_byte_ns = 0
         self.end_ns = 0
@@ -89,18 +89,18 @@ class OpenExchange:
         self.error = ""
         self.generation: GenerationReader | None = None
         self.head_seen = False  # of the request
-        self.request_done = False  # no byte of the request is to come, or none that could be reported
+        self.request_done = False  # no byte of the request is to come, or none that can be attributed to it
         self.answered = False  # the response is complete
         self.framing_lost = False  # where the response ends is unknown
 
     @property
     def upgrades(self) -> bool:
-        """Whether the connection speaks another protocol after the response (RFC 9110, 7.8 and 9.3.6)."""
+        """Whether the connection changes to another protocol after the response (RFC 9110, 7.8 and 9.3.6)."""
         tunnel = self.method == "CONNECT" and 200 <= self.status_code < 300
         return tunnel or self.status_code == SWITCHING_PROTOCOLS
 
     def fill(self, head: Head) -> None:
-        """Take what the request's head says."""
+        """Take the request's head."""
         self.head_seen = True
         self.method = head.method
         self.protocol_version = head.version
@@ -116,7 +116,7 @@ class OpenExchange:
             self.parent = parse_trace_context(parents, head.all(b"tracestate"))
 
     def agree(self, head: Head) -> None:
-        """Take what the response says of a change of protocol."""
+        """Take the response's header fields on a change of protocol."""
         self._take_upgrade(head)
         self.websocket_extensions = head.last(b"sec-websocket-extensions")
 
@@ -126,7 +126,7 @@ class OpenExchange:
             self.upgrade = upgrade[:MAX_UPGRADE].decode("latin-1").lower()
 
     def finish(self, facts: ConnectionFacts) -> Exchange:
-        """Return the finished form, of a connection of which that is known."""
+        """Return the finished form, on a connection with these facts."""
         generation = self.generation
         return Exchange(
             key=self.key,

@@ -1,6 +1,6 @@
-"""What all connections of one HTTP state share: finished facts, the keys, the counters, the memory budget.
+"""What parsers write to, shared by all connections of a session: results, keys, counters and a memory budget.
 
-In: counts, assignments and exchanges from the connections. Out: the same, taken once per batch by ``decode``.
+In: counts, assignments and exchanges from the parsers. Out: the same, taken once per batch by ``decode``.
 It must not know about sockets, bytes or HTTP.
 """
 
@@ -14,63 +14,64 @@ from otelgpu.model.losses import Reasons
 COUNTERS = Reasons(
     "http",
     {
-        "bodies_not_kept": "a JSON body was larger than the bound or the budget; only its ends were searched",
-        "bodies_unseen": "a response body went out by a way that is not observed (sendfile, splice)",
+        "bodies_not_kept": "a JSON body was larger than the bound or the budget; "
+        "only its beginning and end were searched",
+        "bodies_unseen": "a response body was sent in a way that is not observed (sendfile, splice)",
         "bytes_repeated": "bytes at stream offsets that had already been seen; dropped",
-        "capture_gaps": "a message lost its framing because bytes of it were not captured",
-        "connections_evicted": "a connection was forgotten because there were too many",
-        "connections_expired": "an idle connection was forgotten",
+        "capture_gaps": "the framing of a message was lost because some of its bytes were not captured",
+        "connections_evicted": "a connection was evicted because there were too many",
+        "connections_expired": "an idle connection was dropped",
         "connections_not_opened": "a connection whose open was not seen (attached late, or the record was lost)",
         "encoded_body": "an LLM body or gRPC message with an encoding that is not read (br, zstd, …)",
-        "engine_layout_unknown": "a message in an engine's form, whose fields are where no known version has them",
-        "engine_messages_cut": "a serving engine's message of which the part that matters was not captured",
+        "engine_layout_unknown": "an engine's message whose layout is that of no known version",
+        "engine_messages_cut": "a serving engine's message whose relevant part was not captured",
         "engine_messages_pickled": "a pickled message on ZeroMQ; pickles are never read",
         "engine_parent_unseen": "an engine's request whose trace headers may have been in bytes not captured",
-        "engine_tokens_unknown": "a request of a connection found open, whose tokens so far nobody counted",
-        "grpc_framing_lost": "a direction of a gRPC call whose messages could not be distinguished any more",
+        "engine_tokens_unknown": "a request on a connection found open, whose tokens before that were not counted",
+        "grpc_framing_lost": "a direction of a gRPC call in which message boundaries were lost",
         "grpc_messages_not_kept": "a gRPC message larger than the bound or the budget; counted as a message, not read",
-        "hpack_lost": "an HTTP/2 header block was not captured whole; what its table holds was not known from then on",
-        "hpack_malformed": "an HTTP/2 header block that no encoder writes",
-        "hpack_unknown": "an HTTP/2 header field of which the name or value was sent before anybody looked; left empty",
+        "hpack_lost": "an HTTP/2 header block was not captured whole; its dynamic table is unknown from then on",
+        "hpack_malformed": "an invalid HTTP/2 header block",
+        "hpack_unknown": "an HTTP/2 header field whose name or value was sent before observation began; left empty",
         "http2_floods": "an HTTP/2 connection given up because it carried resets or control frames and little else",
         "http2_headers_too_large": "an HTTP/2 header block larger than the bound or the budget; fields of it "
         "are missing",
         "http2_invalid": "a connection whose bytes stopped being HTTP/2; ignored from then on",
-        "http2_pushes": "a response that an HTTP/2 server pushed unasked; not read",
-        "inflate_failed": "a compressed LLM body with a hole or with bytes that are not its encoding; read up to there",
+        "http2_pushes": "a response that an HTTP/2 server pushed; not read",
+        "inflate_failed": "a compressed LLM body with a gap or with invalid bytes; read up to there",
         "inflate_too_large": "a compressed LLM body that inflates beyond the bound; read up to there",
-        "json_malformed": "an LLM body or stream event that is not the JSON that its API promises",
+        "json_malformed": "an LLM body or stream event that is not JSON of its API's schema",
         "late_bytes_skipped": "bytes before the first request or message on a connection found open",
         "not_http": "a connection of HTTP/1 with bytes that are not HTTP/1; ignored from then on",
         "chunks_after_close": "a chunk of a connection that had already ended; dropped",
-        "chunks_late": "a chunk that came after it had been given up as lost; dropped",
-        "chunks_lost": "a chunk that never came, by its sequence number",
+        "chunks_late": "a chunk that arrived after it had been counted as lost; dropped",
+        "chunks_lost": "a chunk that never arrived, by sequence number",
         "plugins_not_loaded": "an installed protocol plug-in that cannot be used; `otelgpu check` says why",
         "protocol_unknown": "a connection that begins with bytes of no known protocol; ignored from then on",
-        "requests_incomplete": "a request whose head never became complete and that was not answered",
-        "responses_not_seen": "a request given up because a thousand after it were not answered either",
+        "requests_incomplete": "a request whose head was never complete and that was not answered",
+        "responses_not_seen": "a request given up because a thousand after it had no response either",
         "resync_bytes_skipped": "bytes after a capture gap and before the next start of a message",
-        "socket_errors": "a system call on a connection failed for another reason than having to wait",
+        "socket_errors": "a system call on a connection failed for a reason other than that it would block",
         "stream_event_too_long": "a server-sent event larger than the bound; its content is unknown",
-        "unknown_kind": "a batch of a record kind that this family does not know",
-        "unsolicited_responses": "a response that no seen request asked for",
+        "unknown_kind": "a batch of a record kind unknown to this family",
+        "unsolicited_responses": "a response without an observed request",
         "upgraded": "a connection that changed to another protocol; ignored from then on",
-        "zmtp_malformed": "bytes on a ZeroMQ connection that are no frame; skipped up to the next message",
+        "zmtp_malformed": "bytes on a ZeroMQ connection that are not a frame; skipped up to the next message",
         "zmtp_mechanism_unsupported": "a ZeroMQ connection with CURVE, PLAIN or GSSAPI; ignored from then on",
         "zmtp_messages_cut": "a ZeroMQ message that was under way when its connection ended",
         "zmtp_version_unsupported": "a ZeroMQ connection of ZMTP 1 or 2; ignored from then on",
-        "websocket_invalid": "a WebSocket with bytes that are no frames; ignored from then on",
-        "websocket_messages": "a WebSocket message of no API that is read; it is only counted",
-        "websocket_messages_not_read": "a WebSocket message that was too large, incomplete or not to be inflated",
+        "websocket_invalid": "a WebSocket with bytes that are not frames; ignored from then on",
+        "websocket_messages": "a WebSocket message of an API that is not read; only counted",
+        "websocket_messages_not_read": "a WebSocket message that was too large, incomplete, or could not be inflated",
     },
 )
 
 
 class ParserOutput:
-    """Sinks shared by the connections of one :class:`~otelgpu.families.requests.decode.HttpState`.
+    """The results of all parsers of one :class:`~otelgpu.families.requests.decode.HttpState`.
 
-    ``budget_bytes`` bounds the body bytes and the held-back chunks of all connections together.
-    ``capture_content``: whether prompts and answers are kept (``Generation.content``); off unless the user asks.
+    ``budget_bytes`` bounds the body bytes and the reordered chunks of all connections together.
+    ``capture_content``: whether prompts and completions are kept (``Generation.content``); off unless the user asks.
     """
 
     __slots__ = (
@@ -114,5 +115,5 @@ class ParserOutput:
         return True
 
     def release(self, size: int) -> None:
-        """Give back bytes reserved by :meth:`reserve`."""
+        """Release bytes reserved by :meth:`reserve`."""
         self._budget += size

@@ -1,11 +1,11 @@
-"""A parser that somebody else wrote, behind a fence: whatever it does, the connections of others go on.
+"""Isolation of plug-ins: a fault in a parser that somebody else wrote costs its own connection and no other.
 
-In: the :class:`~otelgpu.families.requests.protocol.ProtocolSpec` of a plug-in. Out: one that behaves. What its
-recogniser or parser raises is caught and counted by its name, and the connection is ignored from then on; what
-it gives out is taken only where every field has the type and range that it promises. What no fence holds is a
-plug-in that never returns.
+In: the :class:`~otelgpu.families.requests.protocol.ProtocolSpec` of a plug-in. Out: an isolated one. What its
+recogniser or parser raises is caught and counted under the plug-in's name, and the connection is ignored from then
+on; a result is accepted only if every field has the declared type and is within bounds. A plug-in that never returns
+is not guarded against.
 
-Invariant: memory that a plug-in asked the budget for is given back when its connection ends.
+Invariant: memory that a plug-in reserved is released when its connection ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FAULTS: Final = (Exception, SystemExit, GeneratorExit)
 
 
 def isolated(spec: ProtocolSpec) -> ProtocolSpec:
-    """Return the same protocol, harmless."""
+    """Return the same protocol, isolated."""
     faults = 0
 
     def recognise(data: bytes, from_client: bool, late: bool) -> Recognition:
@@ -57,20 +57,20 @@ def isolated(spec: ProtocolSpec) -> ProtocolSpec:
 
 
 class PluginOutput(ParserOutput):
-    """The output as a plug-in sees it: its results wait here until they were looked at."""
+    """The output that a plug-in is given: its results stay here until they have been validated."""
 
-    __slots__ = ("_held", "_kept", "_names", "_owner", "keys")
+    __slots__ = ("_begun", "_kept", "_names", "_owner", "keys")
 
     def __init__(self, owner: ParserOutput, name: str) -> None:
         super().__init__(0, capture_content=owner.capture_content)
         self._owner = owner
         self._names = f"plugin_{name}_"
         self._kept = 0
-        self._held: dict[int, ThreadAssignment] = {}  # by exchange: who holds it
-        self.keys: set[int] = set()  # given out, and not finished
+        self._begun: dict[int, ThreadAssignment] = {}  # begun and not ended, by exchange
+        self.keys: set[int] = set()  # of exchanges that are not finished
 
     def count(self, name: str, times: int = 1) -> None:
-        """Add to a counter of the plug-in's own: up to 32 names."""
+        """Add to a counter of the plug-in: up to 32 names each."""
         counters, own = self._owner.counters, f"{self._names}{name}"[:MAX_COUNTER_NAME]
         if own in counters or sum(known.startswith(self._names) for known in counters) < MAX_COUNTERS:
             counters[own] = counters.get(own, 0) + max(int(times), 0)
@@ -91,22 +91,22 @@ class PluginOutput(ParserOutput):
         return True
 
     def release(self, size: int) -> None:
-        """Give back bytes reserved by :meth:`reserve`."""
+        """Release bytes reserved by :meth:`reserve`."""
         size = max(0, min(size, self._kept))
         self._kept -= size
         self._owner.release(size)
 
     def end(self, time_ns: int) -> None:
-        """Give back what was not given back, memory and exchanges alike."""
+        """Release the memory and end the assignments that the plug-in left open."""
         self.release(self._kept)
-        for assignment in self._held.values():
+        for assignment in self._begun.values():
             self._owner.assignments.append(
                 replace(assignment, time_ns=max(time_ns, assignment.time_ns), begins=False)
             )
-        self._held.clear()
+        self._begun.clear()
 
     def hand_over(self, connection: int) -> bool:
-        """Pass on what was given out since the last time; False when some of it is not what it should be."""
+        """Pass on the valid results since the last call; False if any was invalid."""
         if not (self.exchanges or self.assignments or self.opened or self.named):
             return True
         owner, keys = self._owner, self.keys
@@ -115,9 +115,9 @@ class PluginOutput(ParserOutput):
             if type(assignment) is ThreadAssignment and fits(assignment) and assignment.exchange in keys:
                 owner.assignments.append(assignment)
                 if assignment.begins:
-                    self._held[assignment.exchange] = assignment
+                    self._begun[assignment.exchange] = assignment
                 else:
-                    self._held.pop(assignment.exchange, None)
+                    self._begun.pop(assignment.exchange, None)
             else:
                 sound = False
         for opened in self.opened:

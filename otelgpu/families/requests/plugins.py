@@ -1,6 +1,6 @@
 """Protocols that others installed: entry points of group ``otelgpu.protocols``, each a ``ProtocolSpec``.
 
-In: the metadata of installed packages. Out: specs that behave (see ``plugin_isolation``), and why others were left out.
+In: the metadata of installed packages. Out: isolated specs (see ``plugin_isolation``), and why others were left out.
 A plug-in that cannot be loaded is left out; it never keeps the program from starting.
 """
 
@@ -29,7 +29,7 @@ class Plugins:
 
 
 def are_installed() -> bool:
-    """Whether there is any, good or not; nothing is loaded."""
+    """Whether there is any, valid or not; nothing is loaded."""
     return bool(entry_points(group=GROUP))
 
 

@@ -48,26 +48,28 @@ class ConnectionFacts:
     identity: int
     role: Role
     tls: bool = False
-    nonblocking: bool = False  # its calls wait for nothing: an event loop's
-    late: bool = False  # bytes were moved before anybody looked: what comes first may be a middle
+    nonblocking: bool = False  # its calls never block: an event loop's
+    late: bool = (
+        False  # bytes were moved before observation began: the first ones may be the middle of a message
+    )
     server: Endpoint = UNKNOWN_ENDPOINT
     client: Endpoint = UNKNOWN_ENDPOINT
-    wire_key: bytes = b""  # 4-tuple or pair of Unix sockets, alike at both ends; empty: not known
+    wire_key: bytes = b""  # 4-tuple or pair of Unix sockets, the same at both endpoints; empty: not known
     client_sequence: int | None = None  # TCP sequence number of the client's stream offset 0
 
     def wire_id(self, client_offset: int) -> bytes:
-        """What both ends see alike of a request that begins at this stream offset; empty: not known."""
+        """What both endpoints derive alike for a request at this stream offset; empty: not known."""
         if not self.wire_key or self.client_sequence is None:
             return b""
         return self.wire_key + ((self.client_sequence + client_offset) & 0xFFFFFFFF).to_bytes(4, "big")
 
 
 class Recognition(Enum):
-    """Whether a connection speaks a protocol."""
+    """Whether a connection's bytes are of a protocol."""
 
     YES = "yes"
     NO = "no"
-    MORE = "more"  # too few bytes to report
+    MORE = "more"  # too few bytes to decide
 
 
 class Parser(Protocol):
@@ -79,15 +81,15 @@ class Parser(Protocol):
 
     @property
     def successor(self) -> Parser | None:
-        """Who reads on, once the connection changed to another protocol (101, h2c, WebSocket).
+        """The parser that reads on, once the connection changed to another protocol (101, h2c, WebSocket).
 
-        The connection looks after every call of ``feed``; bytes of that call which are the successor's were
-        handed to it already.
+        The connection checks it after every call of ``feed``; the successor's bytes of that call were fed to
+        it already.
         """
 
     @property
     def ignored(self) -> bool:
-        """Whether nothing more is wanted of the connection: garbage, or a protocol that nobody reads."""
+        """Whether the rest of the connection is ignored: invalid bytes, or a protocol that is not read."""
 
     def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
         """Take the next bytes of a direction; ``offset``: of its first byte in the direction's stream.
@@ -96,16 +98,16 @@ class Parser(Protocol):
         """
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
-        """Take note that ``size`` bytes of a direction were not captured."""
+        """Note that ``size`` bytes of a direction were not captured."""
 
     def end(self, call: Call, *, from_client: bool) -> None:
-        """Take note that a direction ended: the reader read end of file."""
+        """Note that a direction ended: the reader read end of file."""
 
     def close(self, time_ns: int) -> None:
-        """Take note that the process closed the connection: give out what is open. Nothing follows."""
+        """Note that the process closed the connection: emit what is open. Nothing follows."""
 
     def abort(self, time_ns: int, error: str) -> None:
-        """Give out what is open with that ``error.type``, unless it was answered. Nothing follows."""
+        """Emit what is open with that ``error.type``, unless it was answered. Nothing follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

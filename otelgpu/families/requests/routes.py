@@ -1,8 +1,8 @@
 """Request paths become routes: of low cardinality, whatever clients send. Pure.
 
 In: the paths that a process is asked for. Out: a template of each. Segments that look like identifiers are ``*`` at
-once; those that turn out to vary (more than :data:`CHILDREN` in one node) are ``*`` from then on. What a process
-is asked for beyond :data:`NODES` nodes is ``/*``: the number of its routes is bounded for good.
+once; those that turn out to vary (more than :data:`CHILDREN` below one node) are ``*`` from then on. What a process
+is asked for beyond :data:`NODES` nodes is ``/*``: the number of its routes is bounded.
 
 Example: ``/v1/users/42/files`` → ``/v1/users/*/files`` at once; ``/wiki/Otter``, ``/wiki/Beaver`` … are routes of
 their own until the 33rd, which is ``/wiki/*`` as are all after it.

@@ -1,4 +1,4 @@
-"""Family ``sched``: hand-offs of work between threads, which report for which request a worker works."""
+"""Family ``sched``: hand-offs of work between threads, which show the request that a worker works for."""
 
 from typing import Final
 

@@ -13,7 +13,7 @@ _EVENTS: Final = frozenset(HandoffEvent)
 
 
 class SchedDecoder:
-    """Decodes batches of family ``sched``; events that it does not know are passed over."""
+    """Decodes batches of family ``sched``; unknown events are skipped."""
 
     def hand_offs(self, batch: Batch) -> list[Handoff]:
         """The events of a batch, in its order, which is not quite that of time."""

@@ -9,11 +9,11 @@ from otelgpu.model.inputs import Batch
 
 
 class SchedHandler:
-    """Keeps nothing."""
+    """Stateless."""
 
     def __init__(self, services: Services) -> None:
         self._emit, self._decoder = services.emit, SchedDecoder()
 
     def take(self, batch: Batch) -> None:
-        """Who woke whom."""
+        """Emit the hand-offs of a batch."""
         self._emit(HandedOff(self._decoder.hand_offs(batch)))

@@ -1,4 +1,4 @@
-"""Requests, from their first byte to their spans, whatever protocol they were made in. Pure."""
+"""Requests of any protocol, from their first byte to their spans. Pure."""
 
 from otelgpu.engine.contract import Family, Phase
 from otelgpu.families.requests.answering.handler import RequestHandler

@@ -1,4 +1,4 @@
-"""Requests in a session: what they listen to, what they hold, and when they are answered. Pure."""
+"""The handler of requests: what it listens to, and when requests are reported. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RequestHandler:
         services.listen(TrafficParsed, self._take)
         services.listen(ProcessForgotten, lambda fact: self.end_process(fact.tgid, 0))
 
-    # -- what others ask --------------------------------------------------------------------------
+    # -- offered to other families --------------------------------------------------------------------------
 
     def context_of(self, key: int) -> Context | None:
         """The span that a request has or will have; None where it is not to be reported."""
@@ -71,7 +71,7 @@ class RequestHandler:
         """Whether a process answers requests, or comes from one that does, as the workers of engines do."""
         return not self._serving.isdisjoint(self._lineage(tgid))
 
-    # -- what comes in ----------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------
 
     def _serving_request(self, tgid: int, tid: int, time_ns: int) -> int:
         """The request that a thread worked for, 0 for none."""
@@ -87,7 +87,7 @@ class RequestHandler:
         if late is not None:
             self._services.report_work(*late)
 
-    # -- what comes out ---------------------------------------------------------------------------
+    # -- output ---------------------------------------------------------------------------
 
     def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
         """Requests that are complete, and those that will not be answered any more."""
@@ -116,7 +116,7 @@ class RequestHandler:
         self._services.report_work(answered.work, reported.parents)
 
     def _give_up(self, now_ns: int, *, final: bool) -> None:
-        """What they caused is reported among the unattributed."""
+        """What they caused is reported as unattributed."""
         if not final and now_ns < self._next_sweep_ns:
             return
         self._next_sweep_ns = now_ns + HISTORY_NS // 8

@@ -1,6 +1,6 @@
-"""Requests of a session, from their first byte to their spans: what the pipeline asks, in the order it asks.
+"""The open requests of a session, from their first byte to their spans.
 
-In: what conversations learnt, operations with the request each belongs to. Out: when requests are complete, their
+In: parsed traffic, and operations with the request that each belongs to. Out: when requests are complete, their
 spans, metrics, and the operations under them. Work waits with its request until that is answered, within the
 bounds of :class:`~otelgpu.engine.attribution.pending.PendingOperations`.
 """
@@ -44,8 +44,7 @@ REASONS: Final = Reasons(
     {
         "late_operations": "a call that arrived after its request had been reported; it is exported, but missing from "
         "the request's totals",
-        "unanswered_requests": "a request whose answer was never seen; its calls are reported among the work without a "
-        "request",
+        "unanswered_requests": "a request whose response was never seen; its calls are reported as unattributed",
         "unsampled_requests": "a request whose `traceparent` says that it is not sampled; no span",
         "operations_not_kept": "a call summed into its request without a span of its own",
     },
@@ -72,13 +71,13 @@ class Answered:
 
     exchanges: Sequence[Exchange]
     contexts: ExchangeContexts
-    boundary: npt.NDArray[np.uint64]  # where their phases part
+    boundary: npt.NDArray[np.uint64]  # between their phases
     spans: list[SpanColumns]
     work: Folded  # their operations; ``group`` indexes ``contexts.parents``
 
 
 class RequestTracker:
-    """One session's. ``resource_of`` says a process; ``loss`` counts what is not reported."""
+    """Those of one session. ``resource_of`` gives a process's resource; ``loss`` counts what is not reported."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class RequestTracker:
         self._exchanges: list[Exchange] = []
 
     def take(self, activity: TrafficParsed) -> None:
-        """What a conversation learnt."""
+        """Take what was parsed on connections."""
         for opened in activity.opened:
             self._identities.open(opened)
         for named in activity.named:
@@ -113,9 +112,9 @@ class RequestTracker:
         self._exchanges += activity.exchanges
 
     def add(self, rows: Operations, owners: npt.NDArray[np.int64]) -> tuple[Folded, Parents] | None:
-        """Hold operations of open requests: ``owners`` > 0. Those of requests that were reported come back.
+        """Keep operations of open requests: ``owners`` > 0. Those of requests that were reported are returned.
 
-        They go under the request's own span.
+        They are reported under the request's own span.
         """
         answered = self._pending.is_finished(owners)
         if not answered.any():
@@ -251,5 +250,5 @@ class RequestTracker:
 
 
 def served_by(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Those that a server answered: a client's end of the same request is no request more."""
+    """Those that a server answered: the client's span of the same request is not counted again."""
     return [exchange for exchange in exchanges if exchange.role is not Role.CLIENT]

@@ -13,8 +13,8 @@ from otelgpu.processes.discovery import Choice, Discovery, Profiles
 from otelgpu.processes.probes import ProbePlacer
 
 PLUGIN_BYTES: Final = 16 << 20
-"""Where a protocol plug-in is installed: bytes of a connection that speaks none of the built-in protocols which are
-shown to it. More would let a bulk transfer that is nobody's crowd out what is followed."""
+"""Where a protocol plug-in is installed: bytes of a connection of none of the built-in protocols which are
+shown to it. More would let a bulk transfer that no plug-in reads crowd out what is followed."""
 
 
 def _choose(settings: Settings) -> Choice:

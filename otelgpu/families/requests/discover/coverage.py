@@ -1,4 +1,4 @@
-"""What ``otelgpu check`` says of requests: what of a process' connections is seen, and what hides them."""
+"""What ``otelgpu check`` reports on requests: which of a process's connections are seen, and what hides others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _protocols() -> Feature:
         present=not left_out,
         required=False,
         detail=f"left out: {left_out}" if left_out else known,
-        consequence="connections that speak what a plug-in knows are not followed",
+        consequence="connections of a plug-in's protocol are not followed",
         remedy="mend the plug-in, or pip uninstall it",
     )
 

@@ -1,1 +1,1 @@
-"""What the processes of serving engines say to each other: ``messages`` knows whose it is, the others the layouts."""
+"""Messages between the processes of serving engines: ``messages`` detects the engine, the others read its layouts."""

@@ -1,4 +1,4 @@
-"""Messages of ZeroMQ → what serving engines said: vLLM's and SGLang's. The rest is passed over.
+"""ZeroMQ messages → engine messages, of vLLM and SGLang. Others are skipped.
 
 In: the bodies of a message's first frames. Out: :class:`~otelgpu.model.engine_messages.EngineMessage`. Whose message
 it is is shown by its form: vLLM's requests follow a frame that holds their type, SGLang's arrays begin with the
@@ -33,7 +33,7 @@ class EngineReader:
         self._sglang = SglangReader(output, late=late)
 
     def read(self, bodies: Sequence[Body], envelope: Envelope) -> list[EngineMessage]:
-        """Return what a message reports. Never raises, whatever is in it."""
+        """Read a message; None where it is of no known engine. Never raises, whatever is in it."""
         first = bodies[0]
         if first.size == 1:
             wanted = first.head == engine_vllm.ADD and len(bodies) > 1

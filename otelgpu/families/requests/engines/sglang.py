@@ -2,7 +2,7 @@
 
 They are msgspec Structs with ``tag`` and ``array_like``: MessagePack arrays ``[class name, rid or rids,
 http_worker_ipc, field…]``. The fields read here have had the same positions since there are such messages.
-Before, and with SGLANG_USE_PICKLE_IPC, they are pickles, which nobody reads here; so is the trace context, within.
+Before, and with SGLANG_USE_PICKLE_IPC, they are pickles, which are not read here; so is the trace context, within.
 
 A step is reported by the scheduler's ``BatchTokenIDOutput`` (``BatchStrOutput`` is the detokenizer's, of the same).
 It counts all tokens of a request so far; the new ones are the difference to the message before. Requests that do
@@ -40,7 +40,7 @@ _text = msgspec.msgpack.Decoder(str)
 
 
 class SglangReader:
-    """Reads the messages of one connection. ``late``: requests were under way before anybody looked."""
+    """Reads the messages of one connection. ``late``: requests were under way before observation began."""
 
     __slots__ = ("_late", "_output", "_tokens")
 

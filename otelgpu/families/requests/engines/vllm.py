@@ -2,7 +2,7 @@
 
 Both are msgspec Structs with ``array_like`` and ``omit_defaults``: MessagePack arrays whose positions have moved from
 version to version, and whose defaults at the end are left out. The version is not on the wire. What a message
-is made of (the kinds of its elements) says which of :data:`LAYOUTS` it has; where that leaves a doubt, what is
+is made of (the kinds of its elements) shows which of :data:`LAYOUTS` it has; where that leaves a doubt, what is
 doubtful is not read, and counted.
 
 Source: ``vllm/v1/engine/__init__.py`` of the wheels 0.8.0, 0.8.5, 0.9.0, 0.9.2, 0.10.0, 0.10.1, 0.10.2, 0.11.0,

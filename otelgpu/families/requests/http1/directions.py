@@ -1,7 +1,7 @@
-"""The two directions of a connection: what their readers find becomes steps of exchanges.
+"""The two directions of an HTTP/1 connection: what their readers find updates the exchanges.
 
 In: calls of the :class:`~otelgpu.families.requests.http1.framing.MessageReader` of each direction. Out: calls on the
-parser and on the body readers of its exchanges. It must not decide what holes and errors mean.
+parser and on the body readers of its exchanges. It must not decide what gaps and errors mean.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class RequestDirection(_Direction):
         self.current = self.parser.open_exchange()
 
     def head(self, head: Head) -> Framing:
-        """Take what the request says of itself."""
+        """Take the request's head."""
         exchange = self.current
         framing = request_framing(head)
-        if exchange is None:  # it was answered and given out before its head was complete
+        if exchange is None:  # it was answered and emitted before its head was complete
             return framing
         exchange.fill(head)
         self.parser.head_seen(exchange)
@@ -72,13 +72,13 @@ class RequestDirection(_Direction):
         return framing
 
     def body(self, data: bytes) -> None:
-        """Pass body bytes to who reads them."""
+        """Pass body bytes to the body reader."""
         exchange = self.current
         if exchange is not None and exchange.generation is not None:
             exchange.generation.request_body(data)
 
     def body_gap(self, size: int) -> None:
-        """Report who reads the body of a hole."""
+        """Report a gap to the body reader."""
         exchange = self.current
         if exchange is not None and exchange.generation is not None:
             exchange.generation.request_gap(size)
@@ -97,7 +97,7 @@ class RequestDirection(_Direction):
             parser.finish_if_over(exchange)
 
     def lost(self) -> None:
-        """Framing is unknown from here on: where the request ends, nobody can say."""
+        """Framing is unknown from here on, and with it the end of the request."""
         exchange = self.current
         self.parser.requests_missed = True
         if exchange is not None:
@@ -121,12 +121,12 @@ class ResponseDirection(_Direction):
         self.reader = MessageReader(request=False, sink=self, wanted=_HEADERS)
 
     def started(self) -> None:
-        """Note when, and whose response it is."""
+        """Note the time, and which exchange it answers."""
         self.current = self.parser.exchanges.unanswered()
         self.first_byte_ns = self.parser.response_ns
 
     def head(self, head: Head) -> Framing:
-        """Take what the response says of itself; an interim one says nothing."""
+        """Take the head of a response; an interim one (1xx) is skipped."""
         exchange = self.current
         self.interim = head.status < 200 and head.status != SWITCHING_PROTOCOLS
         if self.interim:
@@ -147,7 +147,7 @@ class ResponseDirection(_Direction):
         return framing
 
     def body(self, data: bytes) -> None:
-        """Pass body bytes to who reads them."""
+        """Pass body bytes to the body reader."""
         exchange = self.current
         if exchange is not None and exchange.generation is not None:
             exchange.generation.response_body(data, self.parser.response_ns)
@@ -155,7 +155,7 @@ class ResponseDirection(_Direction):
                 self._name(exchange, exchange.generation)
 
     def body_gap(self, size: int) -> None:
-        """Report who reads the body of a hole."""
+        """Report a gap to the body reader."""
         exchange = self.current
         if exchange is not None and exchange.generation is not None:
             exchange.generation.response_gap(size)

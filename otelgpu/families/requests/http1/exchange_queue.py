@@ -122,7 +122,7 @@ class ExchangeQueue:
         self._exchanges.remove(exchange)
 
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
-        """Give out an exchange that is over since ``time_ns``."""
+        """Emit an exchange that is over since ``time_ns``."""
         if not (exchange.head_seen or exchange.status_code):
             self._output.count("requests_incomplete")
             self.drop(exchange, time_ns)

@@ -1,16 +1,16 @@
-r"""Finds HTTP/1 messages in the bytes of one direction of a connection, with holes in them.
+r"""Finds HTTP/1 messages in the bytes of one direction of a connection, with gaps in them.
 
-In: bytes in stream order, and the lengths of the holes between them. Out: calls on a :class:`MessageSink`.
+In: bytes in stream order, and the lengths of the gaps between them. Out: calls on a :class:`MessageSink`.
 It must not know about exchanges, threads or times.
 
 llhttp (httptools) parses every head. Bodies are framed here (RFC 9112, sections 6 and 7): the kernel
 captures only the ends of a large body, llhttp cannot be moved forward over bytes that it is not given, and
-it reports no position; a body with holes costs the same as one without. A test compares both on whole bodies.
+it reports no position; a body with gaps costs the same as one without. A test compares both on whole bodies.
 
-Invariant: ``offset`` is the stream offset of the next byte, and what the sink is reported depends only on the
-bytes and the holes, never on how they were cut into calls (apart from how body bytes are grouped).
+Invariant: ``offset`` is the stream offset of the next byte, and what the sink is given depends only on the
+bytes and the gaps, never on how they were cut into calls (apart from how body bytes are grouped).
 
-Example: ``b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nab"`` then a hole of 5, then ``b"yzGET"`` gives
+Example: ``b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nab"`` then a gap of 5, then ``b"yzGET"`` gives
 started, head, body(ab), body_gap(5), body(yz), ended(47), started.
 """
 
@@ -150,22 +150,22 @@ def _length_framing(head: Head, without: Framing) -> Framing:
 
 
 class MessageSink(Protocol):
-    """Who is reported about the messages of one direction."""
+    """Receives the messages of one direction."""
 
     def started(self) -> None:
-        """Take note that the first byte of a message was read."""
+        """Note that the first byte of a message was read."""
 
     def head(self, head: Head) -> Framing:
-        """Take a complete head and say how the message goes on."""
+        """Take a complete head; return the framing of what follows."""
 
     def body(self, data: bytes) -> None:
         """Take body bytes, chunk framing removed; only while ``wants_body`` is set."""
 
     def body_gap(self, size: int) -> None:
-        """Take note that ``size`` body bytes were not captured."""
+        """Note that ``size`` body bytes were not captured."""
 
     def ended(self, size: int) -> None:
-        """Take note that the message is complete; ``size`` bytes on the socket, head included."""
+        """Note that the message is complete; ``size`` bytes on the socket, head included."""
 
 
 class MessageReader:
@@ -259,7 +259,7 @@ class MessageReader:
             position = _STEPS[self.state](self, data, position, base)
 
     def gap(self, size: int) -> bool:
-        """Pass over ``size`` bytes that were not captured; False when they cost the framing."""
+        """Skip ``size`` bytes that were not captured; False when they cost the framing."""
         state, left = self.state, self._left
         if state >= State.LOST:
             self.offset += size
@@ -319,7 +319,7 @@ class MessageReader:
         try:
             parser.feed_data(segment)
         except httptools.HttpParserUpgrade:
-            pass  # whether the connection is upgraded is for the response to say
+            pass  # the response decides whether the connection is upgraded
         except httptools.HttpParserError as error:
             if not head.complete:  # else it stops behind a 101 that names no Upgrade
                 raise InvalidHttp(str(error)) from None

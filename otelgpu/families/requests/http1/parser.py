@@ -1,10 +1,10 @@
-"""HTTP/1 at either end of a connection: its bytes become assignments and exchanges.
+"""HTTP/1 at clients and servers: the bytes of a connection become assignments and exchanges.
 
-In: the bytes of both directions, in order, with their holes. Out: assignments and finished exchanges, appended to
+In: the bytes of both directions, in order, with their gaps. Out: assignments and finished exchanges, appended to
 the output. It must not raise on any bytes. Format: RFC 9112.
 
 Invariant: a response belongs to the first request that is not answered (see ``exchange_queue``), and what is
-given out depends on the bytes alone, times aside, not on how system calls and records cut them.
+emitted depends on the bytes alone, times aside, not on how system calls and records cut them.
 
 Example, two pipelined requests read by thread 7 at 100 and answered by thread 8, each response one write::
 
@@ -12,10 +12,10 @@ Example, two pipelined requests read by thread 7 at 100 and answered by thread 8
     write [150,160] "HTTP/1.1 200 …"     thread 7 ends a and begins b at 160, exchange a
     write [170,190] "HTTP/1.1 200 …"     thread 7 ends b at 190, exchange b
 
-At a client's end the same bytes are written and read, nothing is assigned, and the times are those of its calls:
+At a client the same bytes are written and read, nothing is assigned, and times are those of its calls:
 a request starts as its first write begins, a response as the read of its first byte returns.
 
-Holes: in a body of known length they only count; in a head or in chunk framing they cost the framing: the
+Gaps: in a body of known length they only count; in a head or in chunked framing they lose the framing: the
 exchange gets the error ``capture_gap``, and its direction goes on at the next call whose bytes look like the
 start of a message.
 """
@@ -47,7 +47,7 @@ _METHODS = (
     *("LINK", "UNLINK", "SOURCE", "QUERY"),
 )
 _REQUEST_STARTS = tuple(f"{method} ".encode() for method in _METHODS)
-#: Who reads on after a response 101, by what the request's ``Upgrade`` asked for.
+#: The parser that reads on after a response 101, by what the request's ``Upgrade`` asked for.
 _UPGRADES: Final[dict[str, Callable[[ConnectionFacts, ParserOutput, OpenExchange], Parser]]] = {
     "h2c": http2.upgraded,
     "websocket": websocket.upgraded,
@@ -87,7 +87,7 @@ class Http1:
         self.exchanges = ExchangeQueue(facts, output)
         self.response_ns = 0  # when it moves bytes of a response: the write began, or the read returned
         self._last_response_ns = 0  # when the last one of those that did returned
-        self.last_request = False  # the client said that it sends no other
+        self.last_request = False  # the client sends no other (Connection: close)
         self._reads_ended = False
         self.requests_missed = False
         self._garbage = False
@@ -139,7 +139,7 @@ class Http1:
             self.exchanges.assign_next(0 if from_client else call.end_ns)
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
-        """Pass over bytes that were not captured."""
+        """Skip bytes that were not captured."""
         side: RequestDirection | ResponseDirection = self._requests if from_client else self._responses
         if self._searching:
             self.output.count("late_bytes_skipped", size)
@@ -172,7 +172,7 @@ class Http1:
         self.abort(time_ns, "connection_closed")
 
     def abort(self, time_ns: int, error: str) -> None:
-        """It carries nothing more: give out what is open, with that error unless it was answered."""
+        """It carries nothing more: emit what is open, with that error unless it was answered."""
         self._finish_all(time_ns, error)
         self._ignore()
 
@@ -216,7 +216,7 @@ class Http1:
         return call.end_ns, StartSource.READ
 
     def head_seen(self, exchange: OpenExchange) -> None:
-        """Take note that a request's head is complete."""
+        """Note that a request's head is complete."""
         exchange.wire_id = self.facts.wire_id(self._requests.reader.message_start)
         if not self.at_server:
             exchange.published = self.call.published
@@ -233,14 +233,14 @@ class Http1:
         )
 
     def named(self, exchange: OpenExchange, request_id: str) -> None:
-        """Take note of the id by which a response calls its request."""
+        """Note the id by which a response calls its request."""
         exchange.named = True
         self.output.named.append(
             Named(key=exchange.key, tgid=exchange.tgid, request_id=request_id, time_ns=self.call.end_ns)
         )
 
     def answered(self, exchange: OpenExchange) -> None:
-        """Take note that the response is complete with the present call."""
+        """Note that the response is complete with the present call."""
         exchange.end_ns = self.call.end_ns
         if exchange.upgrades:
             self._upgrade(exchange)
@@ -255,12 +255,12 @@ class Http1:
         self.finish_if_over(exchange)
 
     def finish_if_over(self, exchange: OpenExchange) -> None:
-        """Give out an exchange of which nothing more is to come."""
+        """Emit an exchange of which nothing more is to come."""
         if exchange.answered and (exchange.request_done or self._reads_ended):
             self._finish(exchange, exchange.end_ns)
 
     def _finish(self, exchange: OpenExchange, time_ns: int, error: str = "") -> None:
-        """Give out an exchange. An unanswered one ends at its last response byte, or at ``time_ns``."""
+        """Emit an exchange. An unanswered one ends at its last response byte, or at ``time_ns``."""
         requests, responses = self._requests, self._responses
         if requests.current is exchange:
             exchange.request_bytes = requests.reader.message_bytes
@@ -281,7 +281,7 @@ class Http1:
             self._finish(exchange, time_ns, error)
 
     def _finish_passed_over(self) -> None:
-        """A new request comes: give out those whose response went by without its framing being known."""
+        """A new request comes: emit those whose response went by without its framing being known."""
         if self._responses.reader.state is not State.LOST:
             return
         for exchange in self.exchanges:
@@ -301,7 +301,7 @@ class Http1:
     # Other protocols
 
     def _upgrade(self, exchange: OpenExchange) -> None:
-        """The response is the last of HTTP/1: who asked for another protocol gets it (RFC 9110, 7.8)."""
+        """The response is the last of HTTP/1: the connection changes protocol (RFC 9110, 7.8)."""
         follow = _UPGRADES.get(exchange.upgrade) if exchange.status_code == SWITCHING_PROTOCOLS else None
         if follow is http2.upgraded:  # it is answered there
             self.exchanges.hand_over(exchange, self.call.end_ns)
@@ -317,17 +317,17 @@ class Http1:
             self._stop()
 
     def _hand_over(self, data: bytes, offset: int) -> None:
-        """Give what came behind the upgrading response to who reads on."""
+        """Feed what came after the upgrading response to the successor."""
         rest = self._responses.ended_at - offset
         if self.successor is not None and rest < len(data):
             self.successor.feed(self.call, data[rest:], offset + rest, from_client=False)
 
-    # Holes and bytes that are not HTTP/1
+    # Gaps, and bytes that are not HTTP/1
 
     def _resume(
         self, side: RequestDirection | ResponseDirection, data: bytes, offset: int, fresh: bool
     ) -> bool:
-        """With framing unknown: whether a message starts here. Else the bytes are passed over."""
+        """With framing unknown: whether a message starts here. Else the bytes are skipped."""
         reader = side.reader
         reader.offset = offset
         if fresh and reader.starts_message(data):

@@ -1,4 +1,4 @@
-"""The two directions of an HTTP/2 connection: what their frame readers find becomes steps of streams.
+"""The two directions of an HTTP/2 connection: what their frame readers find updates the streams.
 
 In: calls of the :class:`~otelgpu.families.requests.http2.frames.FrameReader` of each direction. Out: calls on the
 connection and on its streams. It must not decide what exchanges mean.
@@ -48,7 +48,7 @@ class _Direction:
         return read_head(fields)
 
     def _stream_of(self, stream: int, *, moves: bool) -> Stream | None:
-        """The open stream that a DATA frame is of; one that moves nothing is counted as those of a flood are."""
+        """The open stream of a DATA frame; an empty frame counts towards floods."""
         if moves:
             self.connection.data_frames += 1
         else:
@@ -56,7 +56,7 @@ class _Direction:
         return self.connection.streams.get(stream)
 
     def promised(self, block: bytes | None) -> None:
-        """Keep the table right; what a server pushes answers no request."""
+        """Keep the dynamic table up to date; a pushed response belongs to no request."""
         self.connection.output.count("http2_pushes")
         self.read(block)
 
@@ -82,7 +82,7 @@ class RequestDirection(_Direction):
         connection.request_moved(open_stream, ended=ended)
 
     def data_gap(self, stream: int, missing: int, size: int, ended: bool) -> None:
-        """Take note of a hole in a request's body."""
+        """Note a gap in a request's body."""
         open_stream = self.connection.streams.get(stream)
         if open_stream is None:
             return
@@ -99,22 +99,24 @@ class RequestDirection(_Direction):
             if not stream & 1:
                 raise InvalidHttp2("stream of a server")
             if stream <= connection.last_stream or not (head is None or head.method or self.hpack.unknown):
-                connection.control_frames += 1  # of a stream that is over, or was opened before we looked
+                connection.control_frames += (
+                    1  # of a stream that is over, or was opened before observation began
+                )
                 return
             open_stream = connection.open_stream(stream, head, doubtful=self.hpack.unknown > 0)
         open_stream.exchange.request_bytes += size
         connection.request_moved(open_stream, ended=ended)
 
     def reset(self, stream: int, code: int | None) -> None:
-        """Take note that the client wants no answer, or no more of it."""
+        """Note that the client wants no answer, or no more of it."""
         self.connection.reset(stream, code, by_client=True)
 
     def going_away(self, last_stream: int, code: int) -> None:
-        """Take note why the client is about to close the connection; its requests are not concerned."""
+        """Note why the client is about to close the connection; its requests go on."""
         self.connection.note_error(code)
 
     def lost(self) -> None:
-        """Take note that requests may have been missed, and the ends of those under way."""
+        """Note that requests may have been missed, and the ends of those under way."""
         self.hpack.lose()
         for open_stream in self.connection.streams.values():
             if not open_stream.exchange.request_done:
@@ -148,7 +150,7 @@ class ResponseDirection(_Direction):
             connection.answered(stream, open_stream)
 
     def data_gap(self, stream: int, missing: int, size: int, ended: bool) -> None:
-        """Take note of a hole in a response's body."""
+        """Note a gap in a response's body."""
         connection = self.connection
         open_stream = connection.streams.get(stream)
         if open_stream is None:
@@ -183,18 +185,18 @@ class ResponseDirection(_Direction):
             connection.answered(stream, open_stream)
 
     def reset(self, stream: int, code: int | None) -> None:
-        """Take note that the server gives no answer, or no more of it."""
+        """Note that the server gives no answer, or no more of it."""
         self.connection.reset(stream, code, by_client=False)
 
     def going_away(self, last_stream: int, code: int) -> None:
-        """Give out the requests that the server says it does not process."""
+        """Emit the requests that the server refuses to process."""
         connection = self.connection
         connection.note_error(code)
         for number in [n for n in connection.streams if n > last_stream]:
             connection.give_up(number, "REFUSED_STREAM", by_client=False)
 
     def lost(self) -> None:
-        """Take note that any response may have ended."""
+        """Note that any response may have ended."""
         self.hpack.lose()
         for open_stream in self.connection.streams.values():
             if not open_stream.exchange.answered:

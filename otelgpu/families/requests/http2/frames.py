@@ -1,13 +1,13 @@
-r"""Splits the bytes of one direction of an HTTP/2 connection into frames (RFC 9113, section 4), with holes in them.
+r"""Splits the bytes of one direction of an HTTP/2 connection into frames (RFC 9113, section 4), with gaps in them.
 
-In: bytes in stream order, cut anywhere, and the lengths of the holes between them. Out: calls on a
+In: bytes in stream order, cut anywhere, and the lengths of the gaps between them. Out: calls on a
 :class:`FrameSink`. It must not know about HPACK, exchanges or times.
 
-DATA is passed on as it comes. Of other frames only what is used is put together: a header block over its
-CONTINUATION frames, an error code; the rest is passed over. A hole inside a frame costs that frame's payload; one
-that hides the head of a frame costs the framing, until a call begins with what can only be frames.
+DATA is passed on as it comes. Of other frames only what is used is assembled: a header block over its
+CONTINUATION frames, an error code; the rest is skipped. A gap inside a frame costs that frame's payload; one
+that hides a frame header loses the framing, until a call begins with what can only be frames.
 
-Invariant: what the sink is reported depends only on the bytes and the holes, never on how they were cut into calls,
+Invariant: what the sink is given depends only on the bytes and the gaps, never on how they were cut into calls,
 apart from how DATA is grouped, and from where framing is found again.
 
 Example: ``\0\0\2 \0 \1 \0\0\0\1`` + ``"ab"`` gives data(1, b"ab", 11, ended=True).
@@ -72,7 +72,7 @@ class Http2Flood(InvalidHttp2):
 
 
 class FrameSink(Protocol):
-    """Who is reported about the frames of one direction, and may raise InvalidHttp2.
+    """Receives the frames of one direction, and may raise InvalidHttp2.
 
     ``size``: bytes of the frame, its head and padding included.
     """
@@ -156,7 +156,7 @@ class FrameReader:
         self._pad = 0  # DATA: padding at the end of what is left
         self._unread_pad = False  # DATA: the pad length comes first
         self._collected = b""
-        self._want = 0  # bytes of the payload that are put together; -1: what is wanted has a hole
+        self._want = 0  # bytes of the payload that are assembled; -1: what is wanted has a gap
         self._reserved = 0  # of the output's budget, by what is collected here and in the block
         # The header block under way; CONTINUATION must follow:
         self._block: list[bytes] | None = None
@@ -227,7 +227,7 @@ class FrameReader:
             self._carry_began = began
 
     def gap(self, call: Call, size: int) -> None:
-        """Pass over ``size`` bytes that were not captured. Raises InvalidHttp2 as :meth:`feed` does."""
+        """Skip ``size`` bytes that were not captured. Raises InvalidHttp2 as :meth:`feed` does."""
         self._call = call
         if self._lost or not size:
             return

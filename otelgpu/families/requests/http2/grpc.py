@@ -1,6 +1,6 @@
 r"""What makes an HTTP/2 exchange a gRPC call: messages in DATA, a status in the trailers.
 
-In: content types, bodies with holes, trailers. Out: whole messages to who reads them, and an
+In: content types, bodies with gaps, trailers. Out: whole messages to who reads them, and an
 :class:`~otelgpu.model.exchange.Rpc`. It must not know about frames, threads or connections.
 
 Format: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md. A message is a flag byte (1: compressed),
@@ -76,7 +76,7 @@ def is_grpc(content_type: bytes) -> bool:
 
 
 class MessageReader:
-    """Counts the messages of one direction of a call, and puts together those that ``take`` wants."""
+    """Counts the messages of one direction of a call, and assembles those that ``take`` wants."""
 
     __slots__ = (
         "_head",
@@ -139,7 +139,7 @@ class MessageReader:
         self._head = data[position:]
 
     def gap(self, size: int) -> None:
-        """Take note of ``size`` missing bytes of the body."""
+        """Note ``size`` missing bytes of the body."""
         if self._lost:
             return
         if size > self._left:
@@ -203,7 +203,7 @@ class MessageReader:
 class OpenRpc:
     """One gRPC call in the making.
 
-    ``certain``: a content type or a status said that it is one, or else, where those fields are unknown, both
+    ``certain``: a content type or a status shows that it is one, or else, where those fields are unknown, both
     bodies are whole messages and the response has trailers.
     """
 

@@ -1,7 +1,7 @@
-"""Serving engines that speak gRPC between their processes: text-generation-inference, router to shards.
+"""Serving engines that use gRPC between their processes: text-generation-inference, router to shards.
 
 In: whole request and response messages of ``Prefill`` and ``Decode``. Out: engine messages, appended to the
-output. It must not hold anything, and says nothing of a message that is not as expected.
+output. It must not keep anything, and reports nothing of a message that is not as expected.
 
 Field numbers: proto/v3/generate.proto of huggingface/text-generation-inference; those that are read here are the
 same in ``generate.v2`` (proto/generate.proto). ``generate.v1`` is not read: its ``Generation`` changed by release.

@@ -4,7 +4,7 @@ In: whole header blocks in order. Out: their fields; a name or value that only a
 None. It must not know about frames or streams. Static table and Huffman code are those of the ``hpack`` package,
 whose decoder cannot be used: it ends a connection at the first index that it does not know.
 
-Entries count from the newest, so what was added while we looked is found whatever came before. Invariant:
+Entries count from the newest, so what was added while it was observed is found whatever came before. Invariant:
 the newest ``len(_entries)`` entries of the sender's table are in ``_entries``, oldest first, or the sender has
 evicted those that are not; older ones do not exist (``_complete``) or are unknown.
 
@@ -21,10 +21,10 @@ from hpack.exceptions import HPACKDecodingError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-#: A field; None: in a table entry that was added before anybody looked.
+#: A field; None: in a table entry that was added before observation began.
 Field = tuple[bytes | None, bytes | None]
 
-#: RFC 9113, section 6.5.2: what the table holds at most, unless the sender says otherwise.
+#: RFC 9113, section 6.5.2: the default size of the table.
 DEFAULT_TABLE_BYTES = 4096
 #: Of a larger table only the newest entries are kept; older ones are unknown.
 MAX_TABLE_BYTES = 16384
@@ -41,7 +41,7 @@ _UNKNOWN: Field = (None, None)
 
 
 class HpackError(Exception):
-    """A header block that no encoder writes. Never leaves this family."""
+    """An invalid header block. Never leaves this family."""
 
 
 class HpackReader:
@@ -130,7 +130,7 @@ class HpackReader:
     def _add(self, field: Field) -> None:
         size = _field_bytes(field)
         if size > (DEFAULT_TABLE_BYTES if self._size is None else self._size):
-            # Section 4.4: too large for the table empties it; nobody can say when the table's size is unknown.
+            # Section 4.4: an entry too large for the table empties it; unknown if the table's size is.
             self.lose() if self._size is None else self._clear()
             return
         self._entries.append(field)

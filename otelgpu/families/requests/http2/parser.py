@@ -1,6 +1,6 @@
-"""HTTP/2 (RFC 9113) on one connection: frames become assignments and exchanges, at either end.
+"""HTTP/2 (RFC 9113) on one connection: frames become assignments and exchanges, at clients and servers.
 
-In: the bytes of both directions with their holes. Out: assignments (at servers), opened, named and finished exchanges,
+In: the bytes of both directions with their gaps. Out: assignments (at servers), opened, named and finished exchanges,
 appended to the output. It must not raise on any bytes, read a clock or know system calls.
 
 Streams are independent: each exchange is assigned to the thread that read the end of its request's header block, from
@@ -12,8 +12,8 @@ Example, at a server whose thread 7 reads two requests at 100 and whose thread 8
     write [150,160] HEADERS(3) DATA(3, END_STREAM)                  thread 7 ends b at 160, exchange b
     write [180,190] HEADERS(1, END_STREAM)                          thread 7 ends a at 190, exchange a
 
-Holes: in DATA they only count. In a header block they cost the dynamic table, so that later fields may be empty
-(``hpack_unknown``). In a frame's head they cost the framing, until a call begins with frames: END_STREAM may have
+Gaps: in DATA they only count. In a header block they lose the dynamic table, so that later fields may be empty
+(``hpack_unknown``). In a frame header they lose the framing, until a call begins with frames: END_STREAM may have
 been missed, so what is open is no longer assigned to any thread. A connection found open begins like that.
 
 Floods: what is held is bounded by streams, header blocks and tables; a connection that carries little but resets
@@ -40,7 +40,7 @@ from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.model.exchange import Opened, Role, StartSource, ThreadAssignment
 
-#: More open streams than any server allows (usual: 100 to 250); the oldest is given out then.
+#: More open streams than any server allows (usual: 100 to 250); the oldest is emitted then.
 MAX_OPEN: Final = 1024
 #: Streams that the client resets unanswered, in a burst and from then on: the limit that nghttp2 sets servers
 #: (nghttp2_option_set_stream_reset_rate_limit).
@@ -122,7 +122,7 @@ class Http2:
     )
 
     def __init__(self, facts: ConnectionFacts, output: ParserOutput, *, follows: bool = False) -> None:
-        """``follows``: another protocol was spoken before, so that the first byte of this one is known."""
+        """``follows``: the connection changed to HTTP/2, so that the first byte of it is known."""
         late = facts.late and not follows
         self.output = output
         self.successor: Parser | None = None
@@ -173,7 +173,7 @@ class Http2:
                 self._give_up(Http2Flood("control frames"))
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
-        """Take note of a hole."""
+        """Note a gap."""
         if self.ignored:
             return
         self.call = call
@@ -195,11 +195,11 @@ class Http2:
         self.finish_answered()
 
     def close(self, time_ns: int) -> None:
-        """Give out what is open."""
+        """Emit what is open."""
         self.abort(time_ns, "connection_closed")
 
     def abort(self, time_ns: int, error: str) -> None:
-        """Give out what is open, with that error unless it was answered, or the peer gave a better reason."""
+        """Emit what is open, with that error unless it was answered, or the peer gave a better reason."""
         if self._close_error and error == "connection_closed":
             error = self._close_error
         for number, stream in list(self.streams.items()):
@@ -273,7 +273,7 @@ class Http2:
         stream.request_ended()
 
     def request_moved(self, stream: Stream, *, ended: bool) -> None:
-        """Take note that the present call moved bytes of a request."""
+        """Note that the present call moved bytes of a request."""
         stream.exchange.request_end_ns = self.call.end_ns
         if ended:
             stream.request_ended()
@@ -281,27 +281,27 @@ class Http2:
                 self.finish_answered()
 
     def response_began(self, stream: Stream, began: Call) -> None:
-        """Take note of the first bytes of a response; interim ones are none."""
+        """Note the first bytes of a response; interim ones are none."""
         exchange = stream.exchange
         exchange.first_byte_ns = began.begin_ns if self._server else began.end_ns
         if self._server:
             exchange.published = self.call.published
 
     def answered(self, number: int, stream: Stream) -> None:
-        """Take note that a response is complete with the present call."""
+        """Note that a response is complete with the present call."""
         stream.response_ended(self.call)
         self.unassign(stream, self.call.end_ns)
         if stream.exchange.request_done:
             self._finish(number, stream, self.call.end_ns, "")
 
     def finish_answered(self) -> None:
-        """Give out what was answered before its request ended."""
+        """Emit what was answered before its request ended."""
         for number, stream in list(self.streams.items()):
             if stream.exchange.answered and stream.exchange.request_done:
                 self._finish(number, stream, self.call.end_ns, "")
 
     def reset(self, number: int, code: int | None, *, by_client: bool) -> None:
-        """Take note that a stream was reset. After the answer that is no error (RFC 9113, section 8.1)."""
+        """Note that a stream was reset. After the answer that is no error (RFC 9113, section 8.1)."""
         stream = self.streams.get(number)
         if stream is None:
             self.control_frames += 1
@@ -312,7 +312,7 @@ class Http2:
             raise Http2Flood("resets")
 
     def give_up(self, number: int, error: str, *, by_client: bool) -> None:
-        """Give out a stream that ends before its time, if it was not answered."""
+        """Emit a stream that ends before its time, if it was not answered."""
         stream = self.streams[number]
         if not stream.exchange.answered:
             stream.reset(error, self.call.end_ns, by_client=by_client)
@@ -353,7 +353,7 @@ class Http2:
         )
 
     def _finish(self, number: int, stream: Stream, time_ns: int, error: str) -> None:
-        """Give out an exchange. An unanswered one ends with what was seen of its response, or at ``time_ns``."""
+        """Emit an exchange. An unanswered one ends with what was seen of its response, or at ``time_ns``."""
         del self.streams[number]
         self.unassign(stream, time_ns)
         exchange = stream.exchange
@@ -371,7 +371,7 @@ class Http2:
             exchange.generation.drop()
 
     def _finish_silent(self) -> None:
-        """Give out what was open when framing was lost and has been silent since."""
+        """Emit what was open when framing was lost and has been silent since."""
         now_ns = self.call.end_ns
         self.doubtful_streams = False
         for number, stream in list(self.streams.items()):
@@ -414,7 +414,7 @@ def recognise(data: bytes, from_client: bool, late: bool) -> Recognition:
 
 
 def upgraded(facts: ConnectionFacts, output: ParserOutput, exchange: OpenExchange) -> Http2:
-    """Return who reads on after ``Upgrade: h2c`` was agreed to; ``exchange`` is the request that asked for it."""
+    """Return the parser that reads on after ``Upgrade: h2c``; ``exchange`` is the request that asked for it."""
     parser = Http2(facts, output, follows=True)
     parser.take_over(exchange)
     return parser

@@ -1,6 +1,6 @@
 """One stream of an HTTP/2 connection: an open exchange, and who reads its bodies.
 
-In: heads, body bytes and holes with their times. Out: facts of the
+In: heads, body bytes and gaps with their times. Out: facts of the
 :class:`~otelgpu.families.requests.open_exchange.OpenExchange`, bytes and messages to the LLM and engine readers.
 It must not know about frames, HPACK or other streams.
 """
@@ -122,14 +122,14 @@ class Stream:
             self._name(call)
 
     def request_gap(self, size: int) -> None:
-        """Take note of missing bytes in the request's body."""
+        """Note missing bytes in the request's body."""
         if self.rpc is not None:
             self.rpc.requests.gap(size)
         elif self._request_wanted and self.exchange.generation is not None:
             self.exchange.generation.request_gap(size)
 
     def response_gap(self, size: int) -> None:
-        """Take note of missing bytes in the response's body."""
+        """Note missing bytes in the response's body."""
         if self.rpc is not None:
             self.rpc.responses.gap(size)
         elif self._response_wanted and self.exchange.generation is not None:
@@ -152,7 +152,7 @@ class Stream:
             self._name(call)
 
     def reset(self, code: str, time_ns: int, *, by_client: bool) -> None:
-        """The stream was ended before its response was complete, for a reason named as RFC 9113 or we do."""
+        """The stream was ended before its response was complete, for a reason named as in RFC 9113 or by us."""
         if self.rpc is not None and self.rpc.certain:
             self.rpc.reset(code, time_ns - self.exchange.start_ns, by_client=by_client)
         else:

@@ -1,8 +1,8 @@
 """The contract of an LLM API: how the bodies of its requests and responses are read.
 
-In: whole JSON bodies, events of a stream, parts of bodies with holes. Out: values in
+In: whole JSON bodies, events of a stream, parts of bodies with gaps. Out: values in
 :class:`~otelgpu.families.requests.llm.facts.Facts`. An API has no state and raises only MALFORMED, on bytes
-that are not what it promises. Every method says whether the bytes can only be this API's, whatever it took
+that are not what it promises. Every method returns whether the bytes can only be this API's, whatever it took
 from them: paths like ``/generate`` exist in many applications, and only bytes that fit make an exchange on
 such a path a generation.
 """

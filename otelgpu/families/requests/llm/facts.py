@@ -1,7 +1,7 @@
-"""What has been read of one exchange so far, in the making of a :class:`~otelgpu.model.exchange.Generation`.
+"""What has been read of one exchange so far, from which a :class:`~otelgpu.model.exchange.Generation` is made.
 
 In: the few values that an API's module took from a body or an event. Out: the finished form. Everything is
-bounded here, whatever a body says: texts to MAX_TEXT characters, counts to MAX_TOKENS, choices to
+bounded here, whatever a body contains: texts to MAX_TEXT characters, counts to MAX_TOKENS, choices to
 MAX_CHOICES. No text of a prompt or an answer is held, except in ``capture``, which exists only where the
 user asked for it.
 """
@@ -33,7 +33,7 @@ class Facts:
     __slots__ = (
         "_finish_reasons",
         "_output",
-        "_times_room",
+        "_times_reserved",
         "cached_tokens",
         "capture",
         "choices",
@@ -89,14 +89,14 @@ class Facts:
         self.last_content_ns = 0
         self.content_deltas = 0
         self.content_times_ns = array("Q")
-        self._times_room = 0
+        self._times_reserved = 0
         self._finish_reasons: dict[int, str] = {}
         self.progress: dict[int, int] = {}  # of APIs that report cumulative counts: tokens by choice
         self.signs_sought = False  # whether the first event was searched for the server's flavour
         self.capture = Capture(output) if output.capture_content else None
 
     def asked(self, model: str | None, stream: bool | None, max_tokens: int | None, n: int | None) -> None:
-        """Take what a request says; None where it does not. A stream that was seen already stays one."""
+        """Take a request's parameters; None for those it lacks. A stream that was seen already stays one."""
         self.request_model = (model or self.request_model)[:MAX_TEXT]
         self.stream = self.stream or bool(stream)
         self.max_tokens = count(max_tokens)
@@ -148,9 +148,9 @@ class Facts:
         return len(self._finish_reasons)
 
     def failed(self, error_type: str | None) -> None:
-        """Take note of an error inside a response of success, by its type where it has a usable one.
+        """Note an error inside a response of success, by its type where it has a usable one.
 
-        Under a status of failure the status says it already.
+        Under a 4xx or 5xx status the status is the error.
         """
         if self.error or self.status >= _FIRST_ERROR_STATUS:
             return
@@ -160,7 +160,7 @@ class Facts:
             self.error = "stream_error" if self.first_chunk_ns else "response_error"
 
     def content_at(self, time_ns: int) -> None:
-        """Take note of content that was moved at a time; what comes later is never earlier."""
+        """Note content that was moved at a time; what comes later is never earlier."""
         if not self.content_deltas:
             self.first_content_ns = time_ns
         elif time_ns < self.last_content_ns:
@@ -168,7 +168,7 @@ class Facts:
         self.content_deltas += 1
         self.last_content_ns = time_ns
         times = self.content_times_ns
-        if len(times) < self._times_room or self._make_room():
+        if len(times) < self._times_reserved or self._make_room():
             times.append(time_ns)
 
     def advanced(self, tokens: int | None, choice: int = 0) -> bool:
@@ -186,16 +186,16 @@ class Facts:
         return True
 
     def _make_room(self) -> bool:
-        room = self._times_room
-        if room >= CONTENT_TIMES or not self._output.reserve(_TIMES_STEP * _TIME_BYTES):
+        reserved = self._times_reserved
+        if reserved >= CONTENT_TIMES or not self._output.reserve(_TIMES_STEP * _TIME_BYTES):
             return False
-        self._times_room = room + _TIMES_STEP
+        self._times_reserved = reserved + _TIMES_STEP
         return True
 
     def drop(self) -> None:
         """Give back the budget; what was read stays readable."""
-        self._output.release(self._times_room * _TIME_BYTES)
-        self._times_room = 0
+        self._output.release(self._times_reserved * _TIME_BYTES)
+        self._times_reserved = 0
         if self.capture is not None:
             self.capture.drop()
 

@@ -27,13 +27,13 @@ _ZLIB_HEADER_BYTES: Final = 2
 
 
 class Inflater:
-    """One body. ``failure`` names the counter that says why nothing more comes; empty while all is well."""
+    """One body. ``failure``: the counter of why nothing more comes; empty while there was no failure."""
 
     __slots__ = ("_came", "_given", "_head", "_inflate", "failure")
 
     def __init__(self, encoding: bytes) -> None:
         self._inflate = None if encoding == b"deflate" else zlib.decompressobj(_GZIP)
-        self._head = b""  # of "deflate", until it says which of the two it is
+        self._head = b""  # of "deflate", until it shows which of the two formats it is
         self._came = 0
         self._given = 0
         self.failure = ""

@@ -3,7 +3,7 @@
 Shapes: https://platform.openai.com/docs/api-reference/chat (``chat.completion``, ``chat.completion.chunk``)
 and ``/completions``. A stream's events are whole objects, the last one before ``[DONE]`` carries ``usage``
 where ``stream_options.include_usage`` asked for it; vLLM's ``continuous_usage_stats`` puts cumulative
-``usage`` into every event, which says how many tokens its deltas hold. ``reasoning_content`` and
+``usage`` into every event, which gives the number of tokens in its deltas. ``reasoning_content`` and
 ``reasoning`` are vLLM's and SGLang's.
 
 Which server it is (``gen_ai.provider.name``) is taken from what only that server writes; else ``openai``,

@@ -1,6 +1,6 @@
 """Reads one request to an LLM API and its response, over HTTP, gRPC or a WebSocket.
 
-In: heads, body bytes, holes and messages, each response's with the time at which it was moved. Out: a
+In: heads, body bytes, gaps and messages, each response's with the time at which it was moved. Out: a
 :class:`~otelgpu.model.exchange.Generation`, or None where the bytes turned out to be no LLM API's. It must
 not keep text: bodies are dropped as soon as the few facts are read from them, and content is only tested
 for being empty (unless ``ParserOutput.capture_content`` is set). It raises on no bytes; what it cannot read is
@@ -94,7 +94,7 @@ class GenerationReader:
             self._request.add(chunk)
 
     def request_gap(self, size: int) -> None:
-        """Take note of missing bytes in the request's body."""
+        """Note missing bytes in the request's body."""
         if self._request_inflater is not None:
             self._request_inflater.gap()
         if self._request is not None:
@@ -149,7 +149,7 @@ class GenerationReader:
             self._plain(data, time_ns)
 
     def response_gap(self, size: int) -> None:
-        """Take note of missing bytes in the response's body."""
+        """Note missing bytes in the response's body."""
         if self._response_inflater is not None:
             self._response_inflater.gap()
         if self._events is not None:

@@ -1,7 +1,7 @@
 """Which LLM APIs a request's path may be: the first and quickest test, for every request on every connection.
 
 In: a path without its query. Out: a :class:`Route`. A path that only LLM servers have is ``sure``: the
-exchange is a generation whatever its bodies say. The others (``/generate``, ``/v1/messages``, ``/``) exist
+exchange is a generation whatever its bodies hold. The others (``/generate``, ``/v1/messages``, ``/``) exist
 in many applications: there the bodies decide, and the first API that fits them is the one.
 
 gen_ai.operation.name: "chat", "text_completion", "embeddings" and "generate_content" are names of the
@@ -32,13 +32,13 @@ from otelgpu.families.requests.llm.vllm_generate import VllmGenerate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a path says of a request."""
+    """What is known of a request by its path."""
 
     operation: str  # gen_ai.operation.name
     apis: tuple[Api, ...]  # the APIs that it may be, the likeliest first
     sure: bool = False
     model: str = ""  # where the path names it
-    stream: bool = False  # where the path says it
+    stream: bool = False  # where the path shows it
 
 
 #: By the last segment of the path: what the path has to end in, and the route.

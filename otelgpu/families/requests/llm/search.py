@@ -1,4 +1,4 @@
-"""Finds the few facts of a JSON body that has holes, by its keys.
+"""Finds the few facts of a JSON body that has gaps, by its keys.
 
 In: the first and the last part of a body. Out: values in the facts. A quote inside a JSON string is
 escaped, so ``"model":`` cannot be part of a prompt. Repetitions in the patterns are bounded: they take
@@ -55,7 +55,7 @@ class Search:
         )
 
     def response(self, facts: Facts, first: bytes, last: bytes) -> bool:
-        """Take ids, model, tokens and finish reasons; whether there was any that only such an API says."""
+        """Take ids, model, tokens and finish reasons; whether there was any that only such an API has."""
         facts.named(_string(self._id, first), _string(self._model, first, last))
         reasons = self._finish.findall(first) + self._finish.findall(last)
         for choice, reason in enumerate(reasons[:_MAX_REASONS]):

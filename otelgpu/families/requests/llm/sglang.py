@@ -4,7 +4,7 @@ Shapes: https://docs.sglang.ai/basic_usage/native_api.html, python/sglang/srt/ma
 (``GenerateReqInput``) and tokenizer_manager.py (``meta_info``: ``id``, ``prompt_tokens``,
 ``completion_tokens``, ``cached_tokens``, ``finish_reason``, a dictionary with a ``type``; ``queue_time`` in
 seconds where the server keeps it). A stream's events repeat the whole ``text`` so far, or bring only what
-is new (``--incremental-streaming-output``); ``completion_tokens`` is cumulative either way, so it says what
+is new (``--incremental-streaming-output``); ``completion_tokens`` is cumulative either way, so it shows what
 is new. A batch is answered by a list, or by events with an ``index``.
 """
 

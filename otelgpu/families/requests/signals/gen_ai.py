@@ -41,7 +41,7 @@ TIME_BETWEEN_CHUNKS: Final = seconds(
     _PER_TOKEN,
 )
 QUEUE_TIME: Final = seconds(
-    "otelgpu.gen_ai.server.time_in_queue", "Time a request waited, where its server says it.", _FIRST
+    "otelgpu.gen_ai.server.time_in_queue", "Time a request waited, where its server reports it.", _FIRST
 )
 OPERATION_DURATION: Final = seconds(
     "gen_ai.client.operation.duration", "GenAI operation duration.", _DURATION

@@ -1,9 +1,9 @@
-r"""Finds messages in the WebSocket frames of one direction of a connection, with holes in them.
+r"""Finds messages in the WebSocket frames of one direction of a connection, with gaps in them.
 
-In: bytes in stream order, and the lengths of the holes between them. Out: calls on a :class:`MessageSink`.
+In: bytes in stream order, and the lengths of the gaps between them. Out: calls on a :class:`MessageSink`.
 It must not know what messages mean. Format: RFC 6455, section 5; RSV1 as RFC 7692 has it.
 
-Invariant: what the sink is reported depends only on the bytes and the holes, not on how they were cut into calls.
+Invariant: what the sink is given depends only on the bytes and the gaps, not on how they were cut into calls.
 
 Example: ``b"\x01\x03Hel"``, ``b"\x89\x00"`` (a ping) and ``b"\x80\x02lo"`` give one message, ``Hello``.
 """
@@ -92,13 +92,13 @@ def are_frames(data: bytes, *, masked: bool, deflate: bool) -> bool:
 
 
 class MessageSink(Protocol):
-    """Who is reported about the messages of one direction."""
+    """Receives the messages of one direction."""
 
     def message(self, payload: bytes | None, *, compressed: bool, first: Call, offset: int) -> None:
         """Take a complete message, or None for one that was not kept; ``first`` brought its first byte."""
 
     def closed(self) -> None:
-        """Take note that this side sends no more messages (a close frame)."""
+        """Note that this side sends no more messages (a close frame)."""
 
 
 class FrameReader:
@@ -143,7 +143,7 @@ class FrameReader:
         self._compressed = False
         self._first: Call | None = None
         self._first_offset = 0
-        self._resumed = False  # behind a hole: a message may go on of which the start was not seen
+        self._resumed = False  # behind a gap: a message may go on of which the start was not seen
         self.lost = False  # framing is unknown
 
     def feed(self, call: Call, data: bytes, offset: int, *, fresh: bool) -> None:
@@ -169,7 +169,7 @@ class FrameReader:
                 self._end_frame(frame)
 
     def gap(self, size: int) -> None:
-        """Pass over bytes that were not captured."""
+        """Skip bytes that were not captured."""
         if self.lost:
             return
         frame = self._frame

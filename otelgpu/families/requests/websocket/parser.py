@@ -1,9 +1,9 @@
-"""A WebSocket after its handshake: the messages of APIs that are read become exchanges, others are counted.
+"""A WebSocket after its handshake: messages of known APIs become exchanges, others are counted.
 
-In: the bytes of both directions, in order, with their holes. Out: what ``realtime`` makes of the messages. It
+In: the bytes of both directions, in order, with their gaps. Out: what ``realtime`` makes of the messages. It
 must not raise on any bytes. The handshake itself is HTTP/1's exchange, which ends with the response 101.
 
-Invariant: no message is held longer than it takes to complete, and none beyond a megabyte.
+Invariant: no message is kept after it is complete, and none beyond a megabyte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from otelgpu.families.requests.websocket.realtime import Realtime
 
 
 class _Direction:
-    """One direction: its frames, what inflates its messages, and whom they are reported."""
+    """One direction: its frames, the inflater of its messages, and the parser that takes them."""
 
     __slots__ = ("_from_client", "_inflater", "_parser", "call", "reader")
 
@@ -95,7 +95,7 @@ class WebSocket:
             self.abort(call.end_ns, "invalid_websocket")
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
-        """Pass over bytes that were not captured."""
+        """Skip bytes that were not captured."""
         self.call = call
         (self._from_client if from_client else self._to_client).reader.gap(size)
         if self.realtime is not None and not from_client:
@@ -110,7 +110,7 @@ class WebSocket:
         self.abort(time_ns, "connection_closed")
 
     def abort(self, time_ns: int, error: str) -> None:
-        """Give out what is open with that error."""
+        """Emit what is open with that error."""
         self._finish(time_ns, error)
         self.ignored = True
         self._from_client.drop()
@@ -122,6 +122,6 @@ class WebSocket:
 
 
 def upgraded(facts: ConnectionFacts, output: ParserOutput, exchange: OpenExchange) -> WebSocket:
-    """Return who reads on after that handshake."""
+    """Return the parser that reads on after that handshake."""
     deflate = Deflate(exchange.websocket_extensions)
     return WebSocket(facts, output, Realtime.of(facts, output, exchange.path), deflate)

@@ -4,7 +4,7 @@ In: what the server agreed to, and the payload of each compressed message of one
 payload inflated, or None. It must not know about frames.
 
 Invariant: with context takeover a message can refer to the ones before it, so after one that was not inflated
-no later one can be, and ``inflate`` says None from there on.
+no later one can be, and ``inflate`` returns None from then on.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Inflater:
         return text
 
     def skip(self) -> None:
-        """Take note that a message was not inflated."""
+        """Note that a message was not inflated."""
         self._lost = not self._forgets
         self.drop()
 

@@ -1,10 +1,10 @@
 """Realtime LLM APIs over a WebSocket: each response of the model is an exchange.
 
-In: the messages of both directions, in order. Out: exchanges, assignments and what else a request reports, appended
-to the output. It must not know about frames; what the events say of a generation is the LLM package's.
+In: the messages of both directions, in order. Out: exchanges, assignments and other facts of requests, appended
+to the output. It must not know about frames; the LLM package reads generations from the events.
 
 Events are JSON objects with a ``type`` (https://platform.openai.com/docs/api-reference/realtime): the client asks
-by ``response.create``, or the server answers speech by itself; ``response.created`` … ``response.done`` is one
+by ``response.create``, or the server answers audio input on its own; ``response.created`` … ``response.done`` is one
 response, and events in between name it in ``response_id``. vLLM's transcriptions (``transcription.delta`` …
 ``transcription.done``) have neither creation nor id: the first event begins one.
 
@@ -139,12 +139,12 @@ class Realtime:
             self._finish(response, last.end_ns, "")
 
     def missed(self) -> None:
-        """Take note that bytes of the server were not captured: a response may have ended unseen."""
+        """Note that bytes of the server were not captured: a response may have ended unseen."""
         for response in self._open:
             response.generation.response_gap(0)
 
     def end(self, time_ns: int, error: str) -> None:
-        """Give out what is open."""
+        """Emit what is open."""
         for response in tuple(self._open):
             self._finish(response, time_ns, error)
 

@@ -1,14 +1,14 @@
-r"""Finds ZMTP 3 messages in the bytes of one direction of a connection, with holes in them.
+r"""Finds ZMTP 3 messages in the bytes of one direction of a connection, with gaps in them.
 
-In: bytes in stream order, the lengths of the holes between them, the calls that moved them. Out: messages, each
-the bodies of its frames, of which only what an engine's reader can use is kept. It must not know what they say.
+In: bytes in stream order, the lengths of the gaps between them, the calls that moved them. Out: messages, each
+the bodies of its frames, of which only what an engine's reader can use is kept. It must not know their content.
 
 Format: https://rfc.zeromq.org/spec/23/ (3.0) and https://rfc.zeromq.org/spec/37/ (3.1): a greeting of 64 bytes,
-then frames ``flags, size, body``. A hole within a body is survived, since its size is known; one over a frame's
+then frames ``flags, size, body``. A gap within a body is survived, since its size is known; one over a frame's
 head loses the framing, until a call begins as an engine's message does.
 
 Example: ``b"\x01\x01\x00" b"\x00\x03abc"`` is one message of the bodies ``b"\x00"`` and ``b"abc"``.
-Invariant: what is reported depends only on the bytes and the holes, unless framing was lost, not on the cuts.
+Invariant: what is reported depends only on the bytes and the gaps, unless framing was lost, not on the cuts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def could_be_signature(data: bytes) -> bool:
 
 
 class Body:
-    """What was captured of a frame's body: ``head`` without a hole from its first byte, ``tail`` up to its last."""
+    """What was captured of a frame's body: ``head`` without a gap from its first byte, ``tail`` up to its last."""
 
     __slots__ = ("_open", "_output", "_tail_kept", "head", "size", "tail")
 
@@ -96,8 +96,8 @@ class Body:
     def add(self, data: bytes) -> None:
         """Take its next bytes."""
         if self._open:
-            room = MAX_HEAD_BYTES - len(self.head)
-            fitting, data = data[:room], data[room:]
+            missing = MAX_HEAD_BYTES - len(self.head)
+            fitting, data = data[:missing], data[missing:]
             if self._output.reserve(len(fitting)):
                 self.head += fitting
                 if not data:
@@ -109,7 +109,7 @@ class Body:
             del self.tail[:-TAIL_BYTES]
 
     def gap(self) -> None:
-        """Take note of a hole."""
+        """Note a gap."""
         self._open = False
         self.tail.clear()
 
@@ -179,7 +179,7 @@ class FrameReader:
                 at = self._open_frame(call, data, at)
 
     def gap(self, call: Call, size: int) -> None:
-        """Take note of a hole."""
+        """Note a gap."""
         self._call = call
         if self.state is State.FRAMES and 0 < size <= self._left:
             self._left -= size

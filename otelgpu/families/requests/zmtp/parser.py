@@ -1,8 +1,8 @@
-"""Parser of ZeroMQ's wire protocol, for what the processes of a serving engine say to each other.
+"""Parser of ZeroMQ's wire protocol, for the messages between the processes of a serving engine.
 
-In: calls, bytes and holes of one connection, in order. Out: :class:`~otelgpu.model.engine_messages.EngineMessage` in
-``output.messages``. Whatever else goes over ZeroMQ is followed, never kept. Neither end of a ZeroMQ connection
-is a client or a server of it: ``from_client`` only distinguishes the directions.
+In: calls, bytes and gaps of one connection, in order. Out: :class:`~otelgpu.model.engine_messages.EngineMessage` in
+``output.messages``. Other ZeroMQ messages are parsed, never kept. Neither endpoint of a ZeroMQ connection
+is a client or a server: ``from_client`` only distinguishes the directions.
 
 A connection with CURVE, PLAIN or GSSAPI is given up, and counted; so is ZMTP 1 and 2 (before libzmq 4).
 """
@@ -52,7 +52,7 @@ class ZmtpParser:
 
     @property
     def successor(self) -> Parser | None:
-        """Nobody: ZMTP does not change to another protocol."""
+        """None: ZMTP does not change to another protocol."""
         return None
 
     @property
@@ -66,7 +66,7 @@ class ZmtpParser:
             self._direction(from_client).feed(call, data)
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
-        """Take note that ``size`` bytes of a direction were not captured."""
+        """Note that ``size`` bytes of a direction were not captured."""
         if not self.ignored:
             self._direction(from_client).gap(call, size)
 

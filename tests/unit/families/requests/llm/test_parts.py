@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests.llm.inflate import FREE_BYTES, MAX_PIECE_BYTES, MAX_RATIO, Inflater
+from otelgpu.families.requests.llm.inflate import FREE_BYTES, MAX_CHUNK_BYTES, MAX_RATIO, Inflater
 from otelgpu.families.requests.llm.lines import MAX_LINE_BYTES, LineReader
 from tests.rig.examples import examples
 
@@ -95,7 +95,7 @@ def test_a_bomb_ends_early_in_small_pieces() -> None:
     bomb = zlib.compress(bytes(1 << 26))
     inflater = Inflater(b"deflate")
     sizes = [len(chunk) for chunk in inflater.feed(bomb)]
-    assert max(sizes) <= MAX_PIECE_BYTES
+    assert max(sizes) <= MAX_CHUNK_BYTES
     assert sum(sizes) <= FREE_BYTES + MAX_RATIO * len(bomb) < 1 << 26
     assert inflater.failure == "inflate_too_large"
     assert list(inflater.feed(bomb)) == []
