@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * When the bytes came that a read returned: a request may have waited while the server was busy.
+ * When the bytes that a read returned arrived at the host: a request may have waited while the server was busy.
  *
  * TCP's tracepoint tcp_probe fires for each segment of an established connection before it is queued; its
  * sequence numbers and the time are kept until they are read. A byte that no kept segment holds (it came with
@@ -11,13 +11,13 @@
 
 #include "sockets.h"
 
-#define SEGMENTS 4 /* unread ones that are kept; a power of two */
+#define SEGMENTS 4 /* unread segments that are kept; a power of two */
 
-/* Numbers of TCP wrap: a is before b. */
+/* TCP sequence numbers wrap: whether a is before b. */
 #define BEFORE(a, b) ((__s32)((a) - (b)) < 0)
 
 struct segment {
-	__u32 begin; /* numbers of its bytes: begin to end - 1 */
+	__u32 begin; /* sequence numbers of its bytes: begin to end - 1 */
 	__u32 end;
 	__u64 time_ns;
 };
@@ -25,15 +25,15 @@ struct segment {
 struct arrivals {
 	struct segment segment[SEGMENTS];
 	__u32 next;  /* slot for the next one: the oldest */
-	__u32 ports; /* both ends': whose they are, should the kernel use the struct sock again */
+	__u32 ports; /* of both endpoints: shows when the kernel has reused the struct sock */
 	__u32 followed;
 	__u32 reserved;
 };
 
 /*
- * struct sock -> what came and is unread. Of sockets that are followed, and of those that wait to be accepted,
- * by whomever. Entries go when the connection is let go, or turns out to be followed by nobody; the kernel drops
- * those that are not used, and then the arrival is unknown.
+ * struct sock -> segments that arrived and are unread, of sockets that are followed and of all that wait to be
+ * accepted. Entries are deleted when the connection is no longer followed, or turns out not to be; the kernel
+ * evicts those that are not used, and then the arrival is unknown.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -48,7 +48,7 @@ static __always_inline __u32 ports_of(struct sock *sock)
 	       BPF_CORE_READ(sock, __sk_common.skc_dport);
 }
 
-/* Begin to keep the arrivals of a socket. What was kept while it waited to be accepted stays. */
+/* Start to record the arrivals of a socket. Those recorded while it waited to be accepted stay. */
 static __always_inline void watch_arrivals(__u64 sock)
 {
 	struct arrivals *kept = bpf_map_lookup_elem(&arrivals, &sock);
@@ -65,7 +65,7 @@ static __always_inline void forget_arrivals(__u64 sock)
 	bpf_map_delete_elem(&arrivals, &sock);
 }
 
-/* When the byte with this number came to the host; 0: not known. */
+/* When the byte with this sequence number arrived at the host; 0: not known. */
 static __always_inline __u64 arrival_of(__u64 sock, __u32 number)
 {
 	struct arrivals *kept = bpf_map_lookup_elem(&arrivals, &sock);
@@ -85,8 +85,8 @@ static __always_inline __u64 arrival_of(__u64 sock, __u32 number)
 }
 
 /*
- * The entry for a socket that a segment came to; NULL where nobody wants to know. Of a socket that was accepted
- * and read and is not followed, nobody does.
+ * The entry of the socket that a segment arrived at; NULL if its arrivals are not recorded: it was accepted and
+ * read, and is not followed.
  */
 static __always_inline struct arrivals *wanted_arrivals(struct sock *sock, __u32 unread)
 {
@@ -133,7 +133,7 @@ int segment_came(__u64 *arguments) /* struct sock *, struct sk_buff * */
 		return 0;
 	slot = &kept->segment[kept->next & (SEGMENTS - 1)];
 	if (slot->time_ns && BEFORE(unread, slot->end))
-		return 0; /* the oldest is unread yet: no room */
+		return 0; /* the oldest is still unread: not recorded */
 	slot->time_ns = 0;
 	slot->begin = numbers.seq;
 	slot->end = numbers.end_seq;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What a call moved becomes chunks of a connection, bounded. The same for system calls and for TLS. */
+/* The bytes that a call moved become chunks of a connection, bounded; the same for system calls and TLS. */
 #ifndef OTELGPU_CAPTURE_H
 #define OTELGPU_CAPTURE_H
 
@@ -14,7 +14,7 @@
 #define EMPTY_PARTS  4	 /* empty iovecs skipped before the first byte */
 #define FRAME_CHUNKS 4	 /* of LARGE_BYTES, of a call that moves frames */
 
-/* The bounds below are, of a connection that moves frames, for as long. */
+/* On connections of framed protocols the bounds below apply to each such interval. */
 #define FRAMES_WITHIN_NS 1000000000ULL
 
 /*
@@ -25,7 +25,7 @@
 const volatile __u64 http_bulk_bytes = 1 << 20;
 const volatile __u64 http_stream_bytes = 64 << 20;
 
-/* Connections of an unknown protocol are followed for so many bytes, for parsers that users bring. 0: not at all. */
+/* Connections of an unknown protocol are followed for so many bytes, for the parsers of plug-ins. 0: not at all. */
 const volatile __u64 http_unknown_bytes = 0;
 
 enum transfer_kind {
@@ -77,13 +77,13 @@ static __always_inline bool read_message(struct message_vectors *vectors, __u32 
 	       read_user(moved, sizeof(*moved), (void *)(at + MESSAGE_MOVED_AT));
 }
 
-/* One chunk: what a call moved at `from`, of which `head.captured` bytes are captured. */
+/* One chunk: bytes that a call moved at `from`, of which `head.captured` are captured. */
 struct data_chunk {
 	struct http_data_head head;
 	__u64 from;
 };
 
-/* The one that a thread makes now: kernels before 6.13 have 512 bytes of stack for all functions on the way. */
+/* The one that a thread is building: kernels before 6.13 have 512 bytes of stack for the whole call chain. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -153,8 +153,8 @@ static __always_inline void emit_part(struct connection *connection, struct data
 }
 
 /*
- * `bytes` moved at `from` (0: nobody knows where): the beginning, and the end, for it holds what ends a
- * message: `usage`, the last chunk. Of frames, more of the beginning.
+ * Capture `bytes` moved at `from` (0: address unknown): the beginning, and the end, for it holds what ends a
+ * message: `usage`, the last chunk of a chunked body. Of framed protocols, more of the beginning.
  */
 __noinline int move(struct connection *connection, struct data_chunk *chunk, __u64 from,
 		    __u64 bytes)
@@ -243,7 +243,7 @@ __noinline int move_messages(struct connection *connection, struct data_chunk *c
 			move_vectors(connection, chunk, each.vectors, each.vector_count, bytes);
 	}
 	if (left > MESSAGES)
-		count(COUNTER_VECTORS_NOT_CAPTURED); /* how many bytes nobody added up */
+		count(COUNTER_VECTORS_NOT_CAPTURED); /* their bytes are not counted */
 	return 0;
 }
 
@@ -287,14 +287,15 @@ enum follow_result { FOLLOW_KEEP = 0, FOLLOW_DROP = 1 };
 __noinline int recognise(struct connection *connection, const struct transfer *transfer)
 {
 	struct prefix prefix = {};
-	bool asks;
+	bool from_client;
 
 	if (!connection || !transfer)
 		return FOLLOW_KEEP;
-	asks = connection->role !=
-	       (transfer->direction == HTTP_DIRECTION_READ ? HTTP_ROLE_CLIENT : HTTP_ROLE_SERVER);
+	from_client =
+		connection->role !=
+		(transfer->direction == HTTP_DIRECTION_READ ? HTTP_ROLE_CLIENT : HTTP_ROLE_SERVER);
 	read_prefix(transfer, &prefix);
-	connection->protocol = detect_protocol(&prefix, connection->late, asks);
+	connection->protocol = detect_protocol(&prefix, connection->late, from_client);
 	connection->state = CONNECTION_FOLLOWED;
 	switch (connection->protocol) {
 	case PROTOCOL_UNDECIDED:

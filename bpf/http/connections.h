@@ -2,8 +2,8 @@
 /*
  * The connections that are followed, and what is recorded of their beginning and end.
  *
- * One has a record only from its first bytes on, once they may be of a protocol that user space knows: what
- * never speaks, is refused, or speaks something else costs no record.
+ * A connection is reported from its first bytes on, once they may be of a protocol that user space knows: one that
+ * never sends, is refused, or has another protocol costs no record.
  */
 #ifndef OTELGPU_CONNECTIONS_H
 #define OTELGPU_CONNECTIONS_H
@@ -16,27 +16,28 @@
 __u64 http_connections = 0;
 
 enum connection_state {
-	CONNECTION_NEW = 0,	 /* nothing that reports was said yet */
-	CONNECTION_FOLLOWED = 1, /* http_open was reported */
+	CONNECTION_NEW = 0,	 /* its protocol is not detected yet */
+	CONNECTION_FOLLOWED = 1, /* http_open was emitted */
 	CONNECTION_BOUNDED = 2,	 /* the same, of an unknown protocol: until http_unknown_bytes */
-	CONNECTION_LET_GO = 3, /* a TLS session of no interest, which is not to be taken for new */
+	CONNECTION_LET_GO =
+		3, /* a TLS session that is ignored, kept so that it is not taken for new */
 	CONNECTION_CIPHERTEXT =
-		4, /* a socket of TLS, for CIPHERTEXT_CALLS: so long its session is sought */
+		4, /* a TLS socket: for CIPHERTEXT_CALLS its session is looked for */
 };
 
-/* User space makes those it finds open, of id, role and late. */
+/* User space adds those that it finds open, with id, role and late. */
 struct connection {
 	__u64 id;
-	__u64 sock;	   /* struct sock, compared only; 0: not known yet, or no socket's */
+	__u64 sock;	   /* struct sock, compared only; 0: not known yet, or no socket */
 	__u64 began_ns;	   /* 0: before observation began */
 	__u64 offset[2];   /* bytes moved, by enum http_direction */
 	__u64 captured[2]; /* bytes captured since the direction turned, or since allowed_ns */
-	__u64 allowed_ns;  /* of frames, which go one way for ever: when the bound began anew */
+	__u64 allowed_ns; /* framed protocols, which may send one way for ever: when the bound was last reset */
 	__u32 sequence;
 	__s32 fd;
 	__u8 state;
 	__u8 direction; /* of the last chunk */
-	__u8 late;	/* found open: what comes may be the middle of something */
+	__u8 late;	/* found open: the first bytes may be the middle of a message */
 	__u8 role;
 	__u8 layer;
 	__u8 protocol;
@@ -50,8 +51,8 @@ struct connection_key {
 };
 
 /*
- * Sockets in scope, by process and descriptor. Entries go at close, when the peer turns out to speak something
- * else, when the descriptor has become another socket's, and, for processes that ended, by user space.
+ * Sockets in scope, by process and descriptor. Entries are deleted at close, when the protocol is none that is
+ * followed, when the descriptor has become another socket's, and, for processes that ended, by user space.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -70,7 +71,7 @@ struct {
 	__type(value, __u8);
 } holders SEC(".maps");
 
-/* The number of a connection that a process begins; 0 if there is no room for the process. */
+/* The number of a new connection of a process; 0 if the table of processes is full. */
 static __always_inline __u64 new_connection(__u32 tgid)
 {
 	__u8 one = 1;
@@ -84,8 +85,8 @@ static __always_inline __u64 new_connection(__u32 tgid)
 }
 
 /*
- * Report that a connection began, before its first chunk. `moved` bytes of `direction` were moved since: TCP's
- * numbers are those of the first byte that is reported of. -1: nobody added them up.
+ * Report that a connection began, before its first chunk. `moved` bytes of `direction` were moved since: the TCP
+ * sequence numbers are those of the first byte that is reported. -1: their count is unknown.
  */
 #define O_NONBLOCK 04000 /* include/uapi/asm-generic/fcntl.h */
 
@@ -126,8 +127,8 @@ static __noinline void emit_open(const struct identity *who, const struct connec
 }
 
 /*
- * The socket of TLS that a thread has read last, until it hands the bytes to the session: so programs do that
- * keep TLS apart from sockets (asyncio, uvloop, Node), one right after the other.
+ * The TLS socket that a thread read last, until it passes the bytes to the TLS session: programs that keep TLS apart
+ * from sockets (asyncio, uvloop, Node) do the one right after the other.
  */
 struct ciphertext {
 	__u64 sock; /* 0: none, or the session has it */
@@ -159,7 +160,7 @@ static __always_inline void note_ciphertext(const struct connection *connection)
 	read->fd = connection->fd;
 }
 
-/* The session that the bytes go to has this socket, unless SSL_set_fd reported of one. */
+/* The TLS session that the bytes go to has this socket, unless SSL_set_fd gave it one. */
 static __always_inline void bind_session(struct connection *session)
 {
 	struct ciphertext *read =
@@ -188,13 +189,13 @@ static __always_inline void emit_close(struct identity who, const struct connect
 	submit(record);
 }
 
-/* Whether user space knows of it. */
+/* Whether it was reported to user space. */
 static __always_inline bool is_reported(const struct connection *connection)
 {
 	return connection->state == CONNECTION_FOLLOWED || connection->state == CONNECTION_BOUNDED;
 }
 
-/* Follow it no further. Global, so that the verifier proves it once. */
+/* Stop following it. Global, so that the verifier proves it once. */
 __noinline int let_go(const struct connection_key *key, __u32 tid)
 {
 	struct connection *connection;
@@ -230,7 +231,7 @@ static __noinline void begin_connection(const struct identity *who, __s32 fd, __
 	connection.sock = (__u64)sock;
 	if (before) {
 		if (role == HTTP_ROLE_CLIENT && before->sock == connection.sock)
-			return; /* connect() again: to hear how it went */
+			return; /* connect() again: to get its result */
 		count(COUNTER_CLOSE_UNSEEN);
 		let_go(&key, who->tid);
 	}
@@ -247,7 +248,7 @@ static __noinline void begin_connection(const struct identity *who, __s32 fd, __
 }
 
 /*
- * The connection of a descriptor, or NULL. The descriptor may have become another file's behind our back (dup2,
+ * The connection of a descriptor, or NULL. The descriptor may have become another file's unseen (dup2,
  * exec, close_range, io_uring), so it is compared; what user space found gets its socket here.
  */
 static __always_inline struct connection *connection_of(struct identity who, __s32 fd)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Family http: the bytes of connections that a process accepted or made, bounded. By syscall tracepoints here;
- * of TLS sessions in clear by tls.h. What no known protocol starts with is dropped: protocol_detection.h.
+ * Family http: the bytes of connections that a process accepted or made, bounded: by syscall tracepoints here, of
+ * TLS sessions in clear text by tls.h. Connections of no known protocol are dropped: protocol_detection.h.
  */
 #include "capture.h"
 #include "tls.h"

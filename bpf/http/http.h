@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Records of family http: what crossed a connection in clear, bounded; whatever the protocol. */
+/* Records of family http: the bytes of connections in clear text, bounded; of any protocol. */
 #ifndef OTELGPU_HTTP_H
 #define OTELGPU_HTTP_H
 
@@ -18,10 +18,10 @@ enum http_direction {
 	HTTP_DIRECTION_WRITE = 1, /* what it sent */
 };
 
-/* Which end of a connection the process is. */
+/* The role of the process on the connection. */
 enum http_role {
 	HTTP_ROLE_UNKNOWN =
-		0, /* a socket pair, an inherited socket, a TLS session: its bytes report */
+		0, /* a socket pair, an inherited socket, a TLS session: its bytes decide */
 	HTTP_ROLE_SERVER = 1, /* accepted */
 	HTTP_ROLE_CLIENT = 2, /* connected */
 };
@@ -29,7 +29,8 @@ enum http_role {
 /* Where the bytes were read. */
 enum http_layer {
 	HTTP_LAYER_SOCKET = 0, /* system calls */
-	HTTP_LAYER_TLS = 1,    /* SSL_read, SSL_write: what a TLS library gave and took in clear */
+	HTTP_LAYER_TLS =
+		1, /* SSL_read, SSL_write: what a TLS library returned and took in clear text */
 };
 
 /*
@@ -42,13 +43,13 @@ enum connection_number {
 
 /*
  * A connection was accepted or made, a TLS session began, or, with `late`, one was found that began before
- * anybody looked. The sequence numbers are those of TCP: a byte at stream_offset n of a direction has the
+ * observation. The sequence numbers are those of TCP: a byte at stream_offset n of a direction has the
  * number `sequence[direction] + n`, the same at both ends of the connection.
  */
 struct http_open {
 	struct record_head head; /* time_ns: the accept returned */
 	__u64 connection;	 /* unique in a session */
-	__u64 local_inode; /* of a Unix socket and its peer, 0 where unknown: the two ends' pair */
+	__u64 local_inode; /* of a Unix socket and its peer, 0 where unknown: they identify the pair */
 	__u64 peer_inode;
 	__u32 sequence[2];    /* by enum http_direction; TCP only */
 	__s32 fd;	      /* -1: a TLS session whose socket is unknown */
@@ -58,15 +59,15 @@ struct http_open {
 	__u8 late;
 	__u8 role;	      /* enum http_role */
 	__u8 layer;	      /* enum http_layer */
-	__u8 sequences_known; /* bit 1 << enum http_direction: sequence[] reports */
-	__u8 nonblocking; /* its calls wait for nothing, or a TLS session lies in memory: an event loop's */
+	__u8 sequences_known; /* bit 1 << enum http_direction: whether sequence[] is valid */
+	__u8 nonblocking; /* its calls never block, or a TLS session works on memory buffers: an event loop's */
 	__u8 reserved;
 	__u8 local_address[16]; /* network byte order; IPv4 in the first four bytes */
 	__u8 peer_address[16];
 };
 
 /*
- * A chunk of what one system call moved. Chunks of a connection are numbered
+ * A chunk of the bytes that one system call moved. Chunks of a connection are numbered
  * from 0 in `sequence`, across both directions; `stream_offset` counts the
  * bytes that this direction moved before the chunk, captured or not. So
  * stream_offset jumps where bytes were not captured, and sequence jumps where
@@ -101,7 +102,7 @@ struct http_data_16k {
 	__u8 data[16384];
 };
 
-/* The process closed it, or the connection is not followed any further. */
+/* The process closed it, or the connection is no longer followed. */
 struct http_close {
 	struct record_head head;
 	__u64 connection;

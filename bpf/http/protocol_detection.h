@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which protocol a connection may speak, by the first bytes of either direction. Coarse: it keeps from user
- * space what cannot be of interest; user space decides. Pure functions of bytes.
+ * Which protocol a connection may have, by the first bytes of either direction. Coarse: it filters out what cannot
+ * be a known protocol; user space decides. Pure functions of bytes.
  */
 #ifndef OTELGPU_PROTOCOL_DETECTION_H
 #define OTELGPU_PROTOCOL_DETECTION_H
@@ -17,9 +17,11 @@ struct prefix {
 };
 
 enum detected_protocol {
-	PROTOCOL_UNDECIDED = 0, /* so far: the connection was found in the middle of something */
-	PROTOCOL_HTTP1 = 1,	/* HTTP/1 */
-	PROTOCOL_FRAMED = 2, /* HTTP/2, ZMTP: a frame that is not seen whole costs those after it */
+	PROTOCOL_UNDECIDED =
+		0,	    /* so far: the connection was found open, in the middle of a message */
+	PROTOCOL_HTTP1 = 1, /* HTTP/1 */
+	PROTOCOL_FRAMED =
+		2, /* HTTP/2, ZMTP: a frame that is not captured whole costs those after it */
 	PROTOCOL_TLS = 3,
 	PROTOCOL_UNKNOWN = 4,
 };
@@ -134,17 +136,17 @@ static __always_inline bool is_tls(const struct prefix *prefix, bool first)
 }
 
 /*
- * What the bytes that a call moved may be. `late`: the connection was found open, and this may be the middle of
- * a message. `asks`: it may be a client who sent them. A server's are known by what the client sent before.
+ * The protocol of the bytes that a call moved. `late`: the connection was found open, and this may be the middle of
+ * a message. `from_client`: a client may have sent them. A server's are known by what the client sent before.
  */
 static __always_inline enum detected_protocol detect_protocol(const struct prefix *prefix,
-							      bool late, bool asks)
+							      bool late, bool from_client)
 {
 	if (!prefix->count)
 		return PROTOCOL_UNDECIDED;
 	if (starts_zmtp(prefix) || starts_settings(prefix))
 		return PROTOCOL_FRAMED;
-	if (asks && starts_http1(prefix))
+	if (from_client && starts_http1(prefix))
 		return starts_preface(prefix) ? PROTOCOL_FRAMED : PROTOCOL_HTTP1;
 	if (is_tls(prefix, !late))
 		return PROTOCOL_TLS;

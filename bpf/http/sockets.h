@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the kernel knows of a socket: whose it is, its two ends, and where TCP stands. */
+/* What the kernel knows of a socket: its type, its endpoints, and its TCP sequence numbers. */
 #ifndef OTELGPU_SOCKETS_H
 #define OTELGPU_SOCKETS_H
 
@@ -14,7 +14,7 @@
 #define SOCK_STREAM  1
 #define TCP_SYN_SENT 2
 
-/* The socket behind a descriptor; of what is no socket, anything. NULL when there is none. */
+/* The socket behind a descriptor; undefined for other files. NULL when there is none. */
 static __always_inline struct sock *socket_of(__s32 fd)
 {
 	struct file *file = file_of(fd);
@@ -30,7 +30,7 @@ static __always_inline bool is_inet(struct sock *sock)
 	return family == AF_INET || family == AF_INET6;
 }
 
-/* A byte stream between two ends: TCP, or Unix. */
+/* A stream socket: TCP, or Unix. */
 static __always_inline bool is_stream(struct sock *sock)
 {
 	return BPF_CORE_READ(sock, sk_type) == SOCK_STREAM &&
@@ -43,8 +43,8 @@ static __always_inline __u64 inode_of(struct sock *sock)
 }
 
 /*
- * Where TCP stands: the number of the next byte to read, and to write. False before the peer has answered,
- * for then it has not said where it begins.
+ * TCP sequence numbers of the next byte to read, and to write. False before the peer has answered: its initial
+ * sequence number is not known then.
  */
 static __always_inline bool tcp_position(struct sock *sock, __u32 position[2])
 {
@@ -57,7 +57,7 @@ static __always_inline bool tcp_position(struct sock *sock, __u32 position[2])
 	return true;
 }
 
-/* Both ends of a socket: addresses, or the inodes of a Unix socket and its peer. */
+/* Both endpoints of a socket: addresses, or the inodes of a Unix socket and its peer. */
 static __always_inline void read_endpoints(struct http_open *record, struct sock *sock)
 {
 	record->address_family = BPF_CORE_READ(sock, __sk_common.skc_family);
@@ -71,7 +71,7 @@ static __always_inline void read_endpoints(struct http_open *record, struct sock
 		BPF_CORE_READ_INTO(&record->local_address, sock, __sk_common.skc_v6_rcv_saddr);
 		BPF_CORE_READ_INTO(&record->peer_address, sock, __sk_common.skc_v6_daddr);
 	} else if (record->address_family == AF_UNIX) {
-		/* A peer that was not accepted yet has none: its own end says the pair then. */
+		/* A peer that was not accepted yet has none: the pair is then reported by the peer itself. */
 		record->local_inode = inode_of(sock);
 		record->peer_inode = inode_of(BPF_CORE_READ((struct unix_sock *)sock, peer));
 		return;

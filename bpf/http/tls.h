@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * TLS sessions in clear: what OpenSSL's SSL_read and SSL_write gave and took, versions 1.1.1 and 3, wherever
+ * TLS sessions in clear text: what OpenSSL's SSL_read returned and SSL_write took, versions 1.1.1 and 3, wherever
  * a file exports them (libssl, copies in Python wheels, Node's program). A session is a connection of its own.
  *
- * The object SSL is opaque: only its address is used. How a session begins, and in which role, its own setters
- * report; of one that began before, neither is known. Signatures: include/openssl/ssl.h.
+ * The object SSL is opaque: only its address is used. When a session begins, and in which role, is known by its
+ * setters; of one that began before observation, neither is known. Signatures: include/openssl/ssl.h.
  *
  * Calls need return probes; where those are off, TLS is not seen.
  */
@@ -89,7 +89,7 @@ static __always_inline struct connection *new_session(const struct session_key *
 	return bpf_map_lookup_elem(&tls_sessions, key);
 }
 
-/* SSL_accept and the like: a session that has not begun to talk, reported of what it will be. */
+/* SSL_accept and the like: a session that has moved no bytes yet gets its role or socket. */
 static __always_inline int begin_session(struct pt_regs *regs)
 {
 	struct session_key key = { .ssl = ARGUMENT_1(regs) };

@@ -3,13 +3,13 @@
  * Family sched: hand-offs of work between the threads of a process, by futex.
  *
  * A worker waits for work on a futex with no time limit, or with a long one. Waits
- * for a mutex, and short ones, by which CPython's threads take turns with their
- * interpreter's lock, hand nothing over; neither does waking who waits so. Only
+ * for a mutex, and short ones, by which CPython's threads take turns with the
+ * interpreter lock, hand nothing over; neither does waking a thread in such a wait. Only
  * wake-ups by a thread that is inside futex(FUTEX_WAKE) on the very address count:
- * an interrupt wakes in whichever thread's name it likes.
+ * an interrupt wakes threads in the context of any thread.
  *
- * Who waits for a result waits at a semaphore that it has just made and taken itself, as CPython's
- * Condition.wait does up to 3.13; who waits for a lock, at one that has long been there.
+ * A thread that waits for a result waits at a semaphore that it has just made and taken itself, as CPython's
+ * Condition.wait does up to 3.13; one that waits for a lock, at an older one.
  */
 #include "sched.h"
 #include "../lib/arguments.h"
@@ -34,7 +34,7 @@ ENUM(sched_event);
 /* glibc and Rust's std: the value of a lock that somebody waits for. */
 #define LOCK_CONTENDED 2
 
-#define IDLE_AT_LEAST_NS  50000000ULL /* shorter limits are turns, not idleness */
+#define IDLE_AT_LEAST_NS  50000000ULL /* shorter timeouts are lock turns, not idle waits */
 #define SECOND_NS	  1000000000ULL
 #define ABSOLUTE_BEYOND_S 1000000000ULL /* of CLOCK_REALTIME: since 2001 */
 
@@ -104,7 +104,7 @@ struct timespec {
 	__s64 nanoseconds;
 };
 
-/* Whether a wait with this limit is one of a thread that has nothing to do. */
+/* Whether a wait with this timeout is an idle one. */
 static __always_inline bool is_long(__u64 limit, __u32 operation, __u64 now)
 {
 	struct timespec until = {};
@@ -118,7 +118,7 @@ static __always_inline bool is_long(__u64 limit, __u32 operation, __u64 now)
 	if ((operation & FUTEX_COMMAND) == FUTEX_WAIT)
 		return ns >= IDLE_AT_LEAST_NS; /* relative */
 	if (operation & FUTEX_CLOCK_REALTIME || (__u64)until.seconds > ABSOLUTE_BEYOND_S)
-		return false; /* no clock here says how long that is */
+		return false; /* BPF has no clock to compare it with */
 	return ns >= now + IDLE_AT_LEAST_NS;
 }
 
@@ -225,7 +225,7 @@ int exit_futex(struct syscall_exit *call)
 		return 0;
 	if (state->waking) {
 		state->waking = 0;
-		/* Reported after the wake-up, which is what it ends with for those it woke. */
+		/* Emitted after the wake-up: for the thread that it woke, the wake-up comes first. */
 		if (state->engaged && in_scope(&who)) {
 			state->engaged = 0;
 			emit_handoff(who, state, SCHED_SIGNALLED, bpf_ktime_get_ns());

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Records of family sched: which thread of a process handed work to which, by waking it from idle. */
+/* Records of family sched: which thread of a process handed work to another, by waking it from an idle wait. */
 #ifndef OTELGPU_SCHED_H
 #define OTELGPU_SCHED_H
 
@@ -13,11 +13,10 @@ enum sched_kind {
 enum sched_event {
 	SCHED_WOKEN = 1,     /* another thread of its process ended its idle wait */
 	SCHED_TIMED_OUT = 2, /* its idle wait ended by itself */
-	SCHED_SIGNALLED =
-		3, /* it reported another thread something: what it was given may be done */
+	SCHED_SIGNALLED = 3, /* it woke another thread: the work that it was given may be done */
 	SCHED_MADE =
 		4, /* it made a semaphore that one thread at a time may take: a lock, a result */
-	SCHED_AWAITS = 5, /* its idle wait begins, for the last one that it made itself */
+	SCHED_AWAITS = 5, /* its idle wait begins, at the semaphore that it made last */
 };
 
 /*
@@ -28,7 +27,7 @@ enum sched_event {
 struct sched_handoff {
 	struct record_head head;
 	__u64 idle_ns; /* the wait that ended began, CLOCK_MONOTONIC; 0 for the others */
-	__u32 waker;   /* thread; 0 where nobody woke it */
+	__u32 waker;   /* thread; 0 where none woke it */
 	__u16 event;   /* enum sched_event */
 	__u8 reserved[2];
 };
