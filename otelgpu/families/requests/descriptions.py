@@ -1,4 +1,4 @@
-"""What names of requests mean."""
+"""Descriptions of the exported names of requests."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DESCRIPTIONS: Final = Descriptions(
         "http.request.method": Described("HTTP method; `_OTHER` for an unknown one.", "POST"),
         "url.path": Described("Request target without its query.", "/v1/chat/completions"),
         "http.route": Described(
-            "Derived from the path: what varies in it is `*`; of bounded cardinality.", "/v1/users/*"
+            "Derived from the path: segments that vary are `*`; of bounded cardinality.", "/v1/users/*"
         ),
-        "url.template": Described("The same of what a client asks for.", "/v1/users/*"),
+        "url.template": Described("The same for the requests of a client.", "/v1/users/*"),
         "url.scheme": Described("`https` where the bytes were read inside a TLS library.", "http"),
         "network.protocol.name": Described("`http`, `websocket`, or a plug-in's.", "http"),
         "network.protocol.version": Described("Of the request.", "1.1"),
@@ -35,14 +35,14 @@ DESCRIPTIONS: Final = Descriptions(
         "http.request.size": Described("Bytes of the request on the socket, head included.", "412"),
         "http.response.size": Described("Bytes of the response on the socket, head included.", "9310"),
         "http.response.status_code": Described("Status code; absent when no response was seen.", "200"),
-        "server.address": Described("The server's end of the connection.", "10.0.0.5"),
+        "server.address": Described("The server's address on the connection.", "10.0.0.5"),
         "server.port": Described("The server's port.", "8000"),
-        "client.address": Described("The client's end of the connection.", "10.0.0.9"),
+        "client.address": Described("The client's address on the connection.", "10.0.0.9"),
         "client.port": Described("The client's port.", "51234"),
         "user_agent.original": Described("The only request header that is exported.", "openai-python/1.40"),
         "otelgpu.http.time_to_read": Described(
-            "Seconds for which the request lay at the host before its server read it: its accept queue, or a "
-            "busy loop.",
+            "Seconds for which the request waited at the host before its server read it: in the accept queue, or "
+            "for a busy event loop.",
             "0.0004",
         ),
         "otelgpu.http.time_to_first_byte": Described(
@@ -60,19 +60,19 @@ DESCRIPTIONS: Final = Descriptions(
             "Output tokens that were spent on reasoning.", "90"
         ),
         "gen_ai.response.time_to_first_chunk": Described(
-            "Seconds, at a client: asked to first event.", "0.22"
+            "Seconds, at a client: from the start of the request to the first event.", "0.22"
         ),
         "gen_ai.latency.time_in_queue": Described(
-            "Seconds, where the server reports, or its engine is observed: from when the engine was handed the "
+            "Seconds, where the server reports it, or its engine is observed: from when the engine was handed the "
             "request (else from its start) to the step that gave its first token.",
             "0.004",
         ),
         "gen_ai.latency.time_in_model_prefill": Described(
-            "Seconds, where the server reports; of an observed engine: the step that gave the first token.",
+            "Seconds, where the server reports it; of an observed engine: the step that gave the first token.",
             "0.2",
         ),
         "gen_ai.latency.time_in_model_decode": Described(
-            "Seconds, where the server reports; of an observed engine: from there to the end of the last step.",
+            "Seconds, where the server reports it; of an observed engine: from there to the end of the last step.",
             "1.7",
         ),
         "otelgpu.gen_ai.chunks": Described(
