@@ -1,7 +1,7 @@
-"""Fuzz targets of connections: a fuzzer's bytes as the calls of a process, whatever the connection speaks.
+"""Fuzz targets of connections: a fuzzer's bytes as the calls of a process, of any protocol.
 
-The first byte says at which end the process is and whether the connection was found open; then each call is a
-byte of what it is (its direction, a hole before it, a hole in its end, end of file), a length, and its bytes.
+The first byte gives the role of the process and whether the connection was found open; then each call is a
+byte of what it is (its direction, a gap before it, a gap in its end, end of file), a length, and its bytes.
 """
 
 from __future__ import annotations

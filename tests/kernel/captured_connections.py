@@ -74,13 +74,13 @@ class CapturedConnection:
 
     @property
     def role(self) -> int:
-        """As http_open says it."""
+        """As http_open has it."""
         assert self.opened is not None
         return int(self.opened["role"])
 
     @property
     def layer(self) -> int:
-        """As http_open says it."""
+        """As http_open has it."""
         assert self.opened is not None
         return int(self.opened["layer"])
 

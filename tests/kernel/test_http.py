@@ -94,7 +94,7 @@ def test_requests_are_seen_whichever_calls_move_them(
 def test_more_parts_in_one_call_than_are_followed_are_counted_and_reported(
     session: Session, ports: dict[str, int]
 ) -> None:
-    """128 are (VECTORS in capture.h). Where a chunked response ends then, nobody can say."""
+    """128 are (VECTORS in capture.h). Where a chunked response ends is unknown then."""
     get(ports["recvmsg_into-many"], "/chunked/many/1")
     (span,) = spans_under(session, "/chunked/many/", 1)
     assert span["attributes"]["error.type"] == "capture_gap"

@@ -1,4 +1,4 @@
-"""What the kernel reports of connections, both ends: bytes, roles, TCP's numbers, arrivals; and what it leaves out."""
+"""What BPF reports of connections, of both endpoints: bytes, roles, TCP sequence numbers, arrivals; what it omits."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_tls_is_dropped_where_it_is_ciphertext(overheard: Watch, do: Callable[..
         (b"PATCH /x HTTP/1.1\r\n\r\n".hex(), "client"),
     ],
 )
-def test_known_protocols_are_followed_whoever_speaks_first(
+def test_known_protocols_are_followed_whoever_sends_first(
     overheard: Watch, do: Callable[..., object], first: str, who: str
 ) -> None:
     do("say", first, who)

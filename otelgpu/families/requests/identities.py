@@ -11,7 +11,7 @@ The first that applies (DESIGN.md section 5):
    and our span is a child of that request's.
 3. A client's thread serves a request: that request's span is the parent.
 4. A server's peer is observed too: the client's span of the same bytes is the parent.
-5. The ids are made of what both ends see alike (``Exchange.wire_id``), so that they meet in one trace wherever the
+5. The ids are derived from what both endpoints see (``Exchange.wire_id``), so that they meet in one trace wherever the
    other endpoint is observed, without coordination between the observers.
 6. The ids are made of the session's seed.
 
@@ -102,8 +102,8 @@ class Identities:
         """A request began."""
         _remember(self._opened, opened.key, opened)
         if opened.wire_id:
-            ends = self._clients if opened.role is Role.CLIENT else self._servers
-            _remember(ends, opened.wire_id, opened.key)
+            by_wire_id = self._clients if opened.role is Role.CLIENT else self._servers
+            _remember(by_wire_id, opened.wire_id, opened.key)
         if opened.role is Role.SERVER and opened.parent is not None:
             _remember(self._received, _carried(opened.tgid, opened.parent), opened.key)
 
@@ -153,9 +153,9 @@ class Identities:
         self._published.pop(oldest, None)
         if opened is None:
             return
-        for ends in (self._clients, self._servers):
-            if ends.get(opened.wire_id) == oldest:
-                del ends[opened.wire_id]
+        for by_wire_id in (self._clients, self._servers):
+            if by_wire_id.get(opened.wire_id) == oldest:
+                del by_wire_id[opened.wire_id]
         if opened.parent is not None:
             carried = _carried(opened.tgid, opened.parent)
             if self._received.get(carried) == oldest:
@@ -246,12 +246,12 @@ class Identities:
 
 
 def wire_trace_id(wire_id: bytes) -> bytes:
-    """The trace of an exchange as both ends of its connection derive it."""
+    """The trace of an exchange as both endpoints of its connection derive it."""
     return hashlib.blake2b(wire_id, digest_size=16, person=b"otelgpu trace").digest()
 
 
 def wire_span_id(wire_id: bytes, role: Role) -> bytes:
-    """The span of one end of an exchange as both ends derive it."""
+    """The span of an exchange at one endpoint, as both endpoints derive it."""
     return hashlib.blake2b(wire_id, digest_size=8, person=b"otelgpu " + role.name.lower().encode()).digest()
 
 

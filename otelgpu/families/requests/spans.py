@@ -245,7 +245,7 @@ class _Reported:
 
 
 def _with_peers(links: Links | None, identities: Sequence[Identity]) -> Links | None:
-    """The links of a batch, and those to the other ends that are in traces of their own. They have no attributes."""
+    """The links of a batch, and those to peers' spans in other traces. They have no attributes."""
     peers = [(row, each.peer) for row, each in enumerate(identities) if each.peer is not None]
     if not peers:
         return links

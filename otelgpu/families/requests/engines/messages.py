@@ -18,12 +18,12 @@ from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.zmtp.frames import Body
 from otelgpu.model.engine_messages import EngineMessage
 
-__all__ = ["EngineReader", "Envelope"]
+__all__ = ["Envelope", "ZmqEngineReader"]
 
 _PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
 
 
-class EngineReader:
+class ZmqEngineReader:
     """Reads the messages of one connection."""
 
     __slots__ = ("_output", "_sglang")

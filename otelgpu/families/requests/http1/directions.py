@@ -1,7 +1,7 @@
 """The two directions of an HTTP/1 connection: what their readers find updates the exchanges.
 
-In: calls of the :class:`~otelgpu.families.requests.http1.framing.MessageReader` of each direction. Out: calls on the
-parser and on the body readers of its exchanges. It must not decide what gaps and errors mean.
+In: calls of the :class:`~otelgpu.families.requests.http1.framing.Http1MessageReader` of each direction. Out: calls on
+the parser and on the body readers of its exchanges. It must not decide what gaps and errors mean.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from otelgpu.families.requests.http1.framing import (
     NO_BODY,
     Framing,
     Head,
-    MessageReader,
+    Http1MessageReader,
     request_framing,
     response_framing,
 )
@@ -38,10 +38,10 @@ class _Direction:
         self.call: Call | None = None
         self.call_offset = 0  # of the first byte that was seen of the call
         self.gap_call: Call | None = None  # the last one of which bytes are missing
-        self.reader: MessageReader
+        self.reader: Http1MessageReader
 
 
-class RequestDirection(_Direction):
+class Http1RequestDirection(_Direction):
     """The direction from the client; the sink of its reader."""
 
     __slots__ = ("current",)
@@ -49,7 +49,7 @@ class RequestDirection(_Direction):
     def __init__(self, parser: Http1) -> None:
         super().__init__(parser)
         self.current: OpenExchange | None = None  # whose request is being read
-        self.reader = MessageReader(request=True, sink=self, wanted=_HEADERS)
+        self.reader = Http1MessageReader(request=True, sink=self, wanted=_HEADERS)
 
     def started(self) -> None:
         """Open an exchange."""
@@ -107,7 +107,7 @@ class RequestDirection(_Direction):
             self.parser.finish_if_over(exchange)
 
 
-class ResponseDirection(_Direction):
+class Http1ResponseDirection(_Direction):
     """The direction to the client; the sink of its reader."""
 
     __slots__ = ("current", "ended_at", "first_byte_ns", "interim")
@@ -118,7 +118,7 @@ class ResponseDirection(_Direction):
         self.first_byte_ns = 0
         self.ended_at = 0  # stream offset behind the last response that ended
         self.interim = False
-        self.reader = MessageReader(request=False, sink=self, wanted=_HEADERS)
+        self.reader = Http1MessageReader(request=False, sink=self, wanted=_HEADERS)
 
     def started(self) -> None:
         """Note the time, and which exchange it answers."""

@@ -110,14 +110,14 @@ class ExchangeQueue:
         )
 
     def drop(self, exchange: OpenExchange, time_ns: int) -> None:
-        """Forget what was no exchange after all."""
+        """Drop what turned out to be no exchange."""
         self.unassign(exchange, time_ns)
         self._exchanges.remove(exchange)
         if exchange.generation is not None:
             exchange.generation.drop()
 
     def hand_over(self, exchange: OpenExchange, time_ns: int) -> None:
-        """Leave an exchange to another parser, which gives it out."""
+        """Leave an exchange to another parser, which emits it."""
         self.unassign(exchange, time_ns)
         self._exchanges.remove(exchange)
 

@@ -1,10 +1,10 @@
 r"""Finds HTTP/1 messages in the bytes of one direction of a connection, with gaps in them.
 
-In: bytes in stream order, and the lengths of the gaps between them. Out: calls on a :class:`MessageSink`.
+In: bytes in stream order, and the lengths of the gaps between them. Out: calls on a :class:`Http1MessageSink`.
 It must not know about exchanges, threads or times.
 
 llhttp (httptools) parses every head. Bodies are framed here (RFC 9112, sections 6 and 7): the kernel
-captures only the ends of a large body, llhttp cannot be moved forward over bytes that it is not given, and
+captures only the beginning and end of a large body, llhttp cannot be moved forward over bytes that it is not given, and
 it reports no position; a body with gaps costs the same as one without. A test compares both on whole bodies.
 
 Invariant: ``offset`` is the stream offset of the next byte, and what the sink is given depends only on the
@@ -149,7 +149,7 @@ def _length_framing(head: Head, without: Framing) -> Framing:
     return (State.LENGTH, length) if length else NO_BODY
 
 
-class MessageSink(Protocol):
+class Http1MessageSink(Protocol):
     """Receives the messages of one direction."""
 
     def started(self) -> None:
@@ -168,7 +168,7 @@ class MessageSink(Protocol):
         """Note that the message is complete; ``size`` bytes on the socket, head included."""
 
 
-class MessageReader:
+class Http1MessageReader:
     """The state of one direction. ``feed`` and ``gap`` must be called in stream order.
 
     ``wanted``: names of the headers that its heads keep.
@@ -189,7 +189,7 @@ class MessageReader:
         "wants_body",
     )
 
-    def __init__(self, *, request: bool, sink: MessageSink, wanted: Container[bytes] = HEADERS) -> None:
+    def __init__(self, *, request: bool, sink: Http1MessageSink, wanted: Container[bytes] = HEADERS) -> None:
         self._wanted = wanted
         self.state = State.IDLE
         self.offset = 0
@@ -413,15 +413,15 @@ class MessageReader:
         return len(data)
 
 
-_STEPS: dict[State, Callable[[MessageReader, bytes, int, int], int]] = {
-    State.IDLE: MessageReader._idle,
-    State.HEAD: MessageReader._read_head,
-    State.LENGTH: MessageReader._read_body,
-    State.CHUNK_SIZE: MessageReader._read_chunk_size,
-    State.CHUNK_DATA: MessageReader._read_body,
-    State.CHUNK_END: MessageReader._read_chunk_end,
-    State.TRAILER: MessageReader._read_trailer,
-    State.UNTIL_CLOSE: MessageReader._read_until_close,
-    State.LOST: MessageReader._skip,
-    State.STOPPED: MessageReader._skip,
+_STEPS: dict[State, Callable[[Http1MessageReader, bytes, int, int], int]] = {
+    State.IDLE: Http1MessageReader._idle,
+    State.HEAD: Http1MessageReader._read_head,
+    State.LENGTH: Http1MessageReader._read_body,
+    State.CHUNK_SIZE: Http1MessageReader._read_chunk_size,
+    State.CHUNK_DATA: Http1MessageReader._read_body,
+    State.CHUNK_END: Http1MessageReader._read_chunk_end,
+    State.TRAILER: Http1MessageReader._read_trailer,
+    State.UNTIL_CLOSE: Http1MessageReader._read_until_close,
+    State.LOST: Http1MessageReader._skip,
+    State.STOPPED: Http1MessageReader._skip,
 }

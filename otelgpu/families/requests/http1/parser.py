@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from otelgpu.families.requests.http1.directions import RequestDirection, ResponseDirection
+from otelgpu.families.requests.http1.directions import Http1RequestDirection, Http1ResponseDirection
 from otelgpu.families.requests.http1.exchange_queue import ExchangeQueue
 from otelgpu.families.requests.http1.framing import REQUEST_START, RESPONSE_START, InvalidHttp, State
 from otelgpu.families.requests.http2 import parser as http2
@@ -92,8 +92,8 @@ class Http1:
         self.requests_missed = False
         self._garbage = False
         self._searching = facts.late  # for the first request
-        self._requests = RequestDirection(self)
-        self._responses = ResponseDirection(self)
+        self._requests = Http1RequestDirection(self)
+        self._responses = Http1ResponseDirection(self)
         if facts.late:
             self._requests.reader.lose()
             self._responses.reader.lose()
@@ -106,9 +106,9 @@ class Http1:
     def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
         """Take the next bytes of a direction."""
         self.call = call
-        side: RequestDirection | ResponseDirection
+        direction: Http1RequestDirection | Http1ResponseDirection
         if from_client:
-            side = requests = self._requests
+            direction = requests = self._requests
             fresh = call is not requests.call
             if fresh:
                 requests.call = call
@@ -117,19 +117,19 @@ class Http1:
             if requests.current is not None:
                 self.exchanges.read_on(requests.current, call)
         else:
-            side = self._responses
-            fresh = call is not side.call
-            side.call = call
+            direction = self._responses
+            fresh = call is not direction.call
+            direction.call = call
             self.response_ns = call.begin_ns if self.at_server else call.end_ns
-            if fresh and side.reader.state is State.LENGTH:
+            if fresh and direction.reader.state is State.LENGTH:
                 self._end_unseen_body(data)
-        reader = side.reader
-        if reader.state is State.LOST and not self._resume(side, data, offset, fresh):
+        reader = direction.reader
+        if reader.state is State.LOST and not self._resume(direction, data, offset, fresh):
             return
         try:
             reader.feed(data)
         except InvalidHttp:
-            self._invalid(side)
+            self._invalid(direction)
         if not from_client:
             self._last_response_ns = call.end_ns
             if self.successor is not None:
@@ -140,21 +140,23 @@ class Http1:
 
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
         """Skip bytes that were not captured."""
-        side: RequestDirection | ResponseDirection = self._requests if from_client else self._responses
+        direction: Http1RequestDirection | Http1ResponseDirection = (
+            self._requests if from_client else self._responses
+        )
         if self._searching:
             self.output.count("late_bytes_skipped", size)
             return
         self.call = call
-        side.gap_call = call
-        if not side.reader.gap(size):
-            side.lost()
+        direction.gap_call = call
+        if not direction.reader.gap(size):
+            direction.lost()
         if not from_client:
             self._last_response_ns = call.end_ns
         if self.exchanges.awaits_assignment:
             self.exchanges.assign_next(call.end_ns)
 
     def end(self, call: Call, *, from_client: bool) -> None:
-        """One side sends nothing more."""
+        """One endpoint sends nothing more."""
         self.call = call
         if from_client:
             self._reads_ended = True
@@ -207,10 +209,10 @@ class Http1:
 
     def _start(self) -> tuple[int, StartSource]:
         """When the request under way began, and how that is known."""
-        call, side = self.call, self._requests
+        call, direction = self.call, self._requests
         if not self.at_server:
             return call.begin_ns, StartSource.WRITE
-        first = side.reader.message_start == side.call_offset and side.gap_call is not call
+        first = direction.reader.message_start == direction.call_offset and direction.gap_call is not call
         if first and 0 < call.arrival_ns <= call.end_ns:
             return call.arrival_ns, StartSource.ARRIVAL
         return call.end_ns, StartSource.READ
@@ -325,13 +327,13 @@ class Http1:
     # Gaps, and bytes that are not HTTP/1
 
     def _resume(
-        self, side: RequestDirection | ResponseDirection, data: bytes, offset: int, fresh: bool
+        self, direction: Http1RequestDirection | Http1ResponseDirection, data: bytes, offset: int, fresh: bool
     ) -> bool:
         """With framing unknown: whether a message starts here. Else the bytes are skipped."""
-        reader = side.reader
+        reader = direction.reader
         reader.offset = offset
         if fresh and reader.starts_message(data):
-            if side is self._requests:
+            if direction is self._requests:
                 self._searching = False
                 reader.restart()
                 return True
@@ -340,7 +342,7 @@ class Http1:
                 return True
         reader.offset += len(data)
         self.output.count("late_bytes_skipped" if self._searching else "resync_bytes_skipped", len(data))
-        if side is self._responses:
+        if direction is self._responses:
             self._last_response_ns = self.call.end_ns
         return False
 
@@ -374,10 +376,10 @@ class Http1:
             self._answer(current, waiting.start_ns)
             responses.reader.restart()
 
-    def _invalid(self, side: RequestDirection | ResponseDirection) -> None:
-        reader = side.reader
+    def _invalid(self, direction: Http1RequestDirection | Http1ResponseDirection) -> None:
+        reader = direction.reader
         head = reader.partial_head
-        if side is self._requests:
+        if direction is self._requests:
             exchange = self._requests.current
             if exchange is not None and head is not None and not exchange.head_seen:
                 if head.target and head.version in _HTTP1_VERSIONS:

@@ -1,1 +1,1 @@
-"""HTTP/2 at both ends, and gRPC on it: ``parser`` has the streams, ``frames`` and ``hpack_reader`` the bytes."""
+"""HTTP/2 at clients and servers, and gRPC: ``parser`` has the streams, ``frames`` and ``hpack_reader`` the bytes."""

@@ -1,6 +1,6 @@
 """The two directions of an HTTP/2 connection: what their frame readers find updates the streams.
 
-In: calls of the :class:`~otelgpu.families.requests.http2.frames.FrameReader` of each direction. Out: calls on the
+In: calls of the :class:`~otelgpu.families.requests.http2.frames.Http2FrameReader` of each direction. Out: calls on the
 connection and on its streams. It must not decide what exchanges mean.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otelgpu.families.requests.http1.framing import Head
-from otelgpu.families.requests.http2.frames import FrameReader, InvalidHttp2
+from otelgpu.families.requests.http2.frames import Http2FrameReader, InvalidHttp2
 from otelgpu.families.requests.http2.hpack_reader import HpackError, HpackReader
 from otelgpu.families.requests.http2.stream import read_head
 
@@ -23,7 +23,7 @@ class _Direction:
 
     __slots__ = ("connection", "frames", "hpack")
 
-    frames: FrameReader
+    frames: Http2FrameReader
 
     def __init__(self, connection: Http2, *, late: bool) -> None:
         self.connection = connection
@@ -61,14 +61,14 @@ class _Direction:
         self.read(block)
 
 
-class RequestDirection(_Direction):
+class Http2RequestDirection(_Direction):
     """The direction from the client; the sink of its reader."""
 
     __slots__ = ()
 
     def __init__(self, connection: Http2, *, late: bool) -> None:
         super().__init__(connection, late=late)
-        self.frames = FrameReader(self, connection.output, client=True, late=late)
+        self.frames = Http2FrameReader(self, connection.output, client=True, late=late)
 
     def data(self, stream: int, data: bytes, size: int, ended: bool) -> None:
         """Take bytes of a request's body."""
@@ -126,14 +126,14 @@ class RequestDirection(_Direction):
         self.connection.finish_answered()
 
 
-class ResponseDirection(_Direction):
+class Http2ResponseDirection(_Direction):
     """The direction to the client; the sink of its reader."""
 
     __slots__ = ()
 
     def __init__(self, connection: Http2, *, late: bool) -> None:
         super().__init__(connection, late=late)
-        self.frames = FrameReader(self, connection.output, client=False, late=late)
+        self.frames = Http2FrameReader(self, connection.output, client=False, late=late)
 
     def data(self, stream: int, data: bytes, size: int, ended: bool) -> None:
         """Take bytes of a response's body."""

@@ -1,7 +1,7 @@
 r"""Splits the bytes of one direction of an HTTP/2 connection into frames (RFC 9113, section 4), with gaps in them.
 
 In: bytes in stream order, cut anywhere, and the lengths of the gaps between them. Out: calls on a
-:class:`FrameSink`. It must not know about HPACK, exchanges or times.
+:class:`Http2FrameSink`. It must not know about HPACK, exchanges or times.
 
 DATA is passed on as it comes. Of other frames only what is used is assembled: a header block over its
 CONTINUATION frames, an error code; the rest is skipped. A gap inside a frame costs that frame's payload; one
@@ -71,7 +71,7 @@ class Http2Flood(InvalidHttp2):
     """The bytes are HTTP/2 as only an attacker sends it. Never leaves this family."""
 
 
-class FrameSink(Protocol):
+class Http2FrameSink(Protocol):
     """Receives the frames of one direction, and may raise InvalidHttp2.
 
     ``size``: bytes of the frame, its head and padding included.
@@ -99,7 +99,7 @@ class FrameSink(Protocol):
         """Framing is unknown from here on."""
 
 
-class FrameReader:
+class Http2FrameReader:
     """One direction. ``began`` and ``offset``: the call and the stream offset of the present frame's first byte.
 
     For a header block over several frames these are its first frame's.
@@ -136,7 +136,7 @@ class FrameReader:
         "offset",
     )
 
-    def __init__(self, sink: FrameSink, output: ParserOutput, *, client: bool, late: bool) -> None:
+    def __init__(self, sink: Http2FrameSink, output: ParserOutput, *, client: bool, late: bool) -> None:
         self._sink = sink
         self._output = output
         self._client = client  # whether these are the client's bytes
@@ -414,12 +414,12 @@ class FrameReader:
 
 
 _WANTED = {RST_STREAM: _ERROR_CODE.size, GOAWAY: _GOAWAY.size}  # first bytes of the payload
-_READERS: dict[int, Callable[[FrameReader, bytes | None], None]] = {
-    HEADERS: FrameReader._headers,
-    RST_STREAM: FrameReader._rst_stream,
-    PUSH_PROMISE: FrameReader._push_promise,
-    GOAWAY: FrameReader._goaway,
-    CONTINUATION: FrameReader._continuation,
+_READERS: dict[int, Callable[[Http2FrameReader, bytes | None], None]] = {
+    HEADERS: Http2FrameReader._headers,
+    RST_STREAM: Http2FrameReader._rst_stream,
+    PUSH_PROMISE: Http2FrameReader._push_promise,
+    GOAWAY: Http2FrameReader._goaway,
+    CONTINUATION: Http2FrameReader._continuation,
 }
 
 

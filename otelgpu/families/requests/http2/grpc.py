@@ -75,7 +75,7 @@ def is_grpc(content_type: bytes) -> bool:
     return _CONTENT_TYPE.fullmatch(content_type) is not None
 
 
-class MessageReader:
+class GrpcMessageReader:
     """Counts the messages of one direction of a call, and assembles those that ``take`` wants."""
 
     __slots__ = (
@@ -212,8 +212,8 @@ class OpenRpc:
     def __init__(self, output: ParserOutput, path: str, timeout: bytes, *, certain: bool) -> None:
         self.method = path.removeprefix("/")[:MAX_METHOD]
         self.certain = certain
-        self.requests = MessageReader(output)
-        self.responses = MessageReader(output)
+        self.requests = GrpcMessageReader(output)
+        self.responses = GrpcMessageReader(output)
         self._status = ""
         match = _TIMEOUT.fullmatch(timeout)
         self._timeout_ns = int(match[1]) * _UNIT_NS[match[2]] if match else 0

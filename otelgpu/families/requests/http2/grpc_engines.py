@@ -23,7 +23,7 @@ _ENGINE = "tgi"
 _MAX_ITEMS = 4096
 
 
-class EngineReader:
+class GrpcEngineReader:
     """Reads the messages of one method; ``asks``: whether its requests bring new ones to the engine."""
 
     __slots__ = ("_asks", "_connection")
@@ -79,10 +79,10 @@ class EngineReader:
             )
 
 
-def engine_reader(method: str, connection: int) -> EngineReader | None:
+def engine_reader(method: str, connection: int) -> GrpcEngineReader | None:
     """Return who reads the messages of ``package.Service/Method``, or None when no known engine has it."""
     match = _METHOD.fullmatch(method)
-    return EngineReader(connection, asks=match[1] == "Prefill") if match else None
+    return GrpcEngineReader(connection, asks=match[1] == "Prefill") if match else None
 
 
 def _item(generation: bytes) -> EngineItem:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import Final
 
 from otelgpu.families.requests.http1.framing import Head
-from otelgpu.families.requests.http2.directions import RequestDirection, ResponseDirection
+from otelgpu.families.requests.http2.directions import Http2RequestDirection, Http2ResponseDirection
 from otelgpu.families.requests.http2.frames import (
     HEAD_BYTES,
     PREFACE,
@@ -140,8 +140,8 @@ class Http2:
         self._taken_over: Stream | None = None  # to be taken up with the first bytes
         self._resets = _Bucket(_RESETS, _RESETS_PER_NS)
         self._control = _Bucket(_CONTROL_FRAMES, _CONTROL_FRAMES_PER_NS)
-        self._requests = RequestDirection(self, late=late)
-        self._responses = ResponseDirection(self, late=late)
+        self._requests = Http2RequestDirection(self, late=late)
+        self._responses = Http2ResponseDirection(self, late=late)
 
     # What the connection calls: protocol.Parser
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from otelgpu.families.requests import llm
 from otelgpu.families.requests.http1.framing import HEADERS, Head
 from otelgpu.families.requests.http2.grpc import OpenRpc, is_grpc
-from otelgpu.families.requests.http2.grpc_engines import EngineReader, engine_reader
+from otelgpu.families.requests.http2.grpc_engines import GrpcEngineReader, engine_reader
 from otelgpu.families.requests.http2.hpack_reader import Field
 from otelgpu.families.requests.open_exchange import OpenExchange
 from otelgpu.families.requests.parser_output import ParserOutput
@@ -66,7 +66,7 @@ class Stream:
         self.call: Call | None = None  # that moved what is being read
         self._output = output
         self._connection = connection
-        self._engine: EngineReader | None = None
+        self._engine: GrpcEngineReader | None = None
         self._request_wanted = False
         self._response_wanted = False
 

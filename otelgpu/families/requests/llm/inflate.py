@@ -26,7 +26,7 @@ _RAW: Final = -zlib.MAX_WBITS
 _ZLIB_HEADER_BYTES: Final = 2
 
 
-class Inflater:
+class BodyInflater:
     """One body. ``failure``: the counter of why nothing more comes; empty while there was no failure."""
 
     __slots__ = ("_came", "_given", "_head", "_inflate", "failure")

@@ -14,7 +14,7 @@ from typing import Final
 from otelgpu.families.requests.kept_body import KeptBody
 from otelgpu.families.requests.llm.api import MALFORMED, Api, MessageHead
 from otelgpu.families.requests.llm.facts import Facts
-from otelgpu.families.requests.llm.inflate import ENCODINGS, Inflater
+from otelgpu.families.requests.llm.inflate import ENCODINGS, BodyInflater
 from otelgpu.families.requests.llm.lines import LineReader
 from otelgpu.families.requests.llm.routes import Route
 from otelgpu.families.requests.llm.server_signs import take_signs
@@ -57,9 +57,9 @@ class GenerationReader:
         self._facts.request_model = route.model
         self._facts.stream = route.stream
         self._request: KeptBody | None = None
-        self._request_inflater: Inflater | None = None
+        self._request_inflater: BodyInflater | None = None
         self._response: KeptBody | None = None  # of JSON; a stream goes through _events
-        self._response_inflater: Inflater | None = None
+        self._response_inflater: BodyInflater | None = None
         self._events: EventReader | LineReader | None = None
         self._holes = False
         self._time_ns = 0  # of the last bytes of the response
@@ -261,17 +261,17 @@ class GenerationReader:
         if self._fits:
             self._output.count("json_malformed")
 
-    def _decoding(self, head: MessageHead) -> tuple[bool, Inflater | None]:
+    def _decoding(self, head: MessageHead) -> tuple[bool, BodyInflater | None]:
         """Whether a body can be read, and what undoes its content encoding."""
         encoding = head.last(b"content-encoding").lower()
         if encoding in (b"", b"identity"):
             return True, None
         if encoding in ENCODINGS and len(head.all(b"content-encoding")) == 1:
-            return True, Inflater(encoding)
+            return True, BodyInflater(encoding)
         self._output.count("encoded_body")
         return False, None
 
-    def _inflated(self, inflater: Inflater | None, complete: bool) -> bool:
+    def _inflated(self, inflater: BodyInflater | None, complete: bool) -> bool:
         """Whether a body was read to its end, as far as its encoding is concerned; counts why not."""
         if inflater is None:
             return True

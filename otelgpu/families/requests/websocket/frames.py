@@ -1,6 +1,6 @@
 r"""Finds messages in the WebSocket frames of one direction of a connection, with gaps in them.
 
-In: bytes in stream order, and the lengths of the gaps between them. Out: calls on a :class:`MessageSink`.
+In: bytes in stream order, and the lengths of the gaps between them. Out: calls on a :class:`WebSocketMessageSink`.
 It must not know what messages mean. Format: RFC 6455, section 5; RSV1 as RFC 7692 has it.
 
 Invariant: what the sink is given depends only on the bytes and the gaps, not on how they were cut into calls.
@@ -91,17 +91,17 @@ def are_frames(data: bytes, *, masked: bool, deflate: bool) -> bool:
     return position == len(data) > 0
 
 
-class MessageSink(Protocol):
+class WebSocketMessageSink(Protocol):
     """Receives the messages of one direction."""
 
     def message(self, payload: bytes | None, *, compressed: bool, first: Call, offset: int) -> None:
         """Take a complete message, or None for one that was not kept; ``first`` brought its first byte."""
 
     def closed(self) -> None:
-        """Note that this side sends no more messages (a close frame)."""
+        """Note that this endpoint sends no more messages (a close frame)."""
 
 
-class FrameReader:
+class WebSocketFrameReader:
     """The state of one direction. ``feed`` and ``gap`` must be called in stream order.
 
     ``wanted``: whether messages are kept, within a bound and the output's budget, or only counted off.
@@ -127,7 +127,7 @@ class FrameReader:
     )
 
     def __init__(
-        self, sink: MessageSink, output: ParserOutput, *, masked: bool, deflate: bool, wanted: bool
+        self, sink: WebSocketMessageSink, output: ParserOutput, *, masked: bool, deflate: bool, wanted: bool
     ) -> None:
         self._sink = sink
         self._output = output

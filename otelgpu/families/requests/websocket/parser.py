@@ -11,8 +11,8 @@ from __future__ import annotations
 from otelgpu.families.requests.open_exchange import OpenExchange
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser
-from otelgpu.families.requests.websocket.frames import FrameReader, InvalidFrame
-from otelgpu.families.requests.websocket.permessage_deflate import Deflate, Inflater
+from otelgpu.families.requests.websocket.frames import InvalidFrame, WebSocketFrameReader
+from otelgpu.families.requests.websocket.permessage_deflate import Deflate, MessageInflater
 from otelgpu.families.requests.websocket.realtime import Realtime
 
 
@@ -25,9 +25,9 @@ class _Direction:
         self._parser = parser
         self._from_client = from_client
         forgets = deflate.client_forgets if from_client else deflate.server_forgets
-        self._inflater = Inflater(parser.output, forgets=forgets)
+        self._inflater = MessageInflater(parser.output, forgets=forgets)
         self.call: Call | None = None
-        self.reader = FrameReader(
+        self.reader = WebSocketFrameReader(
             self,
             parser.output,
             masked=from_client,
@@ -54,7 +54,7 @@ class _Direction:
             realtime.reported(payload, first, self._parser.call)
 
     def closed(self) -> None:
-        """A close frame: what is open stays open, for the other side may complete it before it agrees."""
+        """A close frame: what is open stays open, for the other endpoint may complete it before it agrees."""
 
     def drop(self) -> None:
         """Give back the memory of what is unfinished."""
@@ -85,11 +85,11 @@ class WebSocket:
 
     def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
         """Take the next bytes of a direction."""
-        side = self._from_client if from_client else self._to_client
-        fresh = call is not side.call
-        self.call = side.call = call
+        direction = self._from_client if from_client else self._to_client
+        fresh = call is not direction.call
+        self.call = direction.call = call
         try:
-            side.reader.feed(call, data, offset, fresh=fresh)
+            direction.reader.feed(call, data, offset, fresh=fresh)
         except InvalidFrame:
             self.output.count("websocket_invalid")
             self.abort(call.end_ns, "invalid_websocket")
@@ -102,7 +102,7 @@ class WebSocket:
             self.realtime.missed()
 
     def end(self, call: Call, *, from_client: bool) -> None:
-        """One side sends nothing more: a WebSocket is over then."""
+        """One endpoint sends nothing more: a WebSocket is over then."""
         self._finish(call.end_ns, "connection_closed")
 
     def close(self, time_ns: int) -> None:

@@ -33,7 +33,7 @@ class Deflate:
         self.server_forgets = b"server_no_context_takeover" in parameters
 
 
-class Inflater:
+class MessageInflater:
     """One direction. ``forgets``: each message stands alone. :meth:`drop` gives its memory back."""
 
     __slots__ = ("_forgets", "_lost", "_output", "_stream")

@@ -122,7 +122,7 @@ Sink = Callable[[list[Body], Call, Call], None]
 """Takes a message: its first frames' bodies, the call that moved its first byte and the one that moved its last."""
 
 
-class FrameReader:
+class ZmtpFrameReader:
     """The state of one direction. ``feed`` and ``gap`` must be called in stream order."""
 
     __slots__ = (

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from otelgpu.families.requests.engines.messages import EngineReader, Envelope
+from otelgpu.families.requests.engines.messages import Envelope, ZmqEngineReader
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.families.requests.zmtp.frames import (
     SIGNATURE_BYTES,
     Body,
-    FrameReader,
     State,
+    ZmtpFrameReader,
     could_be_signature,
     starts_message,
 )
@@ -41,9 +41,9 @@ class ZmtpParser:
         self._output = output
         self._connection = facts.identity
         self._role = facts.role
-        self._engine = EngineReader(output, late=facts.late)
-        self._sent = FrameReader(output, self._take_sent, late=facts.late)
-        self._received = FrameReader(output, self._take_received, late=facts.late)
+        self._engine = ZmqEngineReader(output, late=facts.late)
+        self._sent = ZmtpFrameReader(output, self._take_sent, late=facts.late)
+        self._received = ZmtpFrameReader(output, self._take_received, late=facts.late)
 
     @property
     def busy(self) -> bool:
@@ -82,7 +82,7 @@ class ZmtpParser:
         """Forget messages that are under way."""
         self.close(time_ns)
 
-    def _direction(self, from_client: bool) -> FrameReader:
+    def _direction(self, from_client: bool) -> ZmtpFrameReader:
         return self._sent if from_client == (self._role is Role.CLIENT) else self._received
 
     def _take_sent(self, bodies: list[Body], first: Call, last: Call) -> None:

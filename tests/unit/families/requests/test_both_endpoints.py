@@ -1,4 +1,4 @@
-"""HTTP/1 at a client's end, and what an exchange says of where and when it was seen."""
+"""HTTP/1 at a client, and the endpoints and times of an exchange."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_request_starts_when_its_first_byte_arrived_where_that_is_known() -> N
         (1005, StartSource.ARRIVAL),
         (1031, StartSource.READ),
     ]
-    assert seen.held()[0] == (1011, 101, 1)  # nobody works for it before it was read
+    assert seen.assigned()[0] == (1011, 101, 1)  # nobody works for it before it was read
 
 
 def test_the_arrival_is_of_the_calls_first_byte_only() -> None:

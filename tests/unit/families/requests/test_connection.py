@@ -174,7 +174,7 @@ def test_other_protocols_are_counted_once_and_ignored(garbage: bytes) -> None:
     assert (seen.exchanges, seen.assignments, seen.counts()) == ([], [], {"protocol_unknown": 1})
 
 
-def test_a_server_that_speaks_first_in_an_unknown_protocol_is_ignored() -> None:
+def test_a_server_that_sends_first_in_an_unknown_protocol_is_ignored() -> None:
     c, seen = opened()
     seen.feed(c.write(b"220 smtp ready\r\n")).feed(c.read(request()))
     assert (seen.exchanges, seen.counts()) == ([], {"protocol_unknown": 1})
@@ -184,7 +184,7 @@ def test_a_malformed_request_keeps_the_answer_it_got() -> None:
     c, seen = opened()
     seen.feed(c.read(b"GET /x HTTP/1.1\r\nbad\x01header\r\n\r\n")).feed(c.write(response(400, b"no")))
     assert statuses(seen) == [("/x", 400, "invalid_http")]
-    assert seen.held() == [(1011, 101, 1), (1021, 101, -1)]
+    assert seen.assigned() == [(1011, 101, 1), (1021, 101, -1)]
 
 
 def test_garbage_after_a_request_spoils_nothing_before_it() -> None:
@@ -227,7 +227,7 @@ def test_an_early_response_waits_for_its_request_but_not_for_the_thread() -> Non
     c, seen = opened()
     whole = request("POST", "/", b"x" * 100)
     seen.feed(c.read(whole[:-50])).feed(c.write(response(413, b"too much")))
-    assert (seen.exchanges, seen.held()) == ([], [(1011, 101, 1), (1021, 101, -1)])
+    assert (seen.exchanges, seen.assigned()) == ([], [(1011, 101, 1), (1021, 101, -1)])
     seen.feed(c.read(whole[-50:] + request("GET", "/next")))
     assert statuses(seen) == [("/", 413, "")]
     assert seen.exchanges[0].request_bytes == len(whole)
@@ -247,7 +247,7 @@ def test_closing_in_the_middle_of_the_answer() -> None:
     seen.feed(c.read(request())).feed(c.write(response(200, b"x" * 100)[:-1])).feed(c.close())
     assert statuses(seen) == [("/", 200, "connection_closed")]
     assert seen.exchanges[0].end_ns // MS == 1021
-    assert seen.held() == [(1011, 101, 1), (1030, 101, -1)]
+    assert seen.assigned() == [(1011, 101, 1), (1030, 101, -1)]
 
 
 @pytest.mark.parametrize("direction", [READ, WRITE])

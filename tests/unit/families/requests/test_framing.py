@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from otelgpu.families.requests.http1.framing import (
     Framing,
     Head,
+    Http1MessageReader,
     InvalidHttp,
-    MessageReader,
     State,
     request_framing,
 )
@@ -23,13 +23,13 @@ START = request("POST", "/", transfer_encoding="chunked")
 
 
 class Recorder:
-    """A sink that writes down what it is reported."""
+    """A sink that records what it is given."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.sizes: list[int] = []
         self.gaps: list[int] = []
-        self.reader = MessageReader(request=True, sink=self)
+        self.reader = Http1MessageReader(request=True, sink=self)
 
     def started(self) -> None:
         self.bodies.append(b"")
@@ -163,11 +163,11 @@ def test_a_trailer_without_end_is_given_up() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(1, 10))
-def test_holes_in_a_chunk_cost_nothing(data: bytes, hole: int) -> None:
-    whole = chunk(data + b"x" * hole)
+def test_gaps_in_a_chunk_cost_nothing(data: bytes, gap: int) -> None:
+    whole = chunk(data + b"x" * gap)
     recorder = Recorder()
-    recorder.reader.feed(START + whole[: -hole - 2])
-    assert recorder.reader.gap(hole)
+    recorder.reader.feed(START + whole[: -gap - 2])
+    assert recorder.reader.gap(gap)
     with contextlib.suppress(InvalidHttp):
         recorder.reader.feed(b"\r\n0\r\n\r\n")
     assert recorder.sizes == [len(START) + len(whole) + 5]

@@ -194,7 +194,7 @@ def test_records_out_of_order_give_the_same(
 
 
 def assert_assignments_are_sound(seen: Seen) -> None:
-    """A hold of an exchange ends before another begins, by the thread that had it, later in time."""
+    """An assignment of an exchange ends before another begins, of the same thread, later in time."""
     holder: dict[int, tuple[int, int]] = {}
     last_ns = 0
     for assignment in seen.assignments:
@@ -282,8 +282,8 @@ def test_hostile_records_never_raise(batches: list[Batch]) -> None:
 def test_random_bytes_in_sequence_never_raise(calls: list[tuple[bool, bytes, int]]) -> None:
     c = Connection()
     seen = Seen(new_state()).feed(c.open())
-    for write, data, hole in calls:
-        if hole == 1:
+    for write, data, gap in calls:
+        if gap == 1:
             c.skip(WRITE if write else READ, 7)
         seen.feed(c.write(data) if write else c.read(data))
     seen.feed(c.close())

@@ -46,7 +46,7 @@ def test_an_answer_whose_end_was_not_captured_ends_with_its_call() -> None:
     assert seen.exchanges == []
     seen.take(seen.state.expire(LATER))
     (exchange,) = seen.exchanges
-    assert (exchange.error, exchange.end_ns // MS, seen.held()[-1]) == ("", 1021, (1021, 101, -1))
+    assert (exchange.error, exchange.end_ns // MS, seen.assigned()[-1]) == ("", 1021, (1021, 101, -1))
 
 
 def test_closing_settles_what_was_not_captured() -> None:
@@ -55,7 +55,7 @@ def test_closing_settles_what_was_not_captured() -> None:
     assert facts(seen) == [("/", 200, "")]
 
 
-def test_a_chunk_with_a_hole_keeps_its_framing() -> None:
+def test_a_chunk_with_a_gap_keeps_its_framing() -> None:
     c, seen = opened()
     seen.feed(c.read(request())).feed(c.write(response(200, None, transfer_encoding="chunked")))
     seen.feed(c.write(chunk(b"x" * BIG), captured=16384, tail=300)).feed(c.write(chunk(b"y") + LAST_CHUNK))
@@ -75,7 +75,7 @@ def test_a_gigabyte_costs_nothing() -> None:
     assert seen.exchanges[0].request_bytes == size + len(head)
 
 
-def test_a_hole_in_chunk_framing_marks_the_exchange_and_the_next_one_is_whole() -> None:
+def test_a_gap_in_chunk_framing_marks_the_exchange_and_the_next_one_is_whole() -> None:
     c, seen = opened()
     seen.feed(c.read(request("GET", "/a")))
     seen.feed(c.write(response(200, None, transfer_encoding="chunked") + chunk(b"x")))
@@ -83,11 +83,11 @@ def test_a_hole_in_chunk_framing_marks_the_exchange_and_the_next_one_is_whole() 
     seen.feed(c.write(chunk(b"y"))).feed(c.write(LAST_CHUNK))
     seen.feed(c.read(request("GET", "/b"))).feed(c.write(response(200, b"z")))
     assert facts(seen) == [("/a", 200, "capture_gap"), ("/b", 200, "")]
-    assert seen.held() == [(1011, 101, 1), (1051, 101, -1), (1051, 101, 2), (1061, 101, -2)]
+    assert seen.assigned() == [(1011, 101, 1), (1051, 101, -1), (1051, 101, 2), (1061, 101, -2)]
     assert seen.exchanges[0].end_ns // MS == 1041
 
 
-def test_a_hole_in_a_request_head_marks_the_exchange_and_resynchronises() -> None:
+def test_a_gap_in_a_request_head_marks_the_exchange_and_resynchronises() -> None:
     c, seen = opened()
     seen.feed(c.read(b"GET /a HTTP/1.1\r\nx: "))
     c.skip(READ, 100)
@@ -97,7 +97,7 @@ def test_a_hole_in_a_request_head_marks_the_exchange_and_resynchronises() -> Non
     assert seen.counts() == {"capture_gaps": 1, "resync_bytes_skipped": 8}
 
 
-def test_a_hole_in_a_chunked_request_keeps_its_answer() -> None:
+def test_a_gap_in_a_chunked_request_keeps_its_answer() -> None:
     c, seen = opened()
     seen.feed(c.read(request("POST", "/a", transfer_encoding="chunked") + chunk(b"x")))
     c.skip(READ, 100)
@@ -106,7 +106,7 @@ def test_a_hole_in_a_chunked_request_keeps_its_answer() -> None:
     assert facts(seen) == [("/a", 200, "capture_gap"), ("/b", 201, "")]
 
 
-def test_pipelined_answers_after_a_hole_are_marked() -> None:
+def test_pipelined_answers_after_a_gap_are_marked() -> None:
     c, seen = opened()
     seen.feed(c.read(request("GET", "/a") + request("GET", "/b")))
     seen.feed(c.write(response(200, None, transfer_encoding="chunked")))
@@ -153,7 +153,7 @@ def test_a_lost_record_is_counted_and_waited_for_no_longer_than_needed() -> None
     assert facts(seen)[-1] == ("/c", 200, "")
 
 
-def test_a_lost_piece_of_a_body_harms_nothing() -> None:
+def test_a_lost_chunk_of_a_body_harms_nothing() -> None:
     c, seen = opened()
     seen.feed(c.read(request())).feed(c.write(response(200, None, content_length="30")))
     c.write(b"x" * 10)
@@ -161,7 +161,7 @@ def test_a_lost_piece_of_a_body_harms_nothing() -> None:
     assert (facts(seen), seen.counts()) == ([("/", 200, "")], {"chunks_lost": 1})
 
 
-def test_pieces_out_of_order_are_put_back() -> None:
+def test_chunks_out_of_order_are_put_back() -> None:
     c, seen = opened()
     chunks = [
         *c.read(request("GET", "/a")),
@@ -175,7 +175,7 @@ def test_pieces_out_of_order_are_put_back() -> None:
     assert seen.state.connection_count == 0
 
 
-def test_held_back_pieces_are_bounded() -> None:
+def test_held_back_chunks_are_bounded() -> None:
     c, seen = opened()
     c.read(b"")
     c.sequence += 1
@@ -185,7 +185,7 @@ def test_held_back_pieces_are_bounded() -> None:
     assert seen.counts() == {"chunks_lost": 1}
 
 
-def test_a_piece_that_comes_after_it_was_given_up_is_dropped() -> None:
+def test_a_chunk_that_comes_after_it_was_given_up_is_dropped() -> None:
     c, seen = opened()
     lost = c.read(request("GET", "/lost"))
     seen.feed(c.write(response())).take(seen.state.expire(LATER)).feed(lost)
@@ -230,11 +230,11 @@ def test_a_body_whose_bytes_were_not_captured_ends_before_the_next_request_is_ta
     seen.feed(uncaptured(c, 5000, tid=7))  # sendfile
     seen.feed(c.read(request("GET", "/b"), tid=8))
     assert facts(seen) == [("/file", 200, "")]
-    assert seen.held() == [(1011, 7, 1), (1031, 7, -1), (1041, 8, 2)]
+    assert seen.assigned() == [(1011, 7, 1), (1031, 7, -1), (1041, 8, 2)]
     assert seen.exchanges[0].end_ns // MS == 1031
 
 
-def test_the_end_of_a_call_may_come_after_a_piece_of_the_other_direction() -> None:
+def test_the_end_of_a_call_may_come_after_a_chunk_of_the_other_direction() -> None:
     c, seen = opened()
     seen.feed(c.read(request("GET", "/a"), tid=7))
     head, tail = c.write(response(200, b"x" * BIG), captured=16384, tail=512, tid=7)
@@ -254,7 +254,7 @@ def uncaptured(c: Connection, size: int, *, tid: int) -> list[Batch]:
     return [batch]
 
 
-def test_a_threads_next_call_says_that_its_last_one_has_no_more_pieces() -> None:
+def test_a_threads_next_call_shows_that_its_last_one_has_no_more_chunks() -> None:
     c, seen = opened()
     seen.feed(c.read(request("GET", "/a"), tid=7)).feed(
         c.write(response(200, b"x" * BIG), captured=16384, tid=7)

@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests.http2.grpc import MAX_MESSAGE_BYTES, MessageReader, OpenRpc, is_grpc
+from otelgpu.families.requests.http2.grpc import MAX_MESSAGE_BYTES, GrpcMessageReader, OpenRpc, is_grpc
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.engine_messages import EngineItem, EngineOutput, EngineRequest
 from otelgpu.model.exchange import Role
@@ -33,8 +33,8 @@ def packed(message: bytes, *, compressed: bool = False) -> bytes:
     return bytes((compressed,)) + len(message).to_bytes(4, "big") + message
 
 
-def reader(output: ParserOutput | None = None) -> tuple[MessageReader, list[bytes]]:
-    made, taken = MessageReader(output or ParserOutput(BUDGET)), []
+def reader(output: ParserOutput | None = None) -> tuple[GrpcMessageReader, list[bytes]]:
+    made, taken = GrpcMessageReader(output or ParserOutput(BUDGET)), []
     made.take = lambda data, time_ns: taken.append(data)
     return made, taken
 
@@ -53,7 +53,7 @@ def test_messages_are_whole_however_the_body_is_cut(messages: list[bytes], cuts:
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(0, 150), st.integers(1, 60))
-def test_a_hole_in_a_message_costs_only_that_one(sizes: list[int], start: int, size: int) -> None:
+def test_a_gap_in_a_message_costs_only_that_one(sizes: list[int], start: int, size: int) -> None:
     messages = [bytes((65 + number,)) * length for number, length in enumerate(sizes)]
     output = ParserOutput(BUDGET)
     made, taken = reader(output)
@@ -68,7 +68,7 @@ def test_a_hole_in_a_message_costs_only_that_one(sizes: list[int], start: int, s
     for message in messages:
         begin, end = position + 5, position + 5 + len(message)
         if start < stop and start < begin and stop > position:
-            lost = True  # the hole is in a prefix
+            lost = True  # the gap is in a prefix
         if not lost and (stop <= begin or start >= end or start == stop):
             expected.append(message)
         lost = lost or (start < stop and start < end < stop)

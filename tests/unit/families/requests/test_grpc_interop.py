@@ -1,4 +1,4 @@
-"""A real grpcio server and client through a recording proxy: what the parser says against what they know."""
+"""A real grpcio server and client through a recording proxy: what the parser reports against what they know."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Expected:
     endless: bool = False  # how many responses there are depends on time: all are as these
 
     def error_type(self, role: Role) -> str:
-        """What a span of this end says."""
+        """What a span of this endpoint reports."""
         failed = self.status != "OK" if role is Role.CLIENT else self.status in FAILURES_OF_SERVERS
         return self.status if failed else ""
 

@@ -135,7 +135,7 @@ def test_each_stream_is_held_by_who_read_it_until_it_is_answered() -> None:
     assert [(exchange.key, exchange.ordinal) for exchange in observed.exchanges] == [(2, 1), (1, 0)]
 
 
-def test_an_early_answer_lets_go_and_is_given_out_when_the_request_ends() -> None:
+def test_an_early_answer_ends_the_assignment_and_is_emitted_when_the_request_ends() -> None:
     observed = hello()
     observed.feed(True, frame(HEADERS, 4, 1, GET))
     answered = observed.feed(False, frame(HEADERS, 5, 1, OK))
@@ -288,7 +288,7 @@ def test_recognition(data: bytes, from_client: bool, late: bool, expected: Recog
     assert http2.SPEC.recognise(data, from_client, late) is expected
 
 
-# Connections found open, and holes
+# Connections found open, and gaps
 
 
 def test_late_attach_knows_what_is_new_and_leaves_the_rest_empty() -> None:
@@ -320,7 +320,7 @@ def test_late_trailers_are_no_request() -> None:
     assert not observed.parser.busy
 
 
-def test_a_hole_in_a_body_only_counts() -> None:
+def test_a_gap_in_a_body_only_counts() -> None:
     observed = hello()
     observed.feed(True, frame(HEADERS, 4, 1, GET) + frame(DATA, 1, 1, bytes(100))[:29])
     observed.gap(True, 60)
@@ -331,7 +331,7 @@ def test_a_hole_in_a_body_only_counts() -> None:
     assert observed.counted == {}
 
 
-def test_a_hole_in_the_padding_is_none_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_in_the_padding_is_none_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
     observed = hello()
     observed.feed(True, frame(HEADERS, 4, 1, GET))
     gaps: list[int] = []
@@ -345,7 +345,7 @@ def test_a_hole_in_the_padding_is_none_in_the_body(monkeypatch: pytest.MonkeyPat
     assert gaps == [2]
 
 
-def test_a_hole_in_a_header_block_costs_the_table_and_that_head() -> None:
+def test_a_gap_in_a_header_block_costs_the_table_and_that_head() -> None:
     observed = hello()
     observed.feed(True, frame(HEADERS, 5, 1, GET + b"\x44\x02/a")[:11])
     observed.gap(True, 5)
@@ -360,7 +360,7 @@ def test_a_hole_in_a_header_block_costs_the_table_and_that_head() -> None:
     assert observed.counted == {"capture_gaps": 1, "hpack_lost": 1, "hpack_unknown": 1}
 
 
-def test_a_hole_in_a_frame_head_ends_holds_and_is_healed_by_the_next_call() -> None:
+def test_a_gap_in_a_frame_head_ends_assignments_and_is_healed_by_the_next_call() -> None:
     observed = hello()
     observed.feed(True, frame(HEADERS, 5, 1, GET) + frame(HEADERS, 5, 3, GET))
     observed.feed(False, frame(HEADERS, 4, 1, OK))
@@ -382,7 +382,7 @@ def test_frames_are_looked_for_only_where_a_call_begins() -> None:
     assert not observed.parser.busy and observed.counted == {"resync_bytes_skipped": 12}
 
 
-def test_what_ended_in_a_hole_is_given_out_once_it_was_silent() -> None:
+def test_what_ended_in_a_gap_is_emitted_once_it_was_silent() -> None:
     observed = hello()
     observed.feed(True, frame(HEADERS, 5, 1, GET))
     observed.gap(False, 300)
@@ -391,7 +391,7 @@ def test_what_ended_in_a_hole_is_given_out_once_it_was_silent() -> None:
     assert [exchange.error for exchange in observed.exchanges] == ["capture_gap"]
 
 
-def test_a_hole_in_the_requests_ends_those_under_way() -> None:
+def test_a_gap_in_the_requests_ends_those_under_way() -> None:
     observed = hello()
     observed.feed(True, frame(HEADERS, 4, 1, GET))
     observed.gap(True, 300)
@@ -433,7 +433,7 @@ def test_bytes_that_are_not_http2_end_the_connection_aloud(data: bytes) -> None:
     assert observed.held_bytes == 0
 
 
-def test_a_hole_can_end_what_is_not_http2() -> None:
+def test_a_gap_can_end_what_is_not_http2() -> None:
     observed = hello()
     observed.feed(True, frame(HEADERS, END_HEADERS, 2, GET)[:10])
     observed.gap(True, 2)
@@ -534,7 +534,7 @@ def test_window_updates_beside_data_are_no_flood() -> None:
     assert not observed.parser.ignored
 
 
-def test_open_streams_are_bounded_and_the_oldest_is_given_out() -> None:
+def test_open_streams_are_bounded_and_the_oldest_is_emitted() -> None:
     observed = hello()
     for number in range(1, 2 * 1100, 2):
         observed.feed(True, frame(HEADERS, 5, number, GET))

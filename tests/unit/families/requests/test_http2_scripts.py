@@ -1,4 +1,4 @@
-"""Random conversations of two h2 ends, cut and holed at random, against what the ends themselves report."""
+"""Random traffic of two h2 endpoints, cut at random and with random gaps, against what they themselves report."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_exchanges_are_what_the_ends_did_however_calls_are_cut(
 
 @examples(60)
 @given(ACTIONS, st.booleans(), st.integers(0, 10), st.randoms(use_true_random=False))
-def test_holes_and_late_starts_give_less_and_nothing_wrong(
+def test_gaps_and_late_starts_give_less_and_nothing_wrong(
     readers: list[Recorder], actions: list, late: bool, missed: int, chance: random.Random
 ) -> None:
     wire, truths = play(actions)

@@ -310,7 +310,7 @@ def test_names_are_bounded() -> None:
     assert (len(generation.finish_reasons), len(generation.finish_reasons[0])) == (128, 256)
 
 
-def test_a_request_with_a_hole_is_searched() -> None:
+def test_a_request_with_a_gap_is_searched() -> None:
     prompt = 'say "model": "wrong" and "stream": true ' + "x" * 100_000
     for body in (
         {"model": 'a/"b"', "messages": [{"content": prompt}], "stream": True},
@@ -336,7 +336,7 @@ def test_a_prompt_cannot_pose_as_the_model() -> None:
     assert (generation.request_model, generation.stream) == ("", False)
 
 
-def test_a_json_answer_with_a_hole_is_searched() -> None:
+def test_a_json_answer_with_a_gap_is_searched() -> None:
     answer = {
         "id": "chatcmpl-9",
         "model": "served",
@@ -373,7 +373,7 @@ def test_a_body_over_the_bound_is_not_kept_but_searched() -> None:
     assert seen.counts() == {"bodies_not_kept": 1}
 
 
-def test_a_stream_with_a_hole_has_no_estimate() -> None:
+def test_a_stream_with_a_gap_has_no_estimate() -> None:
     c, seen = asked()
     head = response(200, None, content_type=EVENTS)
     seen.feed(c.write(head + event({"content": "a"})))

@@ -1,4 +1,4 @@
-"""Many connections, slow ones, and huge ones: memory is bounded, and what is let go is counted."""
+"""Many connections, slow ones, and huge ones: memory is bounded, and what is dropped is counted."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_garbage_after_a_valid_start_frees_everything() -> None:
     assert reachable_bytes(seen.state) < 100_000
 
 
-def test_a_hundred_megabyte_answer_with_holes_at_both_ends_of_the_connection() -> None:
+def test_a_hundred_megabyte_answer_with_gaps_at_both_ends_of_the_connection() -> None:
     size = 100 << 20
     for role, ask, answer in (("SERVER", READ, WRITE), ("CLIENT", WRITE, READ)):
         c, seen = opened(role)

@@ -74,7 +74,7 @@ def test_the_example_gives_spans_of_commands(install: Callable[[str], None]) -> 
         1020,
         1021,
     )
-    assert seen.held() == [(1011, 7, exchange.key), (1021, 7, -exchange.key)]
+    assert seen.assigned() == [(1011, 7, exchange.key), (1021, 7, -exchange.key)]
     assert [o.key for o in seen.opened] == [exchange.key]
     assert seen.counts() == {}
 
@@ -108,8 +108,8 @@ def test_the_example_takes_any_bytes(calls: list[tuple[bool, bytes, int]]) -> No
     c = Connection()
     seen = Seen(new_state(protocols=(SPEC,)))  # unguarded
     seen.feed(c.open()).feed(c.read(command(b"GET", b"k")))
-    for write, data, hole in calls:
-        if hole == 0:
+    for write, data, gap in calls:
+        if gap == 0:
             c.skip(WRITE if write else READ, 5)
         seen.feed(c.write(data) if write else c.read(data))
     seen.feed(c.close())
@@ -136,7 +136,7 @@ def test_a_plugin_that_cannot_be_used_is_left_out(
 
 @dataclass
 class Rude:
-    """A parser that does what ``act`` does, whatever it is reported."""
+    """A parser that does what ``act`` does, whatever it is given."""
 
     facts: ConnectionFacts
     output: ParserOutput

@@ -1,4 +1,4 @@
-"""Which protocol a connection speaks, at which end the process is, and what happens before that is known."""
+"""Which protocol a connection has, which role the process has, and what happens before that is known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.families.requests.traffic import (
 
 @dataclass
 class Recorder:
-    """A parser that writes down what it is reported."""
+    """A parser that records what it is given."""
 
     facts: ConnectionFacts
     reported: list[tuple[object, ...]]
@@ -103,7 +103,7 @@ def test_what_came_before_a_protocol_was_known_is_reported_to_its_parser() -> No
     assert times == sorted(set(times))
 
 
-def test_a_hole_is_reported_with_its_place() -> None:
+def test_a_gap_is_reported_with_its_place() -> None:
     c, seen, protocol = greeting()
     seen.feed(c.read(b"hello"))
     c.skip(READ, 7)
@@ -129,7 +129,7 @@ def test_a_role_nobody_knows_is_reported_by_who_says_what(first: str) -> None:
     assert (parser.facts.server, parser.facts.client) == ((local, peer) if first == READ else (peer, local))
 
 
-def test_a_server_that_speaks_first_is_known_by_what_it_says() -> None:
+def test_a_server_that_sends_first_is_known_by_its_bytes() -> None:
     c, seen, protocol = greeting("UNKNOWN")
     seen.feed(c.write(b"welcome")).feed(c.read(b"hello"))
     assert protocol.parsers[0].facts.role is Role.SERVER
@@ -137,7 +137,7 @@ def test_a_server_that_speaks_first_is_known_by_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("first", [READ, WRITE])
-def test_where_both_sides_begin_alike_the_first_to_speak_is_the_client(first: str) -> None:
+def test_where_both_endpoints_begin_alike_the_first_to_send_is_the_client(first: str) -> None:
     c, seen, protocol = greeting("UNKNOWN", client=b"hello", server=b"hello")
     calls = [c.read, c.write] if first == READ else [c.write, c.read]
     seen.feed(calls[0](b"he")).feed(calls[1](b"hel")).feed(calls[1](b"lo"))
@@ -159,7 +159,7 @@ def test_bytes_that_stay_undecided_are_bounded() -> None:
     assert protocol.asked == MAX_UNDECIDED_BYTES
 
 
-def test_a_hole_before_a_protocol_is_known_makes_it_a_connection_found_open() -> None:
+def test_a_gap_before_a_protocol_is_known_makes_it_a_connection_found_open() -> None:
     c, seen, protocol = greeting()
     seen.feed(c.read(b"he"))
     c.skip(READ, 10)
@@ -215,7 +215,7 @@ def test_a_successor_reads_on() -> None:
     )
 
 
-def test_end_of_file_is_of_the_side_that_is_read() -> None:
+def test_end_of_file_is_of_the_direction_that_is_read() -> None:
     for role, start, from_client in (("SERVER", READ, True), ("CLIENT", WRITE, False)):
         c, seen, protocol = greeting(role)
         seen.feed(c.read(b"hello") if start == READ else c.write(b"hello")).feed(c.result(READ, 0))
@@ -241,7 +241,7 @@ def test_cuts_before_recognition_change_nothing(cuts: list[int], role: str) -> N
     assert seen.counts() == {}
 
 
-# What both ends see alike
+# What both endpoints derive alike
 
 
 def ends(

@@ -74,7 +74,7 @@ def test_a_carriage_return_ends_a_line_between_whole_events_too() -> None:
     assert events(b"data: x\n\n", b"data: a\rdata: b\n\n") == [b"x", b"a\nb"]
 
 
-def test_after_a_hole_between_events_the_next_may_be_a_tail() -> None:
+def test_after_a_gap_between_events_the_next_may_be_a_tail() -> None:
     reader = EventReader()
     assert reader.feed(b"data: a\n\ndata: b\n\n") == [b"a", b"b"]
     reader.gap()
@@ -82,7 +82,7 @@ def test_after_a_hole_between_events_the_next_may_be_a_tail() -> None:
     assert reader.feed(b"data: d\n\n") == [b"d"]
 
 
-def test_after_a_hole_the_next_whole_event_counts() -> None:
+def test_after_a_gap_the_next_whole_event_counts() -> None:
     reader = EventReader()
     assert reader.feed(b"data: a\n\ndata: b") == [b"a"]
     reader.gap()

@@ -112,13 +112,13 @@ def test_an_expired_connection_goes_on_with_its_next_request() -> None:
     assert seen.counts() == {"connections_expired": 1, "connections_not_opened": 1}
 
 
-def test_pieces_after_the_close_are_counted() -> None:
+def test_chunks_after_the_close_are_counted() -> None:
     c, seen = opened()
     seen.feed(c.close()).feed(c.read(request()))
     assert (seen.exchanges, seen.counts()) == ([], {"chunks_after_close": 1})
 
 
-def test_a_close_waits_for_pieces_that_are_still_to_come() -> None:
+def test_a_close_waits_for_chunks_that_are_still_to_come() -> None:
     c, seen = opened()
     chunk = c.read(request())
     seen.feed(c.close())
@@ -127,7 +127,7 @@ def test_a_close_waits_for_pieces_that_are_still_to_come() -> None:
     assert [e.error for e in seen.exchanges] == ["connection_closed"]
 
 
-def test_a_close_whose_pieces_never_come() -> None:
+def test_a_close_whose_chunks_never_come() -> None:
     c, seen = opened()
     c.read(request())
     seen.feed(c.close()).take(seen.state.expire(10_000 * MS))

@@ -8,15 +8,15 @@ from tests.unit.families.requests.traffic import Connection, Seen, opened, reque
 def test_a_thread_holds_from_its_read_until_the_answer_is_written() -> None:
     c, seen = opened()
     seen.feed(c.read(request(), tid=7))
-    assert seen.held() == [(1011, 7, 1)]
+    assert seen.assigned() == [(1011, 7, 1)]
     seen.feed(c.write(response(200, b"x"), tid=7))
-    assert seen.held() == [(1011, 7, 1), (1021, 7, -1)]
+    assert seen.assigned() == [(1011, 7, 1), (1021, 7, -1)]
 
 
-def test_an_answer_by_another_thread_frees_the_holder() -> None:
+def test_an_answer_by_another_thread_ends_the_assignment() -> None:
     c, seen = opened()
     seen.feed(c.read(request(), tid=7)).feed(c.write(response(200, b"x"), tid=8))
-    assert seen.held() == [(1011, 7, 1), (1021, 7, -1)]
+    assert seen.assigned() == [(1011, 7, 1), (1021, 7, -1)]
     assert seen.exchanges[0].tid == 7
 
 
@@ -25,7 +25,7 @@ def test_another_thread_that_reads_on_takes_over() -> None:
     whole = request("POST", "/", b"x" * 10)
     seen.feed(c.read(whole[:20], tid=7)).feed(c.read(whole[20:-5], tid=7)).feed(c.read(whole[-5:], tid=8))
     seen.feed(c.write(response(), tid=8))
-    assert seen.held() == [(1011, 7, 1), (1031, 7, -1), (1031, 8, 1), (1041, 8, -1)]
+    assert seen.assigned() == [(1011, 7, 1), (1031, 7, -1), (1031, 8, 1), (1041, 8, -1)]
     assert seen.exchanges[0].tid == 8
 
 
@@ -36,7 +36,7 @@ def test_a_pipelined_request_is_taken_up_when_the_one_before_is_answered() -> No
     )
     for _ in range(3):
         seen.feed(c.write(response(), tid=9))
-    assert seen.held() == [
+    assert seen.assigned() == [
         (1011, 7, 1),
         (1031, 7, -1),
         (1031, 7, 2),
@@ -49,7 +49,7 @@ def test_a_pipelined_request_is_taken_up_when_the_one_before_is_answered() -> No
 def test_requests_answered_by_one_write_are_never_held_for_no_time() -> None:
     c, seen = opened()
     seen.feed(c.read(request() * 3, tid=7)).feed(c.write(response() * 3, tid=7))
-    assert seen.held() == [(1011, 7, 1), (1021, 7, -1)]
+    assert seen.assigned() == [(1011, 7, 1), (1021, 7, -1)]
     assert len(seen.exchanges) == 3
 
 
@@ -59,13 +59,13 @@ def test_a_streamed_answer_is_held_to_its_end() -> None:
     whole = response(200, b"x" * 100)
     for i in range(0, len(whole), 50):
         seen.feed(c.write(whole[i : i + 50], tid=7))
-    assert seen.held() == [(1011, 7, 1), (1031 + 10 * ((len(whole) - 1) // 50 - 1), 7, -1)]
+    assert seen.assigned() == [(1011, 7, 1), (1031 + 10 * ((len(whole) - 1) // 50 - 1), 7, -1)]
 
 
-def test_closing_lets_go() -> None:
+def test_closing_ends_the_assignment() -> None:
     c, seen = opened()
     seen.feed(c.read(request(), tid=7)).feed(c.close())
-    assert seen.held() == [(1011, 7, 1), (1020, 7, -1)]
+    assert seen.assigned() == [(1011, 7, 1), (1020, 7, -1)]
 
 
 def test_holds_of_connections_are_independent() -> None:

@@ -123,7 +123,7 @@ Headers = list[tuple[str, str]]
 
 
 def reported(headers: Headers) -> TraceParent | None:
-    """What a request with these headers says of its parent."""
+    """The parent of a request with these headers."""
     c, seen = opened()
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
     seen.feed(c.read(f"GET / HTTP/1.1\r\n{lines}\r\n".encode())).feed(c.write(response()))

@@ -1,4 +1,4 @@
-"""WebSockets: frames, masks, fragments, compression, holes, and the responses of realtime APIs."""
+"""WebSockets: frames, masks, fragments, compression, gaps, and the responses of realtime APIs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.websocket.frames import MAX_MESSAGE_BYTES, are_frames
-from otelgpu.families.requests.websocket.permessage_deflate import MAX_INFLATED_BYTES, Deflate, Inflater
+from otelgpu.families.requests.websocket.permessage_deflate import (
+    MAX_INFLATED_BYTES,
+    Deflate,
+    MessageInflater,
+)
 from otelgpu.model.exchange import Role, StartSource
 from tests.rig.examples import examples
 from tests.unit.families.requests.traffic import (
@@ -113,7 +117,7 @@ def test_a_response_is_an_exchange() -> None:
     assert (generation.response_model, generation.first_content_ns // MS) == ("gpt-realtime", 1070)
     assert [(n.key, n.request_id) for n in seen.named] == [(exchange.key, "resp_1")]
     assert [o.key for o in seen.opened] == [exchange.key]
-    assert seen.held() == [(1051, 7, exchange.key), (1091, 7, -exchange.key)]
+    assert seen.assigned() == [(1051, 7, exchange.key), (1091, 7, -exchange.key)]
     assert seen.counts() == {}
 
 
@@ -210,7 +214,7 @@ def test_compressed_messages_are_read(extensions: str, takeover: bool) -> None:
 def test_a_bomb_is_not_inflated() -> None:
     output = ParserOutput(1 << 20)
     for forgets in (False, True):
-        inflater = Inflater(output, forgets=forgets)
+        inflater = MessageInflater(output, forgets=forgets)
         stream = zlib.compressobj(wbits=-15)
         bomb = stream.compress(bytes(MAX_INFLATED_BYTES + 1)) + stream.flush(zlib.Z_SYNC_FLUSH)
         assert len(bomb) < 2000
@@ -230,7 +234,7 @@ def test_what_was_agreed_is_the_first_extension() -> None:
     assert not Deflate(b"").agreed
 
 
-def test_a_message_with_a_hole_costs_only_itself() -> None:
+def test_a_message_with_a_gap_costs_only_itself() -> None:
     c, seen = upgraded()
     seen.feed(c.read(frame(event("response.create"), masked=True)))
     seen.feed(c.write(frame(event("response.created", response={"id": "a"}))))
@@ -240,7 +244,7 @@ def test_a_message_with_a_hole_costs_only_itself() -> None:
     assert seen.counts() == {"websocket_messages_not_read": 1}
 
 
-def test_a_hole_in_a_frame_head_is_left_behind_at_the_next_whole_frames() -> None:
+def test_a_gap_in_a_frame_head_is_left_behind_at_the_next_whole_frames() -> None:
     c, seen = upgraded()
     seen.feed(c.read(frame(event("response.create"), masked=True)))
     c.skip(WRITE, 40)
@@ -260,7 +264,7 @@ def test_a_huge_message_is_passed_over_without_being_kept() -> None:
     assert seen.state._output.reserve(32 << 20)
 
 
-def test_a_hundred_megabytes_with_a_hole_cost_nothing() -> None:
+def test_a_hundred_megabytes_with_a_gap_cost_nothing() -> None:
     c, seen = upgraded()
     size = 100 << 20
     seen.feed(c.write(bytes((0x80 | BINARY, 127)) + size.to_bytes(8, "big")))
@@ -332,8 +336,8 @@ def test_frames_behind_the_handshake_in_one_call_are_read() -> None:
 )
 def test_random_bytes_never_raise(calls: list[tuple[bool, bytes, int]]) -> None:
     c, seen = upgraded(extensions=DEFLATE)
-    for write, data, hole in calls:
-        if hole == 0:
+    for write, data, gap in calls:
+        if gap == 0:
             c.skip(WRITE if write else READ, 5)
         seen.feed(c.write(data) if write else c.read(data))
     seen.feed(c.close())

@@ -1,4 +1,4 @@
-"""ZMTP framing: what libzmq itself sends, cut anywhere, with holes, found open, and hostile bytes."""
+"""ZMTP framing: what libzmq itself sends, cut anywhere, with gaps, found open, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -168,21 +168,17 @@ def test_what_is_reported_does_not_depend_on_the_cuts(data: st.DataObject) -> No
 
 @examples(100)
 @given(st.data())
-def test_holes_hide_messages_but_never_make_one_up(data: st.DataObject) -> None:
+def test_gaps_hide_messages_but_never_make_one_up(data: st.DataObject) -> None:
     whole = recorded() if data.draw(st.booleans()) else recorded_outputs()
     truth = [identity(reported) for reported in play(whole).messages]
     holed = []
     for chunk in whole:
-        hole = (
+        gap = (
             sorted(data.draw(st.tuples(*[st.integers(0, len(chunk.data))] * 2)))
             if data.draw(st.booleans())
             else None
         )
-        parts = (
-            [chunk.data]
-            if hole is None
-            else [chunk.data[: hole[0]], hole[1] - hole[0], chunk.data[hole[1] :]]
-        )
+        parts = [chunk.data] if gap is None else [chunk.data[: gap[0]], gap[1] - gap[0], chunk.data[gap[1] :]]
         holed += [Chunk(chunk.from_client, part) for part in parts if part]
     for reported in play(holed).messages:
         if isinstance(reported, EngineRequest):
@@ -196,7 +192,7 @@ def test_holes_hide_messages_but_never_make_one_up(data: st.DataObject) -> None:
             assert identity(reported) in truth
 
 
-def test_a_hole_inside_a_body_leaves_the_messages_around_it() -> None:
+def test_a_gap_inside_a_body_leaves_the_messages_around_it() -> None:
     hidden = frame(b"\x93" * 60_000)
     chunks = [
         Chunk(True, greeting() + message(b"\0", request(1)) + hidden[:50]),
@@ -207,7 +203,7 @@ def test_a_hole_inside_a_body_leaves_the_messages_around_it() -> None:
     assert [reported.request_id for reported in output.messages] == ["chatcmpl-1", "chatcmpl-2"]
 
 
-def test_after_a_hole_over_a_frames_head_reading_goes_on_where_a_call_begins_with_a_message() -> None:
+def test_after_a_gap_over_a_frames_head_reading_goes_on_where_a_call_begins_with_a_message() -> None:
     data = message(b"\0", request(1))
     output = play(
         [

@@ -66,7 +66,7 @@ class Connection:
     def open(
         self, *, late: bool = False, role: str = "SERVER", peer: str = "192.0.2.7", port: int = 40000
     ) -> Batch:
-        """The process accepted the connection, or, by its ``role``, made it, or nobody knows."""
+        """The process accepted the connection, or, by its ``role``, made it, or its role is unknown."""
         record = np.zeros(1, DTYPES["http_open"])
         self._head(record["head"], "HTTP_OPEN", self.tid, 0)
         record["connection"] = self.identity
@@ -86,7 +86,7 @@ class Connection:
     def result(self, direction: str, result: int, *, tid: int | None = None) -> list[Batch]:
         """A call that moved nothing."""
         self.now_ns += self.gap_ns
-        return [self._piece(direction, b"", self.offsets[direction], result, tid or self.tid)]
+        return [self._chunk(direction, b"", self.offsets[direction], result, tid or self.tid)]
 
     def skip(self, direction: str, size: int) -> list[Batch]:
         """Bytes that move without any record."""
@@ -115,17 +115,17 @@ class Connection:
         thread = tid or self.tid
         kept = len(data) if captured is None else captured
         chunks = [
-            self._piece(direction, data[i : min(kept, i + 16384)], start + i, len(data), thread)
+            self._chunk(direction, data[i : min(kept, i + 16384)], start + i, len(data), thread)
             for i in range(0, kept, 16384)
         ]
         if tail:
-            chunks.append(self._piece(direction, data[-tail:], start + len(data) - tail, len(data), thread))
+            chunks.append(self._chunk(direction, data[-tail:], start + len(data) - tail, len(data), thread))
         self.offsets[direction] += len(data)
         for chunk in chunks:
             chunk.records["chunk"]["arrival_ns"] = arrival_ns
         return chunks
 
-    def _piece(self, direction: str, data: bytes, offset: int, result: int, tid: int) -> Batch:
+    def _chunk(self, direction: str, data: bytes, offset: int, result: int, tid: int) -> Batch:
         capacity, kind = next(entry for entry in CLASSES if len(data) <= entry[0])
         record = np.zeros(1, DTYPES[kind])
         chunk = record["chunk"]
@@ -174,7 +174,7 @@ class Seen:
         """Counters that are not zero."""
         return {name: count for name, count in self.state.counters.items() if count}
 
-    def held(self) -> list[tuple[int, int, int]]:
+    def assigned(self) -> list[tuple[int, int, int]]:
         """(time in ms, tid, +key or -key) of each assignment."""
         return [(c.time_ns // MS, c.tid, c.exchange if c.begins else -c.exchange) for c in self.assignments]
 

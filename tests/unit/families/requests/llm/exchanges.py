@@ -68,7 +68,7 @@ def answer(
     status: int = 200,
     times: Iterable[int] = range(10, 1 << 30, 10),
 ) -> Done:
-    """Give it a response, a write at each time; a number is the size of a hole."""
+    """Give it a response, a write at each time; a number is the size of a gap."""
     reader = done.reader
     wanted = reader.response_head(Head({b"content-type": content_type, **(headers or {})}, status))
     for write, time_ns in zip(writes, times, strict=False):

@@ -38,7 +38,7 @@ every = pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=str)
 
 
 def budget_left(output: ParserOutput) -> int:
-    """How much of the budget nobody holds."""
+    """How much of the budget is free."""
     low, high = 0, BUDGET * 2
     while low < high:
         middle = (low + high + 1) // 2
@@ -119,7 +119,7 @@ def test_bad_compression_is_counted(spoil: bytes) -> None:
     assert done.counts == ({"inflate_failed": 1} if spoil else {})
 
 
-def test_nothing_behind_a_hole_in_a_compressed_stream_is_read() -> None:
+def test_nothing_behind_a_gap_in_a_compressed_stream_is_read() -> None:
     compressor = zlib.compressobj(wbits=31)
     parts = sse(*(chunk({"content": text}) for text in "abcd"))
     first, *rest = [compressor.compress(part) + compressor.flush(zlib.Z_SYNC_FLUSH) for part in parts]
@@ -324,7 +324,7 @@ def test_times_are_bounded_and_paid_for() -> None:
     assert (len(spent.reported.content_times_ns), spent.reported.content_deltas) == (512, 600)
 
 
-def test_a_hole_ends_the_estimate_not_the_rest() -> None:
+def test_a_gap_ends_the_estimate_not_the_rest() -> None:
     first, second = sse(chunk({"content": "a"}), chunk({"content": "b"}))
     done = answer(ask("/v1/chat/completions", CHAT), [first, 100, b'x"}}\n\n', second])
     assert (done.reported.content_deltas, done.reported.output_tokens) == (2, None)

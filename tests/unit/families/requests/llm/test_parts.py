@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests.llm.inflate import FREE_BYTES, MAX_CHUNK_BYTES, MAX_RATIO, Inflater
+from otelgpu.families.requests.llm.inflate import FREE_BYTES, MAX_CHUNK_BYTES, MAX_RATIO, BodyInflater
 from otelgpu.families.requests.llm.lines import MAX_LINE_BYTES, LineReader
 from tests.rig.examples import examples
 
@@ -58,7 +58,7 @@ def test_a_line_that_is_too_long_is_counted_and_not_kept() -> None:
     assert reader.too_long == 1
 
 
-def test_after_a_hole_the_next_whole_line_counts() -> None:
+def test_after_a_gap_the_next_whole_line_counts() -> None:
     reader = LineReader()
     assert reader.feed(b'a\n{"b":') == [b"a"]
     reader.gap()
@@ -77,7 +77,7 @@ def encoded(encoding: bytes, data: bytes) -> bytes:
 @given(text=st.binary(max_size=300), data=st.data())
 def test_inflated_bytes_do_not_depend_on_cuts(encoding: bytes, text: bytes, data: st.DataObject) -> None:
     body = encoded(encoding, text)
-    inflater = Inflater(b"gzip" if encoding == b"gzip" else b"deflate")
+    inflater = BodyInflater(b"gzip" if encoding == b"gzip" else b"deflate")
     places = data.draw(st.sets(st.integers(0, len(body)), max_size=10))
     assert b"".join(chunk for part in cut(body, places) for chunk in inflater.feed(part)) == text
     inflater.ended()
@@ -85,15 +85,15 @@ def test_inflated_bytes_do_not_depend_on_cuts(encoding: bytes, text: bytes, data
 
 
 def test_members_of_a_gzip_body_follow_each_other() -> None:
-    inflater = Inflater(b"gzip")
+    inflater = BodyInflater(b"gzip")
     assert b"".join(inflater.feed(gzip.compress(b"ab") + gzip.compress(b"cd"))) == b"abcd"
     inflater.ended()
     assert inflater.failure == ""
 
 
-def test_a_bomb_ends_early_in_small_pieces() -> None:
+def test_a_bomb_ends_early_in_small_chunks() -> None:
     bomb = zlib.compress(bytes(1 << 26))
-    inflater = Inflater(b"deflate")
+    inflater = BodyInflater(b"deflate")
     sizes = [len(chunk) for chunk in inflater.feed(bomb)]
     assert max(sizes) <= MAX_CHUNK_BYTES
     assert sum(sizes) <= FREE_BYTES + MAX_RATIO * len(bomb) < 1 << 26
@@ -104,7 +104,7 @@ def test_a_bomb_ends_early_in_small_pieces() -> None:
 @examples(50)
 @given(st.binary(max_size=200), st.sampled_from([b"gzip", b"deflate"]))
 def test_garbage_never_raises(data: bytes, encoding: bytes) -> None:
-    inflater = Inflater(encoding)
+    inflater = BodyInflater(encoding)
     for part in (data[:7], data[7:]):
         list(inflater.feed(part))
     inflater.gap()
