@@ -1,6 +1,6 @@
-"""Which span an exchange is, and which one is above it. Pure.
+"""The span of an exchange, and its parent. Pure.
 
-In: exchanges as they open, what the process published on the way, and, when they end, the exchanges. Out: an
+In: exchanges as they open, what the process published meanwhile, and the exchanges when they end. Out: an
 :class:`Identity` of each: the context that its work goes under, its parent, and whether the span is ours to report.
 
 The first that applies (DESIGN.md section 5):
@@ -9,18 +9,18 @@ The first that applies (DESIGN.md section 5):
 2. The request carries a ``traceparent``. At a server that is the parent. At a client the process made
    it, so the span is the process's own, unless it came in with a request to the same process: a proxy passed it on,
    and our span is a child of that request's.
-3. A client's thread serves a request: that request's span is the parent.
-4. A server's peer is observed too: the client's span of the same bytes is the parent.
+3. The client's thread serves a request: that request's span is the parent.
+4. The server's client is observed too: the client's span of the same exchange is the parent.
 5. The ids are derived from what both endpoints see (``Exchange.wire_id``), so that they meet in one trace wherever the
    other endpoint is observed, without coordination between the observers.
-6. The ids are made of the session's seed.
+6. The ids are derived from the session's seed.
 
-A process that exports traces by itself and publishes no context has a span for a request with a ``traceparent``
-that nobody here can name: ours is not made, and the work goes under the caller's span, in the same trace.
+A process that exports traces itself and publishes no context has a span for a request with a ``traceparent``,
+whose id is not known here: ours is not made, and the work goes under the caller's span, in the same trace.
 
-Example: a client asks with no header, bytes 17.. of a connection: its span is (t, c), t and c made of the wire. The
-server's span is (t, s) with the parent c if the same session saw the client, else the root s beside the root
-c in the trace t.
+Example: a client sends a request without a ``traceparent`` at byte 17 of a connection: its span is (t, c), both
+derived from the wire id. The server's span is (t, s), a child of c if the same session saw the client, else a second
+root in trace t.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Identity:
     parent_span_id: bytes = NO_SPAN
     state: str = ""  # W3C tracestate
     own: bool = True  # the span is ours to report; False: the process reports it, or its caller
-    peer: Context | None = None  # the other end as it is known there, if it is in another trace
+    peer: Context | None = None  # the peer's span, if it is in another trace
 
     @property
     def reported(self) -> bool:
@@ -78,8 +78,8 @@ def _exports_traces(exchange: Exchange) -> bool:
 class Identities:
     """Those of one session: of :data:`REMEMBERED` exchanges, of which the last that ended are kept for their late work.
 
-    ``serving(tgid, tid, time_ns)`` answers with the exchange that a thread worked for, 0 for none.
-    ``defer``: False makes our spans beside those of processes that make their own.
+    ``serving(tgid, tid, time_ns)`` returns the exchange that a thread worked for, 0 for none.
+    ``defer``: False makes our spans in addition to those of processes that make their own.
     """
 
     def __init__(self, seed: int, serving: Callable[[int, int, int], int], *, defer: bool = True) -> None:
@@ -114,7 +114,7 @@ class Identities:
             _remember(self._published, key, published)
 
     def note(self, exchange: Exchange) -> None:
-        """An exchange ended: what it reports of its process."""
+        """An exchange ended: note what it shows of its process."""
         self.publish(exchange.key, exchange.tgid, exchange.published)
         if _exports_traces(exchange):
             self._exporters.add(exchange.tgid)
@@ -125,7 +125,7 @@ class Identities:
         self._exporters.discard(tgid)
 
     def of(self, exchange: Exchange) -> Identity:
-        """Of an exchange that ended."""
+        """The identity of an exchange that ended."""
         opened = Opened(
             key=exchange.key,
             tgid=exchange.tgid,
@@ -138,7 +138,7 @@ class Identities:
         _remember(self._opened, exchange.key, opened)
         found = self._find(opened)
         if found.peer is not None and opened.wire_id in self._servers:
-            found = replace(found, peer=None)  # it is in our trace
+            found = replace(found, peer=None)  # the peer is in the same trace
         self._end(exchange.key)
         return found
 
@@ -167,7 +167,7 @@ class Identities:
         if opened is None:
             return None
         if opened.tgid in self._publishers and key not in self._published:
-            return None  # the process's own span, which it has not named yet
+            return None  # the process's own span, whose id is not known yet
         return self._find(opened).context
 
     def _find(self, opened: Opened) -> Identity:

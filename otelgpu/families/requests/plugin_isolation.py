@@ -3,7 +3,7 @@
 In: the :class:`~otelgpu.families.requests.protocol.ProtocolSpec` of a plug-in. Out: an isolated one. What its
 recogniser or parser raises is caught and counted under the plug-in's name, and the connection is ignored from then
 on; a result is accepted only if every field has the declared type and is within bounds. A plug-in that never returns
-is not guarded against.
+cannot be contained.
 
 Invariant: memory that a plug-in reserved is released when its connection ends.
 """

@@ -36,11 +36,11 @@ _KINDS: Final = {Role.CLIENT: SpanKind.CLIENT}
 
 
 ExtrasOf = Callable[[Sequence[int]], Extras]
-"""Of positions among the exchanges."""
+"""Positions among the exchanges → what is added to their spans."""
 
 
 def no_extras(_: Sequence[int]) -> Extras:
-    """Nobody knows more."""
+    """No family adds anything."""
     return Extras()
 
 
@@ -50,7 +50,7 @@ class ExchangeContexts:
 
     identities: Sequence[Identity]
     parents: Parents  # of length m * SLOTS
-    sampled: npt.NDArray[np.bool_]  # (m,): what is under them is reported
+    sampled: npt.NDArray[np.bool_]  # (m,): whether they and their operations are reported
 
     def of_exchanges(self) -> Parents:
         """The exchanges' own spans: m of them."""
@@ -60,7 +60,7 @@ class ExchangeContexts:
         )
 
     def of_requests(self) -> list[Context | None]:
-        """What each request leaves behind for operations that come late; None where it is not reported."""
+        """The context of each request for operations that arrive late; None where it is not reported."""
         return [
             identity.context if reported else None
             for identity, reported in zip(self.identities, self.sampled.tolist(), strict=True)
@@ -103,9 +103,9 @@ def contexts(exchanges: Sequence[Exchange], identities: Sequence[Identity], seed
 def boundaries(
     exchanges: Sequence[Exchange], has_phases: Callable[[int], bool] = lambda _: False
 ) -> npt.NDArray[np.uint64]:
-    """Where the phases of m exchanges part: the first content, 0 where there are no phases of ours.
+    """The boundary of the phases of m exchanges: the first content, 0 where there are no phases of ours.
 
-    ``has_phases`` reports by position which have phases of an engine's: shape (m,).
+    ``has_phases`` returns for a position whether the exchange has phases of an engine.
     """
     return np.array(
         [
@@ -159,7 +159,7 @@ def _first_content(exchange: Exchange) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """What all batches of an answer have in common."""
+    """What all batches of one call have in common."""
 
     reported: ExchangeContexts
     sums: npt.NDArray[np.int64]

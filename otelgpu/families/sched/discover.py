@@ -7,4 +7,4 @@ from typing import Final
 from otelgpu.model.profiling import CALL_KINDS
 from otelgpu.processes.discovery import Discovery, Profiles
 
-DISCOVERY: Final = Discovery(profiles=Profiles(kinds=CALL_KINDS))  # for which requests workers call
+DISCOVERY: Final = Discovery(profiles=Profiles(kinds=CALL_KINDS))  # of workers' calls

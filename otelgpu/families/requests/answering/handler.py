@@ -68,7 +68,7 @@ class RequestHandler:
         return self._requests.finished(key)
 
     def serves(self, tgid: int) -> bool:
-        """Whether a process answers requests, or comes from one that does, as the workers of engines do."""
+        """Whether a process or an ancestor of it answers requests, as with the workers of engines."""
         return not self._serving.isdisjoint(self._lineage(tgid))
 
     # -- input ----------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class RequestHandler:
     # -- output ---------------------------------------------------------------------------
 
     def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
-        """Requests that are complete, and those that will not be answered any more."""
+        """Report the requests that are complete, and give up those that will not be answered."""
         self._answer(final=final)
         self._give_up(now_ns, final=final)
         if self._requests.is_waiting:
@@ -126,13 +126,13 @@ class RequestHandler:
         self._attribution.abandon_unanswered(left)
 
     def end_process(self, tgid: int, time_ns: int) -> None:
-        """All that it answered has been reported."""
+        """A process ended; all its requests have been reported."""
         self._requests.forget_process(tgid)
         self._serving.discard(tgid)
 
 
 class _NoEngines:
-    """Where no family knows of engines."""
+    """Used where no family offers engines."""
 
     def match(self, now_ns: int, *, final: bool) -> None:
         """Nothing to match."""
@@ -142,7 +142,7 @@ class _NoEngines:
         return 0
 
     def take_up(self, exchanges: Sequence[Exchange], served: Served) -> EngineView:
-        """Nothing is known."""
+        """A view without phases."""
         return _NoView()
 
 

@@ -54,7 +54,7 @@ REASONS: Final = Reasons(
 HTTP_REASONS: Final = Reasons(
     "http",
     {
-        "telemetry_exports": "a request that carried telemetry (OTLP): no work of a service, and no span",
+        "telemetry_exports": "a request that carried telemetry (OTLP): it has no span",
     },
 )
 """What one count of (``http``, reason) means."""
@@ -67,7 +67,7 @@ Loss = Callable[[str, str, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The m requests that are complete now."""
+    """The m requests that were complete."""
 
     exchanges: Sequence[Exchange]
     contexts: ExchangeContexts
@@ -141,7 +141,7 @@ class RequestTracker:
         return None if context is None else parents_of([context])
 
     def span_of(self, key: int) -> Context | Unsettled | None:
-        """The span of a request once that is reported; None of one that is not to be; UNSETTLED: not answered yet."""
+        """The span of a request once it is reported; None if it will not be; UNSETTLED: not answered yet."""
         if not self._pending.is_finished(np.array([key], dtype=np.int64))[0]:
             return UNSETTLED
         return self._pending.finished(key)
@@ -195,7 +195,7 @@ class RequestTracker:
         return Answered(exchanges=done, contexts=reported, boundary=boundary, spans=spans, work=work)
 
     def _without_exports(self, done: list[Exchange]) -> list[Exchange]:
-        """Telemetry on its way to a Collector is no work of the service that sends it, nor of the one that takes it."""
+        """Without exports of telemetry: they are no work of the service that sends or receives them."""
         kept = [e for e in done if not exports_telemetry(e)]
         if len(kept) < len(done):
             self._loss("http", "telemetry_exports", len(done) - len(kept))
@@ -207,7 +207,7 @@ class RequestTracker:
         sums = self._totals.by_group(served.operations, slots, len(done) * SLOTS)
         sums[::SLOTS] = sums.reshape(len(done), SLOTS, len(self._totals)).sum(axis=1) + served.beyond
         for position in np.flatnonzero(served.dropped).tolist():
-            # A phase's sums would lack what was not kept; the request's own are exact.
+            # A phase's sums would lack the operations that were not kept; the request's own are exact.
             sums[position * SLOTS + 1 : (position + 1) * SLOTS] = 0
         return sums
 
@@ -236,7 +236,7 @@ class RequestTracker:
         return bool(self._exchanges) or self._pending.is_holding
 
     def give_up(self, before_ns: int, held: Collection[int], *, final: bool) -> tuple[list[int], Operations]:
-        """Requests that will not be answered any more, and what they caused."""
+        """Give up requests that will not be answered; return their keys and operations."""
         keys = self._pending.stale(_FOREVER_NS if final else before_ns, held)
         served = self._pending.take(keys)
         self._loss("correlate", "unanswered_requests", len(keys))

@@ -1,4 +1,4 @@
-"""What a serving engine's message is known by besides its bytes, and what all engines' messages have in common."""
+"""What is known of a serving engine's message besides its bytes, and what all engines' messages have in common."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class Envelope:
 
 
 def is_request_id(text: str) -> bool:
-    """Whether a string can be what an engine calls a request."""
+    """Whether a string can be an engine's request id."""
     return 0 < len(text) <= MAX_REQUEST_ID and text.isprintable()

@@ -18,7 +18,7 @@ from otelgpu.model.exchange import Role, StartSource, ThreadAssignment
 
 
 class ExchangeQueue:
-    """RequestDirection that are not over, the oldest first. They are assigned to threads at servers only."""
+    """Requests that are not over, the oldest first. They are assigned to threads at servers only."""
 
     __slots__ = (
         "_assigned",

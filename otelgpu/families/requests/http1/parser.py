@@ -35,7 +35,7 @@ from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, Pr
 from otelgpu.families.requests.websocket import parser as websocket
 from otelgpu.model.exchange import Named, Opened, Role, StartSource
 
-#: No client has more requests on the way on one connection.
+#: No client has more open requests on one connection.
 MAX_OPEN = 1024
 _HTTP1_VERSIONS = ("1.0", "1.1")
 _RESPONSE_STARTS = (b"HTTP/1.0 ", b"HTTP/1.1 ")
@@ -47,7 +47,7 @@ _METHODS = (
     *("LINK", "UNLINK", "SOURCE", "QUERY"),
 )
 _REQUEST_STARTS = tuple(f"{method} ".encode() for method in _METHODS)
-#: The parser that reads on after a response 101, by what the request's ``Upgrade`` asked for.
+#: The successor after a response 101, by what the request's ``Upgrade`` asked for.
 _UPGRADES: Final[dict[str, Callable[[ConnectionFacts, ParserOutput, OpenExchange], Parser]]] = {
     "h2c": http2.upgraded,
     "websocket": websocket.upgraded,
@@ -168,7 +168,7 @@ class Http1:
             self._finish_all(call.end_ns, "connection_closed")
 
     def close(self, time_ns: int) -> None:
-        """The process closed it: at a server, what only the close delimits is complete; the rest is not."""
+        """The process closed it: at a server, a response delimited by the close is complete; others are not."""
         if self.at_server:
             self._end_body_until_close(self._last_response_ns, time_ns)
         self.abort(time_ns, "connection_closed")
@@ -195,7 +195,7 @@ class Http1:
         if self.exchanges:
             self._finish_passed_over()
         call = self.call
-        if len(self.exchanges) >= MAX_OPEN:  # answered by a way that is not observed
+        if len(self.exchanges) >= MAX_OPEN:  # answered in a way that is not observed
             self.output.count("responses_not_seen", len(self.exchanges))
             self._finish_all(call.end_ns, "response_not_seen")
             self._responses.reader.lose()
@@ -235,7 +235,7 @@ class Http1:
         )
 
     def named(self, exchange: OpenExchange, request_id: str) -> None:
-        """Note the id by which a response calls its request."""
+        """Note the request id that a response carries."""
         exchange.named = True
         self.output.named.append(
             Named(key=exchange.key, tgid=exchange.tgid, request_id=request_id, time_ns=self.call.end_ns)
@@ -283,7 +283,7 @@ class Http1:
             self._finish(exchange, time_ns, error)
 
     def _finish_passed_over(self) -> None:
-        """A new request comes: emit those whose response went by without its framing being known."""
+        """A new request comes: emit those whose response passed while framing was unknown."""
         if self._responses.reader.state is not State.LOST:
             return
         for exchange in self.exchanges:
@@ -347,22 +347,22 @@ class Http1:
         return False
 
     def _start_response_again(self) -> bool:
-        """Whether what looks like a response can be one: there is a request that it may answer."""
+        """Whether apparent response bytes can be a response: there is a request that they may answer."""
         lost = self._responses.current
         if lost is None:
             return self.exchanges.unanswered() is not None
         waiting = self.exchanges.unanswered(other_than=lost)
         if lost.status_code and waiting is None:
-            return False  # of its body, for all we know
+            return False  # possibly part of its body
         if not lost.status_code and (waiting is None or waiting.taken_ns == lost.taken_ns):
             self._responses.current = None
             return True
-        # or else, the client asked again: it had its answer
+        # or the client sent another request: it had its response
         self._finish(lost, self.call.begin_ns, "capture_gap")
         return True
 
     def _end_unseen_body(self, data: bytes) -> None:
-        """End a body that went out unseen: its client asked again after it, and that is answered now."""
+        """End a body that was sent unobserved: the client's next request is being answered."""
         responses = self._responses
         current = responses.current
         if current is None or not responses.reader.starts_message(data):
@@ -404,7 +404,7 @@ class Http1:
 
 
 def recognise(data: bytes, from_client: bool, late: bool) -> Recognition:
-    """Whether bytes are the start of a request, or, of the server's, of a response."""
+    """Whether bytes begin a request or, if sent by the server, a response."""
     if late:
         pattern = REQUEST_START if from_client else RESPONSE_START
         return Recognition.YES if pattern.match(data) else Recognition.NO

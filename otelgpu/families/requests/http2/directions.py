@@ -108,7 +108,7 @@ class Http2RequestDirection(_Direction):
         connection.request_moved(open_stream, ended=ended)
 
     def reset(self, stream: int, code: int | None) -> None:
-        """Note that the client wants no answer, or no more of it."""
+        """Note that the client cancelled a stream."""
         self.connection.reset(stream, code, by_client=True)
 
     def going_away(self, last_stream: int, code: int) -> None:
@@ -116,7 +116,7 @@ class Http2RequestDirection(_Direction):
         self.connection.note_error(code)
 
     def lost(self) -> None:
-        """Note that requests may have been missed, and the ends of those under way."""
+        """Note that requests may have been missed, and the ends of those in progress."""
         self.hpack.lose()
         for open_stream in self.connection.streams.values():
             if not open_stream.exchange.request_done:
@@ -185,7 +185,7 @@ class Http2ResponseDirection(_Direction):
             connection.answered(stream, open_stream)
 
     def reset(self, stream: int, code: int | None) -> None:
-        """Note that the server gives no answer, or no more of it."""
+        """Note that the server reset a stream."""
         self.connection.reset(stream, code, by_client=False)
 
     def going_away(self, last_stream: int, code: int) -> None:

@@ -33,7 +33,7 @@ END_HEADERS = 0x4
 PADDED = 0x8
 _PRIORITY_FLAG = 0x20
 
-#: A header block, as it is on the wire. Servers refuse more; common limits are 8 to 64 KiB.
+#: A header block, as it is on the wire. Servers refuse larger ones; common limits are 8 to 64 KiB.
 MAX_BLOCK_BYTES = 65536
 #: Frames of one header block: a CONTINUATION flood is cut off here.
 MAX_BLOCK_FRAMES = 128
@@ -264,7 +264,7 @@ class Http2FrameReader:
             or (kind == GOAWAY and length < _GOAWAY.size)
             or (kind == PUSH_PROMISE and self._client)
             or (kind == CONTINUATION and not self._block_stream)
-            or (kind > CONTINUATION and length > _USUAL_FRAME_BYTES)  # of an extension; or rather, of none
+            or (kind > CONTINUATION and length > _USUAL_FRAME_BYTES)  # of an extension; or not a frame at all
         ):
             raise InvalidHttp2(f"frame of type {kind}")
         self._type, self._flags, self._stream = kind, flags, stream
@@ -424,7 +424,7 @@ _READERS: dict[int, Callable[[Http2FrameReader, bytes | None], None]] = {
 
 
 def starts_frames(data: bytes, *, from_client: bool) -> bool:
-    """Whether ``data`` begins with what can only be frames: as strict as no sender minds.
+    """Whether ``data`` surely begins with frames; strict, but true of what senders usually write.
 
     Every head up to the end of ``data`` must be one of a known type, with flags that the type defines, on a
     stream as the type asks, and of a usual length. Other bytes pass that by chance once in some billions.

@@ -1,6 +1,6 @@
 r"""What makes an HTTP/2 exchange a gRPC call: messages in DATA, a status in the trailers.
 
-In: content types, bodies with gaps, trailers. Out: whole messages to who reads them, and an
+In: content types, bodies with gaps, trailers. Out: whole messages to their readers, and an
 :class:`~otelgpu.model.exchange.Rpc`. It must not know about frames, threads or connections.
 
 Format: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md. A message is a flag byte (1: compressed),

@@ -46,7 +46,7 @@ MAX_OPEN: Final = 1024
 #: (nghttp2_option_set_stream_reset_rate_limit).
 _RESETS: Final = 1000
 _RESETS_PER_NS: Final = 33e-9
-#: Frames that bear nothing: a burst that no client needs (Go's server ends a connection at 10 000 queued ones).
+#: Control frames: a burst that no client needs (Go's server ends a connection at 10 000 queued ones).
 _CONTROL_FRAMES: Final = 10_000
 _CONTROL_FRAMES_PER_NS: Final = 1000e-9
 _CONTROL_FRAMES_PER_DATA: Final = 4  # a WINDOW_UPDATE of stream and connection, and a PING, for a DATA frame
@@ -79,7 +79,7 @@ def _error_name(code: int | None) -> str:
 
 
 class _Bucket:
-    """How much of something came lately: it fills by what is added and drains at a rate."""
+    """A leaky bucket: it fills by what is added and drains at a rate."""
 
     __slots__ = ("_drain", "_level", "_limit", "_time_ns")
 
@@ -90,7 +90,7 @@ class _Bucket:
         self._time_ns = 0
 
     def add(self, amount: int, time_ns: int) -> bool:
-        """Add to it, or take from it; whether it flows over."""
+        """Add to it, or take from it; return whether it overflows."""
         drained = max(time_ns - self._time_ns, 0) * self._drain
         self._time_ns = time_ns
         self._level = max(max(self._level - drained, 0.0) + amount, 0.0)
@@ -183,7 +183,7 @@ class Http2:
             self._give_up(error)
 
     def end(self, call: Call, *, from_client: bool) -> None:
-        """A server can still answer a client that ended; a client gets no more from a server that did."""
+        """A server can still answer after the client's end of file; after the server's, nothing follows."""
         if self.ignored:
             return
         self.call = call
@@ -264,7 +264,7 @@ class Http2:
         return stream
 
     def take_over(self, exchange: OpenExchange) -> None:
-        """Answer a request of HTTP/1.1 on stream 1 (RFC 7540, section 3.2)."""
+        """Continue a request of HTTP/1.1 as stream 1 (RFC 7540, section 3.2)."""
         exchange.status_code = exchange.first_byte_ns = exchange.end_ns = 0
         exchange.protocol_version = "2"
         stream = self._taken_over = self.streams[1] = Stream(exchange, self.output, self._facts.identity)
@@ -312,7 +312,7 @@ class Http2:
             raise Http2Flood("resets")
 
     def give_up(self, number: int, error: str, *, by_client: bool) -> None:
-        """Emit a stream that ends before its time, if it was not answered."""
+        """Emit a stream that ends early, if it was not answered."""
         stream = self.streams[number]
         if not stream.exchange.answered:
             stream.reset(error, self.call.end_ns, by_client=by_client)
@@ -320,7 +320,7 @@ class Http2:
         self._finish(number, stream, self.call.end_ns, "")
 
     def note_error(self, code: int) -> None:
-        """Keep why the connection is about to be closed."""
+        """Keep the reason of a GOAWAY."""
         if code:
             self._close_error = _error_name(code)
 

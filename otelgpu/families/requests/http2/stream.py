@@ -1,4 +1,4 @@
-"""One stream of an HTTP/2 connection: an open exchange, and who reads its bodies.
+"""One stream of an HTTP/2 connection: an open exchange, and the readers of its bodies.
 
 In: heads, body bytes and gaps with their times. Out: facts of the
 :class:`~otelgpu.families.requests.open_exchange.OpenExchange`, bytes and messages to the LLM and engine readers.
@@ -100,7 +100,7 @@ class Stream:
             self._response_wanted = exchange.generation.response_head(head)
 
     def response_trailers(self, head: Head) -> None:
-        """Take fields that came behind the response's body."""
+        """Take the trailers of the response."""
         if self.rpc is not None:
             self.rpc.trailers(head.last(b"grpc-status"))
 

@@ -29,7 +29,7 @@ _LINES: Final = frozenset(
 
 
 class GenerationReader:
-    """One exchange. Any method may be left out, the answer is then poorer; ``generation``, ``drop`` end it."""
+    """One exchange. Any call may be missing, the result then holds less; ``generation`` or ``drop`` ends it."""
 
     __slots__ = (
         "_apis",

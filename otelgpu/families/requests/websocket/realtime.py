@@ -27,10 +27,10 @@ from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
 from otelgpu.model.exchange import Exchange, Named, Opened, Published, Role, StartSource, ThreadAssignment
 
-#: No client has more responses on the way on one connection.
+#: No client has more open responses on one connection.
 MAX_OPEN: Final = 64
 _MAX_SESSION_BYTES: Final = 65536
-_SWITCHED: Final = 101  # the status of the handshake: it is all that a WebSocket answers
+_SWITCHED: Final = 101  # the status of the handshake, the only one of a WebSocket
 
 
 class _Named(msgspec.Struct):

@@ -66,7 +66,7 @@ class State(enum.Enum):
 
 
 def starts_message(data: bytes) -> bool:
-    """Whether these bytes are surely the beginning of an engine's message, or of a heart beat."""
+    """Whether these bytes are surely the beginning of an engine's message, or of a heartbeat."""
     return _MESSAGE_START.match(data) is not None
 
 
