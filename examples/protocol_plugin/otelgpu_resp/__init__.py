@@ -1,10 +1,10 @@
-"""An example of a protocol plug-in: commands of Redis and what speaks like it become spans.
+"""An example of a protocol plug-in: commands of Redis and compatible servers become spans.
 
 Format: RESP2 and RESP3, https://redis.io/docs/latest/develop/reference/protocol-spec/. A client sends arrays of
 bulk strings, the server one value for each, in order. Keys and values are never kept, only the command's name.
 
 What it leaves out, to stay an example: pub/sub (a server that pushes), inline commands, and connections found
-open in the middle. After a hole that costs the framing the connection is ignored.
+open in the middle. After a gap that loses the framing the connection is ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_OPEN: Final = 1024
 
 
 class Command:
-    """A command that is not answered."""
+    """A command without a reply so far."""
 
     def __init__(self, key: int, ordinal: int, call: Call, offset: int) -> None:
         self.key = key

@@ -59,7 +59,7 @@ _KEPT: Final = 100_000
 
 
 class Handoffs:
-    """Those of one session. ``assigned`` is what threads hold because they read it."""
+    """Those of one session. ``assigned``: the exchanges of threads that read the requests themselves."""
 
     def __init__(self, assigned: ThreadTimeline) -> None:
         self._assigned = assigned

@@ -144,7 +144,7 @@ class Segments:
 
 
 class Returns:
-    """Those of one session. ``assigned`` is what threads hold because they read it."""
+    """Those of one session. ``assigned``: the exchanges of threads that read the requests themselves."""
 
     def __init__(self, assigned: ThreadTimeline, counters: Counter[str]) -> None:
         self._assigned, self._counters = assigned, counters

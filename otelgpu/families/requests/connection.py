@@ -58,7 +58,7 @@ class _Direction:
         self.writes = writes
         self.offset = -1 if late else 0  # of the next byte
         self.call = _NO_CALL
-        self.end_offset = -1  # the direction offset at which the call's bytes end
+        self.end_offset = -1  # the stream offset at which the call's bytes end
         self.head = b""  # undecided bytes
         self.calls = 0  # undecided calls
 
