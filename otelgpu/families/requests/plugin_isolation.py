@@ -105,7 +105,7 @@ class PluginOutput(ParserOutput):
             )
         self._begun.clear()
 
-    def hand_over(self, connection: int) -> bool:
+    def flush(self, connection: int) -> bool:
         """Pass on the valid results since the last call; False if any was invalid."""
         if not (self.exchanges or self.assignments or self.opened or self.named):
             return True
@@ -204,7 +204,7 @@ class IsolatedParser:
             while parser is not None and not parser.ignored and parser.successor is not None:
                 parser = self._parser = parser.successor
             ignored = parser is None or bool(parser.ignored)
-            sound = self._output.hand_over(self._facts.identity)
+            sound = self._output.flush(self._facts.identity)
         except _FAULTS:
             ignored = sound = False
         if not sound:
