@@ -50,7 +50,7 @@ _NO_CALL = Call(-1, 0, 0, 0, -1, 0, None)
 
 
 class _Direction:
-    """One direction: where it stands, the call that moved bytes last, and what is kept of its start."""
+    """One direction: its offset, the call that moved bytes last, and the bytes kept until a protocol is detected."""
 
     __slots__ = ("call", "calls", "end_offset", "head", "offset", "writes")
 

@@ -3,8 +3,8 @@
 In: ``http_open``, ``http_data_256``, ``http_data_4k``, ``http_data_16k`` and ``http_close`` of
 ``bpf/http/http.h`` as structured arrays. Out: :class:`TrafficParsed`. It must not do I/O or read a clock.
 
-A batch holds records of one kind, so chunks of a connection may come out of order between batches; their
-``sequence`` restores it. Invariant: a connection takes chunk n only after chunk n-1, or after n-1 has been
+A batch holds records of one kind, so chunks of a connection may come out of order between batches;
+``sequence`` restores their order. Invariant: a connection takes chunk n only after chunk n-1, or after n-1 has been
 given up and counted. Example: chunks 0, 2, 1 are taken as 0, then 1 and 2; chunks 0, 2 as 0, and 2 when
 :meth:`HttpState.expire` is called with a time by which chunk 1 would have been fed; ``chunks_lost`` is one higher then.
 """
@@ -38,7 +38,7 @@ _SEQUENCES = 1 << 32
 
 
 class HttpState:
-    """All connections of a output. ``write_direction`` is ``HTTP_DIRECTION_WRITE`` of the object's BTF.
+    """All connections of a session. ``write_direction`` is ``HTTP_DIRECTION_WRITE`` of the object's BTF.
 
     ``protocols``: those that are detected; by default the built-in ones and the installed plug-ins.
 
@@ -78,7 +78,7 @@ class HttpState:
 
     @property
     def connection_count(self) -> int:
-        """Connections that are remembered."""
+        """Connections that are tracked."""
         return len(self._connections)
 
     @property
@@ -249,7 +249,7 @@ class HttpState:
                 self._end(connection, time_ns)
 
     def _settle(self, connection: Connection, before_ns: int) -> None:
-        """Stop waiting for what should have come by now."""
+        """Stop waiting for what should have arrived by now."""
         self._take_held(connection, give_up=True, before_ns=before_ns)
         if connection.facts.identity not in self._connections:
             return

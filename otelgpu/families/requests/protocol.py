@@ -6,7 +6,7 @@ direction in order, and adds what it found to its :class:`~otelgpu.families.requ
 do I/O, read a clock, or grow without bound: what they keep counts against the budget of the output's
 ``reserve``/``release``.
 
-``from_client`` distinguishes directions whichever end was observed: it is True for bytes that the client sends.
+``from_client`` distinguishes directions whichever endpoint was observed: it is True for bytes that the client sends.
 Where the role of the process is unknown, ``recognise`` is called for both directions.
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The system call (or TLS library call) that moved bytes. Times: CLOCK_MONOTONIC ns.
 
-    Two calls may have equal facts; they are distinguished by identity. One is made for each call, which is why it
-    is the kind of object that is made fastest; it is never encoded.
+    Two calls may have equal facts; they are distinguished by identity. One is made for each call, so it is of
+    the type that is fastest to create; it is never encoded.
     """
 
     begin_ns: int

@@ -18,7 +18,7 @@ from otelgpu.families.requests.parser_output import ParserOutput
 
 __all__ = ["HEADERS", "GenerationReader", "grpc_reader", "http_reader", "realtime_reader"]
 
-#: Header names (lower case) that readers ask a head for: whoever keeps only some headers has to keep these.
+#: Header names (lower case) that readers use: a parser that keeps only some headers must keep these.
 HEADERS: Final = frozenset((b"content-encoding", b"content-type")) | _SERVER_SIGNS
 
 

@@ -25,7 +25,7 @@ LONGEST_EMPTY: Final = 4
 
 
 class MessageHead(Protocol):
-    """The head of an HTTP message, as far as readers look at it."""
+    """The head of an HTTP message, as readers use it."""
 
     @property
     def status(self) -> int:
@@ -39,7 +39,7 @@ class MessageHead(Protocol):
 
 
 class Api:
-    """One API. Subclasses read its bodies; what they leave out is not part of it, or has no bearing."""
+    """One API. Subclasses read its bodies; methods that they do not define are not needed for it."""
 
     provider = ""  # gen_ai.provider.name, unless the response shows another flavour
     search = Search()

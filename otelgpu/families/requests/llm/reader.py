@@ -36,7 +36,7 @@ class GenerationReader:
         "_events",
         "_facts",
         "_fits",
-        "_holes",
+        "_gaps",
         "_output",
         "_request",
         "_request_inflater",
@@ -61,7 +61,7 @@ class GenerationReader:
         self._response: KeptBody | None = None  # of JSON; a stream goes through _events
         self._response_inflater: BodyInflater | None = None
         self._events: EventReader | LineReader | None = None
-        self._holes = False
+        self._gaps = False
         self._time_ns = 0  # of the last bytes of the response
 
     @property
@@ -154,7 +154,7 @@ class GenerationReader:
             self._response_inflater.gap()
         if self._events is not None:
             self._events.gap()
-            self._holes = True
+            self._gaps = True
         elif self._response is not None:
             self._response.gap(size)
 
@@ -164,13 +164,13 @@ class GenerationReader:
         self._response_inflater = None
         events = self._events
         if events is not None:
-            self._holes = self._holes or not whole
+            self._gaps = self._gaps or not whole
             if complete and isinstance(events, LineReader):
                 for line in events.ended():
                     self._event(line, self._time_ns)
             if events.too_long:
                 self._output.count("stream_event_too_long", events.too_long)
-                self._holes = True
+                self._gaps = True
                 events.too_long = 0
         body, self._response = self._response, None
         if body is None:
@@ -199,7 +199,7 @@ class GenerationReader:
         streamed = self._events is not None or facts.first_chunk_ns > 0
         generation = None
         if self._fits:
-            generation = facts.generation(self._apis[0].provider, countable=streamed and not self._holes)
+            generation = facts.generation(self._apis[0].provider, countable=streamed and not self._gaps)
         facts.drop()
         return generation
 

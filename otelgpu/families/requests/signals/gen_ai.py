@@ -1,7 +1,7 @@
 """What a generation adds: ``gen_ai.*`` of the GenAI conventions, at the server's end and at the client's.
 
 A *stall* is a gap between two content deltas of more than :data:`STALL_FACTOR` times the stream's median gap and of
-more than :data:`STALL_S`: long for that stream, and long enough to be seen by whoever reads it.
+more than :data:`STALL_S`: long for that stream, and long enough for a reader to notice.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TOKEN_USAGE: Final = Metric(
 
 
 class Gaps(NamedTuple):
-    """How the content of a stream was spread over time: seconds between one delta and the next."""
+    """The gaps between the content deltas of a stream, in seconds."""
 
     p50: float
     p95: float
@@ -134,7 +134,7 @@ def columns(exchanges: Sequence[Exchange]) -> dict[str, list[Any]]:
 
 
 def _first_chunk_s(exchange: Exchange) -> float | None:
-    """A client's: from when it asked to the first event of the stream."""
+    """Of clients: from the start of the request to the first event of the stream."""
     generation = exchange.generation
     if generation is None or not is_client(exchange) or not generation.first_chunk_ns:
         return None

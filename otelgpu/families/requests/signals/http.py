@@ -1,7 +1,7 @@
-"""What every exchange reports: HTTP's attributes and the duration of requests at either end.
+"""What every exchange reports: HTTP's attributes and the duration of requests, of clients and servers.
 
-``http.route`` and ``url.template`` are derived from the path (:mod:`otelgpu.families.requests.routes`), for no
-framework reports its own to an observer.
+``http.route`` and ``url.template`` are derived from the path (:mod:`otelgpu.families.requests.routes`), because
+frameworks do not report theirs to an observer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _METHODS: Final = frozenset(
 
 
 def is_client(exchange: Exchange) -> bool:
-    """Whether the process asked."""
+    """Whether the process was the client."""
     return exchange.role is Role.CLIENT
 
 

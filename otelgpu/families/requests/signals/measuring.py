@@ -1,4 +1,4 @@
-"""What the tables of this family share: histograms of seconds, and values by series."""
+"""Shared by the tables of this family: histograms of seconds, and values by series."""
 
 from __future__ import annotations
 
