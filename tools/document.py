@@ -1,4 +1,4 @@
-"""Write what the code knows into the marked regions of ``docs/``: ``python -m tools.document``.
+"""Write what the code knows into ``docs/``, its marked regions and the pages of ``docs/signals/``.
 
 A region begins with ``<!-- generated: NAME -->`` and ends with ``<!-- end -->``. What stands between is
 replaced by the function that :data:`REGIONS` has for NAME. With ``--check`` nothing is written and the
@@ -24,38 +24,38 @@ from otelgpu import config
 from otelgpu.cli.commands import cli
 from otelgpu.cli.reload import LIVE
 from otelgpu.engine import description_tables, names
-from otelgpu.engine.contract import Instrument, Metric, OperationMetric, OperationSignals, OperationTotal
-from otelgpu.engine.description_tables import EXAMPLE, TEXT, Described, MetricTable, Page, Table
-from otelgpu.engine.registry import families, with_records
+from otelgpu.engine.contract import Instrument
+from otelgpu.engine.description_tables import EXAMPLE, TEXT, MetricTable, Page, Table
 from otelgpu.export import events as sdk_events
 from otelgpu.export import registry as exporters
 from otelgpu.export.prometheus import metric_name
-from otelgpu.families.gpu.memory import metrics as memory
 from otelgpu.families.requests.exchange_signals import ExchangeSignals
-from otelgpu.families.requests.signals import SIGNALS
 from otelgpu.kernel.privileges.capabilities import NEEDS, Capability, Need
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Exchange, Role
 from otelgpu.render.format import FORMATS
 from tools.cuda_calls import rows as calls
 from tools.examples import exchanges_reported, full_exchange, reported, step_attributes
-from tools.loss_reasons import export_reasons, loss_reasons
+from tools.loss_reasons import export_reasons
+from tools.markdown import code, table
+from tools.signal_tables import (
+    ATTRIBUTE_HEADER,
+    attribute_row,
+    common_attributes,
+    common_buckets,
+    common_losses,
+    common_metrics,
+    describe,
+    exchange_signals,
+    metric_row,
+    metric_tables,
+    pages,
+)
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
+PAGES: Final = DOCS / "signals"
+"""Pages that are written whole: see :mod:`tools.signal_tables`."""
 _REGION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-Rows = Iterable[Sequence[str]]
-
-
-def table(header: Sequence[str], rows: Rows) -> str:
-    """A Markdown table; ``|`` in a cell is escaped."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "|".join(" --- " for _ in header) + "|"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def code(text: str) -> str:
-    """``text`` as inline code, or nothing."""
-    return f"`{text}`" if text else ""
 
 
 # -- Settings and commands -------------------------------------------------------------------------------
@@ -153,39 +153,7 @@ def _yaml(value: Any) -> str:
 # -- Signals ---------------------------------------------------------------------------------------------
 
 
-def operation_signals() -> dict[str, OperationSignals]:
-    """The families that yield operations."""
-    return {
-        name: family.operations.signals
-        for name, family in families().items()
-        if family.operations is not None
-    }
-
-
-def exchange_signals() -> dict[str, ExchangeSignals]:
-    """The families that yield exchanges."""
-    return {"http": SIGNALS}
-
-
-class Undescribed(LookupError):
-    """An attribute that no family's ``descriptions.py`` has words for."""
-
-
-def describe(key: str) -> Described:
-    """What an attribute means. Raises :class:`Undescribed`."""
-    for owned in description_tables.described():
-        if key in owned.descriptions.attributes:
-            return owned.descriptions.attributes[key]
-    raise Undescribed(f"say in its family's descriptions.py what {key!r} means")
-
-
-def _attribute_row(key: str, kind: str, requirement: str) -> tuple[str, ...]:
-    meaning, example = describe(key)
-    return code(key), kind, meaning, code(example), requirement
-
-
 _KINDS: Final = {Role.SERVER: "SERVER spans", Role.CLIENT: "CLIENT spans"}
-_ATTRIBUTE_HEADER: Final = ("Attribute", "Type", "Description", "Example", "Present")
 
 
 def exchange_attributes(signals: ExchangeSignals, exchange: Exchange) -> dict[str, object]:
@@ -216,46 +184,14 @@ def request_attributes() -> str:
             rare = "generations" if "gen_ai." in key else "when known"
             on = [kind for role, kind in _KINDS.items() if key in always[role]]
             present = "always" if len(on) == len(_KINDS) else on[0] if on else rare
-            rows.append(_attribute_row(key, _value_type(value), present))
-    rows.append(_attribute_row(names.DROPPED, "int", "when any"))
-    rows += [
-        _attribute_row(total.key, "int" if total.per_unit == 1 else "double", "when not 0")
-        for total in totals()
-    ]
-    return table(_ATTRIBUTE_HEADER, rows)
-
-
-def totals() -> list[OperationTotal]:
-    """The totals that requests, phases and windows carry."""
-    return [total for signals in operation_signals().values() for total in signals.summaries]
+            rows.append(attribute_row(key, _value_type(value), present))
+    rows.append(attribute_row(names.DROPPED, "int", "when any"))
+    return table(ATTRIBUTE_HEADER, rows)
 
 
 def _value_type(value: object) -> str:
     kinds = {bool: "boolean", int: "int", float: "double", str: "string", tuple: "string[]"}
     return kinds[type(value)]
-
-
-def operation_attributes() -> str:
-    """Attributes of the spans of calls."""
-    rows: dict[str, tuple[str, ...]] = {
-        names.THREAD_ID: _attribute_row(names.THREAD_ID, "int", "always"),
-        names.CONTEXT_SOURCE: _attribute_row(names.CONTEXT_SOURCE, "string", "always"),
-        names.COUNT: _attribute_row(names.COUNT, "int", "folded runs"),
-        names.HOST_TIME: _attribute_row(names.HOST_TIME, "double", "folded runs"),
-        names.MERGED: _attribute_row(names.MERGED, "boolean", "beyond the bound"),
-        names.ERROR_TYPE: _attribute_row(names.ERROR_TYPE, "string", "failed calls"),
-    }
-    for signals in operation_signals().values():
-        if signals.kernel_name:
-            rows[signals.kernel_name] = _attribute_row(signals.kernel_name, "string", "launch")
-        rows |= {key: _attribute_row(key, "string", "always") for key, _ in signals.api_labels}
-        integers = [(kind, spec.key, "int") for kind, specs in signals.attributes.items() for spec in specs]
-        labels = [(kind, key, "string") for kind, specs in signals.labels.items() for key, *_ in specs]
-        for kind, key, kind_name in integers + labels:
-            word = kind.name.lower().replace("_", " ")
-            known = rows.get(key)
-            rows[key] = _attribute_row(key, kind_name, f"{known[-1]}, {word}" if known else word)
-    return table(_ATTRIBUTE_HEADER, rows.values())
 
 
 def engine_attributes() -> str:
@@ -267,7 +203,7 @@ def engine_attributes() -> str:
     return table(
         ("Attribute", "Type", "Description", "Example", "On"),
         [
-            _attribute_row(key, places[0][1], ", ".join(place for place, _ in places))
+            attribute_row(key, places[0][1], ", ".join(place for place, _ in places))
             for key, places in rows.items()
         ],
     )
@@ -291,42 +227,6 @@ def command_metrics() -> str:
     return table(("Metric", "Kind", "Unit", "Description"), rows)
 
 
-def operation_metrics() -> list[tuple[OperationMetric, str]]:
-    """Every metric of operations with its scope."""
-    return [(spec, signals.scope) for signals in operation_signals().values() for spec in signals.metrics]
-
-
-def metric_tables() -> list[MetricTable]:
-    """The tables of all families, and the engine's after them."""
-    owned = sorted(description_tables.described(), key=lambda owned: not owned.owner.startswith("families"))
-    return [each for of in owned for each in of.descriptions.metrics]
-
-
-def metrics() -> str:
-    """Every metric."""
-    rows = []
-    for _, signals in exchange_signals().items():
-        keys: dict[str, tuple[Metric, dict[str, None]]] = {}
-        rich = full_exchange()
-        for exchange in exchanges_reported(rich):
-            for measured in signals.metrics([exchange], ["/"]):
-                _, known = keys.setdefault(measured.metric.name, (measured.metric, {}))
-                known.update(dict.fromkeys(measured.labels))
-        rows += [_metric_row(metric, list(labels), signals.scope) for metric, labels in keys.values()]
-    for spec, scope in operation_metrics():
-        keys_of = [names.ERROR_TYPE] if spec.failed else [spec.attribute[0]] if spec.attribute else []
-        row = _metric_row(spec.metric, keys_of, scope)
-        rows += [row] if row not in rows else []  # one metric may be fed from several kinds of calls
-    for of_calls in operation_signals().values():
-        if of_calls.memory is not None:
-            rows += [
-                _metric_row(metric, keys, memory.SCOPE) for metric, keys in of_calls.memory.metrics.items()
-            ]
-    for each in metric_tables():
-        rows += [_metric_row(metric, keys, each.scope) for metric, keys in each.metrics.items()]
-    return table(("Metric", "Instrument", "Unit", "Description", "Attributes", "Scope"), rows)
-
-
 def own_metrics() -> str:
     """What the agent reports of itself, by the names that OTLP and Prometheus have for it."""
     rows = []
@@ -343,43 +243,7 @@ def reloaded() -> str:
     return ", ".join(code(field) for field in config.Config.__struct_fields__ if field in LIVE) + ".\n"
 
 
-def _metric_row(metric: Metric, keys: Sequence[str], scope: str) -> tuple[str, ...]:
-    return (
-        code(metric.name),
-        metric.instrument.value,
-        code(metric.unit) or "–",
-        metric.description,
-        ", ".join(map(code, keys)) or "–",
-        code(scope),
-    )
-
-
-def buckets() -> str:
-    """The explicit bounds of every histogram."""
-    found = [spec.metric for spec, _ in operation_metrics()]
-    found += [metric for each in metric_tables() for metric in each.metrics]
-    exchanges = exchanges_reported(full_exchange())
-    for signals in exchange_signals().values():
-        found += [measured.metric for measured in signals.metrics(exchanges, ["/"] * len(exchanges))]
-    rows = [
-        (code(metric.name), code(metric.unit), ", ".join(f"{bound:.10g}" for bound in metric.buckets))
-        for metric in found
-        if metric.buckets
-    ]
-    return table(("Histogram", "Unit", "Bounds"), sorted(set(rows)))
-
-
 # -- Losses ----------------------------------------------------------------------------------------------
-
-
-def losses() -> str:
-    """The table of reasons."""
-    probing = ", ".join(map(code, (*with_records(), "process")))
-    rows = [
-        (code(room) if room != "*" else probing, code(reason), text)
-        for (room, reason), text in loss_reasons().items()
-    ]
-    return table(("`otelgpu.family`", "`otelgpu.reason`", "One count means"), rows)
 
 
 def export_losses() -> str:
@@ -397,7 +261,7 @@ def cuda_calls() -> str:
 
 def metrics_of(each: MetricTable) -> str:
     """The metrics of one page."""
-    rows = (_metric_row(metric, keys, "")[:5] for metric, keys in each.metrics.items())
+    rows = (metric_row(metric, keys, "")[:5] for metric, keys in each.metrics.items())
     return table(("Metric", "Instrument", "Unit", "Description", "Attributes"), rows)
 
 
@@ -469,16 +333,16 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "profile formats": profile_formats,
     "privileges": privileges,
     "request attributes": request_attributes,
-    "operation attributes": operation_attributes,
+    "operation attributes": common_attributes,
     "step attributes": engine_attributes,
-    "metrics": metrics,
+    "metrics": common_metrics,
     "own metrics": own_metrics,
     "events": events,
     "event attributes": event_attributes,
     "command metrics": command_metrics,
     "reloaded settings": reloaded,
-    "buckets": buckets,
-    "losses": losses,
+    "buckets": common_buckets,
+    "losses": common_losses,
     "export losses": export_losses,
     "cuda calls": cuda_calls,
     **family_regions(),
@@ -491,18 +355,33 @@ def renewed(text: str) -> str:
     return _REGION.sub(lambda found: f"{found[1]}\n{REGIONS[found[2]]()}\n{found[3]}", text)
 
 
+def manual() -> dict[Path, str | None]:
+    """Each page of the manual as it should be; None: there should be none, for nobody makes it."""
+    wanted: dict[Path, str | None] = {path: renewed(path.read_text()) for path in sorted(DOCS.glob("*.md"))}
+    wanted |= dict.fromkeys(sorted(PAGES.glob("*.md")))
+    return wanted | {PAGES / name: text for name, text in pages().items()}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write, or with --check only report; 1 when something was stale."""
     stale = 0
-    for path in sorted(DOCS.glob("*.md")):
-        old = path.read_text()
-        new = renewed(old)
-        if new != old:
-            stale += 1
-            print(f"  {'STALE' if '--check' in arguments else 'WROTE':8} {path.relative_to(ROOT)}")
-            if "--check" not in arguments:
-                path.write_text(new)
+    for path, new in manual().items():
+        if new == (path.read_text() if path.exists() else None):
+            continue
+        stale += 1
+        print(f"  {'STALE' if '--check' in arguments else 'WROTE':8} {path.relative_to(ROOT)}")
+        if "--check" not in arguments:
+            write(path, new)
     return 1 if stale and "--check" in arguments else 0
+
+
+def write(path: Path, text: str | None) -> None:
+    """Or delete."""
+    if text is None:
+        path.unlink()
+    else:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
 
 
 if __name__ == "__main__":

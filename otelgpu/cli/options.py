@@ -41,6 +41,17 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
+class _Families(click.Option):
+    """``--help`` says which there are; the manual does not, so that it is the same with one more."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The option's line of ``--help``."""
+        record = super().get_help_record(ctx)
+        if record is None:
+            return None
+        return record[0], f"{record[1]} By default: {', '.join(registry.select(()))}."
+
+
 def common_options(command: _Command) -> _Command:
     """``--config --families``: of every command that works with records."""
     for option in (
@@ -53,8 +64,9 @@ def common_options(command: _Command) -> _Command:
         ),
         click.option(
             "--families",
+            cls=_Families,
             metavar="LIST",
-            help=f"Comma-separated; default: all ({','.join(registry.select(()))}).",
+            help="Comma-separated; default: all but those that have to be asked for.",
         ),
         click.option(
             "--probe-file",

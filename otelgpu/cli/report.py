@@ -86,7 +86,7 @@ def _kernels(summary: Summary) -> Table:
 def _calls(summary: Summary) -> Table:
     joined = summary.linked + summary.stepped + summary.unattributed + summary.ambiguous
     total = joined + summary.counted
-    what = "Calls and probe hits" if summary.probe_hits else "CUDA calls"
+    what = "Calls and probe hits" if summary.probe_hits else "Calls"
     table = _table(f"{what}: {total}", "", "calls", "")
     for name, count in summary.probe_hits.most_common(_TOP_KERNELS):
         table.add_row(f"probe {name}", f"{count}", "")

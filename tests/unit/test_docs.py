@@ -25,7 +25,7 @@ from otelgpu.families.steps.hints import HINTS
 from otelgpu.families.steps.serving.metrics import METRICS
 from otelgpu.processes.listing import ProcessFacts
 from otelgpu.processes.resources import process_resource
-from tools import document, loss_reasons
+from tools import document, loss_reasons, signal_tables
 from tools.examples import exchanges_reported, full_exchange, step_attributes
 
 DOCS = document.DOCS
@@ -37,16 +37,23 @@ def read(name: str) -> str:
     return (DOCS / name).read_text()
 
 
+def signals_of_all() -> str:
+    """What all families have in common, and the page of each."""
+    return "".join((read("signals.md"), *(path.read_text() for path in sorted(document.PAGES.glob("*.md")))))
+
+
 def section(text: str, title: str) -> str:
     """From a heading to the next one of its level."""
     found = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return found[1] if found else ""
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
-def test_generated_regions_are_up_to_date(path: Path) -> None:
-    text = path.read_text()
-    assert document.renewed(text) == text, "run: .venv/bin/python -m tools.document"
+@pytest.mark.parametrize(
+    ("path", "wanted"), document.manual().items(), ids=lambda part: getattr(part, "name", "")
+)
+def test_generated_regions_and_pages_are_up_to_date(path: Path, wanted: str | None) -> None:
+    text = path.read_text() if path.exists() else None
+    assert text == wanted, "run: .venv/bin/python -m tools.document"
 
 
 def test_every_region_is_used() -> None:
@@ -116,40 +123,41 @@ def _blocks(text: str) -> list[str]:
 
 
 def test_every_metric_is_documented() -> None:
-    found = {spec.metric.name for spec, _ in document.operation_metrics()} | {LOSSES.name}
+    found = {spec.metric.name for spec in signal_tables.operation_metrics()} | {LOSSES.name}
     found |= {metric.name for metric in METRICS}
+    found |= {metric.name for table in signal_tables.metric_tables() for metric in table.metrics}
     exchanges = exchanges_reported(full_exchange())
-    for signals in document.exchange_signals().values():
+    for signals in signal_tables.exchange_signals().values():
         found |= {measured.metric.name for measured in signals.metrics(exchanges, ["/"] * len(exchanges))}
     assert {
         "rpc.client.call.duration",
         "gen_ai.client.token.usage",
     } <= found  # the examples report everything
-    assert sorted(name for name in found if f"| `{name}` |" not in read("signals.md")) == []
+    assert sorted(name for name in found if f"| `{name}` |" not in signals_of_all()) == []
 
 
 def test_every_attribute_of_the_families_is_documented() -> None:
-    keys = {total.key for total in document.totals()}
-    for operations in document.operation_signals().values():
-        keys |= {operations.kernel_name} - {""}
+    keys: set[str] = set()
+    for operations in signal_tables.operation_signals().values():
+        keys |= {operations.kernel_name} - {""} | {total.key for total in operations.summaries}
         keys |= {spec.key for specs in operations.attributes.values() for spec in specs}
         keys |= {key for specs in operations.labels.values() for key, *_ in specs}
         keys |= {spec.attribute[0] for spec in operations.metrics if spec.attribute}
-    for signals in document.exchange_signals().values():
+    for signals in signal_tables.exchange_signals().values():
         for exchange in exchanges_reported(full_exchange()):
             keys |= document.exchange_attributes(signals, exchange).keys()
-    assert sorted(key for key in keys if f"`{key}`" not in read("signals.md")) == []
+    assert sorted(key for key in keys if f"`{key}`" not in signals_of_all()) == []
 
 
 def test_every_shared_name_is_documented() -> None:
     values = [value for name, value in vars(names).items() if name.isupper() and name != "SCHEMA_URL"]
     shared = [name for value in values for name in ((value,) if isinstance(value, str) else value)]
-    assert [name for name in shared if f"`{name}`" not in read("signals.md")] == []
+    assert [name for name in shared if f"`{name}`" not in signals_of_all()] == []
 
 
 def test_every_name_of_steps_is_documented() -> None:
     values = {value for name, value in vars(step_names).items() if name.isupper() and isinstance(value, str)}
-    text = read("steps.md") + section(read("signals.md"), "Metrics")
+    text = read("steps.md") + signals_of_all()
     assert sorted(value for value in values - {step_names.HINT_EVIDENCE} if f"`{value}`" not in text) == []
 
 
@@ -185,7 +193,7 @@ def test_every_bpf_counter_is_documented(family: str) -> None:
 
 
 def test_every_reason_that_python_counts_is_documented() -> None:
-    losses = section(read("signals.md"), "Losses")
+    losses = signals_of_all()
     missing = [pair for pair in loss_reasons.loss_reasons() if f"| `{pair[1]}` |" not in losses]
     assert missing == []
     # The patterns still find them.
@@ -200,7 +208,7 @@ def test_no_module_counts_what_no_page_describes() -> None:
     counted = set()
     for path in (document.ROOT / "otelgpu").rglob("*.py"):
         counted |= loss_reasons.counted_in(path.read_text())
-    pages = "".join(path.read_text() for path in DOCS.glob("*.md"))
+    pages = "".join(path.read_text() for path in DOCS.rglob("*.md"))
     assert {"drain_postponed", "file_unreadable"} <= counted  # the second in a conditional expression
     assert sorted(reason for reason in counted if f"`{reason}`" not in pages) == []
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from otelgpu.families.gpu.cuda.signals import SIGNALS as CUDA
 from otelgpu.families.gpu.memory import profile_rows as memory_profiles
 from otelgpu.families.gpu.torch import metrics as tensor_metrics
 from otelgpu.families.gpu.torch import profile_rows as profile_tensors
@@ -24,7 +25,7 @@ TYPES = {
     for module in (profile_names, profile_operations, profile_tensors, profile_posts, memory_profiles)
     for value in vars(module).values()
     if isinstance(value, ValueType)
-}
+} | set(profile_operations.call_types(CUDA.scope))
 
 
 @pytest.mark.parametrize("kind", list(ProfileKind))

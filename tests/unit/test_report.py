@@ -31,7 +31,7 @@ def test_calls_are_reported_by_how_they_were_linked(capsys: pytest.CaptureFixtur
     summary.calls["cudaLaunchKernel"] = 100
     summary.linked_by |= {ContextSource.THREAD: 30, ContextSource.WAKEUP: 13, ContextSource.THREAD_CONTEXT: 7}
     assert _rows(summary, capsys) == [
-        "CUDA calls: 100",
+        "Calls: 100",
         "linked to a request 50 50.0 %",
         "by the context that its process published 7",
         "by the thread that read it 30",
@@ -45,7 +45,7 @@ def test_calls_are_reported_by_how_they_were_linked(capsys: pytest.CaptureFixtur
 def test_ways_that_linked_nothing_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     summary = Summary(unattributed=3)
     summary.calls["cudaLaunchKernel"] = 3
-    assert _rows(summary, capsys) == ["CUDA calls: 3", "linked to a request 0 0.0 %", "without a request 3"]
+    assert _rows(summary, capsys) == ["Calls: 3", "linked to a request 0 0.0 %", "without a request 3"]
 
 
 def _rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -15,6 +15,7 @@ and one of ``kernel_launch_time`` with value 4000, stack 77 both; and when the d
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
@@ -32,8 +33,6 @@ from otelgpu.model.profiles import FrameType, ValueType
 from otelgpu.model.profiling import ProfileKind, stack_kinds
 from otelgpu.model.samples import Frame, Samples
 
-CUDA_CALLS: Final = ValueType(type="cuda_calls", unit="count")
-CUDA_TIME: Final = ValueType(type="cuda_time", unit="nanoseconds")
 GPU_KERNEL_TIME: Final = ValueType(type="gpu_kernel_time", unit="nanoseconds")
 KERNEL_LAUNCHES: Final = ValueType(type="kernel_launches", unit="count")
 KERNEL_LAUNCH_TIME: Final = ValueType(type="kernel_launch_time", unit="nanoseconds")
@@ -91,7 +90,7 @@ class OperationProfiles:
         reported: list[ProfileRows] = []
         if len(calls):
             if ProfileKind.CUDA in self._kinds:
-                reported += self._cuda(calls, stacks)
+                reported += self._device_calls(calls, stacks)
             if ProfileKind.KERNEL in self._kinds:
                 reported += self._launches(calls, stacks)
             if ProfileKind.MEM in self._kinds:
@@ -106,20 +105,29 @@ class OperationProfiles:
 
     # -- kinds --------------------------------------------------------------------------------------
 
-    def _cuda(self, calls: Operations, stacks: npt.NDArray[np.uint64]) -> list[ProfileRows]:
+    def _device_calls(self, calls: Operations, stacks: npt.NDArray[np.uint64]) -> list[ProfileRows]:
+        """Each API's under types of its own."""
         calls, stacks = _only(DEVICE_KINDS, calls, stacks)
+        families = np.unique(calls["family"]).tolist()
+        return [
+            rows
+            for family in families
+            for rows in self._calls_of(family, *_where(calls["family"] == family, calls, stacks))
+        ]
+
+    def _calls_of(self, family: int, calls: Operations, stacks: npt.NDArray[np.uint64]) -> list[ProfileRows]:
         rows = _rows_of_calls(calls, stacks)
         launches, sized = np.isin(calls["kind"], OperationKind.LAUNCH), np.isin(calls["kind"], _SIZED)
         columns = (
-            calls["family"],
             calls["api"],
             np.where(launches, calls["name"], 0),
             np.where(sized, size_classes(calls["size_bytes"]), 0),
         )
-        rows["label"], labels = _labelled(columns, self._cuda_label)
-        return _counted_and_timed(ProfileKind.CUDA, CUDA_CALLS, CUDA_TIME, rows, calls, labels=labels)
+        rows["label"], labels = _labelled(columns, partial(self._call_label, family))
+        count, time = call_types(self._vocabulary.families[family][1].scope)
+        return _counted_and_timed(ProfileKind.CUDA, count, time, rows, calls, labels=labels)
 
-    def _cuda_label(self, family: int, api: int, name: int, size: int) -> Label:
+    def _call_label(self, family: int, api: int, name: int, size: int) -> Label:
         label: list[tuple[str, str | int]] = [(CALL, self._vocabulary.call_name(family, api))]
         key = self._vocabulary.families[family][1].kernel_name
         if name and key:
@@ -189,6 +197,12 @@ class OperationProfiles:
         ]
 
 
+def call_types(scope: str) -> tuple[ValueType, ValueType]:
+    """How many calls an API had, and how long they took: ``cuda_calls`` and ``cuda_time`` of ``otelgpu.cuda``."""
+    api = scope.rpartition(".")[2]
+    return ValueType(type=f"{api}_calls", unit="count"), ValueType(type=f"{api}_time", unit="nanoseconds")
+
+
 def size_classes(sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
     """0 of none, else the position of the least bound that is no less, one more of the largest: shape (n,)."""
     found: npt.NDArray[np.intp] = np.searchsorted(_SIZE_BOUNDS, sizes, side="left")
@@ -206,7 +220,12 @@ def _wanted(bits: int) -> npt.NDArray[np.bool_]:
 def _only(
     kinds: Sequence[OperationKind], calls: Operations, stacks: npt.NDArray[np.uint64]
 ) -> tuple[Operations, npt.NDArray[np.uint64]]:
-    which = np.isin(calls["kind"], kinds)
+    return _where(np.isin(calls["kind"], kinds), calls, stacks)
+
+
+def _where(
+    which: npt.NDArray[np.bool_], calls: Operations, stacks: npt.NDArray[np.uint64]
+) -> tuple[Operations, npt.NDArray[np.uint64]]:
     return (calls, stacks) if which.all() else (calls.compress(which), stacks[which])
 
 

@@ -114,13 +114,13 @@ def with_family(signals: OperationSignals, **attributes: str) -> Tables:
     """The program's tables, and those of one more family: its attributes with "__" for "."."""
     tables = real()
     said = {key.replace("__", "."): Described(text) for key, text in attributes.items()}
-    own = Owned("families.gpu.hip", Descriptions(attributes=said))
+    own = Owned("families.gpu.imagined", Descriptions(attributes=said))
     return Tables({**tables.signals, own.owner: signals}, [*tables.descriptions, own])
 
 
 EMPTY = replace(
     CUDA,
-    scope="otelgpu.hip",
+    scope="otelgpu.imagined",
     attributes={},
     labels={},
     api_labels=(),
@@ -149,9 +149,11 @@ def test_all_tables_are_looked_at() -> None:
 
 
 def test_a_family_with_its_own_names_does_not_clash() -> None:
-    hip = replace(EMPTY, metrics=(counter("gpu.hip.kernel.launch.calls"),), memory=memory_names("hip"))
-    said = {"hip__memory__kind": "What was allocated.", "hip__device__index": "The ordinal."}
-    assert clashes(with_family(hip, **said)) == []
+    own = replace(
+        EMPTY, metrics=(counter("gpu.imagined.kernel.launch.calls"),), memory=memory_names("imagined")
+    )
+    said = {"imagined__memory__kind": "What was allocated.", "imagined__device__index": "The ordinal."}
+    assert clashes(with_family(own, **said)) == []
 
 
 @pytest.mark.parametrize(
@@ -160,48 +162,48 @@ def test_a_family_with_its_own_names_does_not_clash() -> None:
         (
             replace(EMPTY, metrics=(counter("gpu.cuda.errors", unit="s"),)),
             {},
-            "gpu.cuda.errors: families.gpu.cuda and families.gpu.hip define it differently",
+            "gpu.cuda.errors: families.gpu.cuda and families.gpu.imagined define it differently",
         ),
         (
             replace(
                 EMPTY, metrics=tuple(spec for spec in CUDA.metrics if spec.metric.name == "gpu.cuda.errors")
             ),
             {},
-            "gpu.cuda.errors: of families.gpu.cuda and of families.gpu.hip",
+            "gpu.cuda.errors: of families.gpu.cuda and of families.gpu.imagined",
         ),
         (
             replace(EMPTY, metrics=(counter("rdma.qp.work_requests"),)),
             {},
-            "rdma.qp.work_requests: families.gpu.hip and families.rdma define it differently",
+            "rdma.qp.work_requests: families.gpu.imagined and families.rdma define it differently",
         ),
         (
             replace(EMPTY, metrics=(counter(names.LOSSES),)),
             {},
-            "otelgpu.losses: families.gpu.hip and engine define it differently",
+            "otelgpu.losses: families.gpu.imagined and engine define it differently",
         ),
         (
             replace(EMPTY, memory=memory_names("cuda")),
             {},
-            "gpu.cuda.memory.usage: of families.gpu.cuda and of families.gpu.hip",
+            "gpu.cuda.memory.usage: of families.gpu.cuda and of families.gpu.imagined",
         ),
         (
             EMPTY,
             {"nccl__rank": "Something else."},
-            "nccl.rank: described by families.nccl and by families.gpu.hip",
+            "nccl.rank: described by families.nccl and by families.gpu.imagined",
         ),
-        (EMPTY, {"error__type": "Mine."}, "error.type: described by engine and by families.gpu.hip"),
+        (EMPTY, {"error__type": "Mine."}, "error.type: described by engine and by families.gpu.imagined"),
         (
             replace(
                 EMPTY,
                 attributes={OperationKind.COPY: (CallAttribute("cuda.stream", lambda rows: rows["stream"]),)},
             ),
             {},
-            "cuda.stream: families.gpu.hip exports it, and it is families.gpu.cuda's",
+            "cuda.stream: families.gpu.imagined exports it, and it is families.gpu.cuda's",
         ),
         (
-            replace(EMPTY, kernel_name="hip.kernel.name"),
+            replace(EMPTY, kernel_name="imagined.kernel.name"),
             {},
-            "hip.kernel.name: families.gpu.hip exports it, and nobody describes it",
+            "imagined.kernel.name: families.gpu.imagined exports it, and nobody describes it",
         ),
     ],
 )

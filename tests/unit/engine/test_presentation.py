@@ -23,16 +23,16 @@ from otelgpu.render.timeline import timeline
 from tests.unit.render.test_timeline import spans
 
 CACHES = [each for each in vars(presentation).values() if hasattr(each, "cache_clear")] + [console._shown]
-HIP = """
+IMAGINED = """
 from otelgpu.families.gpu.presentations import device_presentation
-PRESENTATION = device_presentation("hip", "HIP", {"hipMemcpyHostToDevice": "HtoD"})
+PRESENTATION = device_presentation("imagined", "Imagined", {"imMemcpyHostToDevice": "HtoD"})
 """
 
 
 def made(row: tuple[str, int, int], reported: Mapping[str, Any]) -> SpanColumns:
     """One span, with begin and end in microseconds."""
     attributes = tuple(Attribute.of(key, [value]) for key, value in reported.items())
-    return replace(spans([row], scope="otelgpu.hip"), attributes=attributes)
+    return replace(spans([row], scope="otelgpu.imagined"), attributes=attributes)
 
 
 def clear() -> None:
@@ -41,47 +41,50 @@ def clear() -> None:
 
 
 @pytest.fixture
-def hip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder of a family that is no part of the program."""
-    folder = tmp_path / "hip"
+    folder = tmp_path / "imagined"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
-    (folder / "presentation.py").write_text(HIP)
+    (folder / "presentation.py").write_text(IMAGINED)
     monkeypatch.setattr(otelgpu.families.gpu, "__path__", [*otelgpu.families.gpu.__path__, str(tmp_path)])
     importlib.invalidate_caches()
     clear()
     yield
     clear()
-    for name in [name for name in sys.modules if name.startswith("otelgpu.families.gpu.hip")]:
+    for name in [name for name in sys.modules if name.startswith("otelgpu.families.gpu.imagined")]:
         del sys.modules[name]
 
 
 def test_without_it_nothing_is_shown_of_it() -> None:
-    assert list(presentation.top_views()) == ["rdma", "nccl", "cuda"]
+    assert list(presentation.top_views())[:3] == ["rdma", "nccl", "cuda"]
+    assert "imagined" not in presentation.top_views()
 
 
-@pytest.mark.usefixtures("hip")
+@pytest.mark.usefixtures("imagined")
 def test_it_has_a_view_of_top_with_its_own_metrics() -> None:
     views = presentation.top_views()
-    assert list(views) == ["rdma", "nccl", "cuda", "hip"]
-    (sheet,) = views["hip"].sheets
-    assert (sheet.title, views["hip"].families) == ("HIP processes", ("hip",))
+    assert list(views)[-1] == "imagined"
+    (sheet,) = views["imagined"].sheets
+    assert (sheet.title, views["imagined"].families) == ("Imagined processes", ("imagined",))
     metrics = {metric for column in sheet.columns for metric in column.metrics}
-    assert {metric.split(".")[1] for metric in metrics} == {"hip"}
+    assert {metric.split(".")[1] for metric in metrics} == {"imagined"}
 
 
-@pytest.mark.usefixtures("hip")
+@pytest.mark.usefixtures("imagined")
 def test_its_work_is_on_streams_of_its_devices_and_tied_to_its_calls() -> None:
-    call = made(("hipLaunchKernel", 100, 110), {"thread.id": 9, "hip.stream": 7, "hip.api": "runtime"})
+    call = made(
+        ("imLaunchKernel", 100, 110), {"thread.id": 9, "imagined.stream": 7, "imagined.api": "runtime"}
+    )
     work = made(
         ("axpy", 150, 180),
         {
             "thread.id": 9,
-            "hip.correlation.id": 3,
-            "hip.device.index": 1,
-            "hip.stream.id": 7,
-            "hip.call.delay": 50e-6,
-            "hip.kernel.name": "axpy",
+            "imagined.correlation.id": 3,
+            "imagined.device.index": 1,
+            "imagined.stream.id": 7,
+            "imagined.call.delay": 50e-6,
+            "imagined.kernel.name": "axpy",
         },
     )
     batches = [call, work]
@@ -89,14 +92,14 @@ def test_its_work_is_on_streams_of_its_devices_and_tied_to_its_calls() -> None:
     assert {e["args"]["name"] for e in found if e["name"] == "thread_name"} == {"thread 9", "GPU 1 stream 7"}
     assert [e["ph"] for e in found if e["name"] == "launch"] == ["s", "f"]
     categories = {e["name"]: e.get("cat") for e in json.loads(kineto(batches))["traceEvents"]}
-    assert (categories["hipLaunchKernel"], categories["axpy"]) == ("cuda_runtime", "kernel")
+    assert (categories["imLaunchKernel"], categories["axpy"]) == ("cuda_runtime", "kernel")
 
 
-@pytest.mark.usefixtures("hip")
+@pytest.mark.usefixtures("imagined")
 def test_a_console_shows_its_labels() -> None:
     stream = io.StringIO()
     exporter = ConsoleExporter(stream)
-    reported = {"hip.memcpy.kind": "hipMemcpyHostToDevice", "hip.size": 4096}
-    exporter.export_spans([made(("hipMemcpy", 100, 110), reported)])
+    reported = {"imagined.memcpy.kind": "imMemcpyHostToDevice", "imagined.size": 4096}
+    exporter.export_spans([made(("imMemcpy", 100, 110), reported)])
     exporter.flush(1)
-    assert "hipMemcpy  10.0 µs  hipMemcpyHostToDevice  4.0 KiB" in stream.getvalue()
+    assert "imMemcpy  10.0 µs  imMemcpyHostToDevice  4.0 KiB" in stream.getvalue()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -16,22 +19,38 @@ from otelgpu.model.settings import SignalSettings
 from tests.unit.families.records import btf
 from tests.unit.model.builders import calls
 
-RECORDED = ("cuda", "file", "http", "nccl", "probe", "profile", "sched", "torch", "verbs")
-ALWAYS = ("device_time", "devices", "fabric", "memory", "requests", "steps", "training")
+FAMILIES = Path(__file__).resolve().parents[3] / "otelgpu" / "families"
+PROGRAMS = {source.stem.removesuffix(".bpf") for source in FAMILIES.parents[1].glob("bpf/*/*.bpf.c")}
+
+
+ASKED = ("probe", "profile", "torch")
+
+
+def declared() -> set[str]:
+    """Folders of families, as their source says: those with a ``FAMILY``."""
+    sources = [*FAMILIES.glob("*/__init__.py"), *FAMILIES.glob("*/*/__init__.py")]
+    made = re.compile(r"^FAMILY\b.* = ", re.MULTILINE)
+    return {str(path.parent.relative_to(FAMILIES)) for path in sources if made.search(path.read_text())}
 
 
 def test_families_are_found_in_alphabetical_order_whatever_folder_they_are_in() -> None:
-    assert list(registry.families()) == sorted((*RECORDED, *ALWAYS))
+    found = {package.removeprefix("otelgpu.families.").replace(".", "/") for package in registry.packages()}
+    assert found == declared()
+    assert {"gpu/cuda", "nccl", "rdma/fabric", "steps/training"} <= found
+    assert list(registry.families()) == sorted(registry.families())
+    assert len(registry.families()) == len(found)  # no two of one name
 
 
 def test_those_with_records_are_observed_and_all_others_are_part_of_every_session() -> None:
-    assert tuple(registry.with_records()) == RECORDED
-    assert tuple(registry.without_records()) == ALWAYS
+    """Each program is a family's, but for the one that follows processes, which is the engine's own."""
+    assert set(registry.with_records()) == PROGRAMS - {"process"}
+    assert set(registry.without_records()) == registry.families().keys() - PROGRAMS
+    assert {"memory", "requests", "steps"} <= set(registry.without_records())
 
 
 def test_a_choice_keeps_the_order_of_the_registry() -> None:
     assert list(registry.select(("http", "cuda"))) == ["cuda", "http"]
-    assert list(registry.select(())) == ["cuda", "file", "http", "nccl", "sched", "verbs"]
+    assert list(registry.select(())) == [name for name in registry.with_records() if name not in ASKED]
     assert list(registry.select(("http",))) == ["http"]
 
 
@@ -40,9 +59,9 @@ def test_what_has_to_be_asked_for_is_selected_by_its_name_only() -> None:
     assert list(registry.select(("profile", "cuda"))) == ["cuda", "profile"]
 
 
-@pytest.mark.parametrize("name", ["hip", "memory"])
+@pytest.mark.parametrize("name", ["no_such_family", "memory"])
 def test_a_family_that_cannot_be_observed_says_which_can(name: str) -> None:
-    message = rf"'{name}'\nfamilies are: cuda, file, http, nccl, probe, profile, sched, torch, verbs$"
+    message = rf"'{name}'\nfamilies are: {', '.join(sorted(PROGRAMS - {'process'}))}$"
     with pytest.raises(OtelgpuError, match=message):
         registry.select(("cuda", name))
 

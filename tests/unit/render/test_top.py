@@ -22,7 +22,7 @@ from otelgpu.families.rdma.ports import PortMetrics
 from otelgpu.model.fabric import PortReadings, PortSeen
 from otelgpu.model.resource import Resource, resource
 from otelgpu.render.top import Row, column_keys, rows
-from tools import document
+from tools.signal_tables import operation_metrics
 
 TRAINER = resource({"service.name": "train", "process.pid": 70})
 OTHER = resource({"service.name": "train", "process.pid": 71})
@@ -199,7 +199,7 @@ def test_the_rank_that_is_last_is_named() -> None:
 
 
 def test_a_process_share_of_waiting() -> None:
-    specs = {spec.metric.name: spec.metric for spec, _ in document.operation_metrics()}
+    specs = {spec.metric.name: spec.metric for spec in operation_metrics()}
     session = Session()
     before = session.read()
     session.add(specs["gpu.cuda.synchronize.duration"], [0.25, 0.75])
@@ -211,7 +211,7 @@ def test_a_process_share_of_waiting() -> None:
 
 
 def test_every_metric_of_a_view_exists() -> None:
-    found = {spec.metric.name: spec.metric for spec, _ in document.operation_metrics()}
+    found = {spec.metric.name: spec.metric for spec in operation_metrics()}
     found |= {metric.name: metric for metric in (*collective_metrics.METRICS, *qp.METRICS, *FABRIC_METRICS)}
     for each in (each for view in top_views().values() for each in view.sheets):
         for column in each.columns:

@@ -305,7 +305,8 @@ def test_a_full_disk_is_an_error_of_ours_at_a_write_or_at_the_close(records: int
 
 
 @pytest.mark.parametrize(
-    ("family", "kind", "message"), [("hip", "hip_launch", "no family hip"), ("cuda", "cuda_new", "cuda_new")]
+    ("family", "kind", "message"),
+    [("alien", "alien_launch", "no family alien"), ("cuda", "cuda_new", "cuda_new")],
 )
 def test_records_that_the_header_does_not_describe(
     family: str, kind: str, message: str, tmp_path: Path
