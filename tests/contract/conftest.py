@@ -10,6 +10,8 @@ import pytest
 
 from tests.contract.otlp_servers import Tls
 
+collect_ignore = ["families"]  # their tests run where they are added: test_added_families.py
+
 
 @pytest.fixture(scope="session")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
