@@ -192,7 +192,7 @@ def common_losses() -> str:
 def _losses() -> list[tuple[str, tuple[str, ...]]]:
     """Each reason's room, and its row."""
     return [
-        (room, (code(room) if room != "*" else "each with probes", code(reason), text))
+        (room, (code(room) if room != "*" else "each with probes; `process`", code(reason), text))
         for (room, reason), text in loss_reasons().items()
     ]
 

@@ -210,7 +210,7 @@ def top(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show rates as they are now: of RDMA queue pairs and ports, NCCL communicators and ranks, or CUDA processes.
+    """Show rates as they are now: of RDMA queue pairs and ports, NCCL communicators and ranks, or calls of a GPU's API.
 
     Without -p it shows all that the other options pick, as `agent` does. Where it does not write to a terminal, it
     writes one frame below the other.
