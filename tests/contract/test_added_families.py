@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rig.checkout import FAMILIES, Checkout, with_families
+from tests.rig.checkout import FAMILIES, Checkout, missing_for_checkout, with_families
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ DOCUMENTED = {"docs/signals/gpu-hip.md", "docs/signals/noop_records.md"}
 ALL_FAMILIES = (
     *("tests/unit/engine/test_registry.py", "tests/unit/engine/test_clashes.py"),
     *("tests/unit/engine/test_call_families.py", "tests/unit/engine/test_presentation.py"),
-    *("tests/unit/engine/test_house.py", "tests/unit/test_layering.py", "tests/unit/test_docs.py"),
+    *("tests/unit/engine/test_house.py", "tests/unit/test_docs.py"),
     *("tests/unit/test_profile_docs.py", "tests/unit/render/test_top.py", "tests/unit/families/gpu/hip"),
 )
 """Tests that look at all families, and those that HIP brings along."""
@@ -31,9 +31,8 @@ NUMBERS = "tests/unit/engine/test_call_families.py::test_each_family_whose_calls
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    for tool in ("git", "clang"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed")
+    if missing := missing_for_checkout():
+        pytest.skip(f"needs {missing}")
     made = with_families(tmp_path_factory.mktemp("added") / "tree", *NAMES)
     documented = made.python("-m", "tools.document")
     assert documented.returncode == 0, documented.stderr
@@ -44,6 +43,17 @@ def files_of(name: str) -> set[str]:
     """What a family consists of."""
     tree = FAMILIES / name
     return {str(path.relative_to(tree)) for path in tree.rglob("*.*") if "__pycache__" not in path.parts}
+
+
+def layering() -> list[str]:
+    """The test of each module that is added."""
+    modules = (
+        file.removeprefix("otelgpu/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in NAMES
+        for file in sorted(files_of(name))
+        if file.startswith("otelgpu/")
+    )
+    return [f"tests/unit/test_layering.py::test_module_keeps_to_its_room[{module}]" for module in modules]
 
 
 def run_tests(checkout: Checkout, *which: str) -> tuple[int, str]:
@@ -95,7 +105,7 @@ def test_records_reach_the_handler_of_their_family_and_what_it_counts_is_exporte
 
 
 def test_the_tests_that_look_at_all_families_pass_with_three_more(checkout: Checkout) -> None:
-    code, said = run_tests(checkout, *ALL_FAMILIES)
+    code, said = run_tests(checkout, *ALL_FAMILIES, *layering())
     assert code == 0, said[-3000:]
     assert "hip" in (checkout.root / "docs/signals/gpu-hip.md").read_text()
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.observing import OTELGPU, said_at_start
-from tests.rig.checkout import Checkout, with_families
+from tests.rig.checkout import Checkout, missing_for_checkout, with_families
 from tests.rig.fakes import ROOT
 from tests.rig.metrics import metrics_reported
 from tests.rig.spans import Span, attributes_of, read_spans
@@ -41,6 +41,8 @@ DEVICE, MANAGED, HOST = 64 << 10, 4 << 10, 8 << 10
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    if missing := missing_for_checkout():
+        pytest.skip(f"needs {missing}")
     return with_families(tmp_path_factory.mktemp("added") / "tree", "hip")
 
 

@@ -73,6 +73,13 @@ class Checkout:
         return {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+def missing_for_checkout() -> str | None:
+    """Name the first of what a copy with another family needs and that is not here; None when all is."""
+    if not (ROOT / ".git").exists():
+        return f"a clone: {ROOT} is none"
+    return next((tool for tool in ("git", "clang", "gcc") if shutil.which(tool) is None), None)
+
+
 def with_families(to: Path, *names: str) -> Checkout:
     """A copy to which families were added, built. Raises `RuntimeError` with the compiler's output."""
     made = check_out(to)

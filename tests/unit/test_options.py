@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from click.testing import CliRunner
 
 from otelgpu.cli import options
+from otelgpu.cli.commands import cli
 from otelgpu.config import Config
 from otelgpu.engine import registry
 from otelgpu.families.requests import discover as http
@@ -110,3 +112,9 @@ def test_resource_detectors_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatc
     own = options.plan(Config(export=("console",))).attributes
     assert own["process.pid"] == os.getpid() and own["os.type"] == "linux"
     assert "process.command_args" not in own
+
+
+def test_the_help_names_the_families_that_are_observed_by_default() -> None:
+    said = " ".join(CliRunner().invoke(cli, ["run", "--help"]).output.split())
+    assert f"By default: {', '.join(registry.select(()))}." in said
+    assert "torch" not in said.partition("By default:")[2].partition(".")[0]
