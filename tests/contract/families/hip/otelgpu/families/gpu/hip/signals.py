@@ -19,6 +19,7 @@ from otelgpu.engine.contract import (
     Metric,
     OperationMetric,
     OperationSignals,
+    OperationTotal,
     memory_name,
 )
 from otelgpu.engine.memory_names import memory_names
@@ -149,9 +150,9 @@ SIGNALS: Final = OperationSignals(
         ),
     ),
     summaries=(
-        ("hip.launch.calls", OperationKind.LAUNCH, None),
-        ("hip.memcpy.calls", OperationKind.COPY, None),
-        ("hip.memcpy.size", OperationKind.COPY, lambda rows: rows["size_bytes"]),
-        ("hip.synchronize.calls", OperationKind.SYNCHRONIZATION, None),
+        OperationTotal(key="hip.launch.calls", kind=OperationKind.LAUNCH),
+        OperationTotal(key="hip.memcpy.calls", kind=OperationKind.COPY),
+        OperationTotal(key="hip.memcpy.size", kind=OperationKind.COPY, value=lambda rows: rows["size_bytes"]),
+        OperationTotal(key="hip.synchronize.calls", kind=OperationKind.SYNCHRONIZATION),
     ),
 )
