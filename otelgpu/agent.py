@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 from otelgpu import __version__
 from otelgpu.engine.contract import Family
-from otelgpu.engine.summary import Summary
+from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Exporter
 from otelgpu.kernel import clock
 from otelgpu.kernel.libbpf import exit_at_once
@@ -28,13 +28,14 @@ from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.settings import Settings, SignalSettings
 from otelgpu.self_telemetry import SelfWatch
 from otelgpu.session import Session, own_resource
-from otelgpu.sources.capture import CaptureError, CaptureReader, CaptureWriter, Header
 from otelgpu.sources.joint import Source
 from otelgpu.sources.pollers import Pollers
 from otelgpu.symbols.demangle import demangle, short_name
 
 if TYPE_CHECKING:
+    from otelgpu.engine.summary import Summary
     from otelgpu.export.health import HealthServer
+    from otelgpu.sources.capture import CaptureWriter
 
 _log = logging.getLogger("otelgpu.agent")
 
@@ -152,6 +153,8 @@ class Agent:
     def _open_capture(self) -> CaptureWriter | None:
         if self._plan.capture is None:
             return None
+        from otelgpu.sources.capture import CaptureWriter, Header  # most sessions write none
+
         header = Header(
             version=__version__,
             seed=self._seed,
@@ -223,9 +226,9 @@ class Agent:
             try:
                 for item in inputs:
                     self._writer.write(item)
-            except CaptureError as error:
+            except OtelgpuError as error:
                 _log.error("%s; the capture ends here, observing goes on", error)
-                with suppress(CaptureError):  # what it still holds finds no place either
+                with suppress(OtelgpuError):  # what it still holds finds no place either
                     self._writer.close()
                 self._writer = None
                 inputs = [*inputs, LossCounted(family="capture", reason="write_failed", count=1)]
@@ -253,7 +256,7 @@ class Agent:
         if self._writer is not None:
             try:
                 self._writer.close()
-            except CaptureError as error:
+            except OtelgpuError as error:
                 _log.error("%s", error)
         return Outcome(
             summary=self._session.summary,
@@ -274,6 +277,7 @@ def replay(
 ) -> Outcome:
     """Feed a capture to the exporters. Raises :class:`OtelgpuError` on a damaged one, after a flush."""
     from otelgpu.engine.pipeline import Pipeline
+    from otelgpu.sources.capture import CaptureReader
 
     began = time.monotonic()
     reader = CaptureReader(path)

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otelgpu import __version__
-from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.summary import Summary
 from otelgpu.export.base import Exporter
 from otelgpu.kernel.heap import give_back
 from otelgpu.model.inputs import Input, LossCounted, Tick
@@ -24,7 +22,9 @@ from otelgpu.model.settings import SignalSettings
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
+    from otelgpu.engine.metrics import Metrics
     from otelgpu.engine.pipeline import Pipeline, Spans
+    from otelgpu.engine.summary import Summary
 
 FLUSH_SECONDS: Final = 5.0
 RETIRE_SECONDS: Final = 30.0

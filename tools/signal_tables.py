@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from otelgpu.engine import description_tables, names, registry
-from otelgpu.engine.contract import Metric, OperationMetric, OperationSignals
 from otelgpu.engine.description_tables import Described, MetricTable
+from otelgpu.engine.exchange_signals import ExchangeSignals
+from otelgpu.engine.exchange_signals import exchange_signals as signals_by_package
+from otelgpu.engine.metric import Metric
+from otelgpu.engine.operation_signals import OperationMetric, OperationSignals
 from otelgpu.families.gpu.memory import metrics as memory
-from otelgpu.families.requests.exchange_signals import ExchangeSignals
-from otelgpu.families.requests.signals import SIGNALS
 from tools.examples import exchanges_reported, full_exchange
 from tools.loss_reasons import loss_reasons
 from tools.markdown import Rows, code, table
@@ -41,7 +42,7 @@ def operation_signals() -> dict[str, OperationSignals]:
 
 def exchange_signals() -> dict[str, ExchangeSignals]:
     """The folders of the families that yield exchanges."""
-    return {"families.requests": SIGNALS}
+    return {_folder(package): signals for package, signals in signals_by_package().items()}
 
 
 def _folder(package: str) -> str:

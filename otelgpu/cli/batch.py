@@ -19,6 +19,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import click
 
+from otelgpu.errors import OtelgpuError
 from otelgpu.model.verdict import Verdict
 
 _Parameters = ParamSpec("_Parameters")
@@ -87,7 +88,13 @@ def report(run: BatchRun, duration_s: float, error_type: str, environ: Mapping[s
     """Send it, within a bounded time; nothing without an endpoint. Never raises for what goes wrong with that."""
     try:
         _report(run, duration_s, error_type, environ)
-    except Exception:
+    except (
+        OtelgpuError,
+        ImportError,
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # RuntimeError: no thread can be started
         logging.getLogger("otelgpu.cli").debug("this command could not report on itself", exc_info=True)
 
 

@@ -341,13 +341,14 @@ def live_settings(config: Config, shared: Describer | None = None) -> LiveSettin
         # What we write there ourselves would be taken for the processes' own.
         trace_contexts=None if config.publish_context else PINNED_AT,
         families=family_settings(config),
-        meanwhile=_import_the_rest,
+        meanwhile=functools.partial(_import_the_rest, config),
     )
 
 
-def _import_the_rest() -> None:
+def _import_the_rest(config: Config) -> None:
     """What is not needed before the probes are loaded: half of what there is."""
     import_module("otelgpu.engine.pipeline")
+    registry.import_handlers(families_of(config))
 
 
 def injected_source(config: Config) -> InjectedSource:

@@ -1,6 +1,6 @@
 """``otelgpu ps``: processes that use GPUs, and how to profile each.
 
-In: what the driver reports (NVML), which libraries processes have mapped, where they run. Out: a table, or JSON.
+In: what drivers report of devices, which libraries processes have mapped, where they run. Out: a table, or JSON.
 Nothing is changed, and nothing is loaded into the kernel. Arguments of programs are shown, as ps(1) does, and go
 nowhere else.
 """
@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,9 +25,6 @@ from otelgpu.cli.check import wanted_symbols
 from otelgpu.cli.listing import printable
 from otelgpu.engine import registry
 from otelgpu.export.quantities import size
-from otelgpu.families.gpu.devices.poll.nvml import REASONS, LostError, Nvml, UnavailableError
-from otelgpu.families.gpu.devices.poll.poller import in_own_pid_namespace
-from otelgpu.kernel import clock
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
 from otelgpu.model.devices import DeviceReadings, DeviceSeen
@@ -37,6 +33,7 @@ from otelgpu.processes.libraries import library_stem
 from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name, list_processes
 from otelgpu.processes.maps import distinct_files, executable_mappings
 from otelgpu.sources.discoveries import discovery_of
+from otelgpu.sources.pollers import looks
 
 PATIENCE_S: Final = 5.0
 """How long the driver has to answer; it may take as long as it likes."""
@@ -143,36 +140,22 @@ def uses_of(devices: Sequence[DeviceSeen], readings: Sequence[DeviceReadings]) -
 
 
 def ask_driver(patience_s: float = PATIENCE_S, ask: Callable[[], Devices] | None = None) -> Devices:
-    """What NVML says, or why it says nothing. A driver that does not answer in time is left alone."""
+    """What drivers say, or why they say nothing. One that does not answer in time is left alone."""
     answers: list[Devices] = []
     asking = threading.Thread(
-        target=lambda: answers.append((ask or _ask_nvml)()), name="otelgpu-ps-nvml", daemon=True
+        target=lambda: answers.append((ask or _ask)()), name="otelgpu-ps-devices", daemon=True
     )
     asking.start()
     asking.join(patience_s)
     return answers[0] if answers else Devices(note=f"the driver did not answer within {patience_s:g} s")
 
 
-def _ask_nvml() -> Devices:
-    foreign = in_own_pid_namespace()
-    try:
-        nvml = Nvml(Counter(), own_pid_namespace=foreign)
-    except UnavailableError as error:
-        return Devices(note=REASONS.get(error.reason, error.message))
-    try:
-        now_ns = clock.monotonic_ns()
-        devices = nvml.list_devices(now_ns)
-        readings = []
-        for device in devices:
-            try:
-                readings.append(nvml.read(device.uuid, now_ns))
-            except LostError:
-                continue  # the others may answer
-    except UnavailableError as error:
-        return Devices(note=REASONS.get(error.reason, error.message))
-    finally:
-        nvml.close()
-    return Devices(uses=uses_of(devices, readings), note=REASONS["foreign_pid_namespace"] if foreign else "")
+def _ask() -> Devices:
+    found = list(looks())
+    inputs = [item for look in found for item in look.inputs]
+    devices = [item for item in inputs if isinstance(item, DeviceSeen)]
+    readings = [item for item in inputs if isinstance(item, DeviceReadings)]
+    return Devices(uses=uses_of(devices, readings), note="; ".join(look.note for look in found if look.note))
 
 
 def _suggested() -> dict[str, Mapping[str, tuple[ProfileKind, ...]]]:

@@ -8,123 +8,21 @@ and nowhere else. What a handler may ask of the engine, and of other families th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from otelgpu.elf.btf import Btf
-from otelgpu.engine.memory_names import MemoryNames
-from otelgpu.engine.metric import Instrument as Instrument
-from otelgpu.engine.metric import Metric as Metric
+from otelgpu.engine.operation_signals import OperationSignals
 from otelgpu.model.inputs import Batch
-from otelgpu.model.operations import Memory, OperationKind, Operations
+from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.settings import SignalSettings
 from otelgpu.model.spans import SpanColumns
 
 if TYPE_CHECKING:
     from otelgpu.engine.metrics import Metrics
     from otelgpu.engine.services import Services
-
-DEVICE_MEMORY: Final = frozenset((Memory.DEVICE, Memory.MANAGED, Memory.POOL, Memory.PHYSICAL))
-"""Kinds of memory that a process takes from a device."""
-
-HOST_MEMORY: Final = frozenset((Memory.HOST, Memory.REGISTERED))
-"""Kinds of the host's memory that are pinned for a device."""
-
-CALL_SECONDS: Final = (
-    *(1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4),
-    *(1e-3, 2e-3, 5e-3, 1e-2, 1e-1, 1.0, 10.0),
-)
-"""Bounds of histograms of how long calls and kernels take, in seconds."""
-
-LARGEST_SIZE: Final = 1 << 48
-"""Bytes; a size beyond it is no size but a mistake of the caller's."""
-
-Column = Callable[[Operations], npt.NDArray[Any]]
-
-
-def memory_name(code: int) -> str:
-    """``cuda.memory.kind`` and its like: the kind of memory in words, whatever number a record has."""
-    return Memory(code).name.lower() if code in _MEMORY else "unknown"
-
-
-_MEMORY: Final = frozenset(Memory)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationMetric:
-    """How a metric is fed from operations: which rows, which value, at most one attribute."""
-
-    metric: Metric
-    kinds: tuple[OperationKind, ...]
-    apis: Container[str] = ()  # only the functions whose exported name is in it; (): all of ``kinds``
-    value: Column | None = None  # None: one per row
-    attribute: tuple[str, Callable[[int], str], Column] | None = None  # key, label of a code, code column
-    failed: bool = False  # True: failed calls, by ``error.type``; False: all others
-    returned: bool = False  # True: only calls whose return was seen, without which there is no duration
-    by_kernel: bool = False  # reported per kernel name where the user asked for that
-
-
-class Holds(Enum):
-    """What a folded span may say of an attribute of its calls."""
-
-    EQUAL = "equal"  # equal in a run of equal calls; unknown where unequal calls were merged
-    SINGLE = "single"  # differs from call to call: reported of single calls only
-    SUM = "sum"  # adds up
-
-
-@dataclass(frozen=True, slots=True)
-class CallAttribute:
-    """An integer attribute of calls: ``column`` gives its values, ``absent`` the one that says nothing."""
-
-    key: str
-    column: Column
-    holds: Holds = Holds.EQUAL
-    absent: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationTotal:
-    """What the span above calls of a kind says of them: their number, or the sum of a column of integers.
-
-    ``per_unit``: so many make one of the unit that is exported, which is then a double: nanoseconds in a second.
-    """
-
-    key: str
-    kind: OperationKind
-    value: Column | None = None
-    per_unit: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationSignals:
-    """A family's names for operations: the only place where they are written."""
-
-    scope: str
-    result_name: Callable[[str, int], str]  # of a function's exported name and a status code
-    attributes: Mapping[OperationKind, tuple[CallAttribute, ...]]
-    labels: Mapping[OperationKind, tuple[tuple[str, Callable[[int], str], Column], ...]]  # text attributes
-    api_labels: tuple[tuple[str, Callable[[str], str]], ...]  # text attributes that the exported name reports
-    metrics: tuple[OperationMetric, ...]
-    summaries: tuple[OperationTotal, ...]  # on a phase
-    kernel_name: str = ""  # attribute key of a launch's full kernel name; "" of a family that launches none
-    memory: MemoryNames | None = None  # what the memory that its calls make is called; None: they make none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What some facts add to one series of a metric; ``labels`` are of bounded cardinality.
-
-    ``rows``: which fact each value is of, by position; an exemplar names its span.
-    """
-
-    metric: Metric
-    labels: Mapping[str, str | int]
-    values: Sequence[float]
-    rows: Sequence[int]
 
 
 class ContextStep(Enum):
@@ -176,9 +74,13 @@ class Load(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """With another family, whose processes it is for; at once where that is not observed."""
+    """With a family that has operations of a kind, whose processes it is for; at once where none is observed."""
 
-    family: str
+    kind: OperationKind
+
+    def is_of(self, family: Family) -> bool:
+        """Whether that is such a family."""
+        return family.operations is not None and self.kind in family.operations.signals.attributes
 
 
 class Phase(IntEnum):
@@ -266,8 +168,8 @@ class Family:
     phase: Phase = Phase.PROFILES
     operations: OperationFamily | None = None
 
-    def at_once(self, observed: Container[str]) -> bool:
+    def at_once(self, observed: Mapping[str, Family]) -> bool:
         """Whether a session of those families begins with this one."""
-        return self.load in (Load.AT_ONCE, Load.ASKED) or (
-            isinstance(self.load, Beside) and self.load.family not in observed
-        )
+        if isinstance(self.load, Beside):
+            return not any(map(self.load.is_of, observed.values()))
+        return self.load in (Load.AT_ONCE, Load.ASKED)

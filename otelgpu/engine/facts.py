@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.operation_spans import Parents
-from otelgpu.model.communicators import CommunicatorSeen
-from otelgpu.model.device_work import Activities, DeviceWork
-from otelgpu.model.engine_messages import EngineMessage
-from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
-from otelgpu.model.files import FileCalls
-from otelgpu.model.handoffs import Handoff
-from otelgpu.model.operations import Operations
-from otelgpu.model.queue_pairs import VerbsFact
-from otelgpu.model.resource import Resource
-from otelgpu.model.samples import Samples
-from otelgpu.model.settings import SignalSettings
+if TYPE_CHECKING:
+    from otelgpu.engine.operation_spans import Parents
+    from otelgpu.model.communicators import CommunicatorSeen
+    from otelgpu.model.device_work import Activities, DeviceWork
+    from otelgpu.model.engine_messages import EngineMessage
+    from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
+    from otelgpu.model.files import FileCalls
+    from otelgpu.model.handoffs import Handoff
+    from otelgpu.model.operations import Operations
+    from otelgpu.model.resource import Resource
+    from otelgpu.model.samples import Samples
+    from otelgpu.model.settings import SignalSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +163,3 @@ class TickBegins:
 
     Only to those whose turn it is.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class VerbsFacts:
-    """Facts of queue pairs and of the memory and events that belong to them, in order."""
-
-    facts: Sequence[VerbsFact]

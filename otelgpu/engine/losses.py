@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from otelgpu.engine import names
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.summary import Summary
 from otelgpu.model.losses import Reasons

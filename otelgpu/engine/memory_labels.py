@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from otelgpu.engine.contract import DEVICE_MEMORY, HOST_MEMORY, memory_name
 from otelgpu.engine.memory_names import MemoryNames
 from otelgpu.engine.profile_rows import Label
-from otelgpu.model.operations import DEVICE_UNKNOWN
+from otelgpu.model.operations import DEVICE_MEMORY, DEVICE_UNKNOWN, HOST_MEMORY, memory_name
 
 KEPT: Final = DEVICE_MEMORY | HOST_MEMORY
 """Kinds of memory that profiles count."""

@@ -1,7 +1,8 @@
-"""A metric's definition: name, unit, instrument, description."""
+"""A metric's definition: name, unit, instrument, description; and what is measured of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,3 +31,16 @@ class Metric:
     buckets: tuple[float, ...] = ()
     whole: bool = True
     per_unit: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What some facts add to one series of a metric; ``labels`` are of bounded cardinality.
+
+    ``rows``: which fact each value is of, by position; an exemplar names its span.
+    """
+
+    metric: Metric
+    labels: Mapping[str, str | int]
+    values: Sequence[float]
+    rows: Sequence[int]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.model.context import Context
 from otelgpu.model.resource import AttributeValue, Resource
 

@@ -17,9 +17,8 @@ from otelgpu.engine.attribution.owners import Attribution, only
 from otelgpu.engine.contract import OperationDecoder
 from otelgpu.engine.facts import CallsArrived, CallsNamed
 from otelgpu.engine.function_names import FunctionNames
-from otelgpu.engine.operation_metrics import OperationMeter
+from otelgpu.engine.operation_metrics import OperationMeter, Part, SmallParts, parts_of
 from otelgpu.engine.operation_spans import Vocabulary
-from otelgpu.engine.parts import Part, SmallParts, parts_of
 from otelgpu.engine.services import Routes
 from otelgpu.engine.summary import Summary
 from otelgpu.model.inputs import Batch

@@ -9,11 +9,15 @@ they are asked for: each is encoded, and its memory used again, before the next.
 
 Example: 60,000 launches of 200 kernels through one function, 40 of which failed with one error, have some 240
 forms and make four batches of at most 16,384 spans.
+
+Operations whose process published a span for their thread (DESIGN.md 5) go under that. Example: a request's ten
+launches, four of them made while the program said that it was in its span "sample": six stay under the request's
+decode phase, four go under "sample", and the request's sums are still of ten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -22,18 +26,22 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
-from otelgpu.engine.columns import text_of_codes
-from otelgpu.engine.contract import Holds, OperationDecoder, OperationSignals
-from otelgpu.engine.folding import Folded, take
-from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of
+from otelgpu.engine.contract import OperationDecoder
+from otelgpu.engine.folding import Folded, fold, take
+from otelgpu.engine.operation_signals import Holds, OperationSignals
+from otelgpu.model import context_sources
+from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of, values_of
 from otelgpu.model.context import Context
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.ids import span_ids
 from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Text
+from otelgpu.model.settings import Detail
+from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Text, text_of_codes
 
 ROWS_PER_BATCH: Final = 16_384
+SAMPLED: Final = 1
+"""The W3C trace flag."""
 _BATCH: Final = ("tgid", "family", "kind")  # what the spans of a batch have in common
 _SOURCES: Final = [source.exported for source in ContextSource]
 _SALT: Final = 0x6F70  # keeps operation ids apart from request ids made of the same words
@@ -253,3 +261,75 @@ class _Batch:
 
 def _unless_all(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
     return None if all_of(present) else present
+
+
+def is_published(rows: Operations) -> npt.NDArray[np.bool_]:
+    """Which operations were made under a context that their process published: shape (n,)."""
+    return context_sources.is_published(rows["context_source"])
+
+
+def published_parents(rows: Operations) -> tuple[Parents, npt.NDArray[np.int64]]:
+    """The distinct published spans of operations that all have one, and the index of each operation's."""
+    ids = np.ascontiguousarray(np.concatenate([rows["trace_id"], rows["span_id"]], axis=1)).view(np.uint64)
+    coded = [distinct(np.ascontiguousarray(ids[:, word])) for word in range(3)]
+    codes, count = combine([(code, len(values)) for values, code in coded], len(rows))
+    firsts = examples(codes, count)
+    parents = Parents(
+        trace_id=rows["trace_id"][firsts].copy(),
+        span_id=rows["span_id"][firsts].copy(),
+        flags=rows["trace_flags"][firsts].astype(np.uint32),
+    )
+    return parents, codes.astype(np.int64)
+
+
+def under_published(work: Folded, parents: Parents) -> tuple[Folded, Parents]:
+    """Move operations to the spans that were published on their threads; those of unsampled traces are left out.
+
+    ``work`` is not folded yet.
+    """
+    published = is_published(work.operations)
+    if not published.any():
+        return work, parents
+    own, codes = published_parents(work.operations.compress(published))
+    group = work.group.copy()
+    group[published] = len(parents.flags) + codes
+    joined = Parents(
+        trace_id=np.concatenate([parents.trace_id, own.trace_id]),
+        span_id=np.concatenate([parents.span_id, own.span_id]),
+        flags=np.concatenate([parents.flags, own.flags]),
+    )
+    reported = ~published
+    reported[published] = (own.flags[codes] & SAMPLED).astype(np.bool_)
+    if reported.all():
+        return Folded(operations=work.operations, group=group, runs=None), joined
+    return Folded(operations=work.operations.compress(reported), group=group[reported], runs=None), joined
+
+
+class OperationEmitter:
+    """Operations of one session under their parents as spans, as far as the detail asked for has them."""
+
+    def __init__(self, vocabulary: Vocabulary, resource_of: Callable[[int], Resource], *, seed: int) -> None:
+        self._vocabulary, self._resource_of, self._seed = vocabulary, resource_of, seed
+        self._detail: Detail = "ops"
+        self._limit = 0
+
+    def keep(self, detail: Detail, limit: int) -> None:
+        """Report in this detail from here on, at most ``limit`` spans under a parent."""
+        self._detail, self._limit = detail, limit
+
+    def report(self, work: Folded, parents: Parents, *, offset_ns: int) -> Iterable[SpanColumns]:
+        """The spans of some work; batches are made as they are taken."""
+        if self._detail == "phases" or not len(work):
+            return ()
+        if work.runs is None:
+            work, parents = under_published(work, parents)
+        folded = fold(work, limit=self._limit, runs=self._detail == "ops")
+        tgids = values_of(np.ascontiguousarray(folded.operations["tgid"]))
+        return operation_spans(
+            folded,
+            parents,
+            {tgid: self._resource_of(tgid) for tgid in tgids},
+            self._vocabulary,
+            seed=self._seed,
+            unix_offset_ns=offset_ns,
+        )

@@ -34,10 +34,9 @@ from otelgpu.engine.function_names import FunctionNames
 from otelgpu.engine.handlers import Handlers
 from otelgpu.engine.losses import Losses
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.operation_emitter import OperationEmitter
 from otelgpu.engine.operation_intake import OperationIntake, decoded
 from otelgpu.engine.operation_metrics import OperationMeter
-from otelgpu.engine.operation_spans import Parents, Vocabulary
+from otelgpu.engine.operation_spans import OperationEmitter, Parents, Vocabulary
 from otelgpu.engine.processes import Processes
 from otelgpu.engine.services import Clock, Offers, Routes, Session, Slot
 from otelgpu.engine.summary import Summary
@@ -269,7 +268,8 @@ class Pipeline:
             self._forget(tgid)  # anew: something of it may have come since its end
             self._routes.emit(ProcessForgotten(tgid))
         self._attribution.forget_before(now_ns - HISTORY_NS)
-        self._losses.follow(_ENGINE, self._attribution.handoffs.counters)
+        if counters := self._attribution.counters:
+            self._losses.follow(_ENGINE, counters)
         self.handlers.count_losses(self._losses)
         done, self._routes.spans = self._routes.spans, []
         return chain.from_iterable(done)

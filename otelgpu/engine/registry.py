@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Final
 
 import otelgpu.families
@@ -52,9 +53,20 @@ def parts(module: str, name: str) -> dict[str, object]:
     return {package: part for package, part in found.items() if part is not None}
 
 
+def import_handlers(observed: Iterable[str]) -> None:
+    """Modules ``handler`` of a session's families, which they import when they are opened; there may be time before."""
+    for name in (*observed, *without_records()):
+        package, _ = _found()[name]
+        _import(f"{package}.handler")
+
+
 def _part(package: str, module: str, name: str) -> object | None:
-    where = f"{package}.{module}"
-    return getattr(import_module(where), name, None) if find_spec(where) is not None else None
+    return getattr(_import(f"{package}.{module}"), name, None)
+
+
+def _import(module: str) -> ModuleType | None:
+    """None: there is none of that name."""
+    return import_module(module) if find_spec(module) is not None else None
 
 
 def _all_packages() -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from otelgpu.engine import names
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Labels, Metrics
 from otelgpu.model.resource import Resource
 from otelgpu.model.self_telemetry import ATTEMPT_SECONDS, Attachment, Delivery, Durations, RingFill

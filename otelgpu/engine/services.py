@@ -15,12 +15,7 @@ import numpy.typing as npt
 
 from otelgpu.engine.facts import TickBegins
 from otelgpu.model.context import Context, Unsettled
-from otelgpu.model.exchange import Exchange
 from otelgpu.model.operations import OperationKind, Operations
-from otelgpu.model.profiling import ProfileSettings
-from otelgpu.model.resource import Resource
-from otelgpu.model.samples import Samples
-from otelgpu.model.settings import SignalSettings
 from otelgpu.model.spans import Attribute, Links, SpanColumns
 
 if TYPE_CHECKING:
@@ -29,18 +24,24 @@ if TYPE_CHECKING:
     from otelgpu.engine.attribution.pending import Served
     from otelgpu.engine.call_roles import StepCalls
     from otelgpu.engine.call_stacks import CallStacks
-    from otelgpu.engine.contract import OperationDecoder, OperationSignals
+    from otelgpu.engine.contract import OperationDecoder
     from otelgpu.engine.folding import Folded
     from otelgpu.engine.function_names import FunctionNames
     from otelgpu.engine.losses import Losses
     from otelgpu.engine.metrics import Metrics
+    from otelgpu.engine.operation_metrics import Part
+    from otelgpu.engine.operation_signals import OperationSignals
     from otelgpu.engine.operation_spans import Parents, Vocabulary
-    from otelgpu.engine.parts import Part
     from otelgpu.engine.processes import Processes
     from otelgpu.engine.profile_rows import ProfileRows
     from otelgpu.engine.summary import Summary
     from otelgpu.engine.totals import Totals
+    from otelgpu.model.exchange import Exchange
     from otelgpu.model.profiles import ProfileColumns
+    from otelgpu.model.profiling import ProfileSettings
+    from otelgpu.model.resource import Resource
+    from otelgpu.model.samples import Samples
+    from otelgpu.model.settings import SignalSettings
 
 Fact = TypeVar("Fact")
 
@@ -142,6 +143,8 @@ class Offers:
     profile_sources: list[ProfileSource] = field(default_factory=list)
     call_samples: dict[int, Callable[[Samples, int], None]] = field(default_factory=dict)
     """By the number that samples of calls have for their family: who takes them, and when it is."""
+    probe_names: dict[int, str] = field(default_factory=dict)
+    """Of a user's probes by their number, as samples have it."""
     tracked: dict[str, Callable[[], int]] = field(default_factory=dict)  # how many of what is remembered
 
     def step_at(self, tgid: int, tid: int, time_ns: int) -> Context | Unsettled | None:

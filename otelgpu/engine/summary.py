@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.attribution.threads import AMBIGUOUS
-from otelgpu.engine.columns import api_and_status, results
+from otelgpu.engine.operation_metrics import Part
 from otelgpu.engine.operation_spans import Vocabulary
-from otelgpu.engine.parts import Part
 from otelgpu.model.codes import distinct
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.exchange import Exchange
-from otelgpu.model.operations import CopyDirection, OperationKind, Operations
+from otelgpu.model.operations import CopyDirection, OperationKind, Operations, api_and_status, results
 
 SAMPLES_KEPT: Final = 100_000
 """Latencies kept for percentiles; later ones replace earlier ones in turn."""

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.contract import OperationDecoder, OperationSignals, OperationTotal
+from otelgpu.engine.contract import OperationDecoder
+from otelgpu.engine.operation_signals import OperationSignals, OperationTotal
 from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.spans import Attribute
 

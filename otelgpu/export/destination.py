@@ -7,6 +7,7 @@ every command, so that it imports nothing heavy; what sends is imported when a d
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,7 +25,7 @@ class Trial:
     required: bool = True  # a session does not start without it
 
 
-class Destination:
+class Destination(ABC):
     """Where results go. Frozen dataclasses: equal ones would be opened alike.
 
     ``environ``: the environment, with the ``OTEL_EXPORTER_OTLP_*`` variables; ``defaults``: the same names from a
@@ -34,12 +35,12 @@ class Destination:
     is_opened_early: ClassVar[bool] = False
     """Opening it needs privileges that a session gives up before it begins."""
 
+    @abstractmethod
     def open(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Exporter:
         """Make it ready to take spans, metrics and profiles.
 
         Raises :class:`~otelgpu.export.base.ExportError` for what cannot be opened or used.
         """
-        raise NotImplementedError
 
     def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
         """Whether it reads or writes files, which may have been replaced since it was opened."""

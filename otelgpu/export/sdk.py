@@ -124,7 +124,7 @@ class Providers:
                 try:
                     provider.force_flush(round(DELIVER_SECONDS * 1e3))
                     provider.shutdown()
-                except Exception:
+                except Exception:  # the SDK raises that itself, of whatever a reader or an exporter met
                     logging.getLogger("otelgpu.export").debug("own telemetry was not sent", exc_info=True)
 
 

@@ -68,6 +68,18 @@ class Memory(IntEnum):
     ADDRESS = 8  # an address range with no memory behind it
 
 
+DEVICE_MEMORY: Final = frozenset((Memory.DEVICE, Memory.MANAGED, Memory.POOL, Memory.PHYSICAL))
+"""Kinds of memory that a process takes from a device."""
+
+HOST_MEMORY: Final = frozenset((Memory.HOST, Memory.REGISTERED))
+"""Kinds of the host's memory that are pinned for a device."""
+
+_MEMORY: Final = frozenset(Memory)
+
+LARGEST_SIZE: Final = 1 << 48
+"""Bytes; a size beyond it is no size but a mistake of the caller's."""
+
+
 class SequenceSource(IntEnum):
     """Where ``sequence`` of a collective comes from."""
 
@@ -176,3 +188,18 @@ def columns_of(rows: Operations, wanted: Sequence[str]) -> dict[str, npt.NDArray
         for name, column in found.items():
             column[some] = rows[name][some]
     return found
+
+
+def results(rows: Operations) -> npt.NDArray[np.int64]:
+    """What each call returned as one number, for what a status means depends on the function: shape (n,)."""
+    return (rows["api"].astype(np.int64) << 32) | rows["status"].astype(np.uint32)
+
+
+def api_and_status(result: int) -> tuple[int, int]:
+    """The two halves of a number of :func:`results`."""
+    return result >> 32, ((result & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+def memory_name(code: int) -> str:
+    """``cuda.memory.kind`` and its like: the kind of memory in words, whatever number a record has."""
+    return Memory(code).name.lower() if code in _MEMORY else "unknown"

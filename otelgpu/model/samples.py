@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.model.profiles import FrameType
+if TYPE_CHECKING:
+    from otelgpu.model.profiles import FrameType
 
 
 class SampleKind(IntEnum):

@@ -6,7 +6,7 @@ length n; text is dictionary-coded, so that a name repeated a million times is s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from otelgpu.model.codes import distinct
 from otelgpu.model.resource import Resource
 
 Bytes = npt.NDArray[np.uint8]
@@ -143,3 +144,40 @@ class SpanColumns:
 
     def __len__(self) -> int:
         return len(self.start_unix_ns)
+
+
+def constant_text(value: str, rows: int) -> Text:
+    """The same value in every row."""
+    return Text(codes=np.zeros(rows, dtype=np.intp), table=(value,))
+
+
+def text_of_codes(codes: npt.NDArray[Any], label: Callable[[int], str]) -> Text:
+    """Text from integer codes through ``label``, called once per distinct code."""
+    values, dense = distinct(codes)
+    return Text(codes=dense, table=tuple(map(label, values.tolist())))
+
+
+def attributes_of_rows(rows: Sequence[dict[str, Any]]) -> tuple[Attribute, ...]:
+    """Attributes in columns from one mapping per span; a key that a row lacks is absent there.
+
+    Values of one key have one type: str, tuple of str, bool, int or float. For low-rate spans only.
+    """
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return tuple(Attribute.of(key, [row.get(key) for row in rows]) for key in keys)
+
+
+def merged(first: Sequence[Attribute], then: Sequence[Attribute]) -> list[Attribute]:
+    """Attributes of the same spans from two hands: where both report one, the second is believed.
+
+    Values of one key have one type in both, and are no text.
+    """
+    found = {attribute.key: attribute for attribute in first}
+    for attribute in then:
+        before = found.get(attribute.key)
+        if before is not None and attribute.present is not None:
+            assert not isinstance(before.values, Text) and not isinstance(attribute.values, Text)
+            values = np.where(attribute.present, attribute.values, before.values)
+            present = None if before.present is None else before.present | attribute.present
+            attribute = Attribute(key=attribute.key, values=values, present=present)
+        found[attribute.key] = attribute
+    return list(found.values())

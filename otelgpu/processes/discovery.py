@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.inputs import Batch, Input
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.settings import Settings
-from otelgpu.processes.coverage import Examination
 from otelgpu.processes.probes import ProbePlacer
+
+if TYPE_CHECKING:
+    from otelgpu.processes.coverage import Examination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

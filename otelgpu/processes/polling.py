@@ -46,11 +46,23 @@ class Adjusts(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was read once. ``note``: why that is not all, or nothing; "" when it is."""
+
+    inputs: Sequence[Input] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Polling:
-    """``losses``: under which name its losses are reported; ``open`` gives None where the settings say not to read."""
+    """``losses``: under which name its losses are reported; ``open`` gives None where the settings say not to read.
+
+    ``look``: of devices that processes are on, reads all of it once, now; it may block, and never raises.
+    """
 
     losses: str
     open: Callable[[Settings], Poller | None]
+    look: Callable[[], Look] | None = None
 
 
 class Sensor(Protocol[T]):

@@ -204,8 +204,12 @@ class LiveSource:
         self._operations = {n for n, f in families.items() if f.operations is not None}
         functions = {name: functions_of(image) for name, image in self._images.items()}
         self._beside = {
-            name: [other for other in self._choices if families[other].load == Beside(name)]
-            for name in families
+            name: [
+                other
+                for other in self._choices
+                if isinstance(beside := families[other].load, Beside) and beside.is_of(family)
+            ]
+            for name, family in families.items()
         }
         self._found_mapped = frozenset(
             chain.from_iterable(
@@ -262,7 +266,8 @@ class LiveSource:
         try:
             self._adopt(self._load_one(self._images[name]))
             for other in self._beside.get(name, ()):
-                self._load_late(other)
+                if other not in self._loaded:
+                    self._load_late(other)
         except BpfError as error:
             self._go_without(name, error)
 

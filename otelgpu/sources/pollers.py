@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterator, Set
 
 from otelgpu.engine import registry
 from otelgpu.kernel import clock
 from otelgpu.model.inputs import Input
 from otelgpu.model.losses import LossReports
 from otelgpu.model.settings import Settings
-from otelgpu.processes.polling import Adjusts, Poller, Polling
+from otelgpu.processes.polling import Adjusts, Look, Poller, Polling
 
 
 class Pollers:
@@ -19,8 +19,7 @@ class Pollers:
     def __init__(self, settings: Settings) -> None:
         self._all: list[tuple[str, Poller]] = []
         self._reports = LossReports()
-        for package, polling in registry.parts("poll", "POLLING").items():
-            assert isinstance(polling, Polling), f"POLLING of {package} is no Polling"
+        for polling in _pollings():
             poller = polling.open(settings)
             if poller is not None:
                 self._all.append((polling.losses, poller))
@@ -45,3 +44,16 @@ class Pollers:
         """Read no more."""
         for _, poller in self._all:
             poller.stop()
+
+
+def looks() -> Iterator[Look]:
+    """What drivers say of devices and of the processes that are on them, once. May block."""
+    for polling in _pollings():
+        if polling.look is not None:
+            yield polling.look()
+
+
+def _pollings() -> Iterator[Polling]:
+    for package, polling in registry.parts("poll", "POLLING").items():
+        assert isinstance(polling, Polling), f"POLLING of {package} is no Polling"
+        yield polling

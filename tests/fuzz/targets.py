@@ -17,7 +17,7 @@ from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.diagnose.stragglers import analyze
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.families.requests.http2.parser import MAX_OPEN, Http2
-from otelgpu.families.requests.llm import GenerationReader, grpc_reader, http_reader, realtime_reader
+from otelgpu.families.requests.llm.reader import GenerationReader, grpc_reader, http_reader, realtime_reader
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
 from otelgpu.families.requests.zmtp.parser import ZmtpParser, recognise

@@ -16,6 +16,7 @@ import yaml
 from otelgpu.config import Config, load_config
 from otelgpu.elf.btf import Btf
 from otelgpu.engine import names
+from otelgpu.engine.exchange_signals import exchange_signals
 from otelgpu.engine.losses import LOSSES
 from otelgpu.export.otlp.sender import LOSS_REASONS
 from otelgpu.families.nccl.discover import communicators
@@ -127,7 +128,7 @@ def test_every_metric_is_documented() -> None:
     found |= {metric.name for metric in METRICS}
     found |= {metric.name for table in signal_tables.metric_tables() for metric in table.metrics}
     exchanges = exchanges_reported(full_exchange())
-    for signals in signal_tables.exchange_signals().values():
+    for signals in exchange_signals().values():
         found |= {measured.metric.name for measured in signals.metrics(exchanges, ["/"] * len(exchanges))}
     assert {
         "rpc.client.call.duration",
@@ -143,7 +144,7 @@ def test_every_attribute_of_the_families_is_documented() -> None:
         keys |= {spec.key for specs in operations.attributes.values() for spec in specs}
         keys |= {key for specs in operations.labels.values() for key, *_ in specs}
         keys |= {spec.attribute[0] for spec in operations.metrics if spec.attribute}
-    for signals in signal_tables.exchange_signals().values():
+    for signals in exchange_signals().values():
         for exchange in exchanges_reported(full_exchange()):
             keys |= document.exchange_attributes(signals, exchange).keys()
     assert sorted(key for key in keys if f"`{key}`" not in signals_of_all()) == []
@@ -190,6 +191,24 @@ def test_every_bpf_counter_is_documented(family: str) -> None:
     losses = section(read("signals.md"), "Losses")
     assert sorted(reason for reason in reasons if f"`{reason}`" not in losses) == []
     assert reasons == set(loss_reasons.bpf_counters())  # the comments are those of this object
+
+
+def test_reasons_that_a_family_has_of_its_own_are_documented(tmp_path: Path) -> None:
+    header = tmp_path / "hip" / "hip.h"
+    header.parent.mkdir()
+    header.write_text("""
+enum hip_counter {
+	COUNTER_QUEUE_UNKNOWN = COUNTER_COUNT, /* a launch on a queue that
+						* was not seen */
+	COUNTER_GRAPH_CUT,		       /* nodes beyond the bound */
+	HIP_COUNTER_COUNT,
+};
+""")
+    assert loss_reasons.family_counters(tmp_path) == {
+        ("hip", "queue_unknown"): "a launch on a queue that was not seen",
+        ("hip", "graph_cut"): "nodes beyond the bound",
+    }
+    assert loss_reasons.family_counters().keys() <= loss_reasons.loss_reasons().keys()
 
 
 def test_every_reason_that_python_counts_is_documented() -> None:

@@ -11,8 +11,8 @@ import yaml
 
 from otelgpu.cli.reload import LIVE
 from otelgpu.config import Config
-from otelgpu.engine.contract import Instrument
 from otelgpu.engine.losses import LOSSES
+from otelgpu.engine.metric import Instrument
 from otelgpu.engine.self_telemetry import SELF_METRICS
 from otelgpu.export.prometheus import metric_name
 

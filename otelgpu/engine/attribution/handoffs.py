@@ -33,8 +33,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.attribution.returns import SETTLED_NS, UNSETTLED, Returns
-from otelgpu.engine.attribution.threads import ThreadTimeline
+from otelgpu.engine.attribution.returns import SETTLED_NS, Returns
+from otelgpu.engine.attribution.threads import UNSETTLED, ThreadTimeline
 from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff, HandoffEvent
 from otelgpu.model.losses import Reasons

@@ -10,27 +10,27 @@ of nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
-from otelgpu.engine.attribution.handoffs import Handoffs
-from otelgpu.engine.attribution.published import SAMPLED, is_published, published_parents
-from otelgpu.engine.attribution.returns import UNSETTLED
-from otelgpu.engine.attribution.threads import AMBIGUOUS, ThreadTimeline
+from otelgpu.engine.attribution.threads import AMBIGUOUS, UNSETTLED, ThreadTimeline
 from otelgpu.engine.attribution.unattributed import UnattributedWindows
 from otelgpu.engine.folding import Folded, unfolded
-from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.operation_spans import SAMPLED, Parents, is_published, published_parents
 from otelgpu.engine.summary import Summary
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff
 from otelgpu.model.inputs import ProcessSeen
-from otelgpu.model.operations import Operations
+from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.resource import GO
+
+if TYPE_CHECKING:
+    from otelgpu.engine.attribution.handoffs import Handoffs
 
 HISTORY_NS: Final = 120_000_000_000
 """How far back an operation may have begun and still find the request its thread held then."""
@@ -64,10 +64,11 @@ class Attribution:
         summary: Summary,
         report_work: ReportWork,
     ) -> None:
-        self.handoffs = Handoffs(timeline)
         self.timeline = timeline
+        self._handoffs: Handoffs | None = None  # from the first one on
         self.hold_for_requests: HoldForRequests | None = None
-        self.hold_for_steps: list[HoldForSteps] = []  # who is asked first is first
+        self.hold_for_steps: dict[HoldForSteps, Sequence[OperationKind]] = {}
+        """Who is asked, the first one first, where there are operations of some kinds; (): of any."""
         self._windows, self._summary, self._report = windows, summary, report_work
         self._assignments: list[ThreadAssignment] = []  # since the last tick
         self._unsettled: list[Operations] = []  # oldest first: for whom their threads worked is not yet known
@@ -93,12 +94,22 @@ class Attribution:
 
     def hand_off(self, handoffs: Iterable[Handoff]) -> None:
         """What threads gave each other."""
-        self.handoffs.feed(handoffs)
+        if self._handoffs is None:
+            from otelgpu.engine.attribution.handoffs import Handoffs
+
+            self._handoffs = Handoffs(self.timeline)
+        self._handoffs.feed(handoffs)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Hand-offs that are nobody's, by reason, since the start."""
+        return self._handoffs.counters if self._handoffs is not None else {}
 
     def settle(self, now_ns: int, *, final: bool) -> None:
         """At a tick, before its operations: what had to wait for what this tick knows."""
         self._now_ns, self._final = now_ns, final
-        self.handoffs.settle(self._assignments, now_ns, final=final)
+        if self._handoffs is not None:
+            self._handoffs.settle(self._assignments, now_ns, final=final)
         self._assignments.clear()
         unsettled, self._unsettled = self._unsettled, []
         unsettled = self._give_last(unsettled)
@@ -138,9 +149,7 @@ class Attribution:
         owners = self.timeline.trusted(tids, times_ns, self.timeline.owners(tids, times_ns))
         alone = np.flatnonzero(owners == 0)
         if len(alone):
-            owners[alone] = self.handoffs.owners(
-                tids[alone], times_ns[alone], self._now_ns, final=final or self._final
-            )
+            owners[alone] = self._handed(tids[alone], times_ns[alone], final=final or self._final)
         return owners
 
     def give(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
@@ -156,12 +165,20 @@ class Attribution:
     def _give_handed(self, rows: Operations, *, at_once: bool = False) -> None:
         """Operations of threads that read no request: what another gave them to do is that one's request's."""
         tids, starts = np.ascontiguousarray(rows["tid"]), np.ascontiguousarray(rows["start_ns"])
-        owners = self.handoffs.owners(tids, starts, self._now_ns, final=self._final or at_once)
+        owners = self._handed(tids, starts, final=self._final or at_once)
         unsettled = owners == UNSETTLED
         if unsettled.any():
             self._unsettled.append(rows.compress(unsettled))
             rows, owners = rows.compress(~unsettled), owners[~unsettled]
         self._give(rows, owners, _WAKEUP)
+
+    def _handed(
+        self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64], *, final: bool
+    ) -> npt.NDArray[np.int64]:
+        """The requests of which threads were given work; UNSETTLED: the next tick will report."""
+        if self._handoffs is None:
+            return np.zeros(len(tids), dtype=np.int64)
+        return self._handoffs.owners(tids, times_ns, self._now_ns, final=final)
 
     def _give(self, rows: Operations, owners: npt.NDArray[np.int64], source: np.uint8) -> None:
         if not len(rows):
@@ -179,8 +196,8 @@ class Attribution:
 
     def _give_up_to_steps(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
         taken = np.zeros(len(rows), dtype=np.bool_)
-        for hold in self.hold_for_steps:
-            if not taken.all():
+        for hold, kinds in self.hold_for_steps.items():
+            if not taken.all() and (not kinds or np.isin(rows["kind"], kinds).any()):
                 rest = np.flatnonzero(~taken)
                 taken[rest] = hold(rows.take(rest) if len(rest) < len(rows) else rows)
         self._summary.add_steps(int(np.count_nonzero(taken)))
@@ -209,10 +226,12 @@ class Attribution:
         """At the end of a tick: drop what can no longer be asked about."""
         for tgid in self._leaving:
             self.timeline.forget_process(tgid)
-            self.handoffs.forget_process(tgid)
+            if self._handoffs is not None:
+                self._handoffs.forget_process(tgid)
         self._leaving, self._ended = self._ended, []
         self.timeline.forget_before(time_ns)
-        self.handoffs.forget_before(time_ns)
+        if self._handoffs is not None:
+            self._handoffs.forget_before(time_ns)
 
     def forget_process(self, tgid: int) -> None:
         """A process ended. What its threads held is asked about until its steps are reported, a tick later."""

@@ -35,7 +35,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.attribution.threads import AMBIGUOUS, ThreadTimeline
+from otelgpu.engine.attribution.threads import AMBIGUOUS, UNSETTLED, ThreadTimeline
 from otelgpu.model.codes import distinct
 from otelgpu.model.handoffs import Handoff, HandoffEvent
 from otelgpu.model.losses import Reasons
@@ -63,7 +63,6 @@ BATCH_NS: Final = 100_000
 SHARES_NS: Final = 600_000_000_000
 """So long after a thread waited for something that is no result, its process's results say nothing of that."""
 
-UNSETTLED: Final = -2
 _OBJECTS: Final = 256
 """Of a thread, that nobody waited for."""
 

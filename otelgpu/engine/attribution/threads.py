@@ -29,6 +29,9 @@ from otelgpu.model.codes import Codes, all_of, distinct, order_of, values_of
 from otelgpu.model.exchange import ThreadAssignment
 
 AMBIGUOUS: Final = -1
+"""The request of a thread that held several at once."""
+UNSETTLED: Final = -2
+"""That of one of which the next tick will report for whom it worked."""
 _NEVER_NS: Final = (1 << 64) - 1
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
-from otelgpu.engine.columns import constant_text
 from otelgpu.engine.folding import Folded, concatenate, fold, unfolded
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.totals import Totals
@@ -22,7 +21,7 @@ from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.ids import span_ids, trace_ids
 from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import Attribute, SpanColumns, SpanKind
+from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, constant_text
 
 WINDOW_NS: Final = 5_000_000_000
 GRACE_NS: Final = 3_000_000_000

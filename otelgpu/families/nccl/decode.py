@@ -9,11 +9,18 @@ import numpy as np
 
 from otelgpu.elf.btf import Btf
 from otelgpu.engine.call_layout import check_layout
-from otelgpu.engine.contract import LARGEST_SIZE, ContextStep
-from otelgpu.families.nccl.results import DATATYPES, IN_PROGRESS
+from otelgpu.engine.contract import ContextStep
+from otelgpu.families.nccl.signals import DATATYPES, IN_PROGRESS
 from otelgpu.model.communicators import CommunicatorSeen
 from otelgpu.model.inputs import Batch
-from otelgpu.model.operations import OPERATION, OperationKind, Operations, concatenate, operations
+from otelgpu.model.operations import (
+    LARGEST_SIZE,
+    OPERATION,
+    OperationKind,
+    Operations,
+    concatenate,
+    operations,
+)
 
 _PREFIX: Final = "API_"
 _NO_FUNCTION: Final = frozenset(("API_NONE", "API_COUNT"))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.facts import CommunicatorsSeen, DeviceWorkJoined, SettingsChanged
-from otelgpu.engine.parts import Part
+from otelgpu.engine.operation_metrics import Part
 from otelgpu.engine.services import Services
 from otelgpu.families.nccl.collectives import LOST, CollectiveSession
 from otelgpu.families.nccl.decode import communicators

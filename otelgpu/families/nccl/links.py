@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.attribution.published import is_published, published_parents
+from otelgpu.engine.operation_spans import is_published, published_parents
 from otelgpu.families.nccl.calls import Calls
 from otelgpu.families.nccl.spans import NO_LINK, CallLinks, Carriers
 from otelgpu.model.codes import Codes, combine, distinct, order_of

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
-from otelgpu.engine.columns import api_and_status, constant_text, results, text_of_codes
 from otelgpu.engine.operation_spans import ROWS_PER_BATCH, Vocabulary
 from otelgpu.families.nccl import collective_names
 from otelgpu.families.nccl.calls import Calls, Found, wait_ids
@@ -27,9 +26,18 @@ from otelgpu.families.nccl.numbering import IN_PROGRESS, Numbered
 from otelgpu.model.codes import Codes, combine, distinct, order_of
 from otelgpu.model.communicators import hash_text
 from otelgpu.model.context import Context
-from otelgpu.model.operations import Operations
+from otelgpu.model.operations import Operations, api_and_status, results
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind, StatusCode, Text
+from otelgpu.model.spans import (
+    Attribute,
+    Links,
+    SpanColumns,
+    SpanKind,
+    StatusCode,
+    Text,
+    constant_text,
+    text_of_codes,
+)
 
 Bools = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]

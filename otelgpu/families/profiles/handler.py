@@ -18,8 +18,6 @@ from otelgpu.model.inputs import Batch
 from otelgpu.model.samples import StackNamed
 from otelgpu.model.spans import SpanColumns
 
-_PROBES = "probe"
-
 
 class ProfileHandler:
     """Batches of samples wait for the tick: they are short, for stacks come in between."""
@@ -30,7 +28,6 @@ class ProfileHandler:
         self._decoder = ProfileDecoder()
         self._batches: dict[str, list[Batch]] = {}  # by kind of record
         self._block = BlockSession(session.metrics, session.processes.resource)
-        probes = session.family_index.get(_PROBES)
         self._profiler = profiler = Profiler(
             session.profiling,
             session.processes.resource,
@@ -43,7 +40,7 @@ class ProfileHandler:
             session.vocabulary,
             session.call_stacks,
             services.offers,
-            session.operations[probes][0].apis if probes is not None else {},
+            services.offers.probe_names,
         )
         services.listen(TickBegins, self._read)
         self._asked = bool(session.profiling.kinds)

@@ -22,13 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.call_stacks import CallStacks, WaitingCalls
-from otelgpu.engine.contract import LARGEST_SIZE
 from otelgpu.engine.memory_labels import KEPT, memory_label
 from otelgpu.engine.operation_spans import Vocabulary
 from otelgpu.engine.profile_rows import Label, ProfileRows, Rows, profile_rows
 from otelgpu.model.codes import Codes, combine, distinct, examples
 from otelgpu.model.device_work import DeviceWork, Work, join_work
-from otelgpu.model.operations import DEVICE_KINDS, OperationKind, Operations
+from otelgpu.model.operations import DEVICE_KINDS, LARGEST_SIZE, OperationKind, Operations
 from otelgpu.model.profiles import FrameType, ValueType
 from otelgpu.model.profiling import ProfileKind, stack_kinds
 from otelgpu.model.samples import Frame, Samples

@@ -4,9 +4,18 @@
 in ``families/rdma``, and what they are called in ``families/rdma/names.py``.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
-from otelgpu.engine.contract import Family, Load, Phase
-from otelgpu.families.rdma.handler import VerbsHandler
+from otelgpu.engine.contract import Family, Handler, Load, Phase
+from otelgpu.engine.services import Services
 
-FAMILY: Final = Family(name="verbs", load=Load.MAPPED, open=VerbsHandler, phase=Phase.CONNECTIONS)
+
+def _open(services: Services) -> Handler:
+    from otelgpu.families.rdma.handler import VerbsHandler
+
+    return VerbsHandler(services)
+
+
+FAMILY: Final = Family(name="verbs", load=Load.MAPPED, open=_open, phase=Phase.CONNECTIONS)

@@ -1,6 +1,6 @@
 """What was counted of queue pairs since the last reading, from counters that only grow. Pure.
 
-In: :class:`~otelgpu.model.queue_pairs.QueuePairCounts`. Out: the same rows as differences. A counter may wrap (64
+In: :class:`~otelgpu.families.rdma.facts.QueuePairCounts`. Out: the same rows as differences. A counter may wrap (64
 bits); an entry of the map may be made anew and begin at 0: the row is then what was counted since. A row that grew
 by more than any machine can do in the time is no count: it is passed over, and counted.
 
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.model.queue_pairs import Counted, QueuePairCounts
+from otelgpu.families.rdma.facts import Counted, QueuePairCounts
 
 ENTRIES: Final = 131_072
 """Queue pairs of which the last reading is kept: twice as many as the map has room for."""

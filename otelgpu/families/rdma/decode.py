@@ -1,4 +1,4 @@
-"""Records of family ``verbs`` (``bpf/verbs/verbs.h``) → facts of :mod:`otelgpu.model.queue_pairs`. Pure.
+"""Records of family ``verbs`` (``bpf/verbs/verbs.h``) → facts of :mod:`otelgpu.families.rdma.facts`. Pure.
 
 Numbers become words by the tables of :mod:`otelgpu.families.rdma.words`; functions have the names that the
 object's BTF gives them. Nothing a record holds is believed: what no table has becomes ``unknown``.
@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.elf.btf import Btf
-from otelgpu.engine.contract import LARGEST_SIZE
 from otelgpu.families.rdma import words
-from otelgpu.model.inputs import Batch, Records
-from otelgpu.model.queue_pairs import (
+from otelgpu.families.rdma.facts import (
     NO_GID,
     Counted,
     EventSource,
@@ -29,6 +27,8 @@ from otelgpu.model.queue_pairs import (
     TransferSeen,
     VerbsFact,
 )
+from otelgpu.model.inputs import Batch, Records
+from otelgpu.model.operations import LARGEST_SIZE
 
 _API: Final = "API_"
 _OPERATION: Final = "VERBS_"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from otelgpu.engine.call_families import call_family
-from otelgpu.engine.facts import VerbsFacts
 from otelgpu.engine.services import Services
 from otelgpu.families.rdma.decode import VerbsDecoder
+from otelgpu.families.rdma.facts import VerbsFacts
 from otelgpu.families.rdma.profile_rows import PostProfiles
 from otelgpu.model.inputs import Batch
 from otelgpu.model.profiling import ProfileKind

@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 
 from otelgpu.engine import names
-from otelgpu.engine.columns import attributes_of_rows
 from otelgpu.engine.hardware_names import ERRORS, ID, NAME, TYPE
 from otelgpu.engine.hardware_names import SCOPE as DEVICE_SCOPE
 from otelgpu.engine.metrics import Metrics
@@ -31,7 +30,7 @@ from otelgpu.model.fabric import FabricInput, HardwareError, PortGone, PortSeen
 from otelgpu.model.ids import span_ids, trace_ids
 from otelgpu.model.losses import Reasons
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import SpanColumns, SpanKind, StatusCode, Text
+from otelgpu.model.spans import SpanColumns, SpanKind, StatusCode, Text, attributes_of_rows
 
 SCOPE: Final = "otelgpu.hardware"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, NamedTuple
 
-from otelgpu.model.queue_pairs import RegionChanged
+from otelgpu.families.rdma.facts import RegionChanged
 
 REGIONS: Final = 1_000_000
 """Regions that are known at a time, of all processes: some 200 bytes each."""

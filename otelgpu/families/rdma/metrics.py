@@ -15,17 +15,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.contract import Metric
+from otelgpu.engine.metric import Metric
 from otelgpu.engine.metrics import Growing, Metrics
 from otelgpu.families.rdma import names as qp
 from otelgpu.families.rdma.counts import Grown
 from otelgpu.families.rdma.endpoints import text
+from otelgpu.families.rdma.facts import Counted, FabricEvent
 from otelgpu.families.rdma.loss import LOSSES, Loss
 from otelgpu.families.rdma.memory_regions import Holder, Pinned
 from otelgpu.families.rdma.owners import Owner
 from otelgpu.families.rdma.queue_pairs import QueuePair
 from otelgpu.model.communicators import hash_text
-from otelgpu.model.queue_pairs import Counted, FabricEvent
 from otelgpu.model.resource import Resource
 
 SERIES: Final = 512

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.names import COMMUNICATOR_HASH
 
 SCOPE: Final = "otelgpu.rdma"

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from otelgpu.engine.contract import Instrument, Metric
 from otelgpu.engine.hardware_names import DIRECTION, ERRORS, RECEIVE, TRANSMIT
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.names import ERROR_TYPE
 
 KIND: Final = "rdma.kind"

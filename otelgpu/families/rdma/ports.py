@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from otelgpu.engine.contract import Instrument, Metric
 from otelgpu.engine.hardware_names import ERRORS, FIRMWARE, ID, NAME, PARENT, TYPE
 from otelgpu.engine.hardware_names import SCOPE as DEVICE_SCOPE
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.families.rdma.names import DEVICE, NUMBER, PORT
 from otelgpu.families.rdma.port_counters import (

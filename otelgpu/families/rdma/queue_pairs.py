@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otelgpu.model.queue_pairs import NO_GID, QueuePairChanged, QueuePairState
+from otelgpu.families.rdma.facts import NO_GID, QueuePairChanged, QueuePairState
 
 QUEUE_PAIRS: Final = 65_536
 """How many are known at a time; changes of others are counted and passed over."""

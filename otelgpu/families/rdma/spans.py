@@ -14,17 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
-from otelgpu.engine.columns import attributes_of_rows
 from otelgpu.families.rdma import names as qp
 from otelgpu.families.rdma.endpoints import End, text
+from otelgpu.families.rdma.facts import FabricEvent, QueuePairState, TransferSeen
 from otelgpu.families.rdma.metrics import FULL, Sums, communicator
 from otelgpu.families.rdma.owners import Owner
 from otelgpu.families.rdma.queue_pairs import QueuePair
 from otelgpu.model.context import NO_SPAN, SAMPLED, Context
 from otelgpu.model.ids import span_ids, trace_ids
-from otelgpu.model.queue_pairs import FabricEvent, QueuePairState, TransferSeen
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import Links, SpanColumns, SpanKind, StatusCode, Text
+from otelgpu.model.spans import Links, SpanColumns, SpanKind, StatusCode, Text, attributes_of_rows
 
 CONNECTION_SEED: Final = 0x7264_6D61
 """In place of a session's seed, which the other end's agent does not have."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from otelgpu.model.queue_pairs import QueuePairState
+from otelgpu.families.rdma.facts import QueuePairState
 
 LARGEST: Final = 63
 """The last number that is reported as it is."""

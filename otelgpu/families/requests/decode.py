@@ -11,12 +11,14 @@ given up and counted. Example: chunks 0, 2, 1 are taken as 0, then 1 and 2; chun
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from otelgpu.engine.facts import TrafficParsed
 from otelgpu.families.requests.connection import Connection, DataChunk
-from otelgpu.families.requests.data_chunks import ChunkLayout
 from otelgpu.families.requests.endpoints import read_endpoints
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import ConnectionFacts, ProtocolSpec
@@ -114,7 +116,6 @@ class HttpState:
             connection = self._connections[identity]
             self._settle(connection, now_ns - SUBMIT_NS)
         if now_ns >= self._next_idle_check_ns:
-            self._next_idle_check_ns = now_ns + min(_EXPIRE_EVERY_NS, self._idle_ns)
             idle = [
                 connection
                 for connection in self._connections.values()
@@ -123,6 +124,10 @@ class HttpState:
             for connection in idle:
                 self._output.count("connections_expired")
                 self._forget(connection)
+            oldest_ns = min((each.last_ns for each in self._connections.values()), default=now_ns)
+            self._next_idle_check_ns = max(
+                now_ns + min(_EXPIRE_EVERY_NS, self._idle_ns), oldest_ns + self._idle_ns + 1
+            )
         return self._activity()
 
     def _activity(self) -> TrafficParsed:
@@ -329,3 +334,48 @@ class HttpState:
         self._connections.pop(connection.facts.identity, None)
         self._waiting.pop(connection.facts.identity, None)
         self._leave(connection)
+
+
+ChunkRow = tuple[int, int, int, int, int, bytes, bytes, int, int, int, int, int, int, int, int, int, bytes]
+
+_HEAD_FIELDS = (
+    *("time_ns", "duration_ns", "tgid", "tid", "cgroup_id"),
+    *("trace_id", "span_id", "trace_flags", "context_source"),
+)
+_CHUNK_FIELDS = ("connection", "arrival_ns", "stream_offset", "result", "sequence", "captured", "direction")
+_CODES = {"u8": "Q", "i8": "q", "u4": "I", "i4": "i", "u2": "H", "i2": "h", "u1": "B", "i1": "b"}
+
+
+class ChunkLayout:
+    """How to unpack records of one class, ``struct http_data_*``, into a tuple each, at a constant price per record.
+
+    Offsets come from the dtype, which is the BTF's; a numpy field access costs a microsecond or so per batch and
+    field, and traffic of mixed sizes comes in batches of one or two. Raises KeyError when the dtype lacks a field.
+    """
+
+    def __init__(self, dtype: np.dtype[np.void]) -> None:
+        located = [_field_at(dtype, ("chunk", "head", name)) for name in _HEAD_FIELDS]
+        located += [_field_at(dtype, ("chunk", name)) for name in _CHUNK_FIELDS]
+        located.append(_field_at(dtype, ("data",)))
+        fields = [(offset, _CODES.get(field.str[1:], f"{field.itemsize}s")) for offset, field in located]
+        form = "<"
+        position = 0
+        for offset, code in sorted(fields):
+            form += f"{offset - position}x{code}"
+            position = offset + struct.calcsize("<" + code)
+        self._rows = struct.Struct(f"{form}{dtype.itemsize - position}x")
+        if sorted(fields) != fields:
+            raise KeyError("fields of http_data in another order than known")
+
+    def rows(self, records: Records) -> Iterator[ChunkRow]:
+        """Yield (``_HEAD_FIELDS``…, ``_CHUNK_FIELDS``…, data) of each record."""
+        return self._rows.iter_unpack(records.tobytes())
+
+
+def _field_at(dtype: np.dtype[np.void], path: tuple[str, ...]) -> tuple[int, np.dtype[np.void]]:
+    start = 0
+    for name in path:
+        assert dtype.fields is not None
+        dtype, offset = dtype.fields[name][:2]
+        start += offset
+    return start, dtype

@@ -6,7 +6,7 @@ It holds facts only; the parser decides when each becomes known.
 from __future__ import annotations
 
 from otelgpu.families.requests.http1.framing import Head
-from otelgpu.families.requests.llm import GenerationReader
+from otelgpu.families.requests.llm.reader import GenerationReader
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
 from otelgpu.families.requests.trace_context import parse_trace_context
 from otelgpu.model.exchange import Exchange, Published, Rpc, StartSource, TraceParent

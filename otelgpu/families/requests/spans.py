@@ -19,17 +19,16 @@ import numpy.typing as npt
 
 from otelgpu.engine import names
 from otelgpu.engine.attribution.pending import DECODE, PREFILL, SLOTS
-from otelgpu.engine.columns import merged
+from otelgpu.engine.exchange_signals import ExchangeSignals
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.services import Extras
 from otelgpu.engine.totals import Totals
-from otelgpu.families.requests.exchange_signals import ExchangeSignals
 from otelgpu.families.requests.identities import Identity
 from otelgpu.model.context import Context
 from otelgpu.model.exchange import Exchange, Role
 from otelgpu.model.ids import span_ids
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind, StatusCode, Text
+from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind, StatusCode, Text, merged
 
 _PHASES: Final = {PREFILL: "prefill", DECODE: "decode"}
 _KINDS: Final = {Role.CLIENT: SpanKind.CLIENT}

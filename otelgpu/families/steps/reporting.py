@@ -21,10 +21,8 @@ class StepsReport:
     rest: Operations
 
 
-def report_steps(services: Services, reported: StepsReport | None) -> None:
-    """None: there are none."""
-    if reported is None:
-        return
+def report_steps(services: Services, reported: StepsReport) -> None:
+    """Count them, and pass on what they are made of."""
     services.session.summary.steps += sum(map(len, reported.spans))
     services.session.attribution.abandon_steps(reported.rest)
     services.report(reported.spans)

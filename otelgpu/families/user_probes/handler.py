@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.services import Services
 from otelgpu.families.user_probes.decode import NO_SPAN
 from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.user_probes import UserProbe
 
 
-def claim_silent_hits(services: Services) -> None:
-    """All else is done with any family's operations."""
+def follow_probes(services: Services, probes: Sequence[UserProbe]) -> None:
+    """Offer their names, and claim silent hits: all else is done with any family's operations."""
+    services.offers.probe_names.update({probe.number: probe.name for probe in probes})
     services.claim((OperationKind.PROBE,), _are_silent)
 
 

@@ -8,12 +8,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.contract import (
+from otelgpu.engine.metric import Instrument, Metric
+from otelgpu.engine.operation_signals import (
     CALL_SECONDS,
     CallAttribute,
     Holds,
-    Instrument,
-    Metric,
     OperationMetric,
     OperationSignals,
 )

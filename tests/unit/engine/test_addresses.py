@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.engine.addresses import AddressCodes
+from otelgpu.engine.function_names import AddressCodes
 
 ADDRESSES = st.integers(0, 2**64 - 1) | st.integers(0, 40).map(lambda n: 0x55AA_0000_0000 + 16 * n)
 

@@ -13,14 +13,13 @@ from typing import NamedTuple
 import pytest
 
 from otelgpu.engine import names, registry
-from otelgpu.engine.contract import CallAttribute, OperationMetric, OperationSignals
 from otelgpu.engine.description_tables import Described, Descriptions, MetricTable, Owned, described
+from otelgpu.engine.exchange_signals import ExchangeSignals, exchange_signals
 from otelgpu.engine.memory_names import memory_names
 from otelgpu.engine.metric import Instrument, Metric
+from otelgpu.engine.operation_signals import CallAttribute, OperationMetric, OperationSignals
 from otelgpu.families.gpu.cuda.signals import SIGNALS as CUDA
 from otelgpu.families.gpu.memory.metrics import SCOPE as MEMORY_SCOPE
-from otelgpu.families.requests.exchange_signals import ExchangeSignals
-from otelgpu.families.requests.signals import SIGNALS as REQUESTS
 from otelgpu.model.operations import OperationKind
 from tools.examples import exchanges_reported, full_exchange
 
@@ -44,7 +43,9 @@ class Tables(NamedTuple):
 
 def real() -> Tables:
     """Those of the program."""
-    signals: dict[str, OperationSignals | ExchangeSignals] = {"families.requests": REQUESTS}
+    signals: dict[str, OperationSignals | ExchangeSignals] = {
+        package.removeprefix("otelgpu."): table for package, table in exchange_signals().items()
+    }
     for package, family in registry.packages().items():
         if family.operations is not None:
             signals[package.removeprefix("otelgpu.")] = family.operations.signals

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.engine.columns import attributes_of_rows, constant_text, text_of_codes
-from otelgpu.model.spans import Text
+from otelgpu.model.spans import Text, attributes_of_rows, constant_text, text_of_codes
 
 
 def read(column: Text) -> list[object]:

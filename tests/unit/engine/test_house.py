@@ -6,8 +6,8 @@ import pytest
 
 from tests import house
 
-REACHED = {"one launch": 36, "one HTTP exchange": 58, "one NCCL call": 50}
-"""Files; :data:`tests.house.BUDGET` is less. Who gets below takes the new number over."""
+REACHED = {"one launch": 24, "one HTTP exchange": 47, "one NCCL call": 40}
+"""Files; :data:`tests.house.BUDGET` is what was wanted. Who gets below takes the new number over."""
 
 
 @pytest.mark.parametrize("what", REACHED)
@@ -20,10 +20,11 @@ def test_only_what_was_fed_is_entered() -> None:
     entered = house.files_entered()["one launch"]
     assert "families/gpu/cuda/decode.py" in entered
     others = (
+        "families/requests",
         "families/nccl",
         "families/rdma",
         "families/profiles",
-        "families/steps/training",
+        "families/steps",
         "families/gpu/memory",
     )
     assert [name for name in entered if name.startswith(others)] == []

@@ -15,10 +15,9 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 
 from otelgpu.engine import metrics as module
 from otelgpu.engine import registry
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.operation_metrics import OperationMeter
-from otelgpu.engine.parts import parts_of
+from otelgpu.engine.operation_metrics import OperationMeter, parts_of
 from otelgpu.model.context import Context
 from otelgpu.model.operations import CopyDirection, OperationKind
 from otelgpu.model.resource import resource

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.engine import parts as module
-from otelgpu.engine.parts import Part, SmallParts, parts_of
+from otelgpu.engine import operation_metrics as module
+from otelgpu.engine.operation_metrics import Part, SmallParts, parts_of
 from otelgpu.model.operations import OperationKind, Operations
 from tests.unit.model.builders import any_calls, calls
 

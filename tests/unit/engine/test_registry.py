@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from otelgpu.engine import registry
-from otelgpu.engine.contract import Family, OperationSignals
+from otelgpu.engine.contract import Family
+from otelgpu.engine.operation_signals import OperationSignals
 from otelgpu.engine.pipeline import Pipeline
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.gpu.cuda.functions import Functions, canonical
@@ -57,6 +59,13 @@ def test_a_choice_keeps_the_order_of_the_registry() -> None:
 def test_what_has_to_be_asked_for_is_selected_by_its_name_only() -> None:
     assert "profile" not in registry.select(())
     assert list(registry.select(("profile", "cuda"))) == ["cuda", "profile"]
+
+
+def test_what_goes_beside_collectives_waits_for_whatever_family_has_them() -> None:
+    known = registry.families()
+    other = replace(known["nccl"], name="rccl")
+    assert not known["file"].at_once({"cuda": known["cuda"], "rccl": other})
+    assert known["file"].at_once({"cuda": known["cuda"], "file": known["file"]})
 
 
 @pytest.mark.parametrize("name", ["no_such_family", "memory"])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from otelgpu.engine import self_telemetry as table
-from otelgpu.engine.contract import Metric
+from otelgpu.engine.metric import Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.self_telemetry import PROCESSES_REPORTED, Cost, SelfMetrics, Vitals
 from otelgpu.model.resource import resource

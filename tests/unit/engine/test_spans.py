@@ -13,9 +13,9 @@ from otelgpu.engine.folding import Folded, fold, unfolded
 from otelgpu.engine.operation_spans import Parents, Vocabulary, operation_spans
 from otelgpu.engine.services import Extras
 from otelgpu.engine.totals import Totals
+from otelgpu.families.requests.exchange_signals import SIGNALS
 from otelgpu.families.requests.identities import Identities, wire_trace_id
 from otelgpu.families.requests.routes import template
-from otelgpu.families.requests.signals import SIGNALS
 from otelgpu.families.requests.spans import (
     boundaries,
     contexts,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from otelgpu.engine import registry
 from otelgpu.engine import summary as module
 from otelgpu.engine.attribution.threads import AMBIGUOUS
+from otelgpu.engine.operation_metrics import parts_of
 from otelgpu.engine.operation_spans import Vocabulary
-from otelgpu.engine.parts import parts_of
 from otelgpu.engine.summary import Latencies, Summary
 from otelgpu.engine.totals import Totals
 from otelgpu.model.context_sources import ContextSource

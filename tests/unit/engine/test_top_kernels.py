@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from otelgpu.engine import registry, top_kernels
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.operation_metrics import OperationMeter
-from otelgpu.engine.parts import parts_of
+from otelgpu.engine.operation_metrics import OperationMeter, parts_of
 from otelgpu.engine.top_kernels import OTHER, TopKernels
 from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.settings import SignalSettings

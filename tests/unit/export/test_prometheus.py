@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from prometheus_client.parser import text_string_to_metric_families
 
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.export.prometheus import exposition, metric_name
 from otelgpu.model.resource import resource

@@ -12,7 +12,7 @@ from rich.console import Console
 from otelgpu.cli.commands import cli
 from otelgpu.cli.top import Frames, lines, tables, written
 from otelgpu.engine import registry
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.presentation import How, Sheet, Unit, top_views
 from otelgpu.families.nccl import metrics as collective_metrics

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
+from dataclasses import replace
 
 import pytest
 
 from otelgpu.engine import registry
 from otelgpu.model.inputs import Input, LossCounted, ProcessGone, Tick
 from otelgpu.model.settings import Settings
-from otelgpu.processes.polling import Poller, Polling
-from otelgpu.sources.pollers import Pollers
+from otelgpu.processes.polling import Look, Poller, Polling
+from otelgpu.sources.pollers import Pollers, looks
 
 
 class Reads:
@@ -75,6 +76,14 @@ def test_where_nothing_is_asked_for_nothing_is_read(opened: list[Reads]) -> None
 def test_the_families_pollers_are_off_unless_they_are_asked_for() -> None:
     tick = Tick(time_ns=9)
     assert Pollers(Settings({"device_interval_ms": 0, "fabric_interval_ms": 0})).join([tick], {1}) == [tick]
+
+
+def test_devices_are_looked_at_once_where_a_family_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Look(inputs=(ProcessGone(tgid=1, time_ns=5),), note="one does not answer")
+    polled = Polling(losses="a", open=lambda settings: None)
+    found = {"p.a": polled, "p.b": replace(polled, look=lambda: look)}
+    monkeypatch.setattr(registry, "parts", lambda module, name: found)
+    assert list(looks()) == [look]
 
 
 def test_a_setting_of_another_type_is_a_mistake() -> None:

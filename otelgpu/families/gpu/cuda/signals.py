@@ -13,24 +13,28 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.contract import (
+from otelgpu.engine.memory_names import memory_names
+from otelgpu.engine.metric import Instrument, Metric
+from otelgpu.engine.operation_signals import (
     CALL_SECONDS,
-    DEVICE_MEMORY,
-    LARGEST_SIZE,
     CallAttribute,
     Holds,
-    Instrument,
-    Metric,
     OperationMetric,
     OperationSignals,
     OperationTotal,
-    memory_name,
 )
-from otelgpu.engine.memory_names import memory_names
 from otelgpu.families.gpu.cuda.decode import NAMES_PEER
 from otelgpu.families.gpu.cuda.functions import Functions, api_level
 from otelgpu.families.gpu.cuda.results import result_name
-from otelgpu.model.operations import DEVICE_UNKNOWN, CopyDirection, OperationKind, Operations
+from otelgpu.model.operations import (
+    DEVICE_MEMORY,
+    DEVICE_UNKNOWN,
+    LARGEST_SIZE,
+    CopyDirection,
+    OperationKind,
+    Operations,
+    memory_name,
+)
 
 _COPY_NAMES: Final[Mapping[int, str]] = {
     CopyDirection.HOST_TO_HOST: "MemcpyHostToHost",

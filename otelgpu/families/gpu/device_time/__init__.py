@@ -1,6 +1,15 @@
 """What devices did, as they measured it themselves: spans beside the calls that caused it. Pure."""
 
-from otelgpu.engine.contract import Family, Phase
-from otelgpu.families.gpu.device_time.handler import DeviceTimeHandler
+from __future__ import annotations
 
-FAMILY = Family(name="device_time", load=None, open=DeviceTimeHandler, phase=Phase.DEVICE_WORK)
+from otelgpu.engine.contract import Family, Handler, Phase
+from otelgpu.engine.services import Services
+
+
+def _open(services: Services) -> Handler:
+    from otelgpu.families.gpu.device_time.handler import DeviceTimeHandler
+
+    return DeviceTimeHandler(services)
+
+
+FAMILY = Family(name="device_time", load=None, open=_open, phase=Phase.DEVICE_WORK)

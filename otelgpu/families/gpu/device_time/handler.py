@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,10 @@ from otelgpu.engine.facts import (
 )
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.services import Services
-from otelgpu.families.gpu.device_time.device_work import DeviceSession
 from otelgpu.model.spans import SpanColumns
+
+if TYPE_CHECKING:
+    from otelgpu.families.gpu.device_time.device_work import DeviceSession
 
 
 class DeviceTimeHandler:
@@ -31,64 +34,67 @@ class DeviceTimeHandler:
         session = services.session
         self._services, self._clock, self._offers = services, session.clock, services.offers
         self._timeline = session.attribution.timeline
-        self._measuring = False
-        self._device = DeviceSession(
+        self._limit = self._spans(session.settings.detail, session.limit)
+        self._device: DeviceSession | None = None  # from when a process measures
+        services.listen(DeviceActivities, self._see)
+        services.listen(DeviceActivityNames, self._learn)
+        services.listen(SettingsChanged, self._change)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What was left out so far, by reason."""
+        return self._device.counters if self._device is not None else {}
+
+    def _measure(self) -> DeviceSession:
+        """A process's first says that it measures: it is written before the calls that say correlation ids."""
+        if self._device is not None:
+            return self._device
+        from otelgpu.families.gpu.device_time.device_work import DeviceSession
+
+        services, session = self._services, self._services.session
+        self._device = device = DeviceSession(
             session.metrics,
             session.vocabulary,
             seed=session.seed,
-            limit=self._limit(session.settings.detail, session.limit),
+            limit=self._limit,
             resource_of=session.processes.resource,
             name_of=session.functions.index,
             demangle=session.demangle,
             show=lambda work: services.emit(DeviceWorkJoined(work)),
             correlated=lambda rows, reported: services.emit(CallsCorrelated(rows, reported)),
         )
-        services.listen(DeviceActivities, self._see)
-        services.listen(DeviceActivityNames, self._learn)
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """What was left out so far, by reason."""
-        return self._device.counters
-
-    def _measure(self) -> None:
-        """A process's first says that it measures: it is written before the calls that say correlation ids."""
-        if self._measuring:
-            return
-        self._measuring = True
-        services, device = self._services, self._device
         services.listen(CallsArrived, lambda fact: device.add_calls(fact.rows, self._clock.now_ns))
-        services.listen(RequestsAnswered, self._answer)
+        services.listen(RequestsAnswered, lambda fact: self._answer(device, fact))
         services.listen(RequestsGivenUp, lambda fact: device.give_up(fact.keys))
         services.listen(ProcessForgotten, lambda fact: device.forget_process(fact.tgid))
-        services.listen(SettingsChanged, self._change)
+        return device
 
     def _see(self, fact: DeviceActivities) -> None:
-        self._measure()
-        self._device.add_activities(fact.rows, self._clock.now_ns)
+        self._measure().add_activities(fact.rows, self._clock.now_ns)
 
     def _learn(self, fact: DeviceActivityNames) -> None:
-        self._measure()
-        for answer in self._device.learn_names(fact.records):
+        for answer in self._measure().learn_names(fact.records):
             self._services.emit(answer)
 
-    def _answer(self, fact: RequestsAnswered) -> None:
+    def _answer(self, device: DeviceSession, fact: RequestsAnswered) -> None:
         self._services.report(
-            self._device.answer(
+            device.answer(
                 fact.exchanges, fact.boundary, fact.sampled, fact.parents, offset_ns=self._clock.offset_ns
             )
         )
 
     def _change(self, fact: SettingsChanged) -> None:
-        self._device.keep(self._limit(fact.settings.detail, fact.limit))
+        self._limit = self._spans(fact.settings.detail, fact.limit)
+        if self._device is not None:
+            self._device.keep(self._limit)
 
     @staticmethod
-    def _limit(detail: str, limit: int) -> int:
+    def _spans(detail: str, limit: int) -> int:
         return 0 if detail == "phases" else limit
 
     def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
         """Device work whose request is known, or that has none."""
-        if not self._measuring:
+        if self._device is None:
             return ()
         self._services.wake()
         return self._device.report(
@@ -109,4 +115,5 @@ class DeviceTimeHandler:
 
     def end_process(self, tgid: int, time_ns: int) -> None:
         """All that it wrote has been joined."""
-        self._device.forget_process(tgid)
+        if self._device is not None:
+            self._device.forget_process(tgid)

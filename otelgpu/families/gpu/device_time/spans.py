@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
-from otelgpu.engine.columns import text_of_codes
-from otelgpu.engine.contract import CALL_SECONDS, Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.operation_signals import CALL_SECONDS
 from otelgpu.engine.operation_spans import Parents, Vocabulary
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.device_work import Activities, DeviceWork, Work, causes_work
 from otelgpu.model.ids import span_ids
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Text
+from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Text, text_of_codes
 
 SCOPE: Final = "otelgpu.device_time"
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from otelgpu.engine.contract import Instrument, Metric
 from otelgpu.engine.hardware_names import (
     DIRECTION,
     ERRORS,
@@ -28,6 +27,7 @@ from otelgpu.engine.hardware_names import (
     TRANSMIT,
     TYPE,
 )
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.names import ERROR_TYPE
 from otelgpu.model.devices import (

@@ -36,11 +36,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.contract import LARGEST_SIZE, ContextStep, OperationDecoder
+from otelgpu.engine.contract import ContextStep, OperationDecoder
 from otelgpu.families.gpu.memory.process import SITES, Account, Place, ProcessMemory, Site
 from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.losses import Reasons
-from otelgpu.model.operations import Memory, OperationKind, Operations, concatenate
+from otelgpu.model.operations import LARGEST_SIZE, Memory, OperationKind, Operations, concatenate
 
 __all__ = [
     "COUNTERS",

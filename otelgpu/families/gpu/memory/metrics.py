@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from otelgpu.engine.contract import DEVICE_MEMORY, HOST_MEMORY, Metric, memory_name
 from otelgpu.engine.memory_names import LEAK_WINDOWS, OTHER, SITE, SITES_REPORTED, MemoryNames
+from otelgpu.engine.metric import Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.families.gpu.memory.ledger import Account, MemoryLedger, ProcessMemory, Site
-from otelgpu.model.operations import DEVICE_UNKNOWN, Memory
+from otelgpu.model.operations import DEVICE_MEMORY, DEVICE_UNKNOWN, HOST_MEMORY, Memory, memory_name
 from otelgpu.model.resource import Resource
 
 SCOPE: Final = "otelgpu.memory"

@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from otelgpu.engine.contract import LARGEST_SIZE, ContextStep
+from otelgpu.engine.contract import ContextStep
 from otelgpu.families.gpu.memory.contexts import PRIMARY, Contexts
 from otelgpu.families.gpu.memory.mappings import AddressSpace, Physical
-from otelgpu.model.operations import DEVICE_UNKNOWN, Memory
+from otelgpu.model.operations import DEVICE_UNKNOWN, LARGEST_SIZE, Memory
 
 SITES: Final = 4_096
 """Call sites of one process that are distinguished."""

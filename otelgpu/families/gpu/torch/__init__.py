@@ -4,9 +4,18 @@ Its functions are called for each tensor that is made or dropped: so it is loade
 name or with profiles of memory.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
-from otelgpu.engine.contract import Family, Load, Phase
-from otelgpu.families.gpu.torch.handler import TorchHandler
+from otelgpu.engine.contract import Family, Handler, Load, Phase
+from otelgpu.engine.services import Services
 
-FAMILY: Final = Family(name="torch", load=Load.ASKED, open=TorchHandler, phase=Phase.MEMORY)
+
+def _open(services: Services) -> Handler:
+    from otelgpu.families.gpu.torch.handler import TorchHandler
+
+    return TorchHandler(services)
+
+
+FAMILY: Final = Family(name="torch", load=Load.ASKED, open=_open, phase=Phase.MEMORY)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.model.allocators import Levels, device_name
 from otelgpu.model.resource import Resource

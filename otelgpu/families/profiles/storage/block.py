@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.families.profiles import names
 from otelgpu.families.profiles.storage.profile_rows import NameOf, block_device, block_operation

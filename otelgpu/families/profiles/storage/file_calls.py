@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.engine.contract import Instrument, Metric
+from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.model.codes import combine, distinct
 from otelgpu.model.files import FileCall, FileCalls

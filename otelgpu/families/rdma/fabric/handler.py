@@ -3,49 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from otelgpu.engine.facts import CommunicatorsSeen, VerbsFacts
+from otelgpu.engine.facts import CommunicatorsSeen
 from otelgpu.engine.services import Services
-from otelgpu.families.rdma.fabric.session import FabricSession
+from otelgpu.families.rdma.facts import VerbsFacts
 from otelgpu.model.context import Context
 from otelgpu.model.devices import DeviceSeen
-from otelgpu.model.fabric import HardwareError, PortGone, PortReadings, PortSeen, QueuePairReadings
+from otelgpu.model.fabric import (
+    FabricInput,
+    HardwareError,
+    PortGone,
+    PortReadings,
+    PortSeen,
+    QueuePairReadings,
+)
 from otelgpu.model.spans import SpanColumns
+
+if TYPE_CHECKING:
+    from otelgpu.families.rdma.fabric.session import FabricSession
+
+_SENSED: Final[tuple[type[DeviceSeen | FabricInput], ...]] = (
+    *(DeviceSeen, PortSeen, PortReadings, PortGone),
+    *(QueuePairReadings, HardwareError),
+)
+"""What is polled of devices."""
 
 
 class FabricHandler:
-    """Offers the connections of communicators."""
+    """Offers the connections of communicators. Most hosts have no RDMA: what follows it is made with the first fact."""
 
     def __init__(self, services: Services) -> None:
         session = services.session
         self._services, self._clock, self._offers = services, session.clock, services.offers
         self._timeline = session.attribution.timeline
-        self._fabric = FabricSession(
-            session.metrics,
-            session.processes.resource,
-            session.processes.known,
-            session.own,
-            seed=session.seed,
-            context_of=self._context_of_process,
-        )
+        self._fabric: FabricSession | None = None
         services.offers.connections = self._connections
-        services.listen(VerbsFacts, lambda fact: self._fabric.take(fact.facts))
-        services.listen(CommunicatorsSeen, lambda fact: self._fabric.learn_communicators(fact.seen))
-        learn = self._fabric.learn
-        services.listen(DeviceSeen, learn)
-        services.listen(PortSeen, learn)
-        services.listen(PortReadings, learn)
-        services.listen(PortGone, learn)
-        services.listen(QueuePairReadings, learn)
-        services.listen(HardwareError, learn)
+        services.listen(VerbsFacts, lambda fact: self._followed().take(fact.facts))
+        services.listen(CommunicatorsSeen, lambda fact: self._followed().learn_communicators(fact.seen))
+        for kind in _SENSED:
+            services.listen(kind, self._learn)
+
+    def _followed(self) -> FabricSession:
+        if self._fabric is None:
+            from otelgpu.families.rdma.fabric.session import FabricSession
+
+            session = self._services.session
+            self._fabric = FabricSession(
+                session.metrics,
+                session.processes.resource,
+                session.processes.known,
+                session.own,
+                seed=session.seed,
+                context_of=self._context_of_process,
+            )
+        return self._fabric
 
     @property
     def counters(self) -> Mapping[str, int]:
         """What was left out or looked odd so far, by reason."""
-        return self._fabric.counters
+        return self._fabric.counters if self._fabric is not None else {}
+
+    def _learn(self, fact: DeviceSeen | FabricInput) -> None:
+        self._followed().learn(fact)
 
     def _connections(self, tgid: int, communicator_hash: int) -> Sequence[Context]:
-        return self._fabric.connections(tgid, communicator_hash)
+        return self._fabric.connections(tgid, communicator_hash) if self._fabric is not None else ()
 
     def _context_of_process(self, tgid: int, time_ns: int) -> Context | None:
         """The span that a process worked under; None where it is not known, or there were several."""
@@ -54,6 +77,8 @@ class FabricHandler:
 
     def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
         """Spans of what is known by now; metrics that stand are set anew where they changed."""
+        if self._fabric is None:
+            return ()
         found = self._fabric.report(now_ns, self._clock.offset_ns, final)
         if self._fabric.is_active:
             self._services.wake()
@@ -61,4 +86,5 @@ class FabricHandler:
 
     def end_process(self, tgid: int, time_ns: int) -> None:
         """Its spans come with the next tick."""
-        self._fabric.forget_process(tgid, time_ns)
+        if self._fabric is not None:
+            self._fabric.forget_process(tgid, time_ns)

@@ -19,6 +19,16 @@ from otelgpu.engine.metrics import Metrics
 from otelgpu.families.rdma import names as qp
 from otelgpu.families.rdma.counts import ENTRIES, CountDeltas, Key, keys_of
 from otelgpu.families.rdma.endpoints import End, Ports, peer
+from otelgpu.families.rdma.facts import (
+    FabricEvent,
+    ObjectChanged,
+    QueuePairChanged,
+    QueuePairCounts,
+    QueuePairState,
+    RegionChanged,
+    TransferSeen,
+    VerbsFact,
+)
 from otelgpu.families.rdma.hardware_errors import HardwareErrors
 from otelgpu.families.rdma.loss import WAIT_NS as LOSS_NS
 from otelgpu.families.rdma.loss import LossShares
@@ -44,16 +54,6 @@ from otelgpu.model.context import Context
 from otelgpu.model.devices import DeviceSeen
 from otelgpu.model.fabric import FabricInput, PortGone, PortReadings, PortSeen, QueuePairReadings
 from otelgpu.model.losses import Reasons
-from otelgpu.model.queue_pairs import (
-    FabricEvent,
-    ObjectChanged,
-    QueuePairChanged,
-    QueuePairCounts,
-    QueuePairState,
-    RegionChanged,
-    TransferSeen,
-    VerbsFact,
-)
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns
 

@@ -1,6 +1,15 @@
 """Requests of any protocol, from their first byte to their spans. Pure."""
 
-from otelgpu.engine.contract import Family, Phase
-from otelgpu.families.requests.answering.handler import RequestHandler
+from __future__ import annotations
 
-FAMILY = Family(name="requests", load=None, open=RequestHandler, phase=Phase.REQUESTS)
+from otelgpu.engine.contract import Family, Handler, Phase
+from otelgpu.engine.services import Services
+
+
+def _open(services: Services) -> Handler:
+    from otelgpu.families.requests.answering.handler import RequestHandler
+
+    return RequestHandler(services)
+
+
+FAMILY = Family(name="requests", load=None, open=_open, phase=Phase.REQUESTS)

@@ -13,8 +13,8 @@ from otelgpu.engine.facts import ProcessForgotten, RequestsAnswered, RequestsGiv
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.services import Engines, EngineView, Extras, Services
 from otelgpu.families.requests.answering.requests import RequestTracker, served_by
+from otelgpu.families.requests.exchange_signals import SIGNALS
 from otelgpu.families.requests.identities import Identities
-from otelgpu.families.requests.signals import SIGNALS
 from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.exchange import Exchange, Role
 from otelgpu.model.operations import Operations

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.attribution.pending import SLOTS, PendingOperations, Served, phase_of
+from otelgpu.engine.exchange_signals import ExchangeSignals
 from otelgpu.engine.facts import TrafficParsed
 from otelgpu.engine.folding import Folded, unfolded
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.services import Engines
 from otelgpu.engine.totals import Totals
-from otelgpu.families.requests.exchange_signals import ExchangeSignals
 from otelgpu.families.requests.identities import Identities, exports_telemetry
 from otelgpu.families.requests.routes import Routes
 from otelgpu.families.requests.spans import (

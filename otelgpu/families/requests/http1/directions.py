@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otelgpu.families.requests import llm
 from otelgpu.families.requests.http1.framing import (
     HEADERS,
     NO_BODY,
@@ -18,6 +17,7 @@ from otelgpu.families.requests.http1.framing import (
     request_framing,
     response_framing,
 )
+from otelgpu.families.requests.llm import reader as llm
 from otelgpu.families.requests.open_exchange import SWITCHING_PROTOCOLS, OpenExchange
 
 if TYPE_CHECKING:

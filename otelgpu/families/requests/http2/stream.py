@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from otelgpu.families.requests import llm
 from otelgpu.families.requests.http1.framing import HEADERS, Head
 from otelgpu.families.requests.http2.grpc import OpenRpc, is_grpc
 from otelgpu.families.requests.http2.grpc_engines import GrpcEngineReader, engine_reader
 from otelgpu.families.requests.http2.hpack_reader import Field
+from otelgpu.families.requests.llm import reader as llm
 from otelgpu.families.requests.open_exchange import OpenExchange
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call

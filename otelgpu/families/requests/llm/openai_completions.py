@@ -15,7 +15,7 @@ the flavour:
   ``metadata.weight_version``;
 * llama.cpp (tools/server): ``timings``; the header ``Server: llama.cpp``;
 * Ollama (openai/openai.go): ``system_fingerprint`` is ``fp_ollama``;
-* TGI (router/src/server.rs): the headers that ``server_signs`` knows.
+* TGI (router/src/server.rs): the headers that ``reader`` knows.
 """
 
 from __future__ import annotations

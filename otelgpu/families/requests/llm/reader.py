@@ -16,11 +16,25 @@ from otelgpu.families.requests.llm.api import MALFORMED, Api, MessageHead
 from otelgpu.families.requests.llm.facts import Facts
 from otelgpu.families.requests.llm.inflate import ENCODINGS, BodyInflater
 from otelgpu.families.requests.llm.lines import LineReader
-from otelgpu.families.requests.llm.routes import Route
-from otelgpu.families.requests.llm.server_signs import take_signs
+from otelgpu.families.requests.llm.routes import Route, find_realtime, find_route, find_rpc
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.sse import EventReader
 from otelgpu.model.exchange import Generation
+
+_SIGNS: Final = frozenset(
+    (b"server", b"x-generated-tokens", b"x-inference-time", b"x-prompt-tokens", b"x-queue-time")
+)
+"""Of the server and its work.
+
+* TGI's (router/src/server.rs), on answers that are not streamed: ``x-queue-time`` and ``x-inference-time`` in
+  milliseconds, ``x-prompt-tokens``, ``x-generated-tokens``. LoRAX, its fork, sends the same.
+* ``server: llama.cpp`` (tools/server/server.cpp).
+"""
+_MS_PER_S: Final = 1000
+_MAX_DIGITS: Final = 12
+
+HEADERS: Final = frozenset((b"content-encoding", b"content-type")) | _SIGNS
+"""Header names (lower case) that readers ask a head for: whoever keeps only some headers has to keep these."""
 
 _DONE: Final = b"[DONE]"
 _LINES: Final = frozenset(
@@ -118,7 +132,7 @@ class GenerationReader:
         """Take the head of the final response; whether its body is wanted."""
         facts = self._facts
         facts.status = head.status
-        take_signs(facts, head)
+        _take_signs(facts, head)
         media_type = _media_type(head)
         if media_type == b"text/event-stream":
             self._events = EventReader()
@@ -289,3 +303,36 @@ def _media_type(head: MessageHead) -> bytes:
 
 def _is_json(media_type: bytes) -> bool:
     return media_type == b"application/json" or media_type.endswith(b"+json")
+
+
+def http_reader(method: str, path: str, output: ParserOutput) -> GenerationReader | None:
+    """Return a reader for a request, by its method and path (no query), or None when no LLM API has it."""
+    route = find_route(method, path)
+    return GenerationReader(route, output) if route is not None else None
+
+
+def grpc_reader(method: str, output: ParserOutput) -> GenerationReader | None:
+    """Return a reader for an RPC, by its ``package.Service/Method``, or None when no LLM API has it."""
+    route = find_rpc(method)
+    return GenerationReader(route, output) if route is not None else None
+
+
+def realtime_reader(path: str, output: ParserOutput) -> GenerationReader | None:
+    """Return a reader for the messages of a WebSocket, by its path (no query), or None when none has it."""
+    route = find_realtime(path)
+    return GenerationReader(route, output) if route is not None else None
+
+
+def _take_signs(facts: Facts, head: MessageHead) -> None:
+    """Take what the head of a response reports of the server and its work."""
+    queue_ms = _number(head.last(b"x-queue-time"))
+    if queue_ms is not None and head.last(b"x-inference-time"):
+        facts.provider = "tgi"
+        facts.took(queue_s=queue_ms / _MS_PER_S)
+        facts.used(_number(head.last(b"x-prompt-tokens")), _number(head.last(b"x-generated-tokens")))
+    elif head.last(b"server") == b"llama.cpp":
+        facts.provider = "llama.cpp"
+
+
+def _number(value: bytes) -> int | None:
+    return int(value) if value.isdigit() and len(value) <= _MAX_DIGITS else None

@@ -4,7 +4,7 @@ Shapes: https://huggingface.github.io/text-generation-inference (OpenAPI) and ro
 A response has ``generated_text`` and, where asked for, ``details``; a stream's events have one ``token``
 each, the last one ``generated_text`` and ``details`` (``finish_reason``, ``generated_tokens``, newer
 servers ``input_length``). Durations and counts of an answer that is not streamed come in headers: see
-``server_signs``.
+``reader``.
 """
 
 from __future__ import annotations

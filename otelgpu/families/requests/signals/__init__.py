@@ -1,62 +1,7 @@
-"""The names of family ``http``: its one table, and how an exchange becomes attributes and measurements.
+"""How an exchange becomes attributes and measurements, by the conventions whose names it has.
 
 ``http`` and ``rpc`` are what every exchange reports, ``gen_ai`` what a generation adds. ``http.*``, ``url.*``,
 ``server.*``, ``client.*``, ``rpc.*``: OpenTelemetry semantic conventions 1.44.0. ``gen_ai.*``: the GenAI
 conventions; ``gen_ai.latency.*`` as vLLM and SGLang name them. Request targets keep no query, and no header but
 the user agent is exported.
 """
-
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any, Final
-
-from otelgpu.engine.contract import Measured
-from otelgpu.families.requests.exchange_signals import ExchangeSignals
-from otelgpu.families.requests.signals import gen_ai, http, rpc
-from otelgpu.model.exchange import Exchange
-from otelgpu.model.spans import Attribute
-
-
-def span_name(exchange: Exchange, route: str) -> str:
-    """A plug-in's name, ``{operation} {model}`` of a generation, an RPC's method, else ``{method} {route}``."""
-    if exchange.span_name:
-        return exchange.span_name
-    generation = exchange.generation
-    if generation is not None and generation.request_model:
-        return f"{generation.operation} {generation.request_model}"
-    if exchange.rpc is not None:
-        return rpc.span_name(exchange.rpc)
-    return http.span_name(exchange, route)
-
-
-def attributes(exchanges: Sequence[Exchange], routes: Sequence[str]) -> tuple[Attribute, ...]:
-    """The attributes of the exchanges' spans, a column each; what no exchange has is left out."""
-    columns: dict[str, list[Any]] = http.columns(exchanges, routes)
-    if any(e.rpc is not None for e in exchanges):
-        columns |= rpc.columns(exchanges)
-    if any(e.generation is not None for e in exchanges):
-        columns |= gen_ai.columns(exchanges)
-    for position, exchange in enumerate(exchanges):
-        for key, value in exchange.attributes:
-            columns.setdefault(key, [None] * len(exchanges))[position] = value
-    return tuple(Attribute.of(key, values) for key, values in columns.items() if _any_reported(values))
-
-
-def _any_reported(values: Sequence[object]) -> bool:
-    """Whether any exchange has the attribute."""
-    return values[0] is not None or any(value is not None for value in values)
-
-
-def measurements(exchanges: Sequence[Exchange], routes: Sequence[str]) -> list[Measured]:
-    """What exchanges add to the metrics, by series."""
-    return [
-        *http.measurements(exchanges, routes),
-        *rpc.measurements(exchanges),
-        *gen_ai.measurements(exchanges),
-    ]
-
-
-SIGNALS: Final = ExchangeSignals(
-    scope="otelgpu.http", span_name=span_name, attributes=attributes, metrics=measurements
-)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from otelgpu.engine.contract import Instrument, Measured, Metric
+from otelgpu.engine.metric import Instrument, Measured, Metric
 from otelgpu.families.requests.signals.http import is_client
 from otelgpu.families.requests.signals.measuring import NS, by_series, seconds
 from otelgpu.model.exchange import Exchange, Generation

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from otelgpu.engine.contract import Measured
+from otelgpu.engine.metric import Measured
 from otelgpu.families.requests.signals.measuring import NS, by_series, seconds
 from otelgpu.model.exchange import Exchange, Role, StartSource
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from otelgpu.engine.contract import Instrument, Measured, Metric
+from otelgpu.engine.metric import Instrument, Measured, Metric
 
 NS: Final = 1e-9
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from otelgpu.engine.contract import Measured
+from otelgpu.engine.metric import Measured
 from otelgpu.families.requests.signals.http import DURATION_BUCKETS, is_client
 from otelgpu.families.requests.signals.measuring import by_series, seconds
 from otelgpu.model.exchange import Exchange, Rpc

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from otelgpu.families.requests import llm
+from otelgpu.families.requests.llm import reader as llm
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
 from otelgpu.model.exchange import Exchange, Named, Opened, Published, Role, StartSource, ThreadAssignment

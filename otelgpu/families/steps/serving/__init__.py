@@ -1,6 +1,15 @@
 """Steps of serving engines, and the requests that each served. Pure."""
 
-from otelgpu.engine.contract import Family, Phase
-from otelgpu.families.steps.serving.handler import ServingHandler
+from __future__ import annotations
 
-FAMILY = Family(name="steps", load=None, open=ServingHandler, phase=Phase.STEPS)
+from otelgpu.engine.contract import Family, Handler, Phase
+from otelgpu.engine.services import Services
+
+
+def _open(services: Services) -> Handler:
+    from otelgpu.families.steps.serving.handler import ServingHandler
+
+    return ServingHandler(services)
+
+
+FAMILY = Family(name="steps", load=None, open=_open, phase=Phase.STEPS)

@@ -15,7 +15,6 @@ import numpy as np
 from otelgpu.engine.attribution.pending import Served
 from otelgpu.engine.attribution.returns import SETTLED_NS
 from otelgpu.engine.call_roles import SERVING, StepCalls
-from otelgpu.engine.columns import attributes_of_rows
 from otelgpu.engine.folding import unfolded
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import Parents
@@ -33,7 +32,7 @@ from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.operations import concatenate
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import SpanColumns
+from otelgpu.model.spans import SpanColumns, attributes_of_rows
 
 HINTED_ROWS: Final = 8192
 """Operations of the requests that are answered at a tick, of which hints are looked for: beyond, there are none,
@@ -58,6 +57,8 @@ class TakenUp:
 
     def extras(self, rows: Sequence[int]) -> Extras:
         """What the spans of some of them say besides."""
+        if not any(self.views) and not any(self.hints):
+            return Extras()
         views = [self.views[row] for row in rows]
         starts = [self.exchanges[row].start_ns for row in rows]
         hints = attributes_of_rows([dict(self.hints[row]) for row in rows])
@@ -110,7 +111,7 @@ class StepSession:
         if self._steps.hears_engines or self._steps.has_engines:
             views = [self._steps.answer(exchange) for exchange in exchanges]
         hints: Sequence[Mapping[str, Any]] = [{}] * len(exchanges)
-        if len(served.operations) <= HINTED_ROWS:
+        if 0 < len(served.operations) <= HINTED_ROWS:
             hints = request_hints(served.operations, served.request, len(exchanges), self._calls)
         return TakenUp(exchanges=exchanges, views=views, hints=hints, seed=self._seed)
 

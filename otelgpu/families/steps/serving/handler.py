@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-import numpy.typing as npt
-
 from otelgpu.engine.facts import ProcessForgotten, TrafficParsed
 from otelgpu.engine.services import Services
 from otelgpu.families.steps.reporting import report_steps
 from otelgpu.families.steps.serving.engine_steps import StepSession
 from otelgpu.families.steps.serving.steps import WAIT_KINDS, EngineSteps
-from otelgpu.model.operations import Operations
 from otelgpu.model.spans import SpanColumns
 
 
@@ -34,7 +30,8 @@ class ServingHandler:
             model_bytes=session.settings.model_bytes,
             bandwidth=session.settings.memory_bandwidth,
         )
-        session.attribution.hold_for_steps.append(self._hold)
+        self._held = session.attribution.hold_for_steps
+        self._held[self._steps.take] = WAIT_KINDS  # until there is an engine
         services.offers.steps.append(self._reported)
         services.offers.engines = self._reported
         services.listen(TrafficParsed, self._hear)
@@ -45,21 +42,21 @@ class ServingHandler:
         """Losses and oddities by name, since the start."""
         return self._steps.counters
 
-    def _hold(self, rows: Operations) -> npt.NDArray[np.bool_]:
-        if not self._steps.has_engines and not np.isin(rows["kind"], WAIT_KINDS).any():
-            return np.zeros(len(rows), dtype=np.bool_)
-        return self._steps.take(rows)
-
     def _hear(self, fact: TrafficParsed) -> None:
         self._steps.open(fact.opened)
         self._steps.name(fact.named)
         self._steps.hear(fact.messages)
+        self._hold()
+
+    def _hold(self) -> None:
+        self._held[self._steps.take] = () if self._steps.has_engines else WAIT_KINDS
 
     def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
         """Steps of which no more will be known."""
-        report_steps(
-            self._services, self._reported.report(now_ns, offset_ns=self._clock.offset_ns, final=final)
-        )
+        reported = self._reported.report(now_ns, offset_ns=self._clock.offset_ns, final=final)
+        if reported is not None:
+            report_steps(self._services, reported)
+        self._hold()
         if self._steps.has_engines:
             self._services.wake()
         return ()

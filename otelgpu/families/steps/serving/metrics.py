@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from otelgpu.engine import names
-from otelgpu.engine.contract import Instrument, Measured, Metric
+from otelgpu.engine.metric import Instrument, Measured, Metric
 from otelgpu.families.steps.step import Membership, ServedStep, StepPhase
 
 DURATION: Final = Metric(

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
-from otelgpu.engine.columns import attributes_of_rows, constant_text
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.totals import Totals
 from otelgpu.families.steps import names as step_names
@@ -30,7 +29,7 @@ from otelgpu.model.exchange import Published, TraceParent
 from otelgpu.model.ids import span_ids, trace_ids
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind
+from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind, attributes_of_rows, constant_text
 
 LINKS: Final = 128
 """Requests that a step's span links to; OpenTelemetry SDKs keep as many links of a span."""

@@ -1,6 +1,15 @@
 """Steps of training loops, and where their time went. Pure."""
 
-from otelgpu.engine.contract import Family, Phase
-from otelgpu.families.steps.training.handler import TrainingHandler
+from __future__ import annotations
 
-FAMILY = Family(name="training", load=None, open=TrainingHandler, phase=Phase.STEPS)
+from otelgpu.engine.contract import Family, Handler, Phase
+from otelgpu.engine.services import Services
+
+
+def _open(services: Services) -> Handler:
+    from otelgpu.families.steps.training.handler import TrainingHandler
+
+    return TrainingHandler(services)
+
+
+FAMILY = Family(name="training", load=None, open=_open, phase=Phase.STEPS)

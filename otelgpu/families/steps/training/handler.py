@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from otelgpu.engine.facts import CallsCorrelated, DeviceActivities, FilesCalled, ProcessForgotten
-from otelgpu.engine.parts import Part
+from otelgpu.engine.operation_metrics import Part
 from otelgpu.engine.services import Services
 from otelgpu.families.steps.reporting import report_steps
 from otelgpu.families.steps.training.device import LOST
@@ -52,9 +52,8 @@ class TrainingHandler:
 
     def _look(self, part: Part) -> None:
         self._training.take(part.rows)
-        hold = self._services.session.attribution.hold_for_steps
-        if self._training.take not in hold:  # no process without collectives has steps
-            hold.append(self._training.take)
+        # No process without collectives has steps.
+        self._services.session.attribution.hold_for_steps.setdefault(self._training.take, ())
 
     def _is_engine(self, tgid: int) -> bool:
         return any(
@@ -72,9 +71,9 @@ class TrainingHandler:
 
     def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
         """Steps that have ended."""
-        report_steps(
-            self._services, self._training.report(now_ns, offset_ns=self._clock.offset_ns, final=final)
-        )
+        reported = self._training.report(now_ns, offset_ns=self._clock.offset_ns, final=final)
+        if reported is not None:
+            report_steps(self._services, reported)
         if self._training.is_waiting:
             self._services.wake()
         return ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from otelgpu.engine.contract import Instrument, Measured, Metric
+from otelgpu.engine.metric import Instrument, Measured, Metric
 from otelgpu.families.steps.training import names as training_names
 from otelgpu.families.steps.training.step import TrainingStep
 

@@ -27,7 +27,6 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.call_roles import H2D_COPIES, TRAINING, Role, StepCalls, StepRules, is_one_of
-from otelgpu.engine.contract import LARGEST_SIZE
 from otelgpu.families.steps.evidence import evidence_by_group
 from otelgpu.families.steps.training.breakdown import parts_of
 from otelgpu.families.steps.training.notes import Notes, TrainingCalls, communicates
@@ -36,7 +35,7 @@ from otelgpu.families.steps.training.process import FoundStep, TrainingProcess
 from otelgpu.families.steps.training.step import TrainingStep
 from otelgpu.model.codes import distinct
 from otelgpu.model.losses import Reasons
-from otelgpu.model.operations import Operations, concatenate, operations
+from otelgpu.model.operations import LARGEST_SIZE, Operations, concatenate, operations
 
 OPERATIONS_HELD: Final = 131_072
 """16 MiB: operations of steps that have not ended."""

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from otelgpu.engine import names
 from otelgpu.engine.attribution.returns import SETTLED_NS
-from otelgpu.engine.columns import attributes_of_rows, constant_text
 from otelgpu.engine.folding import unfolded
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import Parents
@@ -41,7 +40,7 @@ from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.device_work import Activities
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import SpanColumns, SpanKind
+from otelgpu.model.spans import SpanColumns, SpanKind, attributes_of_rows, constant_text
 
 
 class TrainingSession:
@@ -61,6 +60,7 @@ class TrainingSession:
         """Names, "" where not known: of a kernel by process and what an activity calls it, of a file by handle."""
         self._file_name = file_name
         self._devices = TrainingDevices(steps.watches, kernel_name)
+        self._measured = False  # whether any process says what its device did
         self._waiting: list[_Waiting] = []
         self._steps, self._metrics, self._totals = steps, metrics, totals
         self._resource_of, self._seed = resource_of, seed
@@ -84,10 +84,12 @@ class TrainingSession:
 
     def see_activities(self, rows: Activities) -> None:
         """What devices did, as processes reported it."""
+        self._measured = True
         self._devices.see_activities(rows)
 
     def see_calls(self, rows: Operations, reported: npt.NDArray[np.uint64]) -> None:
         """Calls with what their records say of activities, before launches are given their names."""
+        self._measured = True
         self._devices.see_calls(rows, reported)
 
     def lose(self) -> None:
@@ -97,7 +99,8 @@ class TrainingSession:
     def report(self, now_ns: int, *, offset_ns: int, final: bool) -> StepsReport | None:
         """The steps that have ended; None when there is nothing to report."""
         reported = self._steps.report(now_ns if final else now_ns - SETTLED_NS, final=final)
-        reported = self._with_devices(reported, now_ns, final=final)
+        if self._measured:
+            reported = self._with_devices(reported, now_ns, final=final)
         if not reported.steps and not len(reported.rest):
             return None
         parents = step_parents([step.key for step in reported.steps], self._seed)

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from otelgpu.engine.attribution.handoffs import SETTLED_NS, UNSETTLED, Handoffs
-from otelgpu.engine.attribution.threads import ThreadTimeline
+from otelgpu.engine.attribution.handoffs import SETTLED_NS, Handoffs
+from otelgpu.engine.attribution.threads import UNSETTLED, ThreadTimeline
 from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff, HandoffEvent
 from tests.unit.model.builders import assignment

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.engine.attribution.handoffs import Handoffs
-from otelgpu.engine.attribution.returns import HELD_NS, SETTLED_NS, UNSETTLED
-from otelgpu.engine.attribution.threads import ThreadTimeline
+from otelgpu.engine.attribution.returns import HELD_NS, SETTLED_NS
+from otelgpu.engine.attribution.threads import UNSETTLED, ThreadTimeline
 from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff, HandoffEvent
 from tests.unit.model.builders import assignment

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from otelgpu.engine.call_roles import StepCalls
-from otelgpu.engine.contract import ContextStep, OperationSignals
+from otelgpu.engine.contract import ContextStep
 from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.operation_signals import OperationSignals
 from otelgpu.engine.operation_spans import Vocabulary
 from otelgpu.families.nccl.collectives import CollectiveSession
 from otelgpu.model.operations import OperationKind, Operations, concatenate

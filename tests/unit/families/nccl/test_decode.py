@@ -9,10 +9,10 @@ import pytest
 
 from otelgpu.elf.btf import BtfError
 from otelgpu.engine import registry
-from otelgpu.engine.contract import OperationSignals
+from otelgpu.engine.operation_signals import OperationSignals
 from otelgpu.families.nccl import collective_names, names
 from otelgpu.families.nccl.decode import NcclDecoder, communicators
-from otelgpu.families.nccl.results import DATATYPES, NONE, datatype_name, reduction_name, result_name
+from otelgpu.families.nccl.signals import DATATYPES, NONE, datatype_name, reduction_name, result_name
 from otelgpu.kernel.loader import read_image
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import OPERATION, OperationKind, Operations, SequenceSource

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from otelgpu.families.rdma.facts import Counted, QueuePairChanged, QueuePairCounts, QueuePairState
 from otelgpu.model.fabric import PortSeen
-from otelgpu.model.queue_pairs import Counted, QueuePairChanged, QueuePairCounts, QueuePairState
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from otelgpu.families.rdma import counts as queue_pair_counts
 from otelgpu.families.rdma.counts import CountDeltas, Grown
-from otelgpu.model.queue_pairs import Counted
+from otelgpu.families.rdma.facts import Counted
 from tests.rig.examples import examples
 from tests.unit.families.rdma.queue_pair_facts import PLACE, counts, together
 

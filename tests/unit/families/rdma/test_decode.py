@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from otelgpu.families.rdma import words
 from otelgpu.families.rdma.decode import VerbsDecoder
-from otelgpu.model.inputs import Batch
-from otelgpu.model.queue_pairs import (
+from otelgpu.families.rdma.facts import (
     Counted,
     EventSource,
     FabricEvent,
@@ -24,6 +23,7 @@ from otelgpu.model.queue_pairs import (
     TransferSeen,
     VerbsFact,
 )
+from otelgpu.model.inputs import Batch
 from tests.rig.examples import examples
 from tests.unit.families.records import btf, record
 

@@ -13,9 +13,7 @@ from otelgpu.families.rdma import names as qp
 from otelgpu.families.rdma.counts import MOST
 from otelgpu.families.rdma.fabric import session as fabric_session
 from otelgpu.families.rdma.fabric.session import IDENTITY_NS, WAIT_NS, FabricSession
-from otelgpu.model.communicators import CommunicatorSeen
-from otelgpu.model.fabric import PortReadings, QueuePairReadings
-from otelgpu.model.queue_pairs import (
+from otelgpu.families.rdma.facts import (
     EventSource,
     FabricEvent,
     ObjectChanged,
@@ -24,6 +22,8 @@ from otelgpu.model.queue_pairs import (
     TransferSeen,
     VerbsFact,
 )
+from otelgpu.model.communicators import CommunicatorSeen
+from otelgpu.model.fabric import PortReadings, QueuePairReadings
 from otelgpu.model.resource import Resource, resource
 from otelgpu.model.spans import SpanColumns, StatusCode, Text
 from tests.unit.families.rdma.queue_pair_facts import MS, SECOND, Caller, counts, port, together

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from otelgpu.families.rdma.facts import RegionChanged
 from otelgpu.families.rdma.memory_regions import LARGEST_BYTES, Holder, Pinned
 from otelgpu.families.rdma.owners import Owner, Owners, OwnerSource
 from otelgpu.families.rdma.queue_pairs import QueuePair
 from otelgpu.model.communicators import CommunicatorSeen
-from otelgpu.model.queue_pairs import RegionChanged
 
 
 def seen(address: int, hash_: int, time_ns: int = 5, **fields: Any) -> CommunicatorSeen:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.semconv._incubating.metrics import hw_metrics
 
-from otelgpu.engine.contract import Instrument
 from otelgpu.engine.hardware_names import ERRORS
+from otelgpu.engine.metric import Instrument
 from otelgpu.engine.metrics import Metrics
 from otelgpu.families.rdma import port_counters as fabric_counters
 from otelgpu.families.rdma.port_counters import METRICS, ROWS

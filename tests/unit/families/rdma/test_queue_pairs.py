@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from otelgpu.families.rdma import queue_pairs
 from otelgpu.families.rdma.endpoints import End, Ports, peer, text
+from otelgpu.families.rdma.facts import QueuePairChanged, QueuePairState
 from otelgpu.families.rdma.queue_pairs import LAST_COUNTS_NS, STEPS, QueuePair, QueuePairs
 from otelgpu.model.fabric import PortGone
-from otelgpu.model.queue_pairs import QueuePairChanged, QueuePairState
 from tests.rig.examples import examples
 from tests.unit.families.rdma.queue_pair_facts import MS, Caller, S, gid, port
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
-from otelgpu.families.requests import llm
+from otelgpu.families.requests.llm import reader as llm
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import Exchange, Generation, Role
 from tests.unit.families.requests.http2_traffic import Observed

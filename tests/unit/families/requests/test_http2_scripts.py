@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests import llm
+from otelgpu.families.requests.llm import reader as llm
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import Generation, Role
 from tests.rig.examples import examples

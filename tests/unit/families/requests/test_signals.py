@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, http_attributes
 
-from otelgpu.families.requests import signals
+from otelgpu.families.requests import exchange_signals as signals
+from otelgpu.families.requests.exchange_signals import measurements, span_name
 from otelgpu.families.requests.routes import template
-from otelgpu.families.requests.signals import measurements, span_name
 from otelgpu.model.exchange import Endpoint, Exchange
 from otelgpu.model.spans import Text
 from tests.unit.model.builders import exchange, generation

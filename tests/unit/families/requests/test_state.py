@@ -102,6 +102,17 @@ def test_idle_connections_are_forgotten_but_not_busy_ones() -> None:
     assert seen.exchanges[0].status_code == 200
 
 
+def test_connections_are_looked_at_again_when_the_first_of_them_may_be_idle() -> None:
+    seen = Seen(new_state(idle_ns=5 * MINUTE))
+    first, second = Connection(identity=1), Connection(identity=2, now_ns=2 * MINUTE)
+    seen.feed(first.open()).feed(second.open())
+    seen.take(seen.state.expire(3 * MINUTE))
+    for of, left in ((first, 1), (second, 0)):
+        assert of.now_ns <= seen.state.expires_ns - 5 * MINUTE <= of.now_ns + MINUTE
+        seen.take(seen.state.expire(seen.state.expires_ns))
+        assert seen.state.connection_count == left
+
+
 def test_an_expired_connection_goes_on_with_its_next_request() -> None:
     c, seen = opened()
     seen.feed(c.read(request())).feed(c.write(response()))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from otelgpu.engine.call_roles import StepCalls
-from otelgpu.engine.columns import attributes_of_rows
 from otelgpu.families.steps.hint_attributes import request_hints
 from otelgpu.model.operations import Operations, concatenate, operations
-from otelgpu.model.spans import Attribute
+from otelgpu.model.spans import Attribute, attributes_of_rows
 from tests.unit.families.steps.steps_engines import APIS, MS, TID, call
 
 

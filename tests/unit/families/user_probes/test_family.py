@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from otelgpu.engine.contract import Instrument, OperationSignals
+from otelgpu.engine.metric import Instrument
+from otelgpu.engine.operation_signals import OperationSignals
 from otelgpu.families.user_probes import family_of
 from otelgpu.families.user_probes.decode import NO_SPAN, SLOTS, ProbeDecoder
 from otelgpu.families.user_probes.probe_file import parse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otelgpu.model.settings import Settings
-from otelgpu.processes.polling import Poller, Polling
+from otelgpu.processes.polling import Look, Poller, Polling
 
 
 def _open(settings: Settings) -> Poller | None:
@@ -15,4 +15,10 @@ def _open(settings: Settings) -> Poller | None:
     return GpuPoller(interval_ms / 1e3) if interval_ms else None
 
 
-POLLING: Final = Polling(losses="devices", open=_open)
+def _look() -> Look:
+    from otelgpu.families.gpu.devices.poll.poller import look
+
+    return look()
+
+
+POLLING: Final = Polling(losses="devices", open=_open, look=_look)

@@ -12,12 +12,14 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from otelgpu.families.gpu.devices.poll.nvml import LostError, Nvml, UnavailableError
+from otelgpu.families.gpu.devices.poll.nvml import REASONS, LostError, Nvml, UnavailableError
+from otelgpu.kernel import clock
 from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen
-from otelgpu.processes.polling import Polled, paused
+from otelgpu.processes.polling import Look, Polled, paused
 
 _log = logging.getLogger("otelgpu.devices")
 
@@ -53,6 +55,27 @@ def why_unavailable() -> str | None:
         return str(error)
     finally:
         nvml.close()
+
+
+def look() -> Look:
+    """All devices, and what each of them reads, once."""
+    foreign = in_own_pid_namespace()
+    try:
+        nvml = Nvml(Counter(), own_pid_namespace=foreign)
+    except UnavailableError as error:
+        return Look(note=REASONS.get(error.reason, error.message))
+    try:
+        now_ns = clock.monotonic_ns()
+        devices = nvml.list_devices(now_ns)
+        inputs: list[DeviceInput] = [*devices]
+        for device in devices:
+            with suppress(LostError):  # the others may answer
+                inputs.append(nvml.read(device.uuid, now_ns))
+    except UnavailableError as error:
+        return Look(note=REASONS.get(error.reason, error.message))
+    finally:
+        nvml.close()
+    return Look(inputs=inputs, note=REASONS["foreign_pid_namespace"] if foreign else "")
 
 
 class DeviceWatch:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from otelgpu.engine.contract import LARGEST_SIZE, memory_name
 from otelgpu.families.gpu.cuda.decode import NAMES_PEER, CudaDecoder
 from otelgpu.families.gpu.cuda.signals import SIGNALS, copy_name
-from otelgpu.model.operations import Memory, OperationKind
+from otelgpu.model.operations import LARGEST_SIZE, Memory, OperationKind, memory_name
 from tests.unit.families.records import btf
 from tests.unit.model.builders import calls
 

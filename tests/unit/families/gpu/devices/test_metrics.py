@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from opentelemetry.semconv._incubating.attributes import hw_attributes, network_attributes
 from opentelemetry.semconv._incubating.metrics import hw_metrics
 
-from otelgpu.engine.contract import Instrument
+from otelgpu.engine.metric import Instrument
 from otelgpu.engine.metrics import Metrics
 from otelgpu.families.gpu.devices import metrics as devices
 from otelgpu.families.gpu.devices.metrics import DeviceMetrics

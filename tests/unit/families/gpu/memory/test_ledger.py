@@ -6,13 +6,13 @@ import doctest
 
 import pytest
 
-from otelgpu.engine.contract import LARGEST_SIZE, ContextStep
+from otelgpu.engine.contract import ContextStep
 from otelgpu.engine.memory_names import LEAK_WINDOWS
 from otelgpu.families.gpu.memory import ledger as memory
 from otelgpu.families.gpu.memory import mappings as memory_mappings
 from otelgpu.families.gpu.memory import process as memory_process
 from otelgpu.families.gpu.memory.ledger import COUNTERS, OWED_NS, WINDOW_NS, MemoryLedger
-from otelgpu.model.operations import Memory, OperationKind, concatenate, operations
+from otelgpu.model.operations import LARGEST_SIZE, Memory, OperationKind, concatenate, operations
 from tests.unit.families.gpu.memory.memory_calls import (
     API,
     Decoder,

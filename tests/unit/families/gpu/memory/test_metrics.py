@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from otelgpu.engine.contract import Instrument
 from otelgpu.engine.memory_names import LEAK_WINDOWS, OTHER, SITES_REPORTED, memory_names
+from otelgpu.engine.metric import Instrument
 from otelgpu.engine.metrics import Metrics
 from otelgpu.families.gpu.memory.ledger import WINDOW_NS, MemoryLedger
 from otelgpu.families.gpu.memory.metrics import MemoryMetrics

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.engine.contract import LARGEST_SIZE, ContextStep
+from otelgpu.engine.contract import ContextStep
 from otelgpu.families.gpu.memory import ledger as memory
 from otelgpu.families.gpu.memory import process as memory_process
 from otelgpu.families.gpu.memory.ledger import MemoryLedger
-from otelgpu.model.operations import Memory, OperationKind, Operations, concatenate
+from otelgpu.model.operations import LARGEST_SIZE, Memory, OperationKind, Operations, concatenate
 from tests.rig.examples import examples
 from tests.unit.families.gpu.memory.memory_calls import (
     API,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from otelgpu.families.requests.llm import GenerationReader, http_reader
+from otelgpu.families.requests.llm.reader import GenerationReader, http_reader
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import Generation
 from tests.unit.families.requests.llm.transcripts import EVENTS, JSON, Transcript

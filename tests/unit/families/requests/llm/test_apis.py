@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests.llm import http_reader
 from otelgpu.families.requests.llm.capture import MAX_BYTES
 from otelgpu.families.requests.llm.facts import MAX_TEXT
+from otelgpu.families.requests.llm.reader import http_reader
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.exchange import CONTENT_TIMES
 from tests.rig.examples import examples

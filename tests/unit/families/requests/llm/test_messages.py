@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests.llm import GenerationReader, grpc_reader, realtime_reader
+from otelgpu.families.requests.llm.reader import GenerationReader, grpc_reader, realtime_reader
 from otelgpu.families.requests.parser_output import ParserOutput
 from tests.rig.examples import examples
 from tests.unit.families.requests.llm.exchanges import BUDGET

@@ -9,20 +9,19 @@ import numpy as np
 import numpy.typing as npt
 from otelgpu.families.gpu.hip.results import result_name
 
-from otelgpu.engine.contract import (
+from otelgpu.engine.memory_names import memory_names
+from otelgpu.engine.metric import Instrument, Metric
+from otelgpu.engine.operation_signals import (
     CALL_SECONDS,
     DEVICE_MEMORY,
     LARGEST_SIZE,
     CallAttribute,
     Holds,
-    Instrument,
-    Metric,
     OperationMetric,
     OperationSignals,
     OperationTotal,
     memory_name,
 )
-from otelgpu.engine.memory_names import memory_names
 from otelgpu.model.operations import DEVICE_UNKNOWN, CopyDirection, OperationKind, Operations
 
 _COPY_NAMES: Final[Mapping[int, str]] = {

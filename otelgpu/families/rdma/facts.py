@@ -184,3 +184,10 @@ class TransferSeen:
 
 
 VerbsFact = QueuePairChanged | QueuePairCounts | RegionChanged | ObjectChanged | FabricEvent | TransferSeen
+
+
+@dataclass(frozen=True, slots=True)
+class VerbsFacts:
+    """Facts of queue pairs and of the memory and events that belong to them, in order."""
+
+    facts: Sequence[VerbsFact]
