@@ -30,13 +30,25 @@ _COUNTING: Final = {
     "families/gpu/devices/metrics.py": "devices",
 }
 """Module that names its reasons where it counts them → the room under which they are reported."""
-_COUNTER: Final = re.compile(r"COUNTER_(\w+) =\s+\d+,\s*/\* (.*?) \*/")
+_COUNTER: Final = re.compile(r"COUNTER_(\w+)(?:\s*=\s*\w+)?,\s*/\* (.*?) \*/", re.DOTALL)
+_FAMILYS: Final = re.compile(r"enum (\w+)_counter \{(.*?)\};", re.DOTALL)
 
 
 def bpf_counters() -> dict[str, str]:
     """Counter of ``enum counter`` → its comment in bpf/lib/counters.h."""
     text = (ROOT / "bpf" / "lib" / "counters.h").read_text()
     return {name.lower(): meaning for name, meaning in _COUNTER.findall(text)}
+
+
+def family_counters(bpf: Path = ROOT / "bpf") -> dict[tuple[str, str], str]:
+    """(family, counter) of every ``enum <family>_counter`` below ``bpf`` → its comment."""
+    found = {}
+    for path in sorted((*bpf.rglob("*.h"), *bpf.rglob("*.bpf.c"))):
+        for family, body in _FAMILYS.findall(path.read_text()):
+            for name, meaning in _COUNTER.findall(body):
+                words = meaning.replace("\n", " ").split()
+                found[family, name.lower()] = " ".join(word for word in words if word != "*")
+    return found
 
 
 def counted_in(source: str) -> set[str]:
@@ -86,6 +98,8 @@ def loss_reasons() -> dict[tuple[str, str], str]:
     """(``otelgpu.family``, ``otelgpu.reason``) → what one count means. ``*``: each family with probes."""
     found = {("*", name): text for name, text in bpf_counters().items() if name != "submitted"}
     found |= {(table.room, name): text for table in tables() for name, text in table.items()}
+    for pair, text in family_counters().items():
+        found.setdefault(pair, text)  # where a table says more of it, that is its meaning
     return {pair: text for pair, text in found.items() if pair[0] != EXPORT}
 
 

@@ -121,7 +121,7 @@ class _Writer:
             yield self._labels(attribute)
         if batch.resource.get("process.pid") is not None and len({b.resource for b in self._batches}) > 1:
             key, pid = self._string("process.pid"), batch.resource.get("process.pid")
-            yield np.zeros(len(batch), dtype=np.intp), [(key, 0, int(pid) if isinstance(pid, int) else 0)]
+            yield np.zeros(len(batch), dtype=np.intp), [(key, 0, _int64(pid) if isinstance(pid, int) else 0)]
         if batch.links is not None:
             for name, ids in (("trace_id", batch.links.trace_id), ("span_id", batch.links.span_id)):
                 key = self._string(name)
@@ -139,7 +139,10 @@ class _Writer:
             codes = attribute.values.codes
         else:
             values, codes = distinct(attribute.values)
-            table = [(key, 0, value) for value in values.tolist()]
+            table = [
+                (key, self._string(str(value)), 0) if isinstance(value, float) else (key, 0, _int64(value))
+                for value in values.tolist()
+            ]
         if attribute.present is not None:
             codes = np.where(attribute.present, codes, len(table))
         return codes, [*table, None]

@@ -127,6 +127,18 @@ def test_attributes_and_span_ids_are_labels() -> None:
     }
 
 
+def test_numbers_of_labels_are_64_bits_and_others_are_text() -> None:
+    attributes = (
+        Attribute(key="handle", values=np.array([1 << 63, 7], dtype=np.uint64), present=None),
+        Attribute(key="share", values=np.array([0.25, 0.25]), present=None),
+    )
+    read = parsed(profile([(("a",), 1), (("a",), 2)], attributes=attributes))
+    assert samples(read) == {
+        (("a",), frozenset({("handle", -(1 << 63)), ("share", "0.25")})): [1],
+        (("a",), frozenset({("handle", 7), ("share", "0.25")})): [2],
+    }
+
+
 def test_nobody_looks_for_symbols_again() -> None:
     read = parsed(profile({("main",): 1}))
     [mapping] = read.mapping
