@@ -13,16 +13,21 @@ from otelgpu.engine.memory_names import memory_names
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.operation_signals import (
     CALL_SECONDS,
-    DEVICE_MEMORY,
-    LARGEST_SIZE,
     CallAttribute,
     Holds,
     OperationMetric,
     OperationSignals,
     OperationTotal,
+)
+from otelgpu.model.operations import (
+    DEVICE_MEMORY,
+    DEVICE_UNKNOWN,
+    LARGEST_SIZE,
+    CopyDirection,
+    OperationKind,
+    Operations,
     memory_name,
 )
-from otelgpu.model.operations import DEVICE_UNKNOWN, CopyDirection, OperationKind, Operations
 
 _COPY_NAMES: Final[Mapping[int, str]] = {
     CopyDirection.HOST_TO_HOST: "hipMemcpyHostToHost",
