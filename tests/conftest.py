@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -19,7 +20,12 @@ settings.load_profile("otelgpu")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers that run side by side are kept apart, where that is allowed: elsewhere nothing is loaded anyway."""
+    """Workers that run side by side are kept apart, where that is allowed: elsewhere nothing is loaded anyway.
+
+    Programs that a shell starts in the background ignore Ctrl-C, and what they start does too: not what is tested here.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         try:
             isolate_worker()

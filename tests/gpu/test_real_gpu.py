@@ -55,6 +55,10 @@ def kernel_spans(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [span for span in found if "cuda.correlation.id" in span["attributes"]]
 
 
+def _value(point: dict[str, Any]) -> float:
+    return float(point.get("asInt", point.get("asDouble", 0)))
+
+
 def test_check_comes_first(gpu: Gpu, figure: Figure) -> None:
     done = subprocess.run([OTELGPU, "check", "--json"], capture_output=True, text=True, timeout=100)
     report = json.loads(done.stdout)
@@ -102,8 +106,10 @@ def test_kernels_of_pytorch_are_named(gpu: Gpu, observed: Any, figure: Figure) -
     figure("PyTorch", {**said, "launches": names.total(), "unnamed": unknown, "names": list(names)[:40]})
     assert names.total() >= 60  # 20 steps of two products, an activation and a softmax, fused at best in part
     assert unknown == 0
-    usage = [point for point in found if point.get("metric") == "gpu.cuda.memory.usage"]
-    assert max(int(point["asInt"]) for point in usage) >= said["reserved"]
+    # What is in use at the end is nothing: it ends before a report is due.
+    peaks = [_value(point) for point in found if point.get("metric") == "gpu.cuda.memory.peak"]
+    figure("PyTorch: peak by ledger, reserved by its allocator", [max(peaks), said["reserved"]])
+    assert max(peaks) >= said["reserved"]
 
 
 def test_device_durations_agree_with_events_within_5_percent(
@@ -130,11 +136,7 @@ def test_the_memory_ledger_agrees_with_the_program_and_the_device(
     said, found = observed([program, "memory", "400", "7"])
     live, of_device = zip(*said["checkpoints"], strict=True)
     usage = [int(p["asInt"]) for p in found if p.get("metric") == "gpu.cuda.memory.usage"]
-    peak = [
-        float(p.get("asInt", p.get("asDouble", 0)))
-        for p in found
-        if p.get("metric") == "gpu.cuda.memory.peak"
-    ]
+    peak = [_value(p) for p in found if p.get("metric") == "gpu.cuda.memory.peak"]
     figure(
         "memory: peak by ledger, program, cudaMemGetInfo", [max(peak, default=0), max(live), max(of_device)]
     )
@@ -145,18 +147,20 @@ def test_the_memory_ledger_agrees_with_the_program_and_the_device(
 
 
 @pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("kernel_us", [5, 0], ids=["5us", "0us"])
 def test_what_observing_costs_a_decode_loop(
-    gpu: Gpu, program: Path, observed: Any, figure: Figure, source: str
+    gpu: Gpu, program: Path, observed: Any, figure: Figure, source: str, kernel_us: int
 ) -> None:
-    command = [program, "decode", "200", "100", "5"]
-    fast = {"FAKE_CUDART_KERNEL_US": "5"}
+    """Of 5 µs the device is the slower side, which hides what the host spends; of 0 µs the host is."""
+    command = [program, "decode", "1000", "100", str(kernel_us)]
+    fast = {"FAKE_CUDART_KERNEL_US": str(kernel_us)}
     alone, under = [], []
     for _ in range(3):  # by turns, so that what else the machine does falls on both
         alone.append(json.loads(gpu.run(*command, env=fast).stdout)["step_us"])
         said, found = observed(command, *SOURCES[source], env=fast)
         under.append(said["step_us"])
     figure(
-        f"decode loop of 100 launches of 5 µs a step, by {source}",
+        f"decode loop of 100 launches of {kernel_us} µs a step, by {source}",
         {
             "step_us alone": statistics.median(alone),
             "step_us observed": statistics.median(under),

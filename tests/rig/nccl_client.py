@@ -20,7 +20,7 @@ _PAGE = mmap.PAGESIZE
 
 
 class UniqueId(ctypes.Structure):
-    """ncclUniqueId, which is passed by value."""
+    """ncclUniqueId, which is passed by value. Made from a buffer: a field of characters is only set up to a zero."""
 
     _fields_ = (("internal", ctypes.c_char * 128),)
 
@@ -124,7 +124,9 @@ def _call(library: ctypes.CDLL, name: str, arguments: Sequence[int | str], times
     function = library[name]
     function.restype = ctypes.c_int
     given = [
-        UniqueId(bytes.fromhex(each)) if isinstance(each, str) else ctypes.c_uint64(each % (1 << 64))
+        UniqueId.from_buffer_copy(bytes.fromhex(each).ljust(128, b"\0"))
+        if isinstance(each, str)
+        else ctypes.c_uint64(each % (1 << 64))
         for each in arguments
     ]
     return [function(*given) for _ in range(times)]

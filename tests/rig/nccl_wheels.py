@@ -1,6 +1,7 @@
 """The real ``libnccl.so.2`` of four versions, from the packages nvidia-nccl-cu12, kept in the user's cache.
 
-Four copies cannot be installed side by side, and each has 250 to 470 MB: they are fetched once, by pip.
+Four copies cannot be installed side by side, and each has 250 to 470 MB: they are fetched once, by pip. One that is
+installed (PyTorch brings it) is taken as it is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +26,9 @@ _FETCH_S: Final = 600
 
 
 def nccl_library(version: str) -> Path:
-    """The library, with ``nccl.h`` beside it. Raises RuntimeError with what pip said when it is not to be had."""
+    """The library. Raises RuntimeError with what pip said when it is not to be had."""
+    if (installed := _installed(version)) is not None:
+        return installed
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = home / "otelgpu" / "nccl" / version
     folder.mkdir(parents=True, exist_ok=True)
@@ -34,6 +38,18 @@ def nccl_library(version: str) -> Path:
             with machine_network():
                 _fetch(version, folder)
     return folder / "libnccl.so.2"
+
+
+def _installed(version: str) -> Path | None:
+    for package in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):
+        try:
+            found = metadata.distribution(package)
+        except metadata.PackageNotFoundError:
+            continue
+        folder = Path(str(found.locate_file("nvidia/nccl")))
+        if found.version == version and all((folder / name).exists() for name in _FILES):
+            return folder / "lib" / "libnccl.so.2"
+    return None
 
 
 def _fetch(version: str, folder: Path) -> None:
@@ -55,7 +71,9 @@ def _fetch(version: str, folder: Path) -> None:
 
 def parameters(version: str) -> dict[str, list[str]]:
     """Every function that ``nccl.h`` of a version declares → the names of its parameters, in order."""
-    text = nccl_library(version).with_name("nccl.h").read_text()
+    library = nccl_library(version)
+    beside, of_package = library.with_name("nccl.h"), library.parent.parent / "include" / "nccl.h"
+    text = (beside if beside.exists() else of_package).read_text()
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
     found = {}
     for name, listed in re.findall(r"ncclResult_t\s+(nccl\w+)\s*\(([^;]*?)\)\s*;", text):

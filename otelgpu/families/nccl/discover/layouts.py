@@ -62,6 +62,7 @@ def _listed(hash_at: int, end_at: int, graphs_at: int, sequences_at: int = 0) ->
 LISTED: Final[Mapping[str, CommunicatorLayout]] = {
     "2.21.5": _listed(13528, 16280, 15432),
     "2.27.5": _listed(1066160, 1080312, 1068352, 1074512),
+    "2.28.3": _listed(1066176, 1081808, 1069512, 1075720),
     "2.28.9": _listed(1066184, 1082960, 1069520, 1075728),
     "2.32.3": _listed(1181408, 1196528, 1185680, 1193800),
 }
