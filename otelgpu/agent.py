@@ -245,9 +245,11 @@ class Agent:
             self._reported = None
         self._source.stop_holding()  # the flush may take seconds
         self._feed(self._source.losses())
-        libraries = [(p.path, len(p.symbols), p.blind_ns) for p in self._source.placements]
+        libraries = [(p.path, len(p.symbols), p.blind_ns) for p in self._source.probed_files]
         submitted = {
-            room: count for (room, reason), count in self._source.totals().items() if reason == "submitted"
+            family: count
+            for (family, reason), count in self._source.totals().items()
+            if reason == "submitted"
         }
         exported = self._session.finish()
         self._source.close()

@@ -82,10 +82,10 @@ class Child:
 
 
 WATCHED: Final = 256
-"""Processes of :class:`Living` that are watched at a time: each is a descriptor."""
+"""Processes of :class:`RunningProcesses` that are watched at a time: each is a descriptor."""
 
 
-class Living:
+class RunningProcesses:
     """Processes that ran already, as long as they run. ``fd`` is readable when one of those watched has ended."""
 
     def __init__(self, tgids: Iterable[int]) -> None:

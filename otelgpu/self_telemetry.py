@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from otelgpu.engine.self_telemetry import Cost, SelfMetrics, Vitals
+from otelgpu.engine.self_telemetry import AgentStats, Cost, SelfMetrics
 from otelgpu.model.inputs import Batch, Input
 from otelgpu.model.self_telemetry import RingFill
 from otelgpu.session import Session
@@ -63,7 +63,7 @@ class SelfWatch:
     def publish(self, reader: str) -> None:
         """Bring the series up to date for ``reader``, "export" or "scrape"."""
         self._metrics.publish(
-            Vitals(
+            AgentStats(
                 uptime_s=self._clock() - self._began,
                 cost=read_cost(),
                 rings=self._water.take(reader, self._source.rings),

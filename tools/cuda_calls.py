@@ -48,13 +48,13 @@ def calls() -> tuple[Call, ...]:
     memories = _names(image, "cuda_memory", "CUDA_MEMORY_")
     elf = ELFFile(io.BytesIO(image.data))
     sections = [section.name for section in elf.iter_sections()]
-    stems = {symbol: stem for name in sections for stem, symbol in places(name)}
+    library_names = {symbol: library_name for name in sections for library_name, symbol in places(name)}
     pairs = {symbol for name in sections if name.startswith("usession/") for _, symbol in places(name)}
     specs = image.constants("specs", "spec")
     return tuple(
         Call(
             symbol=symbol,
-            library=stems[symbol],
+            library=library_names[symbol],
             kind=kinds[int(specs[number]["kind"])],
             memory=memories[int(specs[number]["memory"])],
             shape=shapes[int(specs[number]["shape"])],
@@ -62,7 +62,7 @@ def calls() -> tuple[Call, ...]:
             entry_only=symbol not in pairs,
         )
         for number, symbol in _names(image, "cuda_api", "API_").items()
-        if symbol in stems
+        if symbol in library_names
     )
 
 

@@ -91,13 +91,13 @@ def tables() -> list[Reasons]:
             continue
         members = vars(import_module(module.name)).values()
         found |= {id(each): each for each in members if isinstance(each, Reasons)}
-    return sorted(found.values(), key=lambda table: table.room)
+    return sorted(found.values(), key=lambda table: table.family)
 
 
 def loss_reasons() -> dict[tuple[str, str], str]:
     """(``otelgpu.family``, ``otelgpu.reason``) → what one count means. ``*``: each family with probes."""
     found = {("*", name): text for name, text in bpf_counters().items() if name != "submitted"}
-    found |= {(table.room, name): text for table in tables() for name, text in table.items()}
+    found |= {(table.family, name): text for table in tables() for name, text in table.items()}
     for pair, text in family_counters().items():
         found.setdefault(pair, text)  # where a table says more of it, that is its meaning
     return {pair: text for pair, text in found.items() if pair[0] != EXPORT}
@@ -105,4 +105,4 @@ def loss_reasons() -> dict[tuple[str, str], str]:
 
 def export_reasons() -> dict[str, str]:
     """What an exporter counts, which has a metric of its own."""
-    return {name: text for table in tables() if table.room == EXPORT for name, text in table.items()}
+    return {name: text for table in tables() if table.family == EXPORT for name, text in table.items()}

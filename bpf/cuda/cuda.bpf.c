@@ -2,7 +2,7 @@
 /*
  * Family cuda: calls of the CUDA runtime and driver API, entry paired with return
  * per thread. What is observed and how it is read is the table in calls.h; a
- * program serves every function of a list and is told by its attach cookie, which
+ * program serves every function of a list and knows by its attach cookie which
  * is the number in enum cuda_api, for which of them it runs.
  *
  * A call made inside another on the same thread (lib/calls.h) is part of that one

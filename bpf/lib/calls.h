@@ -34,7 +34,7 @@ const volatile bool entry_only = false;
 
 /*
  * An attach cookie (otelgpu/kernel/attach.py): the function's number in the family's table, whether its return is left
- * alone, and above that what the family was told of the file.
+ * alone, and above that what the family knows of the file.
  */
 #define COOKIE_ENTRY_ONLY (1ULL << 32)
 #define COOKIE_FILE_SHIFT 33

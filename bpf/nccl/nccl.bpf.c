@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Family nccl: calls of the NCCL API, entry paired with return per thread. What is observed and how it is
- * read is the table in calls.h; a program is told by its attach cookie for which function it runs (enum
+ * read is the table in calls.h; a program knows by its attach cookie for which function it runs (enum
  * nccl_api), and how the communicators of that copy of the library are laid out.
  *
  * A call made inside another on the same thread (ncclBcast calls ncclBroadcast; lib/calls.h) is part of that one

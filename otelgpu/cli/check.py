@@ -16,10 +16,10 @@ from elftools.elf.elffile import ELFFile
 from msgspec import structs
 from rich.console import Console
 
-from otelgpu.check.evidence import ExaminedFamily, Examiner, TryProbe, process_of_thread
-from otelgpu.check.visibility import Verdict, gone, is_thread, judge
+from otelgpu.check.inspection import InspectedFamily, ProcessInspector, TryProbe, process_of_thread
+from otelgpu.check.process_report import ProcessReport, gone, is_thread, judge
 from otelgpu.cli.listing import Finding, Listing, Report
-from otelgpu.cli.options import DEFAULT_FILE, common_options, configure, describer, families_of
+from otelgpu.cli.options import DEFAULT_FILE, common_options, configure, families_of, resource_detector
 from otelgpu.config import Config, family_settings, otlp_defaults
 from otelgpu.engine import registry
 from otelgpu.engine.contract import Load
@@ -30,7 +30,7 @@ from otelgpu.kernel.attach import PROBES, hooks_of, places
 from otelgpu.kernel.libbpf import BpfError, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
 from otelgpu.model.profiling import ProfileKind
-from otelgpu.processes.coverage import TLS, Examination, Machine
+from otelgpu.processes.coverage import TLS, Inspection, Machine
 from otelgpu.processes.listing import list_processes
 from otelgpu.sources.discoveries import choice_of, discovery_of
 from otelgpu.symbols.fatbin import DECOMPRESSORS
@@ -58,8 +58,8 @@ def survey_machine(config: Config, *, quick: bool = False) -> list[Finding]:
 
 def _of_families() -> list[Finding]:
     """What families must have of the machine, asked for or not."""
-    examinations = [each.examine() for each in map(discovery_of, registry.families()) if each.examine]
-    return [_finding(each) for found in examinations if found.machine for each in found.machine()]
+    inspections = [each.inspect() for each in map(discovery_of, registry.families()) if each.inspect]
+    return [_finding(each) for found in inspections if found.machine for each in found.machine()]
 
 
 def _finding(feature: features.Feature) -> Finding:
@@ -183,14 +183,14 @@ def _family(name: str, present: bool | None, detail: str, remedy: str = "", *, n
 
 
 def wanted_symbols(images: Iterable[Image]) -> dict[str, frozenset[str]]:
-    """Library stem → symbols, from the ``SEC()`` names of objects that need not be loaded."""
+    """Library → symbols, from the ``SEC()`` names of objects that need not be loaded."""
     wanted: dict[str, set[str]] = {}
     for image in images:
         for section in ELFFile(io.BytesIO(image.data)).iter_sections():
             if section.name.partition("/")[0] in PROBES:
-                for stem, symbol in places(section.name):
-                    wanted.setdefault(stem, set()).add(symbol)
-    return {stem: frozenset(symbols) for stem, symbols in wanted.items()}
+                for library, symbol in places(section.name):
+                    wanted.setdefault(library, set()).add(symbol)
+    return {library: frozenset(symbols) for library, symbols in wanted.items()}
 
 
 def _probe_trial(loaded: Sequence[LoadedFamily]) -> TryProbe | None:
@@ -266,22 +266,24 @@ def _one_line(text: str) -> str:
 
 
 def judge_processes(
-    pids: Sequence[int], examiner: Examiner, machine: Machine, families: Sequence[Examination] = ()
-) -> list[Verdict]:
-    """A verdict for each of ``pids``, or for every process that looks worth it when there are none."""
+    pids: Sequence[int], inspector: ProcessInspector, machine: Machine, families: Sequence[Inspection] = ()
+) -> list[ProcessReport]:
+    """A report for each of ``pids``, or for every process that looks worth it when there are none."""
     if not pids:
-        chosen = [pid for pid in list_processes() if pid != os.getpid() and examiner.is_interesting(pid)]
-        return [verdict for pid in chosen if (verdict := _judge(pid, examiner, machine, families)).found]
-    return [_judge(pid, examiner, machine, families) for pid in dict.fromkeys(pids)]
+        chosen = [pid for pid in list_processes() if pid != os.getpid() and inspector.is_interesting(pid)]
+        return [report for pid in chosen if (report := _judge(pid, inspector, machine, families)).found]
+    return [_judge(pid, inspector, machine, families) for pid in dict.fromkeys(pids)]
 
 
-def _judge(pid: int, examiner: Examiner, machine: Machine, families: Sequence[Examination]) -> Verdict:
+def _judge(
+    pid: int, inspector: ProcessInspector, machine: Machine, families: Sequence[Inspection]
+) -> ProcessReport:
     process = process_of_thread(pid)
     if process is None:
         return gone(pid)
     if process != pid:
         return is_thread(pid, process)
-    observed = examiner.observe(pid)
+    observed = inspector.observe(pid)
     return judge(observed, machine, families) if observed is not None else gone(pid)
 
 
@@ -304,46 +306,46 @@ def make_report(config: Config, pids: Sequence[int], environ: Mapping[str, str])
     selected = families_of(config)
     with ExitStack() as stack:
         families, loaded = load_families(config, stack, able=able)
-        examined = _examined(selected)
-        images = _images({**selected, **examined})
+        inspected = _inspected(selected)
+        images = _images({**selected, **inspected})
         wanted = _library_symbols(images)
         by_name = {image.family: image for image in images}
-        examinations = {name: _examined_by(found, by_name.get(name)) for name, found in examined.items()}
-        verdicts = judge_processes(
+        inspections = {name: _examined_by(found, by_name.get(name)) for name, found in inspected.items()}
+        reports = judge_processes(
             pids,
-            Examiner(wanted, _probe_trial(loaded), examinations, describer(config, environ)),
+            ProcessInspector(wanted, _probe_trial(loaded), inspections, resource_detector(config, environ)),
             Machine(
                 wanted=wanted,
                 syscalls=present["tracefs"] is not False,
                 return_probes=present["return probes"],
             ),
-            [*examined.values()],
+            [*inspected.values()],
         )
     return Report(
         features=machine,
         families=families,
         collector=try_destinations(config, environ),
-        processes=verdicts,
+        processes=reports,
         asked=bool(pids),
     )
 
 
-def _examined(selected: Container[str]) -> dict[str, Examination]:
+def _inspected(selected: Container[str]) -> dict[str, Inspection]:
     """Of the families that are selected, and of those that have to be asked for: what they would see is said too."""
     return {
-        name: discovery.examine()
+        name: discovery.inspect()
         for name, family in registry.families().items()
         if name in selected or family.load is Load.ASKED
         for discovery in (discovery_of(name),)
-        if discovery.examine is not None
+        if discovery.inspect is not None
     }
 
 
-def _examined_by(examination: Examination, image: Image | None) -> ExaminedFamily:
+def _examined_by(inspection: Inspection, image: Image | None) -> InspectedFamily:
     if image is None:
-        return ExaminedFamily(examination=examination)
+        return InspectedFamily(inspection=inspection)
     functions = frozenset().union(*_library_symbols([image]).values())
-    return ExaminedFamily(examination=examination, functions=functions, btf=image.btf)
+    return InspectedFamily(inspection=inspection, functions=functions, btf=image.btf)
 
 
 def _library_symbols(images: Iterable[Image]) -> dict[str, frozenset[str]]:

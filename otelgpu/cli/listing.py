@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from otelgpu.check.visibility import Verdict
+from otelgpu.check.process_report import ProcessReport
 from otelgpu.model.resource import AttributeValue
 from otelgpu.processes.coverage import Observed
 
@@ -51,14 +51,14 @@ class Report:
     features: Sequence[Finding]
     families: Sequence[Finding]
     collector: Sequence[Finding]
-    processes: Sequence[Verdict]
+    processes: Sequence[ProcessReport]
     asked: bool  # processes were named by the user
 
     @property
     def ok(self) -> bool:
         """Whether observing is possible: nothing required is missing, no named process is."""
         missing = any(finding.stops for finding in (*self.features, *self.families, *self.collector))
-        return not missing and not (self.asked and not all(verdict.found for verdict in self.processes))
+        return not missing and not (self.asked and not all(report.found for report in self.processes))
 
     @property
     def state(self) -> str:
@@ -76,15 +76,15 @@ class Report:
             "features": [finding.shown() for finding in self.features],
             "families": [finding.shown() for finding in self.families],
             "collector": [finding.shown() for finding in self.collector],
-            "processes": [_shown(verdict) for verdict in self.processes],
+            "processes": [_shown(report) for report in self.processes],
         }
 
 
-def _shown(verdict: Verdict) -> dict[str, Any]:
-    process = verdict.process
+def _shown(report: ProcessReport) -> dict[str, Any]:
+    process = report.process
     return {
-        "pid": verdict.pid,
-        "found": verdict.found,
+        "pid": report.pid,
+        "found": report.found,
         "name": process.name if process else "",
         "executable": process.executable if process else "",
         "container_id": process.container_id if process else "",
@@ -104,8 +104,8 @@ def _shown(verdict: Verdict) -> dict[str, Any]:
             }
             for library in (process.libraries if process else ())
         ],
-        "sees": list(verdict.sees),
-        "blind": [{"what": one.what, "why": one.why, "do": one.do} for one in verdict.blind],
+        "sees": list(report.sees),
+        "blind": [{"what": one.what, "why": one.why, "do": one.do} for one in report.blind],
     }
 
 
@@ -135,10 +135,10 @@ class Listing:
             self._line(
                 2, "none that a library is mapped in, or that looks like a server; name one with -p PID"
             )
-        for verdict in report.processes:
-            self._verdict(verdict)
+        for process in report.processes:
+            self._process(process)
         stops = [f.name for f in (*report.features, *report.families, *report.collector) if f.stops]
-        lost = [str(verdict.pid) for verdict in report.processes if report.asked and not verdict.found]
+        lost = [str(process.pid) for process in report.processes if report.asked and not process.found]
         if report.ok:
             self._line(0, "Observing is possible.", style="bold green")
         else:
@@ -151,9 +151,9 @@ class Listing:
         if finding.present is False:
             self._reasons(6, (("so", finding.consequence), ("do", finding.remedy)))
 
-    def _verdict(self, verdict: Verdict) -> None:
-        process = verdict.process
-        title = str(verdict.pid)
+    def _process(self, report: ProcessReport) -> None:
+        process = report.process
+        title = str(report.pid)
         if process is not None:
             title += f" {process.name} ({process.executable or 'no program'})"
             if process.container_id:
@@ -163,9 +163,9 @@ class Listing:
         self._line(2, title, style="bold")
         if process is not None:
             self._identity(process)
-        for seen in verdict.sees:
+        for seen in report.sees:
             self._marked(4, True, "sees", seen)
-        for blind in verdict.blind:
+        for blind in report.blind:
             self._marked(4, False, "blind", blind.what)
             self._reasons(8, (("why", blind.why), ("do", blind.do)))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from otelgpu import agent as wiring
-from otelgpu.child import Child, Living
+from otelgpu.child import Child, RunningProcesses
 from otelgpu.cli.logs import say
 from otelgpu.cli.options import (
     agent_scope,
@@ -29,8 +29,8 @@ from otelgpu.cli.options import (
     scope_options,
     source_options,
 )
+from otelgpu.cli.privilege_plan import report_missing, secured_plan
 from otelgpu.cli.reload import Reloader, Reloads, ReloadSignals
-from otelgpu.cli.securing import report_missing, secured_plan
 from otelgpu.config import Config
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.scope import Scope
@@ -59,7 +59,7 @@ def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -
     if not rest:
         return calls
     try:
-        probes = LiveSource(rest, scope, live_settings(config, calls.describer))
+        probes = LiveSource(rest, scope, live_settings(config, calls.resource_detector))
         probes.prepare_file(calls.library)  # where stacks of its calls are taken, when they are wanted
         return JointSource(calls, probes)
     except OtelgpuError as error:
@@ -90,7 +90,7 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
         source = _source(config, Scope(processes=(child.pid,), newborn=True), injected)
         planned = secured_plan(config, capture=capture, starts_program=True)
         source.observe(child.pid)
-        program = resolve_program(argv, dict(os.environ), Path.cwd(), source.stems)
+        program = resolve_program(argv, dict(os.environ), Path.cwd(), source.library_names)
         for path in program.files:
             source.prepare_file(path)
         source.settle((), SETTLE_S)
@@ -165,7 +165,7 @@ def observe_processes(
     for member in members:
         source.observe(member)
     what = "observing 1 process" if len(members) == 1 else f"observing {len(members)} processes"
-    with Living(members) as living:
+    with RunningProcesses(members) as living:
         return _observe_until(config, source, planned, what, duration, quiet, living=living)
 
 
@@ -199,7 +199,7 @@ def _observe_until(
     duration: float | None,
     quiet: bool,
     reloads: Reloads | None = None,
-    living: Living | None = None,
+    living: RunningProcesses | None = None,
 ) -> int:
     session = wiring.Agent(source, planned)
     until = time.monotonic() + duration if duration is not None else None
@@ -213,13 +213,13 @@ def _observe_until(
             session.work(interrupts, until=until)
         else:
             reloader = Reloader(reloads.read, config, session, source)
-            _work_and_reload(session, interrupts, until, reloads.hangups, reloader)
+            _work_and_reload(session, interrupts, until, reloads.reload_signals, reloader)
         _finish(session, quiet or config.log_format == "json")
     return 0
 
 
 def _work_while_they_live(
-    session: wiring.Agent, interrupts: wiring.Interrupts, until: float | None, living: Living
+    session: wiring.Agent, interrupts: wiring.Interrupts, until: float | None, living: RunningProcesses
 ) -> None:
     while living.some():
         session.work(interrupts, until=until, also=living.fd)
@@ -231,12 +231,12 @@ def _work_and_reload(
     session: wiring.Agent,
     interrupts: wiring.Interrupts,
     until: float | None,
-    hangups: ReloadSignals,
+    reload_signals: ReloadSignals,
     reloader: Reloader,
 ) -> None:
     while True:
-        session.work(interrupts, until=until, also=hangups.fd)
-        if interrupts.requested or not hangups.take() or hangups.lost_terminal:
+        session.work(interrupts, until=until, also=reload_signals.fd)
+        if interrupts.requested or not reload_signals.take() or reload_signals.lost_terminal:
             return
         reloader.reload()
 
@@ -308,13 +308,13 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
       otelgpu agent --config /etc/otelgpu/otelgpu.yaml
     """
     with (
-        ReloadSignals() as hangups
+        ReloadSignals() as reload_signals
     ):  # from the first moment on: without it, one that comes early ends the agent
         config = configure(options)
         read = partial(read_config, options) if options["config_file"] is not None else None
         sys.exit(
             observe_everything(
-                config, duration=duration, capture=None, quiet=quiet, reloads=Reloads(hangups, read)
+                config, duration=duration, capture=None, quiet=quiet, reloads=Reloads(reload_signals, read)
             )
         )
 

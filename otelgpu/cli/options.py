@@ -26,7 +26,7 @@ from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.model.resource import AttributeValue
 from otelgpu.processes.kubernetes import own_pod
 from otelgpu.processes.listing import describe
-from otelgpu.processes.resources import Describer, own_attributes, parse_resource_attributes
+from otelgpu.processes.resources import ResourceDetector, own_attributes, parse_resource_attributes
 from otelgpu.sources.discoveries import observed
 from otelgpu.sources.live import LiveSettings
 
@@ -326,18 +326,18 @@ def _detected(names: str) -> dict[str, AttributeValue]:
     }
 
 
-def describer(config: Config, environ: Mapping[str, str]) -> Describer:
+def resource_detector(config: Config, environ: Mapping[str, str]) -> ResourceDetector:
     """What describes the processes of a session."""
-    return Describer(base_attributes(config, environ), own=own_pod(environ))
+    return ResourceDetector(base_attributes(config, environ), own=own_pod(environ))
 
 
-def live_settings(config: Config, shared: Describer | None = None) -> LiveSettings:
+def live_settings(config: Config, shared: ResourceDetector | None = None) -> LiveSettings:
     """How the live source is set up. ``shared``: of the source beside it."""
     return LiveSettings(
         default_ring_bytes=config.ring_bytes,
         hold_on_load=config.hold_on_load,
         return_probes={"auto": None, "on": True, "off": False}[config.return_probes],
-        describer=shared or describer(config, os.environ),
+        resource_detector=shared or resource_detector(config, os.environ),
         # What we write there ourselves would be taken for the processes' own.
         trace_contexts=None if config.publish_context else PINNED_AT,
         families=family_settings(config),
@@ -357,7 +357,7 @@ def injected_source(config: Config) -> InjectedSource:
 
     return InjectedSource(
         families_of(config),
-        describer=describer(config, os.environ),
+        resource_detector=resource_detector(config, os.environ),
         device_time=config.device_time,
         ring_bytes=max(config.ring_bytes // 8, 65_536),  # one for each thread
         socket_path=Path(config.inject_socket) if config.inject_socket else None,

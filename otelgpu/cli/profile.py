@@ -20,7 +20,7 @@ import click
 from msgspec import structs
 
 from otelgpu import agent as wiring
-from otelgpu.child import Child, Living
+from otelgpu.child import Child, RunningProcesses
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.logs import say
 from otelgpu.cli.main import INTERRUPTED
@@ -34,9 +34,9 @@ from otelgpu.cli.options import (
     openings,
     plan,
 )
+from otelgpu.cli.privilege_plan import give_up, report_missing
 from otelgpu.cli.profile_outputs import Outputs, totals_of
 from otelgpu.cli.profile_totals import write_totals
-from otelgpu.cli.securing import give_up, report_missing
 from otelgpu.config import Config
 from otelgpu.engine import registry
 from otelgpu.errors import OtelgpuError
@@ -262,7 +262,7 @@ def profile_processes(request: Request, pids: tuple[int, ...]) -> int:
             attached.source.settle(members, SETTLE_S)
             for member in members:
                 attached.source.observe(member)
-            with Living(members) as living:
+            with RunningProcesses(members) as living:
                 memory = take(request, attached, what, interrupts, ended=living.fd, lives=living.some)
     write(request, memory, what)
     return 0
@@ -332,7 +332,7 @@ def _attach_to_newborn(request: Request, tgid: int, argv: tuple[str, ...]) -> At
     """To a program that has not been started yet."""
     attached = attach(request, Scope(processes=(tgid,), newborn=True), starts_program=True)
     attached.source.observe(tgid)
-    for path in resolve_program(argv, dict(os.environ), Path.cwd(), attached.source.stems).files:
+    for path in resolve_program(argv, dict(os.environ), Path.cwd(), attached.source.library_names).files:
         attached.source.prepare_file(path)
     attached.source.settle((), SETTLE_S)
     return attached

@@ -29,7 +29,7 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
 from otelgpu.model.devices import DeviceReadings, DeviceSeen
 from otelgpu.model.profiling import DEVICE_PROFILES, ProfileKind
-from otelgpu.processes.libraries import library_stem
+from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name, list_processes
 from otelgpu.processes.maps import distinct_files, executable_mappings
 from otelgpu.sources.discoveries import discovery_of
@@ -84,7 +84,7 @@ class Row:
         """The command that profiles it."""
         kinds = ["python"] if _is_python(self.executable) else []
         kinds += ["cpu", "offcpu"]
-        mapped = {library_stem(name) for name in self.libraries}
+        mapped = {library_name_of(name) for name in self.libraries}
         kinds += DEVICE_PROFILES if self.uses else ()
         for suggested in _suggested().values():
             kinds += [kind for library, found in suggested.items() if library in mapped for kind in found]
@@ -164,7 +164,7 @@ def _suggested() -> dict[str, Mapping[str, tuple[ProfileKind, ...]]]:
     return {name: suggested for name, suggested in found.items() if suggested}
 
 
-def vendor_stems() -> frozenset[str]:
+def vendor_libraries() -> frozenset[str]:
     """Names of the libraries that probes of GPU work are for."""
     images = []
     for family in _suggested():
@@ -172,10 +172,12 @@ def vendor_stems() -> frozenset[str]:
             images.append(read_image(family))
         except BpfError:
             continue  # not built: `otelgpu check` says so
-    return frozenset(stem for stem in wanted_symbols(images) if stem.startswith("lib") and stem != "libc")
+    return frozenset(
+        library for library in wanted_symbols(images) if library.startswith("lib") and library != "libc"
+    )
 
 
-def find_rows(devices: Devices, stems: frozenset[str]) -> list[Row]:
+def find_rows(devices: Devices, library_names: frozenset[str]) -> list[Row]:
     """Every process that is on a device, or has one of the libraries mapped; this program is none."""
     rows = []
     for pid in list_processes():
@@ -184,7 +186,7 @@ def find_rows(devices: Devices, stems: frozenset[str]) -> list[Row]:
         libraries = tuple(
             os.path.basename(each.path)
             for each in distinct_files(executable_mappings(pid))
-            if library_stem(each.path) in stems
+            if library_name_of(each.path) in library_names
         )
         uses = devices.uses.get(pid, ())
         facts = describe(pid) if libraries or uses else None
@@ -257,7 +259,7 @@ def ps(as_json: bool) -> None:
       otelgpu ps --json | jq -r '.processes[].profile'
     """
     devices = ask_driver()
-    rows = find_rows(devices, vendor_stems())
+    rows = find_rows(devices, vendor_libraries())
     if as_json:
         click.echo(json.dumps({"note": devices.note, "processes": [row.shown() for row in rows]}, indent=2))
         return

@@ -101,7 +101,7 @@ def _has_terminal() -> bool:
 class Reloads:
     """What has an agent read its configuration again. ``read``: None where there is no file to read."""
 
-    hangups: ReloadSignals
+    reload_signals: ReloadSignals
     read: Callable[[], Config] | None
 
 

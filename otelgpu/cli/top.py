@@ -31,9 +31,9 @@ from otelgpu.cli.options import (
     probe_options,
     scope_options,
 )
-from otelgpu.cli.securing import give_up
+from otelgpu.cli.privilege_plan import give_up
 from otelgpu.engine import registry
-from otelgpu.engine.presentation import Sheet, Unit, top_views
+from otelgpu.engine.presentation import TopTable, Unit, top_views
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.quantities import duration as duration_text
 from otelgpu.export.quantities import size
@@ -53,7 +53,7 @@ _LINES: Final = 40  # rows of one table on a terminal; --json has all
 
 _WIDE: Final = 240  # columns of what is written to no terminal: a row a line
 
-Sheets = list[tuple[Sheet, list[Row]]]
+Sheets = list[tuple[TopTable, list[Row]]]
 
 
 class Frames:
@@ -65,14 +65,14 @@ class Frames:
 
     def __init__(
         self,
-        sheets: Iterable[Sheet],
+        top_tables: Iterable[TopTable],
         sort: str,
         show: Callable[[Sheets, float], None],
         clock: Callable[[], float],
     ) -> None:
         from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
-        self._sheets = list(sheets)
+        self._top_tables = list(top_tables)
         self._sort = sort
         self._show = show
         self._clock = clock
@@ -93,12 +93,16 @@ class Frames:
         seconds = now - self._began
         found = [
             (
-                sheet,
+                top_table,
                 rows(
-                    sheet, self._before, data, seconds, self._sort if self._sort in column_keys(sheet) else ""
+                    top_table,
+                    self._before,
+                    data,
+                    seconds,
+                    self._sort if self._sort in column_keys(top_table) else "",
                 ),
             )
-            for sheet in self._sheets
+            for top_table in self._top_tables
         ]
         self._before, self._began = data, now
         self.shown += 1
@@ -129,20 +133,20 @@ class Frames:
 
 def tables(found: Sheets) -> RenderableType:
     """For a terminal."""
-    return Group(*(_table(sheet, those) for sheet, those in found))
+    return Group(*(_table(top_table, those) for top_table, those in found))
 
 
-def _table(sheet: Sheet, those: list[Row]) -> Table:
-    table = Table(title=sheet.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for _, title in sheet.keys.values():
+def _table(top_table: TopTable, those: list[Row]) -> Table:
+    table = Table(title=top_table.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for _, title in top_table.keys.values():
         table.add_column(title, overflow="fold")
-    for column in sheet.columns:
+    for column in top_table.columns:
         table.add_column(
             column.title, justify="left" if column.unit is Unit.TEXT else "right", overflow="fold"
         )
     for row in those[:_LINES]:
-        keys = [_word(row[name]) for name, _ in sheet.keys.values()]
-        cells = [written(row[column.key], column.unit) for column in sheet.columns]
+        keys = [_word(row[name]) for name, _ in top_table.keys.values()]
+        cells = [written(row[column.key], column.unit) for column in top_table.columns]
         table.add_row(*(Text(printable(cell)) for cell in (*keys, *cells)))
     if len(those) > _LINES:
         table.caption = f"and {len(those) - _LINES} more"
@@ -171,11 +175,15 @@ def written(value: Value, unit: Unit) -> str:
 
 def lines(view: str, found: Sheets, seconds: float) -> str:
     """One JSON document on one line."""
-    return json.dumps({"view": view, "seconds": seconds, **{sheet.name: those for sheet, those in found}})
+    return json.dumps(
+        {"view": view, "seconds": seconds, **{top_table.name: those for top_table, those in found}}
+    )
 
 
 def _sort_key(view: str, wanted: str) -> str:
-    known = list(dict.fromkeys(key for sheet in top_views()[view].sheets for key in column_keys(sheet)))
+    known = list(
+        dict.fromkeys(key for top_table in top_views()[view].top_tables for key in column_keys(top_table))
+    )
     if wanted and wanted not in known:
         raise click.BadParameter(
             f"there is no column {wanted}; there are: {', '.join(known)}", param_hint="--sort"
@@ -259,7 +267,7 @@ def top(
             else:
                 source.observe_running()
             frames = Frames(
-                top_views()[view].sheets, sort, show, time.monotonic
+                top_views()[view].top_tables, sort, show, time.monotonic
             )  # now: its first frame counts from here
             session = wiring.Agent(
                 source,

@@ -1,4 +1,4 @@
-"""Who is late: collectives of several hosts on one clock, and what that clock is worth. Pure.
+"""Stragglers: collectives of several hosts on one clock, and what that clock is worth. Pure.
 
 In: calls of collectives with the ends of their waits. Out: each host's clock offset with its spread; per rank how
 late it called, corrected by that; bandwidth per communicator.

@@ -1,7 +1,7 @@
 """What is done with operations as they come: who looks at which, in what order, and whose each of them is. Pure.
 
 In: batches of records of one family, decoded in pieces that stay in the processor's cache. Out: facts for those who
-listen, parts for those who watch a kind, and every row with exactly one of: a handler that claims its kind, its
+listen, parts for those who watch a kind, and every row with exactly one of: a handler that consumes its kind, its
 request, its step, or the window of what is nobody's.
 """
 
@@ -58,12 +58,12 @@ class OperationIntake:
         self._set_names(parts)
         self._routes.emit(CallsNamed(rows))
         self._measure(self._small.pass_on(parts))
-        for kinds, slot, claim in self._routes.claims:
+        for kinds, slot, consume in self._routes.consumers:
             wanted = kinds[rows["kind"]]
             if not wanted.any():
                 continue
             slot.feed()
-            taken = claim(*only(wanted, rows, owners))
+            taken = consume(*only(wanted, rows, owners))
             if taken is not None:
                 wanted[wanted] = taken
             rows, owners = only(~wanted, rows, owners)

@@ -70,7 +70,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class TopTable:
     """One table. ``keys``: label of a series, or attribute of its resource → (column, title)."""
 
     name: str
@@ -81,7 +81,7 @@ class Sheet:
 
 
 OF_PROCESS: Final = {"service.name": ("service", "service"), "process.pid": ("pid", "pid")}
-"""Keys of a sheet that has a row for each process."""
+"""Keys of a table that has a row for each process."""
 
 
 def rate(key: str, title: str, *metrics: str, unit: Unit = Unit.COUNT, **more: Any) -> Column:
@@ -97,7 +97,7 @@ class TopView:
     """
 
     name: str
-    sheets: tuple[Sheet, ...]
+    top_tables: tuple[TopTable, ...]
     families: tuple[str, ...]
     rank: int = 10
 
@@ -117,7 +117,7 @@ class ConsoleLabel:
 # -- Timelines ---------------------------------------------------------------------------------------
 
 
-class Place(IntEnum):
+class TrackGroup(IntEnum):
     """What a track shows, in the order from top to bottom."""
 
     REQUESTS = 0
@@ -139,7 +139,7 @@ class TrackRule:
     one with the least ``rank``.
     """
 
-    place: Place
+    group: TrackGroup
     track: Callable[[Reported], tuple[Hashable, str]]
     scopes: frozenset[str] = frozenset()
     attribute: str = ""
@@ -204,7 +204,7 @@ def stream_rule(names: DeviceNames) -> TrackRule:
         stream = reported.get(names.work_stream, reported.get(names.stream, 0))
         return (device, stream), f"GPU {device} stream {stream}"
 
-    return TrackRule(place=Place.STREAM, attribute=names.correlation, track=track, rank=3)
+    return TrackRule(group=TrackGroup.STREAM, attribute=names.correlation, track=track, rank=3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ Where OpenTelemetry has a convention it is kept: ``otel.sdk.*`` (SDK self-observ
 ``process.*`` for the process. Everything stands in one scope of the program's own resource, next to
 ``otelgpu.losses``, which the pipeline counts.
 
-In: :class:`Vitals`, as often as somebody reads. Out: series in a :class:`~otelgpu.engine.metrics.Metrics`.
+In: :class:`AgentStats`, as often as somebody reads. Out: series in a :class:`~otelgpu.engine.metrics.Metrics`.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
+class AgentStats:
     """One reading. All counts are since the start; ``deliveries`` come with the place of their destination."""
 
     uptime_s: float
@@ -198,19 +198,19 @@ class SelfMetrics:
             self._add(DRAIN_INTERVAL, {}, interval_s)
         self._add(DRAIN_DURATION, {}, duration_s)
 
-    def publish(self, vitals: Vitals) -> None:
+    def publish(self, stats: AgentStats) -> None:
         """Report a reading; what it no longer has is reported no more."""
-        self._set(UPTIME, {}, float(vitals.uptime_s))
-        self._publish_cost(vitals.cost)
-        for family, fill in vitals.rings.items():
+        self._set(UPTIME, {}, float(stats.uptime_s))
+        self._publish_cost(stats.cost)
+        for family, fill in stats.rings.items():
             self._set(RING_HIGH_WATER, {names.LOSS_FAMILY: family}, fill.high_water)
             self._set(RING_LIMIT, {names.LOSS_FAMILY: family}, fill.limit)
-        for thing, count in vitals.tracked.items():
+        for thing, count in stats.tracked.items():
             self._set(TRACKED_THINGS, {TRACKED: thing}, count)
-        for outcome, count in vitals.reloads.items():
+        for outcome, count in stats.reloads.items():
             self._set(RELOADS, {OUTCOME: outcome}, count)
-        self._publish_attachments(vitals.attachments)
-        self._publish_deliveries(vitals.deliveries)
+        self._publish_attachments(stats.attachments)
+        self._publish_deliveries(stats.deliveries)
 
     def _publish_cost(self, cost: Cost) -> None:
         self._set(CPU_TIME, {CPU_MODE: "user"}, cost.user_s)

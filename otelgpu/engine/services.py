@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Fact = TypeVar("Fact")
 
-Claim = Callable[[Operations, npt.NDArray[np.int64]], "npt.NDArray[np.bool_] | None"]
+Consumer = Callable[[Operations, npt.NDArray[np.int64]], "npt.NDArray[np.bool_] | None"]
 """Given operations and the requests of their threads (≤ 0: none): which of them are taken; None: all."""
 
 
@@ -234,9 +234,9 @@ class Services:
         """Have a look at operations of these kinds, as they come."""
         self._routes.watch(self._slot, kinds, take)
 
-    def claim(self, kinds: Collection[OperationKind], take: Claim) -> None:
-        """Have operations of these kinds, before they are attributed; see :data:`Claim`."""
-        self._routes.claim(self._slot, kinds, take)
+    def consume(self, kinds: Collection[OperationKind], take: Consumer) -> None:
+        """Have operations of these kinds, before they are attributed; see :data:`Consumer`."""
+        self._routes.consume(self._slot, kinds, take)
 
     def emit(self, fact: object) -> None:
         """Report whoever listens."""
@@ -290,7 +290,7 @@ class Routes:
         self.report_work = report_work
         self._listeners: dict[type, list[tuple[Slot, Callable[[Any], object]]]] = {}
         self._watchers: dict[OperationKind, list[tuple[Slot, Callable[[Part], object]]]] = {}
-        self.claims: list[tuple[npt.NDArray[np.bool_], Slot, Claim]] = []  # with the kinds, by number
+        self.consumers: list[tuple[npt.NDArray[np.bool_], Slot, Consumer]] = []  # with the kinds, by number
 
     def listen(self, slot: Slot, kind: type[Fact], take: Callable[[Fact], object]) -> None:
         """See :meth:`Services.listen`."""
@@ -301,11 +301,11 @@ class Routes:
         for kind in kinds:
             self._watchers.setdefault(kind, []).append((slot, take))
 
-    def claim(self, slot: Slot, kinds: Collection[OperationKind], take: Claim) -> None:
-        """See :meth:`Services.claim`."""
+    def consume(self, slot: Slot, kinds: Collection[OperationKind], take: Consumer) -> None:
+        """See :meth:`Services.consume`."""
         wanted = np.zeros(1 << 16, dtype=np.bool_)
         wanted[list(kinds)] = True
-        self.claims.append((wanted, slot, take))
+        self.consumers.append((wanted, slot, take))
 
     def emit(self, fact: object) -> None:
         """To all who listen, in the order in which they began to."""

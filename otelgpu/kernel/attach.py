@@ -1,7 +1,7 @@
 """Where a program belongs, read from its ``SEC()`` name, and putting it there.
 
-``uprobe/<stem>:<symbol>,<symbol>,…;<stem>:…`` goes to every file that is that library (``libcudart`` for any
-``libcudart*.so*``), as do ``uretprobe/…`` (to the returns) and ``usession/…`` (to both); which of the symbols
+``uprobe/<library>:<symbol>,<symbol>,…;<library>:…`` goes to every file that is that library (``libcudart`` for
+any ``libcudart*.so*``), as do ``uretprobe/…`` (to the returns) and ``usession/…`` (to both); which of the symbols
 it runs for, the program is reported by its cookie: the number of ``API_<symbol>`` in ``enum <family>_api``, and above
 it what is to be said of the file.
 ``tracepoint/<category>/<prefix><a>,<b>,…`` goes to each tracepoint of the list; ``tp_btf/<name>`` to the
@@ -24,10 +24,10 @@ _COOKIE_MARK_SHIFT: Final = 33
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A user-space probe: ``program`` goes to ``symbol`` of library ``stem``, and reads ``cookie`` there."""
+    """A user-space probe: ``program`` goes to ``symbol`` of ``library``, and reads ``cookie`` there."""
 
     program: Program
-    stem: str
+    library: str
     symbol: str
     cookie: int = 0
 
@@ -43,10 +43,10 @@ def hooks(programs: Iterable[Program], numbers: Mapping[str, int] | None = None)
     ``numbers``: the functions' numbers by symbol.
     """
     found = [
-        Hook(program, stem, symbol, (numbers or {}).get(symbol, 0))
+        Hook(program, library, symbol, (numbers or {}).get(symbol, 0))
         for program in programs
         if program.probes in PROBES
-        for stem, symbol in places(program.section)
+        for library, symbol in places(program.section)
     ]
     return sorted(found, key=lambda hook: PROBES.index(hook.program.probes))
 
@@ -59,21 +59,21 @@ def hooks_of(family: LoadedFamily) -> list[Hook]:
 
 
 def functions_of(image: Image) -> dict[str, str]:
-    """The functions that the programs of a family are for: symbol → the stem of its library. Nothing is loaded."""
+    """The functions that the programs of a family are for: symbol → the name of its library. Nothing is loaded."""
     return {
-        symbol: stem
+        symbol: library
         for section in image.sections
         if section.partition("/")[0].lstrip("?") in PROBES
-        for stem, symbol in places(section)
+        for library, symbol in places(section)
     }
 
 
 def places(section: str) -> list[tuple[str, str]]:
     """``uprobe/liba:x,y;libb:z`` → ``[("liba", "x"), ("liba", "y"), ("libb", "z")]``."""
     return [
-        (stem, symbol)
+        (library, symbol)
         for part in section.partition("/")[2].split(";")
-        for stem, colon, listed in [part.partition(":")]
+        for library, colon, listed in [part.partition(":")]
         for symbol in listed.split(",")
         if colon and symbol
     ]
@@ -103,12 +103,13 @@ def attach_hooks(
     offsets: Mapping[str, int],
     *,
     with_returns: bool,
-    marks: Mapping[str, int] | None = None,
+    file_cookies: Mapping[str, int] | None = None,
 ) -> tuple[list[Link], list[BpfError]]:
     """Put probes on the file at ``path``, in every process that maps it.
 
     ``offsets``: symbol → file offset. Symbols that the file lacks are passed over, and of several at one place
-    the first is probed. ``marks``: library's stem → a number of 31 bits that its programs read in their cookies.
+    the first is probed. ``file_cookies``: library's name → a number of 31 bits that its programs read in their
+    cookies.
     Returns the links, and an error for each probe that the kernel refused.
     """
     by_program: dict[int, list[Hook]] = {}
@@ -119,8 +120,8 @@ def attach_hooks(
         place = (hook.is_return, offsets[hook.symbol])
         if place not in taken:
             taken.add(place)
-            if mark := (marks or {}).get(hook.stem, 0):
-                hook = replace(hook, cookie=hook.cookie | mark << _COOKIE_MARK_SHIFT)
+            if file_cookie := (file_cookies or {}).get(hook.library, 0):
+                hook = replace(hook, cookie=hook.cookie | file_cookie << _COOKIE_MARK_SHIFT)
             by_program.setdefault(id(hook.program), []).append(hook)
     links: list[Link] = []
     refused: list[BpfError] = []
@@ -133,14 +134,14 @@ def _attach(
     listed: Sequence[Hook],
     path: str,
     offsets: Mapping[str, int],
-    mark: int,
+    file_cookie: int,
     links: list[Link],
     refused: list[BpfError],
 ) -> None:
     """All in one link; where the kernel refuses that, one half after the other, down to those at fault."""
     try:
         links += listed[0].program.attach_uprobes(
-            path, [offsets[hook.symbol] for hook in listed], [hook.cookie | mark for hook in listed]
+            path, [offsets[hook.symbol] for hook in listed], [hook.cookie | file_cookie for hook in listed]
         )
     except BpfError as error:
         if len(listed) == 1:
@@ -148,4 +149,4 @@ def _attach(
             return
         half = len(listed) // 2
         for part in (listed[:half], listed[half:]):
-            _attach(part, path, offsets, mark, links, refused)
+            _attach(part, path, offsets, file_cookie, links, refused)

@@ -25,12 +25,12 @@ class LossReports:
 
 
 class Reasons(dict[str, str]):
-    """Reasons for which losses of one room are counted → what one count means, beside what counts them.
+    """Reasons for which losses of one family are counted → what one count means, beside what counts them.
 
-    ``room`` is ``otelgpu.family`` of their metric; ``*`` stands for each family with probes. The manual finds every
+    ``family`` is ``otelgpu.family`` of their metric; ``*`` stands for each family with probes. The manual finds every
     one that is a module's, so that none is listed anywhere else.
     """
 
-    def __init__(self, room: str, texts: Mapping[str, str]) -> None:
+    def __init__(self, family: str, texts: Mapping[str, str]) -> None:
         super().__init__(texts)
-        self.room = room
+        self.family = family

@@ -65,5 +65,5 @@ _NEEDED: Final[dict[ProfileKind, tuple[int, ...]]] = {
 
 
 def stack_kinds(kinds: Collection[ProfileKind]) -> int:
-    """Knob ``stack_kinds`` of the BPF programs: bit k is set where operations of kind k need their stacks."""
+    """Option ``stack_kinds`` of the BPF programs: bit k is set where operations of kind k need their stacks."""
     return sum(1 << bit for bit in {bit for kind in kinds for bit in _NEEDED.get(kind, ())})

@@ -51,7 +51,7 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SkippedAt:
     """Where something was passed over, and why. Lines count from 1."""
 
     source: str
@@ -67,9 +67,9 @@ class Skips:
     """What was passed over, of one input or of several: how often for each reason, and where first."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    first: dict[str, Place] = field(default_factory=dict)
+    first: dict[str, SkippedAt] = field(default_factory=dict)
 
-    def add(self, reason: str, place: Place, count: int = 1) -> None:
+    def add(self, reason: str, place: SkippedAt, count: int = 1) -> None:
         """Count ``reason``."""
         self.counts[reason] += count
         self.first.setdefault(reason, place)
@@ -116,7 +116,7 @@ class Reader:
 
     def skip(self, reason: str, why: object, count: int = 1) -> None:
         """Something in the line that is being read was passed over."""
-        self.skips.add(reason, Place(self.source, self.line, str(why)[:_MOST_OF_A_REASON]), count)
+        self.skips.add(reason, SkippedAt(self.source, self.line, str(why)[:_MOST_OF_A_REASON]), count)
 
 
 def decoded(decoder: msgspec.json.Decoder[Message], text: bytes | msgspec.Raw) -> Message:

@@ -58,7 +58,7 @@ files count (:mod:`otelgpu.symbols.functions`).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CodeLocation:
     """Where an address lies. ``mapping`` is None where nothing is mapped, or the process is gone.
 
     ``name`` is demangled, ``system_name`` the linker's; both are "" where no symbol reports them. ``path`` is that
@@ -144,7 +144,7 @@ class AddressResolver:
         """Where a call came from that returns to ``address``: ``function+0xoffset``; unknown as above."""
         return self._answer(tgid, address, is_return=True)
 
-    def place(self, tgid: int, address: int) -> Place:
+    def place(self, tgid: int, address: int) -> CodeLocation:
         """Where ``address`` of process ``tgid`` lies, with the function's name if there is one.
 
         Of a return address ask for the byte before: the call may have been the function's last instruction.
@@ -152,18 +152,18 @@ class AddressResolver:
         located = self._locate(tgid, address)
         if isinstance(located, str):
             self.counters[located] += 1
-            return Place(mapping=None)
+            return CodeLocation(mapping=None)
         process, mapping = located
         if not mapping.is_file:
-            return Place(mapping=mapping)
+            return CodeLocation(mapping=mapping)
         offset = mapping.file_offset(address)
         label = _label(mapping.path)
         module = self._module_of(tgid, process, mapping, label)
         if module is None:
             self.counters[process.reasons[mapping.start]] += 1
-            return Place(mapping=mapping, path=shown(mapping.path), offset=offset)
+            return CodeLocation(mapping=mapping, path=shown(mapping.path), offset=offset)
         name, system_name = self._function_in(process, mapping, module, offset)
-        return Place(
+        return CodeLocation(
             mapping=mapping,
             name=name,
             system_name=system_name,

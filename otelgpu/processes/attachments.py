@@ -1,6 +1,6 @@
 """Which process has which files with probes, and whether it was blind for a while: the state of attaching.
 
-In: a placement whenever a process is seen with it. Out: an :class:`~otelgpu.model.self_telemetry.Attachment` per
+In: a probed_file whenever a process is seen with it. Out: an :class:`~otelgpu.model.self_telemetry.Attachment` per
 process.
 """
 
@@ -11,47 +11,47 @@ from pathlib import Path
 
 from otelgpu.model.self_telemetry import Attachment
 from otelgpu.processes.listing import list_processes
-from otelgpu.processes.probes import Placement
+from otelgpu.processes.probes import ProbedFile
 
 
 class Attachments:
     """Processes that have a file with probes, until they are forgotten."""
 
     def __init__(self) -> None:
-        self._files: dict[int, dict[int, tuple[Placement, bool]]] = {}  # by process, then by placement
+        self._files: dict[int, dict[int, tuple[ProbedFile, bool]]] = {}  # by process, then by probed_file
         self._names: dict[int, str] = {}
 
-    def note(self, tgid: int, placement: Placement | None, *, blind: bool = False) -> None:
+    def note(self, tgid: int, probed_file: ProbedFile | None, *, blind: bool = False) -> None:
         """A process has a file. ``blind``: it had it before the probes were there."""
-        if placement is not None:
+        if probed_file is not None:
             if tgid not in self._files:
                 self._names[tgid] = _executable(tgid)
             found = self._files.setdefault(tgid, {})
-            before = found.get(id(placement))
-            found[id(placement)] = placement, blind or (before is not None and before[1])
+            before = found.get(id(probed_file))
+            found[id(probed_file)] = probed_file, blind or (before is not None and before[1])
 
     def inherit(self, parent: int, tgid: int) -> None:
         """A process forked: it has what its parent has, and has missed nothing itself."""
-        for placement, _ in self._files.get(parent, {}).values():
-            self.note(tgid, placement)
+        for probed_file, _ in self._files.get(parent, {}).values():
+            self.note(tgid, probed_file)
 
     def forget(self, tgid: int) -> None:
         """It ended, or is another program now."""
         self._files.pop(tgid, None)
         self._names.pop(tgid, None)
 
-    def placements(self) -> Iterator[Placement]:
+    def probed_files(self) -> Iterator[ProbedFile]:
         """What the processes have, once for each that has it; those whose end was not reported are forgotten."""
         for tgid in self._files.keys() - set(list_processes()):
             self.forget(tgid)
-        return (placement for files in self._files.values() for placement, _ in files.values())
+        return (probed_file for files in self._files.values() for probed_file, _ in files.values())
 
     def read(self) -> Iterator[tuple[int, Attachment]]:
         """Every process, the newest last."""
         for tgid, files in self._files.items():
             states = [
-                "failed" if placement.refused else "blind" if blind else "attached"
-                for placement, blind in files.values()
+                "failed" if probed_file.refused else "blind" if blind else "attached"
+                for probed_file, blind in files.values()
             ]
             yield (
                 tgid,

@@ -1,6 +1,6 @@
 """Which container and pod a process is in, by what the kernel says of it. Text in, facts out; reads no process.
 
-In: a ``/proc/PID/cgroup`` and, where that says nothing, a ``/proc/PID/mountinfo``. Out: :class:`Place`.
+In: a ``/proc/PID/cgroup`` and, where that says nothing, a ``/proc/PID/mountinfo``. Out: :class:`ContainerOf`.
 
 Whoever may write a cgroup directory names what is below it as he likes, so that the *outermost* pod counts, and of
 containers the outermost in that pod: a tenant makes cgroups only below the container that it was given. For the
@@ -61,7 +61,7 @@ _NAME_FILES: Final = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/run/.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ContainerOf:
     """Where a process is. "" for what is not known, or not so.
 
     ``unified``: its path in the v2 hierarchy, as the reader sees it. ``container_name``: as its pod calls it.
@@ -118,7 +118,7 @@ def read_reader(reported_pod_uid: str = "", *, proc: Path = Path("/proc")) -> Re
     )
 
 
-def place_process(folder: Path, reader: Reader) -> Place:
+def place_process(folder: Path, reader: Reader) -> ContainerOf:
     """Where the process of ``/proc/PID`` is. What cannot be read says nothing; never raises."""
     cgroup = _text(folder / "cgroup", MAX_CGROUP_BYTES)
     place = parse_cgroup(cgroup, reader)
@@ -129,7 +129,7 @@ def place_process(folder: Path, reader: Reader) -> Place:
     return place
 
 
-def with_mounts(place: Place, mounts: Mounts) -> Place:
+def with_mounts(place: ContainerOf, mounts: Mounts) -> ContainerOf:
     """Of what mounts say, what does not contradict the cgroup: all where that is hidden, else the container's name."""
     if place.pod_uid:
         return (
@@ -149,7 +149,7 @@ def with_mounts(place: Place, mounts: Mounts) -> Place:
 # -- Cgroups ---------------------------------------------------------------------------------------------
 
 
-def parse_cgroup(text: str, reader: Reader = Reader()) -> Place:
+def parse_cgroup(text: str, reader: Reader = Reader()) -> ContainerOf:
     """What a ``/proc/PID/cgroup`` says. Of several hierarchies the unified one is asked first, named ones last."""
     lines = [line.split(":", 2) for line in text.splitlines()[:_MAX_LINES] if line.count(":") >= 2]
     lines.sort(key=lambda line: (line[0] != "0", line[1].startswith("name=")))
@@ -163,7 +163,7 @@ def parse_cgroup(text: str, reader: Reader = Reader()) -> Place:
         if not pod_uid:
             container_id = container_id or found_container
     beside = bool(reader.pod_uid) and not pod_uid and _is_beside(text, paths, reader)
-    return Place(
+    return ContainerOf(
         container_id=container_id,
         pod_uid=pod_uid,
         unified=unified,

@@ -1,7 +1,7 @@
 """What ``otelgpu check`` knows of a process, and how a family says what it sees of it.
 
 In: facts that ``check`` gathers, and those that a family finds itself. Out: what is seen, what is blind, why, what to
-do. A family that says something has an :class:`Examination` in its :class:`~otelgpu.processes.discovery.Discovery`.
+do. A family that says something has an :class:`Inspection` in its :class:`~otelgpu.processes.discovery.Discovery`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Library:
     """
 
     path: str
-    stem: str
+    name: str
     inode: int
     deleted: bool = False
     symbols: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class Inspection:
     """One family's. ``judge`` is pure; the others are there where it needs facts of its own.
 
     ``file``: what the image of a mapped file shows, which has those of the family's functions (None: nothing).

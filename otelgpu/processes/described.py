@@ -16,7 +16,7 @@ from otelgpu.model.inputs import Input, ProcessSeen
 from otelgpu.model.losses import Reasons
 from otelgpu.processes.listing import describe
 from otelgpu.processes.process_context import ProcessContexts
-from otelgpu.processes.resources import Describer
+from otelgpu.processes.resources import ResourceDetector
 
 REASONS: Final = Reasons(
     "live",
@@ -36,12 +36,17 @@ class DescribedProcesses:
 
     def __init__(
         self,
-        describer: Describer,
+        resource_detector: ResourceDetector,
         renew: Callable[[int], object],
         counters: Counter[str],
         contexts: ProcessContexts,
     ) -> None:
-        self._describer, self._renew, self._counters, self._contexts = describer, renew, counters, contexts
+        self._describer, self._renew, self._counters, self._contexts = (
+            resource_detector,
+            renew,
+            counters,
+            contexts,
+        )
         self._seen: set[int] = set()
         self._ready: list[Input] = []
 

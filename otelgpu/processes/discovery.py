@@ -20,7 +20,7 @@ from otelgpu.model.settings import Settings
 from otelgpu.processes.probes import ProbePlacer
 
 if TYPE_CHECKING:
-    from otelgpu.processes.coverage import Examination
+    from otelgpu.processes.coverage import Inspection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Discovery:
     choose: Callable[[Settings], Choice] | None = None  # raises BpfError where nothing of it can be loaded
     watch: Mapping[str, Watch] = field(default_factory=dict)
     profiles: Profiles = field(default_factory=Profiles)
-    examine: Callable[[], Examination] | None = None  # what ``otelgpu check`` says of the family
+    inspect: Callable[[], Inspection] | None = None  # what ``otelgpu check`` says of the family
 
 
 # What a watcher may have methods for. Processes may vanish at any time: that is counted, never raised.

@@ -1,6 +1,6 @@
 """Which of a program's files are worth probes before it starts.
 
-In: a command line, an environment, the stems of the wanted libraries. Out: the program and those of its
+In: a command line, an environment, the library_names of the wanted libraries. Out: the program and those of its
 files, as far as they can be reported without running anything: what ld.so will load, and what a Python
 interpreter's packages bring. Never raises for what is unreadable; what is missed here is caught when the
 running program maps it.
@@ -35,12 +35,12 @@ _NEVER_LIBRARIES: Final = re.compile(
 )
 
 
-def library_stem(path: str | Path) -> str | None:
+def library_name_of(path: str | Path) -> str | None:
     """What a shared library is called without hash and version, None for any other file.
 
-    >>> library_stem("/venv/torch/lib/libcudart-d0da41ae.so.11.0")
+    >>> library_name_of("/venv/torch/lib/libcudart-d0da41ae.so.11.0")
     'libcudart'
-    >>> library_stem("/usr/lib/libcudart_static.a") is None
+    >>> library_name_of("/usr/lib/libcudart_static.a") is None
     True
     """
     found = _LIBRARY.fullmatch(str(path).rpartition("/")[2])
@@ -65,21 +65,21 @@ def resolve_program(
     argv: Sequence[str],
     environ: Mapping[str, str],
     cwd: Path,
-    stems: Collection[str],
+    library_names: Collection[str],
     *,
     root: Path = Path("/"),
 ) -> ResolvedProgram:
     """Find the program of ``argv``, the libraries it is linked to, and of others the wanted.
 
     Follows ``#!`` lines and ``env``, then DT_NEEDED as ld.so does, whatever is found there: a wanted library may
-    be linked into it. What may be dlopened, of libraries whose :func:`library_stem` is in ``stems``, is taken from
+    be linked into it. What may be dlopened, of the libraries that ``library_names`` has, is taken from
     dlopen looks: the program's RPATH or RUNPATH, LD_LIBRARY_PATH, ld.so.cache, and the packages of a Python
     interpreter (for a shell: of the one on its PATH). A library that an argument or a variable names by its
     path (``LD_PRELOAD``, a setting of the program's own) is taken too. ``root`` is where /etc,
     /lib and /usr are looked for; for tests.
     """
-    search = _Search(environ=environ, cwd=cwd, stems=frozenset(stems), root=root)
-    named = [word for word in (*argv, *environ.values()) if library_stem(word) in search.stems]
+    search = _Search(environ=environ, cwd=cwd, library_names=frozenset(library_names), root=root)
+    named = [word for word in (*argv, *environ.values()) if library_name_of(word) in search.library_names]
     invoked = _find_executable(argv[0], environ, cwd) if argv else None
     pythons: list[Path] = []
     for _ in range(_MAX_INTERPRETERS):
@@ -177,7 +177,7 @@ def _real(path: Path) -> Path:
 class _Search:
     environ: Mapping[str, str]
     cwd: Path
-    stems: frozenset[str]
+    library_names: frozenset[str]
     root: Path
     files: dict[tuple[int, int], Path] = field(default_factory=dict)
     complete: bool = True
@@ -195,7 +195,7 @@ class _Search:
 
     def add_wanted(self, folder: Path, names: Iterable[str]) -> None:
         for name in names:
-            if library_stem(name) in self.stems:
+            if library_name_of(name) in self.library_names:
                 self.add(folder / name)
 
     def follow(self, executable: Path) -> None:
@@ -238,7 +238,7 @@ class _Search:
         for folder in (*paths.own_folders(program), *paths.environment_folders):
             self.add_wanted(folder, _names(folder))
         for name, path in paths.cache.items():
-            if library_stem(name) in self.stems:
+            if library_name_of(name) in self.library_names:
                 self.add(self.root / path.lstrip("/"))
 
     # -- Python ----------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class _Search:
                 try:
                     with os.scandir(folder) as entries:
                         for entry in entries:
-                            if library_stem(entry.name):
+                            if library_name_of(entry.name):
                                 self.add_wanted(Path(folder), [entry.name])
                             elif not _NEVER_LIBRARIES.fullmatch(entry.name) and entry.is_dir():
                                 below.append(entry.path)

@@ -2,7 +2,7 @@
 
 A library is reported by its symbols, not by its name: a runtime may be linked into the program, or into any shared
 library. In: processes, executable mappings as they are made, files that a program will load. Out: probes
-attached, and a :class:`Placement` for each file that has any. An inode probe serves every process that maps
+attached, and a :class:`ProbedFile` for each file that has any. An inode probe serves every process that maps
 the file, so a file is never attached to twice.
 """
 
@@ -24,7 +24,7 @@ from otelgpu.kernel.features import filesystem_magic
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all
 from otelgpu.model.losses import Reasons
 from otelgpu.processes.elf_files import map_elf, paths_of
-from otelgpu.processes.libraries import library_stem
+from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import list_processes
 from otelgpu.processes.maps import Mapping, executable_mappings
 
@@ -46,7 +46,7 @@ REASONS: Final = Reasons(
 _log = logging.getLogger("otelgpu.discover")
 
 EXAMINED_FILES: Final = 65_536
-_LIBRARY: Final = "lib"  # what the stems of libraries begin with
+_LIBRARY: Final = "lib"  # what the library_names of libraries begin with
 _SHARED_OBJECT: Final = re.compile(r".\.so(?:\.|$)")
 _CUT_NAME_BYTES: Final = 63  # of a name of process.h: the suffix may be cut off
 _PLAIN_NS: Final = (
@@ -64,11 +64,11 @@ _Identity = tuple[int, int, int]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Placement:
+class ProbedFile:
     """One file with probes on it. Times are CLOCK_MONOTONIC ns."""
 
     path: str
-    stem: str
+    library: str
     identity: _Identity = field(repr=False)
     symbols: tuple[str, ...]
     refused: tuple[str, ...]  # what the kernel said about probes it did not take
@@ -88,7 +88,7 @@ class _Later:
 
 
 class ProbePlacer:
-    """Examines files and attaches what belongs to them."""
+    """Inspects files and attaches what belongs to them."""
 
     def __init__(self, hooks: Iterable[Hook], *, with_returns: bool) -> None:
         self._hooks: list[Hook] = []
@@ -96,32 +96,32 @@ class ProbePlacer:
         self._later: list[_Later] = []
         self._hooked: set[str] = set()
         self._symbols: frozenset[str] = frozenset()  # and those that there will be hooks for
-        self.stems: frozenset[str] = frozenset()
+        self.library_names: frozenset[str] = frozenset()
         """What the libraries are called that some probe is for."""
         self.add(hooks)
-        self.marks: dict[str, Callable[[ElfImage, str], int]] = {}
-        """By stem: what a file's image and path say to its programs, in their cookies (31 bits)."""
+        self.file_cookies: dict[str, Callable[[ElfImage, str], int]] = {}
+        """By library: what a file's image and path say to its programs, in their cookies (31 bits)."""
         self.with_returns = with_returns
         # By inode number, size and time of change; then by device, which overlayfs stands aside of.
-        self._examined: dict[_Identity, dict[int | str, Placement | None]] = {}
-        self._by_inode: dict[Inode, Placement] = {}
+        self._inspected: dict[_Identity, dict[int | str, ProbedFile | None]] = {}
+        self._by_inode: dict[Inode, ProbedFile] = {}
         self._plain: dict[Inode, int] = {}  # files without probes: when that was found
         self.counters: Counter[str] = Counter()
 
     def add_later(self, functions: dict[str, str], load: Callable[[], None]) -> None:
-        """``load`` is to add hooks once a file has one of ``functions`` (symbol → stem of its library)."""
-        symbols = frozenset(symbol for symbol, stem in functions.items() if stem.startswith(_LIBRARY))
+        """``load`` is to add hooks once a file has one of ``functions`` (symbol → its library)."""
+        symbols = frozenset(symbol for symbol, library in functions.items() if library.startswith(_LIBRARY))
         self._later.append(_Later(symbols, load))
         self._symbols |= symbols
-        self.stems |= {functions[symbol] for symbol in symbols}
+        self.library_names |= {functions[symbol] for symbol in symbols}
 
     def add(self, hooks: Iterable[Hook]) -> None:
-        """More hooks, before any file is examined."""
+        """More hooks, before any file is inspected."""
         for hook in hooks:
-            (self._hooks if hook.stem.startswith(_LIBRARY) else self._nameless).append(hook)
+            (self._hooks if hook.library.startswith(_LIBRARY) else self._nameless).append(hook)
         self._hooked |= {hook.symbol for hook in self._hooks}
         self._symbols |= self._hooked
-        self.stems |= {hook.stem for hook in self._hooks}
+        self.library_names |= {hook.library for hook in self._hooks}
 
     def _load_for(self, offsets: Container[str]) -> None:
         """What a file with these functions is the first to need."""
@@ -130,20 +130,20 @@ class ProbePlacer:
             later.load()
 
     @property
-    def placements(self) -> list[Placement]:
+    def probed_files(self) -> list[ProbedFile]:
         """Files that have probes, in the order they were found."""
         return [
-            placement
-            for found in self._examined.values()
-            for placement in found.values()
-            if placement is not None
+            probed_file
+            for found in self._inspected.values()
+            for probed_file in found.values()
+            if probed_file is not None
         ]
 
     def is_wanted(self, name: str) -> bool:
         """Whether a file is called like a library that probes are for: those are looked at before others."""
-        return library_stem(name) in self.stems
+        return library_name_of(name) in self.library_names
 
-    def examine_process(self, tgid: int, mappings: Sequence[Mapping] | None = None) -> list[Placement]:
+    def examine_process(self, tgid: int, mappings: Sequence[Mapping] | None = None) -> list[ProbedFile]:
         """Everything that a running process has mapped, program and libraries: those files that carry probes.
 
         ``mappings``: its executable ones, if they have been read.
@@ -154,9 +154,9 @@ class ProbePlacer:
         for each in mappings if self._symbols else ():
             inode = (each.device[0] << 20 | each.device[1], each.inode)
             found.append(self.examine_mapping(tgid, each.start, each.end, each.path, 0, inode))
-        return [placement for placement in found if placement is not None]
+        return [probed_file for probed_file in found if probed_file is not None]
 
-    def examine_program(self, tgid: int) -> Placement | None:
+    def examine_program(self, tgid: int) -> ProbedFile | None:
         """The program of a process, which may have a library linked into it."""
         try:
             path = os.readlink(f"/proc/{tgid}/exe")
@@ -176,7 +176,7 @@ class ProbePlacer:
         path: str,
         mapped_ns: int,
         inode: Inode | None = None,
-    ) -> Placement | None:
+    ) -> ProbedFile | None:
         """An executable mapping; ``mapped_ns`` is when it was made, 0 when long ago.
 
         ``path`` may be the last component only. ``inode``: if the kernel reported it. A file that has its probes is
@@ -188,9 +188,9 @@ class ProbePlacer:
             return None
         exact = f"/proc/{tgid}/map_files/{start:x}-{end:x}"
         if inode is not None:
-            placement = self._by_inode.get(inode)
-            if placement is not None and not _changed(exact, placement):
-                return _mapped(placement, mapped_ns)
+            probed_file = self._by_inode.get(inode)
+            if probed_file is not None and not _changed(exact, probed_file):
+                return _mapped(probed_file, mapped_ns)
             if monotonic_ns() - self._plain.get(inode, -_PLAIN_NS) < _PLAIN_NS:
                 return None
         if os.access(exact, os.R_OK, effective_ids=True):
@@ -205,54 +205,54 @@ class ProbePlacer:
         self.counters["mapping_vanished"] += 1
         return None
 
-    def examine_file(self, path: Path) -> Placement | None:
+    def examine_file(self, path: Path) -> ProbedFile | None:
         """A file that a program is about to load."""
-        placement = self._examine(str(path), str(path), mapped_ns=0)
-        if placement is not None:
-            placement.expected = True
-        return placement
+        probed_file = self._examine(str(path), str(path), mapped_ns=0)
+        if probed_file is not None:
+            probed_file.expected = True
+        return probed_file
 
-    def release(self, used: Iterable[Placement], now_ns: int, *, keep_ns: int = KEEP_NS) -> list[Placement]:
+    def release(self, used: Iterable[ProbedFile], now_ns: int, *, keep_ns: int = KEEP_NS) -> list[ProbedFile]:
         """Take the probes off files that nobody has had for ``keep_ns``: those of containers that are gone, say.
 
         ``used``: those that a process is known to have. Before any is let go, all processes are looked at.
         """
-        for placement in used:
-            placement.used_ns = now_ns
-        idle = [each for each in self.placements if not each.expected and each.used_ns + keep_ns <= now_ns]
+        for probed_file in used:
+            probed_file.used_ns = now_ns
+        idle = [each for each in self.probed_files if not each.expected and each.used_ns + keep_ns <= now_ns]
         if not idle:
             return []
         mapped = {each.inode for tgid in list_processes() for each in executable_mappings(tgid)}
-        released: list[Placement] = []
-        for placement in idle:
-            if placement.identity[0] in mapped:
-                placement.used_ns = now_ns
+        released: list[ProbedFile] = []
+        for probed_file in idle:
+            if probed_file.identity[0] in mapped:
+                probed_file.used_ns = now_ns
             else:
-                released.append(placement)
+                released.append(probed_file)
         for inode in [inode for inode, each in self._by_inode.items() if each in released]:
             del self._by_inode[inode]
-        for placement in released:
-            self._examined.pop(placement.identity, None)
-            detach_all(placement.links)
+        for probed_file in released:
+            self._inspected.pop(probed_file.identity, None)
+            detach_all(probed_file.links)
         return released
 
-    def place_at(self, path: str, stem: str, offsets: dict[str, int]) -> tuple[list[Link], list[BpfError]]:
-        """Put the probes of ``stem`` on a file's functions that have no names, at file ``offsets`` by symbol.
+    def place_at(self, path: str, library: str, offsets: dict[str, int]) -> tuple[list[Link], list[BpfError]]:
+        """Put the probes of ``library`` on a file's functions that have no names, at file ``offsets`` by symbol.
 
-        ``stem`` is one that no library has: those are placed here and nowhere else. The links are the caller's.
+        ``library`` is one that no library has: those are placed here and nowhere else. The links are the caller's.
         """
-        chosen = [hook for hook in self._nameless if hook.stem == stem]
+        chosen = [hook for hook in self._nameless if hook.library == library]
         return attach_hooks(chosen, path, offsets, with_returns=self.with_returns)
 
     def detach(self) -> None:
         """Take every probe off."""
-        detach_all(link for placement in self.placements for link in placement.links)
-        for placement in self.placements:
-            placement.links.clear()
+        detach_all(link for probed_file in self.probed_files for link in probed_file.links)
+        for probed_file in self.probed_files:
+            probed_file.links.clear()
 
     def _examine(
         self, open_path: str, path: str, *, mapped_ns: int, number: int | None = None
-    ) -> Placement | None:
+    ) -> ProbedFile | None:
         """``number``: of the inode, where ``open_path`` may have come to name another file since."""
         try:
             descriptor = os.open(open_path, os.O_RDONLY | os.O_CLOEXEC)
@@ -268,50 +268,50 @@ class ProbePlacer:
             if number is not None and os.fstat(descriptor).st_ino != number:
                 self.counters["mapped_file_replaced"] += 1
                 return None
-            placement = self._examine_open(descriptor, path)
+            probed_file = self._examine_open(descriptor, path)
         except OSError as error:
             self.counters["file_unreadable"] += 1
             _log.debug("cannot read %s (%s): %s", open_path, path, error)
             return None
         finally:
             os.close(descriptor)
-        return None if placement is None else _mapped(placement, mapped_ns)
+        return None if probed_file is None else _mapped(probed_file, mapped_ns)
 
-    def _examine_open(self, descriptor: int, path: str) -> Placement | None:
+    def _examine_open(self, descriptor: int, path: str) -> ProbedFile | None:
         identity, device = _identity(descriptor)
         inode = _kernel_inode(descriptor)
         before = self._by_inode.get(inode)
         if before is not None and before.identity != identity:
             self._forget_changed(inode, before)
-        if identity not in self._examined and len(self._examined) >= EXAMINED_FILES:
+        if identity not in self._inspected and len(self._inspected) >= EXAMINED_FILES:
             self._forget_plain_files()
-        found = self._examined.setdefault(identity, {})
+        found = self._inspected.setdefault(identity, {})
         known = {device, _OVERLAY} & found.keys() or (found.keys() if device == _OVERLAY else ())
         if not known:
             found[device] = self._place(descriptor, path, identity)
             known = {device}
-        placement = found[next(iter(known))]
-        if placement is not None:
-            self._by_inode[inode] = placement
+        probed_file = found[next(iter(known))]
+        if probed_file is not None:
+            self._by_inode[inode] = probed_file
         else:
             self._plain[inode] = monotonic_ns()
             if len(self._plain) > EXAMINED_FILES:
                 self._plain.clear()
-        return placement
+        return probed_file
 
-    def _forget_changed(self, inode: Inode, placement: Placement) -> None:
+    def _forget_changed(self, inode: Inode, probed_file: ProbedFile) -> None:
         """It was written over: its probes would be in the middle of other instructions."""
         self.counters["probed_file_changed"] += 1
-        _log.warning("%s was written over in place: its probes are taken off", placement.path)
-        detach_all(placement.links)
+        _log.warning("%s was written over in place: its probes are taken off", probed_file.path)
+        detach_all(probed_file.links)
         del self._by_inode[inode]
-        self._examined.pop(placement.identity, None)
+        self._inspected.pop(probed_file.identity, None)
 
     def _forget_plain_files(self) -> None:
-        for identity in [i for i, found in self._examined.items() if not any(found.values())]:
-            del self._examined[identity]
+        for identity in [i for i, found in self._inspected.items() if not any(found.values())]:
+            del self._inspected[identity]
 
-    def _place(self, descriptor: int, path: str, identity: _Identity) -> Placement | None:
+    def _place(self, descriptor: int, path: str, identity: _Identity) -> ProbedFile | None:
         """Attach what the file has symbols for; None when it has none."""
         try:
             image = map_elf(descriptor)
@@ -331,15 +331,15 @@ class ProbePlacer:
             f"/proc/self/fd/{descriptor}",
             offsets,
             with_returns=self.with_returns and not image.is_go,
-            marks=self._marks_of(image, path, offsets),
+            file_cookies=self._cookies_of(image, path, offsets),
         )
         self.counters["probes_refused"] += len(refused)
         for refusal in refused:
             _log.warning("%s: %s", path, refusal)
         ready_ns = monotonic_ns()
-        return Placement(
+        return ProbedFile(
             path=path,
-            stem=library_stem(path) or "",
+            library=library_name_of(path) or "",
             identity=identity,
             symbols=tuple(sorted(offsets)),
             refused=tuple(refusal.message for refusal in refused),
@@ -348,9 +348,15 @@ class ProbePlacer:
             used_ns=ready_ns,
         )
 
-    def _marks_of(self, image: ElfImage, path: str, offsets: Container[str]) -> dict[str, int]:
-        stems = {hook.stem for hook in self._hooks if hook.symbol in offsets} if self.marks else set()
-        return {stem: mark(image, path) for stem, mark in self.marks.items() if stem in stems}
+    def _cookies_of(self, image: ElfImage, path: str, offsets: Container[str]) -> dict[str, int]:
+        if not self.file_cookies:
+            return {}
+        hooked = {hook.library for hook in self._hooks if hook.symbol in offsets}
+        return {
+            library: cookie_of(image, path)
+            for library, cookie_of in self.file_cookies.items()
+            if library in hooked
+        }
 
 
 def _may_be_library(path: str) -> bool:
@@ -358,20 +364,20 @@ def _may_be_library(path: str) -> bool:
     return _SHARED_OBJECT.search(name) is not None or len(os.fsencode(name)) >= _CUT_NAME_BYTES
 
 
-def _changed(open_path: str, placement: Placement) -> bool:
+def _changed(open_path: str, probed_file: ProbedFile) -> bool:
     """Whether a file that has probes is not what it was; not, as far as can be reported, if it cannot be looked at."""
     try:
         status = os.stat(open_path)
     except OSError:
         return False
-    return (status.st_size, status.st_mtime_ns) != placement.identity[1:]
+    return (status.st_size, status.st_mtime_ns) != probed_file.identity[1:]
 
 
-def _mapped(placement: Placement, mapped_ns: int) -> Placement:
+def _mapped(probed_file: ProbedFile, mapped_ns: int) -> ProbedFile:
     """Note how long a process had the file before its probes were there."""
-    if mapped_ns and mapped_ns < placement.ready_ns:
-        placement.blind_ns = max(placement.blind_ns, placement.ready_ns - mapped_ns)
-    return placement
+    if mapped_ns and mapped_ns < probed_file.ready_ns:
+        probed_file.blind_ns = max(probed_file.blind_ns, probed_file.ready_ns - mapped_ns)
+    return probed_file
 
 
 def _full_path(link: str, path: str) -> str:

@@ -264,7 +264,7 @@ def _program_word(facts: ProcessFacts) -> str:
 # -- All of a session ------------------------------------------------------------------------------------
 
 
-class Describer:
+class ResourceDetector:
     """Describes the processes of a session. ``base``: what is the same for all. ``own``: the agent's place."""
 
     def __init__(

@@ -68,7 +68,7 @@ class Table(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VariableLocation:
     """How a thread's copy of the variable is reached: ``struct context_place``."""
 
     access: str  # of enum context_access, without its prefix: "STATIC", "GLIBC" or "MUSL"
@@ -102,7 +102,7 @@ class _Publisher:
 @dataclass(slots=True)
 class _Process:
     library: str  # "GLIBC" or "MUSL"
-    places: dict[_Publisher, Place] = field(default_factory=dict)
+    places: dict[_Publisher, VariableLocation] = field(default_factory=dict)
     pending: list[_Publisher] = field(default_factory=list)
     since_s: float = 0.0
     delay_s: float = FIRST_RETRY_S
@@ -331,11 +331,13 @@ def _is_loaded(publisher: _Publisher, address: int, mappings: Sequence[Mapping])
     )
 
 
-def _place_of(publisher: _Publisher, library: str, mappings: Sequence[Mapping], read: Reader) -> Place | None:
+def _place_of(
+    publisher: _Publisher, library: str, mappings: Sequence[Mapping], read: Reader
+) -> VariableLocation | None:
     """Where the process has put the variable; None: nowhere yet, as far as can be reported."""
     variable = publisher.image.variable
     if publisher.is_program:
-        return Place("STATIC", variable.distance)
+        return VariableLocation("STATIC", variable.distance)
     for how, address in variable.accesses:
         if not _is_loaded(publisher, address, mappings):
             continue
@@ -353,19 +355,19 @@ def _place_of(publisher: _Publisher, library: str, mappings: Sequence[Mapping], 
     return None
 
 
-def _static(word: int) -> Place | None:
+def _static(word: int) -> VariableLocation | None:
     """On x86-64 what is placed statically lies below the thread pointer."""
     distance = word - (1 << 64)
-    return Place("STATIC", distance) if -_MAX_DISTANCE < distance < 0 else None
+    return VariableLocation("STATIC", distance) if -_MAX_DISTANCE < distance < 0 else None
 
 
-def _dynamic(library: str, module: int, offset: int, generation: int = 0) -> Place | None:
+def _dynamic(library: str, module: int, offset: int, generation: int = 0) -> VariableLocation | None:
     if not 0 < module < _MAX_MODULES or not 0 <= offset < _MAX_DISTANCE:
         return None
-    return Place(library, offset, module, generation)
+    return VariableLocation(library, offset, module, generation)
 
 
-def _described(library: str, argument: int, read: Reader) -> Place | None:
+def _described(library: str, argument: int, read: Reader) -> VariableLocation | None:
     """The argument of a dynamic descriptor: module and offset, and glibc's generation of the module."""
     if argument < _FIRST_ADDRESS:
         return None

@@ -35,7 +35,7 @@ class UnreadableProfiles(OtelgpuError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class RenderInput:
     """What is rendered: profiles, spans for the timeline, the page's files, and what it is called."""
 
     profiles: Sequence[ProfileColumns]
@@ -50,7 +50,7 @@ class Format:
 
     suffix: str
     says: str
-    render: Callable[[Picture], bytes]
+    render: Callable[[RenderInput], bytes]
     wants_calls: bool = False
 
 
@@ -116,7 +116,7 @@ def rendered(
     parts: Parts,
 ) -> bytes:
     """The bytes of a file. ``parts``: the files of the page, as ``cli.page_files`` reads them."""
-    return format_.render(Picture(profiles=profiles, spans=spans, parts=parts, title=title))
+    return format_.render(RenderInput(profiles=profiles, spans=spans, parts=parts, title=title))
 
 
 def render(

@@ -31,7 +31,7 @@ from otelgpu.engine.names import COUNT, ERROR_TYPE
 from otelgpu.engine.presentation import (
     CollectiveNames,
     DeviceNames,
-    Place,
+    TrackGroup,
     communication_libraries,
     device_apis,
     step_numbers,
@@ -114,7 +114,7 @@ def _correlate(lanes: Sequence[Lane], caused: Sequence[tuple[Event, Event]]) -> 
     """Give work, and the calls that caused it, numbers that no other process's have."""
     numbers: dict[tuple[int, Any], int] = {}
     for lane in lanes:
-        if lane.place is Place.STREAM:
+        if lane.group is TrackGroup.STREAM:
             for event in lane.events:
                 key = lane.pid, _first(event.args, [names.correlation for names in device_apis()])
                 event.args["correlation"] = numbers.setdefault(key, len(numbers) + 1)
@@ -202,7 +202,7 @@ def _adapt(event: Event, lane: Lane, streams: _Streams) -> None:
     """Name, category, place and arguments as Kineto has them."""
     args = event.args
     names, collective = _device_of(args), _collective_of(args)
-    if lane.place is Place.STREAM and names is not None:
+    if lane.group is TrackGroup.STREAM and names is not None:
         device, stream = _number(args.get(names.device)), _number(args.get(names.work_stream))
         reported: dict[str, Any] = {
             key: args[key] for key in ("correlation", "grid", "block", "shared memory") if key in args
@@ -222,7 +222,7 @@ def _adapt(event: Event, lane: Lane, streams: _Streams) -> None:
     elif names is not None and names.api in args:
         event.name, event.category = event.name.partition(" ")[0], f"{_API}_{args[names.api]}"
         event.args = {key: args[key] for key in ("correlation",) if key in args} | _kept(args, names)
-    elif lane.place is Place.STEPS and isinstance(number := _first(args, step_numbers()), int):
+    elif lane.group is TrackGroup.STEPS and isinstance(number := _first(args, step_numbers()), int):
         event.name, event.category = f"ProfilerStep#{number}", _ANNOTATION
     elif collective is not None:
         words = re.findall("[A-Z][a-z]*", str(args.get(collective.operation, "")))
@@ -243,7 +243,7 @@ def _number(value: Any) -> int:
 
 def _written(lane: Lane, begin: int) -> Iterator[dict[str, Any]]:
     events = on_lane(lane, begin)
-    if lane.place is Place.STREAM:  # named as the device's
+    if lane.group is TrackGroup.STREAM:  # named as the device's
         return (event for event in events if event["ph"] != "M")
     return events
 

@@ -20,7 +20,7 @@ UNKNOWN: Final = "(no stack)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SpentAt:
     """Where something was spent. ``line``: the innermost Python frame, ``file.py:12 function``; "" without one."""
 
     leaf: str
@@ -37,7 +37,7 @@ class KindTotals:
     unit: str
     value: int = 0
     samples: int = 0
-    places: list[Place] = field(default_factory=list)
+    places: list[SpentAt] = field(default_factory=list)
 
 
 def frame_name(batch: ProfileColumns, location: Location) -> str:
@@ -88,7 +88,7 @@ def totals(batches: Iterable[ProfileColumns]) -> list[KindTotals]:
     for value_type, kind in found.items():
         kind.places = sorted(
             (
-                Place(leaf=leaf, line=line, value=value, samples=samples)
+                SpentAt(leaf=leaf, line=line, value=value, samples=samples)
                 for (leaf, line), (value, samples) in sums[value_type].items()
             ),
             key=lambda place: (-place.value, place.leaf, place.line),

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from otelgpu.engine.presentation import Place
+from otelgpu.engine.presentation import TrackGroup
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import SpanColumns
 from otelgpu.render.flame_graph import clean
@@ -48,7 +48,7 @@ def timeline(spans: Sequence[SpanColumns], profiles: Sequence[ProfileColumns] = 
 def on_lane(lane: Lane, begin: int) -> Iterator[dict[str, Any]]:
     """A lane's name and events."""
     yield from named("thread", lane.pid, lane.number, lane.name, lane.order)
-    if lane.place is not Place.APART:
+    if lane.group is not TrackGroup.APART:
         yield from (_event(each, begin) for each in lane.events)
         return
     for identity, event in enumerate(lane.events):  # begin and end of each, for which viewers find room

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
-from otelgpu.engine.presentation import Place, device_apis, track_rules
+from otelgpu.engine.presentation import TrackGroup, device_apis, track_rules
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns, SpanKind
@@ -52,7 +52,7 @@ class Event:
 class Track:
     """``thread``: the number of the thread that it shows, 0 of others."""
 
-    place: Place
+    group: TrackGroup
     name: str
     thread: int = 0
     events: list[Event] = field(default_factory=list)
@@ -62,13 +62,13 @@ class Track:
 class Lane:
     """What viewers call a thread: a track, or one of its lanes. ``number`` is unique within process ``pid``.
 
-    ``events`` begin in order, and lie apart or within each other; those of `Place.APART` overlap as they like.
+    ``events`` begin in order, and lie apart or within each other; those of `TrackGroup.APART` overlap as they like.
     """
 
     pid: int
     number: int
     name: str
-    place: Place
+    group: TrackGroup
     order: int
     events: list[Event]
 
@@ -80,7 +80,7 @@ class Tracks:
         self.processes: dict[int, str] = {}  # by number
         self.without_room = 0
         self._owners: dict[Resource, int] = {}
-        self._tracks: dict[tuple[int, Place, Any], Track] = {}
+        self._tracks: dict[tuple[int, TrackGroup, Any], Track] = {}
         self._calls: dict[tuple[int, Any], list[Event]] = defaultdict(list)
         self._works: list[tuple[tuple[int, Any], int, Event]] = []
         self._delays = [names.delay for names in device_apis()]
@@ -103,8 +103,8 @@ class Tracks:
             self.processes[pid] = name
         return pid
 
-    def _track(self, pid: int, place: Place, key: Any, name: str, thread: int = 0) -> Track:
-        return self._tracks.setdefault((pid, place, key), Track(place, name, thread))
+    def _track(self, pid: int, group: TrackGroup, key: Any, name: str, thread: int = 0) -> Track:
+        return self._tracks.setdefault((pid, group, key), Track(group, name, thread))
 
     def take_spans(self, batch: SpanColumns) -> None:
         """The spans of a batch, each to its track."""
@@ -127,7 +127,7 @@ class Tracks:
             delay = next((attributes[key] for key in self._delays if key in attributes), None)
             if isinstance(delay, int | float):
                 self._works.append((who, event.start - round(delay * 1e9), event))
-            elif place is Place.THREAD and not self._streams.isdisjoint(attributes):
+            elif place is TrackGroup.THREAD and not self._streams.isdisjoint(attributes):
                 self._calls[who].append(event)
 
     def take_samples(self, profiles: Sequence[ProfileColumns]) -> int:
@@ -142,12 +142,12 @@ class Tracks:
             event = Event(each.start, each.end, each.name, each.kind, each.args, pid)
             if each.shown is Shown.APART:
                 event.name = each.kind
-                self._track(pid, Place.APART, each.kind, each.kind).events.append(event)
+                self._track(pid, TrackGroup.APART, each.kind, each.kind).events.append(event)
             elif each.shown is Shown.WAIT:
                 event.name = f"{each.kind}: {each.name}"
-                self._track(pid, Place.WAITS, each.thread, f"{name}: waits").events.append(event)
+                self._track(pid, TrackGroup.WAITS, each.thread, f"{name}: waits").events.append(event)
             else:
-                track = self._track(pid, Place.THREAD, each.thread, name, each.thread)
+                track = self._track(pid, TrackGroup.THREAD, each.thread, name, each.thread)
                 track.events.append(event)
                 if each.thread_name:
                     track.name = name
@@ -157,15 +157,15 @@ class Tracks:
         """All events, each with its lane's number; a lane after the other, of a process from top to bottom."""
         number = FIRST_TRACK
         tracks = sorted(self._tracks.items(), key=lambda item: (item[0][0], item[0][1], str(item[1].name)))
-        for order, ((pid, place, _), track) in enumerate(tracks):
+        for order, ((pid, group, _), track) in enumerate(tracks):
             track.events.sort(key=lambda event: (event.start, -event.end))
-            filled = [track.events] if place is Place.APART else self._filled(track)
+            filled = [track.events] if group is TrackGroup.APART else self._filled(track)
             for lane, events in enumerate(filled):
                 own = track.thread if not lane else 0
                 for event in events:
                     event.tid = own or number
                 name = track.name if not lane else f"{track.name} ({lane + 1})"
-                yield Lane(pid=pid, number=own or number, name=name, place=place, order=order, events=events)
+                yield Lane(pid=pid, number=own or number, name=name, group=group, order=order, events=events)
                 number += not own
 
     def _filled(self, track: Track) -> list[list[Event]]:
@@ -195,18 +195,18 @@ class Tracks:
                 yield call, work
 
 
-def _placed(batch: SpanColumns, reported: dict[str, Any]) -> tuple[Place, Any, str, int]:
+def _placed(batch: SpanColumns, reported: dict[str, Any]) -> tuple[TrackGroup, Any, str, int]:
     """The track of a span: its kind, what distinguishes it, its name, and the thread's number if it is one."""
     if batch.kind is SpanKind.SERVER:
-        return Place.REQUESTS, "", "requests", 0
+        return TrackGroup.REQUESTS, "", "requests", 0
     for rule in track_rules():
         if rule.fits(batch.scope, reported):
             key, name = rule.track(reported)
-            return rule.place, key, clean(name), 0
+            return rule.group, key, clean(name), 0
     thread = reported.get("thread.id")
     if isinstance(thread, int) and 0 < thread < FIRST_TRACK:
-        return Place.THREAD, thread, f"thread {thread}", thread
-    return Place.OTHER, batch.scope, clean(batch.scope), 0
+        return TrackGroup.THREAD, thread, f"thread {thread}", thread
+    return TrackGroup.OTHER, batch.scope, clean(batch.scope), 0
 
 
 def _lane(lanes: list[list[int]], event: Event) -> int:

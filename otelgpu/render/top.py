@@ -1,6 +1,6 @@
 """What ``otelgpu top`` shows: rates of a moment, from two readings of a session's metrics. Pure.
 
-In: two MetricsData of one session, cumulative, and the seconds between them. Out: rows, by the families' sheets
+In: two MetricsData of one session, cumulative, and the seconds between them. Out: rows, by the families' tables
 (:mod:`otelgpu.engine.presentation`), which say which labels make a row and which metric makes each of its columns. A
 quantity that nobody reported is None, never zero.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otelgpu.engine.presentation import Column, How, Sheet
+from otelgpu.engine.presentation import Column, How, TopTable
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -48,36 +48,38 @@ _Series = tuple[str, tuple[tuple[str, str | int], ...]]  # metric, labels with t
 _Points = dict[_Series, _Point]
 
 
-def rows(sheet: Sheet, before: MetricsData, after: MetricsData, seconds: float, sort: str = "") -> list[Row]:
-    """The rows of a sheet, the largest in column ``sort`` first; a row of which nothing is known is left out."""
-    wanted = {metric for column in sheet.columns for metric in column.metrics}
-    then = _points(before, wanted, sheet)
+def rows(
+    top_table: TopTable, before: MetricsData, after: MetricsData, seconds: float, sort: str = ""
+) -> list[Row]:
+    """The rows of a table, the largest in column ``sort`` first; a row of which nothing is known is left out."""
+    wanted = {metric for column in top_table.columns for metric in column.metrics}
+    then = _points(before, wanted, top_table)
     series: dict[tuple[str | int, ...], _Points] = {}
-    for one, point in _points(after, wanted, sheet).items():
+    for one, point in _points(after, wanted, top_table).items():
         labels = dict(one[1])
-        series.setdefault(tuple(labels.get(key, "") for key in sheet.keys), {})[one] = point
+        series.setdefault(tuple(labels.get(key, "") for key in top_table.keys), {})[one] = point
     found = []
     for key, points in series.items():
         row: Row = {
             name: (value if value != "" else None)
-            for (name, _), value in zip(sheet.keys.values(), key, strict=True)
+            for (name, _), value in zip(top_table.keys.values(), key, strict=True)
         }
-        cells = {column.key: _cell(column, points, then, seconds) for column in sheet.columns}
+        cells = {column.key: _cell(column, points, then, seconds) for column in top_table.columns}
         if any(value is not None for value in cells.values()):
             found.append(row | cells)
-    by = sort or sheet.sort
-    if by not in column_keys(sheet):
+    by = sort or top_table.sort
+    if by not in column_keys(top_table):
         raise KeyError(by)
     # Of equals, in the order of their keys.
-    found.sort(key=lambda row: [_ordered(row[name]) for name, _ in sheet.keys.values()])
+    found.sort(key=lambda row: [_ordered(row[name]) for name, _ in top_table.keys.values()])
     text = any(isinstance(row[by], str) for row in found)
     found.sort(key=lambda row: _ordered(row[by]), reverse=not text)
     return found
 
 
-def column_keys(sheet: Sheet) -> list[str]:
-    """By what a sheet can be sorted."""
-    return [name for name, _ in sheet.keys.values()] + [column.key for column in sheet.columns]
+def column_keys(top_table: TopTable) -> list[str]:
+    """By what a table can be sorted."""
+    return [name for name, _ in top_table.keys.values()] + [column.key for column in top_table.columns]
 
 
 def _ordered(value: Value) -> tuple[int, float, str]:
@@ -154,10 +156,10 @@ def _quantile(histogram: _Point, share: float) -> float | None:
     return None
 
 
-def _points(data: MetricsData, wanted: set[str], sheet: Sheet) -> _Points:
+def _points(data: MetricsData, wanted: set[str], top_table: TopTable) -> _Points:
     found: _Points = {}
     for part in data.resource_metrics:
-        own = [_label(each) for each in part.resource.attributes if each.key in sheet.keys]
+        own = [_label(each) for each in part.resource.attributes if each.key in top_table.keys]
         for scope in part.scope_metrics:
             for metric in scope.metrics:
                 if metric.name in wanted:

@@ -29,8 +29,8 @@ from otelgpu.processes.kernel_names import KernelNamer, NameKinds
 from otelgpu.processes.listing import ProcessFacts, describe
 from otelgpu.processes.maps import Mapping as Mapped
 from otelgpu.processes.maps import executable_mappings
-from otelgpu.processes.probes import Placement
-from otelgpu.processes.resources import Describer
+from otelgpu.processes.probes import ProbedFile
+from otelgpu.processes.resources import ResourceDetector
 
 _LOOK_EVERY_S: Final = 0.02  # at how full the rings are: they wake nobody
 _FULL_ENOUGH: Final = 0.25
@@ -57,7 +57,7 @@ class InjectedSource:
         self,
         families: Mapping[str, Family],
         *,
-        describer: Describer | None = None,
+        resource_detector: ResourceDetector | None = None,
         device_time: bool = False,
         ring_bytes: int = 1 << 20,
         socket_path: Path | None = None,
@@ -69,7 +69,7 @@ class InjectedSource:
             )
         self._image = read_image(FAMILY)
         self._library = read_library()
-        self.describer = describer or Describer()
+        self.resource_detector = resource_detector or ResourceDetector()
         self._device_time = device_time
         self.unseen = tuple(name for name in families if name != FAMILY)
         self.counters: Counter[str] = Counter()
@@ -114,12 +114,12 @@ class InjectedSource:
         return {FAMILY: self._image.btf_section}
 
     @property
-    def placements(self) -> list[Placement]:
+    def probed_files(self) -> list[ProbedFile]:
         """No library carries probes."""
         return []
 
     @property
-    def stems(self) -> frozenset[str]:
+    def library_names(self) -> frozenset[str]:
         """No library needs any."""
         return frozenset()
 
@@ -205,7 +205,7 @@ class InjectedSource:
             if look.facts is None:
                 self.counters["process_not_described"] += 1
                 continue
-            described = self.describer.describe(look.facts)
+            described = self.resource_detector.describe(look.facts)
             self._ready.append(
                 ProcessSeen(tgid=tgid, time_ns=look.time_ns, resource=described, parent=look.facts.ppid)
             )
@@ -249,10 +249,10 @@ class InjectedSource:
         return found
 
     def totals(self) -> dict[tuple[str, str], int]:
-        """Every counter since the start: (family or room, reason) → count; ``submitted`` included."""
+        """Every counter since the start: (family or part of the agent, reason) → count; ``submitted`` included."""
         return {
-            (room, reason): count
-            for room, counters in (
+            (part, reason): count
+            for part, counters in (
                 (FAMILY, self._listener.counters()),
                 ("live", self.counters),
                 ("symbols", {**self._resolver.counters, **self._namer.counters}),
@@ -263,7 +263,7 @@ class InjectedSource:
     def losses(self) -> list[Input]:
         """What was lost since the last call."""
         lost = {key: total for key, total in self.totals().items() if key[1] != "submitted"}
-        return [*self.describer.losses(), *self._reports.take(lost)]
+        return [*self.resource_detector.losses(), *self._reports.take(lost)]
 
     def close(self) -> None:
         """Stop listening; programs go on, unobserved. Idempotent."""

@@ -15,7 +15,7 @@ from otelgpu.elf.btf import Btf
 from otelgpu.model.inputs import Input, ProcessGone, ProcessSeen, Tick
 from otelgpu.model.resource import AttributeValue, Resource
 from otelgpu.model.self_telemetry import Attachment, RingFill
-from otelgpu.processes.probes import Placement
+from otelgpu.processes.probes import ProbedFile
 
 _TURN_S: Final = 0.5  # who is held at a mapping waits for a source that says within two seconds that it lives
 _PROGRAM: Final = ("service.instance.id", "process.executable.path")
@@ -34,11 +34,11 @@ class Source(Protocol):
         """The same, raw, for a capture."""
 
     @property
-    def placements(self) -> Sequence[Placement]:
+    def probed_files(self) -> Sequence[ProbedFile]:
         """Libraries and programs that carry probes."""
 
     @property
-    def stems(self) -> frozenset[str]:
+    def library_names(self) -> frozenset[str]:
         """Library names that probes are for."""
 
     @property
@@ -75,7 +75,7 @@ class Source(Protocol):
         """What was lost since the last call."""
 
     def totals(self) -> Mapping[tuple[str, str], int]:
-        """Every counter since the start: (family or room, reason) → count; ``submitted`` included."""
+        """Every counter since the start: (family or part of the agent, reason) → count; ``submitted`` included."""
 
     def start_holding(self) -> None:
         """Hold processes at what they map, where that was asked for."""
@@ -123,14 +123,14 @@ class JointSource:
         return {**self._calls.btf_sections, **self._conversations.btf_sections}
 
     @property
-    def placements(self) -> list[Placement]:
+    def probed_files(self) -> list[ProbedFile]:
         """Of both."""
-        return [placement for source in self._both for placement in source.placements]
+        return [probed_file for source in self._both for probed_file in source.probed_files]
 
     @property
-    def stems(self) -> frozenset[str]:
+    def library_names(self) -> frozenset[str]:
         """Of both."""
-        return self._calls.stems | self._conversations.stems
+        return self._calls.library_names | self._conversations.library_names
 
     @property
     def gpu_processes(self) -> Set[int]:

@@ -53,12 +53,12 @@ from otelgpu.processes.kernel_names import KernelNamer, NameKinds
 from otelgpu.processes.listing import descendants, list_members, list_processes
 from otelgpu.processes.maps import executable_mappings, mapped_name
 from otelgpu.processes.missed import MissedEvents
-from otelgpu.processes.probes import Placement, ProbePlacer
+from otelgpu.processes.probes import ProbedFile, ProbePlacer
 from otelgpu.processes.process_context import ProcessContexts
 from otelgpu.processes.thread_context import ThreadContexts
 from otelgpu.sources.discoveries import choice_of, discovery_of
+from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
-from otelgpu.sources.watchers import Watchers
 
 REASONS: Final = Reasons(
     "live",
@@ -92,7 +92,7 @@ class LiveSource:
         self._events = select.epoll()
         self._placer = ProbePlacer((), with_returns=self.with_returns)
         self._discoveries = {name: discovery_of(name) for name in families}
-        self._watchers = Watchers(self._discoveries)
+        self._watchers = FamilyDiscoveries(self._discoveries)
         self._images: dict[str, Image] = {}
         self._draining: list[LoadedFamily] = []
         self.overloads: list[Overload] = []
@@ -119,7 +119,7 @@ class LiveSource:
         self._resolver = AddressResolver()
         self._namer = KernelNamer(self._resolver)
         self._processes = DescribedProcesses(
-            settings.describer, self._namer.renew, self.counters, self._process_contexts
+            settings.resource_detector, self._namer.renew, self.counters, self._process_contexts
         )
         self._reports = LossReports()
         self._anchors = clock.Anchors()
@@ -142,14 +142,14 @@ class LiveSource:
         return {_PROCESS: self._loaded[_PROCESS].image, **self._images}
 
     @property
-    def placements(self) -> list[Placement]:
+    def probed_files(self) -> list[ProbedFile]:
         """Libraries and programs that carry probes."""
-        return self._placer.placements
+        return self._placer.probed_files
 
     @property
-    def stems(self) -> frozenset[str]:
+    def library_names(self) -> frozenset[str]:
         """Names of the libraries that are looked for before a program has them."""
-        return self._placer.stems - self._found_mapped
+        return self._placer.library_names - self._found_mapped
 
     @property
     def attachments(self) -> dict[int, Attachment]:
@@ -327,12 +327,12 @@ class LiveSource:
 
     def _look_at(self, tgid: int, *, in_scope: bool = True) -> None:
         mappings = executable_mappings(tgid)
-        placements = self._placer.examine_process(tgid, mappings)
-        for placement in placements:
-            self._attachments.note(tgid, placement)
-        if any(map(self._has_calls, placements)):
+        probed_files = self._placer.examine_process(tgid, mappings)
+        for probed_file in probed_files:
+            self._attachments.note(tgid, probed_file)
+        if any(map(self._has_calls, probed_files)):
             self._note_mapper(tgid)
-        self._watchers.mapped(tgid, placed=bool(placements), in_scope=in_scope)
+        self._watchers.mapped(tgid, placed=bool(probed_files), in_scope=in_scope)
         self._thread_contexts.look_at(tgid, time.monotonic(), mappings)
 
     def prepare_file(self, path: Path) -> None:
@@ -451,15 +451,15 @@ class LiveSource:
             name = mapped_name(record)
             mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
             inode = (int(record["device"]), int(record["inode"]))
-            placement = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
-            if placement is not None:
+            probed_file = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
+            if probed_file is not None:
                 if record["held"]:
-                    placement.blind_ns = 0
-                late = not record["held"] and 0 < mapped_ns < placement.ready_ns
-                self._attachments.note(tgid, placement, blind=late)
-                if self._has_calls(placement):
+                    probed_file.blind_ns = 0
+                late = not record["held"] and 0 < mapped_ns < probed_file.ready_ns
+                self._attachments.note(tgid, probed_file, blind=late)
+                if self._has_calls(probed_file):
                     self._mappers.add(tgid)
-            self._watchers.mapped(tgid, placed=placement is not None)
+            self._watchers.mapped(tgid, placed=probed_file is not None)
             self._namer.remap(tgid, start, end)
             self._thread_contexts.look_at_mapping(tgid, start, end, int(record["offset"]), time.monotonic())
             if tgid in self._mappers:
@@ -468,9 +468,9 @@ class LiveSource:
             if self._holding is not None:
                 self._holding.let_go(record)
 
-    def _has_calls(self, placement: Placement | None) -> bool:
+    def _has_calls(self, probed_file: ProbedFile | None) -> bool:
         """Whether a file has functions that make operations, and not TLS alone."""
-        return placement is not None and not self._call_symbols.isdisjoint(placement.symbols)
+        return probed_file is not None and not self._call_symbols.isdisjoint(probed_file.symbols)
 
     def _note_mapper(self, tgid: int) -> None:
         """Its kernels' names are in what it maps, and it may have ended when they are wanted."""
@@ -538,7 +538,7 @@ class LiveSource:
         keep_ns = int(self._settings.keep_probes_s * 1e9)
         if now_ns - self._released_ns >= keep_ns // 10:
             self._released_ns = now_ns
-            self._placer.release(self._attachments.placements(), now_ns, keep_ns=keep_ns)
+            self._placer.release(self._attachments.probed_files(), now_ns, keep_ns=keep_ns)
 
     def _forget(self, tgid: int) -> None:
         self._processes.forget(tgid)
@@ -552,13 +552,13 @@ class LiveSource:
         return [each for overload in self.overloads for each in overload.counted(gone)]
 
     def totals(self) -> dict[tuple[str, str], int]:
-        """Every counter since the start: (family or room, reason) → count; ``submitted`` included."""
+        """Every counter since the start: (family or part of the agent, reason) → count; ``submitted`` included."""
         totals = {
             (name, reason): count
             for name, loaded in self._loaded.items()
             for reason, count in loaded.counters().items()
         }
-        for room, counters in (
+        for part, counters in (
             ("live", self.counters),
             ("probes", self._placer.counters),
             ("symbols", self._resolver.counters),
@@ -568,13 +568,13 @@ class LiveSource:
             ("contexts", self._process_contexts.counters),
             *self._watchers.counters.items(),
         ):
-            totals |= {(room, reason): count for reason, count in counters.items()}
+            totals |= {(part, reason): count for reason, count in counters.items()}
         return totals
 
     def losses(self) -> list[Input]:
         """What was lost since the last call, and what was counted in place of being recorded."""
         lost = {key: total for key, total in self.totals().items() if key[1] != "submitted"}
-        return [*self._counted(), *self._settings.describer.losses(), *self._reports.take(lost)]
+        return [*self._counted(), *self._settings.resource_detector.losses(), *self._reports.take(lost)]
 
     def close(self) -> None:
         """Detach everything; idempotent. What fails keeps nothing else from being closed."""

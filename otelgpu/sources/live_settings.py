@@ -9,7 +9,7 @@ from pathlib import Path
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.model.settings import Settings
 from otelgpu.processes.probes import KEEP_NS
-from otelgpu.processes.resources import Describer
+from otelgpu.processes.resources import ResourceDetector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class LiveSettings:
     hold_on_load: bool = False
     return_probes: bool | None = None  # None: find out whether they are safe
     sessions: bool = True  # where the kernel has them: the entry decides whether the return is probed
-    describer: Describer = field(default_factory=Describer)
+    resource_detector: ResourceDetector = field(default_factory=ResourceDetector)
     constants: Mapping[str, int] = field(
         default_factory=dict
     )  # constants of the families' BPF programs, by name

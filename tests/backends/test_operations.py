@@ -14,7 +14,7 @@ import yaml
 
 from otelgpu.engine import names
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.self_telemetry import Cost, SelfMetrics, Vitals
+from otelgpu.engine.self_telemetry import AgentStats, Cost, SelfMetrics
 from otelgpu.export.health import HealthServer
 from otelgpu.export.prometheus import CONTENT_TYPE, exposition
 from otelgpu.model.resource import resource
@@ -63,7 +63,7 @@ def agent() -> Iterator[HealthServer]:
             own.turned(0.2, 0.01)
             if server.is_asked():
                 own.publish(
-                    Vitals(
+                    AgentStats(
                         uptime_s=1.0,
                         cost=CHEAP,
                         rings={"cuda": RingFill(high_water=80, limit=100)},

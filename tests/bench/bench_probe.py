@@ -45,7 +45,7 @@ def rows(quick: bool) -> list[Row]:
         variants = [Variant("bare", _copy(load, Path(folder), "bare")), Variant("otelgpu", 0)]
         for name, open_tracer in _tracers(load.pid).items():
             library = Path(folder, f"lib{len(variants)}.copy")
-            variant = Variant(name, _copy(load, Path(folder), library.stem))
+            variant = Variant(name, _copy(load, Path(folder), library.name))
             try:
                 stack.enter_context(open_tracer(library))
             except BenchError as error:

@@ -174,7 +174,7 @@ def _late(rounds: int) -> list[Row]:
                 library.parent.mkdir()
                 shutil.copyfile(BUILD / "libcudart.so.12", library)
                 result, recorded = _open_late(source, library)
-                placed = [p for p in source.placements if p.path == str(library)]
+                placed = [p for p in source.probed_files if p.path == str(library)]
                 if not placed:
                     raise BenchError("a late library got no probes")
                 blind.append(placed[0].blind_ns / 1e3)

@@ -53,7 +53,7 @@ def layering() -> list[str]:
         for file in sorted(files_of(name))
         if file.startswith("otelgpu/")
     )
-    return [f"tests/unit/test_layering.py::test_module_keeps_to_its_room[{module}]" for module in modules]
+    return [f"tests/unit/test_layering.py::test_module_keeps_to_its_package[{module}]" for module in modules]
 
 
 def run_tests(checkout: Checkout, *which: str) -> tuple[int, str]:

@@ -29,7 +29,7 @@ from otelgpu.model.inputs import Batch, CallsCounted, FunctionNamed, Input, Reco
 from otelgpu.model.operations import DEVICE_KINDS
 from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.settings import Settings
-from otelgpu.processes.probes import Placement
+from otelgpu.processes.probes import ProbedFile
 from otelgpu.sources.live import LiveSettings, LiveSource
 from tests.rig import ROOT, fake_cudart_path
 from tests.rig.metrics import metrics_reported
@@ -205,10 +205,10 @@ class Watch:
         grown = {key: count - self._before.get(key, 0) for key, count in now.items()}
         return {key: count for key, count in grown.items() if count and key[1] != "submitted"}
 
-    def placement(self, path: Path) -> Placement:
-        """The only placement that is known under this path."""
-        found = [p for p in self.source.placements if p.path == str(path)]
-        assert len(found) == 1, (path, self.source.placements)
+    def probed_file(self, path: Path) -> ProbedFile:
+        """The only probed_file that is known under this path."""
+        found = [p for p in self.source.probed_files if p.path == str(path)]
+        assert len(found) == 1, (path, self.source.probed_files)
         return found[0]
 
 

@@ -76,14 +76,16 @@ int main(int argc, char **argv)
 
 def build(folder: Path, values: tuple[str, ...]) -> Path:
     folder.mkdir(parents=True)
-    for stem, name in (("libcudart", "libcudart.so.12"), ("libcuda", "libcuda.so.1")):
-        answer = f"{stem.removeprefix('lib')}_answer"
+    for library_name, name in (("libcudart", "libcudart.so.12"), ("libcuda", "libcuda.so.1")):
+        answer = f"{library_name.removeprefix('lib')}_answer"
         stubs = "".join(
-            f"int {call.symbol}(void) {{ return {answer}; }}\n" for call in calls() if call.library == stem
+            f"int {call.symbol}(void) {{ return {answer}; }}\n"
+            for call in calls()
+            if call.library == library_name
         )
-        (folder / f"{stem}.c").write_text(f"int {answer};\n{stubs}")
+        (folder / f"{library_name}.c").write_text(f"int {answer};\n{stubs}")
         options = ("-w", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{name}")
-        subprocess.run(["gcc", *options, "-o", folder / name, folder / f"{stem}.c"], check=True)
+        subprocess.run(["gcc", *options, "-o", folder / name, folder / f"{library_name}.c"], check=True)
     symbols = sorted(PROBED)
     (folder / "program.c").write_text(
         PROGRAM

@@ -16,7 +16,7 @@ from tests.rig.verbs_client import VerbsClient
 pytestmark = pytest.mark.usefixtures("kernel")
 
 
-def verdict(pid: int, families: str) -> dict[str, Any]:
+def report(pid: int, families: str) -> dict[str, Any]:
     command = [OTELGPU, "check", "--json", "--families", families, "-p", str(pid)]
     reported = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120).stdout)
     (found,) = reported["processes"]
@@ -29,7 +29,7 @@ def test_a_copy_of_nccl_reports_its_version_and_whether_its_layout_is_known() ->
     with subprocess.Popen([sys.executable, "-c", waiting], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdout.readline()
-        found = verdict(process.pid, "nccl")
+        found = report(process.pid, "nccl")
         process.stdin.write("\n")
     reported = [line for line in found["sees"] if "communicators of NCCL" in line]
     assert len(reported) == 1 and str(path) in reported[0]
@@ -40,11 +40,11 @@ def test_the_provider_of_an_open_device_is_named() -> None:
     if not (build_fakes() / "verbs" / "verbs_client").exists():
         pytest.skip("the headers of libibverbs are not installed (Debian: libibverbs-dev)")
     with VerbsClient() as client:
-        before = verdict(client.pid, "verbs")["sees"]
+        before = report(client.pid, "verbs")["sees"]
         client.do("open")
-        after = verdict(client.pid, "verbs")["sees"]
+        after = report(client.pid, "verbs")["sees"]
         client.do("pair", "hijack")
-        refused = verdict(client.pid, "verbs")["blind"]
+        refused = report(client.pid, "verbs")["blind"]
     unopened, opened = "none was found open", "RDMA posts and polls by "
     assert [(unopened in line, line.startswith(opened)) for line in before].count((True, False)) == 1
     assert [(unopened in line, line.startswith(opened)) for line in after].count((False, True)) == 1

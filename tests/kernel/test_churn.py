@@ -150,12 +150,12 @@ def test_a_library_that_is_gone_with_its_processes_is_let_go(tmp_path: Path) -> 
             watching.observe(client.pid)
             watching.during(client.finish)
         watching.pump(0.7)
-        assert [placed.path for placed in watching.source.placements] == [str(fake_cudart_path())]
+        assert [placed.path for placed in watching.source.probed_files] == [str(fake_cudart_path())]
         with start_cuda_client(late_ms=200, library=copy, calls=101, sleep_us=3000) as client:
             watching.observe(client.pid)
             watching.during(client.finish)
         watching.pump(0.7)
-        assert [placed.path for placed in watching.source.placements] == [str(fake_cudart_path())]
+        assert [placed.path for placed in watching.source.probed_files] == [str(fake_cudart_path())]
         assert (
             watching.calls(client.pid)["cudaLaunchKernel"] > 50
         )  # the first ones were before the new probes

@@ -109,5 +109,5 @@ def test_kernels_without_links_of_many_probes_see_the_same(
     watching = watch()
     pid = run(watching, program)
     assert watching.calls(pid) == OUTERMOST
-    (placement,) = [found for found in watching.source.placements if found.path == str(program)]
-    assert len(placement.links) == 2 * 9 + 2  # pairs, and the entries of two functions
+    (probed_file,) = [found for found in watching.source.probed_files if found.path == str(program)]
+    assert len(probed_file.links) == 2 * 9 + 2  # pairs, and the entries of two functions

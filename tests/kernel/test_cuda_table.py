@@ -39,9 +39,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"needs {tool}")
     folder = tmp_path_factory.mktemp("table")
     libraries = {"libcudart": "libcudart.so.12", "libcuda": "libcuda.so.1"}
-    for stem, name in libraries.items():
-        source = folder / f"{stem}.c"
-        source.write_text("".join(stub(call) for call in calls() if call.library == stem))
+    for library_name, name in libraries.items():
+        source = folder / f"{library_name}.c"
+        source.write_text("".join(stub(call) for call in calls() if call.library == library_name))
         options = ("-w", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{name}")
         subprocess.run(["gcc", *options, "-o", folder / name, source], check=True)
     made = [str(folder / name) for name in libraries.values()]

@@ -17,7 +17,7 @@ from otelgpu.engine.pipeline import Pipeline
 from otelgpu.kernel.scope import Scope
 from otelgpu.model.resource import resource
 from otelgpu.processes.kubernetes import OwnPod
-from otelgpu.processes.resources import Describer
+from otelgpu.processes.resources import ResourceDetector
 from otelgpu.sources.live import LiveSettings, LiveSource
 from tests.kernel.observing import wait_until
 from tests.rig import start_cuda_client
@@ -48,8 +48,10 @@ def test_spans_carry_the_pod_and_the_container_of_their_process() -> None:
         start_cuda_client(calls=101) as client,
     ):
         (cgroup / "cgroup.procs").write_text(str(client.pid))
-        describer = Describer({"host.name": "h"}, own=OwnPod(node=NODE, name="agent-x"))
-        source = LiveSource(families, Scope(), LiveSettings(ring_bytes={}, describer=describer))
+        resource_detector = ResourceDetector({"host.name": "h"}, own=OwnPod(node=NODE, name="agent-x"))
+        source = LiveSource(
+            families, Scope(), LiveSettings(ring_bytes={}, resource_detector=resource_detector)
+        )
         try:
             source.observe(client.pid)
             inputs = source.collect()

@@ -50,12 +50,12 @@ def test_it_is_caught_soon_and_every_call_after_that_is_exact(
     ) as client:
         watching.observe(client.pid)
         said = watching.during(client.finish)
-    placement = watching.placement(library)
-    assert 0 < placement.blind_ns < CAUGHT_WITHIN_NS
-    print(f"blind for {placement.blind_ns / 1e6:.1f} ms")
+    probed_file = watching.probed_file(library)
+    assert 0 < probed_file.blind_ns < CAUGHT_WITHIN_NS
+    print(f"blind for {probed_file.blind_ns / 1e6:.1f} ms")
     seen = sorted(int(r["head"]["time_ns"]) for r in watching.records("cuda_allocation"))
     made = [time_ns for name, time_ns in said.times if name == "cudaMalloc"]
-    after = [time_ns for time_ns in made if time_ns > placement.ready_ns]
+    after = [time_ns for time_ns in made if time_ns > probed_file.ready_ns]
     # A call in the window may be seen too: its probe came before the last one.
     assert len(after) > 200
     assert len(after) <= len(seen) <= len(made)
@@ -69,7 +69,7 @@ def test_without_a_gap_in_time_nothing_is_blind(watching: Watch, library: Path) 
         watching.observe(client.pid)
         said = watching.during(client.finish)
     assert watching.calls(said.pid) == probed(dict(said.calls))
-    assert watching.placement(library).blind_ns == 0
+    assert watching.probed_file(library).blind_ns == 0
 
 
 def test_run_prepares_what_the_environment_leads_to(library: Path, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_held_on_load_every_call_is_seen_from_the_first(
             said = watching.during(client.finish)
         assert said.exit_code == 7
         assert watching.calls(said.pid) == probed(dict(said.calls))
-        assert watching.placement(copy).blind_ns == 0
+        assert watching.probed_file(copy).blind_ns == 0
 
 
 def test_run_holds_from_the_first_moment(library: Path, tmp_path: Path) -> None:

@@ -127,11 +127,11 @@ def test_every_function_that_queues_work_is_observed(nccl: Watch, version: str) 
 def test_one_probe_for_each_function_that_the_library_has(nccl: Watch, version: str) -> None:
     library = nccl_library(version)
     nccl.source.prepare_file(library)
-    placement = nccl.placement(library)
-    assert placement.refused == ()
+    probed_file = nccl.probed_file(library)
+    assert probed_file.refused == ()
     with open_elf(library) as file:
         there = file.image.function_offsets(numbers(nccl).keys())
-    assert set(placement.symbols) == set(there) == numbers(nccl).keys() & parameters(version).keys()
+    assert set(probed_file.symbols) == set(there) == numbers(nccl).keys() & parameters(version).keys()
 
 
 def test_every_call_arrives_with_each_argument(nccl: Watch, client: NcclClient, version: str) -> None:

@@ -27,11 +27,11 @@ def library(request: pytest.FixtureRequest) -> Path:
 
 def test_every_function_that_the_library_has_is_probed(watching: Watch, library: Path) -> None:
     watching.source.prepare_file(library)
-    placement = watching.placement(library)
-    assert placement.refused == ()
+    probed_file = watching.probed_file(library)
+    assert probed_file.refused == ()
     with open_elf(library) as file:
         exported = set(file.image.function_offsets({call.symbol for call in calls()}))
-    assert set(placement.symbols) == exported
+    assert set(probed_file.symbols) == exported
     assert len(exported) > 150
     assert {call.symbol for call in calls() if call.library == "libcuda"}.isdisjoint(exported)
 

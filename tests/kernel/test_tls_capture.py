@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.processes.libraries import library_stem
+from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.maps import executable_mappings
 from tests.kernel.captured_connections import (
     CLIENT,
@@ -187,7 +187,7 @@ def test_a_copy_that_a_wheel_brings(certificate: Path, tmp_path: Path) -> None:
     own = next(
         Path(mapping.path)
         for mapping in executable_mappings(os.getpid())
-        if library_stem(mapping.path) == "libssl"
+        if library_name_of(mapping.path) == "libssl"
     )
     copy = tmp_path / "package.libs" / "libssl-1a2b3c4d.so.3"
     copy.parent.mkdir()
@@ -199,7 +199,7 @@ def test_a_copy_that_a_wheel_brings(certificate: Path, tmp_path: Path) -> None:
         watch.during(lambda: started.do("hold_tls", str(certificate)))
         watch.during(lambda: started.do("talk_tls", "", ""))
         client, server = sessions(watch)
-        assert watch.placement(copy).symbols
+        assert watch.probed_file(copy).symbols
     assert client.bytes_of(WRITE) == server.bytes_of(READ) == REQUEST
 
 

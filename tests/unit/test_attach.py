@@ -75,7 +75,7 @@ def test_only_probes_of_libraries_are_hooks() -> None:
         "tracepoint/syscalls/sys_exit_read",
         "uprobe",
     )
-    assert [(hook.stem, hook.symbol, hook.is_return) for hook in found(*sections)] == [
+    assert [(hook.library, hook.symbol, hook.is_return) for hook in found(*sections)] == [
         ("libcudart", "cudaFree", False)
     ]
 
@@ -105,7 +105,7 @@ def test_the_symbols_of_a_program_share_a_link_and_each_has_its_cookie() -> None
 def test_what_is_to_be_said_of_a_file_is_in_the_cookies_of_its_library() -> None:
     program = Program("uprobe/libnccl:a;libcuda:b")
     wanted = hooks([program], {"a": 7, "b": 9})  # type: ignore[list-item]
-    attached(wanted, {"a": 64, "b": 32}, marks={"libnccl": 5}, with_returns=False)
+    attached(wanted, {"a": 64, "b": 32}, file_cookies={"libnccl": 5}, with_returns=False)
     assert program.put[0][2] == (5 << 33 | ENTRY_ONLY | 7, ENTRY_ONLY | 9)
 
 

@@ -1,4 +1,4 @@
-"""``otelgpu check``: verdicts from facts made up here, facts from a process made here, and the command."""
+"""``otelgpu check``: reports from facts made up here, facts from a process made here, and the command."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from otelgpu.check.evidence import looks_like_server, process_of_thread
-from otelgpu.check.visibility import SECCOMP_FILTER, Verdict, gone, is_thread
-from otelgpu.check.visibility import judge as judge_by
+from otelgpu.check.inspection import looks_like_server, process_of_thread
+from otelgpu.check.process_report import SECCOMP_FILTER, ProcessReport, gone, is_thread
+from otelgpu.check.process_report import judge as judge_by
 from otelgpu.cli import check as check_module
-from otelgpu.cli.check import Examiner, check, try_destinations, wanted_symbols
+from otelgpu.cli.check import ProcessInspector, check, try_destinations, wanted_symbols
 from otelgpu.cli.listing import Finding, Listing, Report
 from otelgpu.config import Config
 from otelgpu.export.base import Signal
@@ -46,16 +46,19 @@ MACHINE = Machine(wanted=WANTED)
 RUSTLS = TlsStack(name="rustls in serve", probed=False)
 
 
-def judge(observed: Observed, machine: Machine = MACHINE, *, http: bool = True) -> Verdict:
+def judge(observed: Observed, machine: Machine = MACHINE, *, http: bool = True) -> ProcessReport:
     """By all families, or all but that of requests."""
     names = ("cuda", *(("http",) if http else ()), "nccl", "torch", "verbs")
-    found = [discovery_of(name).examine for name in names]
-    return judge_by(observed, machine, [examine() for examine in found if examine is not None])
+    found = [discovery_of(name).inspect for name in names]
+    return judge_by(observed, machine, [inspect() for inspect in found if inspect is not None])
 
 
 def library(**changes: Any) -> Library:
     whole = Library(
-        path="/venv/libcudart.so.12", stem="libcudart", inode=7, symbols=tuple(sorted(WANTED["libcudart"]))
+        path="/venv/libcudart.so.12",
+        name="libcudart",
+        inode=7,
+        symbols=tuple(sorted(WANTED["libcudart"])),
     )
     return replace(whole, **changes)
 
@@ -69,15 +72,15 @@ def blind_spots(observed: Observed, machine: Machine = MACHINE) -> list[str]:
 
 
 def test_a_whole_library_is_seen_and_nothing_is_blind() -> None:
-    verdict = judge(process(libraries=(library(),)), MACHINE)
-    assert verdict.sees[0] == "all 3 functions of /venv/libcudart.so.12"
-    assert verdict.blind == ()
+    report = judge(process(libraries=(library(),)), MACHINE)
+    assert report.sees[0] == "all 3 functions of /venv/libcudart.so.12"
+    assert report.blind == ()
 
 
 def test_a_function_that_a_copy_does_not_have_is_no_blind_spot() -> None:
-    verdict = judge(process(libraries=(library(symbols=("cudaFree",)),)), MACHINE)
-    assert verdict.sees[0].startswith("1 of 3 functions")
-    assert verdict.blind == ()
+    report = judge(process(libraries=(library(symbols=("cudaFree",)),)), MACHINE)
+    assert report.sees[0].startswith("1 of 3 functions")
+    assert report.blind == ()
 
 
 def test_each_copy_in_a_process_has_its_own_line() -> None:
@@ -99,20 +102,20 @@ def test_a_deleted_file_is_seen_and_said_to_be_deleted() -> None:
     ],
 )
 def test_a_library_without_probes_is_blind_and_says_why(changes: dict[str, Any], why: str) -> None:
-    verdict = judge(process(libraries=(library(**changes),)), MACHINE)
-    assert why in verdict.blind[0].why
-    assert verdict.blind[0].do
+    report = judge(process(libraries=(library(**changes),)), MACHINE)
+    assert why in report.blind[0].why
+    assert report.blind[0].do
 
 
 def test_an_allocator_of_pytorch_is_reported_by_what_it_is_good_for() -> None:
     machine = Machine(wanted={**WANTED, CORE: frozenset({"report", "report_of_1_13"})})
-    torch = library(path="/venv/torch/lib/libc10.so", stem=CORE, symbols=("report",))
-    verdict = judge(process(libraries=(library(), torch)), machine, http=False)
-    assert [line for line in verdict.sees if "libc10" in line] == [
+    torch = library(path="/venv/torch/lib/libc10.so", name=CORE, symbols=("report",))
+    report = judge(process(libraries=(library(), torch)), machine, http=False)
+    assert [line for line in report.sees if "libc10" in line] == [
         "tensors' memory by PyTorch's allocator in /venv/torch/lib/libc10.so, where it is asked for: "
         "profiles of mem, or family torch"
     ]
-    assert verdict.blind == ()
+    assert report.blind == ()
     old = judge(process(libraries=(replace(torch, symbols=()),)), machine, http=False)
     assert [one.what for one in old.blind] == ["tensors' memory by /venv/torch/lib/libc10.so"]
     assert "1.10" in old.blind[0].why
@@ -121,9 +124,9 @@ def test_an_allocator_of_pytorch_is_reported_by_what_it_is_good_for() -> None:
 
 def test_a_static_runtime_with_symbols_is_seen() -> None:
     program = EmbeddedRuntime(path="/app/train", is_program=True, symbols=("cudaMalloc",))
-    verdict = judge(process(embedded=(program,)), MACHINE)
-    assert "linked statically into /app/train" in verdict.sees[0]
-    assert verdict.blind == ()
+    report = judge(process(embedded=(program,)), MACHINE)
+    assert "linked statically into /app/train" in report.sees[0]
+    assert report.blind == ()
 
 
 def test_a_static_runtime_in_a_stripped_program_is_blind() -> None:
@@ -154,9 +157,9 @@ def test_communicators_are_seen_where_their_layout_is_known(
     version: str, layout: Any, sees: list[str], blind: int
 ) -> None:
     copy = Shown("/venv/libnccl.so.2", NcclCopy(version=version, layout=layout))
-    verdict = judge(process(shown={"nccl": (copy,)}), Machine(wanted={}), http=False)
-    assert [line for line in verdict.sees if not any(map(line.startswith, sees))] == []
-    assert (len(verdict.sees), len(verdict.blind)) == (len(sees), blind)
+    report = judge(process(shown={"nccl": (copy,)}), Machine(wanted={}), http=False)
+    assert [line for line in report.sees if not any(map(line.startswith, sees))] == []
+    assert (len(report.sees), len(report.blind)) == (len(sees), blind)
 
 
 @pytest.mark.parametrize(
@@ -171,29 +174,29 @@ def test_communicators_are_seen_where_their_layout_is_known(
 def test_posts_are_seen_where_the_provider_is_known(
     devices: tuple[OpenDevice, ...], sees: str | None, blind: str | None
 ) -> None:
-    verbs = library(path="/lib/libibverbs.so.1", stem=VERBS, symbols=("ibv_create_qp",))
+    verbs = library(path="/lib/libibverbs.so.1", name=VERBS, symbols=("ibv_create_qp",))
     machine = Machine(wanted={VERBS: frozenset(verbs.symbols)})
     shown = {"verbs": tuple(Shown("", device) for device in devices)}
-    verdict = judge(process(libraries=(verbs,), shown=shown), machine, http=False)
-    rest = verdict.sees[1:]  # the first is on libibverbs itself
+    report = judge(process(libraries=(verbs,), shown=shown), machine, http=False)
+    rest = report.sees[1:]  # the first is on libibverbs itself
     assert [bool(sees) and sees in line for line in rest] == [True] * (sees is not None)
-    assert [one.why for one in verdict.blind] == [blind] * (blind is not None)
+    assert [one.why for one in report.blind] == [blind] * (blind is not None)
     assert not any(
         "posts" in line for line in judge(process(shown=shown), machine, http=False).sees
     )  # no library
 
 
-DRIVER = Library(path="/usr/lib/libcuda.so.1", stem="libcuda", inode=9, symbols=("cuLaunchKernel",))
+DRIVER = Library(path="/usr/lib/libcuda.so.1", name="libcuda", inode=9, symbols=("cuLaunchKernel",))
 
 
 @pytest.mark.parametrize("is_program", [True, False])
 def test_a_runtime_without_symbols_is_seen_through_the_driver(is_program: bool) -> None:
     inside = EmbeddedRuntime(path="/lib/libcublasLt.so", is_program=is_program, stripped=True)
-    verdict = judge(process(libraries=(library(), DRIVER), embedded=(inside,)), MACHINE)
+    report = judge(process(libraries=(library(), DRIVER), embedded=(inside,)), MACHINE)
     assert (
-        verdict.sees[2] == "what libcublasLt.so launch by a CUDA runtime of their own, as calls of the driver"
+        report.sees[2] == "what libcublasLt.so launch by a CUDA runtime of their own, as calls of the driver"
     )
-    assert verdict.blind == ()
+    assert report.blind == ()
 
 
 @pytest.mark.parametrize("changes", [{"error": "unreadable"}, {"refusal": "no"}, {"symbols": ()}])
@@ -248,10 +251,10 @@ def test_tls_and_event_loops_say_nothing_of_a_process_without_sockets() -> None:
 @pytest.mark.parametrize("return_probes", [True, None, False])
 def test_openssl_is_seen_in_clear_as_long_as_returns_are_probed(return_probes: bool | None) -> None:
     openssl = TlsStack(name="/lib/libssl.so.3", probed=True)
-    verdict = judge(process(sockets=1, tls=(openssl,)), replace(MACHINE, return_probes=return_probes))
-    said = any("libssl.so.3 gives and takes it in clear" in line for line in verdict.sees)
+    report = judge(process(sockets=1, tls=(openssl,)), replace(MACHINE, return_probes=return_probes))
+    said = any("libssl.so.3 gives and takes it in clear" in line for line in report.sees)
     assert said == (return_probes is not False)
-    assert [one.what for one in verdict.blind] == ([] if said else ["what libssl.so.3 encrypts"])
+    assert [one.what for one in report.blind] == ([] if said else ["what libssl.so.3 encrypts"])
 
 
 def test_requests_are_blind_without_syscall_tracepoints() -> None:
@@ -259,8 +262,8 @@ def test_requests_are_blind_without_syscall_tracepoints() -> None:
 
 
 def test_unwanted_families_are_not_judged() -> None:
-    verdict = judge(process(io_uring=1), Machine(wanted={}), http=False)
-    assert (verdict.sees, verdict.blind) == ((), ())
+    report = judge(process(io_uring=1), Machine(wanted={}), http=False)
+    assert (report.sees, report.blind) == ((), ())
 
 
 @pytest.mark.parametrize(("closed", "do"), [("denied", "root"), ("empty", "nothing")])
@@ -282,9 +285,9 @@ def test_every_blind_spot_has_a_cause_and_something_to_do() -> None:
         io_uring=1,
         sockets=1,
     )
-    verdicts = (judge(worst, replace(MACHINE, return_probes=False)), gone(1), is_thread(2, 1))
-    assert [len(verdict.blind) for verdict in verdicts] == [WORST, 1, 1]
-    assert all(one.what and one.why and one.do for verdict in verdicts for one in verdict.blind)
+    reports = (judge(worst, replace(MACHINE, return_probes=False)), gone(1), is_thread(2, 1))
+    assert [len(report.blind) for report in reports] == [WORST, 1, 1]
+    assert all(one.what and one.why and one.do for report in reports for one in report.blind)
 
 
 # -- Facts -----------------------------------------------------------------------------------------------
@@ -307,18 +310,18 @@ def program(tmp_path: Path) -> Path:
     return binary
 
 
-def examined(binary: Path, examiner: Examiner) -> Observed:
+def inspected(binary: Path, inspector: ProcessInspector) -> Observed:
     with subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        observed = examiner.observe(child.pid)
+        observed = inspector.observe(child.pid)
         child.communicate(b"\n")
     assert observed is not None
     return observed
 
 
 def test_a_runtime_in_the_program_is_found_by_its_symbols(program: Path) -> None:
-    observed = examined(program, Examiner(WANTED))
+    observed = inspected(program, ProcessInspector(WANTED))
     assert observed.embedded == (
         EmbeddedRuntime(path=str(program), is_program=True, symbols=("cudaMalloc",), stripped=False),
     )
@@ -326,7 +329,7 @@ def test_a_runtime_in_the_program_is_found_by_its_symbols(program: Path) -> None
 
 def test_a_stripped_program_with_device_code_is_found_by_its_section(program: Path) -> None:
     subprocess.run(["strip", program], check=True)
-    observed = examined(program, Examiner(WANTED))
+    observed = inspected(program, ProcessInspector(WANTED))
     assert observed.embedded == (EmbeddedRuntime(path=str(program), is_program=True, stripped=True),)
 
 
@@ -342,16 +345,16 @@ def test_a_deleted_library_is_read_and_its_probes_are_tried(program: Path, tmp_p
         return "Input/output error" if offset else ""
 
     loader = f"import ctypes; ctypes.CDLL({str(shared)!r}); print('ready', flush=True); input()"
-    examiner = Examiner(WANTED, refuse)
+    inspector = ProcessInspector(WANTED, refuse)
     with subprocess.Popen(
         [sys.executable, "-c", loader], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        whole = examiner.observe(child.pid)
+        whole = inspector.observe(child.pid)
         shared.unlink()
-        deleted = examiner.observe(child.pid)
-        interesting = examiner.is_interesting(child.pid)
+        deleted = inspector.observe(child.pid)
+        interesting = inspector.is_interesting(child.pid)
         child.communicate(b"\n")
     assert whole is not None
     assert whole.libraries[0].symbols == ("cudaFree", "cudaMalloc")
@@ -374,17 +377,17 @@ def test_what_is_not_an_elf_file_is_reported_and_not_raised(tmp_path: Path) -> N
     with subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        observed = Examiner(WANTED).observe(child.pid)
+        observed = ProcessInspector(WANTED).observe(child.pid)
         child.communicate(b"\n")
     assert observed is not None
     assert "cannot be understood" in observed.libraries[0].error
 
 
 def test_sockets_of_this_process_are_counted() -> None:
-    examiner = Examiner({})
-    before = examiner.observe(os.getpid())
+    inspector = ProcessInspector({})
+    before = inspector.observe(os.getpid())
     with socket.socket(), socket.socket():
-        after = examiner.observe(os.getpid())
+        after = inspector.observe(os.getpid())
     assert before is not None
     assert after is not None
     assert after.sockets - before.sockets == 2
@@ -397,7 +400,7 @@ def test_tls_of_this_process_is_reported_by_its_functions() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        observed = Examiner({}).observe(child.pid)
+        observed = ProcessInspector({}).observe(child.pid)
         child.communicate(b"\n")
     assert observed is not None
     assert [(Path(stack.name).name.partition(".")[0], stack.probed) for stack in observed.tls] == [
@@ -414,14 +417,14 @@ def test_tls_that_is_linked_into_a_program_is_reported_by_its_strings(
 ) -> None:
     with program.open("ab") as file:
         file.write(mark)
-    stacks = examined(program, Examiner({})).tls
+    stacks = inspected(program, ProcessInspector({})).tls
     assert stacks == ((TlsStack(name=f"{named} in serve", probed=False),) if named else ())
 
 
 def test_a_vanished_process_has_no_facts() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
-    assert Examiner(WANTED).observe(child.pid) is None
+    assert ProcessInspector(WANTED).observe(child.pid) is None
     assert process_of_thread(child.pid) is None
 
 
@@ -623,7 +626,7 @@ def test_a_quick_check_of_a_process_is_wrong_usage(machine: list[Finding]) -> No
 
 
 def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    evil = Verdict(pid=1, process=process(name="\x1b[2Jx\ny", executable="/tmp/\udcff"))
+    evil = ProcessReport(pid=1, process=process(name="\x1b[2Jx\ny", executable="/tmp/\udcff"))
     report = Report(features=(), families=(), collector=(), processes=(evil,), asked=True)
     Listing(Console(file=sys.stdout)).write(report)
     shown = capsys.readouterr().out

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from otelgpu.check.evidence import Examiner
-from otelgpu.check.visibility import Verdict
+from otelgpu.check.inspection import ProcessInspector
+from otelgpu.check.process_report import ProcessReport
 from otelgpu.cli.listing import Listing, Report
 from otelgpu.processes.coverage import Observed
 from otelgpu.processes.kubernetes import OwnPod
-from otelgpu.processes.resources import Describer
+from otelgpu.processes.resources import ResourceDetector
 from tests.unit.processes.processes_builders import POD
 
 OWN = OwnPod(node="node-1")
 
 
 def report(process: Observed) -> Report:
-    verdict = Verdict(pid=process.pid, process=process)
-    return Report(features=(), families=(), collector=(), processes=(verdict,), asked=True)
+    report = ProcessReport(pid=process.pid, process=process)
+    return Report(features=(), families=(), collector=(), processes=(report,), asked=True)
 
 
 def test_each_part_is_reported_with_where_it_is_from(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,7 @@ def liar() -> Iterator[int]:
 
 
 def test_a_running_process_is_reported_with_its_claims(liar: int) -> None:
-    found = Examiner({}, describer=Describer(own=OWN)).observe(liar)
+    found = ProcessInspector({}, resource_detector=ResourceDetector(own=OWN)).observe(liar)
     assert found is not None
     assert ("k8s.node.name", "node-1", "downward_api") in found.identity
     assert found.claimed == (("k8s.pod.name", "victim"),)

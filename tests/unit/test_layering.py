@@ -1,6 +1,6 @@
-"""DESIGN.md section 3 as a test: data flows one way, and I/O stays in the rooms that own it.
+"""DESIGN.md section 3 as a test: data flows one way, and I/O stays in the packages that own it.
 
-A *room* is a package or module directly under otelgpu/. This file lists every one of them; a new room is a
+A *package* here is one, or a module, directly under otelgpu/. This file lists every one of them; a new one is a
 design decision, taken here and in DESIGN.md together.
 """
 
@@ -16,7 +16,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "otelgpu"
 
-# Top to bottom: a room may import from the rows above its own, and from itself.
+# Top to bottom: a package may import from the rows above its own, and from itself.
 ROWS = (
     ("__init__", "model", "errors", "typing"),
     ("elf", "protobuf"),
@@ -35,10 +35,10 @@ ROWS = (
     ("cli",),
     ("__main__",),
 )
-ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
+ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
 
 # Rooms that run on a capture file without root, clang or a GPU: no I/O, no clock, no thread, and no import
-# of a room that has them. Of a family its modules ``discover`` and ``poll`` are not.
+# of a package that has them. Of a family its modules ``discover`` and ``poll`` are not.
 PURE = {
     *("model", "errors", "typing", "elf", "symbols", "engine", "families"),
     *("diagnose", "otlp_json", "protobuf", "view", "render"),
@@ -71,14 +71,14 @@ class Module:
     is_package: bool = False
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         return self.name.partition(".")[0]
 
     @property
     def is_pure(self) -> bool:
         """A family looks at processes and devices in ``discover`` and ``poll``, and nowhere else."""
-        looks_out = self.room == "families" and {"discover", "poll"} & set(self.name.split("."))
-        return self.room in PURE and not looks_out
+        looks_out = self.package == "families" and {"discover", "poll"} & set(self.name.split("."))
+        return self.package in PURE and not looks_out
 
 
 @cache
@@ -99,7 +99,7 @@ def nodes(module: Module) -> Sequence[ast.AST]:
 
 
 def imports(module: Module) -> Iterator[str]:
-    """Every name that the module imports, absolute: ``from .a import b`` in room x gives ``otelgpu.x.a.b``.
+    """Every name that the module imports, absolute: ``from .a import b`` in package x gives ``otelgpu.x.a.b``.
 
     Those under ``if TYPE_CHECKING`` count: a type is a dependency.
     """
@@ -135,9 +135,11 @@ def calls_with_io(module: Module) -> Iterator[str]:
 
 def violations(module: Module) -> list[str]:
     """Each rule that the module breaks, as a line that says what to do."""
-    room, found = module.room, []
-    if room not in ROW:
-        return [f"{module.name}: unknown room {room!r}; place it in ROWS here and in DESIGN.md section 3"]
+    package, found = module.package, []
+    if package not in ROW:
+        return [
+            f"{module.name}: unknown package {package!r}; place it in ROWS here and in DESIGN.md section 3"
+        ]
 
     if module.name.rpartition(".")[2] in VAGUE_NAMES:
         found.append(f"{module.name}: name the noun that it holds")
@@ -147,32 +149,34 @@ def violations(module: Module) -> list[str]:
 
     for name in imports(module):
         where = f"{module.name}: imports {name}"
-        if is_within(name, "ctypes") and room != "kernel":
+        if is_within(name, "ctypes") and package != "kernel":
             found.append(f"{where}, but the only ctypes is in kernel")
         if module.is_pure and name not in ALLOWED_IN_PURE and not name.startswith("os.path."):
-            found += [f"{where}, but {room} is pure" for banned in BANNED_IN_PURE if is_within(name, banned)]
+            found += [
+                f"{where}, but {package} is pure" for banned in BANNED_IN_PURE if is_within(name, banned)
+            ]
         if not is_within(name, "otelgpu"):
             continue
         _, _, below = name.partition(".")
         target = below.partition(".")[0] or "__init__"
         if target.startswith("__") and target.endswith("__"):
             target = "__init__"  # from otelgpu import __version__
-        if target == room:
+        if target == package:
             found += other_family(module, below, where)
         elif target not in ROW:
-            found.append(f"{where}, an unknown room")
-        elif ROW[target] >= ROW[room]:
-            found.append(f"{where}, which is not above {room}")
+            found.append(f"{where}, an unknown package")
+        elif ROW[target] >= ROW[package]:
+            found.append(f"{where}, which is not above {package}")
         elif module.is_pure and target in PEERS_WITH_IO:
-            found.append(f"{where}, which does I/O, but {room} is pure")
+            found.append(f"{where}, which does I/O, but {package} is pure")
     if module.is_pure:
-        found += [f"{module.name}: calls {call}, but {room} is pure" for call in calls_with_io(module)]
+        found += [f"{module.name}: calls {call}, but {package} is pure" for call in calls_with_io(module)]
     return found
 
 
 def other_family(module: Module, below: str, where: str) -> list[str]:
     """Families share the engine and the model, never each other: adding one edits no other."""
-    if module.room != "families":
+    if module.package != "families":
         return []
     own = module.name.split(".")[1:2]
     theirs = below.split(".")[1:2]
@@ -189,7 +193,7 @@ STILL_JOINED = {
 
 
 @pytest.mark.parametrize("module", read_modules(), ids=lambda module: module.name)
-def test_module_keeps_to_its_room(module: Module) -> None:
+def test_module_keeps_to_its_package(module: Module) -> None:
     assert bool(violations(module)) == (module.name in STILL_JOINED), violations(module)
 
 
@@ -213,8 +217,8 @@ def test_module_keeps_to_its_room(module: Module) -> None:
         ("elf.btf", "from pathlib import Path\nPath('x').read_bytes()", "calls .read_bytes()"),
         ("model.spans", "from datetime import datetime\ndatetime.now()", "calls datetime.now()"),
         ("export.batch", "from ctypes import CDLL", "only ctypes is in kernel"),
-        ("gadgets.thing", "", "unknown room 'gadgets'"),
-        ("model.ids", "from otelgpu import gadgets", "unknown room"),
+        ("gadgets.thing", "", "unknown package 'gadgets'"),
+        ("model.ids", "from otelgpu import gadgets", "unknown package"),
         ("export.utils", "", "name the noun"),
         ("cli.main", "\n" * (LONGEST_MODULE + 1), "split it"),
     ],

@@ -21,7 +21,7 @@ from otelgpu.cli.replay import is_picture
 from otelgpu.engine import registry
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiling import ProfileKind
-from otelgpu.render.profile_totals import KindTotals, Place
+from otelgpu.render.profile_totals import KindTotals, SpentAt
 from tests.unit.export.profile_builders import samples
 
 
@@ -153,7 +153,7 @@ def table(*kinds: KindTotals) -> str:
 
 def off_cpu(places: int) -> KindTotals:
     rows = [
-        Place(leaf=f"leaf{i}", line=f"loop.py:{i} write", value=1_000_000, samples=1) for i in range(places)
+        SpentAt(leaf=f"leaf{i}", line=f"loop.py:{i} write", value=1_000_000, samples=1) for i in range(places)
     ]
     return KindTotals(
         type="off_cpu", unit="nanoseconds", value=places * 1_000_000, samples=places, places=rows
@@ -185,7 +185,7 @@ def test_values_are_written_in_their_unit(value: int, unit: str, text: str) -> N
 
 def test_names_of_frames_cannot_steer_the_terminal() -> None:
     kind = off_cpu(1)
-    kind.places = [Place(leaf="\x1b[2J", line="", value=1, samples=1)]
+    kind.places = [SpentAt(leaf="\x1b[2J", line="", value=1, samples=1)]
     assert "\x1b" not in table(kind)
 
 

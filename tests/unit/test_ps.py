@@ -15,7 +15,7 @@ from rich.console import Console
 
 from otelgpu.cli import ps
 from otelgpu.cli.commands import cli
-from otelgpu.cli.ps import Devices, Row, Use, ask_driver, uses_of, vendor_stems, write_table
+from otelgpu.cli.ps import Devices, Row, Use, ask_driver, uses_of, vendor_libraries, write_table
 from otelgpu.model.devices import DeviceReadings, DeviceSeen, ProcessReading
 
 ROW = Row(
@@ -129,17 +129,17 @@ def test_a_driver_that_hangs_is_left_alone() -> None:
 
 
 def test_libraries_of_cuda_nccl_and_verbs_are_looked_for_and_the_c_library_is_not() -> None:
-    stems = vendor_stems()
-    if not stems:
+    library_names = vendor_libraries()
+    if not library_names:
         pytest.skip("BPF objects are not built: make bpf")
-    assert {"libcuda", "libcudart", "libnccl", "libibverbs"} <= stems
-    assert "libc" not in stems
+    assert {"libcuda", "libcudart", "libnccl", "libibverbs"} <= library_names
+    assert "libc" not in library_names
 
 
 def test_json_has_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
     use = Use(uuid="GPU-1", index=0, model="H100", memory_bytes=1024)
     monkeypatch.setattr(ps, "ask_driver", lambda: Devices(note=""))
-    monkeypatch.setattr(ps, "find_rows", lambda devices, stems: [replace(ROW, uses=(use,))])
+    monkeypatch.setattr(ps, "find_rows", lambda devices, library_names: [replace(ROW, uses=(use,))])
     result = CliRunner().invoke(cli, ["ps", "--json"])
     assert result.exit_code == 0
     reported = json.loads(result.stdout)

@@ -210,12 +210,12 @@ def test_an_error_of_the_configuration_is_an_error_of_the_reload() -> None:
 
 def test_a_hangup_makes_a_descriptor_readable_until_it_is_taken() -> None:
     before = signal.getsignal(signal.SIGHUP)
-    with ReloadSignals() as hangups:
-        assert not hangups.take()
+    with ReloadSignals() as reload_signals:
+        assert not reload_signals.take()
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGHUP)
-        assert hangups.take()
-        assert not hangups.take()
+        assert reload_signals.take()
+        assert not reload_signals.take()
     assert signal.getsignal(signal.SIGHUP) is before
 
 
@@ -226,7 +226,7 @@ def test_a_terminal_that_is_gone_is_noticed(
     monkeypatch: pytest.MonkeyPatch, had: bool, has: bool, lost: bool
 ) -> None:
     monkeypatch.setattr(reload_module, "_has_terminal", lambda: had)
-    hangups = ReloadSignals()
+    reload_signals = ReloadSignals()
     monkeypatch.setattr(reload_module, "_has_terminal", lambda: has)
-    assert hangups.lost_terminal is lost
-    os.close(hangups.fd)
+    assert reload_signals.lost_terminal is lost
+    os.close(reload_signals.fd)

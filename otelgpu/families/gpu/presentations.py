@@ -13,7 +13,7 @@ from otelgpu.engine.presentation import (
     ConsoleLabel,
     How,
     Presentation,
-    Sheet,
+    TopTable,
     TopView,
     Unit,
     device_names,
@@ -32,7 +32,7 @@ def device_presentation(
     """
     names = device_names(vendor, directions)
     return Presentation(
-        views=(TopView(name=vendor, sheets=(_processes(vendor, title),), families=(vendor,), rank=rank),),
+        views=(TopView(name=vendor, top_tables=(_processes(vendor, title),), families=(vendor,), rank=rank),),
         labels=(
             ConsoleLabel(key=names.direction),
             ConsoleLabel(key=names.size, unit=Unit.BYTES),
@@ -69,8 +69,8 @@ def _viewer(vendor: str) -> ViewerPart:
     )
 
 
-def _processes(vendor: str, title: str) -> Sheet:
-    return Sheet(
+def _processes(vendor: str, title: str) -> TopTable:
+    return TopTable(
         name="processes",
         title=f"{title} processes",
         keys=OF_PROCESS,

@@ -28,7 +28,14 @@ from otelgpu.families.nccl.links import LinkFinder
 from otelgpu.families.nccl.metrics import CollectiveMeter, Times
 from otelgpu.families.nccl.numbering import KEPT_NS, Collectives, Numbered
 from otelgpu.families.nccl.spans import CallLinks, Gatherings, SpanReport, call_spans, root_spans, wait_spans
-from otelgpu.families.nccl.streams import Captures, DeviceCalls, Lane, device_calls, lane_of, waits_of
+from otelgpu.families.nccl.streams import (
+    Captures,
+    DeviceCalls,
+    StreamKey,
+    device_calls,
+    key_of_stream,
+    waits_of,
+)
 from otelgpu.model.codes import Codes, combine, distinct
 from otelgpu.model.communicators import CommunicatorSeen
 from otelgpu.model.context import Context, Unsettled
@@ -76,7 +83,7 @@ LOST: Final = frozenset(("ring_full", "calls_nested_too_deep", "thread_state_fai
 
 _ALONE: Final = {Numbered.NONE: "unnumbered", Numbered.CAPTURED: "captured", Numbered.FAILED: "failed"}
 _LATE: Final = 16_384  # collectives that were reported before all their ranks had come
-_LANES: Final = 4096  # streams whose last collective was reported before anything waited for it
+_MOST_STREAMS: Final = 4096  # streams whose last collective was reported before anything waited for it
 _MEASURING: Final = 4096  # processes
 
 F64 = npt.NDArray[np.float64]
@@ -116,7 +123,7 @@ class CollectiveSession:
         self._work: list[DeviceWork] = []
         self._waiting = Calls.none()
         self._first_ns: dict[int, int] = {}  # of collectives that were reported, by key
-        self._unwaited: dict[Lane, tuple[Calls, int]] = {}
+        self._unwaited: dict[StreamKey, tuple[Calls, int]] = {}
         self._measuring: dict[int, None] = {}
         self._lost = False
         self._counters: Counter[str] = Counter()
@@ -181,8 +188,8 @@ class CollectiveSession:
         self._by_thread.forget_process(tgid)
         self._by_stream.forget_process(tgid)
         self._measuring.pop(tgid, None)
-        for lane in [lane for lane in self._unwaited if lane.tgid == tgid]:
-            del self._unwaited[lane]
+        for stream_key in [stream_key for stream_key in self._unwaited if stream_key.tgid == tgid]:
+            del self._unwaited[stream_key]
 
     # -- ticks ------------------------------------------------------------------------------------
 
@@ -266,22 +273,22 @@ class CollectiveSession:
     def _wait(self, device: DeviceCalls, reporting: SpanReport) -> list[SpanColumns]:
         """Give each wait its collective; the spans of those whose collective was reported before."""
         unwaited = np.flatnonzero(~self._waiting.found["waited"])
-        done: set[Lane] = set()
+        done: set[StreamKey] = set()
         for found in waits_of(device, self._waiting.rows.take(unwaited)):
             self._waiting.found["waited"][unwaited[found.calls]] = True
-            held = self._unwaited.get(found.lane)
+            held = self._unwaited.get(found.stream_key)
             if held is not None:
                 found.counts[0] += held[1]
             _set_waits(self._waiting, unwaited[found.last], device.waits.take(found.waits), found.counts)
-            done.add(found.lane)
+            done.add(found.stream_key)
         late: list[Calls] = []
-        for lane, (calls, count) in list(self._unwaited.items()):
-            if lane in done:
-                del self._unwaited[lane]
+        for stream_key, (calls, count) in list(self._unwaited.items()):
+            if stream_key in done:
+                del self._unwaited[stream_key]
                 continue
             for found in waits_of(device, calls.rows):
                 _set_waits(calls, found.last, device.waits.take(found.waits), count)
-                del self._unwaited[lane]
+                del self._unwaited[stream_key]
                 late.append(calls)
         for calls in late:
             first = calls.found[0]
@@ -404,18 +411,23 @@ class CollectiveSession:
         some = reported.rows.take(left)
         streams, stream_codes = np.unique(some["stream"], return_inverse=True)
         coded = [distinct(np.ascontiguousarray(some[name])) for name in ("tgid", "device")]
-        codes, lanes = combine(
+        codes, stream_keys = combine(
             [(stream_codes.reshape(-1), len(streams)), *((code, len(values)) for values, code in coded)],
             len(some),
         )
-        counts = np.bincount(codes, minlength=lanes).tolist()
-        last = np.zeros(lanes, dtype=np.intp)
+        counts = np.bincount(codes, minlength=stream_keys).tolist()
+        last = np.zeros(stream_keys, dtype=np.intp)
         np.maximum.at(last, codes, np.arange(len(some)))
-        for count, row in zip(counts[-_LANES:], last[-_LANES:].tolist(), strict=True):
-            lane = lane_of(int(some["tgid"][row]), int(some["stream"][row]), int(some["device"][row]))
-            before = self._unwaited.pop(lane, None)
-            self._unwaited[lane] = reported.take(left[row : row + 1]), count + (before[1] if before else 0)
-        while len(self._unwaited) > _LANES:
+        for count, row in zip(counts[-_MOST_STREAMS:], last[-_MOST_STREAMS:].tolist(), strict=True):
+            stream_key = key_of_stream(
+                int(some["tgid"][row]), int(some["stream"][row]), int(some["device"][row])
+            )
+            before = self._unwaited.pop(stream_key, None)
+            self._unwaited[stream_key] = (
+                reported.take(left[row : row + 1]),
+                count + (before[1] if before else 0),
+            )
+        while len(self._unwaited) > _MOST_STREAMS:
             del self._unwaited[next(iter(self._unwaited))]
 
     def _report(self, reported: Calls, links: CallLinks, reporting: SpanReport) -> list[SpanColumns]:

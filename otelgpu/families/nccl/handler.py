@@ -44,7 +44,7 @@ class NcclHandler:
         )
         services.watch(_WAITED, self._see_waits)
         services.watch((OperationKind.GROUP,), lambda part: self._collectives.see_groups(part.rows))
-        services.claim(_TOGETHER, self._claim)
+        services.consume(_TOGETHER, self._claim)
         services.listen(DeviceWorkJoined, lambda fact: self._collectives.see_device_work(fact.work))
         services.listen(LossCounted, self._lose)
         services.listen(SettingsChanged, lambda fact: self._collectives.reconfigure(fact.settings))

@@ -10,11 +10,11 @@ from otelgpu.engine.presentation import (
     CollectiveNames,
     Column,
     How,
-    Place,
     Presentation,
     Reported,
-    Sheet,
+    TopTable,
     TopView,
+    TrackGroup,
     TrackRule,
     Unit,
     rate,
@@ -27,7 +27,7 @@ _COLLECTIVE_KEYS: Final = {
     collective_names.HASH: ("communicator", "communicator"),
     collective_names.OPERATION: ("operation", "operation"),
 }
-_COMMUNICATORS: Final = Sheet(
+_COMMUNICATORS: Final = TopTable(
     name="communicators",
     title="NCCL communicators",
     keys=_COLLECTIVE_KEYS,
@@ -87,7 +87,7 @@ _COMMUNICATORS: Final = Sheet(
     ),
     sort="calls_per_s",
 )
-_RANKS: Final = Sheet(
+_RANKS: Final = TopTable(
     name="ranks",
     title="NCCL ranks: how much later each calls than the first",
     keys={
@@ -167,8 +167,8 @@ _VIEWER: Final = ViewerPart(
 )
 
 PRESENTATION: Final = Presentation(
-    views=(TopView(name="nccl", sheets=(_COMMUNICATORS, _RANKS), families=("nccl", "cuda"), rank=2),),
-    tracks=(TrackRule(place=Place.COMMUNICATOR, attribute=collective_names.HASH, track=_track, rank=5),),
+    views=(TopView(name="nccl", top_tables=(_COMMUNICATORS, _RANKS), families=("nccl", "cuda"), rank=2),),
+    tracks=(TrackRule(group=TrackGroup.COMMUNICATOR, attribute=collective_names.HASH, track=_track, rank=5),),
     viewer=_VIEWER,
     collectives=CollectiveNames(
         library="nccl",

@@ -25,7 +25,7 @@ from otelgpu.model.operations import OperationKind, Operations
 _DEFAULT_STREAMS: Final = 2
 """Handles up to this one are each device's own default streams, and not the same on all devices."""
 
-_LANES: Final = 1024
+_MOST_STREAMS: Final = 1024
 """Streams of a process that are looked at; a program has a handful of them for collectives."""
 
 _CAPTURES: Final = 1024
@@ -34,7 +34,7 @@ _CAPTURES: Final = 1024
 Bools = npt.NDArray[np.bool_]
 
 
-class Lane(NamedTuple):
+class StreamKey(NamedTuple):
     """A stream of a process. ``device`` is reported of default streams only."""
 
     tgid: int
@@ -42,9 +42,9 @@ class Lane(NamedTuple):
     device: int
 
 
-def lane_of(tgid: int, stream: int, device: int) -> Lane:
-    """The lane of a call."""
-    return Lane(tgid, stream, device if stream <= _DEFAULT_STREAMS else -1)
+def key_of_stream(tgid: int, stream: int, device: int) -> StreamKey:
+    """The stream_key of a call."""
+    return StreamKey(tgid, stream, device if stream <= _DEFAULT_STREAMS else -1)
 
 
 class Captures:
@@ -104,18 +104,18 @@ def device_calls(rows: Operations, calls: StepCalls) -> DeviceCalls:
     )
 
 
-class LaneWaits(NamedTuple):
-    """What was waited for on a lane, by k waits in order of time, each for some calls and under the last of them."""
+class StreamWaits(NamedTuple):
+    """What was waited for on a stream, by k waits in order of time, each for some calls and under the last of them."""
 
-    lane: Lane
+    stream_key: StreamKey
     calls: Codes  # all that were waited for, by position
     waits: Codes  # (k,) positions
     last: Codes  # (k,) the last call that each was for
     counts: Codes  # (k,) how many each was for
 
 
-def waits_of(reported: DeviceCalls, rows: Operations) -> Iterator[LaneWaits]:
-    """The first wait after each of ``rows``, calls that nothing has waited for yet, lane by lane."""
+def waits_of(reported: DeviceCalls, rows: Operations) -> Iterator[StreamWaits]:
+    """The first wait after each of ``rows``, calls that nothing has waited for yet, stream_key by stream_key."""
     waits = reported.waits
     for tgid in np.unique(waits["tgid"]).tolist():
         mine = np.flatnonzero(rows["tgid"] == tgid)
@@ -124,25 +124,25 @@ def waits_of(reported: DeviceCalls, rows: Operations) -> Iterator[LaneWaits]:
         starts, ends = waits["start_ns"][theirs], rows["start_ns"][mine] + rows["duration_ns"][mine]
         order = np.argsort(ends, kind="stable")
         mine, ends = mine[order], ends[order]
-        for lane, places in _lanes(tgid, rows, mine):
-            which = reported.of_device[theirs] | (waits["handle"][theirs] == lane.stream)
-            if lane.device >= 0:
-                which &= np.isin(waits["device"][theirs], (lane.device, -1))
+        for stream_key, places in _lanes(tgid, rows, mine):
+            which = reported.of_device[theirs] | (waits["handle"][theirs] == stream_key.stream)
+            if stream_key.device >= 0:
+                which &= np.isin(waits["device"][theirs], (stream_key.device, -1))
             upto = np.searchsorted(ends[places], starts[which], side="right")
             counts = np.diff(upto, prepend=0)
             first = np.flatnonzero(counts)
             if len(first):
                 calls = mine[places]
-                yield LaneWaits(
-                    lane, calls[: upto[-1]], theirs[which][first], calls[upto[first] - 1], counts[first]
+                yield StreamWaits(
+                    stream_key, calls[: upto[-1]], theirs[which][first], calls[upto[first] - 1], counts[first]
                 )
 
 
-def _lanes(tgid: int, rows: Operations, mine: Codes) -> Iterator[tuple[Lane, Codes]]:
-    """The lanes of calls, and the positions in ``mine`` of each one's."""
+def _lanes(tgid: int, rows: Operations, mine: Codes) -> Iterator[tuple[StreamKey, Codes]]:
+    """The stream_keys of calls, and the positions in ``mine`` of each one's."""
     devices = np.where(rows["stream"][mine] <= _DEFAULT_STREAMS, rows["device"][mine], -1).astype(np.int64)
     keys = np.stack([rows["stream"][mine].view(np.int64), devices], axis=1)
-    lanes, codes = np.unique(keys, axis=0, return_inverse=True)
+    stream_keys, codes = np.unique(keys, axis=0, return_inverse=True)
     codes = codes.reshape(-1)
-    for code, (stream, device) in enumerate(lanes[:_LANES].tolist()):
-        yield Lane(tgid, stream % (1 << 64), device), np.flatnonzero(codes == code)
+    for code, (stream, device) in enumerate(stream_keys[:_MOST_STREAMS].tolist()):
+        yield StreamKey(tgid, stream % (1 << 64), device), np.flatnonzero(codes == code)

@@ -10,11 +10,11 @@ from otelgpu.engine.presentation import (
     OF_PROCESS,
     Column,
     How,
-    Place,
     Presentation,
     Reported,
-    Sheet,
+    TopTable,
     TopView,
+    TrackGroup,
     TrackRule,
     Unit,
     rate,
@@ -25,7 +25,7 @@ from otelgpu.families.rdma import names as qp
 
 _SUCCESS: Final = {qp.STATUS: "success"}
 
-_QUEUE_PAIRS: Final = Sheet(
+_QUEUE_PAIRS: Final = TopTable(
     name="queue_pairs",
     title="RDMA queue pairs",
     keys={
@@ -77,7 +77,7 @@ def _way(direction: str) -> dict[str, Any]:
     return {"where": {DIRECTION: direction, "hw.type": "network"}}
 
 
-_PORTS: Final = Sheet(
+_PORTS: Final = TopTable(
     name="ports",
     title="RDMA ports",
     keys={qp.DEVICE: ("device", "device"), qp.PORT: ("port", "port")},
@@ -148,7 +148,7 @@ _VIEWER: Final = ViewerPart(
 )
 
 PRESENTATION: Final = Presentation(
-    views=(TopView(name="rdma", sheets=(_QUEUE_PAIRS, _PORTS), families=("verbs", "nccl"), rank=1),),
+    views=(TopView(name="rdma", top_tables=(_QUEUE_PAIRS, _PORTS), families=("verbs", "nccl"), rank=1),),
     viewer=_VIEWER,
-    tracks=(TrackRule(place=Place.QUEUE_PAIR, attribute=qp.NUMBER, track=_track, rank=4),),
+    tracks=(TrackRule(group=TrackGroup.QUEUE_PAIR, attribute=qp.NUMBER, track=_track, rank=4),),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otelgpu.engine.presentation import ConsoleLabel, Place, Presentation, TrackRule, Unit
+from otelgpu.engine.presentation import ConsoleLabel, Presentation, TrackGroup, TrackRule, Unit
 from otelgpu.engine.viewer import Histogram, Note, SpanList, ViewerPart, builtin, number, text
 
 _VIEWER: Final = ViewerPart(
@@ -70,7 +70,7 @@ PRESENTATION: Final = Presentation(
     viewer=_VIEWER,
     tracks=(
         TrackRule(
-            place=Place.REQUESTS,
+            group=TrackGroup.REQUESTS,
             scopes=frozenset(("otelgpu.http",)),
             track=lambda _: ("", "requests"),
             rank=1,

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from otelgpu.engine.names import PHASE
-from otelgpu.engine.presentation import Place, Presentation, Reported, TrackRule
+from otelgpu.engine.presentation import Presentation, Reported, TrackGroup, TrackRule
 from otelgpu.engine.viewer import (
     Division,
     ListColumn,
@@ -137,7 +137,7 @@ _VIEWER: Final = ViewerPart(
 PRESENTATION: Final = Presentation(
     tracks=(
         TrackRule(
-            place=Place.STEPS,
+            group=TrackGroup.STEPS,
             scopes=frozenset((names.SCOPE, training_names.SCOPE)),
             track=_track,
             rank=2,

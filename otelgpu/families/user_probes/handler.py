@@ -16,7 +16,7 @@ from otelgpu.model.user_probes import UserProbe
 def follow_probes(services: Services, probes: Sequence[UserProbe]) -> None:
     """Offer their names, and claim silent hits: all else is done with any family's operations."""
     services.offers.probe_names.update({probe.number: probe.name for probe in probes})
-    services.claim((OperationKind.PROBE,), _are_silent)
+    services.consume((OperationKind.PROBE,), _are_silent)
 
 
 def _are_silent(rows: Operations, owners: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

@@ -235,7 +235,8 @@ class _Worker:
 
     def __init__(self, number: int, pidfd: int, connection: socket.socket) -> None:
         self._number, self._pidfd, self._connection = number, pidfd, connection
-        self._began_s = self._waited_before_s = self._busy_s = 0.0
+        self._began_s = 0.0
+        self._before_s = (0.0, 0.0)
 
     def wait_until_ready(self, seconds: float) -> None:
         self._connection.settimeout(seconds)
@@ -245,7 +246,7 @@ class _Worker:
 
     def ask(self, data: bytes, descriptors: list[int], limits: Limits) -> tuple[Answered, list[int]]:
         """Raises TimeoutError, EOFError, OSError, :class:`MessageError`."""
-        self._began_s, self._waited_before_s = time.monotonic(), self._waited_s()
+        self._began_s, self._before_s = time.monotonic(), self._scheduled_s()
         bounded = _Bounded(self._connection, lambda: self._wait(limits))
         self._connection.settimeout(limits.wall_s)
         send(self._connection, data, descriptors)
@@ -258,8 +259,11 @@ class _Worker:
 
     def busy_s(self) -> float:
         """How long the last question has kept it, without what it waited for a processor."""
-        waited_s = self._waited_s() - self._waited_before_s
-        return max(time.monotonic() - self._began_s - waited_s, 0.0)
+        is_runnable = self._is_runnable()
+        ran_s, waited_s = self._scheduled_s()
+        if is_runnable:  # what it waits at this moment is counted when it is over
+            return ran_s - self._before_s[0]
+        return max(time.monotonic() - self._began_s - (waited_s - self._before_s[1]), 0.0)
 
     def end(self) -> bool:
         """Kill it; whether it has gone."""
@@ -283,17 +287,30 @@ class _Worker:
         wait_s = limits.busy_s
         while not select.select([self._connection], [], [], wait_s)[0]:
             left_s = limits.busy_s - self.busy_s()
-            if left_s <= 0 or time.monotonic() - self._began_s > limits.wall_s:
-                raise TimeoutError
+            is_late = left_s <= 0 or time.monotonic() - self._began_s > limits.wall_s
             wait_s = max(left_s, 0.005)
+            if is_late and not select.select([self._connection], [], [], 0)[0]:  # it may be us who came late
+                raise TimeoutError
 
-    def _waited_s(self) -> float:
-        """How long it has waited for a processor since it began (Documentation/scheduler/sched-stats.rst)."""
+    def _scheduled_s(self) -> tuple[float, float]:
+        """Since it began: on a processor, and waiting for one (Documentation/scheduler/sched-stats.rst).
+
+        A wait that is not over yet is in neither.
+        """
         try:
             with open(f"/proc/{self._number}/schedstat", "rb", buffering=0) as file:
-                return int(file.read(128).split()[1]) * 1e-9
-        except (OSError, IndexError, ValueError):
-            return self._waited_before_s
+                ran, waited = file.read(128).split()[:2]
+                return int(ran) * 1e-9, int(waited) * 1e-9
+        except (OSError, ValueError):
+            return self._before_s
+
+    def _is_runnable(self) -> bool:
+        """Whether it runs, or waits for nothing but a processor."""
+        try:
+            with open(f"/proc/{self._number}/stat", "rb", buffering=0) as file:
+                return file.read(512).rpartition(b")")[2].split()[0] == b"R"
+        except (OSError, IndexError):
+            return False
 
 
 class _Bounded:

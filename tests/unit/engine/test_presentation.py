@@ -65,9 +65,9 @@ def test_without_it_nothing_is_shown_of_it() -> None:
 def test_it_has_a_view_of_top_with_its_own_metrics() -> None:
     views = presentation.top_views()
     assert list(views)[-1] == "imagined"
-    (sheet,) = views["imagined"].sheets
-    assert (sheet.title, views["imagined"].families) == ("Imagined processes", ("imagined",))
-    metrics = {metric for column in sheet.columns for metric in column.metrics}
+    (top_table,) = views["imagined"].top_tables
+    assert (top_table.title, views["imagined"].families) == ("Imagined processes", ("imagined",))
+    metrics = {metric for column in top_table.columns for metric in column.metrics}
     assert {metric.split(".")[1] for metric in metrics} == {"imagined"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from otelgpu.engine import self_telemetry as table
 from otelgpu.engine.metric import Metric
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.self_telemetry import PROCESSES_REPORTED, Cost, SelfMetrics, Vitals
+from otelgpu.engine.self_telemetry import PROCESSES_REPORTED, AgentStats, Cost, SelfMetrics
 from otelgpu.model.resource import resource
 from otelgpu.model.self_telemetry import ATTEMPT_SECONDS, Attachment, Delivery, Durations, RingFill
 
@@ -32,12 +32,12 @@ TRACES = Delivery(
 )
 
 
-def vitals(
+def stats(
     deliveries: Sequence[tuple[int, Delivery]] = (),
     attachments: Sequence[tuple[int, Attachment]] = (),
     rings: dict[str, RingFill] | None = None,
-) -> Vitals:
-    return Vitals(
+) -> AgentStats:
+    return AgentStats(
         uptime_s=9.0,
         cost=COST,
         rings=rings or {},
@@ -53,7 +53,7 @@ class Reported:
         self.metrics = Metrics(0)
         self.self_metrics = SelfMetrics(self.metrics, OWN)
 
-    def publish(self, reading: Vitals) -> None:
+    def publish(self, reading: AgentStats) -> None:
         self.self_metrics.publish(reading)
 
     def series(self, metric: Metric) -> dict[tuple[tuple[str, str | int], ...], float]:
@@ -70,7 +70,7 @@ def reported() -> Reported:
 
 
 def test_what_stands_is_reported_as_it_stands(reported: Reported) -> None:
-    reported.publish(vitals(rings={"cuda": RingFill(high_water=70, limit=100)}))
+    reported.publish(stats(rings={"cuda": RingFill(high_water=70, limit=100)}))
     assert reported.value(table.CPU_TIME, **{"cpu.mode": "user"}) == 1.25
     assert reported.value(table.MEMORY) == 4096
     assert reported.value(table.UPTIME) == 9.0
@@ -80,7 +80,7 @@ def test_what_stands_is_reported_as_it_stands(reported: Reported) -> None:
 
 
 def test_a_sum_with_a_fraction_is_exported_with_it(reported: Reported) -> None:
-    reported.publish(vitals())
+    reported.publish(stats())
     data, _ = reported.metrics.read(1)
     (scope,) = data.resource_metrics[0].scope_metrics
     points = next(m for m in scope.metrics if m.name == "process.cpu.time").sum.data_points
@@ -88,7 +88,7 @@ def test_a_sum_with_a_fraction_is_exported_with_it(reported: Reported) -> None:
 
 
 def test_items_are_accepted_or_lost_for_a_reason_or_in_flight(reported: Reported) -> None:
-    reported.publish(vitals([(0, TRACES)]))
+    reported.publish(stats([(0, TRACES)]))
     where = {"otel.component.name": "otlp_http_span_exporter/0", "server.address": "collector"}
     assert reported.value(table.SPANS_EXPORTED, **where) == 103  # whatever became of them
     assert reported.value(table.SPANS_EXPORTED, **where, **{"error.type": "queue_full"}) == 3
@@ -100,9 +100,9 @@ def test_items_are_accepted_or_lost_for_a_reason_or_in_flight(reported: Reported
 
 
 def test_counts_go_on_where_a_destination_was_replaced(reported: Reported) -> None:
-    reported.publish(vitals([(0, TRACES)]))
+    reported.publish(stats([(0, TRACES)]))
     new = replace(TRACES, accepted=1, queued=0, lost={}, retries=0, failing_s=0.0)
-    reported.publish(vitals([(0, new), (0, TRACES.retired())]))
+    reported.publish(stats([(0, new), (0, TRACES.retired())]))
     assert reported.value(table.SPANS_EXPORTED) == 104
     assert reported.value(table.RETRIES) == 2
     assert reported.value(table.QUEUE_LIMIT) == 1000  # of the one that takes something
@@ -111,16 +111,16 @@ def test_counts_go_on_where_a_destination_was_replaced(reported: Reported) -> No
 
 def test_spans_and_data_points_of_one_destination_are_reported_apart(reported: Reported) -> None:
     spans = Delivery(kind="file", metrics=False, accepted=3, queued=0, lost={})
-    reported.publish(vitals([(0, spans), (0, replace(spans, metrics=True, accepted=70))]))
+    reported.publish(stats([(0, spans), (0, replace(spans, metrics=True, accepted=70))]))
     assert reported.value(table.SPANS_EXPORTED) == 3
     assert reported.value(table.POINTS_EXPORTED) == 70
 
 
 def test_attempts_are_counted_once_however_often_they_are_read(reported: Reported) -> None:
     for _ in range(3):
-        reported.publish(vitals([(0, TRACES)]))
+        reported.publish(stats([(0, TRACES)]))
     more = Durations(counts=[2] + [0] * len(ATTEMPT_SECONDS), total_s=0.003)
-    reported.publish(vitals([(0, replace(TRACES, attempts={"": more, "transient": more}))]))
+    reported.publish(stats([(0, replace(TRACES, attempts={"": more, "transient": more}))]))
     assert reported.value(table.ATTEMPTS, **{"error.type": "transient"}) == pytest.approx(0.003)
     assert reported.value(table.ATTEMPTS) == pytest.approx(0.006)
     histogram = reported.metrics._tables[OWN, table.ATTEMPTS.name].series
@@ -128,18 +128,18 @@ def test_attempts_are_counted_once_however_often_they_are_read(reported: Reporte
 
 
 def test_libraries_are_reported_by_process_and_state(reported: Reported) -> None:
-    reported.publish(vitals(attachments=[(7, Attachment(executable="vllm", attached=2, failed=1))]))
+    reported.publish(stats(attachments=[(7, Attachment(executable="vllm", attached=2, failed=1))]))
     assert reported.series(table.PROCESS_LIBRARIES) == {
         (("otelgpu.attach.state", state), ("process.executable.name", "vllm"), ("process.pid", 7)): count
         for state, count in (("attached", 2), ("failed", 1))
     }
-    reported.publish(vitals())
+    reported.publish(stats())
     assert not reported.series(table.PROCESS_LIBRARIES)  # it ended
 
 
 def test_a_crowd_of_processes_is_reported_together(reported: Reported) -> None:
     crowd = [(1 + n, Attachment(executable="x", attached=1)) for n in range(PROCESSES_REPORTED + 40)]
-    reported.publish(vitals(attachments=crowd))
+    reported.publish(stats(attachments=crowd))
     assert len(reported.series(table.PROCESS_LIBRARIES)) == PROCESSES_REPORTED + 1
     assert reported.value(table.PROCESS_LIBRARIES, **{"process.pid": 0}) == 40
     assert reported.value(table.PROCESS_LIBRARIES) == PROCESSES_REPORTED + 40
@@ -163,7 +163,7 @@ def test_every_attribute_that_is_reported_is_in_the_table(reported: Reported) ->
     points = replace(TRACES, metrics=True, attempts={"refused": Durations()})
     attachments = [(7, Attachment(executable="x", attached=1))]
     reported.publish(
-        vitals([(0, TRACES), (1, points)], attachments, {"cuda": RingFill(high_water=1, limit=2)})
+        stats([(0, TRACES), (1, points)], attachments, {"cuda": RingFill(high_water=1, limit=2)})
     )
     keys = {metric.name: set(keys) for metric, keys in table.SELF_METRICS}
     for (_, name), found in reported.metrics._tables.items():

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 from otelgpu.processes.attachments import Attachments
-from otelgpu.processes.probes import Placement
+from otelgpu.processes.probes import ProbedFile
 
 OWN = os.getpid()
 
 
-def placement(*, refused: tuple[str, ...] = ()) -> Placement:
-    return Placement(
+def probed_file(*, refused: tuple[str, ...] = ()) -> ProbedFile:
+    return ProbedFile(
         path="lib",
-        stem="lib",
+        library="lib",
         identity=(1, 2, 3),
         symbols=("f",),
         refused=refused,
@@ -32,7 +32,7 @@ def counts(attachments: Attachments, tgid: int) -> tuple[int, int, int]:
 
 def test_each_file_counts_once_under_its_worst_state() -> None:
     attachments = Attachments()
-    good, late, bad = placement(), placement(), placement(refused=("no",))
+    good, late, bad = probed_file(), probed_file(), probed_file(refused=("no",))
     for each, blind in ((good, False), (good, False), (late, True), (late, False), (bad, True)):
         attachments.note(OWN, each, blind=blind)
     attachments.note(OWN, None)
@@ -41,14 +41,14 @@ def test_each_file_counts_once_under_its_worst_state() -> None:
 
 def test_a_child_has_what_its_parent_has_and_was_never_blind() -> None:
     attachments = Attachments()
-    attachments.note(1, placement(), blind=True)
+    attachments.note(1, probed_file(), blind=True)
     attachments.inherit(1, 2)
     assert (counts(attachments, 1), counts(attachments, 2)) == ((0, 1, 0), (1, 0, 0))
 
 
 def test_what_is_forgotten_is_reported_no_more() -> None:
     attachments = Attachments()
-    attachments.note(OWN, placement())
+    attachments.note(OWN, probed_file())
     attachments.forget(OWN)
     attachments.forget(OWN)
     assert dict(attachments.read()) == {}
@@ -56,7 +56,7 @@ def test_what_is_forgotten_is_reported_no_more() -> None:
 
 def test_a_process_has_the_name_of_its_executable() -> None:
     attachments = Attachments()
-    attachments.note(OWN, placement())
-    attachments.note(2**22 + 1, placement())
+    attachments.note(OWN, probed_file())
+    attachments.note(2**22 + 1, probed_file())
     names = {tgid: each.executable for tgid, each in attachments.read()}
     assert names == {OWN: Path(sys.executable).resolve().name, 2**22 + 1: ""}

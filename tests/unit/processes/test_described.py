@@ -12,7 +12,7 @@ import pytest
 from otelgpu.model.inputs import ProcessSeen
 from otelgpu.processes.described import DescribedProcesses
 from otelgpu.processes.process_context import ProcessContexts
-from otelgpu.processes.resources import Describer
+from otelgpu.processes.resources import ResourceDetector
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def renewed() -> list[int]:
 
 @pytest.fixture
 def described(counters: Counter[str], renewed: list[int]) -> DescribedProcesses:
-    return DescribedProcesses(Describer(), renewed.append, counters, ProcessContexts())
+    return DescribedProcesses(ResourceDetector(), renewed.append, counters, ProcessContexts())
 
 
 def ended() -> int:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.processes.dynamic_linker import LoadedObject, SearchPath, parse_cache
-from otelgpu.processes.libraries import library_stem, resolve_program
+from otelgpu.processes.libraries import library_name_of, resolve_program
 
 AMD64, AARCH64 = 0x0303, 0x0A03
 HERE = AARCH64 if platform.machine() == "aarch64" else AMD64
@@ -140,8 +140,8 @@ def test_the_running_linker_agrees(tmp_path: Path) -> None:
         pytest.skip("ldd is not installed")
     listing = subprocess.run([ldd, sys.executable], capture_output=True, text=True).stdout
     truth = {Path(path).resolve() for path in re.findall(r"=> (/\S+)", listing)}
-    stems = {stem for path in truth if (stem := library_stem(path))}
+    library_names = {library_name for path in truth if (library_name := library_name_of(path))}
     if not truth:
         pytest.skip("the interpreter is static")
-    found = resolve_program([sys.executable], {}, tmp_path, stems)
+    found = resolve_program([sys.executable], {}, tmp_path, library_names)
     assert truth <= set(found.files)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.processes import libraries
-from otelgpu.processes.libraries import ResolvedProgram, library_stem, resolve_program
+from otelgpu.processes.libraries import ResolvedProgram, library_name_of, resolve_program
 from tests.unit.elf.elf_builders import PROGRAM, compile_c, synthetic_elf
 from tests.unit.processes.test_dynamic_linker import HERE, cache
 
@@ -18,7 +18,7 @@ STEMS = {"libcudart", "libnccl"}
 
 
 @pytest.mark.parametrize(
-    ("path", "stem"),
+    ("path", "library_name"),
     [
         ("/v/nvidia/cuda_runtime/lib/libcudart.so.12", "libcudart"),
         ("libcudart-d0da41ae.so.11.0", "libcudart"),
@@ -38,8 +38,8 @@ STEMS = {"libcudart", "libnccl"}
         ("", None),
     ],
 )
-def test_stems(path: str, stem: str | None) -> None:
-    assert library_stem(path) == stem
+def test_library_names(path: str, library_name: str | None) -> None:
+    assert library_name_of(path) == library_name
 
 
 def test_the_examples_hold() -> None:
@@ -189,7 +189,7 @@ def test_packages_of_a_virtual_environment_are_searched(venv: Path, tmp_path: Pa
 def test_scripts_of_a_virtual_environment_are_followed(venv: Path, tmp_path: Path) -> None:
     script(venv / "bin/gunicorn", f"#!{venv}/bin/python3\nimport gunicorn\n")
     files = resolve(["gunicorn", "app:app"], tmp_path, PATH=f"{venv}/bin").files
-    assert sum(library_stem(path) in STEMS for path in files) == 6
+    assert sum(library_name_of(path) in STEMS for path in files) == 6
 
 
 def test_what_a_shell_starts_is_looked_for_with_the_python_of_its_path(venv: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from otelgpu.kernel.attach import hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.processes import probes
 from otelgpu.processes.maps import executable_mappings
-from otelgpu.processes.probes import Placement, ProbePlacer
+from otelgpu.processes.probes import ProbedFile, ProbePlacer
 
 LIBRARY = "int {name}(void) {{ return {value}; }}\n"
 
@@ -91,15 +91,15 @@ def mapped(path: Path) -> tuple[int, int, tuple[int, int]]:
 def test_a_library_is_reported_by_its_functions_whatever_it_is_called(
     placer: ProbePlacer, build: Callable[..., Path], name: str
 ) -> None:
-    placement = placer.examine_file(build(name, "cudaMalloc", "other"))
-    assert placement is not None and placement.symbols == ("cudaMalloc",)
+    probed_file = placer.examine_file(build(name, "cudaMalloc", "other"))
+    assert probed_file is not None and probed_file.symbols == ("cudaMalloc",)
 
 
 def test_functions_of_both_libraries_in_one_file_are_probed(
     placer: ProbePlacer, program: Program, build: Callable[..., Path]
 ) -> None:
-    placement = placer.examine_file(build("libcudart.so.12", "cudaMalloc", "cudaFree", "cuMemAlloc_v2"))
-    assert placement is not None and len(placement.symbols) == 3
+    probed_file = placer.examine_file(build("libcudart.so.12", "cudaMalloc", "cudaFree", "cuMemAlloc_v2"))
+    assert probed_file is not None and len(probed_file.symbols) == 3
     assert [len(offsets) for offsets in program.put] == [3]
 
 
@@ -122,9 +122,9 @@ def test_a_file_is_attached_to_once_however_often_it_is_met(
     assert placer.examine_mapping(os.getpid(), start, end, path.name, 0, inode) is first
     assert placer.examine_mapping(os.getpid(), start, end, str(path), 0) is first
     # Other tests' libraries are still mapped here.
-    placements = placer.examine_process(os.getpid())
-    assert placements.count(first) == 1
-    assert len(program.put) == len(placements)
+    probed_files = placer.examine_process(os.getpid())
+    assert probed_files.count(first) == 1
+    assert len(program.put) == len(probed_files)
 
 
 def test_a_file_without_any_is_not_opened_again_for_a_while(
@@ -155,11 +155,11 @@ def test_probes_are_taken_off_a_file_that_is_written_over(
     assert placer.examine_file(path) is not None
     before = Link.detached
     path.write_bytes(build("other.so", "a", "b", "cudaFree").read_bytes())
-    placement = placer.examine_file(path)
-    assert placement is not None and placement.symbols == ("cudaFree",)
+    probed_file = placer.examine_file(path)
+    assert probed_file is not None and probed_file.symbols == ("cudaFree",)
     assert Link.detached == before + 1
     assert placer.counters["probed_file_changed"] == 1
-    assert [found.symbols for found in placer.placements] == [("cudaFree",)]
+    assert [found.symbols for found in placer.probed_files] == [("cudaFree",)]
 
 
 def test_what_has_taken_the_path_of_a_mapped_file_is_not_taken_for_it(
@@ -197,12 +197,14 @@ def test_a_family_is_loaded_for_the_first_file_that_needs_it_and_no_other(
     placer.add_later({"ncclAllReduce": "libnccl", "post_send": "verbs_posts"}, load)
     assert placer.is_wanted("libnccl.so.2")
     assert placer.examine_file(build("libcudart.so.12", "cudaMalloc")) is not None
-    assert placer.examine_file(build("libother.so", "post_send")) is None  # of that stem is no library
+    assert (
+        placer.examine_file(build("libother.so", "post_send")) is None
+    )  # of that library_name is no library
     assert loaded == []
     for number in (2, 3):
-        placement = placer.examine_file(build(f"libnccl.so.{number}", "ncclAllReduce"))
-        assert placement is not None
-        assert placement.symbols == ("ncclAllReduce",)
+        probed_file = placer.examine_file(build(f"libnccl.so.{number}", "ncclAllReduce"))
+        assert probed_file is not None
+        assert probed_file.symbols == ("ncclAllReduce",)
     assert loaded == ["nccl"]
     assert len(late.put) == 2
 
@@ -218,7 +220,7 @@ def test_a_file_of_a_family_that_could_not_be_loaded_has_no_probes(
     assert both.symbols == ("cudaFree",)
 
 
-def released(placer: ProbePlacer, after_s: float, used: Sequence[Placement] = ()) -> list[str]:
+def released(placer: ProbePlacer, after_s: float, used: Sequence[ProbedFile] = ()) -> list[str]:
     now_ns = monotonic_ns() + int(after_s * 1e9)
     return [Path(each.path).name for each in placer.release(used, now_ns, keep_ns=60_000_000_000)]
 
@@ -227,14 +229,14 @@ def test_a_file_that_nobody_has_any_more_loses_its_probes_and_gets_new_ones_when
     placer: ProbePlacer, program: Program, build: Callable[..., Path]
 ) -> None:
     path = build("libcudart.so.12", "cudaMalloc")
-    placement = found_mapped(placer, path)
-    assert placement is not None
+    probed_file = found_mapped(placer, path)
+    assert probed_file is not None
     before = Link.detached
     assert released(placer, 30) == []
-    assert released(placer, 50, [placement]) == []
+    assert released(placer, 50, [probed_file]) == []
     assert released(placer, 100) == []  # 50 s after it was in use
     assert released(placer, 111) == ["libcudart.so.12"]
-    assert (placer.placements, Link.detached - before) == ([], 1)
+    assert (placer.probed_files, Link.detached - before) == ([], 1)
     assert found_mapped(placer, path) is not None
     assert len(program.put) == 2
 
@@ -249,7 +251,7 @@ def test_a_file_that_some_process_has_or_will_have_keeps_its_probes(
     assert released(placer, 1000) == []
 
 
-def found_mapped(placer: ProbePlacer, path: Path) -> Placement | None:
+def found_mapped(placer: ProbePlacer, path: Path) -> ProbedFile | None:
     """What is placed on a file that this process has mapped only meanwhile."""
     with (
         path.open("rb") as file,

@@ -15,8 +15,8 @@ from otelgpu.processes.resources import (
     CLAIMED,
     MAX_CLAIMS,
     MAX_CLAIMS_SIZE,
-    Describer,
     Known,
+    ResourceDetector,
     identify,
     parse_resource_attributes,
     process_resource,
@@ -259,11 +259,11 @@ def test_what_a_process_may_say_is_bounded_and_the_rest_counted() -> None:
     assert sift({"k" * 300: "v", "long": "v" * 5000, "texts": ("v" * 3000, "v" * 3000)}).dropped == 3
     # What is said last has room first.
     assert sift(many, {"last": "x"}).taken["last"] == "x"
-    describer = Describer(BASE)
-    describer.describe(facts(resource_attributes="k8s.pod.name=victim"), many)
-    counted = {(loss.family, loss.reason): loss.count for loss in describer.losses()}
+    resource_detector = ResourceDetector(BASE)
+    resource_detector.describe(facts(resource_attributes="k8s.pod.name=victim"), many)
+    counted = {(loss.family, loss.reason): loss.count for loss in resource_detector.losses()}
     assert counted == {("identity", "claims_dropped"): 8, ("identity", "claims_set_aside"): 1}
-    assert describer.losses() == []
+    assert resource_detector.losses() == []
 
 
 _VALUES = st.one_of(

@@ -14,7 +14,13 @@ from otelgpu.elf.image import ElfImage
 from otelgpu.elf.tls import find_thread_variable
 from otelgpu.kernel.loader import read_image
 from otelgpu.processes import thread_context
-from otelgpu.processes.thread_context import FIRST_RETRY_S, GIVE_UP_S, LONGEST_RETRY_S, Place, ThreadContexts
+from otelgpu.processes.thread_context import (
+    FIRST_RETRY_S,
+    GIVE_UP_S,
+    LONGEST_RETRY_S,
+    ThreadContexts,
+    VariableLocation,
+)
 from tests.unit.elf.elf_builders import compile_c
 from tests.unit.families.profiles.discover.tables import FakeTable
 
@@ -257,7 +263,7 @@ def test_whatever_the_words_are_a_place_is_within_bounds(words: list[int], libra
             check(place, library)
 
 
-def check(place: Place, library: str) -> None:
+def check(place: VariableLocation, library: str) -> None:
     if place.access == "STATIC":
         assert -(1 << 30) < place.offset < 0 and place.module == 0
     else:

@@ -8,7 +8,7 @@ import numpy as np
 
 from otelgpu.model.profiles import FrameType, Function, Line, Location, ProfileColumns, ValueType
 from otelgpu.render.profile_changes import changes
-from otelgpu.render.profile_totals import UNKNOWN, KindTotals, Place, totals
+from otelgpu.render.profile_totals import UNKNOWN, KindTotals, SpentAt, totals
 from tests.unit.export.profile_builders import samples
 
 CPU = ValueType(type="cpu", unit="nanoseconds")
@@ -42,8 +42,8 @@ def cpu(values: list[int], stacks: list[tuple[int, ...]], **columns: Any) -> Pro
 def test_a_place_is_the_innermost_frame_and_the_innermost_python_line() -> None:
     (kind,) = totals([cpu([30, 10], [(1, 0), (2, 0)])])
     assert kind.places == [
-        Place(leaf="write", line="loop.py:12 train", value=30, samples=1),
-        Place(leaf="matmul", line="loop.py:12 train", value=10, samples=1),
+        SpentAt(leaf="write", line="loop.py:12 train", value=30, samples=1),
+        SpentAt(leaf="matmul", line="loop.py:12 train", value=10, samples=1),
     ]
 
 
@@ -75,7 +75,7 @@ def test_stacks_that_no_row_uses_are_no_places() -> None:
 
 
 def kind_totals(**values: int) -> list[KindTotals]:
-    places = [Place(leaf=leaf, line="", value=value, samples=1) for leaf, value in values.items()]
+    places = [SpentAt(leaf=leaf, line="", value=value, samples=1) for leaf, value in values.items()]
     return [KindTotals(type="cpu", unit="nanoseconds", value=sum(values.values()), samples=1, places=places)]
 
 

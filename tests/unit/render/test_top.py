@@ -14,7 +14,7 @@ from otelgpu.cli.top import Frames, lines, tables, written
 from otelgpu.engine import registry
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.presentation import How, Sheet, Unit, top_views
+from otelgpu.engine.presentation import How, TopTable, Unit, top_views
 from otelgpu.families.nccl import metrics as collective_metrics
 from otelgpu.families.rdma import names as queue_pair_names
 from otelgpu.families.rdma.port_counters import METRICS as FABRIC_METRICS
@@ -49,12 +49,12 @@ class Session:
         return self.metrics.read(1)[0]
 
 
-def sheet(view: str, name: str) -> Sheet:
-    return next(each for each in top_views()[view].sheets if each.name == name)
+def top_table(view: str, name: str) -> TopTable:
+    return next(each for each in top_views()[view].top_tables if each.name == name)
 
 
 def queue_pairs(session: Session, before: Any, seconds: float = 2.0, sort: str = "") -> list[Row]:
-    return rows(sheet("rdma", "queue_pairs"), before, session.read(), seconds, sort)
+    return rows(top_table("rdma", "queue_pairs"), before, session.read(), seconds, sort)
 
 
 def add_qp(
@@ -174,7 +174,7 @@ def test_ports_are_the_agents() -> None:
     ports.take(
         PortReadings(time_ns=2, device="mlx5_0", port=1, values={"port_xmit_data": 51, "packet_seq_err": 4})
     )
-    (row,) = rows(sheet("rdma", "ports"), before, metrics.read(2)[0], 2.0)
+    (row,) = rows(top_table("rdma", "ports"), before, metrics.read(2)[0], 2.0)
     assert (row["up"], row["limit_bytes_per_s"]) == (1, 10**9)
     assert (row["sent_bytes_per_s"], row["received_bytes_per_s"], row["naks_per_s"]) == (100.0, None, 2.0)
 
@@ -189,11 +189,11 @@ def test_the_rank_that_is_last_is_named() -> None:
     session.add(collective_metrics.SKEW, [3e-3] * 4, **labels)
     session.add(collective_metrics.BUS, [1e9, 3e9], **labels, nccl__time__source="gpu")
     after = session.read()
-    (row,) = rows(sheet("nccl", "communicators"), before, after, 2.0)
+    (row,) = rows(top_table("nccl", "communicators"), before, after, 2.0)
     assert (row["communicator"], row["operation"], row["last_rank"]) == ("0xabc", "AllReduce", "1")
     assert row["bus_bytes_per_s"] == 2e9
     assert row["skew_mean_s"] == pytest.approx(3e-3)
-    ranks = rows(sheet("nccl", "ranks"), before, after, 2.0)
+    ranks = rows(top_table("nccl", "ranks"), before, after, 2.0)
     assert [(each["rank"], each["pid"]) for each in ranks] == [(1, 70), (2, 71), (0, 70)]
     assert ranks[0]["calls_per_s"] == 2.0
 
@@ -205,7 +205,7 @@ def test_a_process_share_of_waiting() -> None:
     session.add(specs["gpu.cuda.synchronize.duration"], [0.25, 0.75])
     session.add(specs["gpu.cuda.memory.copies"], [1000.0, 3000.0], cuda__memcpy__kind="h2d")
     session.add(specs["gpu.cuda.kernel.launch.calls"], 20)
-    (row,) = rows(sheet("cuda", "processes"), before, session.read(), 2.0)
+    (row,) = rows(top_table("cuda", "processes"), before, session.read(), 2.0)
     assert (row["launches_per_s"], row["waits_per_s"], row["waited_share"]) == (10.0, 1.0, 0.5)
     assert (row["copies_per_s"], row["copied_bytes_per_s"]) == (1.0, 2000.0)
 
@@ -213,7 +213,7 @@ def test_a_process_share_of_waiting() -> None:
 def test_every_metric_of_a_view_exists() -> None:
     found = {spec.metric.name: spec.metric for spec in operation_metrics()}
     found |= {metric.name: metric for metric in (*collective_metrics.METRICS, *qp.METRICS, *FABRIC_METRICS)}
-    for each in (each for view in top_views().values() for each in view.sheets):
+    for each in (each for view in top_views().values() for each in view.top_tables):
         for column in each.columns:
             for name in column.metrics:
                 metric = found.get(name)
@@ -227,7 +227,7 @@ def test_every_view_is_made_of_families_that_exist() -> None:
 
 
 def test_columns_have_names_of_their_own() -> None:
-    for each in (each for view in top_views().values() for each in view.sheets):
+    for each in (each for view in top_views().values() for each in view.top_tables):
         keys = column_keys(each)
         assert len(keys) == len(set(keys))
         assert each.sort in keys
@@ -254,7 +254,7 @@ def test_frames_are_of_what_came_between_them_and_end() -> None:
     session, now = Session(), [10.0]
     shown: list[tuple[float, Any]] = []
     frames = Frames(
-        top_views()["rdma"].sheets,
+        top_views()["rdma"].top_tables,
         "",
         lambda found, seconds: shown.append((seconds, found[0][1])),
         lambda: now[0],
@@ -277,7 +277,7 @@ def test_a_name_cannot_steer_the_terminal() -> None:
     hostile = resource({"service.name": "\x1b[2Jx", "process.pid": 70})
     session.metrics.add(qp.REQUESTS, "test", hostile, QP, 1)
     before = Metrics(0).read(1)[0]
-    found = [(sheet("rdma", "queue_pairs"), queue_pairs(session, before))]
+    found = [(top_table("rdma", "queue_pairs"), queue_pairs(session, before))]
     console = Console(width=200, markup=False, record=True, force_terminal=False, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(tables(found))
     text = console.export_text()
@@ -293,7 +293,7 @@ def test_an_empty_table_says_so_and_a_long_one_is_cut() -> None:
         session.metrics.add(qp.REQUESTS, "test", TRAINER, QP | {"rdma.qp.number": number}, 1)
     many = queue_pairs(session, before)
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(tables([(sheet("rdma", "queue_pairs"), many), (sheet("rdma", "ports"), [])]))
+    console.print(tables([(top_table("rdma", "queue_pairs"), many), (top_table("rdma", "ports"), [])]))
     text = console.export_text()
     assert "and 10 more" in text and "nothing yet" in text
 

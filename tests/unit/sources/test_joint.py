@@ -33,13 +33,13 @@ def gone(tgid: int) -> ProcessGone:
 class Scripted:
     """A source that collects what it is given."""
 
-    placements = ()
+    probed_files = ()
     btf: dict[str, Btf] = {}  # noqa: RUF012
 
     def __init__(self, name: str, *collections: list[Input]) -> None:
         self.name = name
         self.btf_sections = {name: name.encode()}
-        self.stems = frozenset({name})
+        self.library_names = frozenset({name})
         self.gpu_processes = {len(name)}
         self._collections = list(collections)
         self.asked: list[str] = []
@@ -93,7 +93,7 @@ def test_calls_come_first_and_the_tick_is_theirs() -> None:
 def test_what_both_have_is_joined() -> None:
     joint = JointSource(Scripted("calls"), Scripted("requests"))
     assert joint.btf_sections == {"calls": b"calls", "requests": b"requests"}
-    assert joint.stems == {"calls", "requests"}
+    assert joint.library_names == {"calls", "requests"}
     assert joint.gpu_processes == {5, 8}
     assert joint.losses() == [loss("calls"), loss("requests")]
     assert joint.totals() == {

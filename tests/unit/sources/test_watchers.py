@@ -1,4 +1,4 @@
-"""Watchers of a session: each takes part in what it has methods for, and in nothing else."""
+"""FamilyDiscoveries of a session: each takes part in what it has methods for, and in nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otelgpu.model.inputs import Batch, Input, Tick
 from otelgpu.model.settings import Settings
 from otelgpu.processes.discovery import Discovery
 from otelgpu.sources.discoveries import discovery_of
-from otelgpu.sources.watchers import Watchers
+from otelgpu.sources.family_discoveries import FamilyDiscoveries
 
 
 class Everything:
@@ -70,7 +70,7 @@ class Everything:
         self.asked.append("close")
 
 
-def everything_of(watchers: Watchers) -> list[Input]:
+def everything_of(watchers: FamilyDiscoveries) -> list[Input]:
     """Call all that a live source calls."""
     records = np.zeros(1, [("head", [("tgid", "<u4")])])
     for family in ("a", "b"):
@@ -89,7 +89,7 @@ def everything_of(watchers: Watchers) -> list[Input]:
 
 
 def test_one_with_every_method_takes_part_in_everything() -> None:
-    watcher, watchers = Everything(), Watchers()
+    watcher, watchers = Everything(), FamilyDiscoveries()
     watchers.add("a", "b", watcher)
     watchers.start([watcher])
     assert everything_of(watchers) == [Tick(time_ns=1)]
@@ -102,7 +102,7 @@ def test_one_with_every_method_takes_part_in_everything() -> None:
 
 
 def test_one_with_no_method_is_left_alone() -> None:
-    watchers = Watchers()
+    watchers = FamilyDiscoveries()
     watchers.add("a", "a", object())
     assert everything_of(watchers) == []
     assert watchers.counters == {}
@@ -115,7 +115,7 @@ def test_a_family_may_watch_what_another_has_loaded() -> None:
         opened.append((loaded.family, placer, settings.get("wanted", False)))
         return [Everything()]
 
-    watchers = Watchers({"a": Discovery(watch={"a": watch, "b": watch}), "b": Discovery()})
+    watchers = FamilyDiscoveries({"a": Discovery(watch={"a": watch, "b": watch}), "b": Discovery()})
     placer: Any = object()
     for family in ("b", "c"):
         loaded: Any = SimpleNamespace(family=family)

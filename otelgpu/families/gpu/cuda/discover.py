@@ -9,8 +9,8 @@ from otelgpu.model.profiling import DEVICE_PROFILES, ProfileKind
 from otelgpu.processes.coverage import (
     Blind,
     EmbeddedRuntime,
-    Examination,
     Findings,
+    Inspection,
     Machine,
     Observed,
     file_names,
@@ -29,7 +29,7 @@ def judge(process: Observed, machine: Machine) -> Findings:
     nameless = [file for file in process.embedded if not file.symbols]
     if not nameless:
         return Findings()
-    driver = any(library.stem == DRIVER and is_seen(library) for library in process.libraries)
+    driver = any(library.name == DRIVER and is_seen(library) for library in process.libraries)
     if driver:
         paths = file_names([file.path for file in nameless])
         return Findings([f"what {paths} launch by a CUDA runtime of their own, as calls of the driver"])
@@ -60,5 +60,5 @@ _KINDS: Final = frozenset((*DEVICE_PROFILES, ProfileKind.NCCL))  # a collective'
 
 DISCOVERY: Final = Discovery(
     profiles=Profiles(kinds=_KINDS, suggested={DRIVER: DEVICE_PROFILES, "libcudart": DEVICE_PROFILES}),
-    examine=lambda: Examination(judge=judge),
+    inspect=lambda: Inspection(judge=judge),
 )

@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.contract import ContextStep, OperationDecoder
-from otelgpu.families.gpu.memory.process import SITES, Account, Place, ProcessMemory, Site
+from otelgpu.families.gpu.memory.process import SITES, Account, AllocationSite, ProcessMemory, Site
 from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import LARGEST_SIZE, Memory, OperationKind, Operations, concatenate
@@ -310,11 +310,14 @@ def _plain(rows: Operations, steps: npt.NDArray[np.uint8]) -> npt.NDArray[np.boo
     return np.asarray(exchanges & returned & elsewhere & here)
 
 
-def _places(rows: Operations, stacks: npt.NDArray[np.uint64]) -> tuple[list[int], list[Place]]:
+def _places(rows: Operations, stacks: npt.NDArray[np.uint64]) -> tuple[list[int], list[AllocationSite]]:
     """For each row the position of its place, -1 for a free; and the places."""
     columns = [*(np.ascontiguousarray(rows[name]) for name in _PLACE), stacks, rows["family"].copy()]
     coded = [distinct(column) for column in columns]
     codes, count = combine([(codes, len(values)) for values, codes in coded], len(rows))
     reported = examples(codes, count)
-    places = [Place(*place) for place in zip(*(column[reported].tolist() for column in columns), strict=True)]
+    places = [
+        AllocationSite(*place)
+        for place in zip(*(column[reported].tolist() for column in columns), strict=True)
+    ]
     return np.where(rows["kind"] == _ALLOCATION, codes, -1).tolist(), places

@@ -74,7 +74,7 @@ class Site:
     grown_bytes: int = 0  # in those windows
 
 
-class Place(NamedTuple):
+class AllocationSite(NamedTuple):
     """What calls report of where they allocate."""
 
     device: int
@@ -194,7 +194,7 @@ class ProcessMemory:
         places: Sequence[int],
         numbers: Sequence[int],
         sizes: Sequence[int],
-        table: Sequence[Place],
+        table: Sequence[AllocationSite],
     ) -> None:
         """What :meth:`allocate` and :meth:`free` do, for many calls in order at a quarter of the price.
 

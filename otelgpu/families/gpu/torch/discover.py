@@ -19,7 +19,7 @@ from otelgpu.kernel.tables import CountedTable, Rows
 from otelgpu.model.inputs import Batch, Input
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.settings import Settings
-from otelgpu.processes.coverage import Blind, Examination, Findings, Machine, Observed
+from otelgpu.processes.coverage import Blind, Findings, Inspection, Machine, Observed
 from otelgpu.processes.discovery import Discovery, Profiles
 
 CORE: Final = "libc10"
@@ -71,7 +71,7 @@ def judge(process: Observed, machine: Machine) -> Findings:
     sees: list[str] = []
     blind: list[Blind] = []
     for library in process.libraries:
-        if library.stem != CORE or library.error or library.refusal:
+        if library.name != CORE or library.error or library.refusal:
             continue
         if library.symbols:
             sees.append(
@@ -88,5 +88,5 @@ def judge(process: Observed, machine: Machine) -> Findings:
 DISCOVERY: Final = Discovery(
     watch={"torch": lambda loaded, placer, settings: (TorchLevels(loaded),)},
     profiles=Profiles(kinds=frozenset((ProfileKind.MEM,))),
-    examine=lambda: Examination(judge=judge, libraries=frozenset((CORE,))),
+    inspect=lambda: Inspection(judge=judge, libraries=frozenset((CORE,))),
 )

@@ -7,7 +7,7 @@ from typing import Final
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.settings import Settings
-from otelgpu.processes.coverage import Examination
+from otelgpu.processes.coverage import Inspection
 from otelgpu.processes.discovery import Discovery, Profiles
 from otelgpu.processes.probes import ProbePlacer
 
@@ -18,7 +18,7 @@ def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tup
     return (NcclLayouts(loaded, placer),)
 
 
-def _examine() -> Examination:
+def _examine() -> Inspection:
     from otelgpu.families.nccl.discover.coverage import EXAMINATION
 
     return EXAMINATION
@@ -27,5 +27,5 @@ def _examine() -> Examination:
 DISCOVERY: Final = Discovery(
     watch={"nccl": _watch},
     profiles=Profiles(kinds=frozenset((ProfileKind.NCCL,)), suggested={"libnccl": (ProfileKind.NCCL,)}),
-    examine=_examine,
+    inspect=_examine,
 )

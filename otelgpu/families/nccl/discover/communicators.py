@@ -121,7 +121,7 @@ class NcclLayouts:
         self._read: deque[tuple[LibraryCopy, CommunicatorLayout | None]] = deque()  # by a thread
         self._known: OrderedDict[tuple[int, int], None] = OrderedDict()  # (tgid, address)
         self.counters: Counter[str] = Counter()
-        placer.marks[STEM] = self.index_of
+        placer.file_cookies[STEM] = self.index_of
 
     @property
     def copies(self) -> Sequence[LibraryCopy]:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from otelgpu.elf.image import ElfImage
 from otelgpu.families.nccl.discover.communicators import known_layout
-from otelgpu.processes.coverage import Blind, Examination, Findings, Machine, Observed
+from otelgpu.processes.coverage import Blind, Findings, Inspection, Machine, Observed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,4 +48,4 @@ def judge(process: Observed, machine: Machine) -> Findings:
     return Findings(sees, blind)
 
 
-EXAMINATION: Final = Examination(judge=judge, file=examine_file)
+EXAMINATION: Final = Inspection(judge=judge, file=examine_file)

@@ -28,7 +28,7 @@ from otelgpu.families.profiles.merged_stacks import is_evaluator, is_tail_call, 
 from otelgpu.model.inputs import Records
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame, StackNamed
-from otelgpu.processes.address_resolver import AddressResolver, Place
+from otelgpu.processes.address_resolver import AddressResolver, CodeLocation
 from otelgpu.symbols.functions import unknown_name
 from otelgpu.symbols.kernel_symbols import probe_frames
 
@@ -477,6 +477,6 @@ class StackNamer:
         return self._interned.setdefault(frame, frame)
 
 
-def _is_made_at_run_time(place: Place) -> bool:
+def _is_made_at_run_time(place: CodeLocation) -> bool:
     """Shared memory that is mapped as code: no ELF file, but what a compiler has written."""
     return not place.build_id and not place.name and place.path.startswith(("/memfd:", "/dev/zero", "/SYSV"))

@@ -8,7 +8,7 @@ from typing import Final
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.settings import Settings
-from otelgpu.processes.coverage import Examination
+from otelgpu.processes.coverage import Inspection
 from otelgpu.processes.discovery import Discovery, Profiles
 from otelgpu.processes.probes import ProbePlacer
 
@@ -31,7 +31,7 @@ def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tup
     )
 
 
-def _examine() -> Examination:
+def _examine() -> Inspection:
     from otelgpu.families.rdma.discover.coverage import EXAMINATION
 
     return EXAMINATION
@@ -40,5 +40,5 @@ def _examine() -> Examination:
 DISCOVERY: Final = Discovery(
     watch={"verbs": _watch},
     profiles=Profiles(kinds=frozenset((ProfileKind.VERBS,)), suggested={"libibverbs": (ProfileKind.VERBS,)}),
-    examine=_examine,
+    inspect=_examine,
 )

@@ -13,7 +13,7 @@ from typing import Final
 from otelgpu.elf.btf import Btf
 from otelgpu.families.rdma.discover import contexts as verbs_contexts
 from otelgpu.families.rdma.discover.providers import REASONS
-from otelgpu.processes.coverage import Blind, Examination, Findings, Machine, Observed, is_seen
+from otelgpu.processes.coverage import Blind, Findings, Inspection, Machine, Observed, is_seen
 from otelgpu.processes.maps import executable_mappings
 
 VERBS: Final = "libibverbs"
@@ -32,7 +32,7 @@ class OpenDevice:
 
 def examine_process(process: Observed, btf: Btf) -> Sequence[OpenDevice]:
     """Providers of the RDMA devices that it has open, and why some are refused."""
-    if not any(library.stem == VERBS for library in process.libraries):
+    if not any(library.name == VERBS for library in process.libraries):
         return ()
     mappings = executable_mappings(process.pid)
     found: dict[OpenDevice, None] = {}
@@ -49,7 +49,7 @@ def examine_process(process: Observed, btf: Btf) -> Sequence[OpenDevice]:
 
 def judge(process: Observed, machine: Machine) -> Findings:
     """Posts and polls, which are functions of a device's provider and no library's exports."""
-    if not any(library.stem == VERBS and is_seen(library) for library in process.libraries):
+    if not any(library.name == VERBS and is_seen(library) for library in process.libraries):
         return Findings()
     devices = [shown.fact for shown in process.shown.get("verbs", ()) if isinstance(shown.fact, OpenDevice)]
     if not devices:
@@ -62,4 +62,4 @@ def judge(process: Observed, machine: Machine) -> Findings:
     return Findings([f"RDMA posts and polls by {each.provider}" for each in devices if each.provider], blind)
 
 
-EXAMINATION: Final = Examination(judge=judge, process=examine_process)
+EXAMINATION: Final = Inspection(judge=judge, process=examine_process)

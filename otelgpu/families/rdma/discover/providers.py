@@ -265,8 +265,11 @@ class VerbsProviders:
         return self._windows
 
     def _probing_polls(self) -> list[Program]:
-        stems = {program: places(program.section) for program in self._loaded.programs}
-        return [program for program, listed in stems.items() if any(stem == POLLS for stem, _ in listed)]
+        return [
+            program
+            for program in self._loaded.programs
+            if any(library == POLLS for library, _ in places(program.section))
+        ]
 
     def _read_calls(self) -> Calls:
         rows = self._calls.read()

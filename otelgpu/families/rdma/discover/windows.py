@@ -36,7 +36,7 @@ Calls = dict[int, tuple[int, int]]
 class Placer(Protocol):
     """What :class:`~otelgpu.processes.probes.ProbePlacer` does here."""
 
-    def place_at(self, path: str, stem: str, offsets: dict[str, int]) -> tuple[list[Link], list[BpfError]]:
+    def place_at(self, path: str, library: str, offsets: dict[str, int]) -> tuple[list[Link], list[BpfError]]:
         """Attach."""
 
 

@@ -8,7 +8,7 @@ from otelgpu.families.requests.plugins import are_installed
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.profiling import CALL_KINDS
 from otelgpu.model.settings import Settings
-from otelgpu.processes.coverage import Examination
+from otelgpu.processes.coverage import Inspection
 from otelgpu.processes.discovery import Choice, Discovery, Profiles
 from otelgpu.processes.probes import ProbePlacer
 
@@ -32,7 +32,7 @@ def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tup
     return (OpenConnections(loaded),)
 
 
-def _examine() -> Examination:
+def _examine() -> Inspection:
     from otelgpu.families.requests.discover.coverage import EXAMINATION
 
     return EXAMINATION
@@ -42,5 +42,5 @@ DISCOVERY: Final = Discovery(
     choose=_choose,
     watch={"http": _watch},
     profiles=Profiles(kinds=CALL_KINDS),  # whose requests calls serve
-    examine=_examine,
+    inspect=_examine,
 )

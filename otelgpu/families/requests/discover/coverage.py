@@ -8,7 +8,7 @@ from typing import Final
 from otelgpu.families.requests.protocols import BUILT_IN, installed
 from otelgpu.kernel.features import Feature
 from otelgpu.kernel.kernel_btf import has_typed_tracepoint
-from otelgpu.processes.coverage import Blind, Examination, Findings, Machine, Observed, file_names
+from otelgpu.processes.coverage import Blind, Findings, Inspection, Machine, Observed, file_names
 
 
 def examine_machine() -> Sequence[Feature]:
@@ -108,4 +108,4 @@ def _shared_threads(process: Observed) -> Blind | None:
     )
 
 
-EXAMINATION: Final = Examination(judge=judge, machine=examine_machine)
+EXAMINATION: Final = Inspection(judge=judge, machine=examine_machine)

@@ -14,9 +14,9 @@ Worked example, an engine thread of process 7 and a client's exchange 3, known a
     steps.report(now)    → one ServedStep with one member, exchange 3, phase prefill, and its four rows, a second later
     steps.answer(exchange) → RequestSteps(source=MESSAGE, first_start_ns=…, tokens=1, …), at once
 
-The rooms: what a call is to a step, by name (``steps_rules``); where a thread's steps end (``steps_detect``); which
-message is of which step (``steps_members``); which exchange a request id is (``steps_index``); what each request got
-(``steps_requests``).
+The modules: where a thread's steps end (``boundaries``); which message is of which step (``membership``); which
+exchange a request id is (``request_index``); what each request got (``request_steps``). What a call is to a step, by
+name: ``engine/call_roles``.
 """
 
 from __future__ import annotations

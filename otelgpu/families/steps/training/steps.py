@@ -10,9 +10,9 @@ Worked example, one rank of a data-parallel loop, its backward pass on a thread 
     steps.take(rows)   # True: copied, but for collectives
     steps.report(now)    → a TrainingStep for each that has ended, with parts that add up to its duration
 
-The rooms: what a call is to a period (``training_notes``); finding it (``training_period``); where steps begin and end
-(``training_process``); where their time went (``training_parts``). Roles of calls are those of engines
-(``steps_rules``), whose steps end where results are waited for: a loop of training need not wait in each step.
+The modules: what a call is to a period (``notes``); finding it (``period``); where steps begin and end (``process``);
+where their time went (``breakdown``). Roles of calls: ``engine/call_roles``. A step of an engine ends where
+results are waited for; a loop of training need not wait in each step.
 Processes without collectives have no steps: one GPU's loop looks like any other program's.
 """
 

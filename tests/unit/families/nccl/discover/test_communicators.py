@@ -228,7 +228,7 @@ def loaded() -> Loaded:
 def layouts(loaded: Loaded, tmp_path: Path) -> NcclLayouts:
     placer = ProbePlacer((), with_returns=True)
     made = NcclLayouts(loaded, placer, proc=tmp_path)  # type: ignore[arg-type]
-    assert placer.marks == {"libnccl": made.index_of}
+    assert placer.file_cookies == {"libnccl": made.index_of}
     return made
 
 

@@ -20,7 +20,7 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.model.inputs import Batch
 from otelgpu.model.samples import StackNamed
 from otelgpu.processes.discovery import SeesProcesses, SeesScope
-from otelgpu.sources.watchers import Watchers
+from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from tests.unit.families.profiles.discover.test_stacks import BTF, ENDS, parts
 
 OWN = os.getpid()
@@ -150,7 +150,7 @@ def test_a_process_out_of_scope_is_not_looked_at_however_long_it_has_run(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profile_watcher, "age_s", lambda tgid: 5.0)
-    watchers = Watchers()
+    watchers = FamilyDiscoveries()
     watchers.add("profile", "profile", rig.watcher)
     watchers.mapped(300, placed=False, in_scope=False)
     watchers.mapped(301, placed=True, in_scope=False)

@@ -171,7 +171,7 @@ def test_every_function_that_is_probed_exists_in_the_real_libraries() -> None:
         "libmlx5": LIBRARIES / "libmlx5.so.1",
         "librdmacm": LIBRARIES / "librdmacm.so.1",
     }
-    for stem, path in files.items():
-        symbols = {symbol for of, symbol in places(listed) if of == stem}
+    for library_name, path in files.items():
+        symbols = {symbol for of, symbol in places(listed) if of == library_name}
         with open_elf(installed(path)) as file:
-            assert set(file.image.function_offsets(symbols)) == symbols, stem
+            assert set(file.image.function_offsets(symbols)) == symbols, library_name

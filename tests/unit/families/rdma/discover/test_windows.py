@@ -31,15 +31,17 @@ class Machine:
     refuse: str = ""
     probed_ns: dict[str, int] = field(default_factory=lambda: {POSTS: 0, POLLS: 0})
 
-    def place_at(self, path: str, stem: str, offsets: dict[str, int]) -> tuple[list[Any], list[BpfError]]:
+    def place_at(
+        self, path: str, library_name: str, offsets: dict[str, int]
+    ) -> tuple[list[Any], list[BpfError]]:
         if self.refuse in offsets:
             return [], [BpfError("no")]
-        entry = (stem, tuple(sorted(offsets.items())))
+        entry = (library_name, tuple(sorted(offsets.items())))
         self.attached.append(entry)
         return [SimpleNamespace(detach=lambda: self.attached.remove(entry))], []
 
     def kinds(self) -> set[str]:
-        return {stem for stem, _ in self.attached}
+        return {library_name for library_name, _ in self.attached}
 
     def calls(self) -> dict[int, tuple[int, int]]:
         return {

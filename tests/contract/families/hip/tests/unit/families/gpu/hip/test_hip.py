@@ -204,9 +204,9 @@ def test_its_work_is_on_a_track_for_each_stream() -> None:
 
 
 def test_top_has_a_view_of_its_metrics() -> None:
-    (sheet,) = presentation.top_views()["hip"].sheets
+    (top_table,) = presentation.top_views()["hip"].top_tables
     own = {spec.metric.name for spec in SIGNALS.metrics}
-    assert {name for column in sheet.columns for name in column.metrics} <= own
+    assert {name for column in top_table.columns for name in column.metrics} <= own
 
 
 def test_records_of_another_layout_are_refused() -> None:

@@ -1,8 +1,8 @@
-"""What can be seen of a process, what is blind, why, and what to do: the verdicts of ``otelgpu check``.
+"""What can be seen of a process, what is blind, why, and what to do: the reports of ``otelgpu check``.
 
-In: :class:`Machine` and :class:`Observed`, facts that others gathered. Out: a :class:`Verdict` for each process: by the
-rules for any library here, and by those that families have. Nothing is opened or asked here, so that every rule can be
-tried with facts made up in a test.
+In: :class:`Machine` and :class:`Observed`, facts that others gathered. Out: a :class:`ProcessReport` for each
+process: by the rules for any library here, and by those that families have. Nothing is opened or asked here, so that
+every rule can be tried with facts made up in a test.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from otelgpu.processes.coverage import Blind, Examination, Findings, Machine, Observed
+from otelgpu.processes.coverage import Blind, Findings, Inspection, Machine, Observed
 
 SECCOMP_FILTER: Final = 2
 """``Seccomp:`` of proc_pid_status(5): SECCOMP_MODE_FILTER."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ProcessReport:
     """What ``otelgpu check`` says about one process. ``found`` is False when there is no such process."""
 
     pid: int
@@ -28,10 +28,10 @@ class Verdict:
     process: Observed | None = field(default=None, repr=False)
 
 
-def judge(process: Observed, machine: Machine, families: Sequence[Examination]) -> Verdict:
+def judge(process: Observed, machine: Machine, families: Sequence[Inspection]) -> ProcessReport:
     """Apply every rule to one process, those of ``families`` too."""
     if process.closed:
-        return Verdict(pid=process.pid, process=process, blind=(_closed(process),))
+        return ProcessReport(pid=process.pid, process=process, blind=(_closed(process),))
     sees: list[str] = []
     blind: list[Blind] = []
     own = frozenset().union(*(family.libraries for family in families))
@@ -43,22 +43,22 @@ def judge(process: Observed, machine: Machine, families: Sequence[Examination]) 
     ):
         sees += found.sees
         blind += found.blind
-    return Verdict(pid=process.pid, process=process, sees=tuple(sees), blind=tuple(blind))
+    return ProcessReport(pid=process.pid, process=process, sees=tuple(sees), blind=tuple(blind))
 
 
-def gone(pid: int) -> Verdict:
+def gone(pid: int) -> ProcessReport:
     """For a process that ended, or never was."""
     missing = Blind(
         what="everything", why=f"there is no process {pid} (any more)", do="list processes with: ps -e"
     )
-    return Verdict(pid=pid, found=False, blind=(missing,))
+    return ProcessReport(pid=pid, found=False, blind=(missing,))
 
 
-def is_thread(pid: int, tgid: int) -> Verdict:
+def is_thread(pid: int, tgid: int) -> ProcessReport:
     """For a number that names a thread."""
     why = f"{pid} is a thread of process {tgid}"
     wrong = Blind(what="everything", why=why, do=f"give the process: -p {tgid}")
-    return Verdict(pid=pid, found=False, blind=(wrong,))
+    return ProcessReport(pid=pid, found=False, blind=(wrong,))
 
 
 def _closed(process: Observed) -> Blind:
@@ -77,7 +77,7 @@ def _libraries(process: Observed, machine: Machine, own: frozenset[str]) -> Find
     sees: list[str] = []
     blind: list[Blind] = []
     for library in process.libraries:
-        wanted = machine.wanted.get(library.stem, frozenset())
+        wanted = machine.wanted.get(library.name, frozenset())
         where = library.path + (" (deleted on disk, still mapped)" if library.deleted else "")
         what = f"calls of {where}"
         if library.error:
@@ -88,7 +88,7 @@ def _libraries(process: Observed, machine: Machine, own: frozenset[str]) -> Find
             blind.append(
                 Blind(what=what, why=f"the kernel takes no probe on it: {library.refusal}", do=_MOVE)
             )
-        elif library.stem in own:
+        elif library.name in own:
             continue
         elif not library.symbols:
             why = f"it exports none of the {len(wanted)} functions that probes are for"

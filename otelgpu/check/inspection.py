@@ -1,6 +1,6 @@
-"""Gathers the facts that ``check/visibility.py`` judges: what ``/proc`` and the mapped files show.
+"""Gathers the facts that ``check/process_report.py`` judges: what ``/proc`` and the mapped files show.
 
-In: a process id and the symbols that probes are for. Out: :class:`~otelgpu.check.visibility.Observed`.
+In: a process id and the symbols that probes are for. Out: :class:`~otelgpu.check.process_report.Observed`.
 Nothing of the process is changed. What families look for themselves is in their ``discover``. Arguments are looked at
 but not kept.
 """
@@ -25,18 +25,18 @@ from otelgpu.processes.connections import open_connections
 from otelgpu.processes.coverage import (
     TLS,
     EmbeddedRuntime,
-    Examination,
+    Inspection,
     Library,
     Observed,
     Shown,
     TlsStack,
 )
 from otelgpu.processes.elf_files import ElfFile, open_elf, open_mapping
-from otelgpu.processes.libraries import library_stem
+from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name
 from otelgpu.processes.maps import Mapping as Mapped
 from otelgpu.processes.maps import distinct_files, executable_mappings, read_maps
-from otelgpu.processes.resources import CLAIMED, Describer
+from otelgpu.processes.resources import CLAIMED, ResourceDetector
 
 TryProbe = Callable[[str, str, int], str]
 """(symbol, path, file offset) → what the kernel says against a probe there, or ""."""
@@ -86,33 +86,33 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExaminedFamily:
+class InspectedFamily:
     """A family that says itself what it sees. ``functions``: those of libraries that it has probes for.
 
     ``btf``: of its BPF object, None where that is missing.
     """
 
-    examination: Examination
+    inspection: Inspection
     functions: frozenset[str] = frozenset()
     btf: Btf | None = None
 
 
-class Examiner:
+class ProcessInspector:
     """Looks at processes; remembers files, because processes share them.
 
     ``wanted``: library name → symbols. ``try_probe`` is asked once for each readable library. ``families``: by name.
-    ``describer``: says where each runs.
+    ``resource_detector``: says where each runs.
     """
 
     def __init__(
         self,
         wanted: Mapping[str, frozenset[str]],
         try_probe: TryProbe | None = None,
-        families: Mapping[str, ExaminedFamily] | None = None,
-        describer: Describer | None = None,
+        families: Mapping[str, InspectedFamily] | None = None,
+        resource_detector: ResourceDetector | None = None,
     ) -> None:
         self._wanted = wanted
-        self._describer = describer or Describer()
+        self._describer = resource_detector or ResourceDetector()
         self._families = dict(families or {})
         self._symbols = frozenset().union(*wanted.values())
         self._try_probe = try_probe
@@ -132,7 +132,7 @@ class Examiner:
             return None
         if not mapped:
             return self._observed(facts, closed="empty")
-        libraries = [m for m in mapped if library_stem(m.path) in self._wanted]
+        libraries = [m for m in mapped if library_name_of(m.path) in self._wanted]
         program = self._program(pid)
         rest = [m for m in mapped if m not in libraries and m.path != facts.executable]
         others = {m.path: self._mapped_file(pid, m) for m in rest} if libraries else {}
@@ -180,8 +180,8 @@ class Examiner:
         found: dict[str, tuple[Shown, ...]] = {}
         for name, family in self._families.items():
             shown = [Shown(path, file.shown[name]) for path, file in files if name in file.shown]
-            if family.examination.process is not None and family.btf is not None:
-                shown += [Shown("", fact) for fact in family.examination.process(observed, family.btf)]
+            if family.inspection.process is not None and family.btf is not None:
+                shown += [Shown("", fact) for fact in family.inspection.process(observed, family.btf)]
             found[name] = tuple(shown)
         return found
 
@@ -195,7 +195,7 @@ class Examiner:
         if facts is None or not facts.executable:
             return False
         mapped = executable_mappings(pid)
-        if any(library_stem(m.path) in self._wanted for m in mapped):
+        if any(library_name_of(m.path) in self._wanted for m in mapped):
             return True
         if looks_like_server(facts):
             return True
@@ -207,7 +207,7 @@ class Examiner:
     ) -> tuple[TlsStack, ...]:
         """What can encrypt: OpenSSL by its functions, others by their names or what is linked into the program."""
         openssl = [
-            m.path for m in mapped if library_stem(m.path) == TLS and self._mapped_file(pid, m).exports_tls
+            m.path for m in mapped if library_name_of(m.path) == TLS and self._mapped_file(pid, m).exports_tls
         ]
         if program.exports_tls:
             openssl.append(executable)
@@ -222,10 +222,10 @@ class Examiner:
 
     def _library(self, pid: int, mapping: Mapped) -> Library:
         file = self._mapped_file(pid, mapping)
-        wanted = self._wanted[library_stem(mapping.path) or ""]
+        wanted = self._wanted[library_name_of(mapping.path) or ""]
         return Library(
             path=mapping.path,
-            stem=library_stem(mapping.path) or "",
+            name=library_name_of(mapping.path) or "",
             inode=mapping.inode,
             deleted=mapping.deleted,
             symbols=tuple(sorted(wanted & file.offsets.keys())),
@@ -255,9 +255,9 @@ class Examiner:
 
     def _shown_by(self, image: ElfImage, functions: Set[str]) -> dict[str, object]:
         found = {
-            name: family.examination.file(image, functions & family.functions)
+            name: family.inspection.file(image, functions & family.functions)
             for name, family in self._families.items()
-            if family.examination.file is not None
+            if family.inspection.file is not None
         }
         return {name: fact for name, fact in found.items() if fact is not None}
 

@@ -33,7 +33,7 @@ from otelgpu.processes.discovery import (
 from otelgpu.processes.probes import ProbePlacer
 
 
-class Watchers:
+class FamilyDiscoveries:
     """Those of a session whose families have these ``discoveries``, by name."""
 
     def __init__(self, discoveries: Mapping[str, Discovery] | None = None) -> None:
