@@ -23,14 +23,16 @@ from otelgpu.kernel import clock
 from otelgpu.kernel.libbpf import exit_at_once
 from otelgpu.kernel.trace_context_map import TraceContextMap
 from otelgpu.model.inputs import Input, LossCounted
+from otelgpu.model.losses import LossReports
 from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.settings import Settings, SignalSettings
+from otelgpu.processes.demangler import session_demangler
 from otelgpu.self_telemetry import SelfWatch
 from otelgpu.session import Session, own_resource
 from otelgpu.sources.joint import Source
 from otelgpu.sources.pollers import Pollers
-from otelgpu.symbols.demangle import demangle, short_name
+from otelgpu.symbols.demangle import short_name
 
 if TYPE_CHECKING:
     from otelgpu.engine.summary import Summary
@@ -127,6 +129,8 @@ class Agent:
         self._began = time.monotonic()
         self._start = clock.anchor()
         self._writer = self._open_capture()
+        self._demangler = session_demangler()
+        self._losses = LossReports()
         self._reported = (
             TraceContextMap() if plan.publish_context else None
         )  # before exporters start threads: it forks
@@ -177,7 +181,7 @@ class Agent:
             settings=self._plan.settings,
             profiling=self._plan.profiling,
             shorten=short_name,
-            demangle=demangle,
+            demangle=self._demangler,
         )
         return Session(pipeline, self._plan.open_exporters(), metric_interval_s=self._plan.metric_interval_s)
 
@@ -199,7 +203,8 @@ class Agent:
     def _collect(self) -> None:
         began = time.monotonic()
         inputs = self._pollers.join(self._source.collect(), self._source.gpu_processes)
-        self._feed(inputs)
+        unnamed = {("reader", reason): count for reason, count in self._demangler.counters.items()}
+        self._feed([*inputs, *self._losses.take(unnamed)])
         if self._reported is not None:
             self._reported.show(self._session.thread_contexts())
         self.watch.turned(began, inputs)
@@ -293,7 +298,7 @@ def replay(
         settings=settings,
         profiling=profiling,
         shorten=short_name,
-        demangle=demangle,
+        demangle=session_demangler(),
     )
     session = Session(pipeline, exporters, metric_interval_s=None)
     try:

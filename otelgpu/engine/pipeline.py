@@ -91,7 +91,7 @@ class Pipeline:
         settings: SignalSettings = SignalSettings(),  # noqa: B008 (immutable)
         profiling: ProfileSettings = ProfileSettings(),  # noqa: B008 (immutable)
         shorten: Callable[[str], str] = str,
-        demangle: Callable[[str], str] = str,
+        demangle: Callable[[str, int], str] = lambda name, tgid: name,
     ) -> None:
         self.own = own
         self._detail: Detail = settings.detail

@@ -195,7 +195,7 @@ class Session:
     attribution: Attribution
     call_roles: StepCalls
     call_stacks: CallStacks
-    demangle: Callable[[str], str]
+    demangle: Callable[[str, int], str]
     operations: Sequence[
         tuple[OperationDecoder, OperationSignals]
     ]  # by the number that rows have as ``family``

@@ -20,6 +20,7 @@ from typing import Final
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.elf.symbols import MAX_NAME_BYTES
 from otelgpu.model.losses import Reasons
+from otelgpu.processes.demangler import Demangler, session_demangler
 from otelgpu.processes.elf_files import ElfFile, Identity, find_symbols, identity_of, open_mapping
 from otelgpu.processes.maps import Mapping, find, read_maps
 from otelgpu.symbols.functions import FunctionTable, unknown_name
@@ -108,6 +109,8 @@ class AddressResolver:
     Worked example: the kernel launch of ``_Z4axpyfPfS_`` passes 0x55d0c0001189; the process maps
     ``/app/axpy`` at 0x55d0c0001000 from file offset 0x1000 on; its symbol table has ``_Z4axpyfPfS_`` at file
     offset 0x1169 with 0x61 bytes, so the answer is ``("axpy(float, float*, float*)", True)``.
+
+    ``demangle``: readable names of a process, for others who have names of theirs.
     """
 
     def __init__(
@@ -118,7 +121,9 @@ class AddressResolver:
         max_processes: int = MAX_PROCESSES,
         max_names_bytes: int = MAX_NAMES_BYTES,
         max_tables_bytes: int = MAX_TABLES_BYTES,
+        demangler: Demangler | None = None,
     ) -> None:
+        self.demangle = demangler or session_demangler()
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._proc = proc
         self._max_files = max_files
@@ -409,7 +414,12 @@ class AddressResolver:
     def _table(self, tgid: int, image: ElfImage, label: str) -> FunctionTable:
         build_id = image.build_id or ""
         roots = (self._proc / str(tgid) / "root", Path("/"))
-        return FunctionTable(image, label, find_symbols=lambda: find_symbols(build_id, roots))
+        return FunctionTable(
+            image,
+            label,
+            find_symbols=lambda: find_symbols(build_id, roots),
+            demangle=lambda name: self.demangle(name, tgid),
+        )
 
     def _drop_module(self, identity: Identity) -> None:
         """Close a file and forget its names: once it is closed, its identity may become another file's."""

@@ -10,7 +10,6 @@ import errno
 import mmap
 import os
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import TracebackType
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.processes.maps import Mapping
+from otelgpu.processes.reader.door import NotRegular, open_below, open_link
 
 Identity = tuple[int, int]
 """(st_dev, st_ino): one file on this host, for as long as something holds it open."""
@@ -26,7 +26,8 @@ NOT_KNOWN: Identity = (0, 0)
 """No file's."""
 
 _BUILD_ID = re.compile(r"(?:[0-9a-f]{2}){8,64}")
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_IN_ROOT = re.compile(r"(.*?/\d+/root)(/.+)", re.DOTALL)
+"""A path as a process sees it: where its root folder is, and what is below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +74,14 @@ def open_elf(path: Path | str, *, symbols_only: bool = False) -> ElfFile:
     Raises OSError when it cannot be opened, :class:`ElfError` when it is no regular file or no ELF image
     that this program reads.
     """
-    if not stat.S_ISREG(Path(path).stat().st_mode):  # before opening: some devices act on being opened
-        raise ElfError(f"{path} is not a regular file")
-    descriptor = os.open(path, _FLAGS)
+    try:
+        descriptor = open_regular(path)
+    except NotRegular as error:
+        raise ElfError(f"{path} is not a regular file") from error
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or not status.st_size:
-            raise ElfError(f"{path} is empty or not a regular file")
+        if not status.st_size:
+            raise ElfError(f"{path} is empty")
         return ElfFile(
             image=map_elf(descriptor, symbols_only=symbols_only),
             identity=(status.st_dev, status.st_ino),
@@ -90,6 +92,16 @@ def open_elf(path: Path | str, *, symbols_only: bool = False) -> ElfFile:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def open_regular(path: Path | str) -> int:
+    """A descriptor for reading of a regular file that others name. Nothing else is opened, not for a moment.
+
+    What lies below a process's root folder (``/proc/7/root/lib/x.so``) is looked up as the process would: no link leads
+    out of there. Raises OSError: :class:`~otelgpu.processes.reader.door.NotRegular` for what is no regular file.
+    """
+    inside = _IN_ROOT.fullmatch(str(path))
+    return open_below(inside[1], inside[2]) if inside else open_link(str(path))
 
 
 def map_elf(descriptor: int, *, symbols_only: bool = False) -> ElfImage:

@@ -23,7 +23,7 @@ from otelgpu.model.inputs import Batch, FunctionNamed, Records
 from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import OperationKind
 from otelgpu.processes.address_resolver import AddressResolver
-from otelgpu.symbols.demangle import MAX_NAME_LENGTH, demangle
+from otelgpu.symbols.demangle import MAX_NAME_LENGTH
 from otelgpu.symbols.handles import KernelHandles
 from otelgpu.symbols.known import U32, U64, KnownPairs, Rows
 
@@ -193,7 +193,8 @@ class KernelNamer:
             text = self._resolver.text_at(tgid, meaning.name_address, meaning.address)
             name = _shown(text.decode("utf-8", "backslashreplace")) if text else ""
         if name:
-            return FunctionNamed(tgid=tgid, address=launched, name=demangle(name), known=True)
+            full = self._resolver.demangle(name, tgid)
+            return FunctionNamed(tgid=tgid, address=launched, name=full, known=True)
         name, known = self._resolver.resolve(tgid, meaning.address)
         return FunctionNamed(tgid=tgid, address=launched, name=name, known=known)
 

@@ -23,10 +23,11 @@ from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.features import filesystem_magic
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all
 from otelgpu.model.losses import Reasons
-from otelgpu.processes.elf_files import map_elf, paths_of
+from otelgpu.processes.elf_files import map_elf, open_regular, paths_of
 from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import list_processes
 from otelgpu.processes.maps import Mapping, executable_mappings
+from otelgpu.processes.reader.door import FUSE_MAGIC
 
 REASONS: Final = Reasons(
     "probes",
@@ -55,12 +56,18 @@ _PLAIN_NS: Final = (
 KEEP_NS: Final = 300_000_000_000
 """How long a file that no process has mapped keeps its probes, which keep it (and its file system) from being freed."""
 _OVERLAYFS_MAGIC: Final = 0x794C7630  # include/uapi/linux/magic.h
+_TMPFS_MAGIC: Final = 0x01021994
 _OVERLAY: Final = "overlay"  # stands for every device of an overlayfs
 
 
 Inode = tuple[int, int]
 """(device as the kernel writes it, number)."""
-_Identity = tuple[int, int, int]
+_Identity = tuple[int, int, int, int]
+"""Inode number, size, times of the last write and of the last change in ns; the last nobody can set."""
+
+
+_Device = tuple[int | str, bool]
+"""st_dev, or that it is an overlayfs; and whether anybody can make such a file system and choose its inode numbers."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -102,8 +109,7 @@ class ProbePlacer:
         self.file_cookies: dict[str, Callable[[ElfImage, str], int]] = {}
         """By library: what a file's image and path say to its programs, in their cookies (31 bits)."""
         self.with_returns = with_returns
-        # By inode number, size and time of change; then by device, which overlayfs stands aside of.
-        self._inspected: dict[_Identity, dict[int | str, ProbedFile | None]] = {}
+        self._inspected: dict[_Identity, dict[_Device, ProbedFile | None]] = {}
         self._by_inode: dict[Inode, ProbedFile] = {}
         self._plain: dict[Inode, int] = {}  # files without probes: when that was found
         self.counters: Counter[str] = Counter()
@@ -255,7 +261,7 @@ class ProbePlacer:
     ) -> ProbedFile | None:
         """``number``: of the inode, where ``open_path`` may have come to name another file since."""
         try:
-            descriptor = os.open(open_path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(open_path)
         except (FileNotFoundError, ProcessLookupError) as error:
             self.counters["process_vanished" if open_path.startswith("/proc/") else "file_unreadable"] += 1
             _log.debug("cannot open %s (%s): %s", open_path, path, error)
@@ -281,16 +287,18 @@ class ProbePlacer:
         identity, device = _identity(descriptor)
         inode = _kernel_inode(descriptor)
         before = self._by_inode.get(inode)
-        if before is not None and before.identity != identity:
+        if before is not None:
+            if not _is_written(before.identity, identity):
+                return before
             self._forget_changed(inode, before)
         if identity not in self._inspected and len(self._inspected) >= EXAMINED_FILES:
             self._forget_plain_files()
         found = self._inspected.setdefault(identity, {})
-        known = {device, _OVERLAY} & found.keys() or (found.keys() if device == _OVERLAY else ())
-        if not known:
+        known = next((each for each in found if _may_be_one(device, each)), None)
+        if known is None:
             found[device] = self._place(descriptor, path, identity)
-            known = {device}
-        probed_file = found[next(iter(known))]
+            known = device
+        probed_file = found[known]
         if probed_file is not None:
             self._by_inode[inode] = probed_file
         else:
@@ -370,7 +378,12 @@ def _changed(open_path: str, probed_file: ProbedFile) -> bool:
         status = os.stat(open_path)
     except OSError:
         return False
-    return (status.st_size, status.st_mtime_ns) != probed_file.identity[1:]
+    return (status.st_size, status.st_mtime_ns) != probed_file.identity[1:3]
+
+
+def _is_written(before: _Identity, now: _Identity) -> bool:
+    """Whether a file has other content: a new link to it or other permissions are none."""
+    return before[:3] != now[:3]
 
 
 def _mapped(probed_file: ProbedFile, mapped_ns: int) -> ProbedFile:
@@ -394,12 +407,19 @@ def _kernel_inode(descriptor: int) -> Inode:
     return (os.major(status.st_dev) << 20 | os.minor(status.st_dev), status.st_ino)
 
 
-def _identity(descriptor: int) -> tuple[_Identity, int | str]:
-    """What makes two open files the same inode to a uprobe: (inode number, size, time of change) and device.
+def _identity(descriptor: int) -> tuple[_Identity, _Device]:
+    """What makes two open files the same inode to a uprobe, where the device is the same too, as far as it counts.
 
     On overlayfs the device differs from container to container, and from the file system below, while the
-    probe goes to the one file below: there the other three stand for it.
+    probe goes to the one file below: there the others stand for it.
     """
     status = os.fstat(descriptor)
-    device = _OVERLAY if filesystem_magic(descriptor) == _OVERLAYFS_MAGIC else status.st_dev
-    return (status.st_ino, status.st_size, status.st_mtime_ns), device
+    magic = filesystem_magic(descriptor)
+    device = _OVERLAY if magic == _OVERLAYFS_MAGIC else status.st_dev
+    identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return identity, (device, magic in (_TMPFS_MAGIC, FUSE_MAGIC))
+
+
+def _may_be_one(one: _Device, other: _Device) -> bool:
+    """Whether files of one identity on these devices are one: of overlayfs and of what can lie below an image's."""
+    return one == other or (_OVERLAY in (one[0], other[0]) and not (one[1] or other[1]))

@@ -2,7 +2,8 @@
 
 In and out: text. The Itanium C++ ABI names (https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling)
 are read by libstdc++ through cxxfilt; where that is missing, names stay mangled and short names are still
-found.
+found. It does not return for some names: those of observed processes are for
+:class:`otelgpu.processes.demangler.Demangler`.
 
     >>> short_name("void at::native::vectorized_elementwise_kernel<4, F>(int, F)")
     'vectorized_elementwise_kernel'

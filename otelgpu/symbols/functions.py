@@ -36,13 +36,20 @@ class FunctionTable:
     ``module`` stands for the file in the names of what it has no symbol for: its base name. A stripped file
     has its functions' names in up to three other places, looked at when the first of them is wanted: xz in
     a section of its own, a file of debugging symbols (``find_symbols`` gives it, or None), and, for host
-    stubs, its code that says the CUDA runtime of them.
+    stubs, its code that says the CUDA runtime of them. ``demangle``: for a file of an observed process, one that
+    returns whatever the name.
     """
 
     def __init__(
-        self, image: ElfImage, module: str, *, find_symbols: Callable[[], ElfImage | None] | None = None
+        self,
+        image: ElfImage,
+        module: str,
+        *,
+        find_symbols: Callable[[], ElfImage | None] | None = None,
+        demangle: Callable[[str], str] = demangle,
     ) -> None:
         self.counters: Counter[str] = Counter()
+        self._demangle = demangle
         self._image = image
         self._module = module
         self._find_symbols = find_symbols
@@ -61,7 +68,7 @@ class FunctionTable:
             return function[0], True
         kernel = self._kernel_at(file_offset)
         if kernel:
-            return demangle(kernel.decode("ascii", "backslashreplace")), True
+            return self._demangle(kernel.decode("ascii", "backslashreplace")), True
         return unknown_name(self._module, file_offset), False
 
     def function_at(self, file_offset: int) -> tuple[str, str] | None:
@@ -72,9 +79,9 @@ class FunctionTable:
         """
         symbol = self._symbol_at(file_offset)
         if symbol is not None:
-            return demangle(symbol.name), symbol.name
+            return self._demangle(symbol.name), symbol.name
         name = self._linked_at(file_offset)
-        return (f"{demangle(name)}@plt", f"{name}@plt") if name else None
+        return (f"{self._demangle(name)}@plt", f"{name}@plt") if name else None
 
     def place_at(self, file_offset: int) -> tuple[str, bool]:
         """Where the call returns to that was made right before ``file_offset``: ``function+0xoffset``.
@@ -85,7 +92,7 @@ class FunctionTable:
         symbol = self._symbol_at(file_offset - 1)
         if symbol is None:
             return unknown_name(self._module, file_offset), False
-        return unknown_name(demangle(symbol.name), file_offset - symbol.file_offset), True
+        return unknown_name(self._demangle(symbol.name), file_offset - symbol.file_offset), True
 
     @property
     def held_bytes(self) -> int:

@@ -115,3 +115,14 @@ def attach(folder: Path, prefix: Collection[str], *options: str, agent: int = 0)
             for name, program in running.items()
         }
     return Heard(said=said, launches=launches)
+
+
+def helpers_of(agent: int) -> tuple[list[int], list[int]]:
+    """An agent's own processes: who stands guard, and who reads what others wrote, which is nobody's."""
+    guards: list[int] = []
+    readers: list[int] = []
+    for child in map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split()):
+        status = Path(f"/proc/{child}/status").read_text()
+        _, effective, *_ = status.partition("\nUid:")[2].split()
+        (readers if int(effective) == NOBODY else guards).append(child)
+    return guards, readers

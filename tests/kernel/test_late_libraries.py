@@ -24,6 +24,7 @@ from tests.kernel.observing import (
     state_of,
     wait_until,
 )
+from tests.kernel.privileged import helpers_of
 from tests.rig import fake_cudart_path, run_cuda_client, start_cuda_client
 
 pytestmark = pytest.mark.long
@@ -205,8 +206,8 @@ def test_without_its_guard_an_agent_holds_nobody(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOADS_FOREVER, str(tmp_path), str(library)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program, holding(program) as agent:
         assert program.stdout is not None and agent.stderr is not None
-        (guard,) = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-        os.kill(int(guard), signal.SIGKILL)
+        (guard,), _ = helpers_of(agent.pid)
+        os.kill(guard, signal.SIGKILL)
         assert "nothing is held" in agent.stderr.readline()
         agent.kill()
         for _ in range(20):

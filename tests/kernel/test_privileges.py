@@ -18,7 +18,7 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.privileges.capabilities import Capability, Held, held
 from otelgpu.kernel.trace_context_map import TraceContextMap, open_trace_contexts
 from tests.kernel.observing import OTELGPU, cuda_calls, read_spans, wait_until
-from tests.kernel.privileged import OTHER_USER
+from tests.kernel.privileged import OTHER_USER, helpers_of
 from tests.rig import start_cuda_client
 
 pytestmark = [pytest.mark.usefixtures("kernel"), pytest.mark.long]
@@ -108,13 +108,14 @@ def test_a_program_keeps_what_it_was_given_and_may_gain_more(source: str, place:
         assert_reduced(running.pid, KEPT | {Capability.KILL})
 
 
-def test_who_stands_guard_over_held_processes_keeps_only_what_lets_them_go() -> None:
+def test_who_stands_guard_keeps_what_lets_held_processes_go_and_who_makes_names_keeps_nothing() -> None:
     with session("attach", f"-p{os.getpid()}", "--hold-on-load", "--export=file:/dev/null") as running:
         assert_reduced(running.pid, KEPT | {Capability.KILL})
-        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-        assert children, "no guard"
-        for child in map(int, children):
-            assert_reduced(child, {Capability.KILL, Capability.BPF, Capability.PERFMON})
+        (guard,), readers = helpers_of(running.pid)
+        assert_reduced(guard, {Capability.KILL, Capability.BPF, Capability.PERFMON})
+        assert readers
+        for reader in readers:
+            assert_reduced(reader, set())
 
 
 def test_nothing_is_given_up_where_that_is_not_wanted() -> None:

@@ -21,7 +21,7 @@ from typing import Final
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.privileges.capabilities import Need
-from otelgpu.kernel.privileges.dropping import give_up
+from otelgpu.kernel.privileges.dropping import give_up, take_up
 
 _log = logging.getLogger("otelgpu.privileges")
 
@@ -60,10 +60,17 @@ _ALLOWED: Final = {
 """System calls of CPython and numpy that read; ``openat`` besides, where it opens for reading only."""
 
 
-def confine(
-    needs: Iterable[Need], *, memory_bytes: int, seconds: int, descriptors: int, in_filter: bool = True
-) -> None:
-    """Keep of the privileges what ``needs`` want; no more memory (beyond what is there) and CPU than that.
+def keep_only(needs: Iterable[Need]) -> None:
+    """Of the privileges; and no user's but nobody's. Raises :class:`OtelgpuError` where that cannot be had."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    _become_nobody(libc)
+    take_up()  # what another user has, is permitted and not effective
+    give_up(needs)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def confine(*, memory_bytes: int, seconds: int, descriptors: int, in_filter: bool = True) -> None:
+    """No more memory (beyond what is there) and CPU than that, and no way to write. After :func:`keep_only`.
 
     Ends with the thread that forked this process. Raises :class:`OtelgpuError` where that cannot be had; a kernel or
     machine without the filter of system calls goes on without it.
@@ -76,20 +83,20 @@ def confine(
     _limit(resource.RLIMIT_NOFILE, descriptors)
     _limit(resource.RLIMIT_DATA, _data_bytes() + memory_bytes)
     _limit(resource.RLIMIT_CPU, seconds)
-    _become_nobody(libc)
-    give_up(needs)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     if in_filter:
         filter_calls(libc)
 
 
 def _become_nobody(libc: ctypes.CDLL) -> None:
-    """As far as this process may, and its user namespace has one."""
+    """As far as this process may, and its user namespace has one.
+
+    Its real user stays: that is who may end it (kill(2)), also without CAP_KILL. There is no way back, by the filter.
+    """
     libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
     try:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(-1, NOBODY, NOBODY)
     except OSError as error:
         _log.debug("a reader keeps its user: %s", error)
 

@@ -63,7 +63,9 @@ NOBODYS: Final[Owner] = ("", 0)
 """Of what is this program's own, or of nobody that can be told: never refused, and bounded by time all the same."""
 
 _KEPT_OWNERS: Final = 4096
-_ENDING_S: Final = 0.05
+_ENDING_S: Final = 0.3
+_AT_ONCE_S: Final = 0.001
+"""An answer that comes so soon is charged by the clock; of others it is looked up what they waited for."""
 
 
 class ReaderError(OSError):
@@ -236,7 +238,7 @@ class _Worker:
     def __init__(self, number: int, pidfd: int, connection: socket.socket) -> None:
         self._number, self._pidfd, self._connection = number, pidfd, connection
         self._began_s = 0.0
-        self._before_s = (0.0, 0.0)
+        self._before_s: tuple[float, float] | None = None
 
     def wait_until_ready(self, seconds: float) -> None:
         self._connection.settimeout(seconds)
@@ -246,7 +248,7 @@ class _Worker:
 
     def ask(self, data: bytes, descriptors: list[int], limits: Limits) -> tuple[Answered, list[int]]:
         """Raises TimeoutError, EOFError, OSError, :class:`MessageError`."""
-        self._began_s, self._before_s = time.monotonic(), self._scheduled_s()
+        self._began_s, self._before_s = time.monotonic(), None
         bounded = _Bounded(self._connection, lambda: self._wait(limits))
         self._connection.settimeout(limits.wall_s)
         send(self._connection, data, descriptors)
@@ -259,8 +261,10 @@ class _Worker:
 
     def busy_s(self) -> float:
         """How long the last question has kept it, without what it waited for a processor."""
+        if self._before_s is None:
+            return time.monotonic() - self._began_s
         is_runnable = self._is_runnable()
-        ran_s, waited_s = self._scheduled_s()
+        ran_s, waited_s = self._scheduled_s() or self._before_s
         if is_runnable:  # what it waits at this moment is counted when it is over
             return ran_s - self._before_s[0]
         return max(time.monotonic() - self._began_s - (waited_s - self._before_s[1]), 0.0)
@@ -284,6 +288,9 @@ class _Worker:
 
     def _wait(self, limits: Limits) -> None:
         """Until there is something to receive. Raises TimeoutError."""
+        if select.select([self._connection], [], [], _AT_ONCE_S)[0]:
+            return
+        self._before_s = self._before_s or self._scheduled_s()
         wait_s = limits.busy_s
         while not select.select([self._connection], [], [], wait_s)[0]:
             left_s = limits.busy_s - self.busy_s()
@@ -292,17 +299,17 @@ class _Worker:
             if is_late and not select.select([self._connection], [], [], 0)[0]:  # it may be us who came late
                 raise TimeoutError
 
-    def _scheduled_s(self) -> tuple[float, float]:
+    def _scheduled_s(self) -> tuple[float, float] | None:
         """Since it began: on a processor, and waiting for one (Documentation/scheduler/sched-stats.rst).
 
-        A wait that is not over yet is in neither.
+        A wait that is not over yet is in neither. None: it is gone.
         """
         try:
             with open(f"/proc/{self._number}/schedstat", "rb", buffering=0) as file:
                 ran, waited = file.read(128).split()[:2]
                 return int(ran) * 1e-9, int(waited) * 1e-9
         except (OSError, ValueError):
-            return self._before_s
+            return None
 
     def _is_runnable(self) -> bool:
         """Whether it runs, or waits for nothing but a processor."""

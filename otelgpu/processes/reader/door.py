@@ -1,7 +1,7 @@
 """Opens files that somebody else names: what is opened is a regular file, and opening it waits for nobody.
 
-Only for questions (:mod:`~.messages`): a file system of its owner's making may still keep ``open()`` and ``read()`` as
-long as it likes, which costs the worker. Files of FUSE are refused where code is to be probed in them, because the
+A file system of its owner's making may still keep ``open()`` and ``read()`` as long as it likes, which in a question
+(:mod:`~.messages`) costs no more than the worker. Files of FUSE are refused where code is to be probed in them: the
 kernel reads them again when a probe is placed, and then it is the agent that waits.
 
 Source: open(2) (O_PATH), proc(5) (``map_files``, ``root``), statfs(2).
@@ -23,6 +23,10 @@ from otelgpu.processes.maps import Mapping
 
 FUSE_MAGIC: Final = 0x65735546  # include/uapi/linux/magic.h
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class NotRegular(OSError):
+    """What is there is a folder, FIFO, socket or device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +144,7 @@ def _for_reading(handle: int) -> int:
     """Open again what an O_PATH descriptor stands for, which is closed; only now anything of it acts."""
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
+            raise NotRegular(errno.EINVAL, "not a regular file")
         return os.open(f"/proc/self/fd/{handle}", _READ)
     finally:
         os.close(handle)

@@ -171,9 +171,9 @@ def send(connection: socket.socket, data: bytes, descriptors: Sequence[int] = ()
     if descriptors:
         rights = array.array("i", descriptors)
         connection.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        connection.sendall(data)
     else:
-        connection.sendall(head)
-    connection.sendall(data)
+        connection.sendall(head + data)
 
 
 def receive(connection: Receiving) -> tuple[bytes, list[int]]:

@@ -6,6 +6,7 @@ The first is made before that and reads nothing of anybody's; each worker answer
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import socket
@@ -18,8 +19,8 @@ from typing import Final, NoReturn
 import msgspec
 
 from otelgpu.kernel.descriptors import close_all_but
-from otelgpu.kernel.privileges.capabilities import OTHER_FILES, OTHER_PROCESSES, REPLACED_FILES
-from otelgpu.kernel.privileges.confinement import confine
+from otelgpu.kernel.privileges.capabilities import Need
+from otelgpu.kernel.privileges.confinement import confine, keep_only
 from otelgpu.processes.reader.messages import (
     Answered,
     Asked,
@@ -33,7 +34,6 @@ from otelgpu.processes.reader.messages import (
     send,
 )
 
-_NEEDS: Final = (OTHER_PROCESSES, OTHER_FILES, REPLACED_FILES)
 _IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _STANDARD_ERROR: Final = 2
 _MESSAGE_CHARACTERS: Final = 500
@@ -41,8 +41,12 @@ _MESSAGE_CHARACTERS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """What a worker has for all that it is asked in its life. ``memory_bytes``: beyond what the fork gave it."""
+    """What a worker has for all that it is asked in its life. ``memory_bytes``: beyond what the fork gave it.
 
+    ``needs``: of the agent's privileges, what both the workers and who forks them keep.
+    """
+
+    needs: tuple[Need, ...] = ()
     memory_bytes: int = 256 << 20
     cpu_seconds: int = 60
     descriptors: int = 64
@@ -64,6 +68,8 @@ def start(confinement: Confinement) -> tuple[int, socket.socket]:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps workers
         close_all_but({_STANDARD_ERROR, theirs.fileno()})
+        logging.disable(logging.WARNING)  # what is given up here is no news of the session
+        keep_only(confinement.needs)
         _fork_workers(theirs, confinement)
     finally:
         os._exit(0)
@@ -94,7 +100,6 @@ def _fork_workers(requests: socket.socket, confinement: Confinement) -> None:
 
 def _work(connection: socket.socket, confinement: Confinement) -> NoReturn:
     confine(
-        _NEEDS,
         memory_bytes=confinement.memory_bytes,
         seconds=confinement.cpu_seconds,
         descriptors=confinement.descriptors,

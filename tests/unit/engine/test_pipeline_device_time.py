@@ -58,7 +58,7 @@ def test_device_work_is_in_the_phase_of_its_host_call(host: Host, late: bool) ->
         if late
         else [*inputs[:-1], *device, inputs[-1]]
     )
-    rows, _ = played(given, demangle=lambda text: f"{text}()", shorten=lambda full: full.upper())
+    rows, _ = played(given, demangle=lambda text, tgid: f"{text}()", shorten=lambda full: full.upper())
     kernels = named(rows, "_Z6DECODEV()")
     assert {row["cuda.kernel.name"] for row in kernels} == {"_Z6decodev()"}
     found = {row.get("cuda.graph.node"): row for row in kernels}

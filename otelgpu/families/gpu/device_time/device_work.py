@@ -42,8 +42,8 @@ def _no_totals(_: Operations, __: npt.NDArray[np.intp], groups: int) -> npt.NDAr
 class DeviceSession:
     """One session's.
 
-    ``limit`` bounds the device spans of one parent, 0 reports none; ``demangle`` makes a kernel's name readable;
-    ``name_of`` answers (tgid, id as :meth:`feed` reported it) with an index into ``vocabulary.kernels``.
+    ``limit`` bounds the device spans of one parent, 0 reports none; ``demangle`` makes the name of a process's kernel
+    readable; ``name_of`` answers (tgid, id as :meth:`feed` reported it) with an index into ``vocabulary.kernels``.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DeviceSession:
         limit: int,
         resource_of: Callable[[int], Resource],
         name_of: Callable[[int, int], int],
-        demangle: Callable[[str], str] = str,
+        demangle: Callable[[str, int], str] = lambda name, tgid: name,
         show: Callable[[DeviceWork], None] = lambda _: None,
         correlated: Callable[[Operations, npt.NDArray[np.uint64]], None] = lambda rows, reported: None,
     ) -> None:
@@ -90,7 +90,7 @@ class DeviceSession:
     def learn_names(self, records: npt.NDArray[np.void]) -> list[FunctionNamed]:
         """Pieces of names; those that are known now, by the id that their work carries."""
         return [
-            FunctionNamed(tgid=tgid, address=number, name=self._demangle(mangled), known=True)
+            FunctionNamed(tgid=tgid, address=number, name=self._demangle(mangled, tgid), known=True)
             for tgid, number, mangled in self._names.feed(records)
         ]
 

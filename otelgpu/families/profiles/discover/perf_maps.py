@@ -75,7 +75,7 @@ class PerfMaps:
             return False
         with open(descriptor, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, self._owner(tgid)):
+            if not stat.S_ISREG(status.st_mode) or not self._may_be_its(tgid, status):
                 self.counters["jit_map_refused"] += 1
                 return False
             state = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -116,6 +116,11 @@ class PerfMaps:
                 if line.startswith(b"NSpid:"):
                     return int(line.split()[-1])
         return tgid
+
+    def _may_be_its(self, tgid: int, status: os.stat_result) -> bool:
+        """Its user's, or root's that it could read itself: another may have been mounted there."""
+        its = status.st_uid == self._owner(tgid)
+        return its or (status.st_uid == 0 and bool(status.st_mode & stat.S_IROTH))
 
     def _owner(self, tgid: int) -> int:
         try:

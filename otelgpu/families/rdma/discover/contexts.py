@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.processes.elf_files import paths_of
+from otelgpu.processes.elf_files import open_regular, paths_of
 from otelgpu.processes.maps import Mapping as Mapped
 from otelgpu.processes.maps import find, read_maps
 
@@ -71,7 +71,7 @@ def open_provider(tgid: int, mapping: Mapped) -> int:
     """A descriptor of a provider's file. Raises :class:`NoProvider` where it is none or cannot be opened."""
     for path in paths_of(tgid, mapping):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(path)
         except OSError:
             continue
         try:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from otelgpu.elf.image import ElfError
+from otelgpu.kernel.privileges.capabilities import OTHER_FILES
 from otelgpu.processes.reader.client import NOBODYS, Limits, Reader, ReaderError, owner_of
 from otelgpu.processes.reader.messages import Asked, Descriptor, MessageError, decode, receive
 from otelgpu.processes.reader.server import Confinement
@@ -26,7 +27,7 @@ TENANT = ("/tenant", 1000)
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:
-    made = Reader(QUICK, Confinement(memory_bytes=64 << 20))
+    made = Reader(QUICK, Confinement(needs=(OTHER_FILES,), memory_bytes=64 << 20))
     yield made
     made.close()
 
