@@ -1,4 +1,4 @@
-"""Compile ``bpf/<family>/<family>.bpf.c`` to ``otelgpu/_bpf/<family>.bpf.o``, two in-process libraries, a program.
+"""Compile ``bpf/<family>/<family>.bpf.c`` to ``otelgpu/_bpf/<family>.bpf.o``, three libraries, a program.
 
 Comes in: the C sources and headers under ``bpf/`` and the system's clang and libbpf headers. Goes out: one
 BPF object per source, stripped of DWARF (its BTF stays: user space takes every offset from it). The same
@@ -69,6 +69,11 @@ UNWINDER_FLAGS = [
     *("-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-std=gnu11", "-O2", "-Ibpf"),
     *("-Wl,-z,noexecstack", "-Wall", "-Wextra", "-Werror"),
 ]
+
+# What outlives files that are cut off while they are mapped.
+CUT_FILES_SOURCE = Path("otelgpu/kernel/cut_files.c")
+CUT_FILES = Path("otelgpu/_native/libcut_files.so")
+CUT_FILES_FLAGS = ["-shared", "-fPIC", "-std=gnu11", "-O2", "-Wl,-z,now", "-Wall", "-Wextra", "-Werror"]
 
 FLAGS = [
     *("-target", "bpf", "-mcpu=v3", "-std=gnu11", "-O2", "-g", "-fno-ident", "-fdebug-compilation-dir=."),
@@ -239,41 +244,53 @@ def build_bridge(root: Path, *, force: bool = False) -> list[Path]:
 def build_unwinder(root: Path, *, force: bool = False) -> list[Path]:
     """Bring the program that makes unwind tables up to date and return it; none where it cannot be had.
 
-    It is for x86-64, and needs a compiler that links: gcc, or clang with a linker. Without it stacks are walked by
-    frame pointers, which is said and counted at run time.
+    It is for x86-64. Without it stacks are walked by frame pointers, which is said and counted at run time.
     """
+    sources = sorted(path.relative_to(root) for path in root.glob(f"{UNWINDER_SOURCES}/*.[ch]"))
+    if platform.machine() != "x86_64":
+        return []
+    headers = [path.relative_to(root) for path in root.glob("bpf/profile/unwind_row.h")]
+    return _build_native(root, UNWINDER, UNWINDER_FLAGS, sources, headers, force=force)
+
+
+def build_cut_files(root: Path, *, force: bool = False) -> list[Path]:
+    """Bring the library up to date that outlives files that are cut off, and return it; none without a compiler."""
+    sources = [CUT_FILES_SOURCE] if (root / CUT_FILES_SOURCE).exists() else []
+    return _build_native(root, CUT_FILES, CUT_FILES_FLAGS, sources, [], force=force)
+
+
+def _build_native(
+    root: Path, built: Path, flags: list[str], sources: list[Path], headers: list[Path], *, force: bool
+) -> list[Path]:
+    """One file of ``otelgpu/_native``, with gcc, or clang with a linker."""
     root = root.resolve()
     linker = shutil.which("gcc") or shutil.which("clang")
-    sources = sorted(path.relative_to(root) for path in root.glob(f"{UNWINDER_SOURCES}/*.[ch]"))
-    if platform.machine() != "x86_64" or not sources:
+    if not sources:
         return []
     if linker is None:
-        kept = [UNWINDER] if (root / UNWINDER).exists() else []
-        print(f"  SKIP     {UNWINDER}: no compiler; {'the one there is kept' if kept else 'not built'}")
+        kept = [built] if (root / built).exists() else []
+        print(f"  SKIP     {built}: no compiler; {'the one there is kept' if kept else 'not built'}")
         return kept
     version = subprocess.run([linker, "--version"], capture_output=True, text=True, check=False)
-    headers = [path.relative_to(root) for path in root.glob("bpf/profile/unwind_row.h")]
     stamp = {
-        "flags": UNWINDER_FLAGS,
+        "flags": flags,
         "compiler": version.stdout.partition("\n")[0],
         "inputs": {str(path): _digest(root / path) for path in [*sources, *headers]},
     }
-    remembered = root / STAMPS.parent / "unwinder.json"
-    if not force and _is_remembered(root, remembered, stamp, [UNWINDER]):
-        return [UNWINDER]
-    (root / UNWINDER).parent.mkdir(parents=True, exist_ok=True)
+    remembered = root / STAMPS.parent / f"{built.stem}.json"
+    if not force and _is_remembered(root, remembered, stamp, [built]):
+        return [built]
+    (root / built).parent.mkdir(parents=True, exist_ok=True)
     remembered.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=remembered.parent) as scratch:
-        print(f"  UNWINDER {UNWINDER}", flush=True)
-        output = Path(scratch, UNWINDER.name)
+        print(f"  NATIVE   {built}", flush=True)
+        output = Path(scratch, built.name)
         code = [path for path in sources if path.suffix == ".c"]
-        _call(
-            [linker, *UNWINDER_FLAGS, *code, "-o", output], root, f"{Path(linker).name} failed on {UNWINDER}"
-        )
+        _call([linker, *flags, *code, "-o", output], root, f"{Path(linker).name} failed on {built}")
         output.chmod(0o755)
-        output.replace(root / UNWINDER)
-    _remember(root, remembered, stamp, [UNWINDER])
-    return [UNWINDER]
+        output.replace(root / built)
+    _remember(root, remembered, stamp, [built])
+    return [built]
 
 
 def _python_headers() -> Path | None:
@@ -378,7 +395,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-BUILDS = (build, build_inject, build_bridge, build_unwinder)
+BUILDS = (build, build_inject, build_bridge, build_unwinder, build_cut_files)
 
 
 class BpfBuildHook(BuildHookInterface):  # type: ignore[type-arg]

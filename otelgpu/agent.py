@@ -20,6 +20,7 @@ from otelgpu.engine.contract import Family
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import Exporter
 from otelgpu.kernel import clock
+from otelgpu.kernel.cut_files import pages_cut_off
 from otelgpu.kernel.libbpf import exit_at_once
 from otelgpu.kernel.trace_context_map import TraceContextMap
 from otelgpu.model.inputs import Input, LossCounted
@@ -203,8 +204,9 @@ class Agent:
     def _collect(self) -> None:
         began = time.monotonic()
         inputs = self._pollers.join(self._source.collect(), self._source.gpu_processes)
-        unnamed = {("reader", reason): count for reason, count in self._demangler.counters.items()}
-        self._feed([*inputs, *self._losses.take(unnamed)])
+        unread = {("reader", reason): count for reason, count in self._demangler.counters.items()}
+        unread["files", "pages_cut_off"] = pages_cut_off()
+        self._feed([*inputs, *self._losses.take(unread)])
         if self._reported is not None:
             self._reported.show(self._session.thread_contexts())
         self.watch.turned(began, inputs)

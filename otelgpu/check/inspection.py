@@ -21,6 +21,7 @@ from elftools.elf.elffile import ELFFile
 from otelgpu.elf.btf import Btf
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.errors import OtelgpuError
+from otelgpu.kernel.cut_files import survive_cut_files
 from otelgpu.processes.connections import open_connections
 from otelgpu.processes.coverage import (
     TLS,
@@ -297,6 +298,7 @@ def _linked_tls(file: ElfFile) -> tuple[str, ...]:
         size = os.fstat(file.descriptor).st_size
         if not 0 < size <= _MAX_PROGRAM_BYTES:
             return ()
+        survive_cut_files()
         with mmap.mmap(file.descriptor, 0, prot=mmap.PROT_READ) as content:
             return tuple(name for name, mark in _LINKED_TLS.items() if content.find(mark) >= 0)
     except (OSError, ValueError):

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.kernel.cut_files import survive_cut_files
 from otelgpu.processes.maps import Mapping
 from otelgpu.processes.reader.door import NotRegular, open_below, open_link
 
@@ -43,8 +44,7 @@ class ElfFile:
     def unchanged(self) -> bool:
         """Whether the file is still what was opened: the same size and time of last change.
 
-        Ask before each look-up in ``image``: reading behind the end of a file that was cut off in place
-        kills the reader (SIGBUS).
+        Ask before each look-up in ``image``: behind the end of a file that was cut off in place are zeros.
         """
         status = os.fstat(self.descriptor)
         return (status.st_size, status.st_mtime_ns) == (self.size_bytes, self.modified_ns)
@@ -110,6 +110,7 @@ def map_elf(descriptor: int, *, symbols_only: bool = False) -> ElfImage:
     Not closed by a ``with`` on purpose: arrays over a mapping that is closed under them raise BufferError.
     Raises OSError when it cannot be mapped, :class:`ElfError` when it is empty or no image.
     """
+    survive_cut_files()
     try:
         mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     except ValueError as error:  # an empty file

@@ -67,6 +67,7 @@ def start(confinement: Confinement) -> tuple[int, socket.socket]:
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps workers
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)  # a file that is cut off is the worker's end
         close_all_but({_STANDARD_ERROR, theirs.fileno()})
         logging.disable(logging.WARNING)  # what is given up here is no news of the session
         keep_only(confinement.needs)

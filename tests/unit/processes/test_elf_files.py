@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from otelgpu.elf.image import ElfError
+from otelgpu.kernel.cut_files import pages_cut_off
 from otelgpu.processes.elf_files import map_elf, open_elf, open_mapping, paths_of
 from otelgpu.processes.maps import Mapping, executable_mappings
 from tests.unit.elf.elf_builders import synthetic_elf
@@ -83,3 +87,38 @@ def test_a_deleted_file_has_no_path_but_the_exact_one() -> None:
     assert paths_of(7, mapping) == [Path("/proc/7/map_files/1000-2000")]
     with pytest.raises(FileNotFoundError):
         open_mapping(os.getpid(), mapping)
+
+
+def test_a_file_that_is_cut_off_while_it_is_mapped_ends_nobody(sample: Path) -> None:
+    content = sample.read_bytes()
+    sample.write_bytes(content + bytes(1 << 20))
+    with open_elf(sample) as file:
+        before = pages_cut_off()
+        os.truncate(sample, 4096)
+        assert bytes(file.image.buffer[1 << 20 : (1 << 20) + 8]) == bytes(8)
+        assert pages_cut_off() == before + 1
+        assert not file.unchanged()
+
+
+def test_what_a_signal_alone_says_of_memory_is_not_survived() -> None:
+    program = """
+import os, signal
+from otelgpu.kernel.cut_files import survive_cut_files
+survive_cut_files()
+os.kill(os.getpid(), signal.SIGBUS)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == -signal.SIGBUS
+
+
+def test_links_below_a_process_s_root_lead_nowhere_else(sample: Path, tmp_path: Path) -> None:
+    root = tmp_path / "7" / "root"
+    (root / "lib").mkdir(parents=True)
+    (root / "inside.so").write_bytes(sample.read_bytes())
+    (root / "lib" / "absolute.so").symlink_to("/inside.so")
+    (root / "lib" / "outside.so").symlink_to(sample)
+    (root / "lib" / "above.so").symlink_to("../../../../" + sample.name)
+    with open_elf(f"{root}/lib/absolute.so") as file:
+        assert file.identity[1] == (root / "inside.so").stat().st_ino
+    for name in ("outside", "above"):
+        with pytest.raises(FileNotFoundError):
+            open_elf(f"{root}/lib/{name}.so")

@@ -260,3 +260,32 @@ def found_mapped(placer: ProbePlacer, path: Path) -> ProbedFile | None:
     ):
         found = next(each for each in executable_mappings(os.getpid()) if each.path == str(path))
         return placer.examine_mapping(os.getpid(), found.start, found.end, str(path), 0)
+
+
+def test_a_fifo_in_a_library_s_place_keeps_nobody_waiting(placer: ProbePlacer, tmp_path: Path) -> None:
+    fifo = tmp_path / "libcudart.so.12"
+    os.mkfifo(fifo)
+    assert placer.examine_file(fifo) is None
+    assert placer.counters["file_unreadable"] == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((7, False), (7, False), True),
+        ((7, False), (8, False), False),
+        (("overlay", False), (7, False), True),  # a file of a layer, seen in the image and below it
+        (("overlay", False), ("overlay", False), True),
+        (("overlay", False), (7, True), False),  # whoever mounts a tmpfs chooses what its files look like
+    ],
+)
+def test_one_file_stands_for_another_only_where_nobody_can_make_it_look_so(
+    one: tuple[int | str, bool], other: tuple[int | str, bool], same: bool
+) -> None:
+    assert probes._may_be_one(one, other) is probes._may_be_one(other, one) is same
+
+
+def test_a_new_link_to_a_probed_file_is_no_other_content() -> None:
+    before = (1, 100, 5, 5)
+    assert not probes._is_written(before, (1, 100, 5, 9))
+    assert probes._is_written(before, (1, 100, 6, 9))

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from otelgpu.kernel.cut_files import survive_cut_files
 from otelgpu.processes.elf_files import open_regular, paths_of
 from otelgpu.processes.maps import Mapping as Mapped
 from otelgpu.processes.maps import find, read_maps
@@ -86,6 +87,7 @@ def open_provider(tgid: int, mapping: Mapped) -> int:
 
 
 def _registers(descriptor: int) -> bool:
+    survive_cut_files()
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
         return content.find(_REGISTERS) >= 0
 
