@@ -22,6 +22,7 @@ from otelgpu.export.base import Exporter
 from otelgpu.kernel import clock
 from otelgpu.kernel.cut_files import pages_cut_off
 from otelgpu.kernel.libbpf import exit_at_once
+from otelgpu.kernel.stop_guard import StopGuard
 from otelgpu.kernel.trace_context_map import TraceContextMap
 from otelgpu.model.inputs import Input, LossCounted
 from otelgpu.model.losses import LossReports
@@ -62,14 +63,20 @@ class Interrupts:
     """SIGINT and SIGTERM ask to stop (the first one) or end the process at once (the second).
 
     ``abandon`` is called before that end: it is to remove what would be left of unfinished work, and must be quick.
+    ``guard``: kills a program that does not notice that it was asked.
     """
 
     def __init__(
-        self, forward: Callable[[int], None] | None = None, *, abandon: Callable[[], None] | None = None
+        self,
+        forward: Callable[[int], None] | None = None,
+        *,
+        abandon: Callable[[], None] | None = None,
+        guard: StopGuard | None = None,
     ) -> None:
         self.requested = 0
         self._forward = forward
         self._abandon = abandon
+        self._guard = guard
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._previous: dict[int, object] = {}
 
@@ -84,6 +91,11 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         os.close(self.fd)
+
+    def noticed(self) -> None:
+        """Whoever works has seen the request."""
+        if self.requested and self._guard is not None:
+            self._guard.noticed()
 
     def acknowledge(self) -> None:
         """Make ``fd`` unreadable again: the request is being seen to."""
@@ -199,6 +211,7 @@ class Agent:
             ready = self._source.wait(timeout, others + asking)
             self._collect()
             if ready & set(others) or (until is not None and time.monotonic() >= until):
+                interrupts.noticed()
                 return
 
     def _collect(self) -> None:

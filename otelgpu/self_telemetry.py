@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource as rusage
+import sys
 import threading
 import time
 from collections import Counter
@@ -44,7 +45,8 @@ class SelfWatch:
         self._source, self._session, self._clock = source, session, clock
         self._metrics = SelfMetrics(session.metrics, session.own)
         self._water = HighWater("export", "scrape")
-        self._began = self._turned = clock()
+        self._lags = Lags("export", "scrape")
+        self._began = self._turned = self._drained = clock()
         self._first = True
         self._stopping = False
 
@@ -58,13 +60,16 @@ class SelfWatch:
         for (family, record), count in counted.items():
             self._metrics.count_records(family, record, count)
         self._metrics.turned(None if self._first else now - self._turned, now - began)
-        self._turned, self._first = now, False
+        if not self._first:
+            self._lags.late(began - self._drained - self.interval_s)
+        self._turned, self._drained, self._first = now, began, False
 
     def publish(self, reader: str) -> None:
         """Bring the series up to date for ``reader``, "export" or "scrape"."""
         self._metrics.publish(
             AgentStats(
                 uptime_s=self._clock() - self._began,
+                lag_s=self._lags.take(reader),
                 cost=read_cost(),
                 rings=self._water.take(reader, self._source.rings),
                 tracked=self._session.tracked,
@@ -85,7 +90,7 @@ class SelfWatch:
         stalled_s = self._clock() - self._turned
         if self._stopping or stalled_s <= STALLED_SECONDS + self.interval_s:
             return []
-        return [f"the rings have not been drained for {stalled_s:.0f} s"]
+        return [f"the rings have not been drained for {stalled_s:.0f} s{_where()}"]
 
     def not_ready(self) -> list[str]:
         """See :class:`otelgpu.export.health.Health`."""
@@ -113,6 +118,35 @@ class HighWater:
                 most[name] = max(most[name], fill.high_water)
         own, self._most[reader] = self._most[reader], Counter()
         return {name: RingFill(high_water=own[name], limit=fill.limit) for name, fill in fills.items()}
+
+
+class Lags:
+    """How late the loop came at most, since each of several readers asked. Seconds."""
+
+    def __init__(self, *readers: str) -> None:
+        self._most = dict.fromkeys(readers, 0.0)
+
+    def late(self, seconds: float) -> None:
+        """It came so much later than it was to; below 0 it came early, being woken."""
+        for reader, most in self._most.items():
+            self._most[reader] = max(most, seconds)
+
+    def take(self, reader: str) -> float:
+        """For ``reader``, since it asked last."""
+        most, self._most[reader] = self._most[reader], 0.0
+        return most
+
+
+def _where() -> str:
+    """This program's innermost function that the main thread is in, as text to append; "" to the main thread itself."""
+    main = threading.main_thread()
+    frame = None if main is threading.current_thread() else sys._current_frames().get(main.ident or 0)
+    while frame is not None:
+        package, dot, module = frame.f_globals.get("__name__", "").partition(".")
+        if package == "otelgpu" and dot:
+            return f": in {frame.f_code.co_name} of {module}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def read_cost() -> Cost:

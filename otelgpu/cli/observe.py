@@ -34,6 +34,7 @@ from otelgpu.cli.reload import Reloader, Reloads, ReloadSignals
 from otelgpu.config import Config
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.scope import Scope
+from otelgpu.kernel.stop_guard import StopGuard
 from otelgpu.processes.libraries import resolve_program
 from otelgpu.processes.listing import descendants
 from otelgpu.sources.joint import JointSource, Source
@@ -203,17 +204,19 @@ def _observe_until(
 ) -> int:
     session = wiring.Agent(source, planned)
     until = time.monotonic() + duration if duration is not None else None
-    with wiring.Interrupts() as interrupts, closing(source):
+    guard = StopGuard()
+    with wiring.Interrupts(guard=guard) as interrupts, closing(source):
         source.start_holding()  # before it is said: who reads it may let a program go on at once
         for_long = f"for {duration:g} s" if duration is not None else "Ctrl-C ends it"
         say(f"{what}; {for_long}", config.log_format)
-        if living is not None:
-            _work_while_they_live(session, interrupts, until, living)
-        elif reloads is None:
-            session.work(interrupts, until=until)
-        else:
-            reloader = Reloader(reloads.read, config, session, source)
-            _work_and_reload(session, interrupts, until, reloads.reload_signals, reloader)
+        with guard:
+            if living is not None:
+                _work_while_they_live(session, interrupts, until, living)
+            elif reloads is None:
+                session.work(interrupts, until=until)
+            else:
+                reloader = Reloader(reloads.read, config, session, source)
+                _work_and_reload(session, interrupts, until, reloads.reload_signals, reloader)
         _finish(session, quiet or config.log_format == "json")
     return 0
 

@@ -71,6 +71,11 @@ DRAIN_INTERVAL: Final = _histogram(
 DRAIN_DURATION: Final = _histogram(
     "otelgpu.drain.duration", _TURN_SECONDS, "Draining the rings and making spans and metrics of it."
 )
+LOOP_LAG: Final = _gauge(
+    "otelgpu.loop.lag",
+    "s",
+    "How late the rings were drained at most, since the last report.",
+)
 TRACKED_THINGS: Final = _level(
     "otelgpu.tracked", "{item}", "Processes, connections and requests that are remembered while they last."
 )
@@ -137,6 +142,7 @@ SELF_METRICS: Final[tuple[tuple[Metric, tuple[str, ...]], ...]] = (
     (RING_LIMIT, (names.LOSS_FAMILY,)),
     (DRAIN_INTERVAL, ()),
     (DRAIN_DURATION, ()),
+    (LOOP_LAG, ()),
     (TRACKED_THINGS, (TRACKED,)),
     (PROCESS_LIBRARIES, (PROCESS_ID, PROCESS_NAME, ATTACH_STATE)),
     (RELOADS, (OUTCOME,)),
@@ -173,6 +179,7 @@ class AgentStats:
     """One reading. All counts are since the start; ``deliveries`` come with the place of their destination."""
 
     uptime_s: float
+    lag_s: float  # the longest since such a reading before
     cost: Cost
     rings: Mapping[str, RingFill]  # by family
     tracked: Mapping[str, int]
@@ -201,6 +208,7 @@ class SelfMetrics:
     def publish(self, stats: AgentStats) -> None:
         """Report a reading; what it no longer has is reported no more."""
         self._set(UPTIME, {}, float(stats.uptime_s))
+        self._set(LOOP_LAG, {}, stats.lag_s)
         self._publish_cost(stats.cost)
         for family, fill in stats.rings.items():
             self._set(RING_HIGH_WATER, {names.LOSS_FAMILY: family}, fill.high_water)

@@ -65,6 +65,7 @@ def agent() -> Iterator[HealthServer]:
                 own.publish(
                     AgentStats(
                         uptime_s=1.0,
+                        lag_s=0.0,
                         cost=CHEAP,
                         rings={"cuda": RingFill(high_water=80, limit=100)},
                         tracked={"process": 1},

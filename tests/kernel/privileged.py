@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otelgpu.kernel.privileges.capabilities import Capability
+from otelgpu.kernel.privileges.capabilities import Capability, held
 from tests.kernel.observing import OTELGPU, cuda_calls, read_spans, said_at_start
 from tests.rig import CudaClient, fake_cudart_path, start_cuda_client
 
@@ -118,11 +118,17 @@ def attach(folder: Path, prefix: Collection[str], *options: str, agent: int = 0)
 
 
 def helpers_of(agent: int) -> tuple[list[int], list[int]]:
-    """An agent's own processes: who stands guard, and who reads what others wrote, which is nobody's."""
+    """An agent's own processes: who holds what lets others go, and who reads what others wrote, which is nobody's.
+
+    Who sees to it that the agent stops has no privileges and is neither.
+    """
     guards: list[int] = []
     readers: list[int] = []
     for child in map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split()):
         status = Path(f"/proc/{child}/status").read_text()
         _, effective, *_ = status.partition("\nUid:")[2].split()
-        (readers if int(effective) == NOBODY else guards).append(child)
+        if int(effective) == NOBODY:
+            readers.append(child)
+        elif held(Path(f"/proc/{child}")).effective:
+            guards.append(child)
     return guards, readers

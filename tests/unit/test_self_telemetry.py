@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import urllib.error
 import urllib.request
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from otelgpu.export.health import HealthServer
 from otelgpu.model.inputs import Batch, Tick
 from otelgpu.model.resource import resource
 from otelgpu.model.self_telemetry import Delivery, RingFill
-from otelgpu.self_telemetry import STALLED_SECONDS, UNDELIVERED_SECONDS, HighWater, SelfWatch, read_cost
+from otelgpu.self_telemetry import STALLED_SECONDS, UNDELIVERED_SECONDS, HighWater, Lags, SelfWatch, read_cost
 
 OWN = resource({})
 
@@ -155,3 +156,41 @@ def test_the_cost_is_that_of_this_process() -> None:
     assert cost.resident_bytes > 10 << 20
     assert cost.descriptors >= 3
     assert cost.threads >= 1
+
+
+def test_how_late_the_loop_came_at_most_is_reported_to_each_reader_once() -> None:
+    lags = Lags("export", "scrape")
+    for seconds in (0.1, -0.2, 0.7, 0.3):
+        lags.late(seconds)
+    assert (lags.take("export"), lags.take("export")) == (0.7, 0.0)
+    lags.late(0.2)
+    assert (lags.take("export"), lags.take("scrape")) == (0.2, 0.7)
+
+
+def test_a_drain_that_takes_long_makes_the_next_one_late(
+    watch: SelfWatch, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[float] = []
+    monkeypatch.setattr(watch._lags, "late", late.append)
+    watch.turned(clock.now, [])
+    began = clock.now = clock.now + 0.2
+    clock.now += 5  # it takes so long
+    watch.turned(began, [])
+    watch.turned(clock.now, [])
+    assert late == pytest.approx([0.0, 4.8])
+
+
+def test_a_probe_of_a_loop_that_stands_hears_where(watch: SelfWatch, clock: Clock) -> None:
+    clock.now += STALLED_SECONDS + 1
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.extend(watch.not_live()))
+    names = iter(lambda: (thread.start(), thread.join()), None)
+    thread_runs_in(names)
+    assert found and found[0].endswith("in takes_its_time of imagined, line 2")
+
+
+def thread_runs_in(steps: Any) -> None:
+    """The next of ``steps`` under a function that looks like one of the program's."""
+    place: dict[str, Any] = {"__name__": "otelgpu.imagined"}
+    exec("def takes_its_time(steps):\n    next(steps)\n", place)
+    place["takes_its_time"](steps)

@@ -39,6 +39,7 @@ def stats(
 ) -> AgentStats:
     return AgentStats(
         uptime_s=9.0,
+        lag_s=0.4,
         cost=COST,
         rings=rings or {},
         tracked={"process": 4},
