@@ -138,7 +138,7 @@ class Lags:
 
 
 def _where() -> str:
-    """This program's innermost function that the main thread is in, as text to append; "" to the main thread itself."""
+    """The innermost function of ours that the main thread is in, as text to append; "" for that thread itself."""
     main = threading.main_thread()
     frame = None if main is threading.current_thread() else sys._current_frames().get(main.ident or 0)
     while frame is not None:

@@ -11,6 +11,7 @@ from typing import BinaryIO, Self
 
 from otelgpu.cli.page_files import page_files
 from otelgpu.errors import OtelgpuError
+from otelgpu.kernel.output_files import open_output
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import SpanColumns
 from otelgpu.render.profile_totals import KindTotals, totals
@@ -27,9 +28,7 @@ class Output:
         self.path = path
         self._is_new = not path.exists()
         try:
-            self._file: BinaryIO = os.fdopen(
-                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb", buffering=0
-            )
+            self._file: BinaryIO = os.fdopen(open_output(path, 0o644, keep=True), "wb", buffering=0)
         except OSError as error:
             raise OtelgpuError(f"cannot write {path}: {error.strerror}") from error
 

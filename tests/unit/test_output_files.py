@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from otelgpu.cli.profile_outputs import Output
+from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import ExportError
 from otelgpu.export.file.exporter import FileExporter
 from otelgpu.kernel.output_files import open_output
@@ -68,6 +70,39 @@ def test_one_s_own_file_in_a_shared_folder_is_taken(shared: Path) -> None:
     assert path.read_text() == "122"
     os.close(open_output(path, 0o600))
     assert path.read_text() == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("kind", ["symbolic link", "dangling link", "hard link", "pipe"])
+def test_a_trap_in_another_user_s_folder_is_refused(shared: Path, kind: str) -> None:
+    path = trap(shared, kind)
+    shared.chmod(0o755)
+    os.chown(shared, 1000, 1000)
+    with pytest.raises(PermissionError, match="of another user"):
+        open_output(path, 0o600)
+    assert (shared.parent / "precious").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_the_owner_s_own_file_in_the_owner_s_folder_is_taken(shared: Path) -> None:
+    """As under sudo, in one's own home."""
+    path = shared / "out"
+    path.write_text("before")
+    shared.chmod(0o755)
+    for each in (shared, path):
+        os.chown(each, 1000, 1000)
+    os.close(open_output(path, 0o600, keep=True))
+    assert path.read_text() == "before"
+    os.close(open_output(path, 0o600))
+    assert path.read_text() == ""
+
+
+@pytest.mark.parametrize("kind", ["symbolic link", "hard link"])
+def test_a_profile_does_not_overwrite_what_a_trap_leads_to(shared: Path, kind: str) -> None:
+    path = trap(shared, kind).rename(shared / "out.svg")
+    with pytest.raises(OtelgpuError, match="everybody may write"):
+        Output(path)
+    assert (shared.parent / "precious").read_text() == "precious"
 
 
 def test_links_and_pipes_elsewhere_are_the_user_s_own(tmp_path: Path) -> None:
