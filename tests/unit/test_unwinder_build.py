@@ -36,7 +36,7 @@ def test_it_is_built_when_something_changed_and_can_be_started(
     assert capsys.readouterr().out == ""
     (tree / "otelgpu" / "unwinder" / "frames.h").write_text("extern int here;")
     hook.build_unwinder(tree)
-    assert capsys.readouterr().out.count("UNWINDER") == 1
+    assert capsys.readouterr().out.count("NATIVE") == 1
 
 
 def test_a_rejected_source_leaves_the_old_one(tree: Path) -> None:
