@@ -31,6 +31,7 @@ def missing_from(wheel: Path) -> list[str]:
         "otelgpu/_inject/libotelgpu_inject.so",
         "otelgpu/_inject/memory.o",
         "otelgpu/_native/unwinder",
+        "otelgpu/_native/libcut_files.so",
     ]
     licences = [f"licenses/LICENSES/{path.name}" for path in ROOT.glob("LICENSES/*")]
     page = [str(path.relative_to(ROOT)) for path in ROOT.glob("otelgpu/*/page/*")]

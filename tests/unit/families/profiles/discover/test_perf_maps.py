@@ -83,6 +83,18 @@ def test_a_tmp_that_is_a_link_is_not_followed(proc: Proc, maps: PerfMaps, tmp_pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_root_s_file_names_what_its_process_could_have_read(proc: Proc, maps: PerfMaps) -> None:
+    proc.file.write_text("1000 10 root_s\n")
+    proc.file.chmod(0o600)  # somebody has mounted it there
+    os.chown(proc.path / "500", 12345, 12345)
+    assert maps.name(500, 0x1000) is None
+    assert maps.counters["jit_map_refused"] == 1
+    proc.file.chmod(0o644)
+    assert PerfMaps(proc=proc.path).name(500, 0x1000) == "root_s"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_file_of_another_user_is_refused(proc: Proc, maps: PerfMaps) -> None:
     proc.file.write_text("1000 10 forged\n")
     os.chown(proc.file, 12345, 12345)
