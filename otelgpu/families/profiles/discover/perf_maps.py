@@ -26,7 +26,8 @@ _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | 
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 
 REASONS: Final[Mapping[str, str]] = {
-    "jit_map_refused": "a perf-PID.map that is no regular file, or neither the process' user's nor one of root's that it may read",
+    "jit_map_refused": "a perf-PID.map that is no regular file, or neither the process' user's nor one of root's that "
+    "it may read",
     "jit_lines_damaged": "lines of a perf-PID.map that make no sense",
     "jit_lines_cut": "a perf-PID.map beyond the bound: functions behind it have no names",
 }
