@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -135,6 +136,13 @@ while not select.select([sys.stdin], [], [], 0)[0]:
 """
 
 
+def filters_of(pid: int) -> int:
+    """How many filters of system calls a process is under."""
+    found = re.search(r"^Seccomp_filters:\t(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
 def stop_unwinder_of(pid: int) -> int:
     """The program that makes unwind tables for a process, stopped in the middle of one: its number."""
     deadline = time.monotonic() + GONE_S
@@ -142,7 +150,7 @@ def stop_unwinder_of(pid: int) -> int:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 for child in map(int, children.read_text().split()):
-                    is_shut = "NoNewPrivs:\t1" in Path(f"/proc/{child}/status").read_text()
+                    is_shut = filters_of(child) > filters_of(pid)  # the last that it does before it reads
                     if is_shut and os.readlink(f"/proc/{child}/exe") == str(PROGRAM):
                         os.kill(child, signal.SIGSTOP)
                         if state_of(child) == "T":
