@@ -206,6 +206,7 @@ def test_without_its_guard_an_agent_holds_nobody(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOADS_FOREVER, str(tmp_path), str(library)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program, holding(program) as agent:
         assert program.stdout is not None and agent.stderr is not None
+        wait_until(lambda: len(helpers_of(agent.pid)[0]) == 1, "one has privileges")
         (guard,), _ = helpers_of(agent.pid)
         os.kill(guard, signal.SIGKILL)
         assert "nothing is held" in agent.stderr.readline()

@@ -111,6 +111,8 @@ def test_a_program_keeps_what_it_was_given_and_may_gain_more(source: str, place:
 def test_who_stands_guard_keeps_what_lets_held_processes_go_and_who_makes_names_keeps_nothing() -> None:
     with session("attach", f"-p{os.getpid()}", "--hold-on-load", "--export=file:/dev/null") as running:
         assert_reduced(running.pid, KEPT | {Capability.KILL})
+        # Who sees to it that the agent stops is started last, and has given up what it had a moment later.
+        wait_until(lambda: len(helpers_of(running.pid)[0]) == 1, "one has privileges", 30)
         (guard,), readers = helpers_of(running.pid)
         assert_reduced(guard, {Capability.KILL, Capability.BPF, Capability.PERFMON})
         assert readers
