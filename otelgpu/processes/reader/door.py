@@ -1,8 +1,8 @@
 """Opens files that somebody else names: what is opened is a regular file, and opening it waits for nobody.
 
 A file system of its owner's making may still keep ``open()`` and ``read()`` as long as it likes, which in a question
-(:mod:`~.messages`) costs no more than the worker. Files of FUSE are refused where code is to be probed in them: the
-kernel reads them again when a probe is placed, and then it is the agent that waits.
+(:mod:`~.messages`) costs no more than the worker. Nobody refuses files of FUSE: where one is opened or probed by the
+agent itself, it is the agent that waits.
 
 Source: open(2) (O_PATH), proc(5) (``map_files``, ``root``), statfs(2).
 """
