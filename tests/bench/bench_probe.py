@@ -42,10 +42,10 @@ def rows(quick: bool) -> list[Row]:
         contextlib.ExitStack() as stack,
     ):
         absent: list[Row] = []
-        variants = [Variant("bare", _copy(load, Path(folder), "bare")), Variant("otelgpu", 0)]
-        for name, open_tracer in _tracers(load.pid).items():
-            library = Path(folder, f"lib{len(variants)}.copy")
-            variant = Variant(name, _copy(load, Path(folder), library.name))
+        variants = [Variant("bare", _copy(load, Path(folder, "bare.copy"))), Variant("otelgpu", 0)]
+        for index, (name, open_tracer) in enumerate(_tracers(load.pid).items()):
+            library = Path(folder, f"lib{index}.copy")
+            variant = Variant(name, _copy(load, library))
             try:
                 stack.enter_context(open_tracer(library))
             except BenchError as error:
@@ -61,9 +61,11 @@ def rows(quick: bool) -> list[Row]:
     return _rows(times) + absent + inside
 
 
-def _copy(load: Load, folder: Path, name: str) -> int:
-    """A copy that otelgpu does not take for a shared library, for its name, opened in the load."""
-    target = folder / f"{name}.copy"
+def _copy(load: Load, target: Path) -> int:
+    """A copy that otelgpu does not take for a shared library, for its name, opened in the load.
+
+    ``target`` must be new: a file overwritten while it is mapped loses the relocated pages of its readers.
+    """
     shutil.copyfile(BUILD / "libcudart.so.12", target)
     return int(load.ask(f"open {target}"))
 
