@@ -12,11 +12,11 @@ from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.line_files import lines
-from otelgpu.cli.listing import printable
 from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.diagnose.straggler_verdicts import straggler_verdicts
 from otelgpu.diagnose.stragglers import CollectiveReport
 from otelgpu.diagnose.stragglers import analyze as analyze_collectives
+from otelgpu.model.text import printable
 
 _MOST_RANKS = 20  # lines on a terminal; --json has all
 

@@ -14,13 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
-from otelgpu.cli.listing import printable
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import page_files
 from otelgpu.cli.profile_inputs import read_profiles_of
 from otelgpu.cli.profile_outputs import Output, totals_of
 from otelgpu.cli.profile_totals import written
 from otelgpu.errors import OtelgpuError
+from otelgpu.model.text import printable
 from otelgpu.render.profile_changes import KindChanges, changes
 
 PLACES: Final = 12

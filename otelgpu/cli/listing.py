@@ -12,6 +12,7 @@ from rich.text import Text
 
 from otelgpu.check.process_report import ProcessReport
 from otelgpu.model.resource import AttributeValue
+from otelgpu.model.text import printable
 from otelgpu.processes.coverage import Observed
 
 
@@ -200,10 +201,3 @@ class Listing:
 
 def _text(value: AttributeValue) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
-
-
-def printable(text: str) -> str:
-    """Without what could steer a terminal: names of files and processes are anyone's choice."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )

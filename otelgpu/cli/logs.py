@@ -13,6 +13,8 @@ from typing import Final, Literal
 
 import click
 
+from otelgpu.model.text import printable
+
 ALIKE_LINES: Final = 5
 """So many lines that differ in their figures at most are written in :data:`ALIKE_SECONDS`; the others are counted."""
 ALIKE_SECONDS: Final = 600.0
@@ -24,9 +26,7 @@ LogFormat = Literal["text", "json"]
 def start_log(level: str, form: LogFormat) -> None:
     """Log from now on, unless somebody who uses this as a library does already."""
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        JsonFormatter() if form == "json" else logging.Formatter("otelgpu: %(levelname)s: %(message)s")
-    )
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     handler.addFilter(Repetitions())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
@@ -40,7 +40,16 @@ def say(text: str, form: LogFormat = "text") -> None:
     """What a command reports its user whatever the level is."""
     if form == "json":
         text = _object(datetime.now(UTC), "INFO", "otelgpu.cli", text)
-    click.echo(text if form == "json" else f"otelgpu: {text}", err=True)
+    click.echo(text if form == "json" else f"otelgpu: {_lines(text)}", err=True)
+
+
+class TextFormatter(logging.Formatter):
+    """``otelgpu: LEVEL: message``. Nothing in a message steers a terminal, and no line of it looks like another."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See :class:`logging.Formatter`."""
+        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return f"otelgpu: {record.levelname}: {_lines(record.getMessage() + trace)}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -58,9 +67,19 @@ def _object(at: datetime, level: str, logger: str, message: str, trace: str = ""
         "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "level": level.lower(),
         "logger": logger,
-        "message": message,
+        "message": _shown(message),
     }
-    return json.dumps(reported | ({"trace": trace} if trace else {}), ensure_ascii=False)
+    return json.dumps(reported | ({"trace": _shown(trace)} if trace else {}), ensure_ascii=False)
+
+
+def _lines(text: str) -> str:
+    """Every line but the first indented."""
+    return _shown(text).replace("\n", "\n  ")
+
+
+def _shown(text: str) -> str:
+    """Every line of a message as it can be shown: a message quotes names that are anybody's choice."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from otelgpu.cli.listing import printable
 from otelgpu.export.quantities import duration, size
+from otelgpu.model.text import printable
 from otelgpu.render.profile_totals import KindTotals
 
 PLACES: Final = 8

@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu import agent as wiring
-from otelgpu.cli.listing import printable
 from otelgpu.cli.observe import duration_option, pid_option
 from otelgpu.cli.options import (
     agent_scope,
@@ -39,6 +38,7 @@ from otelgpu.export.quantities import duration as duration_text
 from otelgpu.export.quantities import size
 from otelgpu.kernel.scope import Scope
 from otelgpu.model.self_telemetry import Delivery
+from otelgpu.model.text import printable
 from otelgpu.processes.listing import descendants
 from otelgpu.render.top import Row, Value, column_keys, rows
 from otelgpu.sources.live import LiveSource

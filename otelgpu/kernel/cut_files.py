@@ -40,7 +40,7 @@ def _installed() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(str(_LIBRARY), use_errno=True)
     except OSError as error:
-        _log.debug("a file that is cut off while it is read ends this program: %s", error)
+        _log.warning("a file that is cut off while it is read ends this program: %s", error)
         return None
     library.cut_files_pages.restype = ctypes.c_ulong
     if library.cut_files_survive():

@@ -139,7 +139,7 @@ class Exchange:
     first_byte_ns: int  # the write of the response's first byte began
     end_ns: int  # the write of the response's last byte returned
     method: str
-    path: str  # the request target without its query; bounded
+    path: str  # the request target's, without query, fragment and parameters; bounded
     query_present: bool
     protocol_version: str  # "1.0" or "1.1"
     status_code: int  # 0: no response was seen

@@ -20,6 +20,7 @@ from typing import Final
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.elf.symbols import MAX_NAME_BYTES
 from otelgpu.model.losses import Reasons
+from otelgpu.model.text import printable
 from otelgpu.processes.demangler import Demangler, session_demangler
 from otelgpu.processes.elf_files import ElfFile, Identity, find_symbols, identity_of, open_mapping
 from otelgpu.processes.maps import Mapping, find, read_maps
@@ -465,12 +466,7 @@ def _label(path: str) -> str:
 
 def shown(path: str) -> str:
     """A path as text that can be shown and exported; at most 4,096 characters (PATH_MAX)."""
-    text = path.encode("utf-8", "backslashreplace").decode()[:4096]
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )
+    return printable(path.encode("utf-8", "backslashreplace").decode()[:4096])
 
 
 def _is_code_of(image: ElfImage, mapping: Mapping) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otelgpu.cli.logs import ALIKE_LINES, ALIKE_SECONDS, JsonFormatter, Repetitions, say
+from otelgpu.cli.logs import ALIKE_LINES, ALIKE_SECONDS, JsonFormatter, Repetitions, TextFormatter, say
 
 
 class Clock:
@@ -103,3 +103,34 @@ def test_what_a_command_says_is_in_the_form_of_the_log(capsys: pytest.CaptureFix
     text, reported = capsys.readouterr().err.splitlines()
     assert text == "otelgpu: observing"
     assert json.loads(reported)["message"] == "observing"
+
+
+FORGED = "/lib/x.so\notelgpu: ERROR: all probes are lost\x1b[2J\u202e\x9b1m\udcff"
+"""A path that would be a line of the log, clear the screen and turn what follows around."""
+
+
+def test_a_name_forges_no_line_and_steers_no_terminal() -> None:
+    shown = TextFormatter().format(line("%s was written over", FORGED))
+    assert shown == "otelgpu: WARNING: /lib/x.so\n  otelgpu: ERROR: all probes are lost" + (
+        "\ufffd[2J\ufffd\ufffd1m\ufffd was written over"
+    )
+    reported = json.loads(JsonFormatter().format(line("%s was written over", FORGED)))
+    assert reported["message"] == shown.removeprefix("otelgpu: WARNING: ").replace("\n  ", "\n")
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_an_error_that_quotes_a_name_forges_no_line(formatter: logging.Formatter) -> None:
+    record = line("cannot read")
+    try:
+        raise OSError(FORGED)
+    except OSError as error:
+        record.exc_info = (type(error), error, error.__traceback__)
+    first, *others = formatter.format(record).split("\n")
+    assert "cannot read" in first
+    assert not [each for each in others if each.startswith("otelgpu: ")]
+    assert not set("\x1b\u202e\x9b\udcff") & set("".join([first, *others]))
+
+
+def test_what_a_command_says_forges_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"observing {FORGED}")
+    assert capsys.readouterr().err.count("\notelgpu: ") == 0

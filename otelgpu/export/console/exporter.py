@@ -26,6 +26,7 @@ from otelgpu.export.base import deliveries_of
 from otelgpu.export.quantities import duration, size
 from otelgpu.model.self_telemetry import Delivery
 from otelgpu.model.spans import Attribute, Codes, SpanColumns, SpanKind, StatusCode, Text
+from otelgpu.model.text import printable
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -46,9 +47,9 @@ _ROOT = bytes(8)
 Value = str | tuple[str, ...] | int | float | bool
 
 
-def printable(text: str, width: int = _NAME_WIDTH) -> str:
-    """``text`` with anything that could steer a terminal replaced, cut to ``width``."""
-    shown = "".join(c if c.isprintable() else "�" for c in text[: width + 1])
+def _cut(text: str, width: int = _NAME_WIDTH) -> str:
+    """``text`` as it can be shown, cut to ``width``."""
+    shown = printable(text[: width + 1])
     return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
@@ -158,7 +159,7 @@ class ConsoleExporter:
         self.flush(deadline_s)
         if self._profiles is None:
             return
-        lines = [Line(0, printable(text, 240), "", (), False) for text in self._profiles.lines()]
+        lines = [Line(0, _cut(text, 240), "", (), False) for text in self._profiles.lines()]
         self._profiles = None
         unshown = self._counts["profiles_given"] - self._counts["profiles_accepted"]
         try:
@@ -203,7 +204,7 @@ class ConsoleExporter:
         service = str(columns.resource.get("service.name") or "")
         for rows, at in zip(np.split(order, np.cumsum(counts)[:-1]), first, strict=True):
             trace_id = ids[at].tobytes()
-            title = f"trace {trace_id.hex()}  {printable(service)}".rstrip()
+            title = f"trace {trace_id.hex()}  {_cut(service)}".rstrip()
             trace = self._waiting.setdefault(trace_id, _Trace(title))
             trace.count += len(rows)
             is_root = roots[rows]
@@ -231,11 +232,11 @@ def _span(columns: SpanColumns, row: int) -> _Span:
     start, end = int(columns.start_unix_ns[row]), int(columns.end_unix_ns[row])
     labels = _shown()
     shown = (a for a in columns.attributes if a.key in labels and (a.present is None or a.present[row]))
-    notes = {a.key: printable(_written(labels[a.key], _value(a, row))) for a in shown}
+    notes = {a.key: _cut(_written(labels[a.key], _value(a, row))) for a in shown}
     return _Span(
         span_id=columns.span_id[row].tobytes(),
         parent=columns.parent_span_id[row].tobytes(),
-        name=printable(str(columns.name.table[columns.name.codes[row]])),
+        name=_cut(str(columns.name.table[columns.name.codes[row]])),
         start_ns=start,
         duration_ns=max(0, end - start),
         failed=int(columns.status[row]) == StatusCode.ERROR,

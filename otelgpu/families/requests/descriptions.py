@@ -18,7 +18,10 @@ START_SOURCES: Final[Mapping[StartSource, str]] = {
 DESCRIPTIONS: Final = Descriptions(
     attributes={
         "http.request.method": Described("HTTP method; `_OTHER` for an unknown one.", "POST"),
-        "url.path": Described("Request target without its query.", "/v1/chat/completions"),
+        "url.path": Described(
+            "Path of the request target, without query, fragment and parameters (`;…`).",
+            "/v1/chat/completions",
+        ),
         "http.route": Described(
             "Derived from the path: segments that vary are `*`; of bounded cardinality.", "/v1/users/*"
         ),

@@ -5,6 +5,9 @@ It holds facts only; the parser decides when each becomes known.
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from otelgpu.families.requests.http1.framing import Head
 from otelgpu.families.requests.llm.reader import GenerationReader
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
@@ -15,6 +18,22 @@ SWITCHING_PROTOCOLS = 101
 MAX_PATH = 1024
 MAX_USER_AGENT = 256
 MAX_UPGRADE = 32
+_ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_PARAMETERS: Final = re.compile(rb";[^/]*")
+
+
+def path_of(target: bytes) -> tuple[bytes, bool]:
+    """The path of a request target, in any form of RFC 9112, section 3.2, and whether a query was cut off.
+
+    What may hold credentials goes: query, fragment, userinfo, and the parameters of each segment (``;jsessionid=…``;
+    RFC 3986, section 3.3). Of ``CONNECT`` the authority is left.
+    """
+    target, question_mark, _ = target.partition(b"#")[0].partition(b"?")
+    if absolute := _ABSOLUTE.match(target):
+        target = target[absolute.end() :] or b"/"
+    elif not target.startswith(b"/"):
+        target = target.rpartition(b"@")[2]
+    return _PARAMETERS.sub(b"", target), bool(question_mark)
 
 
 class OpenExchange:
@@ -104,11 +123,8 @@ class OpenExchange:
         self.head_seen = True
         self.method = head.method
         self.protocol_version = head.version
-        target, question_mark, _ = head.target.partition(b"?")
-        if target.startswith((b"http://", b"https://")):  # absolute form, RFC 9112, section 3.2.2
-            target = b"/" + target.split(b"/", 3)[3] if target.count(b"/") > 2 else b"/"  # fmt: skip
-        self.path = target[:MAX_PATH].decode("utf-8", "replace")
-        self.query_present = bool(question_mark)
+        path, self.query_present = path_of(head.target)
+        self.path = path[:MAX_PATH].decode("utf-8", "replace")
         self.user_agent = head.last(b"user-agent")[:MAX_USER_AGENT].decode("utf-8", "replace")
         self._take_upgrade(head)
         parents = head.all(b"traceparent")

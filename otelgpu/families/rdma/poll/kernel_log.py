@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.model.fabric import FabricInput, HardwareError
+from otelgpu.model.text import printable
 
 _log = logging.getLogger("otelgpu.kernel_log")
 
@@ -80,8 +81,8 @@ def parse_line(text: str, time_ns: int) -> HardwareError | None:
         code=int(found["code"]),
         pci_bus_id=found["pci"].lower(),
         tgid=tgid if tgid < 1 << 31 else 0,
-        process=_printable(process),
-        message=_printable(rest)[:MESSAGE],
+        process=printable(process),
+        message=printable(rest)[:MESSAGE],
     )
 
 
@@ -192,7 +193,3 @@ def _open_at_end() -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

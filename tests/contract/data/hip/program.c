@@ -4,7 +4,8 @@
  *   13 hipMalloc of 64 KiB, of which 6 are freed, 1 that is refused; 5 hipMallocManaged of 4 KiB; 3 hipHostMalloc of 8 KiB
  *   23 launches of axpy and 7 of scale; 17 copies to the device and 11 from it, of 4 KiB; 19 waits for the stream
  *   2 hipMemset, each of which calls another function of the library
- * It holds 7 x 64 KiB of device and 5 x 4 KiB of managed memory at its end. It writes "done" then. --forever: it goes on
+ * It holds 7 x 64 KiB of device and 5 x 4 KiB of managed memory at its end. It writes "done" then, and stays for half a
+ * second: kernels of a program that has ended before a busy agent looks at it have no names. --forever: it goes on
  * launching. --wait: it writes "ready", and begins when it reads a line.
  */
 #include <stdio.h>
@@ -93,5 +94,6 @@ int main(int count, char **arguments)
 		launch(axpy, 1, stream);
 		usleep(1000);
 	}
+	usleep(500000);
 	return failures != 0;
 }

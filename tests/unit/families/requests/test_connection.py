@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from otelgpu.families.requests.open_exchange import path_of
 from otelgpu.model.exchange import Endpoint
 from tests.unit.families.requests.traffic import (
     LAST_CHUNK,
@@ -302,6 +303,24 @@ def test_an_absolute_target_gives_its_path() -> None:
     for target in ("http://host:1/a/b?c", "http://host", "https://host/"):
         seen.feed(c.read(request("GET", target))).feed(c.write(response()))
     assert [exchange.path for exchange in seen.exchanges] == ["/a/b", "/", "/"]
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query_present"),
+    [
+        ("/shop;jsessionid=5AF/cart;v=2?id=7", "/shop/cart", True),
+        ("/a#access_token=5AF", "/a", False),
+        ("/a#b?c", "/a", False),
+        ("HTTPS://me:secret@host:1/a;b", "/a", False),
+        ("ws://me:secret@host?c", "/", True),
+        ("me:secret@host:443", "host:443", False),
+        ("host:443", "host:443", False),
+        ("/users/me@host", "/users/me@host", False),
+        ("*", "*", False),
+    ],
+)
+def test_a_path_holds_nothing_secret(target: str, path: str, query_present: bool) -> None:
+    assert path_of(target.encode()) == (path.encode(), query_present)
 
 
 def test_a_unix_socket_has_no_address() -> None:
