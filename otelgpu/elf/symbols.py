@@ -107,26 +107,40 @@ class SymbolTable:
         An STT_GNU_IFUNC does not count: at its value is the resolver, not the function.
         """
         found: dict[bytes, list[Rows]] = {}
-        heads: U64 | None = None  # the first eight bytes of the wanted names, if all have as many
-        if all(len(name) >= 8 for name in wanted):
-            heads = np.unique(np.array([int.from_bytes(name[:8], "little") for name in wanted], np.uint64))
+        by_head: dict[int, list[bytes]] = {}  # by the first eight bytes
+        for name in wanted:
+            if len(name) >= 8:
+                by_head.setdefault(int.from_bytes(name[:8], "little"), []).append(name)
+        heads = np.array(list(by_head), np.uint64)
+        short = [name for name in wanted if len(name) < 8]
         rows = self.functions(with_ifuncs=False)
         for start in range(0, len(rows), _CHUNK_ROWS):
             chunk = rows[start : start + _CHUNK_ROWS]
             places = self.symbols["name"][chunk].astype(np.uint64)
             first = self.strings.words(places)
-            if heads is not None:
-                likely = np.flatnonzero(np.isin(first, heads))
-                chunk, places, first = chunk[likely], places[likely], first[likely]
-            if not len(chunk):
+            self._match(short, chunk, places, first, found)
+            likely = np.flatnonzero(np.isin(first, heads))
+            if not len(likely):
                 continue  # most files, and as many names as there may be
-            for name in wanted:
-                hits = self.strings.matches(places, first, name)
-                if len(hits):
-                    found.setdefault(name, []).append(chunk[hits])
+            likely = likely[np.argsort(first[likely], kind="stable")]
+            begins = np.searchsorted(first[likely], heads)
+            ends = np.searchsorted(first[likely], heads, side="right")
+            for names, begin, end in zip(by_head.values(), begins, ends, strict=True):
+                if begin < end:
+                    alike = likely[begin:end]
+                    self._match(names, chunk[alike], places[alike], first[alike], found)
         for name, parts in found.items():
             numbers = np.concatenate(parts)
             yield name, numbers[np.argsort(self._rank(numbers, len(name)), kind="stable")]
+
+    def _match(
+        self, wanted: list[bytes], rows: Rows, places: U64, first: U64, found: dict[bytes, list[Rows]]
+    ) -> None:
+        """Add to ``found`` which of ``rows`` are called like one of ``wanted``."""
+        for name in wanted:
+            hits = self.strings.matches(places, first, name)
+            if len(hits):
+                found.setdefault(name, []).append(rows[hits])
 
     def _rank(self, numbers: Rows, length: int) -> npt.NDArray[np.uint8]:
         """Lower is better: the default version before others, then global before weak before local."""

@@ -15,7 +15,8 @@ from collections import Counter, OrderedDict
 from functools import cache
 from typing import Final
 
-from otelgpu.processes.reader.client import NOBODYS, Limits, Owner, Reader, ReaderError, owner_of
+from otelgpu.processes.reader.accounts import NOBODYS, Owner, owner_of
+from otelgpu.processes.reader.client import Limits, Reader, ReaderError
 from otelgpu.processes.reader.messages import question
 from otelgpu.symbols.demangle import MAX_NAME_LENGTH, demangle
 

@@ -24,9 +24,12 @@ from otelgpu.kernel.features import filesystem_magic
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all
 from otelgpu.model.losses import Reasons
 from otelgpu.processes.elf_files import map_elf, open_regular, paths_of
+from otelgpu.processes.function_finder import FunctionFinder
 from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import list_processes
 from otelgpu.processes.maps import Mapping, executable_mappings
+from otelgpu.processes.reader.accounts import NOBODYS, Owner, owner_of
+from otelgpu.processes.reader.client import ReaderError
 from otelgpu.processes.reader.door import FUSE_MAGIC
 
 REASONS: Final = Reasons(
@@ -40,6 +43,8 @@ REASONS: Final = Reasons(
         "mapped_file_replaced": "another file lies where a mapped one was: the mapped one got no probes",
         "probed_file_changed": "a probed file was written over in place: its probes were taken off",
         "probes_refused": "the kernel refused a probe; the log says which and why",
+        "file_postponed": "a library or program was not looked into, as it took too long or its container or user has "
+        "spent its share of time: it is tried again",
     },
 )
 """What one count of (``probes``, reason) means."""
@@ -53,6 +58,10 @@ _CUT_NAME_BYTES: Final = 63  # of a name of process.h: the suffix may be cut off
 _PLAIN_NS: Final = (
     10_000_000_000  # how long an inode without probes is not looked at: it may be another file's
 )
+_LONGEST_PAUSE_NS: Final = 300_000_000_000
+_NEVER_NS: Final = 1 << 63
+POSTPONED_AT_ONCE: Final = 16
+"""Processes that are looked at again in one collection; the others wait for the next."""
 KEEP_NS: Final = 300_000_000_000
 """How long a file that no process has mapped keeps its probes, which keep it (and its file system) from being freed."""
 _OVERLAYFS_MAGIC: Final = 0x794C7630  # include/uapi/linux/magic.h
@@ -97,7 +106,7 @@ class _Later:
 class ProbePlacer:
     """Inspects files and attaches what belongs to them."""
 
-    def __init__(self, hooks: Iterable[Hook], *, with_returns: bool) -> None:
+    def __init__(self, hooks: Iterable[Hook], finder: FunctionFinder, *, with_returns: bool) -> None:
         self._hooks: list[Hook] = []
         self._nameless: list[Hook] = []
         self._later: list[_Later] = []
@@ -109,6 +118,10 @@ class ProbePlacer:
         self.file_cookies: dict[str, Callable[[ElfImage, str], int]] = {}
         """By library: what a file's image and path say to its programs, in their cookies (31 bits)."""
         self.with_returns = with_returns
+        self._finder = finder
+        self._postponed: dict[
+            int, tuple[int, int]
+        ] = {}  # process → when to look again, and the pause after that
         self._inspected: dict[_Identity, dict[_Device, ProbedFile | None]] = {}
         self._by_inode: dict[Inode, ProbedFile] = {}
         self._plain: dict[Inode, int] = {}  # files without probes: when that was found
@@ -172,7 +185,7 @@ class ProbePlacer:
         except OSError:
             self.counters["process_vanished"] += 1
             return None
-        return self._examine(f"/proc/{tgid}/exe", path, mapped_ns=0)
+        return self._examine(f"/proc/{tgid}/exe", path, mapped_ns=0, tgid=tgid)
 
     def examine_mapping(
         self,
@@ -200,13 +213,13 @@ class ProbePlacer:
             if monotonic_ns() - self._plain.get(inode, -_PLAIN_NS) < _PLAIN_NS:
                 return None
         if os.access(exact, os.R_OK, effective_ids=True):
-            return self._examine(exact, _full_path(exact, path), mapped_ns=mapped_ns)
+            return self._examine(exact, _full_path(exact, path), mapped_ns=mapped_ns, tgid=tgid)
         for mapping in executable_mappings(tgid):
             if mapping.path == path or os.path.basename(mapping.path) == path:
                 for candidate in paths_of(tgid, mapping):
                     if os.access(candidate, os.R_OK, effective_ids=True):
                         return self._examine(
-                            str(candidate), mapping.path, mapped_ns=mapped_ns, number=mapping.inode
+                            str(candidate), mapping.path, mapped_ns=mapped_ns, number=mapping.inode, tgid=tgid
                         )
         self.counters["mapping_vanished"] += 1
         return None
@@ -256,10 +269,39 @@ class ProbePlacer:
         for probed_file in self.probed_files:
             probed_file.links.clear()
 
+    def take_postponed(self, now_ns: int) -> list[int]:
+        """Processes of which a file could not be looked into, and that are to be looked at again now.
+
+        Each is ever more seldom.
+        """
+        due = [tgid for tgid, (at_ns, _) in self._postponed.items() if at_ns <= now_ns][:POSTPONED_AT_ONCE]
+        for tgid in due:
+            pause_ns = self._postponed[tgid][1]
+            self._postponed[tgid] = _NEVER_NS, min(2 * pause_ns, _LONGEST_PAUSE_NS)
+        return due
+
+    def settle_postponed(self, tgid: int) -> None:
+        """A process was looked at again: unless there was something again, it is as any other."""
+        if self._postponed.get(tgid, (0, 0))[0] == _NEVER_NS:
+            del self._postponed[tgid]
+
+    def forget_process(self, tgid: int) -> None:
+        """It has ended."""
+        self._postponed.pop(tgid, None)
+
+    def _postpone(self, tgid: int) -> None:
+        self.counters["file_postponed"] += 1
+        if tgid in self._postponed or (tgid and len(self._postponed) < EXAMINED_FILES):
+            _, pause_ns = self._postponed.get(tgid, (0, _PLAIN_NS))
+            self._postponed[tgid] = monotonic_ns() + pause_ns, pause_ns
+
     def _examine(
-        self, open_path: str, path: str, *, mapped_ns: int, number: int | None = None
+        self, open_path: str, path: str, *, mapped_ns: int, number: int | None = None, tgid: int = 0
     ) -> ProbedFile | None:
-        """``number``: of the inode, where ``open_path`` may have come to name another file since."""
+        """``number``: of the inode, where ``open_path`` may have come to name another file since.
+
+        ``tgid``: the process that has it, which pays for reading it; 0: this program's own.
+        """
         try:
             descriptor = open_regular(open_path)
         except (FileNotFoundError, ProcessLookupError) as error:
@@ -274,7 +316,11 @@ class ProbePlacer:
             if number is not None and os.fstat(descriptor).st_ino != number:
                 self.counters["mapped_file_replaced"] += 1
                 return None
-            probed_file = self._examine_open(descriptor, path)
+            probed_file = self._examine_open(descriptor, path, tgid)
+        except ReaderError as error:
+            _log.debug("not looked into: %s: %s", path, error)
+            self._postpone(tgid)
+            return None
         except OSError as error:
             self.counters["file_unreadable"] += 1
             _log.debug("cannot read %s (%s): %s", open_path, path, error)
@@ -283,7 +329,7 @@ class ProbePlacer:
             os.close(descriptor)
         return None if probed_file is None else _mapped(probed_file, mapped_ns)
 
-    def _examine_open(self, descriptor: int, path: str) -> ProbedFile | None:
+    def _examine_open(self, descriptor: int, path: str, tgid: int) -> ProbedFile | None:
         identity, device = _identity(descriptor)
         inode = _kernel_inode(descriptor)
         before = self._by_inode.get(inode)
@@ -296,7 +342,7 @@ class ProbePlacer:
         found = self._inspected.setdefault(identity, {})
         known = next((each for each in found if _may_be_one(device, each)), None)
         if known is None:
-            found[device] = self._place(descriptor, path, identity)
+            found[device] = self._place(descriptor, path, identity, tgid)
             known = device
         probed_file = found[known]
         if probed_file is not None:
@@ -319,17 +365,17 @@ class ProbePlacer:
         for identity in [i for i, found in self._inspected.items() if not any(found.values())]:
             del self._inspected[identity]
 
-    def _place(self, descriptor: int, path: str, identity: _Identity) -> ProbedFile | None:
-        """Attach what the file has symbols for; None when it has none."""
+    def _place(self, descriptor: int, path: str, identity: _Identity, tgid: int) -> ProbedFile | None:
+        """Attach what the file has symbols for; None when it has none. Raises :class:`ReaderError`."""
+        owner = owner_of(tgid) if tgid else NOBODYS
         try:
-            image = map_elf(descriptor)
-            offsets = image.function_offsets(self._symbols)
+            found = self._finder.find(owner, descriptor, self._symbols)
         except ElfError as error:
             self.counters["file_not_elf"] += 1
             _log.debug("not an ELF file that can be probed: %s: %s", path, error)
             return None
-        self._load_for(offsets)
-        offsets = {symbol: offset for symbol, offset in offsets.items() if symbol in self._hooked}
+        self._load_for(found.offsets)
+        offsets = {symbol: offset for symbol, offset in found.offsets.items() if symbol in self._hooked}
         if not offsets:
             return None
         # The descriptor's own path: right in every mount namespace, and for deleted files.
@@ -338,8 +384,8 @@ class ProbePlacer:
             self._hooks,
             f"/proc/self/fd/{descriptor}",
             offsets,
-            with_returns=self.with_returns and not image.is_go,
-            file_cookies=self._cookies_of(image, path, offsets),
+            with_returns=self.with_returns and not found.is_go,
+            file_cookies=self._cookies_of(owner, descriptor, path, offsets),
         )
         self.counters["probes_refused"] += len(refused)
         for refusal in refused:
@@ -356,15 +402,19 @@ class ProbePlacer:
             used_ns=ready_ns,
         )
 
-    def _cookies_of(self, image: ElfImage, path: str, offsets: Container[str]) -> dict[str, int]:
-        if not self.file_cookies:
-            return {}
+    def _cookies_of(
+        self, owner: Owner, descriptor: int, path: str, offsets: Container[str]
+    ) -> dict[str, int]:
         hooked = {hook.library for hook in self._hooks if hook.symbol in offsets}
-        return {
-            library: cookie_of(image, path)
-            for library, cookie_of in self.file_cookies.items()
-            if library in hooked
-        }
+        asked = {library: self.file_cookies[library] for library in hooked & self.file_cookies.keys()}
+        if not asked:
+            return {}
+        with self._finder.accounts.charged(owner):
+            try:
+                image = map_elf(descriptor)
+            except ElfError:  # written over since
+                return {}
+            return {library: cookie_of(image, path) for library, cookie_of in asked.items()}
 
 
 def _may_be_library(path: str) -> bool:

@@ -49,6 +49,7 @@ from otelgpu.processes.address_resolver import AddressResolver
 from otelgpu.processes.attachments import Attachments
 from otelgpu.processes.described import DescribedProcesses
 from otelgpu.processes.discovery import Choice
+from otelgpu.processes.function_finder import session_function_finder
 from otelgpu.processes.kernel_names import KernelNamer, NameKinds
 from otelgpu.processes.listing import descendants, list_members, list_processes
 from otelgpu.processes.maps import executable_mappings, mapped_name
@@ -90,7 +91,8 @@ class LiveSource:
         self.with_returns = settings.return_probes is not False
         self._loaded: dict[str, LoadedFamily] = {}
         self._events = select.epoll()
-        self._placer = ProbePlacer((), with_returns=self.with_returns)
+        self._finder = session_function_finder()  # before threads are: it forks
+        self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
         self._discoveries = {name: discovery_of(name) for name in families}
         self._watchers = FamilyDiscoveries(self._discoveries)
         self._images: dict[str, Image] = {}
@@ -217,7 +219,7 @@ class LiveSource:
             )
         )
         self._call_symbols = frozenset(chain.from_iterable(functions[name] for name in self._operations))
-        self._placer = ProbePlacer((), with_returns=self.with_returns)
+        self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
         # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
         with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
             loading = {
@@ -443,6 +445,9 @@ class LiveSource:
                 if has_execed:
                     self._program_changed(tgid, now_ns)
                 self._look_at(tgid)
+        for tgid in self._placer.take_postponed(now_ns):
+            self._look_at(tgid)
+            self._placer.settle_postponed(tgid)
 
     def _mapping_event(self, tgid: int, record: np.void) -> None:
         try:
@@ -546,6 +551,7 @@ class LiveSource:
         self._mappers.discard(tgid)
         self._resolver.forget(tgid)
         self._attachments.forget(tgid)
+        self._placer.forget_process(tgid)
         self._thread_contexts.forget(tgid)
 
     def _counted(self, gone: Collection[int] = ()) -> list[CallsCounted]:
@@ -561,6 +567,7 @@ class LiveSource:
         for part, counters in (
             ("live", self.counters),
             ("probes", self._placer.counters),
+            ("reader", self._finder.counters),
             ("symbols", self._resolver.counters),
             *((overload.family, overload.counters) for overload in self.overloads),
             ("symbols", self._namer.counters),

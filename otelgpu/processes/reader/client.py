@@ -12,17 +12,17 @@ import select
 import signal
 import socket
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
 from otelgpu.model.losses import Reasons
 from otelgpu.processes.reader import server
+from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.messages import (
     Answered,
     Asked,
@@ -56,13 +56,6 @@ REASONS: Final = Reasons(
 
 _log = logging.getLogger("otelgpu.processes.reader")
 
-Owner = tuple[str, int]
-"""Whom reading is charged to: cgroup path and user id."""
-
-NOBODYS: Final[Owner] = ("", 0)
-"""Of what is this program's own, or of nobody that can be told: never refused, and bounded by time all the same."""
-
-_KEPT_OWNERS: Final = 4096
 _ENDING_S: Final = 0.3
 _AT_ONCE_S: Final = 0.001
 """An answer that comes so soon is charged by the clock; of others it is looked up what they waited for."""
@@ -80,29 +73,35 @@ class ReaderError(OSError):
 class Limits:
     """Seconds. ``busy_s``: of one question, without the time that it waited for a processor; ``wall_s``: with it.
 
-    ``share``: of a processor that an owner may take in the long run, ``advance_s`` what it has at first.
+    ``share``: of a processor that an owner may take in the long run, ``advance_s`` what it has at first;
+    ``failure_s``: for how long nothing is read for it after a question that ended its worker.
     """
 
     busy_s: float = 0.5
     wall_s: float = 5.0
     share: float = 0.1
     advance_s: float = 5.0
+    failure_s: float = 0.0
     start_s: float = 5.0
 
 
 class Reader:
     """Workers, one at a time; made anew when one is gone. For one thread.
 
-    To be made before threads are: it forks. ``counters``: those of :data:`REASONS`.
+    To be made before threads are: it forks. ``counters``: those of :data:`REASONS`. ``accounts``: what each
+    owner has left.
     """
 
     def __init__(self, limits: Limits | None = None, confinement: server.Confinement | None = None) -> None:
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._limits = limits or Limits()
-        self._forker, self._requests = server.start(confinement or server.Confinement())
+        confinement = confinement or server.Confinement()
+        self._worker_s = confinement.cpu_seconds / 2
+        self._forker, self._requests = server.start(confinement)
         self._requests.settimeout(self._limits.start_s)
         self._worker: _Worker | None = None
-        self._accounts: OrderedDict[Owner, _Account] = OrderedDict()
+        self.accounts = Accounts(share=self._limits.share, advance_s=self._limits.advance_s)
+        self._held: dict[Owner, list[_Worker]] = {}
 
     def ask(self, owner: Owner, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """What ``function``, a :func:`~.messages.question`, answers. ``kwargs`` must be empty.
@@ -113,19 +112,26 @@ class Reader:
         raises = raised_by(function)
         data, descriptors = encode(args)
         asked = Asked(function.__module__, function.__name__, msgspec.Raw(data))
-        account = self._account(owner)
-        if reason := account.refusal(self._limits):
-            raise self._failed(reason, function)
+        account = self.accounts.of(owner)
+        if self._holds_worker(owner):
+            raise self._failed("owner_holds_worker", function)
+        if account.is_spent():
+            raise self._failed("owner_over_budget", function)
         worker = self._worker = self._worker or self._start(function)
         try:
             answered, received = worker.ask(encode(asked)[0], descriptors, self._limits)
         except TimeoutError as error:
-            self._end(worker, account)
+            self._end(worker, owner)
             raise self._failed("worker_timed_out", function) from error
         except (EOFError, OSError, MessageError) as error:
-            self._end(worker, account)
+            self._end(worker, owner)
             raise self._failed("worker_died", function) from error
-        account.spend(worker.busy_s(), self._limits)
+        busy_s = worker.busy_s()
+        account.spend(busy_s)
+        worker.taken_s += max(busy_s, answered.seconds)
+        if worker.taken_s > self._worker_s:  # before the kernel ends it in the middle of a question
+            self._worker = None
+            worker.end()
         if answered.failed is not None:
             _close(received)
             failed = answered.failed
@@ -140,7 +146,7 @@ class Reader:
             answer: R = decode(answered.value, answer_type(function), received)
         except MessageError as error:
             _close(received)
-            self._end(worker, account)
+            self._end(worker, owner)
             raise self._failed("worker_died", function) from error
         return answer
 
@@ -177,59 +183,25 @@ class Reader:
             raise self._failed("worker_not_started", function) from error
         return worker
 
-    def _end(self, worker: _Worker, account: _Account) -> None:
+    def _end(self, worker: _Worker, owner: Owner) -> None:
         self._worker = None
-        account.spend(max(worker.busy_s(), self._limits.busy_s), self._limits)
+        account = self.accounts.of(owner)
+        account.spend(max(worker.busy_s(), self._limits.busy_s))
+        if self._limits.failure_s:
+            account.stop(self._limits.failure_s)
         if not worker.end():
-            account.held_by.append(worker)
+            self._held.setdefault(owner, []).append(worker)
 
-    def _account(self, owner: Owner) -> _Account:
-        account = self._accounts.get(owner)
-        if account is None:
-            account = self._accounts[owner] = _Account(self._limits)
-            if len(self._accounts) > _KEPT_OWNERS:
-                self._accounts.popitem(last=False)
-        self._accounts.move_to_end(owner)
-        account.is_free = owner == NOBODYS
-        return account
+    def _holds_worker(self, owner: Owner) -> bool:
+        """Whether a worker that was ended for this owner has not gone yet."""
+        held = [each for each in self._held.pop(owner, ()) if not each.has_ended()]
+        if held:
+            self._held[owner] = held
+        return bool(held)
 
     def _failed(self, reason: str, function: Callable[..., object]) -> ReaderError:
         self.counters[reason] += 1
         return ReaderError(reason, function.__name__)
-
-
-def owner_of(tgid: int, *, proc: Path = Path("/proc")) -> Owner:
-    """Whom reading what process ``tgid`` has is charged to; :data:`NOBODYS` when it is gone."""
-    folder = proc / str(tgid)
-    try:
-        user = folder.stat().st_uid
-        lines = (folder / "cgroup").read_text(errors="replace").splitlines()
-    except OSError:
-        return NOBODYS
-    return next((line.rpartition(":")[2] for line in lines), ""), user
-
-
-class _Account:
-    """A token bucket of seconds, and the workers that its owner's file systems hold."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._left_s = limits.advance_s
-        self._since_s = time.monotonic()
-        self.held_by: list[_Worker] = []
-        self.is_free = False
-
-    def refusal(self, limits: Limits) -> str:
-        """Why nothing is read for this owner now; "": it is."""
-        self.held_by = [each for each in self.held_by if not each.has_ended()]
-        if self.held_by:
-            return "owner_holds_worker"
-        now_s = time.monotonic()
-        self._left_s = min(self._left_s + (now_s - self._since_s) * limits.share, limits.advance_s)
-        self._since_s = now_s
-        return "owner_over_budget" if self._left_s <= 0 and not self.is_free else ""
-
-    def spend(self, seconds: float, limits: Limits) -> None:
-        self._left_s = max(self._left_s - seconds, -limits.advance_s)
 
 
 class _Worker:
@@ -237,6 +209,7 @@ class _Worker:
 
     def __init__(self, number: int, pidfd: int, connection: socket.socket) -> None:
         self._number, self._pidfd, self._connection = number, pidfd, connection
+        self.taken_s = 0.0
         self._began_s = 0.0
         self._before_s: tuple[float, float] | None = None
 

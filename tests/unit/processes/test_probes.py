@@ -15,8 +15,10 @@ import pytest
 from otelgpu.kernel.attach import hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.processes import probes
+from otelgpu.processes.function_finder import session_function_finder
 from otelgpu.processes.maps import executable_mappings
 from otelgpu.processes.probes import ProbedFile, ProbePlacer
+from otelgpu.processes.reader.client import ReaderError
 
 LIBRARY = "int {name}(void) {{ return {value}; }}\n"
 
@@ -54,7 +56,7 @@ def program() -> Program:
 @pytest.fixture
 def placer(program: Program, monkeypatch: pytest.MonkeyPatch) -> ProbePlacer:
     monkeypatch.setattr(probes, "detach_all", lambda links: [link.detach() for link in links])
-    return ProbePlacer(hooks([program]), with_returns=True)  # type: ignore[list-item]
+    return ProbePlacer(hooks([program]), session_function_finder(), with_returns=True)  # type: ignore[list-item]
 
 
 @pytest.fixture
@@ -149,6 +151,31 @@ def test_a_file_without_any_is_not_opened_again_for_a_while(
     assert len(opened) == 2
 
 
+def test_a_process_of_a_file_that_was_not_looked_into_is_looked_at_again(
+    placer: ProbePlacer, build: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, me = build("libcudart.so.12", "cudaMalloc"), os.getpid()
+    start, end, inode = mapped(path)
+    finder = placer._finder
+    refusal = ReaderError("owner_over_budget", "functions_in")
+    with monkeypatch.context() as refused:
+        refused.setattr(finder, "find", lambda *_: (_ for _ in ()).throw(refusal))
+        assert placer.examine_mapping(me, start, end, str(path), 0, inode) is None
+        now_ns = monotonic_ns()
+        assert placer.take_postponed(now_ns) == []
+        assert placer.take_postponed(now_ns + 10_500_000_000) == [me]
+        assert placer.take_postponed(now_ns + 10_500_000_000) == []  # it is being looked at
+        assert placer.examine_mapping(me, start, end, str(path), 0, inode) is None
+        placer.settle_postponed(me)
+        assert placer.take_postponed(now_ns + 19_000_000_000) == []  # ever more seldom
+        assert placer.take_postponed(now_ns + 21_000_000_000) == [me]
+    found = placer.examine_mapping(me, start, end, str(path), 0, inode)
+    placer.settle_postponed(me)
+    assert found is not None and found.symbols == ("cudaMalloc",)
+    assert placer.take_postponed(1 << 62) == []
+    assert placer.counters["file_postponed"] == 2 and placer.counters["file_unreadable"] == 0
+
+
 def test_probes_are_taken_off_a_file_that_is_written_over(
     placer: ProbePlacer, program: Program, build: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -180,7 +207,7 @@ def test_what_has_taken_the_path_of_a_mapped_file_is_not_taken_for_it(
 
 
 def test_without_probes_to_place_nothing_is_looked_at(build: Callable[..., Path]) -> None:
-    placer = ProbePlacer((), with_returns=True)
+    placer = ProbePlacer((), session_function_finder(), with_returns=True)
     assert placer.examine_mapping(os.getpid(), 0, 1, "libcudart.so.12", 0) is None
     assert placer.counters.total() == 0
 

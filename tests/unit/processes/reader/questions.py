@@ -58,6 +58,14 @@ def forever() -> None:
 
 
 @question()
+def busy(seconds: float) -> None:
+    """Computes for so long."""
+    end_s = time.process_time() + seconds
+    while time.process_time() < end_s:
+        pass
+
+
+@question()
 def blocked(path: str) -> bytes:
     """Waits for who writes to a FIFO."""
     with open(path, "rb") as file:

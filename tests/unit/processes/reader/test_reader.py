@@ -16,7 +16,8 @@ import pytest
 
 from otelgpu.elf.image import ElfError
 from otelgpu.kernel.privileges.capabilities import OTHER_FILES
-from otelgpu.processes.reader.client import NOBODYS, Limits, Reader, ReaderError, owner_of
+from otelgpu.processes.reader.accounts import NOBODYS, owner_of
+from otelgpu.processes.reader.client import Limits, Reader, ReaderError
 from otelgpu.processes.reader.messages import Asked, Descriptor, MessageError, decode, receive
 from otelgpu.processes.reader.server import Confinement
 from tests.unit.processes.reader import questions
@@ -135,6 +136,25 @@ def test_who_has_spent_its_share_is_refused_and_others_are_not(reader: Reader) -
         except ReaderError as error:
             assert error.reason == "owner_over_budget" and time.monotonic() < until
         time.sleep(0.1)
+
+
+def test_who_ended_a_worker_waits_where_that_is_wanted() -> None:
+    limits = Limits(busy_s=0.05, wall_s=2.0, advance_s=5.0, failure_s=60.0)
+    with closing(Reader(limits)) as reader:
+        with pytest.raises(ReaderError):
+            reader.ask(TENANT, questions.forever)
+        with pytest.raises(ReaderError) as refused:
+            reader.ask(TENANT, questions.everything, 1, "", np.zeros(1))
+        assert refused.value.reason == "owner_over_budget"
+        assert reader.ask(NOBODYS, questions.everything, 1, "", np.zeros(1)).number == 2
+
+
+def test_a_worker_is_replaced_before_its_time_is_over() -> None:
+    confinement = Confinement(cpu_seconds=1)
+    with closing(Reader(Limits(busy_s=0.5, advance_s=60.0), confinement)) as reader:
+        for _ in range(15):  # more than the kernel lets one of them have
+            reader.ask(TENANT, questions.busy, 0.1)
+        assert not any(reader.counters.values())
 
 
 def test_an_owner_is_a_cgroup_and_a_user() -> None:

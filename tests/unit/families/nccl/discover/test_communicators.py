@@ -31,6 +31,7 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
 from otelgpu.model.inputs import Batch
 from otelgpu.processes.elf_files import open_elf
+from otelgpu.processes.function_finder import session_function_finder
 from otelgpu.processes.probes import ProbePlacer
 from tests.rig.examples import examples
 from tests.unit.families.records import btf
@@ -226,7 +227,7 @@ def loaded() -> Loaded:
 
 @pytest.fixture
 def layouts(loaded: Loaded, tmp_path: Path) -> NcclLayouts:
-    placer = ProbePlacer((), with_returns=True)
+    placer = ProbePlacer((), session_function_finder(), with_returns=True)
     made = NcclLayouts(loaded, placer, proc=tmp_path)  # type: ignore[arg-type]
     assert placer.file_cookies == {"libnccl": made.index_of}
     return made

@@ -1,0 +1,91 @@
+"""Who pays for reading what observed processes wrote: a share of a processor for each owner, with some in advance.
+
+Of a worker's time, and of this program's own where it reads itself. Who has spent it is refused until it has filled
+again, which others do not notice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+Owner = tuple[str, int]
+"""Whom reading is charged to: cgroup path and user id."""
+
+NOBODYS: Final[Owner] = ("", 0)
+"""Of what is this program's own, or of nobody that can be told: never refused, and bounded by time all the same."""
+
+_KEPT_OWNERS: Final = 4096
+
+
+def owner_of(tgid: int, *, proc: Path = Path("/proc")) -> Owner:
+    """Whom reading what process ``tgid`` has is charged to; :data:`NOBODYS` when it is gone."""
+    folder = proc / str(tgid)
+    try:
+        user = folder.stat().st_uid
+        lines = (folder / "cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return NOBODYS
+    return next((line.rpartition(":")[2] for line in lines), ""), user
+
+
+class Account:
+    """A token bucket of seconds."""
+
+    __slots__ = ("_advance_s", "_is_free", "_left_s", "_share", "_since_s")
+
+    def __init__(self, *, share: float, advance_s: float, is_free: bool = False) -> None:
+        self._share, self._advance_s, self._is_free = share, advance_s, is_free
+        self._left_s = advance_s
+        self._since_s = time.monotonic()
+
+    def is_spent(self) -> bool:
+        """Whether nothing is left now."""
+        now_s = time.monotonic()
+        self._left_s = min(self._left_s + (now_s - self._since_s) * self._share, self._advance_s)
+        self._since_s = now_s
+        return self._left_s <= 0 and not self._is_free
+
+    def spend(self, seconds: float) -> None:
+        """So much was taken; no debt is more than what there was in advance."""
+        self._left_s = max(self._left_s - seconds, -self._advance_s)
+
+    def stop(self, seconds: float) -> None:
+        """Nothing is left for so long, at least."""
+        self._left_s = min(self._left_s, 0.0)
+        self.spend(seconds * self._share)
+
+
+class Accounts:
+    """Those of all owners; of who was not seen for longest, when there are too many, nothing is known.
+
+    ``share``: of a processor that an owner may take in the long run; ``advance_s``: what it has at first.
+    """
+
+    def __init__(self, *, share: float, advance_s: float) -> None:
+        self._share, self._advance_s = share, advance_s
+        self._known: OrderedDict[Owner, Account] = OrderedDict()
+
+    def of(self, owner: Owner) -> Account:
+        """Its account, full at first."""
+        account = self._known.get(owner)
+        if account is None:
+            account = Account(share=self._share, advance_s=self._advance_s, is_free=owner == NOBODYS)
+            self._known[owner] = account
+            if len(self._known) > _KEPT_OWNERS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(owner)
+        return account
+
+    @contextmanager
+    def charged(self, owner: Owner) -> Iterator[None]:
+        """What this thread computes within is the owner's."""
+        began_s = time.thread_time()
+        try:
+            yield
+        finally:
+            self.of(owner).spend(time.thread_time() - began_s)

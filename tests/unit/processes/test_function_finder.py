@@ -1,0 +1,94 @@
+"""Functions of a tenant's files: found by a worker, and whoever makes that dear pays for it alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otelgpu.elf.image import ElfError
+from otelgpu.processes.function_finder import FunctionFinder
+from otelgpu.processes.reader.client import Limits, ReaderError
+from tests.unit.elf.elf_builders import compile_library, synthetic_elf
+
+TENANT, NEIGHBOUR = ("/tenant", 1000), ("/neighbour", 1000)
+WANTED = frozenset({"exported", "versioned", "absent"})
+
+
+@pytest.fixture
+def finder() -> Iterator[FunctionFinder]:
+    made = FunctionFinder(Limits(busy_s=0.1, wall_s=1.0, failure_s=10.0))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[int]:
+    descriptor = os.open(compile_library(tmp_path), os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def dear(tmp_path: Path) -> Iterator[int]:
+    """Of 1,900,000 functions that are called almost like wanted ones."""
+    path = tmp_path / "dear.so"
+    path.write_bytes(
+        synthetic_elf(1_900_000, names=[f"{name}{number}" for name in WANTED for number in range(999)])
+    )
+    descriptor = os.open(path, os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_file_s_functions_are_found(finder: FunctionFinder, library: int) -> None:
+    found = finder.find(TENANT, library, WANTED)
+    assert found.offsets.keys() == {"exported", "versioned"} and not found.is_go
+    assert finder.find(TENANT, library, frozenset({"absent"})).offsets == {}  # other names, the same worker
+
+
+def test_what_is_no_image_is_told_as_such(finder: FunctionFinder, tmp_path: Path) -> None:
+    for content in (b"", b"#!/bin/sh\n" * 100):
+        (tmp_path / "file").write_bytes(content)
+        with (tmp_path / "file").open("rb") as file, pytest.raises(ElfError):
+            finder.find(TENANT, file.fileno(), WANTED)
+    assert not any(finder.counters.values())
+
+
+def test_a_file_made_to_be_dear_stops_its_owner_s_and_nobody_else_s(
+    finder: FunctionFinder, library: int, dear: int
+) -> None:
+    with pytest.raises(ReaderError) as first:
+        finder.find(TENANT, dear, WANTED)
+    with pytest.raises(ReaderError) as second:
+        finder.find(TENANT, library, WANTED)
+    assert (first.value.reason, second.value.reason) == ("worker_timed_out", "owner_over_budget")
+    assert finder.find(NEIGHBOUR, library, WANTED).offsets
+    assert finder.counters["worker_timed_out"] == finder.counters["owner_over_budget"] == 1
+
+
+def test_a_file_that_shrinks_ends_the_worker_only(
+    finder: FunctionFinder, library: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "cut.so"
+    content = bytearray(synthetic_elf(400_000))
+    path.write_bytes(content)
+    with path.open("r+b") as file:
+        child = os.fork()
+        if not child:
+            for _ in range(2000):
+                os.ftruncate(file.fileno(), 4096)
+                os.ftruncate(file.fileno(), len(content))
+            os._exit(0)
+        failures = 0
+        for number in range(20):
+            try:
+                finder.find((f"/tenant{number}", 1000), file.fileno(), WANTED)
+            except (ReaderError, ElfError):
+                failures += 1
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert failures
+    assert finder.find(NEIGHBOUR, library, WANTED).offsets
