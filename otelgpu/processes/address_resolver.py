@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.elf.symbols import MAX_NAME_BYTES
@@ -24,6 +24,7 @@ from otelgpu.model.text import printable
 from otelgpu.processes.demangler import Demangler, session_demangler
 from otelgpu.processes.elf_files import ElfFile, Identity, find_symbols, identity_of, open_mapping
 from otelgpu.processes.maps import Mapping, find, read_maps
+from otelgpu.processes.reader.accounts import GONES, Accounts, Owner, Owners
 from otelgpu.symbols.functions import FunctionTable, unknown_name
 
 MAX_FILES: Final = 64
@@ -37,6 +38,10 @@ _LOOK_AGAIN_S: Final = 0.1
 _MAX_PLACES: Final = 32_768  # of all files; some 250 bytes each
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _ENTRY_BYTES: Final = 300  # of a cached name beside its text: key, tuple, table slot; measured
+_SHARE: Final = 0.1
+_ADVANCE_S: Final = 2.0
+_FREE_S: Final = 0.001
+"""A name costs some 30 µs, the first one of a file with a million functions half a second."""
 
 REASONS: Final = Reasons(
     "symbols",
@@ -49,6 +54,8 @@ REASONS: Final = Reasons(
         "file_not_elf": "the file that holds the stub is damaged or no ELF file",
         "file_changed": "the file was overwritten while it was in use",
         "symbol_missing": "nothing says the stub's name: the file is stripped",
+        "owner_over_share": "looking into a container's or user's programs for names has taken its share of time: "
+        "addresses of theirs stay without names for now",
         "text_unreadable": "a kernel's name, where the program registered it, is not readable any more",
     },
 )
@@ -75,11 +82,20 @@ class CodeLocation:
     offset: int = 0
 
 
+class _Owned(Protocol):
+    owner: Owner
+
+
+K = TypeVar("K")
+V = TypeVar("V", bound=_Owned)
+
+
 @dataclass(slots=True)
 class _Process:
     """A snapshot of a process' executable mappings, and what is known of them."""
 
     mappings: list[Mapping]
+    owner: Owner = GONES
     files: dict[int, Identity | None] = field(
         default_factory=dict
     )  # by mapping start; None: counted, useless
@@ -97,6 +113,7 @@ class _Process:
 class _Module:
     file: ElfFile
     table: FunctionTable
+    owner: Owner
     held_bytes: int = 0  # by the table, as it was counted last
 
 
@@ -123,10 +140,13 @@ class AddressResolver:
         max_names_bytes: int = MAX_NAMES_BYTES,
         max_tables_bytes: int = MAX_TABLES_BYTES,
         demangler: Demangler | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         self.demangle = demangler or session_demangler()
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._proc = proc
+        self._owners = Owners(proc=proc)
+        self._accounts = accounts or Accounts(share=_SHARE, advance_s=_ADVANCE_S)
         self._max_files = max_files
         self._max_processes = max_processes
         self._max_names_bytes = max_names_bytes
@@ -189,8 +209,12 @@ class AddressResolver:
                 process.files.pop(mapping.start, None)
                 self.counters["file_changed"] += 1
                 return "", ""
+            if self._accounts.of(process.owner).is_spent():
+                self.counters["owner_over_share"] += 1
+                return "", ""
             try:
-                found = module.table.function_at(offset) or ("", "")
+                with self._accounts.charged(process.owner, _FREE_S):
+                    found = module.table.function_at(offset) or ("", "")
             except ElfError:
                 self.counters["file_not_elf"] += 1
                 found = ("", "")
@@ -322,8 +346,10 @@ class AddressResolver:
 
     def _keep(self, tgid: int, mappings: list[Mapping]) -> _Process:
         previous = self._processes.pop(tgid, None)
-        process = _Process(mappings)
+        process = _Process(mappings, self._owners.of(tgid))
         if previous is not None:
+            if process.owner == GONES:
+                process.owner = previous.owner
             process.misses, process.fruitless = previous.misses, previous.fruitless
             kept = set(previous.mappings)
             for mapping in mappings:
@@ -332,7 +358,7 @@ class AddressResolver:
                     process.reasons[mapping.start] = previous.reasons.get(mapping.start, "")
         self._processes[tgid] = process
         if len(self._processes) > self._max_processes:
-            self._processes.popitem(last=False)
+            del self._processes[_oldest_of_most(self._processes)]
         return process
 
     def _unknown(self, reason: str, module: str, offset: int) -> tuple[str, bool]:
@@ -355,8 +381,11 @@ class AddressResolver:
                 self._drop_module(module.file.identity)
                 process.files.pop(mapping.start, None)
                 return self._unknown("file_changed", label, offset)
+            if self._accounts.of(process.owner).is_spent():
+                return self._unknown("owner_over_share", label, offset)
             try:
-                answer = module.table.place_at(offset) if is_return else module.table.name_at(offset)
+                with self._accounts.charged(process.owner, _FREE_S):
+                    answer = module.table.place_at(offset) if is_return else module.table.name_at(offset)
             except ElfError:
                 return self._unknown("file_not_elf", label, offset)
             self._bound_tables(module)
@@ -407,9 +436,11 @@ class AddressResolver:
             return module
         if module is not None:
             self._drop_module(file.identity)
-        module = self._modules[file.identity] = _Module(file, self._table(tgid, file.image, label))
+        module = self._modules[file.identity] = _Module(
+            file, self._table(tgid, file.image, label), process.owner
+        )
         while len(self._modules) > self._max_files:
-            self._drop_module(next(iter(self._modules)))
+            self._drop_module(_oldest_of_most(self._modules))
         return module
 
     def _table(self, tgid: int, image: ElfImage, label: str) -> FunctionTable:
@@ -453,6 +484,12 @@ class AddressResolver:
         self._names_bytes += _cost(answer)
         while self._names_bytes > self._max_names_bytes:
             self._names_bytes -= _cost(self._names.popitem(last=False)[1])
+
+
+def _oldest_of_most(entries: OrderedDict[K, V]) -> K:
+    """Of whose owner has most of them, the one that was asked for least lately."""
+    most = Counter(each.owner for each in entries.values()).most_common(1)[0][0]
+    return next(key for key, each in entries.items() if each.owner == most)
 
 
 def _cost(answer: tuple[str, bool]) -> int:

@@ -10,24 +10,17 @@ worker ends stays as it is, for good; whose names they are pays for the time.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, OrderedDict
 from functools import cache
 from typing import Final
 
-from otelgpu.processes.reader.accounts import NOBODYS, Owner, owner_of
+from otelgpu.processes.reader.accounts import Owners
 from otelgpu.processes.reader.client import Limits, Reader, ReaderError
 from otelgpu.processes.reader.messages import question
 from otelgpu.symbols.demangle import MAX_NAME_LENGTH, demangle
 
 _LIMITS: Final = Limits(busy_s=0.1, wall_s=2.0, advance_s=1.0)
 """A name takes some 20 µs, the worst that are let through to libstdc++ some 10 ms."""
-
-_GONE: Final[Owner] = ("", -1)
-"""Who pays for names of processes that have ended."""
-
-_OWNER_S: Final = 1.0
-"""For so long a process's owner is not asked for again: names come in hundreds."""
 
 _KEPT: Final = 1 << 14
 _KEPT_CHARACTERS: Final = 256
@@ -50,7 +43,7 @@ class Demangler:
         demangle("_Z1fv")  # libstdc++ is loaded before the worker is shut in
         self._reader = Reader(limits)
         self._known: OrderedDict[str, str] = OrderedDict()
-        self._owner: tuple[int, float, Owner] = (0, 0.0, _GONE)
+        self._owners = Owners()
 
     @property
     def counters(self) -> Counter[str]:
@@ -66,7 +59,7 @@ class Demangler:
             self._known.move_to_end(name)
             return known
         try:
-            answer = self._reader.ask(self._owner_of(tgid), demangled, name)
+            answer = self._reader.ask(self._owners.of(tgid), demangled, name)
         except ReaderError as error:
             if error.reason not in ("worker_died", "worker_timed_out"):
                 return name  # it was not tried
@@ -76,15 +69,6 @@ class Demangler:
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return answer
-
-    def _owner_of(self, tgid: int) -> Owner:
-        known, until_s, owner = self._owner
-        now_s = time.monotonic()
-        if tgid != known or now_s > until_s:
-            found = owner_of(tgid)
-            owner = _GONE if found == NOBODYS else found
-            self._owner = (tgid, now_s + _OWNER_S, owner)
-        return owner
 
     def close(self) -> None:
         """End the worker."""

@@ -18,7 +18,7 @@ from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.client import Limits, Reader
 from otelgpu.processes.reader.messages import Descriptor, question
 
-_LIMITS: Final = Limits(busy_s=0.5, wall_s=1.0, advance_s=1.0, failure_s=10.0)
+_LIMITS: Final = Limits(busy_s=0.5, wall_s=1.0, advance_s=5.0, failure_s=10.0)
 """libLLVM's 50,000 functions take 5 ms, two million named like wanted ones 0.5 s; who waits meanwhile is the agent."""
 
 

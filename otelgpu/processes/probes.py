@@ -43,8 +43,8 @@ REASONS: Final = Reasons(
         "mapped_file_replaced": "another file lies where a mapped one was: the mapped one got no probes",
         "probed_file_changed": "a probed file was written over in place: its probes were taken off",
         "probes_refused": "the kernel refused a probe; the log says which and why",
-        "file_postponed": "a library or program was not looked into, as it took too long or its container or user has "
-        "spent its share of time: it is tried again",
+        "file_postponed": "a process, or a library or program of it, was not looked at, as that took too long or its "
+        "container or user has spent its share of time: it is looked at again",
     },
 )
 """What one count of (``probes``, reason) means."""
@@ -58,7 +58,8 @@ _CUT_NAME_BYTES: Final = 63  # of a name of process.h: the suffix may be cut off
 _PLAIN_NS: Final = (
     10_000_000_000  # how long an inode without probes is not looked at: it may be another file's
 )
-_LONGEST_PAUSE_NS: Final = 300_000_000_000
+_FIRST_PAUSE_NS: Final = 1_000_000_000
+_LONGEST_PAUSE_NS: Final = 60_000_000_000
 _NEVER_NS: Final = 1 << 63
 POSTPONED_AT_ONCE: Final = 16
 """Processes that are looked at again in one collection; the others wait for the next."""
@@ -170,7 +171,10 @@ class ProbePlacer:
         if mappings is None:
             mappings = executable_mappings(tgid)
         found = [self.examine_program(tgid)]
+        postponed = self.counters["file_postponed"]
         for each in mappings if self._symbols else ():
+            if self.counters["file_postponed"] != postponed:
+                break  # the others would be too
             inode = (each.device[0] << 20 | each.device[1], each.inode)
             found.append(self.examine_mapping(tgid, each.start, each.end, each.path, 0, inode))
         return [probed_file for probed_file in found if probed_file is not None]
@@ -289,10 +293,11 @@ class ProbePlacer:
         """It has ended."""
         self._postponed.pop(tgid, None)
 
-    def _postpone(self, tgid: int) -> None:
+    def postpone(self, tgid: int) -> None:
+        """A process could not be looked at now."""
         self.counters["file_postponed"] += 1
         if tgid in self._postponed or (tgid and len(self._postponed) < EXAMINED_FILES):
-            _, pause_ns = self._postponed.get(tgid, (0, _PLAIN_NS))
+            _, pause_ns = self._postponed.get(tgid, (0, _FIRST_PAUSE_NS))
             self._postponed[tgid] = monotonic_ns() + pause_ns, pause_ns
 
     def _examine(
@@ -319,7 +324,7 @@ class ProbePlacer:
             probed_file = self._examine_open(descriptor, path, tgid)
         except ReaderError as error:
             _log.debug("not looked into: %s: %s", path, error)
-            self._postpone(tgid)
+            self.postpone(tgid)
             return None
         except OSError as error:
             self.counters["file_unreadable"] += 1

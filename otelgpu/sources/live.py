@@ -12,7 +12,7 @@ import os
 import select
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -40,7 +40,6 @@ from otelgpu.model.inputs import (
     CallsCounted,
     Input,
     ProcessGone,
-    Records,
     Tick,
 )
 from otelgpu.model.losses import LossReports, Reasons
@@ -56,10 +55,12 @@ from otelgpu.processes.maps import executable_mappings, mapped_name
 from otelgpu.processes.missed import MissedEvents
 from otelgpu.processes.probes import ProbedFile, ProbePlacer
 from otelgpu.processes.process_context import ProcessContexts
+from otelgpu.processes.reader.accounts import Owners, Turn
 from otelgpu.processes.thread_context import ThreadContexts
 from otelgpu.sources.discoveries import choice_of, discovery_of
 from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
+from otelgpu.sources.process_events import MAPPING, ProcessEvents
 
 REASONS: Final = Reasons(
     "live",
@@ -75,7 +76,8 @@ REASONS: Final = Reasons(
 _log = logging.getLogger("otelgpu.sources.live")
 
 _PROCESS: Final = "process"
-_MAPPING: Final = "process_mapping"
+_TURN_S: Final = 0.25
+"""For so long one owner's processes may keep all others waiting, and for one more that is under way."""
 _PROCESS_RING_BYTES: Final = 1 << 20
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 
@@ -92,6 +94,7 @@ class LiveSource:
         self._loaded: dict[str, LoadedFamily] = {}
         self._events = select.epoll()
         self._finder = session_function_finder()  # before threads are: it forks
+        self._owners, self._turn = Owners(), Turn(_TURN_S)
         self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
         self._discoveries = {name: discovery_of(name) for name in families}
         self._watchers = FamilyDiscoveries(self._discoveries)
@@ -111,6 +114,7 @@ class LiveSource:
         if settings.hold_on_load:
             self._holding = Holding(process, self.counters)
         self._missed = MissedEvents(process)
+        self._process_events = ProcessEvents(process, self._owners, self._turn, self._placer.is_wanted)
         self._attachments = Attachments()
         self._thread_contexts = ThreadContexts(
             process.map("context_processes"), process.map("context_published"), process.image.btf
@@ -313,6 +317,7 @@ class LiveSource:
         for tgid in list_processes():
             if tgid == os.getpid():
                 continue
+            self._turn.begin()  # nobody waits for turns here, and each owner's share has an end
             if self._scope.admits is None:
                 self._watchers.enter(tgid)
                 self._processes.look_at(tgid)
@@ -328,6 +333,19 @@ class LiveSource:
             self.observe(tgid)
 
     def _look_at(self, tgid: int, *, in_scope: bool = True) -> None:
+        self._within_share(tgid, lambda: self._look_at_now(tgid, in_scope))
+
+    def _within_share(self, tgid: int, look: Callable[[], None]) -> None:
+        """Look at what a process has, on its owner's account; later, if nothing is left in that, or of its turn."""
+        owner = self._owners.of(tgid)
+        if self._turn.is_over(owner) or self._finder.accounts.of(owner).is_spent():
+            self._resolver.forget(tgid)  # what it had mapped may be gone
+            self._placer.postpone(tgid)
+            return
+        with self._turn.kept(owner), self._finder.accounts.charged(owner):
+            look()
+
+    def _look_at_now(self, tgid: int, in_scope: bool) -> None:
         mappings = executable_mappings(tgid)
         probed_files = self._placer.examine_process(tgid, mappings)
         for probed_file in probed_files:
@@ -364,9 +382,11 @@ class LiveSource:
                 if self._holding is not None:
                     left = min(left, 0.5)
                     self.start_holding()
+                if self._process_events.are_waiting:
+                    left = 0
                 due = self._thread_contexts.due_in(time.monotonic())
                 ready = {d for d, _ in self._events.poll(left if due is None else min(left, due))}
-                if process_fd in ready:
+                if process_fd in ready or self._process_events.are_waiting:
                     self._handle_process_events()
                 self._thread_contexts.retry(time.monotonic())
                 if ready - {process_fd} or time.monotonic() >= deadline:
@@ -376,25 +396,14 @@ class LiveSource:
                 self._events.unregister(descriptor)
 
     def _handle_process_events(self) -> None:
-        for batch in self._loaded[_PROCESS].drain():
-            for record in self._wanted_first(batch.records) if batch.kind == _MAPPING else batch.records:
-                self._process_event(batch.kind, record)
-
-    def _wanted_first(self, mappings: Records) -> Iterable[np.void]:
-        """Of what was mapped, the libraries that are known by name: looking at the others takes time."""
-        wanted = [self._placer.is_wanted(mapped_name(record)) for record in mappings]
-        return [
-            record
-            for asked in (True, False)
-            for record, it_is in zip(mappings, wanted, strict=True)
-            if it_is is asked
-        ]
+        for kind, record in self._process_events.take():
+            self._process_event(kind, record)
 
     def _process_event(self, kind: str, record: np.void) -> None:
         tgid, time_ns = int(record["head"]["tgid"]), int(record["head"]["time_ns"])
         if kind == "process_exit":
             self._gone.append(ProcessGone(tgid=tgid, time_ns=time_ns))
-        elif kind == "process_mapping":
+        elif kind == MAPPING:
             self._mapping_event(tgid, record)
         elif kind == "process_fork":
             self._processes.see(tgid, time_ns)
@@ -406,15 +415,20 @@ class LiveSource:
                 self._resolver.inherit(int(record["parent"]), tgid)
         elif kind == "process_exec" and record["in_scope"]:
             self._program_changed(tgid, time_ns)
-            program = self._placer.examine_program(tgid)
-            self._attachments.note(tgid, program)
-            if self._has_calls(program):
-                self._note_mapper(tgid)
-            self._thread_contexts.look_at(tgid, time.monotonic())
+            self._within_share(tgid, lambda: self._executed(tgid))
         elif kind == "process_context":
             self._processes.published(tgid, int(record["address"]), time_ns)
         elif kind == "process_exec" and self._scope.admits is not None and self._scope.admits(tgid):
             self.observe(tgid)
+
+    def _executed(self, tgid: int) -> None:
+        if not self._scope.everything:  # first: it may end before it is known to have mapped a library
+            self._resolver.remember(tgid)
+        program = self._placer.examine_program(tgid)
+        self._attachments.note(tgid, program)
+        if self._has_calls(program):
+            self._note_mapper(tgid)
+        self._thread_contexts.look_at(tgid, time.monotonic())
 
     def _program_changed(self, tgid: int, time_ns: int) -> None:
         """What was known of a process was another program's."""
@@ -422,8 +436,6 @@ class LiveSource:
         self._attachments.forget(tgid)
         self._thread_contexts.forget(tgid)
         self._processes.forget_program(tgid)
-        if not self._scope.everything:  # first: it may end before it is known to have mapped a library
-            self._resolver.remember(tgid)
         self._processes.see(tgid, time_ns)
         self._namer.forget(tgid)
         self._watchers.program_changed(tgid)
@@ -431,6 +443,7 @@ class LiveSource:
 
     def _look_at_missed(self, now_ns: int) -> None:
         """Processes whose events were lost: they may have ended, exec'd or mapped anything."""
+        self._turn.begin()
         if self._missed.take_all(now_ns):
             self.observe_running()
         missed = self._missed.take(now_ns)
@@ -450,28 +463,32 @@ class LiveSource:
             self._placer.settle_postponed(tgid)
 
     def _mapping_event(self, tgid: int, record: np.void) -> None:
+        start = int(record["address"])
+        self._namer.remap(tgid, start, start + int(record["bytes"]))
         try:
-            start = int(record["address"])
-            end = start + int(record["bytes"])
-            name = mapped_name(record)
-            mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
-            inode = (int(record["device"]), int(record["inode"]))
-            probed_file = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
-            if probed_file is not None:
-                if record["held"]:
-                    probed_file.blind_ns = 0
-                late = not record["held"] and 0 < mapped_ns < probed_file.ready_ns
-                self._attachments.note(tgid, probed_file, blind=late)
-                if self._has_calls(probed_file):
-                    self._mappers.add(tgid)
-            self._watchers.mapped(tgid, placed=probed_file is not None)
-            self._namer.remap(tgid, start, end)
-            self._thread_contexts.look_at_mapping(tgid, start, end, int(record["offset"]), time.monotonic())
-            if tgid in self._mappers:
-                self._note_mapper(tgid)
+            self._within_share(tgid, lambda: self._mapped(tgid, record))
         finally:
             if self._holding is not None:
                 self._holding.let_go(record)
+
+    def _mapped(self, tgid: int, record: np.void) -> None:
+        start = int(record["address"])
+        end = start + int(record["bytes"])
+        name = mapped_name(record)
+        mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
+        inode = (int(record["device"]), int(record["inode"]))
+        probed_file = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
+        if probed_file is not None:
+            if record["held"]:
+                probed_file.blind_ns = 0
+            late = not record["held"] and 0 < mapped_ns < probed_file.ready_ns
+            self._attachments.note(tgid, probed_file, blind=late)
+            if self._has_calls(probed_file):
+                self._mappers.add(tgid)
+        self._watchers.mapped(tgid, placed=probed_file is not None)
+        self._thread_contexts.look_at_mapping(tgid, start, end, int(record["offset"]), time.monotonic())
+        if tgid in self._mappers:
+            self._note_mapper(tgid)
 
     def _has_calls(self, probed_file: ProbedFile | None) -> bool:
         """Whether a file has functions that make operations, and not TLS alone."""

@@ -1,4 +1,4 @@
-"""Who has libraries with symbols made to be dear to look through keeps nobody beside it from being probed."""
+"""Who makes it dear to look at what it has mapped keeps nobody beside it from being probed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.stage import ATTACKER, MOST_RSS_BYTES, Stage, ends_in_time, resident_bytes
-from tests.kernel.observing import cuda_calls, read_spans
+from tests.kernel.observing import Session, cuda_calls, read_spans
 from tests.rig import fake_cudart_path, start_cuda_client
 from tests.unit.elf.elf_builders import synthetic_elf
 
@@ -30,10 +30,25 @@ while True:
         mapped.append(mmap.mmap(file, 1 << 20, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC))
     time.sleep(2)
 """
+CROWD = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+ctypes.CDLL(sys.argv[1]).cudaMalloc  # its names are in what it maps: that is remembered at each mapping
+file = os.open(sys.argv[2], os.O_RDONLY)
+READ, EXECUTE, PRIVATE = 1, 4, 2
+for number in range(50_000):  # every other page, so that none can be merged
+    libc.mmap(None, 4096, READ | EXECUTE, PRIVATE, file, (2 * number % 10_000) * 4096)
+print("begun", flush=True)
+while True:
+    libc.munmap(libc.mmap(None, 4096, READ | EXECUTE, PRIVATE, file, 4096), 4096)
+"""
 CALLS = 61
 VICTIMS = 2
-ATTACHED_S = 2.5
-"""How long new programs may wait for their probes: a second of looking at the attacker's files, and one question."""
+ATTACHED_S = 5.0
+"""How long new programs may wait for their probes while somebody else keeps both processors busy, too."""
 
 
 @pytest.fixture
@@ -50,19 +65,34 @@ def dear() -> Iterator[list[Path]]:
         yield paths
 
 
+@pytest.mark.alone(reason="counts in seconds how long new programs wait")
 def test_new_programs_are_probed_beside_libraries_that_are_dear_to_look_into(
     stage: Stage, dear: list[Path]
 ) -> None:
     with stage.agent("--families=cuda") as agent:
         stage.attack_with(MAPPER, *map(str, dear))
         time.sleep(1)
-        for number in range(VICTIMS):
-            library = stage.folder / str(number) / "libcudart.so.12"  # one that nobody has probed yet
-            library.parent.mkdir()
-            shutil.copy(fake_cudart_path(), library)
-            with start_cuda_client(prefix=stage.victim, library=library, calls=CALLS) as victim:
-                time.sleep(ATTACHED_S)
-                victim.finish()
-        assert resident_bytes(agent.process.pid, "VmHWM") < MOST_RSS_BYTES
-        ends_in_time(agent)
-    assert cuda_calls(read_spans(stage.traces))["cudaLaunchKernel"] == VICTIMS * CALLS
+        assert_new_programs_are_probed(stage, agent)
+
+
+@pytest.mark.alone(reason="counts in seconds how long new programs wait")
+def test_new_programs_are_probed_beside_one_with_tens_of_thousands_of_mappings(
+    stage: Stage, dear: list[Path]
+) -> None:
+    with stage.agent("--families=cuda") as agent:
+        stage.attack_with(CROWD, str(fake_cudart_path()), str(dear[0]))
+        time.sleep(1)
+        assert_new_programs_are_probed(stage, agent)
+
+
+def assert_new_programs_are_probed(stage: Stage, agent: Session) -> None:
+    for number in range(VICTIMS):
+        library = stage.folder / str(number) / "libcudart.so.12"  # one that nobody has probed yet
+        library.parent.mkdir()
+        shutil.copy(fake_cudart_path(), library)
+        with start_cuda_client(prefix=stage.victim, library=library, calls=CALLS) as victim:
+            time.sleep(ATTACHED_S)
+            victim.finish()
+    assert resident_bytes(agent.process.pid, "VmHWM") < MOST_RSS_BYTES
+    ends_in_time(agent)
+    assert cuda_calls(read_spans(stage.traces))["cudaLaunchKernel"] >= VICTIMS * CALLS

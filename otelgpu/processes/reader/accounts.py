@@ -19,7 +19,11 @@ Owner = tuple[str, int]
 NOBODYS: Final[Owner] = ("", 0)
 """Of what is this program's own, or of nobody that can be told: never refused, and bounded by time all the same."""
 
+GONES: Final[Owner] = ("", -1)
+"""Who pays for what processes left behind that have ended."""
+
 _KEPT_OWNERS: Final = 4096
+_OWNER_S: Final = 1.0
 
 
 def owner_of(tgid: int, *, proc: Path = Path("/proc")) -> Owner:
@@ -31,6 +35,26 @@ def owner_of(tgid: int, *, proc: Path = Path("/proc")) -> Owner:
     except OSError:
         return NOBODYS
     return next((line.rpartition(":")[2] for line in lines), ""), user
+
+
+class Owners:
+    """Whose processes are, asked at most once a second for each; :data:`GONES` where one has ended."""
+
+    def __init__(self, *, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._known: dict[int, tuple[float, Owner]] = {}
+
+    def of(self, tgid: int) -> Owner:
+        """Who pays for process ``tgid`` now."""
+        now_s = time.monotonic()
+        until_s, owner = self._known.get(tgid, (0.0, GONES))
+        if now_s > until_s:
+            found = owner_of(tgid, proc=self._proc)
+            owner = GONES if found == NOBODYS else found
+            if len(self._known) >= _KEPT_OWNERS:
+                self._known.clear()
+            self._known[tgid] = now_s + _OWNER_S, owner
+        return owner
 
 
 class Account:
@@ -82,10 +106,37 @@ class Accounts:
         return account
 
     @contextmanager
-    def charged(self, owner: Owner) -> Iterator[None]:
-        """What this thread computes within is the owner's."""
+    def charged(self, owner: Owner, free_s: float = 0.0) -> Iterator[None]:
+        """What this thread computes within is the owner's, beyond ``free_s``."""
         began_s = time.thread_time()
         try:
             yield
         finally:
-            self.of(owner).spend(time.thread_time() - began_s)
+            taken_s = time.thread_time() - began_s - free_s
+            if taken_s > 0:
+                self.of(owner).spend(taken_s)
+
+
+class Turn:
+    """One round in which several owners are served: how long each has kept the others waiting in it."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._taken_s: dict[Owner, float] = {}
+
+    def begin(self) -> None:
+        """The next round."""
+        self._taken_s.clear()
+
+    def is_over(self, owner: Owner) -> bool:
+        """Whether it has to wait for the next round."""
+        return self._taken_s.get(owner, 0.0) >= self._most_s
+
+    @contextmanager
+    def kept(self, owner: Owner) -> Iterator[None]:
+        """Everybody waits for this owner, within."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._taken_s[owner] = self._taken_s.get(owner, 0.0) + time.monotonic() - began_s

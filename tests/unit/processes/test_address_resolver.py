@@ -7,6 +7,7 @@ import dataclasses
 import mmap
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from otelgpu.processes import address_resolver as symbols
 from otelgpu.processes.address_resolver import AddressResolver
 from otelgpu.processes.elf_files import open_elf
 from otelgpu.processes.maps import executable_mappings
+from otelgpu.processes.reader.accounts import Accounts, owner_of
 from tests.unit.elf.elf_builders import compile_c
 
 # Prints where its kernels' host stubs lie, then waits for its input to end.
@@ -65,6 +67,56 @@ def resolver() -> Iterator[AddressResolver]:
 
 def counted(resolver: AddressResolver) -> dict[str, int]:
     return {reason: count for reason, count in resolver.counters.items() if count}
+
+
+def test_who_has_taken_its_share_has_no_names_and_others_have(running: Running, program: Path) -> None:
+    accounts = Accounts(share=0.0, advance_s=1.0)
+    resolver = AddressResolver(accounts=accounts)
+    accounts.of(owner_of(running.pid)).spend(1.0)
+    name, is_known = resolver.resolve(running.pid, running.axpy)
+    assert name.startswith("app+0x") and not is_known
+    assert counted(resolver) == {"owner_over_share": 1}
+    accounts.of(owner_of(running.pid)).spend(-1.0)  # it has filled again: nothing is kept of the refusal
+    assert resolver.resolve(running.pid, running.axpy)[1]
+    resolver.close()
+
+
+def test_what_takes_long_is_charged_and_what_does_not_is_free(running: Running, tmp_path: Path) -> None:
+    accounts = Accounts(share=0.0, advance_s=1.0)
+    resolver = AddressResolver(accounts=accounts)
+    owner = owner_of(running.pid)
+    resolver.resolve(running.pid, running.axpy)  # its file is looked through
+    for address in range(running.axpy, running.axpy + 16):
+        resolver.resolve(running.pid, address)
+    left_s = accounts.of(owner)._left_s
+    assert left_s > 0.9
+    slow = symbols.FunctionTable.name_at
+
+    def name_at(table: symbols.FunctionTable, offset: int) -> tuple[str, bool]:
+        end_s = time.thread_time() + 0.05
+        while time.thread_time() < end_s:
+            pass
+        return slow(table, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(symbols.FunctionTable, "name_at", name_at)
+        resolver.resolve(running.pid, running.scale)
+    assert 0.04 < left_s - accounts.of(owner)._left_s < 0.1
+    resolver.close()
+
+
+def test_who_has_many_programs_pushes_out_its_own(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
+    owners: dict[int, tuple[str, int]] = {}
+    monkeypatch.setattr(symbols.Owners, "of", lambda _, tgid: owners[tgid])
+    resolver = AddressResolver(max_processes=3)
+    running = [Running(program) for _ in range(5)]
+    for number, each in enumerate(running):
+        owners[each.pid] = ("/victim" if number == 0 else "/tenant", 1000)
+    for each in running:
+        resolver.resolve(each.pid, each.axpy)
+        each.end()
+    assert list(resolver._processes) == [running[0].pid, running[3].pid, running[4].pid]
+    resolver.close()
 
 
 def test_functions_of_another_process_are_named(running: Running, resolver: AddressResolver) -> None:

@@ -19,7 +19,7 @@ WANTED = frozenset({"exported", "versioned", "absent"})
 
 @pytest.fixture
 def finder() -> Iterator[FunctionFinder]:
-    made = FunctionFinder(Limits(busy_s=0.1, wall_s=1.0, failure_s=10.0))
+    made = FunctionFinder(Limits(busy_s=0.03, wall_s=1.0, failure_s=10.0))
     yield made
     made.close()
 
