@@ -4,6 +4,7 @@
 #define OTELGPU_CAPTURE_H
 
 #include "connections.h"
+#include "../lib/ring_share.h"
 #include "../lib/arguments.h"
 
 #define SMALL_BYTES  256
@@ -118,8 +119,17 @@ struct {
 /* Global, so that the verifier proves it once and not on every path to it. */
 __noinline int emit_chunk(const struct data_chunk *chunk)
 {
+	__u32 bytes;
+
 	if (!chunk)
 		return 0;
+	bytes = chunk->head.captured <= SMALL_BYTES    ? sizeof(struct http_data_256)
+		: chunk->head.captured <= MEDIUM_BYTES ? sizeof(struct http_data_4k)
+						       : sizeof(struct http_data_16k);
+	if (!within_ring_share(chunk->head.head.tgid, chunk->head.head.cgroup_id, bytes)) {
+		count(COUNTER_RING_SHARE_SPENT);
+		return 0;
+	}
 	if (chunk->head.captured <= SMALL_BYTES)
 		EMIT_CHUNK(http_data_256, HTTP_DATA_256, chunk);
 	else if (chunk->head.captured <= MEDIUM_BYTES)

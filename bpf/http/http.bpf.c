@@ -12,6 +12,7 @@ RECORD(http_data_4k);
 RECORD(http_data_16k);
 RECORD(http_close);
 ENUM(http_kind);
+ENUM(http_counter);
 ENUM(http_direction);
 ENUM(http_role);
 ENUM(http_layer);

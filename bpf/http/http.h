@@ -3,7 +3,7 @@
 #ifndef OTELGPU_HTTP_H
 #define OTELGPU_HTTP_H
 
-#include "../lib/record.h"
+#include "../lib/counters.h"
 
 enum http_kind {
 	HTTP_OPEN = 1,
@@ -11,6 +11,11 @@ enum http_kind {
 	HTTP_DATA_4K = 3,
 	HTTP_DATA_16K = 4,
 	HTTP_CLOSE = 5,
+};
+
+enum http_counter {
+	COUNTER_RING_SHARE_SPENT =
+		COUNTER_COUNT, /* a chunk beyond the share of its process or container in the ring */
 };
 
 enum http_direction {

@@ -77,7 +77,8 @@ class Pipeline:
 
     ``families`` are those with records, ``btf`` is the record description of each; families that have none are part
     of every session. ``seed`` makes ids reproducible, ``own`` is the resource of this program itself,
-    ``start_unix_ns`` is where cumulative metrics begin. ``reporting`` and ``profiling`` are what was asked for.
+    ``start_unix_ns`` is where cumulative metrics begin. ``stopwatch``: nanoseconds, where it must keep up with
+    what comes. ``reporting`` and ``profiling`` are what was asked for.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Pipeline:
         profiling: ProfileSettings = ProfileSettings(),  # noqa: B008 (immutable)
         shorten: Callable[[str], str] = str,
         demangle: Callable[[str, int], str] = lambda name, tgid: name,
+        stopwatch: Callable[[], int] | None = None,
     ) -> None:
         self.own = own
         self._detail: Detail = settings.detail
@@ -147,6 +149,7 @@ class Pipeline:
             family_index=self._family_index,
             offers=Offers(),
             losses=self._losses,
+            stopwatch=stopwatch,
         )
         self.handlers = Handlers({**registry.without_records(), **families}, btf, self._session, self._routes)
         self._gone: list[ProcessGone] = []

@@ -202,6 +202,7 @@ class Session:
     family_index: Mapping[str, int]  # that number, by name
     offers: Offers
     losses: Losses
+    stopwatch: Callable[[], int] | None  # nanoseconds, for shares of time; None: in replay, which has time
 
 
 class Services:

@@ -46,6 +46,8 @@ RecognitionResult = tuple[Recognition, ProtocolSpec | None, bool]
 
 _UNRECOGNISED: RecognitionResult = (Recognition.NO, None, False)
 
+_SHED = "not_parsed"
+
 _NO_CALL = Call(-1, 0, 0, 0, -1, 0, None)
 
 
@@ -186,6 +188,22 @@ class Connection:
         if self.parser is not None:
             self.parser.abort(time_ns, error)
         self._ignore()
+
+    def shed(self, time_ns: int) -> None:
+        """Forget what is under way, not reported, for how it ends will not be known; go on as if found open now."""
+        if self.ignored or (self.facts.late and self.parser is None):
+            return
+        output, parser = self.output, self.parser
+        if parser is not None:
+            before = len(output.exchanges)
+            parser.abort(time_ns, _SHED)
+            ended = output.exchanges[before:]
+            output.exchanges[before:] = [exchange for exchange in ended if exchange.error != _SHED]
+            output.count("requests_shed", before + len(ended) - len(output.exchanges))
+        self.parser = None
+        self.facts.late = True
+        self._steps.clear()
+        self._reads, self._writes = _Direction(writes=False, late=True), _Direction(writes=True, late=True)
 
     def _ignore(self) -> None:
         """Take nothing more from this connection; its parser must have emitted what was open."""

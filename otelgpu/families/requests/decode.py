@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from otelgpu.families.requests.endpoints import read_endpoints
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import ConnectionFacts, ProtocolSpec
 from otelgpu.families.requests.protocols import BUILT_IN, installed
+from otelgpu.families.requests.shares import Refusals
+from otelgpu.families.requests.turns import Stopwatch, Turns
 from otelgpu.model.exchange import Published, Role
 from otelgpu.model.inputs import Batch, Records
 
@@ -32,9 +35,13 @@ IDLE_NS = 10 * 60 * 1_000_000_000
 #: A record is submitted this long after the time in it at most.
 SUBMIT_NS = 100_000_000
 
+#: More than the body of one message is made of (``http_bulk_bytes`` in bpf/http/capture.h).
+MOST_CHUNKS_MISSED = 64
+
 _MAX_HELD_CHUNKS = 1024
 _MAX_HELD_BYTES = 262144
 _MAX_ENDED = 4096
+_EVICTION_LOOKS = 64
 _EXPIRE_EVERY_NS = 10_000_000_000
 _SEQUENCES = 1 << 32
 
@@ -43,6 +50,8 @@ class HttpState:
     """All connections of a session. ``write_direction`` is ``HTTP_DIRECTION_WRITE`` of the object's BTF.
 
     ``protocols``: those that are detected; by default the built-in ones and the installed plug-ins.
+
+    ``stopwatch``: nanoseconds, by which a process and a container have a share of the time to parse; None: no bound.
 
     ``counters`` maps every name of :data:`~otelgpu.families.requests.parser_output.COUNTERS` to its count so far.
     The caller must call :meth:`expire` regularly (at every Tick), or chunks that wait for a lost record, and
@@ -58,11 +67,13 @@ class HttpState:
         idle_ns: int = IDLE_NS,
         capture_content: bool = False,
         protocols: Sequence[ProtocolSpec] | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         plugins = installed()
         self._protocols = (*BUILT_IN, *plugins.specs) if protocols is None else protocols
         self._output = ParserOutput(budget_bytes, capture_content=capture_content)
         self._output.count("plugins_not_loaded", len(plugins.failed))
+        self._turns = Turns(stopwatch, self._output) if stopwatch is not None else None
         self._connections: OrderedDict[int, Connection] = OrderedDict()  # least recently used first
         self._by_process: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, None] = {}  # connections that expire() must look at
@@ -77,6 +88,14 @@ class HttpState:
     def counters(self) -> dict[str, int]:
         """Counts so far, by name."""
         return self._output.counters
+
+    @property
+    def refused(self) -> Sequence[tuple[Refusals, str]]:
+        """Who had his share, and of what."""
+        found = [(self._output.refused, "what is kept of bodies and open requests")]
+        if self._turns is not None:
+            found.append((self._turns.refused, "the time to parse, and some of it is not parsed"))
+        return found
 
     @property
     def connection_count(self) -> int:
@@ -99,7 +118,7 @@ class HttpState:
             self._close(batch.records)
         else:
             self._output.count("unknown_kind")
-        return self._activity()
+        return self._taken()
 
     def process_gone(self, tgid: int, time_ns: int) -> TrafficParsed:
         """End the connections of a process, with the error ``process_exited`` for what was open."""
@@ -108,10 +127,15 @@ class HttpState:
             self._take_held(connection, give_up=True)
             connection.abort(time_ns, "process_exited")
             self._forget(connection)
-        return self._activity()
+        return self._taken()
 
     def expire(self, now_ns: int) -> TrafficParsed:
-        """Every record submitted before ``now_ns`` was fed: count what is missing as lost, drop idle connections."""
+        """Every record submitted before ``now_ns`` was fed: count what is missing as lost, drop idle connections.
+
+        Everybody has his whole share of parsing again.
+        """
+        if self._turns is not None:
+            self._turns.renew()
         for identity in list(self._waiting):
             connection = self._connections[identity]
             self._settle(connection, now_ns - SUBMIT_NS)
@@ -128,26 +152,18 @@ class HttpState:
             self._next_idle_check_ns = max(
                 now_ns + min(_EXPIRE_EVERY_NS, self._idle_ns), oldest_ns + self._idle_ns + 1
             )
-        return self._activity()
+        return self._taken()
 
-    def _activity(self) -> TrafficParsed:
-        output = self._output
-        activity = TrafficParsed(
-            assignments=output.assignments,
-            exchanges=output.exchanges,
-            opened=output.opened,
-            named=output.named,
-            messages=output.messages,
-        )
-        output.assignments, output.exchanges = [], []
-        output.opened, output.named, output.messages = [], [], []
-        return activity
+    def _taken(self) -> TrafficParsed:
+        if self._turns is not None:
+            self._turns.end()
+        return self._output.take()
 
     def _data(self, kind: str, records: Records) -> None:
         layout = self._layouts.get((kind, records.dtype.itemsize))
         if layout is None:
             layout = self._layouts[kind, records.dtype.itemsize] = ChunkLayout(records.dtype)
-        connections, write_direction = self._connections, self._write_direction
+        connections = self._connections
         for row in layout.rows(records):
             (
                 time_ns,
@@ -173,7 +189,7 @@ class HttpState:
                 if identity in self._ended:
                     self._output.count("chunks_after_close")
                     continue
-                connection = self._appear(identity, opened=False, late=True)
+                connection = self._appear(identity, tgid, cgroup, opened=False, late=True)
             else:
                 connections.move_to_end(identity)
             if connection.tgid != tgid:
@@ -189,13 +205,22 @@ class HttpState:
             chunk = time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, offset, result, way, data
             if sequence == connection.next_sequence:
                 connection.next_sequence = (sequence + 1) % _SEQUENCES
-                connection.take(chunk, way == write_direction)
+                self._parse(connection, chunk)
                 if connection.held or connection.close_at is not None:
                     self._take_held(connection)
                 if captured < result and connection.unsettled:
                     self._waiting[identity] = None
             else:
                 self._hold_back(connection, sequence, chunk)
+
+    def _parse(self, connection: Connection, chunk: DataChunk) -> None:
+        """Have the next chunk read, unless the process or its container has had its share of parsing."""
+        turns, write = self._turns, chunk[9] == self._write_direction
+        if turns is None or connection.ignored or turns.begin(chunk[2], chunk[4], len(chunk[-1])):
+            connection.take(chunk, write)
+        else:
+            self._output.count("chunks_shed")
+            connection.shed(chunk[1])
 
     def _hold_back(self, connection: Connection, sequence: int, chunk: DataChunk) -> None:
         """Keep a chunk that arrived out of order, within bounds."""
@@ -207,7 +232,7 @@ class HttpState:
             return
         size = len(chunk[-1])
         fits = len(connection.held) < _MAX_HELD_CHUNKS and connection.held_bytes + size <= _MAX_HELD_BYTES
-        if fits and self._output.reserve(size):
+        if fits and connection.output.reserve(size):
             connection.held[sequence] = chunk
             connection.held_bytes += size
             self._waiting[connection.facts.identity] = None
@@ -219,7 +244,7 @@ class HttpState:
 
     def _take(self, connection: Connection, chunk: DataChunk) -> None:
         connection.next_sequence = (connection.next_sequence + 1) % _SEQUENCES
-        connection.take(chunk, chunk[9] == self._write_direction)
+        self._parse(connection, chunk)
         if connection.unsettled:
             self._waiting[connection.facts.identity] = None
 
@@ -228,6 +253,8 @@ class HttpState:
         missing = (sequence - connection.next_sequence) % _SEQUENCES
         if connection.opened or connection.next_sequence:
             self._output.count("chunks_lost", missing)
+            if missing > MOST_CHUNKS_MISSED:
+                connection.shed(connection.last_ns)
         connection.next_sequence = sequence
 
     def _take_held(
@@ -268,7 +295,7 @@ class HttpState:
 
     def _release(self, connection: Connection, size: int) -> None:
         connection.held_bytes -= size
-        self._output.release(size)
+        connection.output.release(size)
 
     def _open(self, records: Records) -> None:
         for record in records:
@@ -277,7 +304,14 @@ class HttpState:
             if connection is None:
                 if identity in self._ended:
                     continue
-                connection = self._appear(identity, opened=True, late=bool(record["late"]))
+                head = record["head"]
+                connection = self._appear(
+                    identity,
+                    int(head["tgid"]),
+                    int(head["cgroup_id"]),
+                    opened=True,
+                    late=bool(record["late"]),
+                )
             self._move(connection, int(record["head"]["tgid"]))
             connection.last_ns = max(connection.last_ns, int(record["head"]["time_ns"]))
             connection.learn(read_endpoints(record))
@@ -294,19 +328,28 @@ class HttpState:
                 connection.close_at = (time_ns, chunks)
                 self._waiting[connection.facts.identity] = None
 
-    def _appear(self, identity: int, *, opened: bool, late: bool) -> Connection:
+    def _appear(self, identity: int, tgid: int, cgroup: int, *, opened: bool, late: bool) -> Connection:
         if not opened:
             self._output.count("connections_not_opened")
         facts = ConnectionFacts(identity=identity, role=Role.UNKNOWN, late=late)
-        connection = Connection(facts, self._output, self._protocols, opened=opened)
+        output = self._output.of_process(tgid, cgroup)
+        connection = Connection(facts, output, self._protocols, opened=opened)
         self._connections[identity] = connection
         if len(self._connections) > self._max_connections:
-            oldest = next(iter(self._connections.values()))
+            oldest = self._oldest_of_most()
             self._output.count("connections_evicted")
             self._take_held(oldest, give_up=True)
             oldest.abort(oldest.last_ns, "connection_evicted")
             self._forget(oldest)
         return connection
+
+    def _oldest_of_most(self) -> Connection:
+        """Of the process with the most connections, the one that was used least recently, if that is soon found."""
+        most = max(self._by_process.values(), key=len)
+        for identity in islice(self._connections, _EVICTION_LOOKS):
+            if identity in most:
+                return self._connections[identity]
+        return self._connections[next(iter(most))]
 
     def _move(self, connection: Connection, tgid: int) -> None:
         """Note which process uses the connection."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from typing import Final
 
 from otelgpu.engine.facts import TickBegins, TrafficParsed
 from otelgpu.engine.services import Services
 from otelgpu.families.requests.decode import HttpState
+from otelgpu.families.requests.shares import described
 from otelgpu.model.inputs import Batch, ProcessGone
+
+_log: Final = logging.getLogger("otelgpu.requests")
 
 
 class HttpHandler:
@@ -18,6 +23,7 @@ class HttpHandler:
         self._state = HttpState(
             write_direction=services.btf.enumerators("http_direction")["HTTP_DIRECTION_WRITE"],
             capture_content=services.session.settings.capture_content,
+            stopwatch=services.session.stopwatch,
         )
         services.offers.tracked["connection"] = lambda: self._state.connection_count
         services.listen(ProcessGone, self._end)
@@ -36,7 +42,11 @@ class HttpHandler:
         self._pass_on(self._state.process_gone(gone.tgid, gone.time_ns))
 
     def _expire(self, _: TickBegins) -> None:
-        self._pass_on(self._state.expire(self._clock.now_ns))
+        now_ns = self._clock.now_ns
+        self._pass_on(self._state.expire(now_ns))
+        for refused, what in self._state.refused:
+            if found := refused.due(now_ns):
+                _log.warning("http: %s has its share of %s; others have theirs", described(found), what)
         if self._state.connection_count:
             self._wake(self._state.expires_ns)
 

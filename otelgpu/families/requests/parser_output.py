@@ -6,6 +6,10 @@ It must not know about sockets, bytes or HTTP.
 
 from __future__ import annotations
 
+import itertools
+
+from otelgpu.engine.facts import TrafficParsed
+from otelgpu.families.requests.shares import Pool, Refusals, Share
 from otelgpu.model.engine_messages import EngineMessage
 from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
 from otelgpu.model.losses import Reasons
@@ -17,11 +21,15 @@ COUNTERS = Reasons(
         "bodies_not_kept": "a JSON body was larger than the bound or the budget; "
         "only its beginning and end were searched",
         "bodies_unseen": "a response body was sent in a way that is not observed (sendfile, splice)",
+        "body_share_spent": "bytes of a body, a head or a message that were not kept, because their process or "
+        "container holds its share of the budget; what that cost is counted beside it",
         "bytes_repeated": "bytes at stream offsets that had already been seen; dropped",
         "capture_gaps": "the framing of a message was lost because some of its bytes were not captured",
         "chunks_after_close": "a chunk of a connection that had already ended; dropped",
         "chunks_late": "a chunk that arrived after it had been counted as lost; dropped",
         "chunks_lost": "a chunk that never arrived, by sequence number",
+        "chunks_shed": "a chunk that was not parsed, because its process or container had had its share of parsing; "
+        "its connection goes on as one that was found open",
         "connections_evicted": "a connection was evicted because there were too many",
         "connections_expired": "an idle connection was dropped",
         "connections_not_opened": "a connection whose open was not seen (attached late, or the record was lost)",
@@ -49,7 +57,10 @@ COUNTERS = Reasons(
         "plugins_not_loaded": "an installed protocol plug-in that cannot be used; `otelgpu check` says why",
         "protocol_unknown": "a connection that begins with bytes of no known protocol; ignored from then on",
         "requests_incomplete": "a request whose head was never complete and that was not answered",
-        "responses_not_seen": "a request given up because a thousand after it had no response either",
+        "requests_shed": "a request that was under way on a connection of which chunks were not parsed, or "
+        "too many lost",
+        "responses_not_seen": "a request given up because a thousand after it had no response either, or "
+        "because its process or container had its share of open ones",
         "resync_bytes_skipped": "bytes after a capture gap and before the next start of a message",
         "socket_errors": "a system call on a connection failed for a reason other than that it would block",
         "stream_event_too_long": "a server-sent event larger than the bound; its content is unknown",
@@ -70,13 +81,14 @@ COUNTERS = Reasons(
 class ParserOutput:
     """The results of all parsers of one :class:`~otelgpu.families.requests.decode.HttpState`.
 
-    ``budget_bytes`` bounds the body bytes and the reordered chunks of all connections together.
-    ``capture_content``: whether prompts and completions are kept (``Generation.content``); off unless the user asks.
+    ``budget_bytes`` bounds the body bytes and the reordered chunks of all connections together; of it, what comes from
+    :meth:`of_process` has a share. ``capture_content``: whether prompts and completions are kept
+    (``Generation.content``); off unless the user asks.
     """
 
     __slots__ = (
-        "_budget",
-        "_next_key",
+        "_keys",
+        "_pool",
         "assignments",
         "capture_content",
         "counters",
@@ -84,6 +96,7 @@ class ParserOutput:
         "messages",
         "named",
         "opened",
+        "refused",
     )
 
     def __init__(self, budget_bytes: int, *, capture_content: bool = False) -> None:
@@ -94,8 +107,26 @@ class ParserOutput:
         self.named: list[Named] = []
         self.messages: list[EngineMessage] = []
         self.counters = dict.fromkeys(COUNTERS, 0)
-        self._budget = budget_bytes
-        self._next_key = 1
+        self._pool = Pool(budget_bytes)
+        self._keys = itertools.count(1)
+        self.refused = Refusals()
+
+    def of_process(self, process: int, container: int) -> OutputOfProcess:
+        """The same for parsers of a process's connections: what they reserve is within its share."""
+        return OutputOfProcess(self, self._pool.share_of(process, container))
+
+    def take(self) -> TrafficParsed:
+        """All results since the last time."""
+        taken = TrafficParsed(
+            assignments=self.assignments.copy(),
+            exchanges=self.exchanges.copy(),
+            opened=self.opened.copy(),
+            named=self.named.copy(),
+            messages=self.messages.copy(),
+        )
+        for results in (self.assignments, self.exchanges, self.opened, self.named, self.messages):
+            results.clear()
+        return taken
 
     def count(self, name: str, times: int = 1) -> None:
         """Add to a counter of :data:`COUNTERS`."""
@@ -103,17 +134,41 @@ class ParserOutput:
 
     def new_key(self) -> int:
         """Return the next ``Exchange.key``."""
-        key = self._next_key
-        self._next_key = key + 1
-        return key
+        return next(self._keys)
 
     def reserve(self, size: int) -> bool:
         """Reserve ``size`` bytes of the budget; False when it is spent."""
-        if size > self._budget:
+        if size > self._pool.free:
             return False
-        self._budget -= size
+        self._pool.free -= size
         return True
 
     def release(self, size: int) -> None:
         """Release bytes reserved by :meth:`reserve`."""
-        self._budget += size
+        self._pool.free += size
+
+
+class OutputOfProcess(ParserOutput):
+    """The output of ``whole`` for one process."""
+
+    __slots__ = ("share",)
+
+    def __init__(self, whole: ParserOutput, share: Share) -> None:
+        self.capture_content = whole.capture_content
+        self.assignments, self.exchanges = whole.assignments, whole.exchanges
+        self.opened, self.named, self.messages = whole.opened, whole.named, whole.messages
+        self.counters, self._keys, self._pool = whole.counters, whole._keys, whole._pool
+        self.refused = whole.refused
+        self.share = share
+
+    def reserve(self, size: int) -> bool:
+        """Reserve ``size`` bytes of the budget; False when the share is spent."""
+        if self.share.reserve(size):
+            return True
+        self.counters["body_share_spent"] += 1
+        self.refused.add(self.share.process, self.share.container)
+        return False
+
+    def release(self, size: int) -> None:
+        """Release bytes reserved by :meth:`reserve`."""
+        self.share.release(size)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.model.ids import combine, mix, span_ids, trace_ids
+from otelgpu.model.ids import combine, mix, request_ids, span_ids, trace_ids
 
 words = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50)
 
@@ -30,6 +30,14 @@ def test_an_id_depends_on_its_own_words_alone(seed: int, a: list[int], b: list[i
     together = span_ids(seed, np.array(a + b, np.uint64))
     apart = np.concatenate([span_ids(seed, np.array(part, np.uint64)) for part in (a, b)])
     assert together.tolist() == apart.tolist()
+
+
+@given(*[st.integers(0, 2**64 - 1)] * 3)
+def test_the_ids_of_one_request_are_those_of_a_column(seed: int, key: int, start_ns: int) -> None:
+    columns = [np.array([word], np.uint64) for word in (key, start_ns)]
+    slot = np.zeros(1, np.uint64)
+    expected = trace_ids(seed, *columns).tobytes(), span_ids(seed, *columns, slot).tobytes()
+    assert request_ids(seed, key, start_ns) == expected
 
 
 def test_distinct_words_give_distinct_ids() -> None:

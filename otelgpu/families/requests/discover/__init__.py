@@ -28,8 +28,9 @@ def _choose(settings: Settings) -> Choice:
 
 def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
     from otelgpu.families.requests.discover.connections import OpenConnections
+    from otelgpu.families.requests.discover.ring_shares import RingShares
 
-    return (OpenConnections(loaded),)
+    return OpenConnections(loaded), RingShares(loaded)
 
 
 def _examine() -> Inspection:

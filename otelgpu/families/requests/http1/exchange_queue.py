@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from otelgpu.families.requests.open_exchange import OpenExchange
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
+from otelgpu.families.requests.shares import ExchangeRoom
 from otelgpu.model.exchange import Role, StartSource, ThreadAssignment
 
 
@@ -27,7 +28,9 @@ class ExchangeQueue:
         "_facts",
         "_next_ordinal",
         "_output",
+        "_room",
         "_thread",
+        "is_crowded",
     )
 
     def __init__(self, facts: ConnectionFacts, output: ParserOutput) -> None:
@@ -37,6 +40,8 @@ class ExchangeQueue:
         self._exchanges: list[OpenExchange] = []
         self._next_ordinal = 0
         self._assigned: OpenExchange | None = None
+        self._room = ExchangeRoom(output)
+        self.is_crowded = False  # there was no room for one more: the process has its share of open ones
         self._thread = (0, 0)  # tgid and tid that it is assigned to
 
     def __len__(self) -> int:
@@ -45,6 +50,11 @@ class ExchangeQueue:
     def __iter__(self) -> Iterator[OpenExchange]:
         """Iterate over a copy: exchanges may be finished meanwhile."""
         return iter(tuple(self._exchanges))
+
+    @property
+    def oldest(self) -> OpenExchange:
+        """The first that is not over. Raises IndexError where none is."""
+        return self._exchanges[0]
 
     @property
     def awaits_assignment(self) -> bool:
@@ -62,6 +72,7 @@ class ExchangeQueue:
         )
         self._next_ordinal += 1
         self._exchanges.append(exchange)
+        self.is_crowded = not self._room.fit(len(self._exchanges))
         return exchange
 
     def unanswered(self, other_than: OpenExchange | None = None) -> OpenExchange | None:
@@ -111,8 +122,7 @@ class ExchangeQueue:
 
     def drop(self, exchange: OpenExchange, time_ns: int) -> None:
         """Drop what turned out to be no exchange."""
-        self.unassign(exchange, time_ns)
-        self._exchanges.remove(exchange)
+        self.hand_over(exchange, time_ns)
         if exchange.generation is not None:
             exchange.generation.drop()
 
@@ -120,6 +130,7 @@ class ExchangeQueue:
         """Leave an exchange to another parser, which emits it."""
         self.unassign(exchange, time_ns)
         self._exchanges.remove(exchange)
+        self.is_crowded = not self._room.fit(len(self._exchanges))
 
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
         """Emit an exchange that is over since ``time_ns``."""

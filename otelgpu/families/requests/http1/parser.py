@@ -195,7 +195,9 @@ class Http1:
         if self.exchanges:
             self._finish_passed_over()
         call = self.call
-        if len(self.exchanges) >= MAX_OPEN:  # answered in a way that is not observed
+        if (
+            len(self.exchanges) >= MAX_OPEN or self.exchanges.is_crowded
+        ):  # answered in a way that is not observed
             self.output.count("responses_not_seen", len(self.exchanges))
             self._finish_all(call.end_ns, "response_not_seen")
             self._responses.reader.lose()
@@ -284,8 +286,11 @@ class Http1:
 
     def _finish_passed_over(self) -> None:
         """A new request comes: emit those whose response passed while framing was unknown."""
-        if self._responses.reader.state is not State.LOST:
+        responses = self._responses
+        if responses.reader.state is not State.LOST:
             return
+        if responses.current is None and self.exchanges.oldest.start_ns >= self._last_response_ns:
+            return  # as with all that came after it: the queue is in the order of their starts
         for exchange in self.exchanges:
             if exchange.framing_lost or exchange.start_ns < self._last_response_ns < self.call.end_ns:
                 self._finish(exchange, self.call.end_ns, "capture_gap")

@@ -38,6 +38,7 @@ from otelgpu.families.requests.http2.stream import Stream
 from otelgpu.families.requests.open_exchange import OpenExchange
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
+from otelgpu.families.requests.shares import ExchangeRoom
 from otelgpu.model.exchange import Opened, Role, StartSource, ThreadAssignment
 
 #: More open streams than any server allows (usual: 100 to 250); the oldest is emitted then.
@@ -104,10 +105,12 @@ class Http2:
         "_close_error",
         "_control",
         "_facts",
+        "_is_crowded",
         "_next_ordinal",
         "_requests",
         "_resets",
         "_responses",
+        "_room",
         "_server",
         "_taken_over",
         "call",
@@ -133,6 +136,8 @@ class Http2:
         self.control_frames = 0  # in the present call
         self.data_frames = 0
         self.doubtful_streams = False  # whether some open ones may have ended unseen
+        self._room = ExchangeRoom(output)
+        self._is_crowded = False  # there was no room for one more
         self._facts = facts
         self._server = facts.role is not Role.CLIENT
         self._next_ordinal = 0
@@ -222,7 +227,7 @@ class Http2:
 
     def open_stream(self, number: int, head: Head | None, *, doubtful: bool) -> Stream:
         """Open an exchange: the header block of its request is complete."""
-        if len(self.streams) >= MAX_OPEN:
+        if self.streams and (len(self.streams) >= MAX_OPEN or self._is_crowded):
             self.output.count("responses_not_seen")
             oldest = next(iter(self.streams))
             self._finish(oldest, self.streams[oldest], self.call.end_ns, "response_not_seen")
@@ -245,6 +250,7 @@ class Http2:
             exchange.published = began.published
         stream = Stream(exchange, self.output, self._facts.identity)
         self.streams[number] = stream
+        self._is_crowded = not self._room.fit(len(self.streams))
         if head is None:
             exchange.error = "capture_gap"
             return stream
@@ -355,6 +361,7 @@ class Http2:
     def _finish(self, number: int, stream: Stream, time_ns: int, error: str) -> None:
         """Emit an exchange. An unanswered one ends with what was seen of its response, or at ``time_ns``."""
         del self.streams[number]
+        self._is_crowded = not self._room.fit(len(self.streams))
         self.unassign(stream, time_ns)
         exchange = stream.exchange
         if not exchange.answered:

@@ -1,0 +1,178 @@
+"""What each process and each container may take of something that all share: bytes to keep, time to parse. Pure.
+
+In: who takes how much, and gives it back. Out: whether he may. A process may hold as much as is still free, and a
+container twice as much (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998, with factors of 1 and 2): a bound
+that nobody need configure. A process that holds little may have it also where others of its container took its share.
+
+Invariants: what is held is never below zero, nor above the capacity in all but by :meth:`Share.charge`; a process alone
+holds half at most, all of one container two thirds, with those that hold little four fifths: the rest is for others.
+
+>>> pool = Pool(30)
+>>> flood, victim = pool.share_of(1, 10), pool.share_of(2, 20)
+>>> [flood.reserve(10), flood.reserve(10), flood.reserve(5), victim.reserve(7)]
+[True, False, True, True]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+OF_CONTAINER: Final = 2
+"""How often what is free a container may hold; a process once."""
+WITH_LITTLE: Final = 4
+"""The same, for processes that hold little."""
+LITTLE: Final = 64
+"""Little is this part of the whole."""
+MOST_OWNERS: Final = 256
+"""Of those that were refused, remembered until they are reported."""
+EXCHANGE_BYTES: Final = 1024
+"""Of an open exchange, all that is remembered of it elsewhere included."""
+REPORT_EVERY_NS: Final = 60_000_000_000
+
+
+class _Account:
+    """What one has."""
+
+    __slots__ = ("__weakref__", "held")
+
+    def __init__(self) -> None:
+        self.held = 0
+
+
+class Pool:
+    """``capacity`` of something, for all. Shares last as long as somebody has them.
+
+    ``floor``: what a process and its container may have even where others took more than there was.
+    """
+
+    def __init__(self, capacity: int, *, floor: int = 0) -> None:
+        self.free = capacity
+        self.little = capacity // LITTLE
+        self.floor = floor
+        self._containers: WeakValueDictionary[int, _Account] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
+
+    def share_of(self, process: int, container: int) -> Share:
+        """That of a process; its container is the one that it was seen in first."""
+        share = self._shares.get(process)
+        if share is None:
+            account = self._containers.get(container)
+            if account is None:
+                account = self._containers[container] = _Account()
+            share = self._shares[process] = Share(self, account, process, container)
+        return share
+
+
+class Share:
+    """What a process may have of a pool. ``container`` is its cgroup."""
+
+    __slots__ = ("__weakref__", "_account", "_pool", "container", "held", "process")
+
+    def __init__(self, pool: Pool, account: _Account, process: int, container: int) -> None:
+        self.process, self.container = process, container
+        self.held = 0
+        self._pool, self._account = pool, account
+
+    def reserve(self, size: int) -> bool:
+        """Take ``size``; False where that is more than the share of the process, or of its container."""
+        left, own, of_container = self._pool.free - size, self.held + size, self._account.held + size
+        if (own > left or of_container > OF_CONTAINER * left) and (
+            own > self._pool.little or of_container > WITH_LITTLE * left
+        ):
+            return False
+        self.charge(size)
+        return True
+
+    def release(self, size: int) -> None:
+        """Give back what was reserved or charged."""
+        self.charge(-size)
+
+    def charge(self, size: int) -> None:
+        """Take ``size``, asked or not."""
+        self.held += size
+        self._account.held += size
+        self._pool.free -= size
+
+    @property
+    def left(self) -> int:
+        """How much the process may take now, if nobody else takes anything meanwhile; below zero: it has too much."""
+        pool, free, held, of_container = self._pool, self._pool.free, self.held, self._account.held
+        usual = min((free - held) // 2, (OF_CONTAINER * free - of_container) // (OF_CONTAINER + 1))
+        if usual > 0:
+            return usual
+        little = min(pool.little - held, (WITH_LITTLE * free - of_container) // (WITH_LITTLE + 1))
+        return max(usual, little, pool.floor - of_container)
+
+
+class Budget(Protocol):
+    """Bytes that one may have."""
+
+    def reserve(self, size: int) -> bool:
+        """Take ``size``; False where that is too much."""
+
+    def release(self, size: int) -> None:
+        """Give back what was reserved."""
+
+
+class ExchangeRoom:
+    """Room for the open exchanges of a connection but the first, out of the budget of its process.
+
+    Invariant: it holds room for no more exchanges than were open at the last :meth:`fit`, but one.
+    """
+
+    __slots__ = ("_budget", "_kept")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._kept = 0
+
+    def fit(self, count: int) -> bool:
+        """``count`` exchanges are open, one more or less than before; False where there is no room for that many."""
+        beyond, kept = count - 1, self._kept
+        if kept > beyond > -1:
+            self._budget.release(EXCHANGE_BYTES * (kept - beyond))
+            self._kept = beyond
+        elif kept < beyond and self._budget.reserve(EXCHANGE_BYTES):
+            self._kept = kept + 1
+        return self._kept >= beyond
+
+
+class Owner(NamedTuple):
+    """Whose share it is. ``container``: a cgroup. 0: not known, or all of the other."""
+
+    process: int
+    container: int
+
+
+class Refusals:
+    """Who was refused since that was reported, of at most :data:`MOST_OWNERS`."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Owner] = Counter()
+        self._next_ns = 0
+
+    def add(self, process: int, container: int, count: int = 1) -> None:
+        """Somebody wanted more than his share."""
+        owner = Owner(process, container)
+        if owner in self._counts or len(self._counts) < MOST_OWNERS:
+            self._counts[owner] += count
+
+    def due(self, now_ns: int) -> Sequence[tuple[Owner, int]]:
+        """Who was, and how often, the worst first; nobody where the last report was less than a minute ago."""
+        if not self._counts or now_ns < self._next_ns:
+            return ()
+        self._next_ns = now_ns + REPORT_EVERY_NS
+        found, self._counts = self._counts.most_common(), Counter()
+        return found
+
+
+def described(refused: Sequence[tuple[Owner, int]]) -> str:
+    """The worst of them, for a line of the log."""
+    (process, container), _ = refused[0]
+    others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    named = [f"process {process}"] if process else []
+    named += [f"cgroup {container}"] if container else []
+    return " of ".join(named) + others

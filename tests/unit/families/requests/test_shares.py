@@ -1,0 +1,243 @@
+"""Shares: nobody takes from others what is to be kept of bodies, or the time to parse."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otelgpu.families.requests import turns
+from otelgpu.families.requests.decode import MOST_CHUNKS_MISSED
+from otelgpu.families.requests.shares import EXCHANGE_BYTES, REPORT_EVERY_NS, Owner, Pool, Refusals, described
+from tests.unit.families.requests.traffic import (
+    MS,
+    Connection,
+    Seen,
+    joined,
+    new_state,
+    request,
+    response,
+)
+
+CAPACITY = 3000
+TINY = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+#: process → its container
+CONTAINER = {1: 10, 2: 10, 3: 30, 4: 40}
+steps = st.lists(st.tuples(st.sampled_from(sorted(CONTAINER)), st.integers(-CAPACITY, CAPACITY)), max_size=60)
+
+
+@given(steps)
+def test_what_is_held_and_what_is_free_is_all_there_is(steps: list[tuple[int, int]]) -> None:
+    pool = Pool(CAPACITY)
+    shares = {process: pool.share_of(process, container) for process, container in CONTAINER.items()}
+    for process, size in steps:
+        share, others_free = shares[process], pool.free
+        if size < 0:
+            share.release(min(-size, share.held))
+        elif share.reserve(size):
+            of_container = sum(shares[each].held for each in shares if CONTAINER[each] == share.container)
+            assert share.held <= pool.free
+            assert of_container <= 2 * pool.free
+        else:
+            assert pool.free == others_free
+        assert min(each.held for each in shares.values()) >= 0
+        assert sum(each.held for each in shares.values()) + pool.free == CAPACITY
+        assert pool.free >= 0
+    for share in shares.values():
+        share.release(share.held)
+    assert pool.free == CAPACITY
+    assert shares[1].reserve(CAPACITY // 2)
+
+
+@given(steps)
+def test_what_is_left_is_what_can_be_had(steps: list[tuple[int, int]]) -> None:
+    pool = Pool(CAPACITY)
+    shares = {process: pool.share_of(process, container) for process, container in CONTAINER.items()}
+    for process, size in steps:
+        share = shares[process]
+        left = share.left
+        assert share.reserve(max(left, 0)) == (left >= 0)
+        share.release(max(left, 0) if left >= 0 else 0)
+        assert not share.reserve(max(left, 0) + 1)
+        share.reserve(abs(size))
+
+
+def test_a_process_has_half_a_container_two_thirds_and_the_next_two_thirds_of_the_rest() -> None:
+    pool = Pool(CAPACITY)
+    first, second, other = (pool.share_of(process, CONTAINER[process]) for process in (1, 2, 3))
+    assert [first.left, first.reserve(1500), first.left] == [1500, True, 0]
+    assert [second.left, second.reserve(500), second.left] == [500, True, 0]
+    assert other.left == 500
+
+
+def test_shares_that_nobody_has_are_forgotten() -> None:
+    pool = Pool(CAPACITY)
+    for process in range(1000):
+        pool.share_of(process, process).reserve(0)
+    gc.collect()
+    assert not pool._shares and not pool._containers
+
+
+def test_who_was_refused_is_reported_once_a_minute_the_worst_first() -> None:
+    refused = Refusals()
+    assert refused.due(0) == ()
+    refused.add(1, 10)
+    refused.add(2, 20, 5)
+    found = refused.due(1)
+    assert found == [(Owner(2, 20), 5), (Owner(1, 10), 1)]
+    assert described(found) == "process 2 of cgroup 20 (and 1 more)"
+    refused.add(3, 0)
+    assert refused.due(REPORT_EVERY_NS) == ()
+    assert described(refused.due(REPORT_EVERY_NS + 1)) == "process 3"
+    for process in range(1000):
+        refused.add(process, 0)
+    assert len(refused.due(10 * REPORT_EVERY_NS)) == 256
+
+
+# -- bytes that are kept -----------------------------------------------------------------------------------
+
+
+def test_a_neighbours_model_and_tokens_survive_150_stalled_uploads() -> None:
+    seen = Seen(new_state())
+    for number in range(150):
+        stalled = Connection(identity=1000 + number, tgid=100, cgroup_id=1)
+        body = b'{"model":"m","prompt":"' + b"x" * 230_000
+        head = b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n"
+        seen.feed(stalled.open()).feed(stalled.read(head + body))
+    assert seen.counts()["body_share_spent"] > 0
+    victim = Connection(identity=1, tgid=200, cgroup_id=2)
+    asked = b'{"messages":[{"role":"user","content":"%s"}],"model":"llama"}' % (b"why " * 20_000)
+    answered = b'{"model":"llama","choices":[],"usage":{"prompt_tokens":20000,"completion_tokens":7}}'
+    seen.feed(victim.open()).feed(victim.read(request("POST", "/v1/chat/completions", asked)))
+    seen.feed(victim.write(response(200, answered, content_type="application/json")))
+    (exchange,) = seen.exchanges
+    assert exchange.generation is not None
+    assert (exchange.generation.request_model, exchange.generation.output_tokens) == ("llama", 7)
+    ((owner, _),) = next(refused for refused, what in seen.state.refused if "kept" in what).due(1)
+    assert owner == (100, 1)
+
+
+def test_open_requests_are_bounded_for_a_process_and_give_back_all_their_room() -> None:
+    budget = 1000 * EXCHANGE_BYTES
+    seen = Seen(new_state(budget_bytes=budget))
+    connections = [Connection(identity=1 + number, tgid=100) for number in range(20)]
+    for connection in connections:
+        seen.feed(connection.open()).feed(connection.read(TINY * 100))
+    open_ones = 2000 - len(seen.exchanges)
+    assert 500 <= open_ones <= 520 + 100
+    assert seen.counts()["responses_not_seen"] == len(seen.exchanges)
+    neighbour = Connection(identity=99, tgid=200, cgroup_id=2)
+    before = len(seen.exchanges)
+    seen.feed(neighbour.open()).feed(neighbour.read(TINY * 100)).feed(neighbour.write(ANSWER * 100))
+    assert [exchange.error for exchange in seen.exchanges[before:]] == [""] * 100
+    for connection in (*connections, neighbour):
+        seen.feed(connection.close())
+    assert len(seen.exchanges) == 2100
+    assert seen.state._output.reserve(budget)
+
+
+def test_connections_beyond_their_number_cost_who_has_most() -> None:
+    seen = Seen(new_state(max_connections=50))
+    victim = Connection(identity=1, tgid=200, cgroup_id=2)
+    seen.feed(victim.open()).feed(victim.read(request("GET", "/victim")))
+    for number in range(500):
+        idle = Connection(identity=100 + number, tgid=100)
+        seen.feed(idle.open()).feed(idle.read(request("GET", "/idle")))
+    seen.feed(victim.write(response()))
+    assert [(e.error, e.status_code) for e in seen.exchanges if e.path == "/victim"] == [("", 200)]
+    assert seen.counts()["connections_evicted"] == 451
+
+
+# -- time to parse -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow() -> Iterator[int]:
+    """A clock by which each turn takes a hundredth of the time that there is."""
+    return count(0, turns.TURNS_NS // 100)
+
+
+def test_who_has_had_his_share_of_parsing_is_not_parsed_and_others_are(slow: Iterator[int]) -> None:
+    seen = Seen(new_state(stopwatch=lambda: next(slow)))
+    flood = Connection(identity=1, tgid=100, cgroup_id=1)
+    victims = [Connection(identity=2 + n, tgid=200 + n, cgroup_id=2) for n in range(10)]
+    batches = [flood.open()]
+    for _ in range(200):
+        batches += [*flood.read(TINY * 100), *flood.write(ANSWER * 100)]
+    for victim in victims:
+        batches += [victim.open(), *victim.read(request("GET", "/victim")), *victim.write(response())]
+    seen.feed(joined(batches))
+    of_flood = [exchange for exchange in seen.exchanges if exchange.tgid == 100]
+    assert 1000 < len(of_flood) < 8000
+    assert {exchange.error for exchange in seen.exchanges} == {""}
+    assert sum(exchange.path == "/victim" for exchange in seen.exchanges) == len(victims)
+    counts = seen.counts()
+    assert counts["chunks_shed"] > 200
+    assert counts.keys() <= {"chunks_shed", "requests_shed"}
+    assert [found.due(1) for found, what in seen.state.refused if "parse" in what] == [
+        [(Owner(100, 1), counts["chunks_shed"])]
+    ]
+
+
+def test_a_connection_goes_on_after_the_tick_without_what_was_under_way(slow: Iterator[int]) -> None:
+    seen = Seen(new_state(stopwatch=lambda: next(slow)))
+    c = Connection()
+    seen.feed(c.open()).feed(c.read(request("GET", "/shed")))
+    flood = Connection(identity=2)
+    seen.feed(flood.open())
+    while not seen.counts().get("chunks_shed"):
+        seen.feed(flood.read(TINY * 100)).feed(flood.write(ANSWER * 100))
+    seen.feed(c.write(response(200, b"of /shed")))
+    before = len(seen.exchanges)
+    seen.take(seen.state.expire(c.now_ns))
+    seen.feed(c.read(request("GET", "/next"))).feed(c.write(response(201, b"of /next")))
+    assert [(e.path, e.status_code, e.error) for e in seen.exchanges[before:]] == [("/next", 201, "")]
+    assert "/shed" not in {exchange.path for exchange in seen.exchanges}
+    begun = {assignment.exchange for assignment in seen.assignments if assignment.begins}
+    assert begun == {assignment.exchange for assignment in seen.assignments if not assignment.begins}
+    assert seen.counts()["requests_shed"] == len(seen.opened) - len(seen.exchanges)
+
+
+def test_no_single_chunk_costs_others_their_floor() -> None:
+    times = count(0, 10 * turns.TURNS_NS)
+    seen = Seen(new_state(stopwatch=lambda: next(times)))
+    for tgid in (100, 200, 300):
+        c = Connection(identity=tgid, tgid=tgid, cgroup_id=tgid)
+        seen.feed(c.open()).feed(c.read(request("GET", f"/{tgid}")))
+    assert len(seen.opened) == 3
+
+
+def test_in_replay_there_is_time() -> None:
+    seen = Seen(new_state(stopwatch=None))
+    c = Connection()
+    seen.feed(c.open())
+    for _ in range(100):
+        seen.feed(c.read(TINY * 600)).feed(c.write(ANSWER * 400)).feed(c.write(ANSWER * 200))
+    assert (len(seen.exchanges), seen.counts()) == (60_000, {})
+
+
+# -- chunks that did not come ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [MOST_CHUNKS_MISSED, MOST_CHUNKS_MISSED + 1])
+def test_requests_under_way_when_many_chunks_were_lost_have_no_error(lost: int) -> None:
+    c = Connection()
+    seen = Seen(new_state()).feed(c.open()).feed(c.read(request("GET", "/before")))
+    for _ in range(lost // 2):
+        c.write(response())
+        c.read(request("GET", "/lost"))
+    if lost % 2:
+        c.write(response())
+    seen.feed(c.read(request("GET", "/after")) if lost % 2 else c.write(response(202)))
+    seen.take(seen.state.expire(c.now_ns + 1000 * MS))
+    seen.feed(c.write(response(203)))
+    if lost > MOST_CHUNKS_MISSED:
+        assert [(e.path, e.status_code, e.error) for e in seen.exchanges] == [("/after", 203, "")]
+        assert seen.counts() == {"chunks_lost": lost, "requests_shed": 1}
+    else:
+        assert {e.error for e in seen.exchanges} == {"capture_gap"}
