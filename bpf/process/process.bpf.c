@@ -33,17 +33,23 @@ const volatile bool hold_on_load = false;
 __u64 hold_heartbeat_ns = 0;
 #define HOLD_HEARTBEAT_LIMIT_NS 2000000000ULL
 
+/* Each hold by itself: of a thread that was let go early and is held again at once, both are there. */
+struct hold {
+	__u64 thread;	/* tgid << 32 | tid */
+	__u64 since_ns; /* CLOCK_MONOTONIC: the end of its mmap call */
+};
+
 /*
- * Threads whose process is stopped here, tgid << 32 | tid, until user space takes them out and lets the process
- * go; or, when it was killed, whoever waits for that to happen. What does not fit is not held.
+ * Holds, whose process is stopped, until user space takes them out and lets the process go; or, when it does
+ * not come round to that or was killed, its guard. What does not fit is not held.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u64);
+	__type(key, struct hold);
 	__type(value, __u8);
-} held_threads SEC(".maps");
+} holds SEC(".maps");
 
 /*
  * Files that user space has examined; those that nobody has mapped for longest make room, and are held once more.
@@ -218,16 +224,16 @@ int on_mmap_enter(struct syscall_enter *call)
 	return 0;
 }
 
-static __always_inline bool stop(struct identity who)
+static __always_inline bool stop(struct identity who, __u64 now)
 {
-	__u64 thread = (__u64)who.tgid << 32 | who.tid;
+	struct hold hold = { .thread = (__u64)who.tgid << 32 | who.tid, .since_ns = now };
 	__u8 one = 1;
 
-	if (bpf_map_update_elem(&held_threads, &thread, &one, BPF_ANY))
+	if (bpf_map_update_elem(&holds, &hold, &one, BPF_ANY))
 		return false;
 	if (bpf_send_signal(SIGSTOP) == 0)
 		return true;
-	bpf_map_delete_elem(&held_threads, &thread);
+	bpf_map_delete_elem(&holds, &hold);
 	return false;
 }
 
@@ -275,7 +281,7 @@ int on_mmap_exit(struct syscall_exit *call)
 	if (bpf_probe_read_kernel_str(record->name, sizeof(record->name), name) < 0)
 		count(COUNTER_FILE_UNREADABLE);
 	if (hold)
-		record->held = stop(who);
+		record->held = stop(who, now);
 	submit(record);
 	return 0;
 }

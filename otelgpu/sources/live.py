@@ -479,9 +479,10 @@ class LiveSource:
         inode = (int(record["device"]), int(record["inode"]))
         probed_file = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
         if probed_file is not None:
-            if record["held"]:
+            held = self._holding is not None and self._holding.holds(record)
+            if held:
                 probed_file.blind_ns = 0
-            late = not record["held"] and 0 < mapped_ns < probed_file.ready_ns
+            late = not held and 0 < mapped_ns < probed_file.ready_ns
             self._attachments.note(tgid, probed_file, blind=late)
             if self._has_calls(probed_file):
                 self._mappers.add(tgid)

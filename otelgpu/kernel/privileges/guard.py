@@ -1,7 +1,8 @@
 """What is to be done when this process ends in whatever way, SIGKILL among them: by a child that waits for that.
 
 For the few things that the kernel does not take back with the process: a process that was stopped, a pinned map, a
-socket in the file system. Where every process of a container is killed together, the child is too.
+socket in the file system. Where every process of a container is killed together, the child is too. What must not wait
+for this process while it lives, however it hangs, is done by the child as well.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import select
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.descriptors import close_all_but
@@ -21,8 +22,15 @@ from otelgpu.kernel.privileges.dropping import give_up
 _IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
+class Round(NamedTuple):
+    """What a guard does again and again while the process lives."""
+
+    every_s: float
+    duty: Callable[[], None]
+
+
 class Guard:
-    """Calls ``duty`` in a process of its own once this one is gone, unless it was dismissed before.
+    """In a process of its own, ``duty`` once this one is gone, unless it was dismissed before; ``round`` until then.
 
     Of what is open here the child keeps ``descriptors``, and nothing else: it must not keep what it is to outlive. Of
     the privileges it keeps what ``needs`` want. It is in a session of its own, so that a terminal's signals do not
@@ -30,13 +38,18 @@ class Guard:
     """
 
     def __init__(
-        self, duty: Callable[[], None], *, needs: Iterable[Need] = (), descriptors: Iterable[int] = ()
+        self,
+        duty: Callable[[], None],
+        *,
+        round: Round | None = None,
+        needs: Iterable[Need] = (),
+        descriptors: Iterable[int] = (),
     ) -> None:
         parent = os.pidfd_open(os.getpid())
         kept = sorted({parent, *descriptors})
         self._child = os.fork()
         if self._child == 0:
-            _stand(parent, kept, needs, duty)
+            _stand(parent, kept, needs, duty, round)
         os.close(parent)
 
     def stands(self) -> bool:
@@ -56,7 +69,9 @@ class Guard:
             self._child = 0
 
 
-def _stand(parent: int, kept: list[int], needs: Iterable[Need], duty: Callable[[], None]) -> NoReturn:
+def _stand(
+    parent: int, kept: list[int], needs: Iterable[Need], duty: Callable[[], None], round: Round | None
+) -> NoReturn:
     """In the child."""
     try:
         os.setsid()
@@ -65,7 +80,9 @@ def _stand(parent: int, kept: list[int], needs: Iterable[Need], duty: Callable[[
         close_all_but(kept)
         with suppress(OtelgpuError):
             give_up(needs)
-        select.select([parent], [], [])
+        while not select.select([parent], [], [], round.every_s if round else None)[0]:
+            if round is not None:
+                round.duty()
         duty()
     finally:
         os._exit(0)
