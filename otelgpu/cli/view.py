@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-import webbrowser
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import click
 
+from otelgpu.cli.browser import HandOver, open_page
 from otelgpu.cli.options import common_options, configure, detail_option
 from otelgpu.cli.view_file import FOLLOWED_BYTES, Follower, Limits, batches
 from otelgpu.errors import OtelgpuError
@@ -75,16 +75,19 @@ def view(
         with tempfile.TemporaryDirectory(prefix="otelgpu-view-") as folder:
             lines = Path(folder, "replayed.jsonl")
             _replay(file, lines, options)
-            write_page(lines, written, source=file.name)
+            write_page(lines, written, source=file)
     else:
-        write_page(file, written, source=file.name)
+        write_page(file, written, source=file)
     click.echo(str(written))
-    _open(written.absolute().as_uri(), opens)
+    open_page(written.absolute().as_uri(), opens)
 
 
-def write_page(lines: Path, output: Path, *, source: str, limits: Limits | None = None) -> None:
-    """Make the page of a file of OTLP/JSON lines. Raises `OtelgpuError`, and leaves what was there then."""
-    made = page(_parts(), source, shown=shown())
+def write_page(lines: Path, output: Path, *, source: Path, limits: Limits | None = None) -> None:
+    """Make the page of a file of OTLP/JSON lines. Raises `OtelgpuError`, and leaves what was there then.
+
+    Who may not read ``source``, what they were made of, may not read the page.
+    """
+    made = page(_parts(), source.name, shown=shown())
     readable = False
     try:
         handle, scratch = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
@@ -101,13 +104,13 @@ def write_page(lines: Path, output: Path, *, source: str, limits: Limits | None 
             file.write(made.after)
         if not readable:
             raise OtelgpuError(
-                f"{source} has no line of OTLP/JSON",
+                f"{source.name} has no line of OTLP/JSON",
                 hint="give what --export file:PATH or a Collector's file exporter (json) wrote, or a capture",
             )
-        os.chmod(scratch, 0o666 & ~_umask())
+        os.chmod(scratch, 0o600 | source.stat().st_mode & 0o666 & ~_umask())
         os.replace(scratch, output)
     except OSError as error:
-        raise OtelgpuError(f"cannot make a page of {source}: {error.strerror}") from error
+        raise OtelgpuError(f"cannot make a page of {source.name}: {error.strerror}") from error
     finally:
         with suppress(FileNotFoundError):
             os.unlink(scratch)
@@ -154,27 +157,19 @@ def _serve(path: Path, port: int, opens: bool | None) -> None:
         raise OtelgpuError("a capture does not grow into lines", hint=f"otelgpu view {path}")
     made = page(_parts(), path.name, live=True, shown=shown())
     follower = Follower(path, Limits(newest=FOLLOWED_BYTES))
+    hand_over = HandOver()
     try:
-        server = ViewServer(port, made.before + made.after, made.policy, follower.answer)
+        server = ViewServer(
+            port, made.before + made.after, made.policy, follower.answer, seen=hand_over.spend
+        )
     except OSError as error:
         raise OtelgpuError(
             f"cannot listen on port {port}: {error.strerror}", hint="leave --port out"
         ) from error
-    with server, suppress(KeyboardInterrupt):
+    with server, hand_over, suppress(KeyboardInterrupt):
         for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT may have been ignored when we were started
             signal.signal(number, signal.default_int_handler)
         click.echo(server.url)
         click.echo(f"otelgpu: following {path}; Ctrl-C ends it", err=True)
-        _open(server.url, opens)
+        open_page(server.url, opens, hand_over)
         server.serve_forever()
-
-
-def _open(url: str, opens: bool | None) -> None:
-    """In the browser, where somebody can see it; unasked not as root, who should have none.
-
-    Without a desktop ``webbrowser`` would take a browser of terminals.
-    """
-    has_desktop = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    wanted = has_desktop and os.geteuid() != 0 if opens is None else opens
-    if wanted and not webbrowser.open(url) and opens:
-        click.echo(f"otelgpu: no browser could be started; open {url}", err=True)

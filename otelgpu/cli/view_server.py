@@ -33,12 +33,20 @@ class ViewServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = False
 
-    def __init__(self, port: int, page: str, policy: str, answer: Callable[[str], dict[str, Any]]) -> None:
-        """Listens on loopback; port 0 is any that is free. Raises OSError."""
+    def __init__(
+        self,
+        port: int,
+        page: str,
+        policy: str,
+        answer: Callable[[str], dict[str, Any]],
+        seen: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Listens on loopback; port 0 is any that is free. Calls ``seen`` when it has given the page. Raises OSError."""
         super().__init__((LOOPBACK, port), _Handler)
         self.page = page.encode()
         self.policy = policy
         self.answer = answer
+        self.seen = seen
         self.token = secrets.token_urlsafe(18)
         self.hosts = {f"{LOOPBACK}:{self.server_port}", f"localhost:{self.server_port}"}
 
@@ -67,6 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, "text/plain", b"not found\n")
         elif rest == [""]:
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
+            self.server.seen()
         elif rest == ["data"]:
             place = parse_qs(address.query).get("at", [""])[0]
             self._send(HTTPStatus.OK, "application/json", msgspec.json.encode(self.server.answer(place)))

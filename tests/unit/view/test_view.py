@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
 
-from otelgpu.cli import view as viewing
+from otelgpu.cli import browser
 from otelgpu.cli.commands import cli
 from otelgpu.cli.view_server import ViewServer
 from otelgpu.errors import OtelgpuError
@@ -31,7 +34,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     found: list[str] = []
-    monkeypatch.setattr(viewing.webbrowser, "open", lambda url: found.append(url) or True)
+    monkeypatch.setattr(browser.webbrowser, "open", lambda url: found.append(url) or True)
     return found
 
 
@@ -74,7 +77,7 @@ def test_a_browser_is_opened_where_there_is_a_desktop(
     opens: int,
 ) -> None:
     monkeypatch.setenv("DISPLAY", desktop)
-    monkeypatch.setattr(viewing.os, "geteuid", lambda: user)
+    monkeypatch.setattr(browser.os, "geteuid", lambda: user)
     (tmp_path / "x.jsonl").write_bytes(traces(span(1)))
     view(tmp_path / "x.jsonl", *filter(None, [option]))
     assert opened == [(tmp_path / "x.html").as_uri()] * opens
@@ -131,6 +134,13 @@ def test_the_page_is_readable_as_the_umask_has_it(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     assert (tmp_path / "x.html").stat().st_mode & 0o777 == 0o640
+
+
+def test_who_may_not_read_the_file_may_not_read_its_page(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(traces(span(1)))
+    (tmp_path / "x.jsonl").chmod(0o600)
+    view(tmp_path / "x.jsonl")
+    assert (tmp_path / "x.html").stat().st_mode & 0o777 == 0o600
 
 
 # -- live ------------------------------------------------------------------------------------------------
@@ -201,3 +211,70 @@ def test_a_signal_ends_it_without_a_word(tmp_path: Path, number: signal.Signals)
     running.send_signal(number)
     assert running.communicate(timeout=20) == ("", "")
     assert running.returncode == 0
+
+
+BROWSER = """
+import os, sys, urllib.parse, urllib.request
+from pathlib import Path
+page = Path(urllib.parse.unquote(urllib.parse.urlsplit(sys.argv[1]).path))
+modes = [oct(path.stat().st_mode & 0o777) for path in (page, page.parent)]
+url = page.read_text().partition("url=")[2].partition('"')[0]
+there = "html" in urllib.request.urlopen(url).read().decode() if "read" in sys.argv else False
+print(Path("/proc/self/cmdline").read_bytes(), *modes, url, there, page, sep="|", flush=True)
+"""
+
+
+Follow = Callable[[str], tuple[subprocess.Popen[str], list[str]]]
+
+
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Follow]:
+    """A viewer, and what the browser says that it opens; ``read``: it gets the page."""
+    with ExitStack() as stack:
+
+        def follow(words: str) -> tuple[subprocess.Popen[str], list[str]]:
+            (tmp_path / "browser.py").write_text(BROWSER)
+            running = stack.enter_context(
+                subprocess.Popen(
+                    [Path(sys.executable).with_name("otelgpu"), "view", "--live", "--open"],
+                    cwd=tmp_path,
+                    env={
+                        **os.environ,
+                        "BROWSER": f"{sys.executable} {tmp_path}/browser.py %s {words} &",
+                        "XDG_RUNTIME_DIR": str(tmp_path),
+                    },
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+            stack.callback(running.kill)
+            assert running.stdout is not None
+            url = running.stdout.readline().strip()
+            said = running.stdout.readline().strip().split("|")
+            return running, [url, *said]
+
+        yield follow
+
+
+def test_the_browsers_command_line_does_not_have_the_token(following: Follow) -> None:
+    """Everybody on the machine can read it."""
+    running, (url, command, file_mode, folder_mode, led_to, there, page) = following("read")
+    assert led_to == url
+    assert there == "True"
+    assert urlsplit(url).path.strip("/") not in command
+    assert (file_mode, folder_mode) == ("0o600", "0o700")
+    until = time.monotonic() + 5
+    while Path(page).parent.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not Path(page).parent.exists()  # spent
+    running.send_signal(signal.SIGINT)
+    assert running.wait(20) == 0
+
+
+def test_what_led_the_browser_there_goes_with_the_viewer(following: Follow) -> None:
+    running, (*_, page) = following("")
+    assert Path(page).exists()
+    running.send_signal(signal.SIGINT)
+    assert running.wait(20) == 0
+    assert not Path(page).parent.exists()
