@@ -41,7 +41,7 @@ class ViewServer(ThreadingHTTPServer):
         answer: Callable[[str], dict[str, Any]],
         seen: Callable[[], None] = lambda: None,
     ) -> None:
-        """Listens on loopback; port 0 is any that is free. Calls ``seen`` when it has given the page. Raises OSError."""
+        """Listens on loopback; port 0 is any that is free. Calls ``seen`` when it gave the page. Raises OSError."""
         super().__init__((LOOPBACK, port), _Handler)
         self.page = page.encode()
         self.policy = policy
