@@ -30,6 +30,7 @@ from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.settings import Settings, SignalSettings
 from otelgpu.processes.demangler import session_demangler
+from otelgpu.processes.memory import session_memory
 from otelgpu.self_telemetry import SelfWatch
 from otelgpu.session import Session, own_resource
 from otelgpu.sources.joint import Source
@@ -143,6 +144,7 @@ class Agent:
         self._start = clock.anchor()
         self._writer = self._open_capture()
         self._demangler = session_demangler()
+        self._memory = session_memory()
         self._losses = LossReports()
         self._reported = (
             TraceContextMap() if plan.publish_context else None
@@ -218,7 +220,8 @@ class Agent:
     def _collect(self) -> None:
         began = time.monotonic()
         inputs = self._pollers.join(self._source.collect(), self._source.gpu_processes)
-        unread = {("reader", reason): count for reason, count in self._demangler.counters.items()}
+        readers = self._demangler.counters + self._memory.counters
+        unread = {("reader", reason): count for reason, count in readers.items()}
         unread["files", "pages_cut_off"] = pages_cut_off()
         self._feed([*inputs, *self._losses.take(unread)])
         if self._reported is not None:

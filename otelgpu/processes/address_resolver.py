@@ -24,6 +24,7 @@ from otelgpu.model.text import printable
 from otelgpu.processes.demangler import Demangler, session_demangler
 from otelgpu.processes.elf_files import ElfFile, Identity, find_symbols, identity_of, open_mapping
 from otelgpu.processes.maps import Mapping, find, read_maps
+from otelgpu.processes.memory import ProcessMemory, session_memory
 from otelgpu.processes.reader.accounts import GONES, Accounts, Owner, Owners
 from otelgpu.symbols.functions import FunctionTable, unknown_name
 
@@ -141,8 +142,10 @@ class AddressResolver:
         max_tables_bytes: int = MAX_TABLES_BYTES,
         demangler: Demangler | None = None,
         accounts: Accounts | None = None,
+        memory: ProcessMemory | None = None,
     ) -> None:
         self.demangle = demangler or session_demangler()
+        self._memory = memory or session_memory()
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._proc = proc
         self._owners = Owners(proc=proc)
@@ -248,10 +251,23 @@ class AddressResolver:
                         text = module.file.image.constant_text(address - near + base)
                         if text is not None:
                             return text
-        text = _read_text(self._proc / str(tgid) / "mem", address)
+        text = self._read_text(tgid, address)
         if text is None:
             self.counters["text_unreadable"] += 1
         return text
+
+    def _read_text(self, tgid: int, address: int) -> bytes | None:
+        """A zero-terminated text in a process' memory."""
+        on_page = min(_PAGE_BYTES - address % _PAGE_BYTES, MAX_NAME_BYTES)
+        try:
+            with self._memory.open(tgid, proc=self._proc) as memory:
+                (text,) = memory.read((address, on_page))
+                if len(text) == on_page and b"\0" not in text:  # the next page may not be there
+                    (rest,) = memory.read((address + on_page, MAX_NAME_BYTES - on_page))
+                    text += rest
+        except OSError:  # gone, or denied
+            return None
+        return text.partition(b"\0")[0] if b"\0" in text else None
 
     def _answer(self, tgid: int, address: int, *, is_return: bool) -> tuple[str, bool]:
         located = self._locate(tgid, address)
@@ -513,22 +529,3 @@ def _is_code_of(image: ElfImage, mapping: Mapping) -> bool:
         and load.offset // _PAGE_BYTES * _PAGE_BYTES <= mapping.offset < load.offset + load.size
         for load in image.loads
     )
-
-
-def _read_text(memory: Path, address: int) -> bytes | None:
-    """A zero-terminated text in a process' memory, page by page: the next one may not be there."""
-    text = b""
-    try:
-        with memory.open("rb", buffering=0) as file:
-            while len(text) < MAX_NAME_BYTES:
-                place = address + len(text)
-                file.seek(place)
-                part = file.read(min(_PAGE_BYTES - place % _PAGE_BYTES, MAX_NAME_BYTES - len(text)))
-                if b"\0" in part:
-                    return text + part.partition(b"\0")[0]
-                if not part:
-                    return None
-                text += part
-    except (OSError, OverflowError, ValueError):  # gone, denied, not mapped, or no address at all
-        return None
-    return None

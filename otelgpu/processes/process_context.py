@@ -13,7 +13,6 @@ and ``repeated KeyValue attributes = 2``.
 from __future__ import annotations
 
 import math
-import os
 import re
 import struct
 from collections import Counter
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otelgpu.model.losses import Reasons
 from otelgpu.model.resource import AttributeValue
+from otelgpu.processes.memory import OpenMemory, ProcessMemory, session_memory
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -148,9 +148,10 @@ class _Published:
 class ProcessContexts:
     """What the processes in scope have published, as last read; at most once in READ_AGAIN_S of each."""
 
-    def __init__(self, *, proc: Path = Path("/proc")) -> None:
+    def __init__(self, *, proc: Path = Path("/proc"), memory: ProcessMemory | None = None) -> None:
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._proc = proc
+        self._memory = memory or session_memory()
         self._published: dict[int, _Published] = {}
         self._stale: set[int] = set()
 
@@ -204,19 +205,20 @@ class ProcessContexts:
         """A whole publication, or None with the reason counted."""
         reason = "process_context_changing"
         try:
-            with (self._proc / str(tgid) / "mem").open("rb", buffering=0) as file:
+            with self._memory.open(tgid, proc=self._proc) as memory:
                 for _ in range(_ATTEMPTS):
-                    header = _HEADER.unpack(_bytes_at(file.fileno(), address, _HEADER.size))
+                    (start,) = _bytes_at(memory, (address, _HEADER.size))
+                    header = _HEADER.unpack(start)
                     signature, version, size, published_ns, payload_at = header
                     if signature != _SIGNATURE or version != _VERSION or size > MAX_PAYLOAD_BYTES:
                         reason = "process_context_foreign"
                         break
-                    payload = _bytes_at(file.fileno(), payload_at, size) if published_ns else b""
-                    if published_ns and header == _HEADER.unpack(
-                        _bytes_at(file.fileno(), address, _HEADER.size)
-                    ):
+                    if not published_ns:
+                        continue
+                    payload, still = _bytes_at(memory, (payload_at, size), (address, _HEADER.size))
+                    if still == start:
                         return parse_process_context(payload)
-        except (OSError, OverflowError):
+        except OSError:
             reason = "process_context_unreadable"
         except PayloadError:
             reason = "process_context_damaged"
@@ -224,9 +226,10 @@ class ProcessContexts:
         return None
 
 
-def _bytes_at(memory: int, address: int, size: int) -> bytes:
-    """Raises OSError (also when there is less) and OverflowError."""
-    data = os.pread(memory, size, address)
-    if len(data) != size:
-        raise OSError(f"{len(data)} of {size} bytes")
-    return data
+def _bytes_at(memory: OpenMemory, *ranges: tuple[int, int]) -> tuple[bytes, ...]:
+    """In this order. Raises OSError, also when there is less."""
+    found = memory.read(*ranges)
+    for data, (_, size) in zip(found, ranges, strict=True):
+        if len(data) != size:
+            raise OSError(f"{len(data)} of {size} bytes")
+    return found

@@ -32,6 +32,7 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.model.losses import Reasons
 from otelgpu.processes.elf_files import NOT_KNOWN, Identity, identity_of, open_elf, open_mapping, paths_of
 from otelgpu.processes.maps import Mapping, distinct_files, executable_mappings, find, read_maps
+from otelgpu.processes.memory import OpenMemory, ProcessMemory, session_memory
 
 VARIABLE: Final = "otel_thread_ctx_v1"
 POINTER_BYTES: Final = 8
@@ -120,7 +121,15 @@ class ThreadContexts:
     then ever more seldom. Call :meth:`forget` when a process execs or ends, :meth:`inherit` when it forks.
     """
 
-    def __init__(self, processes: Table, published: Table, btf: Btf, *, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        processes: Table,
+        published: Table,
+        btf: Btf,
+        *,
+        proc: Path = Path("/proc"),
+        memory: ProcessMemory | None = None,
+    ) -> None:
         """``processes`` and ``published``: the maps ``context_processes`` and ``context_published``."""
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._table = processes
@@ -128,6 +137,7 @@ class ThreadContexts:
         self._layout = btf.dtype("context_places")
         self._accesses = btf.enumerators("context_access")
         self._proc = proc
+        self._memory = memory or session_memory()
         self._images: OrderedDict[Identity, _Image | None] = OrderedDict()
         self._processes: dict[int, _Process] = {}
 
@@ -252,9 +262,9 @@ class ThreadContexts:
         before = len(process.places)
         try:
             mappings = read_maps(tgid, proc=self._proc)
-            with (self._proc / str(tgid) / "mem").open("rb", buffering=0) as memory:
+            with self._memory.open(tgid, proc=self._proc) as memory:
                 for publisher in list(process.pending):
-                    place = _place_of(publisher, process.library, mappings, _reader(memory.fileno()))
+                    place = _place_of(publisher, process.library, mappings, _reader(memory))
                     if place is not None:
                         process.pending.remove(publisher)
                         process.places[publisher] = place
@@ -302,11 +312,11 @@ Reader = Callable[[int, int], tuple[int, ...]]
 """(address, n) → n words of 64 bits, or none when they cannot be read."""
 
 
-def _reader(memory: int) -> Reader:
+def _reader(memory: OpenMemory) -> Reader:
     def read(address: int, count: int) -> tuple[int, ...]:
         try:
-            data = os.pread(memory, 8 * count, address)
-        except (OSError, OverflowError):
+            (data,) = memory.read((address, 8 * count))
+        except OSError:
             return ()
         return struct.unpack(f"<{count}Q", data) if len(data) == 8 * count else ()
 

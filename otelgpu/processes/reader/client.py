@@ -56,7 +56,6 @@ REASONS: Final = Reasons(
 
 _log = logging.getLogger("otelgpu.processes.reader")
 
-_ENDING_S: Final = 0.3
 _AT_ONCE_S: Final = 0.001
 """An answer that comes so soon is charged by the clock; of others it is looked up what they waited for."""
 
@@ -74,7 +73,8 @@ class Limits:
     """Seconds. ``busy_s``: of one question, without the time that it waited for a processor; ``wall_s``: with it.
 
     ``share``: of a processor that an owner may take in the long run, ``advance_s`` what it has at first;
-    ``failure_s``: for how long nothing is read for it after a question that ended its worker.
+    ``failure_s``: for how long nothing is read for it after a question that ended its worker, ``end_s``: for how long
+    that is seen to its end.
     """
 
     busy_s: float = 0.5
@@ -83,6 +83,7 @@ class Limits:
     advance_s: float = 5.0
     failure_s: float = 0.0
     start_s: float = 5.0
+    end_s: float = 0.3
 
 
 class Reader:
@@ -189,7 +190,7 @@ class Reader:
         account.spend(max(worker.busy_s(), self._limits.busy_s))
         if self._limits.failure_s:
             account.stop(self._limits.failure_s)
-        if not worker.end():
+        if not worker.end(self._limits.end_s):
             self._held.setdefault(owner, []).append(worker)
 
     def _holds_worker(self, owner: Owner) -> bool:
@@ -242,12 +243,12 @@ class _Worker:
             return ran_s - self._before_s[0]
         return max(time.monotonic() - self._began_s - (waited_s - self._before_s[1]), 0.0)
 
-    def end(self) -> bool:
-        """Kill it; whether it has gone."""
+    def end(self, wait_s: float = 0.0) -> bool:
+        """Kill it; whether it has gone, for which this waits so long."""
         self._connection.close()
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        return self.has_ended(_ENDING_S)
+        return self.has_ended(wait_s)
 
     def has_ended(self, wait_s: float = 0.0) -> bool:
         """Whether it has gone; the last time that it is asked of it, then."""

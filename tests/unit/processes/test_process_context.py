@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from otelgpu.processes.memory import OpenMemory
 from otelgpu.processes.process_context import (
     MAX_PAYLOAD_BYTES,
     PayloadError,
@@ -185,11 +186,10 @@ def test_a_payload_that_changes_while_it_is_read_is_not_believed(
 
     plain, times = process_context._bytes_at, iter(range(100, 200))
 
-    def changing(descriptor: int, address: int, size: int) -> bytes:
-        data = plain(descriptor, address, size)
-        if address == PAYLOAD_AT:
+    def changing(opened: OpenMemory, *ranges: tuple[int, int]) -> tuple[bytes, ...]:
+        if ranges[0][0] == PAYLOAD_AT:
             memory.publish(time_ns=next(times))
-        return data
+        return plain(opened, *ranges)
 
     memory.publish()
     monkeypatch.setattr(process_context, "_bytes_at", changing)

@@ -42,6 +42,7 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.inputs import Batch, Input
 from otelgpu.model.losses import Reasons
+from otelgpu.processes.memory import ProcessMemory, session_memory
 from otelgpu.processes.probes import ProbePlacer
 
 _log = logging.getLogger("otelgpu.discover")
@@ -51,7 +52,6 @@ STRUCTURE: Final = "ncclComm"
 _DEBUG_SECTIONS: Final = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_line_str")
 _MOST_DEBUG_BYTES: Final = 128 << 20  # NCCL 2.32 has 25 MiB
 _MOST_MEMORY: Final = 4 << 20  # bytes of a communicator that are searched; NCCL 2.32's has 1.2 MB
-_CHUNK: Final = 1 << 16
 _ATTEMPTS: Final = 64  # communicators of one file by which a layout is looked for
 _WAITING: Final = 256  # communicators that have been made and are to be looked at
 _REMEMBERED: Final = 65_536  # communicators whose entries are deleted with their process
@@ -107,9 +107,17 @@ class NcclLayouts:
     before the first does.
     """
 
-    def __init__(self, loaded: LoadedFamily, placer: ProbePlacer, *, proc: Path = _PROC) -> None:
+    def __init__(
+        self,
+        loaded: LoadedFamily,
+        placer: ProbePlacer,
+        *,
+        proc: Path = _PROC,
+        memory: ProcessMemory | None = None,
+    ) -> None:
         self._loaded = loaded
         self._proc = proc
+        self._process_memory = memory or session_memory()
         self._dtype = loaded.image.btf.dtype("nccl_layout")
         self._room = loaded.map("layouts").max_entries
         self._key = (secrets.randbits(64) | 1, secrets.randbits(64))
@@ -234,15 +242,11 @@ class NcclLayouts:
 
     def _memory(self, tgid: int, address: int) -> bytes:
         """What is mapped from ``address`` on, as far as it is wanted; empty when the process is gone."""
-        found = bytearray()
         try:
-            with open(self._proc / str(tgid) / "mem", "rb", buffering=0) as file:
-                file.seek(address)
-                while len(found) < _MOST_MEMORY and (piece := file.read(_CHUNK)):
-                    found += piece
-        except (OSError, OverflowError, ValueError):
-            pass  # the end of the mapping, or of the process
-        return bytes(found)
+            with self._process_memory.open(tgid, proc=self._proc) as memory:
+                return memory.read((address, _MOST_MEMORY))[0]
+        except OSError:
+            return b""
 
     def _take(self, copy: LibraryCopy, layout: CommunicatorLayout, source: str) -> None:
         if self._put(copy.index, layout):

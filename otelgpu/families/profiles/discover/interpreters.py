@@ -13,7 +13,7 @@ import logging
 import os
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -153,6 +153,12 @@ class Interpreters:
         """``3.12.1``; empty where no interpreter is followed."""
         process = self._processes.get(tgid)
         return str(process.interpreter.version) if process and process.interpreter else ""
+
+    def expect(self, tgid: int, addresses: Iterable[int]) -> None:
+        """These code objects are asked for next: what they are now is read in one go."""
+        process = self._known(tgid)
+        if process is not None and process.interpreter is not None:
+            self._names.expect(tgid, process.interpreter.layout, addresses)
 
     def code(self, tgid: int, address: int, instruction: int) -> Frame | None:
         """The Python frame of a code object, at an instruction as the BPF program gives it; None is counted."""

@@ -6,22 +6,23 @@ lengths, kinds), because the object may be gone by now and its memory something 
 
 A code object is read whole once. At each later use its head is read and compared: memory that was given to another
 code object is noticed. Example: a function that is reloaded at the same address with the same first line but another
-table of lines has another head.
+table of lines has another head. The heads of a stack's code objects are read in one go (:meth:`CodeNames.expect`).
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otelgpu.families.profiles.python.layout import CodeHead, CPython, code_head, text_place
+from otelgpu.families.profiles.python.layout import CodeHead, CPython, TextPlace, code_head, text_place
 from otelgpu.families.profiles.python.lines import LineTable, line_table
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame
+from otelgpu.processes.memory import OpenMemory, ProcessMemory, Range, session_memory
+from otelgpu.processes.reader.client import ReaderError
 
 UNREADABLE: Final = "python_code_unreadable"
 IMPLAUSIBLE: Final = "python_code_implausible"
@@ -62,13 +63,26 @@ class _Implausible(Exception):
 class CodeNames:
     """Code objects of all processes, those that were used last."""
 
-    def __init__(self, counters: Counter[str], *, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self, counters: Counter[str], *, proc: Path = Path("/proc"), memory: ProcessMemory | None = None
+    ) -> None:
         """Counts into ``counters``."""
         self._counters = counters
         self._proc = proc
+        self._memory = memory or session_memory()
         self._codes: OrderedDict[tuple[int, int], _Code] = OrderedDict()
-        self._memories: OrderedDict[int, int] = OrderedDict()  # tgid -> descriptor of its memory
+        self._memories: OrderedDict[int, OpenMemory] = OrderedDict()  # by tgid
+        self._heads: dict[tuple[int, int], bytes] = {}  # of the codes that are named next
         self._known: set[int] = set()  # processes that have codes
+
+    def expect(self, tgid: int, layout: CPython, addresses: Iterable[int]) -> None:
+        """These code objects of a process are named next: their heads are as they are now."""
+        places = [each for each in dict.fromkeys(addresses) if _is_address(each)]
+        try:
+            heads = self._parts(tgid, *((place, layout.code_bytes) for place in places))
+        except _Gone:
+            heads = (b"",) * len(places)
+        self._heads = {(tgid, place): head for place, head in zip(places, heads, strict=True)}
 
     def name(
         self, tgid: int, layout: CPython, code_type: int | None, address: int, instruction: int
@@ -92,9 +106,9 @@ class CodeNames:
 
     def release(self, tgid: int) -> None:
         """Let go of the process' memory; what was read of it stays known."""
-        descriptor = self._memories.pop(tgid, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        memory = self._memories.pop(tgid, None)
+        if memory is not None:
+            memory.close()
 
     def forget(self, tgid: int) -> None:
         """What was read is not of this process."""
@@ -107,14 +121,14 @@ class CodeNames:
     def close(self) -> None:
         """Let go of the processes' memories."""
         while self._memories:
-            os.close(self._memories.popitem()[1])
+            self._memories.popitem()[1].close()
 
     # -- Reading -----------------------------------------------------------------------------------------------
 
     def _code(self, tgid: int, layout: CPython, code_type: int | None, address: int) -> _Code:
         known = self._codes.get((tgid, address))
         try:
-            head = code_head(layout, self._read(tgid, address, layout.code_bytes))
+            head = code_head(layout, self._head(tgid, layout, address))
         except _Gone:
             if known is None:
                 raise
@@ -124,17 +138,9 @@ class CodeNames:
         if known is not None and known.head == head:
             self._codes.move_to_end((tgid, address))
             return known
-        if not head.is_plausible() or not self._is_code_type(tgid, layout, code_type, head.type):
+        if not head.is_plausible():
             raise _Implausible
-        name = self._text(tgid, layout, head.name)
-        if not name:
-            raise _Implausible
-        code = _Code(
-            head=head,
-            name=name,
-            file=self._text(tgid, layout, head.filename),
-            lines=line_table(self._bytes(tgid, layout, head.line_table), head.first_line, layout.minor),
-        )
+        code = self._read_code(tgid, layout, code_type, head)
         self._known.add(tgid)
         self._codes[(tgid, address)] = code
         self._codes.move_to_end((tgid, address))
@@ -142,58 +148,102 @@ class CodeNames:
             self._codes.popitem(last=False)
         return code
 
-    def _is_code_type(self, tgid: int, layout: CPython, code_type: int | None, found: int) -> bool:
-        if code_type is not None:
-            return found == code_type
-        name = int.from_bytes(self._read(tgid, found + layout.type_name, 8), "little")
-        return self._read(tgid, name, len(_TYPE_NAME)) == _TYPE_NAME
-
-    def _text(self, tgid: int, layout: CPython, address: int) -> str:
-        place = text_place(layout, self._read(tgid, address, layout.ascii_at))
-        if place is None:
-            raise _Implausible
-        text = place.decode(self._read(tgid, address + place.offset, place.letters * place.letter_bytes))
-        if place.ascii and not text.isascii():
-            raise _Implausible
-        return text
-
-    def _bytes(self, tgid: int, layout: CPython, address: int) -> bytes:
-        size = int.from_bytes(self._read(tgid, address + layout.size, 8), "little")
-        if size >= 1 << 40:
-            raise _Implausible
-        if size > _MAX_TABLE_BYTES:
-            self._counters[LINES_CUT] += 1
-            size = _MAX_TABLE_BYTES
-        return self._read(tgid, address + layout.bytes_at, size)
-
-    def _read(self, tgid: int, address: int, size: int) -> bytes:
-        """All of it; raises _Gone."""
-        if not size:
-            return b""
-        if not _FIRST_ADDRESS <= address < 1 << 47:
-            raise _Implausible
-        was_open = tgid in self._memories
-        data = self._pread(tgid, address, size)
-        if len(data) != size and was_open:  # of the program before exec, perhaps
-            self.release(tgid)
-            data = self._pread(tgid, address, size)
-        if len(data) != size:
+    def _head(self, tgid: int, layout: CPython, address: int) -> bytes:
+        head = self._heads.get((tgid, address))
+        if head is None:
+            (head,) = self._read(tgid, (address, layout.code_bytes))
+        elif len(head) != layout.code_bytes:
             raise _Gone
-        return data
+        return head
 
-    def _pread(self, tgid: int, address: int, size: int) -> bytes:
+    def _read_code(self, tgid: int, layout: CPython, code_type: int | None, head: CodeHead) -> _Code:
+        """What a head refers to: where the parts are, and then the parts."""
+        if code_type is not None and head.type != code_type:
+            raise _Implausible
+        name_head, file_head, size, *type_name = self._read(
+            tgid,
+            (head.name, layout.ascii_at),
+            (head.filename, layout.ascii_at),
+            (head.line_table + layout.size, 8),
+            *(() if code_type is not None else ((head.type + layout.type_name, 8),)),
+        )
+        name_at, file_at = _text_place(layout, name_head), _text_place(layout, file_head)
+        name, file, lines, *kind = self._read(
+            tgid,
+            (head.name + name_at.offset, name_at.letters * name_at.letter_bytes),
+            (head.filename + file_at.offset, file_at.letters * file_at.letter_bytes),
+            (head.line_table + layout.bytes_at, self._table_bytes(size)),
+            *((int.from_bytes(each, "little"), len(_TYPE_NAME)) for each in type_name),
+        )
+        if not name or kind not in ([], [_TYPE_NAME]):
+            raise _Implausible
+        return _Code(
+            head=head,
+            name=_text(name_at, name),
+            file=_text(file_at, file),
+            lines=line_table(lines, head.first_line, layout.minor),
+        )
+
+    def _table_bytes(self, size: bytes) -> int:
+        count = int.from_bytes(size, "little")
+        if count >= 1 << 40:
+            raise _Implausible
+        if count > _MAX_TABLE_BYTES:
+            self._counters[LINES_CUT] += 1
+        return min(count, _MAX_TABLE_BYTES)
+
+    def _read(self, tgid: int, *ranges: Range) -> tuple[bytes, ...]:
+        """All of them, whole; raises _Gone."""
+        if not all(_is_address(address) for address, size in ranges if size):
+            raise _Implausible
+        parts = self._parts(tgid, *ranges)
+        if not _are_whole(parts, ranges):
+            raise _Gone
+        return parts
+
+    def _parts(self, tgid: int, *ranges: Range) -> tuple[bytes, ...]:
+        """What of each is there; raises _Gone where nothing can be read."""
+        was_open = tgid in self._memories
         try:
-            return os.pread(self._memory(tgid), size, address)
-        except OSError:
-            return b""
+            parts = self._opened(tgid).read(*ranges)
+            if was_open and not _are_whole(parts, ranges):  # of the program before exec, perhaps
+                self.release(tgid)
+                parts = self._opened(tgid).read(*ranges)
+        except ReaderError as error:
+            raise _Gone from error
+        except OSError as error:
+            self.release(tgid)
+            raise _Gone from error
+        return parts
 
-    def _memory(self, tgid: int) -> int:
-        descriptor = self._memories.get(tgid)
-        if descriptor is None:
-            descriptor = os.open(self._proc / str(tgid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
-            self._memories[tgid] = descriptor
+    def _opened(self, tgid: int) -> OpenMemory:
+        memory = self._memories.get(tgid)
+        if memory is None:
+            memory = self._memories[tgid] = self._memory.keep_open(tgid, proc=self._proc)
             if len(self._memories) > _MAX_MEMORIES:
-                os.close(self._memories.popitem(last=False)[1])
+                self._memories.popitem(last=False)[1].close()
         else:
             self._memories.move_to_end(tgid)
-        return descriptor
+        return memory
+
+
+def _is_address(address: int) -> bool:
+    return _FIRST_ADDRESS <= address < 1 << 47
+
+
+def _are_whole(parts: Iterable[bytes], ranges: Iterable[Range]) -> bool:
+    return all(len(part) == size for part, (_, size) in zip(parts, ranges, strict=True))
+
+
+def _text_place(layout: CPython, head: bytes) -> TextPlace:
+    place = text_place(layout, head)
+    if place is None:
+        raise _Implausible
+    return place
+
+
+def _text(place: TextPlace, data: bytes) -> str:
+    text = place.decode(data)
+    if place.ascii and not text.isascii():
+        raise _Implausible
+    return text

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -97,6 +97,9 @@ REASONS: Final[Mapping[str, str]] = {
 
 class Pythons(Protocol):
     """What is known of the interpreters in observed processes: ``interpreters.Interpreters``."""
+
+    def expect(self, tgid: int, addresses: Iterable[int]) -> None:
+        """The code objects at these addresses are asked for next."""
 
     def code(self, tgid: int, address: int, instruction: int) -> Frame | None:
         """The Python function whose code object is at ``address``; None, counted, where it cannot be read."""
@@ -376,6 +379,7 @@ class StackNamer:
         pairs = words[behind_user:]
         if not pairs:
             return (*kernel, *native)
+        self._expect(tgid, pairs)
         python: list[Frame | None] = []
         entries = []
         for code, instruction in zip(pairs[::2], pairs[1::2], strict=False):  # the last may be cut off
@@ -461,6 +465,15 @@ class StackNamer:
         found = process.frames[address] = (frame, is_evaluator(frame.system_name or frame.name))
         self._frame_count += 1
         return found
+
+    def _expect(self, tgid: int, pairs: list[int]) -> None:
+        wanted = [
+            code
+            for code, instruction in zip(pairs[::2], pairs[1::2], strict=False)
+            if code and (tgid, code, instruction & (PYTHON_ENTRY - 1)) not in self._codes
+        ]
+        if wanted and self._pythons is not None:
+            self._pythons.expect(tgid, wanted)
 
     def _python(self, tgid: int, code: int, instruction: int) -> Frame:
         key = tgid, code, instruction

@@ -10,8 +10,8 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,8 @@ from otelgpu.kernel.cut_files import survive_cut_files
 from otelgpu.processes.elf_files import open_regular, paths_of
 from otelgpu.processes.maps import Mapping as Mapped
 from otelgpu.processes.maps import find, read_maps
+from otelgpu.processes.memory import ProcessMemory, session_memory
+from otelgpu.processes.reader.messages import Descriptor, question
 
 _MARK: Final = (1 << 64) - 1
 _REGISTERS: Final = (
@@ -27,7 +29,7 @@ _REGISTERS: Final = (
 )
 _LIBRARY: Final = "libibverbs.so"
 _SCANNED_BYTES: Final = 256 << 20  # of a process: contexts are made early and lie in small heaps
-_CHUNK_BYTES: Final = 8 << 20
+_CHUNK_BYTES: Final = 1 << 20  # for the bound of one question, should they have been swapped out
 _CONTEXTS: Final = 64  # of a process
 _BEFORE_BYTES: Final = 4096  # more than any field of a context is before the mark
 
@@ -92,44 +94,55 @@ def _registers(descriptor: int) -> bool:
         return content.find(_REGISTERS) >= 0
 
 
-def find_contexts(tgid: int, offsets: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def find_contexts(
+    tgid: int, offsets: Mapping[str, int], memory: ProcessMemory | None = None
+) -> Iterator[dict[str, int]]:
     """Functions by symbol of each open context of a process, as :func:`locate` takes them.
 
     ``offsets``: ``enum verbs_context_offset``. A process that vanishes or may not be read has none.
     """
     try:
         mappings = read_maps(tgid)
-        memory = os.open(f"/proc/{tgid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    code = [mapping for mapping in mappings if mapping.executable and mapping.is_file]
-    if not any(os.path.basename(mapping.path).startswith(_LIBRARY) for mapping in code):
-        os.close(memory)
-        return
-    ranges = np.array([(mapping.start, mapping.end) for mapping in code], np.uint64).reshape(-1, 2)
-    left, count = _SCANNED_BYTES, 0
-    try:
-        for mapping in sorted(mappings, key=lambda each: each.end - each.start):
-            if mapping.is_file or not mapping.permissions.startswith("rw") or left <= 0:
-                continue
-            for start in range(mapping.start, mapping.end, _CHUNK_BYTES):
-                end = min(start + _CHUNK_BYTES + _BEFORE_BYTES, mapping.end)
-                left -= end - start
-                for functions in _contexts_in(_read(memory, start, end), offsets, ranges):
+        code = [mapping for mapping in mappings if mapping.executable and mapping.is_file]
+        if not any(os.path.basename(mapping.path).startswith(_LIBRARY) for mapping in code):
+            return
+        ranges = np.array([(mapping.start, mapping.end) for mapping in code], np.uint64).reshape(-1, 2)
+        count = 0
+        with (memory or session_memory()).open(tgid) as opened:
+            for start, end in _pieces(mappings):
+                for functions in opened.ask(contexts_at, start, end, dict(offsets), ranges):
                     yield functions
                     count += 1
-                if count >= _CONTEXTS or left <= 0:
-                    break
-            if count >= _CONTEXTS:
+                if count >= _CONTEXTS:
+                    return
+    except OSError:
+        return
+
+
+def _pieces(mappings: Sequence[Mapped]) -> Iterator[tuple[int, int]]:
+    """Where contexts may lie, the smallest mappings first; each piece has the end of the one before in it."""
+    left = _SCANNED_BYTES
+    for mapping in sorted(mappings, key=lambda each: each.end - each.start):
+        if mapping.is_file or not mapping.permissions.startswith("rw"):
+            continue
+        for start in range(mapping.start, mapping.end, _CHUNK_BYTES):
+            if left <= 0:
                 return
-    finally:
-        os.close(memory)
+            end = min(start + _CHUNK_BYTES + _BEFORE_BYTES, mapping.end)
+            left -= end - start
+            yield start, end
 
 
-def _read(memory: int, start: int, end: int) -> bytes:
-    with suppress(OSError, OverflowError):
-        return os.pread(memory, end - start, start)
-    return b""
+@question()
+def contexts_at(
+    memory: Descriptor, start: int, end: int, offsets: dict[str, int], code: np.ndarray
+) -> list[dict[str, int]]:
+    """Those in one piece of a process' memory. ``code``: where functions may be, from and to, in this order."""
+    try:
+        content = os.pread(memory, end - start, start)
+    except (OSError, OverflowError):
+        return []
+    return list(islice(_contexts_in(content, offsets, code), _CONTEXTS))
 
 
 def _contexts_in(

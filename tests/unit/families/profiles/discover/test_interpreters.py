@@ -222,7 +222,7 @@ def test_descriptors_of_memories_are_bounded_and_closed(
     children = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(4)]
     try:
         for child in children:
-            interpreters._names._memory(child.pid)
+            interpreters._names._opened(child.pid)
         assert len(interpreters._names._memories) == 2
         interpreters.close()
         pipes = len(children)
@@ -288,7 +288,7 @@ def test_memory_that_was_opened_before_an_exec_is_opened_again(interpreters: Int
         assert process.stdout is not None
         assert process.stdin is not None
         process.stdout.readline()
-        interpreters._names._memory(process.pid)
+        interpreters._names._opened(process.pid)
         process.stdin.write(b"x")
         process.stdin.flush()
         code = int(process.stdout.readline().split()[0])

@@ -7,7 +7,7 @@ import mmap
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +90,9 @@ class Pythons:
         self.names: dict[int, str] = {}
         self.ranges: Sequence[tuple[int, int]] = ()
         self.tail_calls = False
+
+    def expect(self, tgid: int, addresses: Iterable[int]) -> None:
+        pass
 
     def code(self, tgid: int, address: int, instruction: int) -> Frame | None:
         name = self.names.get(address)
