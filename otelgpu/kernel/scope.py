@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.errors import OtelgpuError
+from otelgpu.kernel import features
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily
 
@@ -26,6 +27,17 @@ class Scope:
     newborn: bool = False  # they have not begun to run: no call of theirs is under way
     cgroups: tuple[Path, ...] = ()  # directories of cgroup v2
     admits: Callable[[int], bool] | None = None  # whether a process that starts is to be observed too
+
+    def constants(self) -> dict[str, int]:
+        """Of the BPF programs (bpf/lib/scope.h), by name."""
+        return {
+            "scope_all": int(self.everything),
+            "scope_agent": os.getpid(),
+            "scope_cgroup_count": len(self.cgroups),
+            "scope_pid_namespace": features.pid_namespace(),
+            "scope_follow": int(self.follow_children),
+            "calls_before": int(not self.newborn),
+        }
 
 
 def put_process(process: LoadedFamily, tgid: int) -> bool:

@@ -55,12 +55,11 @@ from otelgpu.processes.maps import executable_mappings, mapped_name
 from otelgpu.processes.missed import MissedEvents
 from otelgpu.processes.probes import ProbedFile, ProbePlacer
 from otelgpu.processes.process_context import ProcessContexts
-from otelgpu.processes.reader.accounts import Owners, Turn
 from otelgpu.processes.thread_context import ThreadContexts
 from otelgpu.sources.discoveries import choice_of, discovery_of
 from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
-from otelgpu.sources.process_events import MAPPING, ProcessEvents
+from otelgpu.sources.process_events import MAPPING, ProcessEvents, Shares
 
 REASONS: Final = Reasons(
     "live",
@@ -76,8 +75,6 @@ REASONS: Final = Reasons(
 _log = logging.getLogger("otelgpu.sources.live")
 
 _PROCESS: Final = "process"
-_TURN_S: Final = 0.25
-"""For so long one owner's processes may keep all others waiting, and for one more that is under way."""
 _PROCESS_RING_BYTES: Final = 1 << 20
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 
@@ -94,7 +91,7 @@ class LiveSource:
         self._loaded: dict[str, LoadedFamily] = {}
         self._events = select.epoll()
         self._finder = session_function_finder()  # before threads are: it forks
-        self._owners, self._turn = Owners(), Turn(_TURN_S)
+        self._shares = Shares(self._finder.accounts)
         self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
         self._discoveries = {name: discovery_of(name) for name in families}
         self._watchers = FamilyDiscoveries(self._discoveries)
@@ -114,7 +111,7 @@ class LiveSource:
         if settings.hold_on_load:
             self._holding = Holding(process, self.counters)
         self._missed = MissedEvents(process)
-        self._process_events = ProcessEvents(process, self._owners, self._turn, self._placer.is_wanted)
+        self._process_events = ProcessEvents(process, self._shares, self._placer.is_wanted)
         self._attachments = Attachments()
         self._thread_contexts = ThreadContexts(
             process.map("context_processes"), process.map("context_published"), process.image.btf
@@ -179,15 +176,7 @@ class LiveSource:
 
     def _load(self, families: Mapping[str, Family]) -> None:
         self._choices = self._choose()
-        constants = {
-            "scope_all": int(self._scope.everything),
-            "scope_agent": os.getpid(),
-            "scope_cgroup_count": len(self._scope.cgroups),
-            "scope_pid_namespace": features.pid_namespace(),
-            "scope_follow": int(self._scope.follow_children),
-            "hold_on_load": int(self._settings.hold_on_load),
-            "calls_before": int(not self._scope.newborn),
-        }
+        constants = self._scope.constants() | {"hold_on_load": int(self._settings.hold_on_load)}
         for choice in self._choices.values():
             constants |= choice.shared_constants
         process = load_family(read_image(_PROCESS), constants=constants, ring_bytes=_PROCESS_RING_BYTES)
@@ -317,7 +306,7 @@ class LiveSource:
         for tgid in list_processes():
             if tgid == os.getpid():
                 continue
-            self._turn.begin()  # nobody waits for turns here, and each owner's share has an end
+            self._shares.turn.begin()  # nobody waits for turns here, and each owner's share has an end
             if self._scope.admits is None:
                 self._watchers.enter(tgid)
                 self._processes.look_at(tgid)
@@ -337,13 +326,9 @@ class LiveSource:
 
     def _within_share(self, tgid: int, look: Callable[[], None]) -> None:
         """Look at what a process has, on its owner's account; later, if nothing is left in that, or of its turn."""
-        owner = self._owners.of(tgid)
-        if self._turn.is_over(owner) or self._finder.accounts.of(owner).is_spent():
+        if not self._shares.look(tgid, look):
             self._resolver.forget(tgid)  # what it had mapped may be gone
             self._placer.postpone(tgid)
-            return
-        with self._turn.kept(owner), self._finder.accounts.charged(owner):
-            look()
 
     def _look_at_now(self, tgid: int, in_scope: bool) -> None:
         mappings = executable_mappings(tgid)
@@ -443,7 +428,7 @@ class LiveSource:
 
     def _look_at_missed(self, now_ns: int) -> None:
         """Processes whose events were lost: they may have ended, exec'd or mapped anything."""
-        self._turn.begin()
+        self._shares.turn.begin()
         if self._missed.take_all(now_ns):
             self.observe_running()
         missed = self._missed.take(now_ns)

@@ -22,7 +22,7 @@ ALLOWED = {
         "subprocess",
     ): "our own program for unwind tables, at a fixed path, without capabilities, environment or system calls",
     (
-        "cli.view",
+        "cli.browser",
         "webbrowser",
     ): "`view` shows its page in the browser of who runs it, which no privilege is for",
 }

@@ -31,7 +31,7 @@ def test_ranges_are_read_as_far_as_they_are_mapped() -> None:
 
 
 def test_what_does_not_come_is_given_up_and_its_owner_pays() -> None:
-    memory = ProcessMemory(Limits(busy_s=0.1, advance_s=1.0, failed_s=1.5, share=0.001))
+    memory = ProcessMemory(Limits(busy_s=0.1, advance_s=1.0, failure_s=10.0, share=0.001))
     with memory.open(ME) as opened:
         for reason in ("worker_timed_out", "owner_over_budget"):
             with pytest.raises(ReaderError) as raised:

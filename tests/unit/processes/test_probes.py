@@ -163,12 +163,12 @@ def test_a_process_of_a_file_that_was_not_looked_into_is_looked_at_again(
         assert placer.examine_mapping(me, start, end, str(path), 0, inode) is None
         now_ns = monotonic_ns()
         assert placer.take_postponed(now_ns) == []
-        assert placer.take_postponed(now_ns + 10_500_000_000) == [me]
-        assert placer.take_postponed(now_ns + 10_500_000_000) == []  # it is being looked at
+        assert placer.take_postponed(now_ns + 1_500_000_000) == [me]
+        assert placer.take_postponed(now_ns + 1_500_000_000) == []  # it is being looked at
         assert placer.examine_mapping(me, start, end, str(path), 0, inode) is None
         placer.settle_postponed(me)
-        assert placer.take_postponed(now_ns + 19_000_000_000) == []  # ever more seldom
-        assert placer.take_postponed(now_ns + 21_000_000_000) == [me]
+        assert placer.take_postponed(now_ns + 1_900_000_000) == []  # ever more seldom
+        assert placer.take_postponed(now_ns + 3_900_000_000) == [me]
     found = placer.examine_mapping(me, start, end, str(path), 0, inode)
     placer.settle_postponed(me)
     assert found is not None and found.symbols == ("cudaMalloc",)

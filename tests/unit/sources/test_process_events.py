@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from otelgpu.processes.reader import accounts
-from otelgpu.processes.reader.accounts import Owner, Turn
+from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.sources import process_events
-from otelgpu.sources.process_events import MAPPING, ProcessEvents
+from otelgpu.sources.process_events import MAPPING, ProcessEvents, Shares
 
 RECORD = np.dtype([("head", [("tgid", "<u4"), ("number", "<u4")]), ("name", "S16")])
 TENANT, VICTIM = 1, 2
@@ -59,16 +60,19 @@ class Looking:
     """Handles events: a tenant's take 0.1 s each."""
 
     def __init__(self, clock: list[float]) -> None:
-        self.process, self._turn, self._clock = Process(), Turn(0.25), clock
-        made: Any = (self.process, Owners(), self._turn, lambda name: name == "wanted")
-        self.events = ProcessEvents(*made)
+        self.process, self._clock = Process(), clock
+        self._shares = Shares(Accounts(share=0.1, advance_s=9.0))
+        self._shares.owners = cast(Any, Owners())
+        self.events = ProcessEvents(cast(Any, self.process), self._shares, lambda name: name == "wanted")
+
+    def _look(self, tgid: int) -> None:
+        self._clock[0] += 0.1 if tgid == TENANT else 0.0
 
     def handle(self) -> list[tuple[int, int]]:
         handled = []
         for _, record in self.events.take():
             tgid, number = int(record["head"]["tgid"]), int(record["head"]["number"])
-            with self._turn.kept((f"/{tgid}", 0)):
-                self._clock[0] += 0.1 if tgid == TENANT else 0.0
+            self._shares.look(tgid, partial(self._look, tgid))
             handled.append((tgid, number))
         return handled
 

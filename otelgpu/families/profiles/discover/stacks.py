@@ -87,6 +87,7 @@ REASONS: Final[Mapping[str, str]] = {
     "stack_file_unreadable": "an address in a file that could not be opened",
     "stack_file_not_elf": "an address in a file that is damaged, or no ELF file",
     "stack_file_changed": "an address in a file that was replaced since it was mapped",
+    "stack_owner_over_share": "an address of a container or user whose programs have taken their share of time",
     "stack_symbol_missing": "an address in a file that does not report the function: it is stripped",
     "stack_debuginfo_damaged": "a file's separate symbols could not be read",
     **KERNEL_REASONS,
