@@ -22,7 +22,7 @@ class InjectClient:
     """``threads`` is the memory's array of struct inject_thread, ``rings`` has one row for each."""
 
     def __init__(self, listener: InjectListener, layout: Btf, btf: Btf) -> None:
-        self._btf = btf
+        self.layout, self.btf = layout, btf
         numbers = layout.enumerators("inject_number")
         hello = np.zeros(1, dtype=layout.dtype("inject_hello"))
         hello["magic"], hello["version"] = numbers["INJECT_MAGIC"], numbers["INJECT_VERSION"]
@@ -43,12 +43,12 @@ class InjectClient:
 
     def call(self, **fields: Any) -> npt.NDArray[np.void]:
         """A record that is as it should be, but for ``fields``: shape (1,)."""
-        record = np.zeros(1, dtype=self._btf.dtype("cuda_call"))
+        record = np.zeros(1, dtype=self.btf.dtype("cuda_call"))
         head = record["head"]
         head["time_ns"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - 1000
         head["tgid"], head["tid"] = os.getpid(), os.getpid()
-        head["kind"] = self._btf.enumerators("cuda_kind")["CUDA_FREE"]
-        record["api"] = self._btf.enumerators("cuda_api")["API_cudaFree"]
+        head["kind"] = self.btf.enumerators("cuda_kind")["CUDA_FREE"]
+        record["api"] = self.btf.enumerators("cuda_api")["API_cudaFree"]
         for name, value in fields.items():
             (head if name in (head.dtype.names or ()) else record)[name] = value
         return record

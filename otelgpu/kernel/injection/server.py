@@ -12,6 +12,7 @@ what does not is dropped and counted.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import select
@@ -36,7 +37,7 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.injection import peers
 from otelgpu.kernel.injection.records import InjectRecords, merged
-from otelgpu.kernel.injection.shared_memory import SharedMemory
+from otelgpu.kernel.injection.shared_memory import RUNS_PER_DRAIN, SharedMemory
 from otelgpu.kernel.loader import Image
 from otelgpu.kernel.privileges.guard import Guard
 from otelgpu.model.inputs import Batch, Records
@@ -50,11 +51,23 @@ _LIBRARY: Final = "libotelgpu_inject.so"
 _LAYOUT: Final = "memory.o"
 _UCRED: Final = struct.Struct("<iII")
 _ANSWER: Final = b"\0\0\0\0"  # what a descriptor travels with
+_SO_PEERPIDFD: Final = 77  # include/uapi/asm-generic/socket.h; Linux 6.5
 _BACKLOG: Final = 256
 _RELIEF_S: Final = 0.02  # what hinders an accept is not over at once
 _SLOW_START_NS: Final = 1_000_000_000  # calls that were under way when a process connected began so long ago
 _FNV_OFFSET: Final = 0xCBF29CE484222325
 _FNV_PRIME: Final = 0x100000001B3
+
+
+MOST_BYTES: Final = 32 << 20
+"""Of records that one drain reads, of all processes; each cgroup has a part, and in it each process."""
+LEAST_BYTES: Final = 64 << 10
+LEAST_RUNS: Final = 64
+LOOKS_NS: Final = 100_000_000
+LOOKS_SHARE: Final = 50
+LOOKS_OF_CGROUP: Final = 4
+"""For so long the numbers of a process's threads are looked up, and a 50th of the time after that; four times that for
+all of a cgroup."""
 
 
 class InjectError(OtelgpuError):
@@ -101,6 +114,42 @@ def interface_digest(apis: Mapping[str, int]) -> int:
     return digest
 
 
+def _pidfd_of(connection: socket.socket, tgid: int) -> int:
+    """Of who has connected. Raises OSError where it has ended.
+
+    Before Linux 6.5 it is asked for by number, which may be another process's since.
+    """
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise
+    return os.pidfd_open(tgid)
+
+
+class _Allowance:
+    """How long thread numbers may be looked up yet: a token bucket of ns. ``times``: as that of one process."""
+
+    __slots__ = ("_left_ns", "_since_ns", "_times")
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+        self._left_ns = times * LOOKS_NS
+        self._since_ns = time.monotonic_ns()
+
+    def is_left(self) -> bool:
+        """Whether there is some now."""
+        now_ns = time.monotonic_ns()
+        filled_ns = (now_ns - self._since_ns) * self._times // LOOKS_SHARE
+        self._left_ns = min(self._left_ns + filled_ns, self._times * LOOKS_NS)
+        self._since_ns = now_ns
+        return self._left_ns > 0
+
+    def take(self, taken_ns: int) -> None:
+        """So long it took."""
+        self._left_ns -= taken_ns
+
+
 @dataclass(slots=True)
 class _Process:
     tgid: int
@@ -111,6 +160,7 @@ class _Process:
     threads: dict[int, int] = field(
         default_factory=dict
     )  # as it says → as this namespace says, 0: not its own
+    looks: _Allowance = field(default_factory=lambda: _Allowance(1))
     namespaced: bool = False
     last: Counter[str] = field(default_factory=Counter)
 
@@ -152,6 +202,7 @@ class InjectListener:
         self._arrived: deque[_Process] = deque()
         self._processes: dict[int, _Process] = {}
         self._new: list[int] = []
+        self._looks: dict[int, _Allowance] = {}  # by cgroup
         self._read_so_far: dict[str, list[Records]] = {}  # by struct; not reported yet
         self._ended = select.epoll()
         self._arrival = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -238,8 +289,10 @@ class InjectListener:
             return "process_outside_namespace"
         if len(self._processes) + len(self._arrived) >= PROCESSES_MAX:
             return "too_many_processes"
-        pidfd = os.pidfd_open(tgid)
+        pidfd = _pidfd_of(connection, tgid)
         try:
+            if select.select([pidfd], [], [], 0)[0]:
+                raise ProcessLookupError(errno.ESRCH, "it has ended, and its number may be another's")
             memory = SharedMemory(
                 self._layout,
                 threads=self._threads,
@@ -283,7 +336,7 @@ class InjectListener:
         """How full the fullest ring is: 0 to 1. Ask often: threads in PID namespaces are known while they live."""
         self._admit()
         for process in self._processes.values():
-            if process.namespaced:
+            if process.namespaced and self._may_look(process):
                 for tid in process.memory.owners():
                     self._thread_id(process, tid)
         fullest = max((process.memory.fullest() for process in self._processes.values()), default=0)
@@ -297,8 +350,9 @@ class InjectListener:
         if until_ns is None:
             until_ns = monotonic_ns()
         self._admit()
+        cgroups = Counter(process.cgroup_id for process in self._processes.values())
         for process in self._processes.values():
-            self._read(process)
+            self._read(process, parts=len(cgroups) * cgroups[process.cgroup_id])
         batches = []
         for kind, parts in self._read_so_far.items():
             batch, later = merged(kind, parts, until_ns)
@@ -308,8 +362,13 @@ class InjectListener:
         self._read_so_far = {kind: parts for kind, parts in self._read_so_far.items() if parts}
         return batches
 
-    def _read(self, process: _Process) -> None:
-        for run in process.memory.drain():
+    def _read(self, process: _Process, *, parts: int = 1) -> None:
+        """What it has written, as far as its part of a drain goes."""
+        most = {
+            "most_bytes": max(MOST_BYTES // parts, LEAST_BYTES),
+            "most_runs": max(RUNS_PER_DRAIN // parts, LEAST_RUNS),
+        }
+        for run in process.memory.drain(**most):
             heads = self._records.heads(run)
             now_ns = monotonic_ns()
             times, durations = heads["time_ns"], heads["duration_ns"]
@@ -337,12 +396,24 @@ class InjectListener:
             if len(process.threads) >= THREADS_MAX:
                 self._counters["threads_not_remembered"] += 1
                 return 0
+            if not self._may_look(process):
+                self._counters["thread_unknown"] += 1
+                return 0
             ask = peers.namespaced_thread if process.namespaced else peers.own_thread
+            began_ns = time.monotonic_ns()
             found = ask(process.tgid, said)
+            taken_ns = time.monotonic_ns() - began_ns
+            process.looks.take(taken_ns)
+            self._looks[process.cgroup_id].take(taken_ns)
             if not found:
                 self._counters["thread_unknown"] += 1
             process.threads[said] = found
         return found
+
+    def _may_look(self, process: _Process) -> bool:
+        """Whether its threads' numbers may be looked up, which takes the longer the more threads it has."""
+        cgroup = self._looks.setdefault(process.cgroup_id, _Allowance(LOOKS_OF_CGROUP))
+        return process.looks.is_left() and cgroup.is_left()
 
     # -- processes that go --------------------------------------------------------------------------
 
@@ -366,6 +437,9 @@ class InjectListener:
         for process in leaving:
             self._read(process)
             self._drop(self._processes.pop(process.tgid))
+        if leaving:
+            present = {process.cgroup_id for process in self._processes.values()}
+            self._looks = {cgroup: looks for cgroup, looks in self._looks.items() if cgroup in present}
         return [process.tgid for process in leaving]
 
     def _drop(self, process: _Process) -> None:

@@ -85,21 +85,26 @@ class SharedMemory:
         owners: list[int] = self._threads["owner"][self._threads["owner"] > 0].tolist()
         return owners
 
-    def drain(self) -> Iterator[Run]:
+    def drain(self, *, most_bytes: int | None = None, most_runs: int | None = None) -> Iterator[Run]:
         """Copies of what was there at the call: uint8 arrays of shape (records, record length).
 
-        In order for each ring. What there is beyond RUNS_PER_DRAIN runs waits for the next time.
+        In order for each ring. What there is beyond ``most_bytes`` (all) or ``most_runs`` (RUNS_PER_DRAIN) waits for
+        the next time. The pages that were read are let go of.
         """
-        left = RUNS_PER_DRAIN
+        left = RUNS_PER_DRAIN if most_runs is None else most_runs
+        left_bytes = self._rings.size if most_bytes is None else most_bytes
         produced = self._threads["producer"].copy()
         for thread in np.flatnonzero((produced != self._consumed) & ~self._given_up).tolist():
             for run in self._drain_ring(thread, int(produced[thread])):
                 left -= 1
+                left_bytes -= run.nbytes
                 if len(run):
                     yield run
-                if left <= 0:
+                if left <= 0 or left_bytes <= 0:
                     self.counters["drain_postponed"] += 1
+                    self._memory.madvise(mmap.MADV_DONTNEED)
                     return
+        self._memory.madvise(mmap.MADV_DONTNEED)
 
     def _drain_ring(self, thread: int, produced: int) -> Iterator[Run]:
         """Runs of one ring, its space given back after each; an empty one for a run that says nothing."""

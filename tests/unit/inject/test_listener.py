@@ -120,6 +120,52 @@ def test_a_thread_that_has_ended_keeps_its_number(listener: InjectListener, clie
     assert listener.drain()[0].heads["tid"].tolist() == [int(ended.stdout)]
 
 
+def test_looking_up_threads_has_an_end(
+    listener: InjectListener, client: InjectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inject.peers, "is_namespaced", lambda tgid: True)
+    looked: list[int] = []
+
+    def slow(tgid: int, said: int) -> int:
+        looked.append(said)
+        time.sleep(0.03)
+        return 0
+
+    monkeypatch.setattr(inject.peers, "namespaced_thread", slow)
+    other = InjectClient(listener, client.layout, client.btf)
+    listener.pressure()
+    for number in range(1, 40):  # a writer that says it is another thread each time
+        other.threads["owner"][0] = number
+        listener.pressure()
+    other.write(*(other.call(tid=number) for number in range(100, 200)))
+    (batch,) = listener.drain()
+    assert 4 <= len(looked) <= 6  # a tenth of a second, and one
+    assert not batch.heads["tid"].any() and len(batch.records) == 100
+
+
+def test_a_process_that_ended_before_its_answer_is_refused(
+    listener: InjectListener, client: InjectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.Popen(["true"])
+    pidfd = os.pidfd_open(ended.pid)
+    ended.wait()
+    monkeypatch.setattr(inject, "_pidfd_of", lambda connection, tgid: pidfd)
+    with pytest.raises((ValueError, OSError)):
+        InjectClient(listener, client.layout, client.btf)
+    deadline = time.monotonic() + 5
+    while not listener.counters() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert listener.counters() == {"connection_failed": 1}
+
+
+def test_who_connected_is_known_by_more_than_a_number(listener: InjectListener, client: InjectClient) -> None:
+    listener.pressure()
+    (process,) = listener._processes.values()
+    information = Path(f"/proc/self/fdinfo/{process.pidfd}").read_text()
+    assert f"Pid:\t{os.getpid()}\n" in information
+    assert not os.get_inheritable(process.pidfd)
+
+
 def test_who_connects_and_says_nothing_keeps_nobody_waiting(
     listener: InjectListener, library: Library, btf: Btf
 ) -> None:

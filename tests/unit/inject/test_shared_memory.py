@@ -16,6 +16,7 @@ from otelgpu.elf.btf import Btf
 from otelgpu.kernel.injection import shared_memory
 from otelgpu.kernel.injection.server import InjectError, read_library
 from otelgpu.kernel.injection.shared_memory import SharedMemory
+from tests.hostile.stage import resident_bytes
 from tests.rig.examples import examples
 
 RING = 8192
@@ -75,6 +76,30 @@ def test_records_come_in_the_order_of_each_ring(writer: Writer) -> None:
     assert writer.drained() == [(CALL, 5), (CALL, 1), (CALL, 2), (NAME, 3), (CALL, 4)]
     assert writer.drained() == []
     assert writer.threads["consumer"].tolist() == [136, 3 * 136 + 264]
+
+
+def test_what_is_beyond_a_part_waits_for_the_next_time(writer: Writer) -> None:
+    writer.put(0, *((CALL, number) for number in range(5)), *((NAME, number) for number in range(5, 9)))
+    writer.put(1, (CALL, 9))
+    parts = []
+    while part := [int(row[0]) for run in writer.memory.drain(most_bytes=CALL) for row in run]:
+        parts.append(part)
+    assert parts == [[0, 1, 2, 3, 4], [5, 6, 7, 8], [9]]  # a run is read whole
+    assert writer.memory.counters == {"drain_postponed": 3}
+
+
+def test_the_pages_that_were_read_are_let_go_of(layout: Btf) -> None:
+    memory = SharedMemory(layout, threads=4, ring_bytes=4 << 20, record_bytes=(CALL, NAME))
+    descriptor = memory.take_descriptor()
+    os.pwrite(descriptor, b"\1" * (16 << 20), int(memory._header["rings"][0]))
+    before = resident_bytes(os.getpid(), "RssShmem")
+    memory._threads["producer"] = 4 << 20
+    assert memory.fullest() == 4 << 20
+    assert memory._rings.any() and resident_bytes(os.getpid(), "RssShmem") >= before + (16 << 20)
+    list(memory.drain())
+    assert resident_bytes(os.getpid(), "RssShmem") < before + (1 << 20)
+    memory.close()
+    os.close(descriptor)
 
 
 def test_the_end_of_the_ring_is_filled_and_passed_over(writer: Writer) -> None:
