@@ -197,7 +197,7 @@ class Agent:
             profiling=self._plan.profiling,
             shorten=short_name,
             demangle=self._demangler,
-            stopwatch=time.perf_counter_ns,
+            stopwatch=time.thread_time_ns,
         )
         return Session(pipeline, self._plan.open_exporters(), metric_interval_s=self._plan.metric_interval_s)
 

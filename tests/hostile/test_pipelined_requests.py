@@ -52,7 +52,8 @@ for number in range(int(sys.argv[1])):
     time.sleep(0.05)
 """
 REQUESTS = 120
-MOST_LAG_S = 1.0
+MOST_LAG_S = 2.0
+"""On two processors that attackers keep busy; half a second of it is for parsing."""
 
 
 @pytest.mark.alone(reason="floods the agent with requests: for seconds nobody else gets a processor")

@@ -14,8 +14,8 @@ from typing import Final
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.shares import Pool, Refusals, Share
 
-TURNS_NS: Final = 300_000_000
-"""For everybody between two ticks: the loop that does this has other work, and must come round in a second."""
+TURNS_NS: Final = 500_000_000
+"""For everybody between two ticks, of this thread's time: the loop that does this has other work."""
 FLOOR_NS: Final = 20_000_000
 """For every container, also where a chunk of somebody's took far longer than usual: processors may be busy."""
 EXCHANGE_NS: Final = 20_000
