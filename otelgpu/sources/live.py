@@ -214,12 +214,9 @@ class LiveSource:
         self._call_symbols = frozenset(chain.from_iterable(functions[name] for name in self._operations))
         self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
         # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
+        at_once = [n for n in self._choices if settings.hold_on_load or families[n].at_once(families)]
         with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
-            loading = {
-                name: pool.submit(self._load_one, image)
-                for name, image in self._images.items()
-                if name in self._choices and families[name].at_once(families)
-            }
+            loading = {name: pool.submit(self._load_one, self._images[name]) for name in at_once}
             settings.meanwhile()
         adopted = [process]
         for name, done in loading.items():
@@ -231,7 +228,7 @@ class LiveSource:
         for loaded in adopted:
             self._adopt(loaded)
         for name, family in families.items():
-            if name in self._choices and isinstance(family.load, Load) and not family.at_once(families):
+            if name in self._choices and isinstance(family.load, Load) and name not in at_once:
                 self._placer.add_later(functions[name], partial(self._load_late, name))
 
     def _choose(self) -> dict[str, Choice]:

@@ -129,6 +129,12 @@ def test_held_on_load_every_call_is_seen_from_the_first(
         assert watching.probed_file(copy).blind_ns == 0
 
 
+def test_who_is_held_waits_for_no_verifier(watch: Watcher) -> None:
+    for hold, loaded in (True, {"nccl", "verbs"}), (False, set()):
+        watching = watch(families=("nccl", "verbs"), hold_on_load=hold)
+        assert {"nccl", "verbs"} & watching.source.rings.keys() == loaded
+
+
 def test_run_holds_from_the_first_moment(library: Path, tmp_path: Path) -> None:
     traces = tmp_path / "traces.jsonl"
     program = (

@@ -36,7 +36,7 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _BITS: Final = 64
-_ENDING_S: Final = 0.2
+_ENDING_S: Final = 1.0
 
 
 def take_up() -> None:
@@ -85,7 +85,7 @@ def _others_with_more(kept: int) -> list[int]:
         found = [thread for thread, its in held_by_threads() if its.permitted & ~kept]
         if not found or time.monotonic() >= until:
             return found
-        time.sleep(_ENDING_S / 20)
+        time.sleep(0.01)
 
 
 def _sets(kept: int) -> bytes:
