@@ -8,6 +8,7 @@ same numbers. Message shapes: opentelemetry/proto/metrics/v1/metrics.proto.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -20,7 +21,9 @@ import numpy.typing as npt
 from otelgpu.engine import names
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.model.context import Context
+from otelgpu.model.losses import Reasons
 from otelgpu.model.resource import AttributeValue, Resource
+from otelgpu.model.shares import Pool, Refusals, Share
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -29,7 +32,21 @@ SERIES_PER_METRIC: Final = 2000
 """Distinct attribute sets of one metric and resource; what comes beyond joins one series of
 ``otel.metric.overflow`` (OpenTelemetry metrics SDK specification, cardinality limits)."""
 
+SERIES: Final = 20_000
+"""Of all processes, of which each and each container has its share: 15 MB, and 30 MB where they are exported."""
+
+REASONS: Final = Reasons(
+    "metrics",
+    {
+        "series_refused": "a measurement has no series of its own, since its process or container has its share of "
+        "them: it is in the one with `otel.metric.overflow`, or, of what stands at a level, nowhere",
+        "series_dropped": "a measurement of a metric for which such a process or container has no series at all",
+    },
+)
+"""What one count of (``metrics``, reason) means."""
+
 _MOST: Final = (1 << 63) - 1  # of an OTLP integer
+_NOBODY: Final = "processes that nobody could look at"
 
 Labels = tuple[tuple[str, str | int], ...]
 _OVERFLOW: Final[Labels] = (("otel.metric.overflow", True),)
@@ -78,14 +95,29 @@ class _Exemplar(NamedTuple):
 class _Table:
     metric: Metric
     scope: str
+    share: Share | None  # of which its series are, and one more for those that overflow; None: of nobody's
     series: dict[Labels, _Series] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Nothing of it is kept any more."""
+        if self.share is not None:
+            self.share.release(1 + len(self.series.keys() - {_OVERFLOW}))
+        self.series = {}
 
 
 class Metrics:
-    """All series of a session. ``start_unix_ns`` is where the cumulative sums begin."""
+    """All series of a session. ``start_unix_ns`` is where the cumulative sums begin.
 
-    def __init__(self, start_unix_ns: int) -> None:
-        self._start = start_unix_ns
+    ``own``: this program, which has no share. ``capacity``: how many series all others have. ``counters``:
+    measurements that found none, by reason.
+    """
+
+    def __init__(self, start_unix_ns: int, own: Resource | None = None, capacity: int = SERIES) -> None:
+        self._start, self._own = start_unix_ns, own
+        self._pool = Pool(capacity)
+        self._shares: dict[Resource, Share] = {}
+        self.counters: Counter[str] = Counter()
+        self.refused = Refusals()
         self._tables: dict[tuple[Resource, str], _Table] = {}
         self._names: dict[Resource, Resource] = {}  # what was renamed → what it is called now
 
@@ -168,9 +200,12 @@ class Metrics:
         if table is None:
             return
         if labels is None:
-            table.series.clear()
+            taken, table.series = table.series, {}
         else:
-            table.series.pop(tuple(sorted(labels.items())), None)
+            key = tuple(sorted(labels.items()))
+            taken = {key: table.series.pop(key)} if key in table.series else {}
+        if table.share is not None:
+            table.share.release(len(taken.keys() - {_OVERFLOW}))
 
     @overload
     def _series(
@@ -195,13 +230,42 @@ class Metrics:
         *,
         overflows: bool = True,
     ) -> _Series | None:
-        table = self._tables.setdefault((self.owner(resource), metric.name), _Table(metric, scope))
+        owner = self.owner(resource)
+        table = self._tables.get((owner, metric.name))
+        if table is None:
+            share = self._share_of(owner)
+            if share is not None and not share.reserve(1):
+                self._refuse(share, "series_dropped")
+                return _Series() if overflows else None  # which nobody will see
+            table = self._tables[owner, metric.name] = _Table(metric, scope, share)
         key: Labels = tuple(sorted(labels.items()))
-        if key not in table.series and len(table.series) >= SERIES_PER_METRIC:
-            if not overflows:
-                return None
+        if (series := table.series.get(key)) is not None:
+            return series
+        if len(table.series) >= SERIES_PER_METRIC:
             key = _OVERFLOW
+        elif table.share is not None and not table.share.reserve(1):
+            self._refuse(table.share, "series_refused")
+            key = _OVERFLOW
+        if key == _OVERFLOW and not overflows:
+            return None
         return table.series.setdefault(key, _Series())
+
+    def charge(self, resource: Resource, process: int, payer: str) -> None:
+        """From here on, what is reported of a resource is of a process, and in the share of a container or user."""
+        share = self._shares.get(resource)
+        if share is None or share.container != payer:
+            self._shares[resource] = self._pool.new_share(process, payer)
+
+    def _share_of(self, owner: Resource) -> Share | None:
+        if owner == self._own:
+            return None
+        if owner not in self._shares:
+            self.charge(owner, 0, _NOBODY)
+        return self._shares[owner]
+
+    def _refuse(self, share: Share, reason: str) -> None:
+        self.counters[reason] += 1
+        self.refused.add(share.process, share.container)
 
     def value(self, name: str, resource: Resource | None = None, **labels: str | int) -> float:
         """The sum of a counter, or of a histogram's measurements, over the matching series."""
@@ -217,7 +281,9 @@ class Metrics:
     def forget(self, resources: Collection[Resource]) -> None:
         """Drop the series of resources that are gone, after their last export."""
         for key in [key for key in self._tables if key[0] in resources]:
-            del self._tables[key]
+            self._tables.pop(key).close()
+        for resource in resources:
+            self._shares.pop(resource, None)
         if self._names:
             self._names = {old: new for old, new in self._names.items() if new not in resources}
 
@@ -237,7 +303,13 @@ class Metrics:
             moved = self._tables.pop(key)
             there = self._tables.setdefault((after, key[1]), moved)
             if there is not moved:
-                there.series |= moved.series
+                added = moved.series
+                moved.close()
+                if there.share is not None:
+                    there.share.charge(len(added.keys() - there.series.keys() - {_OVERFLOW}))
+                there.series |= added
+        if (share := self._shares.pop(before, None)) is not None:
+            self._shares.setdefault(after, share)
         self._names = {old: after if new == before else new for old, new in self._names.items()}
         self._names[before] = after
         self._names.pop(after, None)

@@ -7,6 +7,7 @@ therefore complete, and so is what its threads did before. The order in a tick i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -58,6 +59,7 @@ from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import Resource
 from otelgpu.model.settings import Detail, SignalSettings
+from otelgpu.model.shares import described
 from otelgpu.model.spans import SpanColumns
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all":
 """Operation spans under one phase, request or window; calls beyond it are merged and counted."""
 
 _ENGINE: Final = "correlate"
+
+_log: Final = logging.getLogger("otelgpu.pipeline")
 
 
 class Pipeline:
@@ -110,7 +114,7 @@ class Pipeline:
         self._operations = OperationEmitter(self.vocabulary, self._processes.resource, seed=seed)
         limit = SPANS_PER_PARENT[self._detail]
         self._operations.keep(self._detail, limit)
-        self.metrics = Metrics(start_unix_ns)
+        self.metrics = Metrics(start_unix_ns, own)
         top = TopKernels(settings.kernel_metrics, self._functions.full) if settings.kernel_metrics else None
         self._meter = OperationMeter(self.metrics, operations, self._processes.resource, top)
         self.summary = Summary()
@@ -229,6 +233,8 @@ class Pipeline:
     def _see(self, seen: ProcessSeen) -> None:
         before = self._processes.known(seen.tgid) if seen.same_program else None
         self.metrics.rename(before, seen.resource)
+        if seen.payer:
+            self.metrics.charge(seen.resource, seen.tgid, seen.payer)
         self._routes.emit(ProcessDescribed(before=before, after=seen.resource))
         if self._processes.see(seen):  # it exec'd
             self._routes.emit(ProgramReplaced(tgid=seen.tgid, time_ns=seen.time_ns))
@@ -273,6 +279,10 @@ class Pipeline:
         self._attribution.forget_before(now_ns - HISTORY_NS)
         if counters := self._attribution.counters:
             self._losses.follow(_ENGINE, counters)
+        if counters := self.metrics.counters:
+            self._losses.follow("metrics", counters)
+            if found := self.metrics.refused.due(now_ns):
+                _log.warning("%s has its share of series; others have theirs", described(found))
         self.handlers.count_losses(self._losses)
         done, self._routes.spans = self._routes.spans, []
         return chain.from_iterable(done)

@@ -54,6 +54,7 @@ class ProcessSeen:
 
     ``parent``: the process that it was a child of then, 0 where that is not known. ``same_program``: it has changed
     nothing, and more is known of it: what was reported of it before is of the same process under a poorer name.
+    ``payer``: whose share of what all have its telemetry takes, "" where nobody knows.
     """
 
     tgid: int
@@ -61,6 +62,7 @@ class ProcessSeen:
     resource: Resource
     parent: int = 0
     same_program: bool = False
+    payer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,14 @@ class DescribedProcesses:
         context = self._contexts.of(tgid)
         described = self._describer.describe(facts, context.resource if context is not None else {})
         self._ready.append(
-            ProcessSeen(tgid=tgid, time_ns=time_ns, resource=described, parent=facts.ppid, same_program=again)
+            ProcessSeen(
+                tgid=tgid,
+                time_ns=time_ns,
+                resource=described,
+                parent=facts.ppid,
+                same_program=again,
+                payer=facts.payer,
+            )
         )
 
     def published(self, tgid: int, address: int, time_ns: int) -> None:

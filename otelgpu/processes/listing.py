@@ -67,6 +67,16 @@ class ProcessFacts:
     placed_by: PlacedBy = ""
     with_agent: bool = False
 
+    @property
+    def payer(self) -> str:
+        """Whose share of what all have it takes: its container's, or its user's where it runs in none.
+
+        What only its mounts say of its container is not enough: it can have any mounted.
+        """
+        if self.container_id and self.placed_by != "mountinfo":
+            return f"container {self.container_id}"
+        return f"user {self.uid} in {self.cgroup_path or '/'}"
+
 
 def list_processes(*, proc: Path = _PROC) -> list[int]:
     """The tgids of all processes that this PID namespace shows, ascending."""

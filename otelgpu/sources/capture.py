@@ -89,6 +89,7 @@ class _Seen(msgspec.Struct, frozen=True, tag="process", array_like=True):
     attributes: dict[str, AttributeValue]
     parent: int = 0
     same_program: bool = False
+    payer: str = ""
 
 
 class _Gone(msgspec.Struct, frozen=True, tag="gone", array_like=True):
@@ -358,13 +359,14 @@ class CaptureReader:
                 )
             case _Clock(monotonic_ns, unix_ns):
                 return ClockAnchor(monotonic_ns=monotonic_ns, unix_ns=unix_ns)
-            case _Seen(tgid, time_ns, attributes, parent, same_program):
+            case _Seen(tgid, time_ns, attributes, parent, same_program, payer):
                 return ProcessSeen(
                     tgid=tgid,
                     time_ns=time_ns,
                     resource=resource(attributes),
                     parent=parent,
                     same_program=same_program,
+                    payer=payer,
                 )
             case _Gone(tgid, time_ns):
                 return ProcessGone(tgid=tgid, time_ns=time_ns)
@@ -396,7 +398,9 @@ def _frame(item: _Plain) -> _Frame:
             return _Clock(item.monotonic_ns, item.unix_ns)
         case ProcessSeen():
             attributes = {_text(k): _value(v) for k, v in item.resource.attributes}
-            return _Seen(item.tgid, item.time_ns, attributes, item.parent, item.same_program)
+            return _Seen(
+                item.tgid, item.time_ns, attributes, item.parent, item.same_program, _text(item.payer)
+            )
         case ProcessGone():
             return _Gone(item.tgid, item.time_ns)
         case FunctionNamed():

@@ -207,7 +207,13 @@ class InjectedSource:
                 continue
             described = self.resource_detector.describe(look.facts)
             self._ready.append(
-                ProcessSeen(tgid=tgid, time_ns=look.time_ns, resource=described, parent=look.facts.ppid)
+                ProcessSeen(
+                    tgid=tgid,
+                    time_ns=look.time_ns,
+                    resource=described,
+                    parent=look.facts.ppid,
+                    payer=look.facts.payer,
+                )
             )
 
     def _inherit(self, tgid: int, look: _Look) -> None:

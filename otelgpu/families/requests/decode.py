@@ -24,10 +24,10 @@ from otelgpu.families.requests.endpoints import read_endpoints
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import ConnectionFacts, ProtocolSpec
 from otelgpu.families.requests.protocols import BUILT_IN, installed
-from otelgpu.families.requests.shares import Refusals
 from otelgpu.families.requests.turns import Stopwatch, Turns
 from otelgpu.model.exchange import Published, Role
 from otelgpu.model.inputs import Batch, Records
+from otelgpu.model.shares import Refusals
 
 MAX_CONNECTIONS = 65536
 BUDGET_BYTES = 32 << 20

@@ -9,8 +9,8 @@ from typing import Final
 from otelgpu.engine.facts import TickBegins, TrafficParsed
 from otelgpu.engine.services import Services
 from otelgpu.families.requests.decode import HttpState
-from otelgpu.families.requests.shares import described
 from otelgpu.model.inputs import Batch, ProcessGone
+from otelgpu.model.shares import described
 
 _log: Final = logging.getLogger("otelgpu.requests")
 

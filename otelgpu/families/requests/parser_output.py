@@ -7,12 +7,13 @@ It must not know about sockets, bytes or HTTP.
 from __future__ import annotations
 
 import itertools
+from typing import Final
 
 from otelgpu.engine.facts import TrafficParsed
-from otelgpu.families.requests.shares import Pool, Refusals, Share
 from otelgpu.model.engine_messages import EngineMessage
 from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
 from otelgpu.model.losses import Reasons
+from otelgpu.model.shares import Pool, Refusals, Share
 
 #: Every counter that this family exports, and what one count means.
 COUNTERS = Reasons(
@@ -76,6 +77,10 @@ COUNTERS = Reasons(
         "websocket_messages_not_read": "a WebSocket message that was too large, incomplete, or could not be inflated",
     },
 )
+
+
+EXCHANGE_BYTES: Final = 1024
+"""Of an open exchange, all that is remembered of it elsewhere included."""
 
 
 class ParserOutput:
@@ -172,3 +177,26 @@ class OutputOfProcess(ParserOutput):
     def release(self, size: int) -> None:
         """Release bytes reserved by :meth:`reserve`."""
         self.share.release(size)
+
+
+class ExchangeRoom:
+    """Room for the open exchanges of a connection but the first, out of the budget of its process.
+
+    Invariant: it holds room for no more exchanges than were open at the last :meth:`fit`, but one.
+    """
+
+    __slots__ = ("_kept", "_output")
+
+    def __init__(self, output: ParserOutput) -> None:
+        self._output = output
+        self._kept = 0
+
+    def fit(self, count: int) -> bool:
+        """``count`` exchanges are open, one more or less than before; False where there is no room for that many."""
+        beyond, kept = count - 1, self._kept
+        if kept > beyond > -1:
+            self._output.release(EXCHANGE_BYTES * (kept - beyond))
+            self._kept = beyond
+        elif kept < beyond and self._output.reserve(EXCHANGE_BYTES):
+            self._kept = kept + 1
+        return self._kept >= beyond

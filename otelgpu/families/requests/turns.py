@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from otelgpu.families.requests.parser_output import ParserOutput
-from otelgpu.families.requests.shares import Pool, Refusals, Share
+from otelgpu.model.shares import Pool, Refusals, Share
 
 TURNS_NS: Final = 500_000_000
 """For everybody between two ticks, of this thread's time: the loop that does this has other work."""

@@ -150,6 +150,72 @@ def test_series_beyond_the_bound_overflow_into_one(monkeypatch: pytest.MonkeyPat
     assert (attribute.key, attribute.value.bool_value) == ("otel.metric.overflow", True)
 
 
+def test_nobody_takes_the_series_of_others() -> None:
+    metrics, victim = Metrics(START, capacity=300), resource({"service.name": "victim"})
+    attackers = [resource({"service.name": "attacker", "process.pid": i}) for i in range(50)]
+    for i, attacker in enumerate(attackers):
+        metrics.charge(attacker, i, "container attacker")
+        for j in range(100):
+            metrics.add(counter(), "scope", attacker, {"id": j}, 1)
+    metrics.charge(victim, 100, "container victim")
+    for i in range(25):
+        metrics.add(counter(), "scope", victim, {"id": i}, 1)
+    assert [metrics.value("c", victim, id=i) for i in range(25)] == [1] * 25
+    assert len(points(metrics)["c"]) <= 300
+    refused, dropped = metrics.counters["series_refused"], metrics.counters["series_dropped"]
+    in_overflow = metrics.value("c", **{"otel.metric.overflow": True})
+    assert in_overflow == refused > 0
+    assert metrics.value("c") + dropped == 50 * 100 + 25
+    ((process, container), _), *_ = metrics.refused.due(1 << 62)
+    assert (process in range(50), container) == (True, "container attacker")
+
+
+def test_a_process_alone_has_half_of_all_series_and_gives_them_back() -> None:
+    metrics = Metrics(START, capacity=300)
+    metrics.charge(LLM, 7, "container a")
+    for _ in range(3):
+        for i in range(200):
+            metrics.add(counter(), "scope", LLM, {"id": i}, 1)
+        assert len(points(metrics)["c"]) == 150  # that of all beyond is one, and the table's
+        metrics.forget([LLM])
+        metrics.charge(LLM, 7, "container a")
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 40)), max_size=200))
+def test_series_that_are_gone_are_free_again(steps: list[tuple[int, int, int]]) -> None:
+    metrics = Metrics(START, capacity=60)
+    resources = [resource({"service.name": "x", "process.pid": i}) for i in range(3)]
+    gauge = Metric(name="g", unit="1", instrument=Instrument.GAUGE, description="")
+    for action, who, number in steps:
+        owner = resources[who]
+        match action:
+            case 0:
+                metrics.charge(owner, who, f"container {who % 2}")
+            case 1:
+                metrics.add(counter(), "scope", owner, {"id": number}, 1)
+            case 2:
+                metrics.set(gauge, "scope", owner, {"id": number}, 1.0)
+            case 3:
+                metrics.unset(gauge, owner, {"id": number} if number % 3 else None)
+            case 4:
+                metrics.rename(owner, resources[number % 3])
+            case 5:
+                metrics.forget([owner])
+        assert metrics.read(NOW)[1] <= 60
+    metrics.forget(resources)
+    metrics.charge(LLM, 7, "container a")
+    for i in range(60):
+        metrics.add(counter(), "scope", LLM, {"id": i}, 1)
+    assert len(points(metrics)["c"]) == 30
+
+
+def test_what_this_program_reports_of_itself_is_in_no_share() -> None:
+    metrics = Metrics(START, LLM, capacity=10)
+    for i in range(100):
+        metrics.add(counter(), "scope", LLM, {"id": i}, 1)
+    assert len(points(metrics)["c"]) == 100
+
+
 def test_an_empty_column_makes_no_series() -> None:
     metrics = Metrics(START)
     metrics.add(histogram(), "scope", LLM, {}, np.zeros(0))

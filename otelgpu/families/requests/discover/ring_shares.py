@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.families.requests.shares import Refusals, described
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.inputs import Input
 from otelgpu.model.losses import Reasons
+from otelgpu.model.shares import Refusals, described
 
 REASONS: Final = Reasons(
     "http",

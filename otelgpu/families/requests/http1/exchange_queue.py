@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from otelgpu.families.requests.open_exchange import OpenExchange
-from otelgpu.families.requests.parser_output import ParserOutput
+from otelgpu.families.requests.parser_output import ExchangeRoom, ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
-from otelgpu.families.requests.shares import ExchangeRoom
 from otelgpu.model.exchange import Role, StartSource, ThreadAssignment
 
 

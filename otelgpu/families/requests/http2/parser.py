@@ -36,9 +36,8 @@ from otelgpu.families.requests.http2.frames import (
 )
 from otelgpu.families.requests.http2.stream import Stream
 from otelgpu.families.requests.open_exchange import OpenExchange
-from otelgpu.families.requests.parser_output import ParserOutput
+from otelgpu.families.requests.parser_output import ExchangeRoom, ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
-from otelgpu.families.requests.shares import ExchangeRoom
 from otelgpu.model.exchange import Opened, Role, StartSource, ThreadAssignment
 
 #: More open streams than any server allows (usual: 100 to 250); the oldest is emitted then.

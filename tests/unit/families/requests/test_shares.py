@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from otelgpu.families.requests import turns
 from otelgpu.families.requests.decode import MOST_CHUNKS_MISSED
-from otelgpu.families.requests.shares import EXCHANGE_BYTES, REPORT_EVERY_NS, Owner, Pool, Refusals, described
+from otelgpu.families.requests.parser_output import EXCHANGE_BYTES
+from otelgpu.model.shares import REPORT_EVERY_NS, Owner, Pool, Refusals, described
 from tests.unit.families.requests.traffic import (
     MS,
     Connection,

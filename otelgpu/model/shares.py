@@ -1,4 +1,4 @@
-"""What each process and each container may take of something that all share: bytes to keep, time to parse. Pure.
+"""What each process and each container may take of something that all share: bytes, time, series. Pure.
 
 In: who takes how much, and gives it back. Out: whether he may. A process may hold as much as is still free, and a
 container twice as much (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998, with factors of 1 and 2): a bound
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 OF_CONTAINER: Final = 2
@@ -28,8 +28,6 @@ LITTLE: Final = 64
 """Little is this part of the whole."""
 MOST_OWNERS: Final = 256
 """Of those that were refused, remembered until they are reported."""
-EXCHANGE_BYTES: Final = 1024
-"""Of an open exchange, all that is remembered of it elsewhere included."""
 REPORT_EVERY_NS: Final = 60_000_000_000
 
 
@@ -52,26 +50,30 @@ class Pool:
         self.free = capacity
         self.little = capacity // LITTLE
         self.floor = floor
-        self._containers: WeakValueDictionary[int, _Account] = WeakValueDictionary()
+        self._containers: WeakValueDictionary[int | str, _Account] = WeakValueDictionary()
         self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
 
-    def share_of(self, process: int, container: int) -> Share:
+    def share_of(self, process: int, container: int | str) -> Share:
         """That of a process; its container is the one that it was seen in first."""
         share = self._shares.get(process)
         if share is None:
-            account = self._containers.get(container)
-            if account is None:
-                account = self._containers[container] = _Account()
-            share = self._shares[process] = Share(self, account, process, container)
+            share = self._shares[process] = self.new_share(process, container)
         return share
+
+    def new_share(self, process: int, container: int | str) -> Share:
+        """One more of a process: what its container may hold is the same."""
+        account = self._containers.get(container)
+        if account is None:
+            account = self._containers[container] = _Account()
+        return Share(self, account, process, container)
 
 
 class Share:
-    """What a process may have of a pool. ``container`` is its cgroup."""
+    """What a process may have of a pool. ``container`` is its cgroup, by number or in words."""
 
     __slots__ = ("__weakref__", "_account", "_pool", "container", "held", "process")
 
-    def __init__(self, pool: Pool, account: _Account, process: int, container: int) -> None:
+    def __init__(self, pool: Pool, account: _Account, process: int, container: int | str) -> None:
         self.process, self.container = process, container
         self.held = 0
         self._pool, self._account = pool, account
@@ -107,44 +109,11 @@ class Share:
         return max(usual, little, pool.floor - of_container)
 
 
-class Budget(Protocol):
-    """Bytes that one may have."""
-
-    def reserve(self, size: int) -> bool:
-        """Take ``size``; False where that is too much."""
-
-    def release(self, size: int) -> None:
-        """Give back what was reserved."""
-
-
-class ExchangeRoom:
-    """Room for the open exchanges of a connection but the first, out of the budget of its process.
-
-    Invariant: it holds room for no more exchanges than were open at the last :meth:`fit`, but one.
-    """
-
-    __slots__ = ("_budget", "_kept")
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._kept = 0
-
-    def fit(self, count: int) -> bool:
-        """``count`` exchanges are open, one more or less than before; False where there is no room for that many."""
-        beyond, kept = count - 1, self._kept
-        if kept > beyond > -1:
-            self._budget.release(EXCHANGE_BYTES * (kept - beyond))
-            self._kept = beyond
-        elif kept < beyond and self._budget.reserve(EXCHANGE_BYTES):
-            self._kept = kept + 1
-        return self._kept >= beyond
-
-
 class Owner(NamedTuple):
-    """Whose share it is. ``container``: a cgroup. 0: not known, or all of the other."""
+    """Whose share it is. ``container``: a cgroup, by number or in words. 0, "": not known, or all of the other."""
 
     process: int
-    container: int
+    container: int | str
 
 
 class Refusals:
@@ -154,7 +123,7 @@ class Refusals:
         self._counts: Counter[Owner] = Counter()
         self._next_ns = 0
 
-    def add(self, process: int, container: int, count: int = 1) -> None:
+    def add(self, process: int, container: int | str, count: int = 1) -> None:
         """Somebody wanted more than his share."""
         owner = Owner(process, container)
         if owner in self._counts or len(self._counts) < MOST_OWNERS:
@@ -174,5 +143,5 @@ def described(refused: Sequence[tuple[Owner, int]]) -> str:
     (process, container), _ = refused[0]
     others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
     named = [f"process {process}"] if process else []
-    named += [f"cgroup {container}"] if container else []
+    named += [f"cgroup {container}" if isinstance(container, int) else container] if container else []
     return " of ".join(named) + others
