@@ -49,6 +49,7 @@ class SharedMemory:
         self.ring_bytes = ring_bytes
         self.counters: Counter[str] = Counter()
         self._record_bytes = frozenset(record_bytes)
+        self._longest = _HEADER_BYTES + max(self._record_bytes)
         self._descriptor = os.memfd_create("otelgpu", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._descriptor, size)
@@ -63,6 +64,7 @@ class SharedMemory:
         self._rings = whole[rings:].reshape(threads, ring_bytes)
         self._consumed = np.zeros(threads, dtype=np.uint64)
         self._given_up = np.zeros(threads, dtype=bool)
+        self._next = 0  # the ring that is read first
         self._names = _reasons(layout, "inject_counter", _PREFIX)
         self._device_time_names = _reasons(layout, "cupti_counter", _DEVICE_TIME_PREFIX)
         self._header["magic"] = numbers[f"{_PREFIX}MAGIC"]
@@ -88,56 +90,69 @@ class SharedMemory:
     def drain(self, *, most_bytes: int | None = None, most_runs: int | None = None) -> Iterator[Run]:
         """Copies of what was there at the call: uint8 arrays of shape (records, record length).
 
-        In order for each ring. What there is beyond ``most_bytes`` (all) or ``most_runs`` (RUNS_PER_DRAIN) waits for
-        the next time. The pages that were read are let go of.
+        In order for each ring. What there is beyond ``most_bytes`` (all; and a record) or ``most_runs``
+        (RUNS_PER_DRAIN) waits for the next time, which begins with another ring. The pages that were read are let go of.
         """
         left = RUNS_PER_DRAIN if most_runs is None else most_runs
         left_bytes = self._rings.size if most_bytes is None else most_bytes
         produced = self._threads["producer"].copy()
-        for thread in np.flatnonzero((produced != self._consumed) & ~self._given_up).tolist():
-            for run in self._drain_ring(thread, int(produced[thread])):
+        waiting = np.flatnonzero((produced != self._consumed) & ~self._given_up)
+        for thread in np.roll(waiting, -np.searchsorted(waiting, self._next)).tolist():
+            for run, stepped in self._drain_ring(thread, int(produced[thread]), left_bytes):
                 left -= 1
-                left_bytes -= run.nbytes
+                left_bytes -= stepped
                 if len(run):
                     yield run
                 if left <= 0 or left_bytes <= 0:
                     self.counters["drain_postponed"] += 1
+                    self._next = thread + 1
                     self._memory.madvise(mmap.MADV_DONTNEED)
                     return
         self._memory.madvise(mmap.MADV_DONTNEED)
 
-    def _drain_ring(self, thread: int, produced: int) -> Iterator[Run]:
-        """Runs of one ring, its space given back after each; an empty one for a run that says nothing."""
+    def _drain_ring(self, thread: int, produced: int, most_bytes: int) -> Iterator[tuple[Run, int]]:
+        """Runs of one ring and their lengths with headers, about ``most_bytes``; space is given back after each.
+
+        An empty one for a run that says nothing.
+        """
         begin = int(self._consumed[thread])
         if not 0 < produced - begin <= self.ring_bytes or produced % 8:
             self._give_up(thread)
             return
         while begin < produced:
             start = begin & (self.ring_bytes - 1)
-            piece = self._rings[thread, start : start + produced - begin].copy()  # a record never wraps
+            waiting = min(produced - begin, self.ring_bytes - start)  # a record never wraps
+            piece = self._rings[thread, start : start + min(waiting, most_bytes // 8 * 8 + self._longest)].copy()
             offset = 0
             while offset < len(piece):
-                found = self._run_at(piece, offset, at_end=start + len(piece) == self.ring_bytes)
+                found = self._run_at(piece, offset, waiting, at_end=start + waiting == self.ring_bytes)
                 if found is None:
                     self._give_up(thread)
                     return
                 run, stepped = found
+                if not stepped:
+                    break  # the rest of it was not copied
                 offset += stepped
                 self._consumed[thread] = self._threads["consumer"][thread] = begin + offset
-                yield run
-            begin += len(piece)
+                yield run, stepped
+            begin += offset
 
-    def _run_at(self, piece: Run, offset: int, *, at_end: bool) -> tuple[Run, int] | None:
-        """The run that begins there and its length with headers; None where no record can be."""
+    def _run_at(self, piece: Run, offset: int, waiting: int, *, at_end: bool) -> tuple[Run, int] | None:
+        """The run that begins there and its length with headers; None where no record can be.
+
+        ``piece`` begins what is waiting; of a record that is not whole in it the length is 0.
+        """
         window = piece[offset:]
         word = int(window[:4].view("<u4")[0])
         size = word & ~_DISCARD
         stride = size + _HEADER_BYTES
         if word & _DISCARD:  # fills what is left of the ring
-            whole = at_end and stride == len(window)
+            whole = at_end and stride == waiting - offset
             return (np.empty((0, 0), dtype=np.uint8), stride) if whole else None
-        if size not in self._record_bytes or stride > len(window):
+        if size not in self._record_bytes or stride > waiting - offset:
             return None
+        if stride > len(window):
+            return window[:0], 0
         count = min(run_length(window, word, stride), len(window) // stride)
         rows = window[: count * stride].reshape(count, stride)[:, _HEADER_BYTES:]
         return np.ascontiguousarray(rows), count * stride

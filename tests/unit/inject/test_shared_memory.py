@@ -80,12 +80,23 @@ def test_records_come_in_the_order_of_each_ring(writer: Writer) -> None:
 
 def test_what_is_beyond_a_part_waits_for_the_next_time(writer: Writer) -> None:
     writer.put(0, *((CALL, number) for number in range(5)), *((NAME, number) for number in range(5, 9)))
-    writer.put(1, (CALL, 9))
+    writer.put(1, *((CALL, number) for number in range(9, 13)))
     parts = []
-    while part := [int(row[0]) for run in writer.memory.drain(most_bytes=CALL) for row in run]:
+    while part := [int(row[0]) for run in writer.memory.drain(most_bytes=CALL + 3) for row in run]:
         parts.append(part)
-    assert parts == [[0, 1, 2, 3, 4], [5, 6, 7, 8], [9]]  # a run is read whole
-    assert writer.memory.counters == {"drain_postponed": 3}
+    assert parts == [[0, 1], [9, 10], [2, 3], [11, 12], [4], [5], [6], [7], [8]]  # at most one more, of either ring
+    assert writer.memory.counters == {"drain_postponed": 9}
+
+
+def test_a_part_ends_before_the_end_of_a_ring_and_goes_on_there(writer: Writer) -> None:
+    whole = RING // 136
+    rest = RING - whole * 136
+    writer.put(0, *[(CALL, 1)] * whole)
+    assert len(writer.drained()) == whole
+    writer.put(0, (DISCARD | (rest - 8), 0), *[(NAME, 2)] * 3)
+    parts = [len([row for run in writer.memory.drain(most_bytes=8) for row in run]) for _ in range(5)]
+    assert parts == [0, 1, 1, 1, 0]
+    assert writer.memory.totals() == {"drain_postponed": 4}
 
 
 def test_the_pages_that_were_read_are_let_go_of(layout: Btf) -> None:
