@@ -20,7 +20,7 @@ def chunk(event):
     return b"%x\\r\\n%s\\r\\n" % (len(data), data)
 HEAD = b"HTTP/1.1 200 OK\\r\\nContent-Type: text/event-stream\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n"
 processes, models, pause_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-print("begun", flush=True)
+os.write(1, b"begun\\n")
 for _ in range(processes - 1):
     if os.fork() == 0:
         break
@@ -41,7 +41,7 @@ for number in range(models):
     server.sendall(chunk(json.dumps(event).encode()) + chunk(b"[DONE]") + b"0\\r\\n\\r\\n")
     client.recv(65536)
     time.sleep(pause_s)
-print("ended", flush=True)
+os.write(1, b"ended\\n")
 time.sleep(60)
 """
 PROCESSES, EACH = 10, 1100

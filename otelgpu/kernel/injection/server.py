@@ -59,7 +59,7 @@ _FNV_OFFSET: Final = 0xCBF29CE484222325
 _FNV_PRIME: Final = 0x100000001B3
 
 
-MOST_BYTES: Final = 32 << 20
+MOST_BYTES: Final = 8 << 20
 """Of records that one drain reads, of all processes; each cgroup has a part, and in it each process."""
 LEAST_BYTES: Final = 64 << 10
 LEAST_RUNS: Final = 64
