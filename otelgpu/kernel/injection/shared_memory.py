@@ -91,7 +91,7 @@ class SharedMemory:
         """Copies of what was there at the call: uint8 arrays of shape (records, record length).
 
         In order for each ring. What there is beyond ``most_bytes`` (all; and a record) or ``most_runs``
-        (RUNS_PER_DRAIN) waits for the next time, which begins with another ring. The pages that were read are let go of.
+        (RUNS_PER_DRAIN) waits for the next time, which begins with another ring. Pages that were read are let go of.
         """
         left = RUNS_PER_DRAIN if most_runs is None else most_runs
         left_bytes = self._rings.size if most_bytes is None else most_bytes
@@ -122,7 +122,8 @@ class SharedMemory:
         while begin < produced:
             start = begin & (self.ring_bytes - 1)
             waiting = min(produced - begin, self.ring_bytes - start)  # a record never wraps
-            piece = self._rings[thread, start : start + min(waiting, most_bytes // 8 * 8 + self._longest)].copy()
+            part = min(waiting, most_bytes // 8 * 8 + self._longest)
+            piece = self._rings[thread, start : start + part].copy()
             offset = 0
             while offset < len(piece):
                 found = self._run_at(piece, offset, waiting, at_end=start + waiting == self.ring_bytes)

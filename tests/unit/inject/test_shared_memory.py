@@ -84,7 +84,8 @@ def test_what_is_beyond_a_part_waits_for_the_next_time(writer: Writer) -> None:
     parts = []
     while part := [int(row[0]) for run in writer.memory.drain(most_bytes=CALL + 3) for row in run]:
         parts.append(part)
-    assert parts == [[0, 1], [9, 10], [2, 3], [11, 12], [4], [5], [6], [7], [8]]  # at most one more, of either ring
+    # At most one more, of either ring.
+    assert parts == [[0, 1], [9, 10], [2, 3], [11, 12], [4], [5], [6], [7], [8]]
     assert writer.memory.counters == {"drain_postponed": 9}
 
 
