@@ -47,7 +47,7 @@ fakes: ## Compile the fake vendor libraries (tests/fakes)
 	@if [ -e tests/fakes/Makefile ]; then $(MAKE) -C tests/fakes; else echo 'none yet'; fi
 
 .PHONY: lint
-lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format
+lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format, hashes of what is installed
 	$(call step,ruff)
 	@$(PYTHON_VENV) -m ruff check .
 	@$(PYTHON_VENV) -m ruff format --check .
@@ -56,6 +56,8 @@ lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format
 	$(call step,clang-format)
 	@$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
 	@echo '$(words $(C_SOURCES)) files are formatted'
+	$(call step,hashes)
+	@$(PYTHON_VENV) tools/pin_versions.py --check
 
 .PHONY: format
 format: $(PYTHON_VENV) ## Rewrite Python and C in the project's format
@@ -160,7 +162,7 @@ package: $(PYTHON_VENV) ## Build sdist and wheel into dist/ and try the wheel in
 	@$(PYTHON_VENV) tools/check_package.py
 
 .PHONY: constraints
-constraints: $(PYTHON_VENV) ## Write the versions now in .venv to requirements/constraints.txt
+constraints: $(PYTHON_VENV) ## Write the versions now in .venv, and their hashes, to requirements/
 	@$(PYTHON_VENV) tools/pin_versions.py
 
 .PHONY: clean

@@ -5,10 +5,12 @@ ARG BASE=debian:bookworm-slim
 FROM ${BASE} AS builder
 RUN apt-get update && apt-get install -y --no-install-recommends make gcc g++ libc6-dev python3-pip python3-venv
 WORKDIR /source
-COPY requirements/constraints.txt requirements/
+COPY requirements requirements
 RUN python3 -m venv --without-pip /opt/service && python3 -m venv --without-pip /build && \
-    pip --no-cache-dir --python /opt/service/bin/python install -c requirements/constraints.txt flask gunicorn && \
-    pip --no-cache-dir --python /build/bin/python install -c requirements/constraints.txt nvidia-cuda-runtime-cu12
+    pip --no-cache-dir --python /opt/service/bin/python install --require-hashes --no-deps --only-binary :all: \
+    -r requirements/example-service.txt && \
+    pip --no-cache-dir --python /build/bin/python install --require-hashes --no-deps --only-binary :all: \
+    -r requirements/cuda-runtime.txt
 COPY bpf bpf
 COPY tests/fakes tests/fakes
 COPY examples examples

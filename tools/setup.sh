@@ -115,14 +115,15 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1 || ! grep -qF "$PWD/$ve
     say VENV "$venv ($("$python" --version))"
     "$python" -m venv --clear "$venv"
 fi
-inputs=$(cat pyproject.toml requirements/constraints.txt otelgpu/__init__.py | sha256sum)
+inputs=$(cat pyproject.toml requirements/constraints.txt otelgpu/__init__.py tools/setup.sh | sha256sum)
 inputs+=" $("$venv/bin/python" --version)"
 if [ "$(cat "$venv/setup-inputs" 2>/dev/null)" != "$inputs" ]; then
     say PIP "packages pinned in requirements/constraints.txt"
-    pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install -c requirements/constraints.txt)
-    # The build backend is pinned too, so it comes first and the build is not isolated.
-    "${pip[@]}" hatchling editables </dev/null
-    "${pip[@]}" --no-build-isolation -e '.[gpu,names,test,bench,dev]' </dev/null
+    pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install)
+    # By hash, and wheels alone: to build one, pip would fetch what no hash was given for.
+    "${pip[@]}" --require-hashes --no-deps --only-binary :all: -r requirements/constraints.txt </dev/null
+    # Nothing is fetched for this; the build backend is here, so the build is not isolated.
+    "${pip[@]}" --no-index --no-build-isolation -e '.[gpu,names,test,bench,dev]' </dev/null
     printf '%s' "$inputs" >"$venv/setup-inputs"
 else
     say PIP "up to date"

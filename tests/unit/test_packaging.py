@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import otelgpu
+from tools import pin_versions
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -202,13 +203,93 @@ def test_a_requirement_has_an_upper_bound(requirement: Requirement) -> None:
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS, ids=str)
 def test_the_pinned_version_satisfies_the_requirement(requirement: Requirement) -> None:
-    lines = (ROOT / "requirements/constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    same = [pin for pin in pins if canonical(pin.name) == canonical(requirement.name)]
-    assert same, "not pinned: make constraints"
-    for pin in same:
-        version = str(pin.specifier).removeprefix("==")
-        assert requirement.specifier.contains(version, prereleases=True)
+    pinned = pins("constraints.txt")
+    assert canonical(requirement.name) in pinned, "not pinned: make constraints"
+    assert requirement.specifier.contains(pinned[canonical(requirement.name)], prereleases=True)
+
+
+def pins(name: str) -> dict[str, str]:
+    """Package → version, of a file of requirements/."""
+    lines = map(pin_versions.unhashed, pin_versions.logical_lines(ROOT / "requirements" / name))
+    found = [Requirement(line.partition(" --hash")[0].strip()) for line in lines]
+    return {canonical(pin.name): str(pin.specifier).removeprefix("==") for pin in found}
+
+
+def needed_by(requirement: Requirement) -> set[str]:
+    """What is installed with it here, in turn."""
+    found: set[str] = set()
+    due = [requirement]
+    while due:
+        one = due.pop()
+        found.add(canonical(one.name))
+        for line in importlib.metadata.requires(one.name) or ():
+            needed = Requirement(line)
+            marker = needed.marker
+            if marker and not any(marker.evaluate({"extra": extra}) for extra in one.extras or {""}):
+                continue
+            if canonical(needed.name) not in found:
+                due.append(needed)
+    return found
+
+
+def test_what_images_install_is_all_that_the_program_needs() -> None:
+    wanted = [
+        Requirement(line) for extra in ("gpu", "names") for line in PROJECT["optional-dependencies"][extra]
+    ]
+    wanted += [Requirement(line) for line in PROJECT["dependencies"]]
+    assert set().union(*map(needed_by, wanted)) == set(pins("program.txt"))
+
+
+def test_a_line_without_hash_fails_the_lint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (ROOT / "requirements").iterdir():
+        (tmp_path / path.name).write_text(path.read_text(encoding="utf-8"))
+    monkeypatch.setattr(pin_versions, "FOLDER", tmp_path)
+    pin_versions.check()
+    everything = (tmp_path / "constraints.txt").read_text()
+    (tmp_path / "constraints.txt").write_text(f"{everything}extra==1.0\n")
+    with pytest.raises(SystemExit, match=r"constraints\.txt: .*extra==1\.0"):
+        pin_versions.check()
+    # Another hash in one file than in the other is as good as none.
+    (tmp_path / "constraints.txt").write_text(everything)
+    build = (tmp_path / "build.txt").read_text()
+    (tmp_path / "build.txt").write_text(
+        build.replace("--hash=sha256:", f"--hash=sha256:{'0' * 64} --hash=sha256:", 1)
+    )
+    with pytest.raises(SystemExit, match=r"build\.txt: "):
+        pin_versions.check()
+
+
+@pytest.mark.parametrize(
+    ("wheel", "runs"),
+    [
+        ("a-1-py3-none-any.whl", True),
+        ("a-1-py2.py3-none-any.whl", True),
+        ("a-1-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl", True),
+        ("a-1-cp312-cp312-manylinux_2_28_aarch64.whl", True),
+        ("a-1-cp37-abi3-manylinux_2_28_x86_64.whl", True),
+        ("a-1-py3-none-linux_x86_64.whl", True),
+        ("a-1-cp310-cp310-manylinux_2_28_x86_64.whl", False),
+        ("a-1-cp313-cp313t-manylinux_2_28_x86_64.whl", False),
+        ("a-1-cp311-cp311-musllinux_1_2_x86_64.whl", False),
+        ("a-1-cp311-cp311-win_amd64.whl", False),
+        ("a-1-py2-none-any.whl", False),
+        ("a-1-pp311-pypy311_pp73-manylinux_2_28_x86_64.whl", False),
+    ],
+)
+def test_hashes_are_of_the_files_that_linux_installs(wheel: str, runs: bool) -> None:
+    assert pin_versions.runs_here(wheel) == runs
+
+
+def test_images_and_setup_install_by_hash_and_build_nothing_that_has_none() -> None:
+    """Each pip either has hashes for all, or takes nothing from an index."""
+    for path in (ROOT / "tools/setup.sh", *ROOT.glob("deploy/*Dockerfile")):
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        installs = re.findall(r'(?:\bpip\b[^&\n]*? install|"\$\{pip\[@\]\}")([^&\n]*)', text)
+        pips = [options for options in installs if options != ")"]  # that is where setup.sh names it
+        assert pips, path
+        for options in pips:
+            by_hash = {"--require-hashes", "--no-deps", "--only-binary"} <= set(options.split())
+            assert by_hash or "--no-index" in options.split(), (path, options)
 
 
 @pytest.mark.parametrize("requirement", [Requirement(line) for line in PROJECT["dependencies"]], ids=str)
