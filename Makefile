@@ -127,7 +127,7 @@ backends: ## Build what tests/backends and tests/deploy try: Collector, Jaeger, 
 	@tools/backends.sh
 
 .PHONY: image
-image: ## Build the images of deploy/ on a Debian of debootstrap's, for tests/kernel/test_image.py (root, podman)
+image: $(PYTHON_VENV) ## Build the images of deploy/ on a Debian of debootstrap's, for tests/kernel/test_image.py (root, podman)
 	$(call step,image)
 	@$(ROOT) tools/image.sh
 
@@ -157,9 +157,9 @@ docs: $(PYTHON_VENV) ## Rewrite the tables in docs/ that are made from the code
 	@$(PYTHON_VENV) -m tools.document
 
 .PHONY: package
-package: $(PYTHON_VENV) ## Build sdist and wheel into dist/ and try the wheel in a fresh environment
+package: $(PYTHON_VENV) ## Build sdist, wheel, SBOM and provenance into dist/, and try the wheel in a fresh environment
 	$(call step,package)
-	@$(PYTHON_VENV) tools/check_package.py
+	@$(PYTHON_VENV) -m tools.check_package
 
 .PHONY: constraints
 constraints: $(PYTHON_VENV) ## Write the versions now in .venv, and their hashes, to requirements/

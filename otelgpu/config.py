@@ -17,11 +17,9 @@ import msgspec
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
-from otelgpu.model.settings import Detail, OwnSpans, Settings, SignalSettings
+from otelgpu.model.settings import Detail, OwnSpans, Settings, SignalSettings, captures_content
 
 _PREFIX: Final = "OTELGPU_"
-_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-_CONTENT_ON_SPANS: Final = ("true", "span_only", "span_and_event")  # of opentelemetry-util-genai
 _ALL: Final = "all"
 _PROFILES: Final = (*ProfileKind, _ALL)
 _REMOVED: Final = {
@@ -254,7 +252,7 @@ def reporting(config: Config, environ: Mapping[str, str]) -> SignalSettings:
         detail=config.detail,
         kernel_metrics=config.kernel_metrics,
         own_spans=config.own_spans,
-        capture_content=environ.get(_CONTENT, "").strip().lower() in _CONTENT_ON_SPANS,
+        capture_content=captures_content(environ),
         model_bytes=config.model_bytes,
         memory_bandwidth=config.memory_bandwidth,
         collective_sample_ratio=config.collective_sample_ratio,

@@ -1,16 +1,22 @@
 """Build the sdist, the wheel from that sdist, and try the wheel in a fresh environment.
 
 Proves what a user meets: everything needed is in the sdist, the wheel carries its BPF objects, types and
-licences, and the installed program starts where there is no clang.
+licences, and the installed program starts where there is no clang. Beside them in ``dist/``: what the wheel is made of
+and how it was built (:mod:`tools.supply_chain`), which are compared with what is there.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from tools.supply_chain import bill_of_wheel, digest_of, source, statement
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,6 +45,17 @@ def missing_from(wheel: Path) -> list[str]:
     return [want for want in wanted if not any(name.endswith(want) for name in names)]
 
 
+def differences(bill: Path, wheel: Path, installed: dict[str, str]) -> str:
+    """Between a wheel's bill of materials and what was installed with it (name → version), or ""."""
+    told = json.loads(bill.read_text(encoding="utf-8"))
+    listed = {each["name"]: each["version"] for each in told["components"]}
+    listed["otelgpu"] = told["metadata"]["component"]["version"]
+    there = {name: version for name, version in installed.items() if name not in ("pip", "setuptools")}
+    if told["metadata"]["component"]["hashes"] != [{"alg": "SHA-256", "content": digest_of(wheel)}]:
+        return "another wheel"
+    return ", ".join(f"{name} {version}" for name, version in sorted(listed.items() ^ there.items()))
+
+
 def main() -> None:
     """Build, look, install, start."""
     with tempfile.TemporaryDirectory(prefix="otelgpu-package-") as folder:
@@ -56,14 +73,27 @@ def main() -> None:
 
         fresh = scratch / "venv"
         run(sys.executable, "-m", "venv", fresh)
-        constraints = ROOT / "requirements/constraints.txt"
-        run(fresh / "bin/python", *pip[1:], "install", "-c", constraints, wheel)
+        install = (fresh / "bin/python", *pip[1:], "install")
+        hashed = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
+        run(*install, *hashed, "-r", ROOT / "requirements/program.txt")
+        run(*install, "--no-index", f"{wheel}[gpu,names]")  # whatever it needs must have been in that file
         # From another folder and with nothing in PATH: only what was installed can answer.
         version = run(fresh / "bin/otelgpu", "--version", cwd=scratch, env={"PATH": "/nonexistent"})
         print(f"  INSTALL  {version.strip()}")
 
+        made = source()
+        documents = (scratch / f"{wheel.stem}.cdx.json", scratch / f"{wheel.stem}.intoto.json")
+        documents[0].write_text(bill_of_wheel(wheel, made), encoding="utf-8")
+        subjects = {each.name: digest_of(each) for each in (sdist, wheel, documents[0])}
+        documents[1].write_text(statement(subjects, made), encoding="utf-8")
+        listing = json.loads(run(fresh / "bin/python", "-m", "pip", "list", "--format=json"))
+        installed = {str(canonicalize_name(each["name"])): each["version"] for each in listing}
+        if wrong := differences(documents[0], wheel, installed):
+            sys.exit(f"{documents[0].name} is not what was installed: {wrong}")
+        print(f"  BILL     {documents[0].name}, {documents[1].name}{' (CHANGED SOURCE)' * made.is_changed}")
+
         (ROOT / "dist").mkdir(exist_ok=True)
-        for built in (sdist, wheel):
+        for built in (sdist, wheel, *documents):
             (ROOT / "dist" / built.name).write_bytes(built.read_bytes())
     print("  READY    dist/")
 

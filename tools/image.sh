@@ -59,5 +59,10 @@ build() { # build NAME DOCKERFILE
     say READY "localhost/$1 ($(($(podman image inspect -f '{{.Size}}' "localhost/$1") / 1000000)) MB)"
 }
 build otelgpu deploy/Dockerfile
+say BILL "dist/otelgpu-image.cdx.json, dist/otelgpu-image.intoto.json"
+root=$(podman image mount localhost/otelgpu)
+OTELGPU_BASE=$base .venv/bin/python -m tools.supply_chain "$root" otelgpu \
+    "sha256:$(podman image inspect -f '{{.Id}}' localhost/otelgpu)" dist || fail "no bill of materials"
+podman image unmount localhost/otelgpu >/dev/null
 build otelgpu-example-service deploy/example-service.Dockerfile
 cp deploy/Dockerfile "$cache/built" # in the end: what was interrupted is not taken for what is ready

@@ -13,6 +13,7 @@ from otelgpu.cli.page_files import page_files
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.output_files import open_output
 from otelgpu.model.profiles import ProfileColumns
+from otelgpu.model.settings import captures_content
 from otelgpu.model.spans import SpanColumns
 from otelgpu.render.profile_totals import KindTotals, totals
 
@@ -23,12 +24,13 @@ class Output:
     Where it is closed without having been written and was not there before, it is gone again.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises :class:`OtelgpuError` where it cannot be written."""
+    def __init__(self, path: Path, *, private: bool = False) -> None:
+        """``private``: for the owner's eyes only. Raises :class:`OtelgpuError` where it cannot be written."""
         self.path = path
         self._is_new = not path.exists()
         try:
-            self._file: BinaryIO = os.fdopen(open_output(path, 0o644, keep=True), "wb", buffering=0)
+            opened = open_output(path, 0o600 if private else 0o644, keep=True)
+            self._file: BinaryIO = os.fdopen(opened, "wb", buffering=0)
         except OSError as error:
             raise OtelgpuError(f"cannot write {path}: {error.strerror}") from error
 
@@ -63,7 +65,7 @@ class Outputs:
         self._files: list[Output] = []
         try:
             for path in paths:
-                self._files.append(Output(path))
+                self._files.append(Output(path, private=captures_content(os.environ)))
         except OtelgpuError:
             self.close()
             raise

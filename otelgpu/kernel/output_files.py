@@ -13,12 +13,15 @@ import os
 import stat
 from pathlib import Path
 
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
 
 def open_output(path: str | Path, mode: int, *, append: bool = False, keep: bool = False) -> int:
     """A descriptor of the file, made with ``mode`` where there was none, emptied unless ``append`` or ``keep``.
 
-    ``keep``: what it holds stays until something is written over it. Raises OSError; PermissionError also for what
-    somebody else put into a folder that all may write to, and for a link in another user's.
+    A ``mode`` for the owner alone is that of a file which was there too. ``keep``: what it holds stays until something
+    is written over it. Raises OSError; PermissionError also for what somebody else put into a folder that all may write
+    to, and for a link in another user's.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else 0)
     folder = os.stat(os.path.dirname(path) or ".")
@@ -38,6 +41,8 @@ def open_output(path: str | Path, mode: int, *, append: bool = False, keep: bool
         proper = stat.S_ISREG(status.st_mode) and status.st_uid in owners and status.st_nlink == 1
         if guarded and not proper:
             raise _foreign(shared)
+        if not mode & _OTHERS and status.st_mode & _OTHERS and stat.S_ISREG(status.st_mode):
+            os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
         if not (append or keep) and stat.S_ISREG(status.st_mode):
             os.ftruncate(descriptor, 0)
     except BaseException:

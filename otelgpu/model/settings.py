@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 Detail = Literal["phases", "ops", "all"]
 OwnSpans = Literal["auto", "always"]
 _T = TypeVar("_T")
+_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CONTENT_ON_SPANS: Final = ("true", "span_only", "span_and_event")  # of opentelemetry-util-genai
 
 
 class Settings:
@@ -38,3 +40,8 @@ class SignalSettings:
     model_bytes: int = 0  # read by a decode step: the weights; 0: not known
     memory_bandwidth: int = 0  # of a device, bytes per second; 0: not known
     collective_sample_ratio: float = 1.0  # of collectives that are reported as traces: the same on all ranks
+
+
+def captures_content(environ: Mapping[str, str]) -> bool:
+    """Whether prompts and completions are asked for: what is written then is for nobody else's eyes."""
+    return environ.get(_CONTENT, "").strip().lower() in _CONTENT_ON_SPANS

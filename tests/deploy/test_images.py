@@ -6,6 +6,7 @@ import fnmatch
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -74,6 +75,21 @@ def test_images_run_as_a_user_that_is_not_root(path: Path) -> None:
 def test_last_stage_installs_no_compiler(path: Path) -> None:
     installed = " ".join(rest for name, rest in last_stage(path) if name == "RUN")
     assert not re.search(r"\b(gcc|g\+\+|clang|llvm|make|python3-pip|\w+-dev)\b", installed)
+
+
+@pytest.mark.parametrize(
+    ("base", "release", "ends", "says"),
+    [
+        ("debian:bookworm-slim", "", 0, "debian:bookworm-slim is a name that can move"),
+        ("debian:bookworm-slim", "yes", 1, "debian:bookworm-slim is a name that can move"),
+        (f"debian@sha256:{'0' * 64}", "yes", 0, ""),
+    ],
+)
+def test_a_release_is_built_on_a_digest(base: str, release: str, ends: int, says: str) -> None:
+    first = next(rest for name, rest in instructions(AGENT) if name == "RUN")
+    env = {"BASE": base, "RELEASE": release}
+    done = subprocess.run(["sh", "-c", first], env=env, capture_output=True, text=True)
+    assert (done.returncode, says in done.stderr, bool(done.stderr)) == (ends, True, bool(says))
 
 
 def test_interpreter_has_the_capabilities_of_the_manifests() -> None:

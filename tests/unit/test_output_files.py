@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.cli.profile_outputs import Output
+from otelgpu.cli.profile_outputs import Output, Outputs
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.base import ExportError
 from otelgpu.export.file.exporter import FileExporter
+from otelgpu.export.registry import parse_destination
 from otelgpu.kernel.output_files import open_output
 from otelgpu.sources.capture import CaptureError, create_capture
 
@@ -124,6 +125,39 @@ def test_a_capture_is_its_owner_s_and_results_nobody_else_may_write(tmp_path: Pa
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "capture").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "traces").stat().st_mode) == 0o644 & ~mask
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+@pytest.mark.parametrize("before", [None, 0o644, 0o600, 0o660])
+def test_what_holds_prompts_is_its_owner_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: int, before: int | None
+) -> None:
+    """Whatever the umask is, and also where a file of a session without prompts was there."""
+    paths = [tmp_path / name for name in ("traces", "capture", "out.svg")]
+    if before is not None:
+        for path in paths:
+            path.touch()
+            path.chmod(before)
+    asked = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    was = os.umask(mask)
+    try:
+        parse_destination(f"file:{paths[0]}").open(asked, {}).close(0)
+        create_capture(paths[1]).close()
+        with Outputs(paths[2:]):
+            modes = [stat.S_IMODE(path.stat().st_mode) for path in paths]
+    finally:
+        os.umask(was)
+    assert modes == [0o600] * 3
+
+
+def test_a_log_for_others_stays_theirs_without_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "traces"
+    path.touch()
+    path.chmod(0o664)
+    parse_destination(f"file:{path}").open({}, {}).close(0)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o664
 
 
 def test_the_user_is_reported_in_one_line(shared: Path) -> None:

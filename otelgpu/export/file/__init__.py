@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from otelgpu.export.base import Exporter
 from otelgpu.export.destination import Destination, Kind, Trial
+from otelgpu.model.settings import captures_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class FileDestination(Destination):
         """See :meth:`Destination.open`."""
         from otelgpu.export.file.exporter import FileExporter
 
-        return FileExporter(self.path)
+        return FileExporter(self.path, private=captures_content(environ))
 
     def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
         """See :meth:`Destination.uses_files`."""

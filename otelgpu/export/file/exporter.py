@@ -34,11 +34,14 @@ class FileExporter:
     ("write_failed"), cut off again if part of it was written, and the next one is tried.
     """
 
-    def __init__(self, path: str) -> None:
-        """Opens ``path`` for appending. Raises :class:`ExportError` when that is not possible."""
+    def __init__(self, path: str, *, private: bool = False) -> None:
+        """Opens ``path`` for appending; ``private``: for the owner's eyes only.
+
+        Raises :class:`ExportError` when that is not possible.
+        """
         self._path = path
         try:
-            self._fd: int | None = open_output(path, 0o644, append=True)
+            self._fd: int | None = open_output(path, 0o600 if private else 0o644, append=True)
         except OSError as error:
             hint = "Give a file in a directory that exists and may be written to."
             raise ExportError(f"cannot write to {path!r}: {error.strerror}", hint) from error
