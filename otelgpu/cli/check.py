@@ -27,6 +27,7 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.export.registry import parse_destination
 from otelgpu.kernel import features
 from otelgpu.kernel.attach import PROBES, hooks_of, places
+from otelgpu.kernel.cut_files import survives_cut_files
 from otelgpu.kernel.libbpf import BpfError, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
 from otelgpu.model.profiling import ProfileKind
@@ -52,6 +53,7 @@ def survey_machine(config: Config, *, quick: bool = False) -> list[Finding]:
         *([_finding(features.probe_links()), _finding(features.profiles())] if able else []),
         _return_probes(config, able=able),
         _decompressors(),
+        _cut_files(),
         *_of_families(),
     ]
 
@@ -94,6 +96,18 @@ def _decompressors() -> Finding:
         detail=f"missing: {', '.join(missing)}" if missing else "plain and compressed",
         consequence="kernel names of stripped files that are found in their code are not checked against it",
         remedy="pip install 'otelgpu[names]'",
+    )
+
+
+def _cut_files() -> Finding:
+    present = survives_cut_files()
+    return Finding(
+        name="files cut off",
+        present=present,
+        required=False,
+        detail="their missing pages are zeros" if present else "nothing here handles SIGBUS",
+        consequence="who cuts a library off while it is read ends the agent",
+        remedy="install a wheel, or build where there is a C compiler: make bpf",
     )
 
 

@@ -29,6 +29,11 @@ def survive_cut_files() -> None:
     _installed()
 
 
+def survives_cut_files() -> bool:
+    """Whether it does, from now on."""
+    return _installed() is not None
+
+
 def pages_cut_off() -> int:
     """How many pages were read that were no longer there."""
     library = _installed()

@@ -649,6 +649,18 @@ def test_missing_decompressors_are_said_with_what_to_install(monkeypatch: pytest
     assert "otelgpu[names]" in finding.remedy
 
 
+@pytest.mark.parametrize("present", [True, False])
+def test_whether_a_file_that_is_cut_off_ends_the_agent_is_said(
+    monkeypatch: pytest.MonkeyPatch, present: bool
+) -> None:
+    monkeypatch.setattr(check_module, "survives_cut_files", lambda: present)
+    (finding,) = (
+        each for each in check_module.survey_machine(Config(), quick=True) if "cut off" in each.name
+    )
+    assert (finding.present, finding.stops) == (present, False)
+    assert "ends the agent" in finding.consequence
+
+
 def test_a_family_that_is_loaded_on_demand_stops_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(image: Image, **_: object) -> None:
         raise BpfError(f"the kernel refused BPF object {image.family}")

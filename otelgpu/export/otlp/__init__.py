@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otelgpu.export.base import Exporter, Signal
 from otelgpu.export.destination import Destination, Kind, Trial
 
 if TYPE_CHECKING:
     from otelgpu.export.otlp.settings import OtlpSettings
+
+_log: Final = logging.getLogger("otelgpu.export")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,12 @@ class OtlpDestination(Destination):
         traces, metrics, profiles = self._settings(
             (Signal.TRACES, Signal.METRICS, Signal.PROFILES), environ, defaults
         )
+        for host in sorted({each.in_clear_to for each in (traces, metrics, profiles)} - {""}):
+            _log.warning(
+                "what is sent to %s is not encrypted, and who is on the way can read and change it: "
+                "use https://, with OTEL_EXPORTER_OTLP_CERTIFICATE for an authority of your own",
+                host,
+            )
         return OtlpExporter(traces, metrics, profiles)
 
     def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:

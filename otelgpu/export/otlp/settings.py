@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import ip_address
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit, urlunsplit
 
 from otelgpu.export.base import ExportError, Signal
@@ -89,6 +91,19 @@ class OtlpSettings:
             return url.hostname, url.port or (443 if self.secure or grpc else 80)
         except ValueError:
             return None
+
+    @property
+    def in_clear_to(self) -> str:
+        """The other host that is sent to without TLS, or "": loopback and Unix sockets are nobody else's to read."""
+        if self.secure or self.address is None:
+            return ""
+        host = self.address[0]
+        if host == "localhost" or host.endswith(".localhost"):
+            return ""
+        with suppress(ValueError):
+            if ip_address(host.partition("%")[0]).is_loopback:
+                return ""
+        return host
 
     @classmethod
     def from_environment(

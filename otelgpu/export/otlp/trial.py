@@ -15,10 +15,11 @@ CONNECT_SECONDS: Final = 1.0
 
 def try_endpoint(settings: OtlpSettings, *, connects: bool) -> Trial:
     """Connect, where it is known to what, and give the connection up."""
+    how = " (TLS)" if settings.secure else ", not encrypted" if settings.in_clear_to else ""
     if settings.address is None or not connects:
-        return Trial(None, f"{settings.protocol.value} to {settings.shown}: not tried")
+        return Trial(None, f"{settings.protocol.value} to {settings.shown}{how}: not tried")
     host, port = settings.address
-    what = f"{settings.protocol.value} to {host} port {port}{' (TLS)' if settings.secure else ''}"
+    what = f"{settings.protocol.value} to {host} port {port}{how}"
     scheme = "https" if settings.secure else "http"
     if getproxies().get(scheme) and not proxy_bypass(host):
         return Trial(None, f"{what}: not tried, a proxy is set ({scheme}_proxy)")

@@ -56,6 +56,23 @@ def test_each_destination_opens_its_exporter(tmp_path: Path) -> None:
         exporter.close(1)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "warned"),
+    [
+        ("http://collector.observability:4318", ["collector.observability"]),
+        ("https://collector.observability:4318", []),
+        ("http://localhost:4318", []),
+    ],
+)
+def test_what_goes_to_another_host_in_the_clear_is_said_once(
+    endpoint: str, warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    OtlpDestination(endpoint).open({}, {}).close(0)
+    assert [record.args for record in caplog.records] == [(host,) for host in warned]
+    (trial, *_) = OtlpDestination(endpoint).trials({}, {}, connects=False)
+    assert ("not encrypted" in trial.detail) == bool(warned)
+
+
 def test_a_bad_variable_is_an_error_at_start_up() -> None:
     with pytest.raises(OtelgpuError, match="OTEL_EXPORTER_OTLP_PROTOCOL"):
         OtlpDestination(None).open({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, {})

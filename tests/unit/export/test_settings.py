@@ -203,3 +203,29 @@ def test_a_client_key_needs_its_certificate(tmp_path: Path) -> None:
 
 def test_the_shown_endpoint_has_no_query() -> None:
     assert settle(TRACES_ENDPOINT="https://h/p?token=hunter2").shown == "https://h/p"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "protocol", "host"),
+    [
+        ("http://collector:4318", "http/protobuf", "collector"),
+        ("http://otel.observability.svc.cluster.local:4317", "grpc", "otel.observability.svc.cluster.local"),
+        ("http://10.0.0.7:4318", "http/protobuf", "10.0.0.7"),
+        ("http://[fd00::7]:4317", "grpc", "fd00::7"),
+        ("https://collector:4318", "http/protobuf", ""),
+        ("https://collector:4317", "grpc", ""),
+        ("http://localhost:4318", "http/protobuf", ""),
+        ("http://127.0.0.9:4318", "http/protobuf", ""),
+        ("http://[::1]:4317", "grpc", ""),
+        ("http://localhost.example.com:4318", "http/protobuf", "localhost.example.com"),
+    ],
+)
+def test_who_is_sent_to_in_the_clear_is_another_host_without_tls(
+    endpoint: str, protocol: str, host: str
+) -> None:
+    assert settle(ENDPOINT=endpoint, PROTOCOL=protocol).in_clear_to == host
+
+
+def test_a_unix_socket_is_nobody_elses_to_read() -> None:
+    assert settle(ENDPOINT="unix:/run/otel.sock", PROTOCOL="grpc", INSECURE="true").in_clear_to == ""
+    assert settle().in_clear_to == ""
