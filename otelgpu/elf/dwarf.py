@@ -26,7 +26,7 @@ _STRUCT_TAGS: Final = ("DW_TAG_structure_type", "DW_TAG_class_type")
 _LONGEST_CODE: Final = 3  # bytes of an entry's abbreviation code before its first attribute
 _DAMAGED: Final = (
     *(DWARFError, ELFParseError, KeyError, IndexError, ValueError, TypeError, AttributeError, AssertionError),
-    *(struct.error, RecursionError),
+    *(struct.error, RecursionError, NotImplementedError, OverflowError),
 )
 """What pyelftools raises on entries that are none."""
 
