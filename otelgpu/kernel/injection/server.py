@@ -59,8 +59,10 @@ _FNV_OFFSET: Final = 0xCBF29CE484222325
 _FNV_PRIME: Final = 0x100000001B3
 
 
-MOST_BYTES: Final = 8 << 20
-"""Of records that one drain reads, of all processes; each cgroup has a part, and in it each process."""
+MOST_BYTES: Final = 32 << 20
+"""Of records of a process that one drain reads, where there is no other, or it has ended."""
+SHARED_BYTES: Final = 8 << 20
+"""The same of all processes where there are several: each cgroup has a part, and in it each process."""
 LEAST_BYTES: Final = 64 << 10
 LEAST_RUNS: Final = 64
 LOOKS_NS: Final = 100_000_000
@@ -365,7 +367,7 @@ class InjectListener:
     def _read(self, process: _Process, *, parts: int = 1) -> None:
         """What it has written, as far as its part of a drain goes."""
         most = {
-            "most_bytes": max(MOST_BYTES // parts, LEAST_BYTES),
+            "most_bytes": max(SHARED_BYTES // parts, LEAST_BYTES) if parts > 1 else MOST_BYTES,
             "most_runs": max(RUNS_PER_DRAIN // parts, LEAST_RUNS),
         }
         for run in process.memory.drain(**most):
