@@ -42,6 +42,7 @@ enum transfer_kind {
 /* A call that moves bytes. `end_ns` and what follows it are known when it returns. */
 struct transfer {
 	struct identity who;
+	__u64 holder; /* its process */
 	__u64 start_ns;
 	__u64 at;
 	__u64 parts; /* iovecs, messages */

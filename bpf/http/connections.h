@@ -9,6 +9,7 @@
 #define OTELGPU_CONNECTIONS_H
 
 #include "arrival.h"
+#include "holders.h"
 #include "protocol_detection.h"
 #include "../lib/emit.h"
 
@@ -42,45 +43,29 @@ struct connection {
 	__u8 layer;
 	__u8 protocol;
 	__u8 is_tcp;
-	__u8 reserved;
+	__u8 charged; /* to its holder */
 };
 
 struct connection_key {
-	__u32 tgid;
+	__u64 holder;
 	__s32 fd;
+	__u32 reserved;
 };
 
 /*
- * Sockets in scope, by process and descriptor. Entries are deleted at close, when the protocol is none that is
+ * Sockets in scope, by holder and descriptor. Entries are deleted at close, when the protocol is none that is
  * followed, when the descriptor has become another socket's, and, for processes that ended, by user space.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, CONNECTIONS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct connection_key);
 	__type(value, struct connection);
 } connections SEC(".maps");
 
-/* Processes that have entries in the tables of connections: user space looks for them when one has ended. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 32768);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u32);
-	__type(value, __u8);
-} holders SEC(".maps");
-
-/* The number of a new connection of a process; 0 if the table of processes is full. */
-static __always_inline __u64 new_connection(__u32 tgid)
+static __always_inline __u64 next_connection(void)
 {
-	__u8 one = 1;
-
-	if (!bpf_map_lookup_elem(&holders, &tgid) &&
-	    bpf_map_update_elem(&holders, &tgid, &one, BPF_ANY)) {
-		count(COUNTER_CONNECTION_TABLE_FULL);
-		return 0;
-	}
 	return __sync_fetch_and_add(&http_connections, 1) + 1;
 }
 
@@ -196,50 +181,56 @@ static __always_inline bool is_reported(const struct connection *connection)
 }
 
 /* Stop following it. Global, so that the verifier proves it once. */
-__noinline int let_go(const struct connection_key *key, __u32 tid)
+__noinline int let_go(__u64 holder, __s32 fd, __u32 tgid, __u32 tid)
 {
-	struct connection *connection;
-	struct connection_key found;
+	struct connection_key key = { .holder = holder, .fd = fd };
+	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
+	bool charged;
 
-	if (!key)
-		return 0;
-	found = *key;
-	connection = bpf_map_lookup_elem(&connections, &found);
 	if (!connection)
 		return 0;
+	charged = connection->charged;
 	if (connection->is_tcp)
 		forget_arrivals(connection->sock);
 	if (is_reported(connection)) {
-		struct identity who = { .tgid = found.tgid, .tid = tid };
+		struct identity who = { .tgid = tgid, .tid = tid };
 
 		emit_close(who, connection);
 	}
-	bpf_map_delete_elem(&connections, &found);
+	if (!bpf_map_delete_elem(&connections, &key))
+		give_place_back(tgid, HTTP_TABLE_CONNECTIONS, charged);
 	return 0;
 }
 
 /* A descriptor is a connection's from now on: it was accepted, or is being made. */
 static __noinline void begin_connection(const struct identity *who, __s32 fd, __u8 role, __u64 now)
 {
-	struct connection_key key = { .tgid = who->tgid, .fd = fd };
-	struct connection connection = { .began_ns = now, .fd = fd, .role = role };
-	struct connection *before = bpf_map_lookup_elem(&connections, &key);
+	struct connection connection = { .began_ns = now, .fd = fd, .role = role, .charged = 1 };
+	struct connection_key key = { .fd = fd };
 	struct sock *sock = socket_of(fd);
+	struct connection *before;
+	struct holder *holder;
 
 	if (!sock || !is_stream(sock))
 		return;
+	holder = begin_holding(who->tgid);
+	if (!holder)
+		return;
+	key.holder = holder->number;
 	connection.sock = (__u64)sock;
+	before = bpf_map_lookup_elem(&connections, &key);
 	if (before) {
 		if (role == HTTP_ROLE_CLIENT && before->sock == connection.sock)
 			return; /* connect() again: to get its result */
 		count(COUNTER_CLOSE_UNSEEN);
-		let_go(&key, who->tid);
+		let_go(key.holder, fd, who->tgid, who->tid);
 	}
-	connection.id = new_connection(who->tgid);
-	if (!connection.id)
+	if (!take_place(holder, HTTP_TABLE_CONNECTIONS))
 		return;
+	connection.id = next_connection();
 	connection.is_tcp = is_inet(sock);
-	if (bpf_map_update_elem(&connections, &key, &connection, BPF_ANY)) {
+	if (bpf_map_update_elem(&connections, &key, &connection, BPF_NOEXIST)) {
+		give_place_back(who->tgid, HTTP_TABLE_CONNECTIONS, true);
 		count(COUNTER_CONNECTION_TABLE_FULL);
 		return;
 	}
@@ -251,9 +242,9 @@ static __noinline void begin_connection(const struct identity *who, __s32 fd, __
  * The connection of a descriptor, or NULL. The descriptor may have become another file's unseen (dup2,
  * exec, close_range, io_uring), so it is compared; what user space found gets its socket here.
  */
-static __always_inline struct connection *connection_of(struct identity who, __s32 fd)
+static __always_inline struct connection *connection_of(struct identity who, __u64 holder, __s32 fd)
 {
-	struct connection_key key = { .tgid = who.tgid, .fd = fd };
+	struct connection_key key = { .holder = holder, .fd = fd };
 	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
 	struct sock *sock;
 
@@ -264,7 +255,7 @@ static __always_inline struct connection *connection_of(struct identity who, __s
 		return connection;
 	if (connection->sock || !sock) {
 		count(COUNTER_CLOSE_UNSEEN);
-		let_go(&key, who.tid);
+		let_go(holder, fd, who.tgid, who.tid);
 		return NULL;
 	}
 	connection->sock = (__u64)sock;

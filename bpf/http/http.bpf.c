@@ -15,6 +15,7 @@ ENUM(http_kind);
 ENUM(http_counter);
 ENUM(http_direction);
 ENUM(http_role);
+ENUM(http_table);
 ENUM(http_layer);
 ENUM(http_api);
 ENUM(connection_number);
@@ -52,14 +53,15 @@ static __always_inline struct transfer *thread_call(__u64 flags)
 	return call;
 }
 
-static __always_inline int start(struct identity who, __s32 fd, __u16 kind, __u8 direction,
-				 __u64 at, __u64 parts)
+static __always_inline int start(struct identity who, __u64 holder, __s32 fd, __u16 kind,
+				 __u8 direction, __u64 at, __u64 parts)
 {
 	struct transfer *call = thread_call(BPF_LOCAL_STORAGE_GET_F_CREATE);
 
 	if (!call)
 		return 0;
 	call->who = who;
+	call->holder = holder;
 	call->fd = fd;
 	call->direction = direction;
 	call->at = at;
@@ -72,11 +74,15 @@ static __always_inline int start(struct identity who, __s32 fd, __u16 kind, __u8
 /* Global, so that the verifier proves it once for all calls. */
 __noinline int begin(__s32 fd, __u16 kind, __u8 direction, __u64 at, __u64 parts)
 {
+	struct holder *holder;
 	struct identity who;
 
-	if (!in_scope(&who) || !connection_of(who, fd))
+	if (!in_scope(&who))
 		return 0;
-	return start(who, fd, kind, direction, at, parts);
+	holder = holder_of(who.tgid);
+	if (!holder || !connection_of(who, holder->number, fd))
+		return 0;
+	return start(who, holder->number, fd, kind, direction, at, parts);
 }
 
 static __always_inline int begin_new(__s32 fd, __u16 kind)
@@ -85,7 +91,7 @@ static __always_inline int begin_new(__s32 fd, __u16 kind)
 
 	if (!in_scope(&who))
 		return 0;
-	return start(who, fd, kind, HTTP_DIRECTION_READ, 0, 0);
+	return start(who, 0, fd, kind, HTTP_DIRECTION_READ, 0, 0);
 }
 
 static __always_inline int begin_message(__s32 fd, __u8 direction, __u64 at)
@@ -179,7 +185,7 @@ static __noinline int begun_before(struct syscall_exit *exit)
 /* A call that moves bytes has returned. */
 static __noinline int moved(struct transfer *call)
 {
-	struct connection_key key = { .tgid = call->who.tgid, .fd = call->fd };
+	struct connection_key key = { .holder = call->holder, .fd = call->fd };
 	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
 	__u32 position[2];
 
@@ -195,7 +201,7 @@ static __noinline int moved(struct transfer *call)
 		call->arrival_ns = arrival_of(connection->sock,
 					      position[HTTP_DIRECTION_READ] - (__u32)call->result);
 	if (follow(connection, call) == FOLLOW_DROP)
-		let_go(&key, call->who.tid);
+		let_go(call->holder, call->fd, call->who.tgid, call->who.tid);
 	return 0;
 }
 
@@ -272,15 +278,18 @@ int enter_splice(struct syscall_enter *call)
 SEC("tracepoint/syscalls/sys_enter_close")
 int enter_close(struct syscall_enter *call)
 {
-	struct connection_key key = {};
+	struct connection_key key = { .fd = DESCRIPTOR(0) };
+	struct holder *holder;
 	struct identity who;
 
 	if (!in_scope(&who))
 		return 0;
-	key.tgid = who.tgid;
-	key.fd = DESCRIPTOR(0);
+	holder = holder_of(who.tgid);
+	if (!holder)
+		return 0;
+	key.holder = holder->number;
 	if (bpf_map_lookup_elem(&connections, &key))
-		let_go(&key, who.tid);
+		let_go(key.holder, key.fd, who.tgid, who.tid);
 	return 0;
 }
 

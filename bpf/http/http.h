@@ -16,6 +16,7 @@ enum http_kind {
 enum http_counter {
 	COUNTER_RING_SHARE_SPENT =
 		COUNTER_COUNT, /* a chunk beyond the share of its process or container in the ring */
+	COUNTER_CONNECTION_SHARE_SPENT, /* a connection beyond the share of its process or container in the tables: not followed */
 };
 
 enum http_direction {
@@ -39,8 +40,8 @@ enum http_layer {
 };
 
 /*
- * The kernel numbers connections from 1 up; user space numbers those it found
- * open from this power of two on.
+ * The kernel numbers connections, and the processes that hold them, from 1 up; user space numbers those it found
+ * from this power of two on.
  */
 enum connection_number {
 	CONNECTION_FOUND_SHIFT = 62,

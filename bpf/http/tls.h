@@ -37,15 +37,14 @@ enum http_api {
 	"SSL_set_connect_state"
 
 struct session_key {
-	__u32 tgid;
-	__u32 reserved;
+	__u64 holder;
 	__u64 ssl; /* SSL * */
 };
 
 /* TLS sessions in scope. Entries go at SSL_free and, for processes that ended, by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, TLS_SESSIONS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct session_key);
 	__type(value, struct connection);
@@ -74,39 +73,74 @@ struct {
 	__type(value, struct tls_thread);
 } tls_threads SEC(".maps");
 
-static __always_inline struct connection *new_session(const struct session_key *key, __u64 now)
+/* That of a process; NULL: it has none, or not this one. */
+static __always_inline struct connection *session_of(struct identity who, __u64 ssl)
 {
-	struct connection session = { .began_ns = now, .fd = -1, .layer = HTTP_LAYER_TLS };
+	struct session_key key = { .ssl = ssl };
+	struct holder *holder = holder_of(who.tgid);
 
-	session.late = !now;
-	session.id = new_connection(key->tgid);
-	if (!session.id)
+	if (!holder)
 		return NULL;
-	if (bpf_map_update_elem(&tls_sessions, key, &session, BPF_ANY)) {
+	key.holder = holder->number;
+	return bpf_map_lookup_elem(&tls_sessions, &key);
+}
+
+/* One more. NULL, and counted, if there is no room. */
+static __noinline struct connection *new_session(__u32 tgid, __u64 ssl, __u64 now)
+{
+	struct connection session = {
+		.began_ns = now, .fd = -1, .layer = HTTP_LAYER_TLS, .late = !now, .charged = 1
+	};
+	struct holder *holder = begin_holding(tgid);
+	struct session_key key = { .ssl = ssl };
+
+	if (!holder || !take_place(holder, HTTP_TABLE_SESSIONS))
+		return NULL;
+	key.holder = holder->number;
+	session.id = next_connection();
+	if (bpf_map_update_elem(&tls_sessions, &key, &session, BPF_NOEXIST)) {
+		give_place_back(tgid, HTTP_TABLE_SESSIONS, true);
 		count(COUNTER_CONNECTION_TABLE_FULL);
 		return NULL;
 	}
-	return bpf_map_lookup_elem(&tls_sessions, key);
+	return bpf_map_lookup_elem(&tls_sessions, &key);
+}
+
+/* It is over. */
+static __always_inline void end_session(struct identity who, __u64 ssl)
+{
+	struct session_key key = { .ssl = ssl };
+	struct holder *holder = holder_of(who.tgid);
+	struct connection *session;
+
+	if (!holder)
+		return;
+	key.holder = holder->number;
+	session = bpf_map_lookup_elem(&tls_sessions, &key);
+	if (!session)
+		return;
+	if (is_reported(session))
+		emit_close(who, session);
+	if (!bpf_map_delete_elem(&tls_sessions, &key))
+		give_place_back(who.tgid, HTTP_TABLE_SESSIONS, true);
 }
 
 /* SSL_accept and the like: a session that has moved no bytes yet gets its role or socket. */
 static __always_inline int begin_session(struct pt_regs *regs)
 {
-	struct session_key key = { .ssl = ARGUMENT_1(regs) };
+	__u64 ssl = ARGUMENT_1(regs);
 	struct connection *session;
 	struct identity who;
 
 	if (entry_only || !in_scope(&who))
 		return 0;
-	key.tgid = who.tgid;
-	session = bpf_map_lookup_elem(&tls_sessions, &key);
+	session = session_of(who, ssl);
 	if (session && session->state != CONNECTION_NEW) {
-		if (is_reported(session))
-			emit_close(who, session); /* the object is used again */
+		end_session(who, ssl); /* the object is used again */
 		session = NULL;
 	}
 	if (!session)
-		session = new_session(&key, bpf_ktime_get_ns());
+		session = new_session(who.tgid, ssl, bpf_ktime_get_ns());
 	if (!session)
 		return 0;
 	switch ((__u32)bpf_get_attach_cookie(regs)) {
@@ -122,13 +156,6 @@ static __always_inline int begin_session(struct pt_regs *regs)
 		session->fd = (__s32)ARGUMENT_2(regs);
 	}
 	return 0;
-}
-
-static __always_inline struct connection *session_of(struct identity who, __u64 ssl)
-{
-	struct session_key key = { .tgid = who.tgid, .ssl = ssl };
-
-	return bpf_map_lookup_elem(&tls_sessions, &key);
 }
 
 static __always_inline int enter_tls(struct pt_regs *regs, bool in_session)
@@ -190,7 +217,6 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 	struct tls_thread *thread =
 		bpf_task_storage_get(&tls_threads, bpf_get_current_task_btf(), NULL, 0);
 	__u32 api = (__u32)bpf_get_attach_cookie(regs);
-	struct session_key key = {};
 	struct connection *session;
 	struct tls_call *call;
 
@@ -203,11 +229,8 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 	if (call->transfer.result <= 0)
 		return 0;
 	session = session_of(call->transfer.who, call->ssl);
-	if (!session) {
-		key.tgid = call->transfer.who.tgid;
-		key.ssl = call->ssl;
-		session = new_session(&key, 0);
-	}
+	if (!session)
+		session = new_session(call->transfer.who.tgid, call->ssl, 0);
 	if (!session)
 		return 0;
 	if (call->transfer.direction == HTTP_DIRECTION_READ)
@@ -252,20 +275,12 @@ int tls_handshakes(struct pt_regs *regs)
 SEC("uprobe/libssl:SSL_free")
 int tls_ends(struct pt_regs *regs)
 {
-	struct session_key key = { .ssl = ARGUMENT_1(regs) };
-	struct connection *session;
 	struct identity who;
 
 	ON_OWN_STACK(regs);
 	if (entry_only || !in_scope(&who))
 		return 0;
-	key.tgid = who.tgid;
-	session = bpf_map_lookup_elem(&tls_sessions, &key);
-	if (!session)
-		return 0;
-	if (is_reported(session))
-		emit_close(who, session);
-	bpf_map_delete_elem(&tls_sessions, &key);
+	end_session(who, ARGUMENT_1(regs));
 	return 0;
 }
 

@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What each process and each container may have waiting in the ring. A process as many bytes as are free, a container
- * twice as many, so that there is room for others however fast somebody writes (Choudhury and Hahne, Dynamic Queue
- * Length Thresholds, 1998); a process with little, as long as its container has not four times as many. While three
- * quarters are free nobody is counted: the usual case costs one query.
+ * What each process and each container may have waiting in the ring. While three quarters are free nobody is counted:
+ * the usual case costs one query.
  */
 #ifndef OTELGPU_RING_SHARE_H
 #define OTELGPU_RING_SHARE_H
 
+#include "dynamic_share.h"
 #include "emit.h"
 
-#define RING_SHARES	    8192
-#define RING_SHARE_CROWDED  4 /* the part of the ring from which on bytes are counted */
-#define RING_SHARE_OF_GROUP 2
-#define RING_SHARE_LITTLE   64 /* the part of the ring that is little */
-#define RING_WITH_LITTLE    4
-#define RING_OF_PROCESS	    (1ULL << 63)
+#define RING_SHARES	   8192
+#define RING_SHARE_CROWDED 4 /* the part of the ring from which on bytes are counted */
+#define RING_OF_PROCESS	   (1ULL << 63)
 
 struct ring_share {
 	__u64 since;   /* the position in the ring from which on bytes are counted */
@@ -53,7 +49,7 @@ static __always_inline struct ring_share *ring_share_of(__u64 owner)
 static __always_inline bool within_ring_share(__u32 tgid, __u64 cgroup, __u64 bytes)
 {
 	__u64 size = bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE);
-	__u64 waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA), free, own, all;
+	__u64 waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA), free;
 	struct ring_share *process, *container;
 
 	if (waiting < size / RING_SHARE_CROWDED)
@@ -63,10 +59,7 @@ static __always_inline bool within_ring_share(__u32 tgid, __u64 cgroup, __u64 by
 	container = ring_share_of(cgroup);
 	if (!process || !container)
 		return true;
-	own = process->bytes + bytes;
-	all = container->bytes + bytes;
-	if ((own > free || all > RING_SHARE_OF_GROUP * free) &&
-	    (own > size / RING_SHARE_LITTLE || all > RING_WITH_LITTLE * free)) {
+	if (!within_dynamic_share(process->bytes + bytes, container->bytes + bytes, free, size)) {
 		__sync_fetch_and_add(&process->refused, 1);
 		return false;
 	}

@@ -114,6 +114,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_map_get_next_key": (c_int, (c_int, c_char_p, c_char_p)),
     "bpf_map_lookup_batch": (c_int, (c_int, *(c_void_p,) * 6)),
     "bpf_map_update_batch": (c_int, (c_int, c_char_p, c_char_p, c_void_p, c_void_p)),
+    "bpf_map_delete_batch": (c_int, (c_int, c_char_p, c_void_p, c_void_p)),
     "bpf_map_create": (c_int, (c_int, c_char_p, c_uint32, c_uint32, c_uint32, c_void_p)),
     "bpf_obj_get": (c_int, (c_char_p,)),
     "bpf_obj_pin": (c_int, (c_int, c_char_p)),
@@ -271,6 +272,13 @@ class Map:
         if code:
             raise self._library.error(f"cannot write to map {self.name}", code)
 
+    def put_new(self, key: bytes, value: bytes) -> bool:
+        """Insert; False where the key is there, or the map full. Raises :class:`BpfError`."""
+        code = self._library.bpf_map_update_elem(self.fd, key, value, _NOEXIST)
+        if code and ctypes.get_errno() not in (errno.EEXIST, errno.E2BIG):
+            raise self._library.error(f"cannot write to map {self.name}", code)
+        return not code
+
     def put_many(self, keys: bytes, values: bytes, count: int) -> None:
         """:meth:`put` for ``count`` keys, one after the other in ``keys``, and their values."""
         update_many(self.fd, self.name, keys, values, count)
@@ -278,6 +286,21 @@ class Map:
     def delete(self, key: bytes) -> bool:
         """Whether the key was there."""
         return not self._library.bpf_map_delete_elem(self.fd, key)
+
+    def delete_many(self, keys: bytes) -> int:
+        """:meth:`delete` for all of ``keys``, which lie one after the other: how many were there.
+
+        Raises :class:`BpfError`.
+        """
+        size, found, at = self.key_bytes, 0, 0
+        while at < len(keys):
+            count = c_uint32((len(keys) - at) // size)
+            code = self._library.bpf_map_delete_batch(self.fd, keys[at:], byref(count), None)
+            if code and ctypes.get_errno() != errno.ENOENT:
+                raise self._library.error(f"cannot delete from map {self.name}", code)
+            found += count.value
+            at += (count.value + bool(code)) * size  # the one after those is not there
+        return found
 
     def list_keys(self) -> list[bytes]:
         """A snapshot of the keys; entries that come and go meanwhile may be missed."""
@@ -348,6 +371,7 @@ def _allow_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+_NOEXIST: Final = 1  # BPF_NOEXIST
 _CLOSERS: Final = 64  # threads: each waits for the kernel, all of them for the same thing
 
 

@@ -192,13 +192,22 @@ class LoadedFamily:
         raw = self.map("counters").get(struct.pack("<I", number), value_bytes=8 * self._cpus)
         return int(np.frombuffer(raw or b"", dtype="<u8").sum())
 
-    def set_variable(self, name: str, value: int) -> None:
-        """Write a global of ``.bss`` while the programs run; it must be one that only user space writes."""
+    def variable(self, name: str) -> bytes:
+        """What a global of ``.bss`` holds now."""
         offset, size = self.image.variables(".bss")[name]
-        section = next(found for found in self.object.maps.values() if found.name.endswith(".bss"))
-        content = bytearray(section.get(_FIRST) or b"")
+        return (self._globals.get(_FIRST) or b"")[offset : offset + size]
+
+    def set_variable(self, name: str, value: int) -> None:
+        """Write a global of ``.bss`` while the programs run, of an object in which only user space writes any."""
+        offset, size = self.image.variables(".bss")[name]
+        content = bytearray(self._globals.get(_FIRST) or b"")
         struct.pack_into("<" + _FORMATS[size], content, offset, value)
-        section.put(_FIRST, bytes(content))
+        self._globals.put(_FIRST, bytes(content))
+
+    @property
+    def _globals(self) -> Map:
+        found: Map = next(each for each in self.object.maps.values() if each.name.endswith(".bss"))
+        return found
 
     def close(self) -> None:
         """Detach and free; idempotent."""

@@ -1,14 +1,15 @@
 """A hash map of the kernel as rows: what programs count there, read in bulk.
 
-In: a map whose key and value are structs of the family's BTF. Out: numpy rows of those that changed since the last
-read. An entry is deleted by the reader alone, after its last value was handed on.
+In: a map whose key and value are structs of the family's BTF. Out: numpy rows, all or some at a time; or those that
+changed since the last read, whose entries are deleted by the reader alone, after the last value was handed on.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -21,28 +22,68 @@ _ROWS: Final = 512  # at a time, at first
 Rows = npt.NDArray[np.void]
 
 
+class Walk:
+    """Once through such a map, some entries at a time. Those that come or go meanwhile may be missed, or met twice.
+
+    ``key`` and ``value`` are their dtypes; ``rows``: how many at a time, more where a bucket of the map has more.
+    """
+
+    def __init__(
+        self, table: Map, key: np.dtype[np.void], value: np.dtype[np.void], *, rows: int = _ROWS
+    ) -> None:
+        if (key.itemsize, value.itemsize) != (table.key_bytes, table.value_bytes):
+            raise ValueError(f"map {table.name} has other keys or values than {key} and {value}")
+        self._table, self._rows = table, rows
+        self._entry = np.dtype([("key", key), ("value", value)])
+        self._at = ctypes.create_string_buffer(max(table.key_bytes, 4))
+        self._first, self._met = True, 0
+
+    def __iter__(self) -> Iterator[Rows]:
+        """The parts that are left. Raises :class:`BpfError`."""
+        while (rows := self.read()) is not None:
+            yield rows
+
+    def read(self) -> Rows | None:
+        """The next part: shape (n,), fields ``key`` and ``value``; None: it is through. Raises :class:`BpfError`."""
+        table, library = self._table, load_libbpf()
+        if self._met >= 2 * table.max_entries:  # it is filled as fast as it is read
+            return None
+        following = ctypes.create_string_buffer(table.key_bytes)
+        while True:
+            count = ctypes.c_uint32(self._rows)
+            keys = ctypes.create_string_buffer(self._rows * table.key_bytes)
+            values = ctypes.create_string_buffer(self._rows * table.value_bytes)
+            at = None if self._first else self._at
+            code = library.bpf_map_lookup_batch(
+                table.fd, at, following, keys, values, ctypes.byref(count), None
+            )
+            if not code or ctypes.get_errno() != errno.ENOSPC:
+                break
+            self._rows *= 2  # a bucket with more entries than there is room for
+        if code and ctypes.get_errno() != errno.ENOENT:
+            raise library.error(f"cannot read map {table.name}", code)
+        self._at.raw, self._first = following.raw.ljust(len(self._at), b"\0"), False
+        self._met = 2 * table.max_entries if code else self._met + count.value
+        rows: Rows = np.empty(count.value, self._entry)
+        rows["key"] = np.frombuffer(keys.raw, self._entry["key"], count.value)
+        rows["value"] = np.frombuffer(values.raw, self._entry["value"], count.value)
+        return rows
+
+
 class CountedTable:
     """One such map. ``key`` and ``value`` are their dtypes."""
 
     def __init__(self, table: Map, key: np.dtype[np.void], value: np.dtype[np.void]) -> None:
-        if (key.itemsize, value.itemsize) != (table.key_bytes, table.value_bytes):
-            raise ValueError(f"map {table.name} has other keys or values than {key} and {value}")
+        self._walk = partial(Walk, table, key, value)
         self._table = table
-        self._entry = np.dtype([("key", key), ("value", value)])
         self._reported: dict[bytes, bytes] = {}
-        self._room = _ROWS
 
     def read(self) -> Rows:
-        """All entries, in no order: shape (n,), fields ``key`` and ``value``.
+        """All entries, in no order: shape (n,), fields ``key`` and ``value``. Raises :class:`BpfError`.
 
-        Those that come, go or change meanwhile are as they are found. Without BPF_MAP_LOOKUP_BATCH (Linux 5.6) one
-        system call each.
+        Those that come, go or change meanwhile are as they are found.
         """
-        keys, values = self._read_all()
-        rows: Rows = np.empty(len(keys) // self._table.key_bytes, self._entry)
-        rows["key"] = np.frombuffer(keys, self._entry["key"])
-        rows["value"] = np.frombuffer(values, self._entry["value"])
-        return rows
+        return np.concatenate(list(self._walk()))
 
     def changed(self) -> tuple[Rows, Rows]:
         """Rows whose value is not what it was at the last call, or that are new; and all rows."""
@@ -62,39 +103,3 @@ class CountedTable:
             raw = key.tobytes()
             self._table.delete(raw)
             self._reported.pop(raw, None)
-
-    def _read_all(self) -> tuple[bytes, bytes]:
-        library = load_libbpf()
-        key_bytes, value_bytes = self._table.key_bytes, self._table.value_bytes
-        at, following = ctypes.create_string_buffer(max(key_bytes, 4)), ctypes.create_string_buffer(key_bytes)
-        found: list[tuple[bytes, bytes]] = []
-        first = True
-        while True:
-            count = ctypes.c_uint32(self._room)
-            keys = ctypes.create_string_buffer(self._room * key_bytes)
-            values = ctypes.create_string_buffer(self._room * value_bytes)
-            code = library.bpf_map_lookup_batch(
-                self._table.fd, None if first else at, following, keys, values, ctypes.byref(count), None
-            )
-            if (
-                code and ctypes.get_errno() == errno.ENOSPC
-            ):  # a bucket with more entries than there is room for
-                self._room *= 2
-                continue
-            if code and ctypes.get_errno() != errno.ENOENT:
-                return self._read_singly()
-            found.append((keys.raw[: count.value * key_bytes], values.raw[: count.value * value_bytes]))
-            if code or sum(len(part) for part, _ in found) >= 2 * self._table.max_entries * key_bytes:
-                break
-            at.raw = following.raw.ljust(len(at), b"\0")
-            first = False
-        return b"".join(part for part, _ in found), b"".join(part for _, part in found)
-
-    def _read_singly(self) -> tuple[bytes, bytes]:
-        keys, values = [], []
-        for key in self._table.list_keys():
-            value = self._table.get(key)
-            if value is not None:
-                keys.append(key)
-                values.append(value)
-        return b"".join(keys), b"".join(values)

@@ -27,10 +27,10 @@ def _choose(settings: Settings) -> Choice:
 
 
 def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
-    from otelgpu.families.requests.discover.connections import OpenConnections
-    from otelgpu.families.requests.discover.ring_shares import RingShares
+    from otelgpu.families.requests.discover.connections import ConnectionTables
+    from otelgpu.families.requests.discover.refusals import watch_refusals
 
-    return OpenConnections(loaded), RingShares(loaded)
+    return ConnectionTables(loaded), *watch_refusals(loaded)
 
 
 def _examine() -> Inspection:
