@@ -15,9 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
 from otelgpu.elf.btf import Btf
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.errors import OtelgpuError
@@ -67,7 +64,7 @@ _PYTHON: Final = re.compile(r"(?:python|pypy)[0-9.]*(?:t|d|-dbg)?")
 _IO_URING: Final = "anon_inode:[io_uring]"
 _FATBIN_SECTIONS: Final = (".nv_fatbin", ".nvFatBinSegment")
 """Where nvcc puts device code in a host object: any file with it needs a CUDA runtime from somewhere."""
-_REGISTER: Final = b"__cudaRegisterFatBinary\0"
+_REGISTER: Final = re.compile(rb"__cudaRegisterFatBinary\0")
 """What code made by nvcc calls before main: in ``.dynstr`` when a shared runtime provides it."""
 _MAX_STRINGS_BYTES: Final = 64 << 20
 
@@ -283,7 +280,7 @@ class ProcessInspector:
                     linked_tls=_linked_tls(file) if is_program else (),
                     stripped=file.image.is_stripped,
                     is_go=file.image.is_go,
-                    own_runtime=_has_own_runtime(file),
+                    own_runtime=_has_own_runtime(file.image),
                     shown=self._shown_by(file.image, found.keys()),
                 )
         except OSError as error:
@@ -305,19 +302,15 @@ def _linked_tls(file: ElfFile) -> tuple[str, ...]:
         return ()
 
 
-def _has_own_runtime(file: ElfFile) -> bool:
+def _has_own_runtime(image: ElfImage) -> bool:
     """Whether the file holds device code without importing a runtime."""
     try:
-        with os.fdopen(os.dup(file.descriptor), "rb") as stream:
-            elf = ELFFile(stream)
-            names = {section.name: section for section in elf.iter_sections()}
-            dynamic = names.get(".dynstr")
-            imported = b""
-            if dynamic is not None and dynamic["sh_size"] <= _MAX_STRINGS_BYTES:
-                imported = bytes(dynamic.data())
-            return any(name in names for name in _FATBIN_SECTIONS) and _REGISTER not in imported
-    except (ELFError, OSError, ValueError, KeyError, AttributeError, OverflowError, MemoryError):
-        return False  # pyelftools, on a file that is damaged or has no section headers
+        if not any(image.section(name) is not None for name in _FATBIN_SECTIONS):
+            return False
+        imported = image.section(".dynstr")
+    except ElfError:
+        return False  # damaged
+    return imported is None or _REGISTER.search(imported.content[:_MAX_STRINGS_BYTES]) is None
 
 
 def _embedded(executable: str, program: _File, others: Mapping[str, _File]) -> tuple[EmbeddedRuntime, ...]:

@@ -102,3 +102,33 @@ def synthetic_elf(symbol_count: int, *, size: int = 0, names: Sequence[str] = ("
     header["segments_at"], header["segment_size"], header["segment_count"] = segments_at, SEGMENT.itemsize, 1
     header["sections_at"], header["section_size"], header["section_count"] = sections_at, SECTION.itemsize, 3
     return b"".join((header.tobytes(), segment.tobytes(), strings, symbols.tobytes(), sections.tobytes()))
+
+
+def crowded_elf(section_count: int, *, names_bytes: int = 1 << 15) -> bytes:
+    """A file with nothing but sections, of symbols, whose names are as long as may be, and nearly all different."""
+    names_at = HEADER.itemsize + SEGMENT.itemsize
+    sections_at = names_at + names_bytes
+    segment = np.zeros(1, SEGMENT)
+    segment["type"], segment["flags"] = 1, 5
+    segment["address"], segment["memory_size"] = 0x1000, sections_at
+    segment["file_size"] = sections_at
+
+    sections = np.zeros(section_count, SECTION)
+    sections["type"][1:] = 11  # SHT_DYNSYM
+    sections["name"] = np.arange(section_count) % (names_bytes - 1)
+    sections["offset"], sections["link"] = names_at, 1
+    sections["size"] = sections["entry_size"] = SYMBOL.itemsize
+    sections["type"][1], sections["size"][1] = 3, names_bytes  # SHT_STRTAB
+    sections["size"][0] = section_count
+
+    header = np.zeros(1, HEADER)
+    header["magic"] = int.from_bytes(b"\x7fELF", "little")
+    header["file_class"], header["data"], header["type"], header["machine"] = 2, 1, 3, 62
+    header["segments_at"], header["segment_size"], header["segment_count"] = (
+        HEADER.itemsize,
+        SEGMENT.itemsize,
+        1,
+    )
+    header["sections_at"], header["section_size"], header["names_section"] = sections_at, SECTION.itemsize, 1
+    names = (b"s" * (names_bytes - 1)) + b"\0"
+    return b"".join((header.tobytes(), segment.tobytes(), names, sections.tobytes()))
