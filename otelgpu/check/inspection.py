@@ -144,7 +144,7 @@ class ProcessInspector:
             tls=self._tls(pid, facts.executable, program, mapped),
             event_loops=_known(_EVENT_LOOPS, mapped) or _loop_program(facts),
             io_uring=descriptors.count(_IO_URING),
-            connections=sum(each.role == "SERVER" for each in open_connections(pid)),
+            connections=sum(each.role == "SERVER" for each in open_connections(pid).connections),
             sockets=sum(target.startswith("socket:") for target in descriptors),
         )
         return replace(observed, shown=self._shown(observed, files))

@@ -11,7 +11,7 @@ import pytest
 from otelgpu.families.requests.discover import connections
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.kernel.tables import CountedTable, Rows
-from otelgpu.processes.connections import OpenConnection
+from otelgpu.processes.connections import Found, OpenConnection
 from tests.kernel.captured_connections import captured_connections, traffic_program
 from tests.kernel.observing import Watch
 from tests.rig.certificates import make_certificate
@@ -104,7 +104,7 @@ def test_of_what_a_process_had_open_before_half_of_what_is_free_is_followed(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = [OpenConnection(descriptor, "UNKNOWN") for descriptor in range(1000, 101_000)]
-    monkeypatch.setattr(connections, "open_connections", lambda tgid: many)
+    monkeypatch.setattr(connections, "open_connections", lambda tgid: Found(many))
     with traffic_program() as first, traffic_program() as second, traffic_program() as third:
         watch.observe(first.pid, second.pid)
         assert entries(watch) == counted(watch) == {"connections": 98_304, "tls_sessions": 0, "holders": 2}

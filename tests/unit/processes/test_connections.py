@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.processes.connections import OpenConnection, open_connections
+from otelgpu.processes import connections
+from otelgpu.processes.connections import Found, OpenConnection, open_connections
 
 PID = 42
 TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -66,23 +67,48 @@ def make_proc(root: Path, inodes: dict[int, int], **tables: str) -> Path:
 )
 def test_the_role_of_each_socket(tmp_path: Path, inode: int, role: str | None) -> None:
     proc = make_proc(tmp_path, {7: inode}, tcp=TCP, tcp6=TCP6, unix=UNIX)
-    assert open_connections(PID, proc) == ([OpenConnection(7, role)] if role else [])  # type: ignore[arg-type]
+    assert open_connections(PID, proc).connections == ([OpenConnection(7, role)] if role else [])  # type: ignore[arg-type]
 
 
 def test_connections_are_in_the_order_of_their_descriptors(tmp_path: Path) -> None:
     proc = make_proc(tmp_path, {12: 101, 3: 102, 5: 201}, tcp=TCP, unix=UNIX)
-    assert [each.descriptor for each in open_connections(PID, proc)] == [3, 5, 12]
+    assert [each.descriptor for each in open_connections(PID, proc).connections] == [3, 5, 12]
 
 
 def test_a_process_that_is_gone_has_none(tmp_path: Path) -> None:
-    assert open_connections(PID, tmp_path) == []
+    assert open_connections(PID, tmp_path).connections == []
+
+
+def test_only_so_many_descriptors_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proc = make_proc(tmp_path, dict.fromkeys(range(3, 23), 101), tcp=TCP)
+    assert open_connections(PID, proc).complete
+    monkeypatch.setattr(connections, "MOST_DESCRIPTORS", 20)
+    assert open_connections(PID, proc).complete
+    monkeypatch.setattr(connections, "MOST_DESCRIPTORS", 19)
+    found = open_connections(PID, proc)
+    assert len(found.connections) == 19
+    assert not found.complete
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+def test_only_so_much_of_a_table_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
+    """What is left of a row says nothing."""
+    table = UNIX + "0000000000000000: 00000003 00000000 00000000 0001 03   2051\n"
+    proc = make_proc(tmp_path, {7: 201, 8: 205, 9: 20, 10: 2}, unix=table)
+    monkeypatch.setattr(connections, "MOST_TABLE_BYTES", len(table))
+    assert open_connections(PID, proc).complete
+    monkeypatch.setattr(connections, "MOST_TABLE_BYTES", len(table) - cut)
+    assert open_connections(PID, proc) == Found([OpenConnection(7, "SERVER")], complete=False)
 
 
 def test_a_path_with_line_ends_invents_nothing_and_breaks_nothing(tmp_path: Path) -> None:
     hostile = "x\nNum: zz 00 0001 03 7\n\x0b\x85\udcff" + "9" * 5000
     row = f"0000000000000000: 00000003 00000000 00000000 0001 03   204 {hostile}\n"
     proc = make_proc(tmp_path, {7: 201, 8: 204}, unix=UNIX + row)
-    assert open_connections(PID, proc) == [OpenConnection(7, "SERVER"), OpenConnection(8, "UNKNOWN")]
+    assert open_connections(PID, proc).connections == [
+        OpenConnection(7, "SERVER"),
+        OpenConnection(8, "UNKNOWN"),
+    ]
 
 
 @given(table=st.text(), name=st.sampled_from(["tcp", "tcp6", "unix"]))
@@ -97,7 +123,7 @@ def test_those_of_this_process() -> None:
         socket.create_connection(listener.getsockname()) as client,
         listener.accept()[0] as server,
     ):
-        found = {each.descriptor: each.role for each in open_connections(os.getpid())}
+        found = {each.descriptor: each.role for each in open_connections(os.getpid()).connections}
         assert found[client.fileno()] == "CLIENT"
         assert found[server.fileno()] == "SERVER"
         assert listener.fileno() not in found

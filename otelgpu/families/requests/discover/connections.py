@@ -26,6 +26,8 @@ REASONS: Final = Reasons(
     {
         "found_beyond_share": "a connection that a process had open before, beyond its share of the table: not "
         "followed",
+        "open_before_not_looked_for": "a process has more descriptors, or its network more connections, than are "
+        "looked through for what was open before: more of its connections may not be followed",
     },
 )
 """What one count of (``http``, reason) means."""
@@ -57,7 +59,9 @@ class ConnectionTables:
 
     def enter(self, tgid: int) -> None:
         """Put those that a process has open into the kernel's table, unless they are known."""
-        found = open_connections(tgid)
+        looked = open_connections(tgid)
+        self.counters["open_before_not_looked_for"] += not looked.complete
+        found = looked.connections
         if not found:
             return
         within = found[: self._turnover.free(self._connections) // 2]  # half: as much as is free then
