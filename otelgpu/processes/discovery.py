@@ -60,6 +60,7 @@ class Discovery:
     ``watch``: by the name of the family that was loaded, its own or another whose programs it uses too.
     """
 
+    prepare: Callable[[], None] | None = None  # makes what must be there before threads are
     required: bool = True  # False: where the kernel refuses it, the session goes on without it
     choose: Callable[[Settings], Choice] | None = None  # raises BpfError where nothing of it can be loaded
     watch: Mapping[str, Watch] = field(default_factory=dict)

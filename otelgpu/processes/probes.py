@@ -104,6 +104,16 @@ class _Later:
     load: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class InspectedFile:
+    """A file that is about to get probes. ``descriptor``: open for now; ``owner``: who pays for what is read of it."""
+
+    image: ElfImage
+    path: str
+    descriptor: int
+    owner: Owner
+
+
 class ProbePlacer:
     """Inspects files and attaches what belongs to them."""
 
@@ -116,8 +126,8 @@ class ProbePlacer:
         self.library_names: frozenset[str] = frozenset()
         """What the libraries are called that some probe is for."""
         self.add(hooks)
-        self.file_cookies: dict[str, Callable[[ElfImage, str], int]] = {}
-        """By library: what a file's image and path say to its programs, in their cookies (31 bits)."""
+        self.file_cookies: dict[str, Callable[[InspectedFile], int]] = {}
+        """By library: what a file says to its programs, in their cookies (31 bits)."""
         self.with_returns = with_returns
         self._finder = finder
         self._postponed: dict[
@@ -416,10 +426,10 @@ class ProbePlacer:
             return {}
         with self._finder.accounts.charged(owner):
             try:
-                image = map_elf(descriptor)
+                file = InspectedFile(map_elf(descriptor), path, descriptor, owner)
             except ElfError:  # written over since
                 return {}
-            return {library: cookie_of(image, path) for library, cookie_of in asked.items()}
+            return {library: cookie_of(file) for library, cookie_of in asked.items()}
 
 
 def _may_be_library(path: str) -> bool:

@@ -94,6 +94,8 @@ class LiveSource:
         self._shares = Shares(self._finder.accounts)
         self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
         self._discoveries = {name: discovery_of(name) for name in families}
+        for prepare in filter(None, (each.prepare for each in self._discoveries.values())):
+            prepare()
         self._watchers = FamilyDiscoveries(self._discoveries)
         self._images: dict[str, Image] = {}
         self._draining: list[LoadedFamily] = []

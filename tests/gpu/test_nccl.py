@@ -57,7 +57,7 @@ def test_a_live_communicator_is_read(
     if way != "listed":
         monkeypatch.setattr(communicators, "LISTED", {})
     if way == "calibrated":
-        monkeypatch.setattr(communicators, "debugged_layout", lambda *_: None)
+        monkeypatch.setattr(communicators, "described_layout", lambda *_: None)
     with Watch(families=("nccl",)) as watch:
         watch.source.prepare_file(library)
         for _ in range(3000):

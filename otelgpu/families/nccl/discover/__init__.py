@@ -12,6 +12,12 @@ from otelgpu.processes.discovery import Discovery, Profiles
 from otelgpu.processes.probes import ProbePlacer
 
 
+def _prepare() -> None:
+    from otelgpu.processes.struct_finder import session_struct_finder
+
+    session_struct_finder()
+
+
 def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
     from otelgpu.families.nccl.discover.communicators import NcclLayouts  # as its family, seldom wanted
 
@@ -25,6 +31,7 @@ def _examine() -> Inspection:
 
 
 DISCOVERY: Final = Discovery(
+    prepare=_prepare,
     watch={"nccl": _watch},
     profiles=Profiles(kinds=frozenset((ProfileKind.NCCL,)), suggested={"libnccl": (ProfileKind.NCCL,)}),
     inspect=_examine,

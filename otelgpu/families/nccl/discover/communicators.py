@@ -3,8 +3,8 @@
 In: files as they get probes, records of family nccl, the memory of processes that make communicators. Out: entries
 of the map ``layouts`` (``bpf/nccl/layouts.h``), by which the BPF programs read a communicator at each call.
 
-A layout comes from, in this order: the table of known versions; the library's own debugging information, which is
-read in a thread; a communicator that is made under the agent's eyes, whose memory is searched for what it must
+A layout comes from, in this order: the table of known versions; the library's own debugging information, which a
+worker reads meanwhile; a communicator that is made under the agent's eyes, whose memory is searched for what it must
 have. Each is checked: by the programs at every use, and here against the first communicator that is made. One that
 is contradicted is given up. Without a layout calls are reported without hash, rank and sequence, and counted.
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import secrets
 import struct
-import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +26,6 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.elf.dwarf import struct_members
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.families.nccl.discover.layouts import (
     LISTED,
@@ -43,14 +41,13 @@ from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.inputs import Batch, Input
 from otelgpu.model.losses import Reasons
 from otelgpu.processes.memory import ProcessMemory, session_memory
-from otelgpu.processes.probes import ProbePlacer
+from otelgpu.processes.probes import InspectedFile, ProbePlacer
+from otelgpu.processes.struct_finder import Members, StructFinder, session_struct_finder
 
 _log = logging.getLogger("otelgpu.discover")
 
 STEM: Final = "libnccl"
 STRUCTURE: Final = "ncclComm"
-_DEBUG_SECTIONS: Final = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_line_str")
-_MOST_DEBUG_BYTES: Final = 128 << 20  # NCCL 2.32 has 25 MiB
 _MOST_MEMORY: Final = 4 << 20  # bytes of a communicator that are searched; NCCL 2.32's has 1.2 MB
 _ATTEMPTS: Final = 64  # communicators of one file by which a layout is looked for
 _WAITING: Final = 256  # communicators that have been made and are to be looked at
@@ -63,6 +60,8 @@ REASONS: Final = Reasons(
         "communicator_version_unknown": "a copy of NCCL of a version that is not listed; its layout is looked for",
         "communicator_debug_info_missing": "such a copy without debugging information of its own, or of a version that "
         "lays its communicators out in a way that is not known; the first communicator that is made may report",
+        "communicator_debug_info_not_read": "such a copy whose debugging information took too long to read, or too "
+        "much memory, or whose owner had spent his share of that; the first communicator that is made may report",
         "communicator_layout_contradicted": "a communicator that was made and is not laid out as its copy's others "
         "should be: the layout is given up, and looked for",
         "communicator_not_calibrated": "a communicator that was made and does not report the layout beyond doubt",
@@ -114,10 +113,12 @@ class NcclLayouts:
         *,
         proc: Path = _PROC,
         memory: ProcessMemory | None = None,
+        structs: StructFinder | None = None,
     ) -> None:
         self._loaded = loaded
         self._proc = proc
         self._process_memory = memory or session_memory()
+        self._structs = structs or session_struct_finder()
         self._dtype = loaded.image.btf.dtype("nccl_layout")
         self._room = loaded.map("layouts").max_entries
         self._key = (secrets.randbits(64) | 1, secrets.randbits(64))
@@ -126,7 +127,7 @@ class NcclLayouts:
         self._copies: list[LibraryCopy] = []
         self._by_build: dict[str, LibraryCopy] = {}
         self._made: deque[_Made] = deque(maxlen=_WAITING)
-        self._read: deque[tuple[LibraryCopy, CommunicatorLayout | None]] = deque()  # by a thread
+        self._read: deque[tuple[LibraryCopy, Members | None, bool]] = deque()  # by a thread
         self._known: OrderedDict[tuple[int, int], None] = OrderedDict()  # (tgid, address)
         self.counters: Counter[str] = Counter()
         placer.file_cookies[STEM] = self.index_of
@@ -136,8 +137,9 @@ class NcclLayouts:
         """The files that have probes, in the order of finding them."""
         return self._copies
 
-    def index_of(self, image: ElfImage, path: str) -> int:
+    def index_of(self, file: InspectedFile) -> int:
         """The index of the file's layout, for the cookies of its probes; 0: there is no room for one."""
+        image, path = file.image, file.path
         version, layout, source = known_layout(image)
         if image.build_id and (same := self._by_build.get(image.build_id)):
             return same.index  # the same build in another container
@@ -158,10 +160,12 @@ class NcclLayouts:
                 path,
                 version or "without a version",
             )
-            # An image is a mapping of the file, which the thread keeps for as long as it reads.
-            threading.Thread(
-                target=self._look_up, args=(copy, image), name="nccl-layout", daemon=True
-            ).start()
+            self._structs.find(
+                file.owner,
+                file.descriptor,
+                STRUCTURE,
+                lambda members, was_read: self._read.append((copy, members, was_read)),
+            )
         return index
 
     # -- As a watcher ------------------------------------------------------------------------------------
@@ -191,9 +195,12 @@ class NcclLayouts:
     def collect(self, now_ns: int) -> Sequence[Input]:
         """Take what a thread has read, and look at communicators that were made. Reports nothing by itself."""
         while self._read:
-            copy, layout = self._read.popleft()
+            copy, members, was_read = self._read.popleft()
+            layout = described_layout(members, copy.version)
             if copy.layout is None and layout is not None:
                 self._take(copy, layout, "debug_info")
+            elif not was_read:
+                self.counters["communicator_debug_info_not_read"] += 1
             elif layout is None:
                 self.counters["communicator_debug_info_missing"] += 1
         while self._made:
@@ -207,10 +214,6 @@ class NcclLayouts:
             self._loaded.map("communicators").delete(struct.pack("<QIxxxx", key[1], key[0]))
 
     # -- Layouts -----------------------------------------------------------------------------------------
-
-    def _look_up(self, copy: LibraryCopy, image: ElfImage) -> None:
-        """In a thread: a large library's debugging information takes seconds to read."""
-        self._read.append((copy, debugged_layout(image, copy.version)))
 
     def _check(self, made: _Made) -> None:
         """Check a copy's layout by a communicator that it has made, or find it by that."""
@@ -282,17 +285,8 @@ def known_layout(image: ElfImage) -> tuple[str | None, CommunicatorLayout | None
     return version, layout, "listed" if layout is not None else "unknown"
 
 
-def debugged_layout(image: ElfImage, version: str | None) -> CommunicatorLayout | None:
-    """The layout by a file's own debugging information. Takes 0.1 to 6 seconds (NCCL 2.21 to 2.32)."""
-    try:
-        sections = [image.section(name) for name in _DEBUG_SECTIONS]
-    except ElfError:
-        return None
-    contents = [section.content if section is not None else b"" for section in sections]
-    if not contents[0] or sum(map(len, contents)) > _MOST_DEBUG_BYTES:
-        return None
-    info, abbreviations, strings, line_strings = contents
-    members = struct_members(info, abbreviations, strings, line_strings, STRUCTURE)
+def described_layout(members: Members | None, version: str | None) -> CommunicatorLayout | None:
+    """The layout by a file's own debugging information."""
     if members is None:
         return None
     offsets = {name: (member.offset, member.elements) for name, member in members.items()}

@@ -32,7 +32,8 @@ from otelgpu.kernel.loader import read_image
 from otelgpu.model.inputs import Batch
 from otelgpu.processes.elf_files import open_elf
 from otelgpu.processes.function_finder import session_function_finder
-from otelgpu.processes.probes import ProbePlacer
+from otelgpu.processes.probes import InspectedFile, ProbePlacer
+from otelgpu.processes.reader.accounts import NOBODYS
 from tests.rig.examples import examples
 from tests.unit.families.records import btf
 
@@ -220,6 +221,17 @@ class Image:
         return type("Section", (), {"content": self._constants}) if name == ".rodata" else None
 
 
+class Structs:
+    """A finder of structs that never answers."""
+
+    def find(self, *_: object) -> None:
+        """Nothing."""
+
+
+def file(image: Image, path: str) -> InspectedFile:
+    return InspectedFile(image, path, -1, NOBODYS)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def loaded() -> Loaded:
     return Loaded()
@@ -228,7 +240,7 @@ def loaded() -> Loaded:
 @pytest.fixture
 def layouts(loaded: Loaded, tmp_path: Path) -> NcclLayouts:
     placer = ProbePlacer((), session_function_finder(), with_returns=True)
-    made = NcclLayouts(loaded, placer, proc=tmp_path)  # type: ignore[arg-type]
+    made = NcclLayouts(loaded, placer, proc=tmp_path, structs=Structs())  # type: ignore[arg-type]
     assert placer.file_cookies == {"libnccl": made.index_of}
     return made
 
@@ -250,22 +262,22 @@ def process(tmp_path: Path, content: bytes | bytearray, tgid: int = 41) -> None:
 
 
 def test_a_listed_version_is_reported_to_the_programs_at_once(loaded: Loaded, layouts: NcclLayouts) -> None:
-    index = layouts.index_of(Image("2.28.9", "aa"), "/a")  # type: ignore[arg-type]
+    index = layouts.index_of(file(Image("2.28.9", "aa"), "/a"))
     entry = loaded.layout(index)
     assert entry is not None
     assert (int(entry["known"]), int(entry["hash_at"])) == (1, LISTED["2.28.9"].hash_at)
-    assert layouts.index_of(Image("2.28.9", "aa"), "/b") == index  # type: ignore[arg-type]
-    assert layouts.index_of(Image("2.28.9", "bb"), "/c") != index  # type: ignore[arg-type]
+    assert layouts.index_of(file(Image("2.28.9", "aa"), "/b")) == index
+    assert layouts.index_of(file(Image("2.28.9", "bb"), "/c")) != index
 
 
 def test_of_more_copies_than_there_is_room_for_nothing_is_read(layouts: NcclLayouts) -> None:
-    indices = [layouts.index_of(Image("2.28.9", f"{n:02x}"), f"/{n}") for n in range(5)]  # type: ignore[arg-type]
+    indices = [layouts.index_of(file(Image("2.28.9", f"{n:02x}"), f"/{n}")) for n in range(5)]
     assert indices == [1, 2, 3, 0, 0]
     assert layouts.counters == Counter(communicator_layouts_full=2)
 
 
 def unlisted(layouts: NcclLayouts) -> int:
-    index = layouts.index_of(Image("2.99.0"), "/x")  # type: ignore[arg-type]
+    index = layouts.index_of(file(Image("2.99.0"), "/x"))
     assert layouts.counters["communicator_version_unknown"] == 1
     return index
 
@@ -307,7 +319,7 @@ def test_a_layout_that_is_contradicted_is_taken_back(
     loaded: Loaded, layouts: NcclLayouts, tmp_path: Path
 ) -> None:
     process(tmp_path, bytes(SIZE))
-    index = layouts.index_of(Image("2.21.5"), "/x")  # type: ignore[arg-type]
+    index = layouts.index_of(file(Image("2.21.5"), "/x"))
     layouts.look(made(loaded, index))
     layouts.collect(0)
     entry = loaded.layout(index)
