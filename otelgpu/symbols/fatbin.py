@@ -213,8 +213,13 @@ def _read_entry(entry: Entry, result: KernelNames) -> None:
             result.leave_out("fatbin_not_decompressed")
             return
     members = entry.members or ((entry.kind, 0, len(content)),)
+    left = len(content)
     for kind, offset, size in members:
         piece = content[offset : offset + size]
+        left -= len(piece)
+        if left < 0:  # they lie over one another: as often as there are members, the same would be read
+            result.leave_out("fatbin_damaged")
+            return
         try:
             result.names |= ptx_entries(piece) if kind == _PTX else kernel_names(piece)
         except CubinError:

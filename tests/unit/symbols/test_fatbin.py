@@ -204,3 +204,20 @@ def test_any_change_to_a_cubin_ends_in_names_or_an_error(data: st.DataObject) ->
     except CubinError:
         return
     assert all(len(name) <= 4096 for name in names)
+
+
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_members_over_one_another_are_read_once(count: int) -> None:
+    """64 of 64 MB each would be 4 GB of text to look through, for one entry."""
+    payload = b".entry whole()\n" * 1000
+    extension = struct.pack("<II", count, 0) + struct.pack("<HHII52x", 1, 0, 0, len(payload)) * count
+    plain = entry(256, payload, header=64 + len(extension))
+    section = container(plain[:64] + extension + plain[64 + len(extension) :])
+    looked_through: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fatbin, "ptx_entries", lambda piece: looked_through.append(len(piece)) or {b"whole"})
+        found = read_names(memoryview(section))
+    assert looked_through == [len(payload)]
+    assert found.names == {b"whole"}
+    assert found.complete == (count == 1)
+    assert found.counters == ({} if count == 1 else {"fatbin_damaged": 1})
