@@ -17,6 +17,9 @@ MAX_BYTES: Final = 32 << 20
 
 MAX_FUNCTIONS: Final = 400_000
 
+MAX_DAMAGED: Final = 10_000
+"""Lines, after which the rest is not read: 32 MiB of line ends would take 40 s."""
+
 _LONGEST_NAME: Final = 1024
 _LARGEST: Final = 64 << 20  # bytes of one function
 _STEPS: Final = 16  # functions before an address that are looked at: one may lie in what was another's
@@ -38,7 +41,7 @@ class PerfMap:
         ends: list[int] = []
         places: list[int] = []
         damaged = at = 0
-        while at < len(text) and len(starts) < MAX_FUNCTIONS:
+        while at < len(text) and len(starts) < MAX_FUNCTIONS and damaged < MAX_DAMAGED:
             newline = text.find(b"\n", at)
             if newline < 0:
                 break  # a line that is being written
@@ -54,7 +57,7 @@ class PerfMap:
                 ends.append(start + size)
                 places.append(at + len(fields[0]) + len(fields[1]) + 2)
             at = newline + 1
-        if len(starts) == MAX_FUNCTIONS and at < len(text):
+        if (len(starts) == MAX_FUNCTIONS or damaged == MAX_DAMAGED) and at < len(text):
             self.counters["jit_lines_cut"] += 1
         if damaged:
             self.counters["jit_lines_damaged"] += damaged

@@ -63,6 +63,13 @@ def test_what_is_too_much_is_cut_and_counted() -> None:
     assert functions.counters == {"jit_lines_cut": 1}
 
 
+def test_what_is_no_map_is_soon_given_up() -> None:
+    functions = PerfMap(b"1000 10 a\n" + b"\n" * (perf_map.MAX_BYTES - 100) + b"2000 10 b\n")
+    assert functions.counters == {"jit_lines_damaged": perf_map.MAX_DAMAGED, "jit_lines_cut": 1}
+    assert functions.name_at(0x1008) == "a"
+    assert functions.name_at(0x2008) is None
+
+
 @given(st.binary(max_size=300), st.integers(-(2**65), 2**65))
 def test_any_bytes_are_read(text: bytes, address: int) -> None:
     PerfMap(text).name_at(address)
