@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from otelgpu.families.nccl.discover.communicators import debugged_layout, known_layout
+from otelgpu.families.nccl.discover.communicators import STRUCTURE, described_layout, known_layout
 from otelgpu.families.nccl.discover.layouts import LISTED, CommunicatorLayout
 from otelgpu.processes.elf_files import open_elf
+from otelgpu.processes.struct_finder import members_of
 
 
 def row(version: str, layout: CommunicatorLayout) -> str:
@@ -27,7 +28,7 @@ def read(path: str) -> tuple[str, CommunicatorLayout]:
     """Version and layout of a library, by its debugging information. Exits where it has none."""
     with open_elf(path) as file:
         version, _, _ = known_layout(file.image)
-        layout = debugged_layout(file.image, version)
+        layout = described_layout(members_of(file.image, STRUCTURE), version)
     if version is None or layout is None:
         raise SystemExit(f"{path}: NCCL {version or '?'}, without debugging information on its communicators")
     return version, layout

@@ -39,6 +39,11 @@ def members_in(file: Descriptor, name: str) -> Members | None:
         image = ElfImage(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ)))
     except ValueError as error:  # an empty file
         raise ElfError("not an ELF file: it is empty") from error
+    return members_of(image, name)
+
+
+def members_of(image: ElfImage, name: str) -> Members | None:
+    """The same of a file that is trusted, or read by who may die of it. Raises :class:`ElfError`."""
     sections = [image.section(section) for section in _SECTIONS]
     contents = [section.content if section is not None else b"" for section in sections]
     if not contents[0] or sum(map(len, contents)) > _MOST_BYTES:
