@@ -23,6 +23,7 @@ from otelgpu.model.losses import Reasons
 from otelgpu.model.text import printable
 from otelgpu.processes.demangler import Demangler, session_demangler
 from otelgpu.processes.elf_files import ElfFile, Identity, find_symbols, identity_of, open_mapping
+from otelgpu.processes.function_finder import FunctionFinder, session_function_finder
 from otelgpu.processes.maps import Mapping, find, read_maps
 from otelgpu.processes.memory import ProcessMemory, session_memory
 from otelgpu.processes.reader.accounts import GONES, Accounts, Owner, Owners
@@ -143,8 +144,10 @@ class AddressResolver:
         demangler: Demangler | None = None,
         accounts: Accounts | None = None,
         memory: ProcessMemory | None = None,
+        finder: FunctionFinder | None = None,
     ) -> None:
         self.demangle = demangler or session_demangler()
+        self._finder = finder or session_function_finder()
         self._memory = memory or session_memory()
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._proc = proc
@@ -453,20 +456,21 @@ class AddressResolver:
         if module is not None:
             self._drop_module(file.identity)
         module = self._modules[file.identity] = _Module(
-            file, self._table(tgid, file.image, label), process.owner
+            file, self._table(tgid, file, process.owner, label), process.owner
         )
         while len(self._modules) > self._max_files:
             self._drop_module(_oldest_of_most(self._modules))
         return module
 
-    def _table(self, tgid: int, image: ElfImage, label: str) -> FunctionTable:
-        build_id = image.build_id or ""
+    def _table(self, tgid: int, file: ElfFile, owner: Owner, label: str) -> FunctionTable:
+        build_id = file.image.build_id or ""
         roots = (self._proc / str(tgid) / "root", Path("/"))
         return FunctionTable(
-            image,
+            file.image,
             label,
             find_symbols=lambda: find_symbols(build_id, roots),
             demangle=lambda name: self.demangle(name, tgid),
+            registrations=lambda: self._finder.registrations(owner, file.descriptor),
         )
 
     def _drop_module(self, identity: Identity) -> None:

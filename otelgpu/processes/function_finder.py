@@ -1,7 +1,8 @@
 """Which wanted functions a tenant's ELF file has, and where: asked of a worker, on the account of whose file it is.
 
-Whoever maps a file chooses how many symbols it has, what they are called, and when the file shrinks. In: open files.
-Out: :class:`FoundFunctions`. What is refused, or ended the worker, is to be asked again later.
+Whoever maps a file chooses how many symbols it has, what they are called, what its code and its device code look like,
+and when the file shrinks. In: open files. Out: :class:`FoundFunctions`, and the kernels that a stripped file registers.
+What is refused, or ended the worker, is to be asked again later.
 """
 
 from __future__ import annotations
@@ -11,15 +12,25 @@ from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.client import Limits, Reader
 from otelgpu.processes.reader.messages import Descriptor, question
+from otelgpu.processes.reader.server import Confinement
+from otelgpu.symbols import fatbin, registrations
+from otelgpu.symbols.fatbin import DECOMPRESSOR_MODULES
+from otelgpu.symbols.registrations import Registrations, read_registrations
 
 _LIMITS: Final = Limits(busy_s=0.5, wall_s=1.0, advance_s=5.0, failure_s=10.0)
 """libLLVM's 50,000 functions take 5 ms, two million named like wanted ones 0.5 s; who waits meanwhile is the agent."""
+
+_REASONS: Final = frozenset((*registrations.REASONS, *fatbin.REASONS))
+_REGISTRATION_LIMITS: Final = Limits(busy_s=2.0, wall_s=4.0, failure_s=10.0)
+"""A millisecond for each MB of code, and half a second of Zstandard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +44,42 @@ class FoundFunctions:
 @question(ElfError)
 def functions_in(file: Descriptor, names: tuple[str, ...]) -> FoundFunctions:
     """Those of ``names`` that are defined. A file that shrinks meanwhile is the worker's end, on purpose."""
+    image = image_of(file)
+    return FoundFunctions(image.function_offsets(names), image.is_go)
+
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+"""Of 64 bits, as msgpack has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRegistrations:
+    """What :mod:`otelgpu.symbols.registrations` finds, in plain data: a worker may answer anything of the kind."""
+
+    stubs: dict[Natural, Natural]
+    counters: dict[str, Natural]
+
+
+@question(ElfError)
+def registrations_in(file: Descriptor) -> FoundRegistrations:
+    """The kernels that a stripped file's code registers, as :mod:`otelgpu.symbols.registrations` reads them."""
+    found = read_registrations(image_of(file))
+    return FoundRegistrations(found.stubs, dict(found.counters))
+
+
+def image_of(file: Descriptor) -> ElfImage:
+    """Of an open file, for a worker: one that shrinks is its end. Raises :class:`ElfError`."""
     try:
-        mapped = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+        return ElfImage(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ)))
     except ValueError as error:  # an empty file
         raise ElfError("not an ELF file: it is empty") from error
-    image = ElfImage(memoryview(mapped))
-    return FoundFunctions(image.function_offsets(names), image.is_go)
 
 
 class FunctionFinder:
     """Asks a reader of its own."""
 
     def __init__(self, limits: Limits = _LIMITS) -> None:
-        self._reader = Reader(limits)
+        self._reader = Reader(limits, Confinement(modules=DECOMPRESSOR_MODULES))
         self._names: tuple[Set[str], tuple[str, ...]] = frozenset(), ()
 
     @property
@@ -63,6 +97,12 @@ class FunctionFinder:
         if self._names[0] is not names:
             self._names = names, tuple(sorted(names))
         return self._reader.ask(owner, functions_in, Descriptor(descriptor), self._names[1])
+
+    def registrations(self, owner: Owner, descriptor: int) -> Registrations:
+        """Of an open file. Raises as :meth:`find` does."""
+        found = self._reader.ask_within(_REGISTRATION_LIMITS, owner, registrations_in, Descriptor(descriptor))
+        known = {reason: count for reason, count in found.counters.items() if reason in _REASONS}
+        return Registrations(found.stubs, Counter(known))
 
     def close(self) -> None:
         """End the worker."""

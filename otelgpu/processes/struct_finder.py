@@ -6,7 +6,6 @@ account of whose they are. Out: what :func:`otelgpu.elf.dwarf.struct_members` fi
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple
 
 from otelgpu.elf.dwarf import Member, struct_members
 from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.processes.function_finder import image_of
 from otelgpu.processes.reader.accounts import Owner
 from otelgpu.processes.reader.client import Limits, Reader
 from otelgpu.processes.reader.messages import Descriptor, question
@@ -35,11 +35,7 @@ _SECTIONS: Final = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_line_s
 @question(ElfError)
 def members_in(file: Descriptor, name: str) -> Members | None:
     """Those of ``struct name``; None where there are none. A file that shrinks meanwhile is the worker's end."""
-    try:
-        image = ElfImage(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ)))
-    except ValueError as error:  # an empty file
-        raise ElfError("not an ELF file: it is empty") from error
-    return members_of(image, name)
+    return members_of(image_of(file), name)
 
 
 def members_of(image: ElfImage, name: str) -> Members | None:

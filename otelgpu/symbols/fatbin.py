@@ -41,6 +41,9 @@ MAX_TOTAL_BYTES: Final = 256 << 20
 DECOMPRESSORS: Final = ("lz4", "zstandard")
 """Packages of the extra ``names``; without one, what is compressed with it is left out."""
 
+DECOMPRESSOR_MODULES: Final = ("lz4.block", "zstandard")
+"""What is imported of them."""
+
 _NEXT: Final = re.compile(re.escape(struct.pack("<I", 0xBA55ED50)))
 _CONTAINER: Final = struct.Struct("<4sHHQ")
 _ENTRY: Final = struct.Struct("<HHIQI8xI8xQ8xQ")

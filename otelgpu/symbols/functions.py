@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -23,9 +23,14 @@ REASONS: Final = Reasons(
     {
         "debuginfo_damaged": "a file's separate symbols (`.gnu_debugdata`, `/usr/lib/debug`) are damaged",
         "device_code_damaged": "a stripped file's headers of device code are damaged",
+        "device_code_not_read": "a stripped file's code took too long to look through for the kernels that it "
+        "registers, or its owner had spent his share of that: they have no names",
     },
 )
 """Beside those of :mod:`otelgpu.symbols.registrations`: keys of :attr:`FunctionTable.counters`."""
+
+if TYPE_CHECKING:
+    from otelgpu.symbols.registrations import Registrations
 
 _NO_STUBS: Final = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
@@ -36,8 +41,8 @@ class FunctionTable:
     ``module`` stands for the file in the names of what it has no symbol for: its base name. A stripped file
     has its functions' names in up to three other places, looked at when the first of them is wanted: xz in
     a section of its own, a file of debugging symbols (``find_symbols`` gives it, or None), and, for host
-    stubs, its code that says the CUDA runtime of them. ``demangle``: for a file of an observed process, one that
-    returns whatever the name.
+    stubs, its code that says the CUDA runtime of them. ``demangle``, ``registrations``: for a file of an observed
+    process, such as return whatever is in it; the second may raise OSError where there is no answer.
     """
 
     def __init__(
@@ -47,12 +52,14 @@ class FunctionTable:
         *,
         find_symbols: Callable[[], ElfImage | None] | None = None,
         demangle: Callable[[str], str] = demangle,
+        registrations: Callable[[], Registrations] | None = None,
     ) -> None:
         self.counters: Counter[str] = Counter()
         self._demangle = demangle
         self._image = image
         self._module = module
         self._find_symbols = find_symbols
+        self._registrations = registrations
         self._symbols_complete = not image.is_stripped
         self._linkage: LinkageStubs | None = None
         self._stubs: tuple[U64, U64] | None = None  # addresses of stubs, in order, and of their names
@@ -164,7 +171,13 @@ class FunctionTable:
         if not has_device_code(self._image):
             return _NO_STUBS
         self._has_read_code = True
-        found = read_registrations(self._image)
+        try:
+            found = (
+                self._registrations() if self._registrations is not None else read_registrations(self._image)
+            )
+        except OSError:
+            self.counters["device_code_not_read"] += 1
+            return _NO_STUBS
         self.counters.update(found.counters)
         pairs = np.array(sorted(found.stubs.items()), np.uint64).reshape(-1, 2)
         return pairs[:, 0].copy(), pairs[:, 1].copy()

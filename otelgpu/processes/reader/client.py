@@ -109,6 +109,12 @@ class Reader:
 
         Raises :class:`ReaderError`, and what the function does.
         """
+        return self.ask_within(self._limits, owner, function, *args, **kwargs)
+
+    def ask_within(
+        self, limits: Limits, owner: Owner, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """The same with other bounds of time and another pause after a failure; an owner's share is what it is."""
         assert not kwargs, "questions have positional arguments"
         raises = raised_by(function)
         data, descriptors = encode(args)
@@ -120,12 +126,12 @@ class Reader:
             raise self._failed("owner_over_budget", function)
         worker = self._worker = self._worker or self._start(function)
         try:
-            answered, received = worker.ask(encode(asked)[0], descriptors, self._limits)
+            answered, received = worker.ask(encode(asked)[0], descriptors, limits)
         except TimeoutError as error:
-            self._end(worker, owner)
+            self._end(worker, owner, limits)
             raise self._failed("worker_timed_out", function) from error
         except (EOFError, OSError, MessageError) as error:
-            self._end(worker, owner)
+            self._end(worker, owner, limits)
             raise self._failed("worker_died", function) from error
         busy_s = worker.busy_s()
         account.spend(busy_s)
@@ -147,7 +153,7 @@ class Reader:
             answer: R = decode(answered.value, answer_type(function), received)
         except MessageError as error:
             _close(received)
-            self._end(worker, owner)
+            self._end(worker, owner, limits)
             raise self._failed("worker_died", function) from error
         return answer
 
@@ -184,13 +190,13 @@ class Reader:
             raise self._failed("worker_not_started", function) from error
         return worker
 
-    def _end(self, worker: _Worker, owner: Owner) -> None:
+    def _end(self, worker: _Worker, owner: Owner, limits: Limits) -> None:
         self._worker = None
         account = self.accounts.of(owner)
-        account.spend(max(worker.busy_s(), self._limits.busy_s))
-        if self._limits.failure_s:
-            account.stop(self._limits.failure_s)
-        if not worker.end(self._limits.end_s):
+        account.spend(max(worker.busy_s(), limits.busy_s))
+        if limits.failure_s:
+            account.stop(limits.failure_s)
+        if not worker.end(limits.end_s):
             self._held.setdefault(owner, []).append(worker)
 
     def _holds_worker(self, owner: Owner) -> bool:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Final, NoReturn
 
 import msgspec
@@ -43,10 +44,12 @@ _MESSAGE_CHARACTERS: Final = 500
 class Confinement:
     """What a worker has for all that it is asked in its life. ``memory_bytes``: beyond what the fork gave it.
 
-    ``needs``: of the agent's privileges, what both the workers and who forks them keep.
+    ``needs``: of the agent's privileges, what both the workers and who forks them keep. ``modules``: imported by who
+    forks them, since workers open nothing; where one is not installed, they are without it.
     """
 
     needs: tuple[Need, ...] = ()
+    modules: tuple[str, ...] = ()
     memory_bytes: int = 256 << 20
     cpu_seconds: int = 60
     descriptors: int = 64
@@ -70,6 +73,9 @@ def start(confinement: Confinement) -> tuple[int, socket.socket]:
         signal.signal(signal.SIGBUS, signal.SIG_DFL)  # a file that is cut off is the worker's end
         close_all_but({_STANDARD_ERROR, theirs.fileno()})
         logging.disable(logging.WARNING)  # what is given up here is no news of the session
+        for module in confinement.modules:
+            with suppress(ImportError):
+                import_module(module)
         keep_only(confinement.needs)
         _fork_workers(theirs, confinement)
     finally:

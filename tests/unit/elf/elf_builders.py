@@ -132,3 +132,34 @@ def crowded_elf(section_count: int, *, names_bytes: int = 1 << 15) -> bytes:
     header["sections_at"], header["section_size"], header["names_section"] = sections_at, SECTION.itemsize, 1
     names = (b"s" * (names_bytes - 1)) + b"\0"
     return b"".join((header.tobytes(), segment.tobytes(), names, sections.tobytes()))
+
+
+def registering_elf(anchors: int, *, load_count: int = 1000) -> bytes:
+    """A file whose code looks as if it registered kernels all the time, by calls to where nothing is mapped."""
+    block = b"\x41\xb8\xff\xff\xff\xff" + b"\xe8\x00\x00\x00\x7f" * 24
+    code = block * anchors
+    segments_at = HEADER.itemsize
+    code_at = segments_at + load_count * SEGMENT.itemsize
+    sections_at = code_at + len(code)
+
+    segments = np.zeros(load_count, SEGMENT)
+    segments["type"], segments["flags"] = 1, 4
+    segments["address"] = 0x10000000 + 0x1000 * np.arange(load_count)
+    segments["file_size"] = segments["memory_size"] = 16
+    segments["flags"][0], segments["address"][0], segments["offset"][0] = 5, 0x1000, code_at
+    segments["file_size"][0] = segments["memory_size"][0] = len(code)
+
+    sections = np.zeros(2, SECTION)
+    sections["type"][1], sections["flags"][1] = 1, 6
+    sections["address"][1], sections["offset"][1], sections["size"][1] = 0x1000, code_at, len(code)
+
+    header = np.zeros(1, HEADER)
+    header["magic"] = int.from_bytes(b"\x7fELF", "little")
+    header["file_class"], header["data"], header["type"], header["machine"] = 2, 1, 3, 62
+    header["segments_at"], header["segment_size"], header["segment_count"] = (
+        segments_at,
+        SEGMENT.itemsize,
+        load_count,
+    )
+    header["sections_at"], header["section_size"], header["section_count"] = sections_at, SECTION.itemsize, 2
+    return b"".join((header.tobytes(), segments.tobytes(), code, sections.tobytes()))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from otelgpu.elf.image import ElfError
+from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.processes.function_finder import FunctionFinder
 from otelgpu.processes.reader.client import Limits, ReaderError
-from tests.unit.elf.elf_builders import compile_library, synthetic_elf
+from otelgpu.symbols.functions import FunctionTable
+from otelgpu.symbols.registrations import Registrations, read_registrations
+from tests.unit.elf.elf_builders import compile_library, registering_elf, synthetic_elf
+from tests.unit.symbols.cuda_programs import DATA, NAMES, compile_program
 
 TENANT, NEIGHBOUR = ("/tenant", 1000), ("/neighbour", 1000)
 WANTED = frozenset({"exported", "versioned", "absent"})
@@ -92,3 +96,46 @@ def test_a_file_that_shrinks_ends_the_worker_only(
         os.waitpid(child, 0)
     assert failures
     assert finder.find(NEIGHBOUR, library, WANTED).offsets
+
+
+# -- Kernels that a stripped file registers ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device_code", ["lz4.fatbin", "zstd.fatbin"])
+def test_a_worker_reads_the_same_registrations(
+    finder: FunctionFinder, tmp_path: Path, device_code: str
+) -> None:
+    """With the packages that decompress device code, which a worker cannot load any more."""
+    program = compile_program(tmp_path, "app", "-O2", fatbin=DATA / device_code)
+    read_here = read_registrations(ElfImage(program.read_bytes()))
+    assert len(read_here.stubs) == len(NAMES)
+    with program.open("rb") as file:
+        assert finder.registrations(TENANT, file.fileno()) == read_here
+
+
+def test_code_made_to_look_like_registrations_is_given_up(
+    finder: FunctionFinder, library: int, tmp_path: Path
+) -> None:
+    """Two minutes for 15 MB of it; here 0.1 of that."""
+    path = tmp_path / "dear.so"
+    path.write_bytes(registering_elf(1 << 14))
+    with path.open("rb") as file:
+        began = time.monotonic()
+        with pytest.raises(ReaderError) as raised:
+            finder.registrations(TENANT, file.fileno())
+        assert time.monotonic() - began < 4.5
+    assert raised.value.reason == "worker_timed_out"
+    assert finder.find(NEIGHBOUR, library, WANTED).offsets
+
+
+def test_a_place_in_such_a_file_has_no_name_and_that_is_counted(tmp_path: Path) -> None:
+    program = (DATA / "stripped.program").read_bytes()
+    image = ElfImage(program)
+    stub = image.offset_of(next(iter(read_registrations(image).stubs))) or 0
+
+    def refused() -> Registrations:
+        raise ReaderError("worker_timed_out", "registrations_in")
+
+    table = FunctionTable(image, "app", registrations=refused)
+    assert table.name_at(stub) == (f"app+{stub:#x}", False)
+    assert table.counters == {"device_code_not_read": 1}
