@@ -7,6 +7,7 @@ within the share of their process; and without those of processes that have ende
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -35,7 +36,9 @@ REASONS: Final = Reasons(
 SWEEP_ROWS: Final = 8192
 """Entries that are looked at between two ticks: 1 to 2 ms."""
 SWEEP_EVERY_NS: Final = 100_000_000
-"""Between two sweeps, and before what is newer than a look counts as known."""
+"""Between two sweeps at least, and before what is newer than a look counts as known."""
+SWEEP_REST: Final = 100
+"""How many times as long as a sweep took nothing is swept: processes may end all the time."""
 _FIRST: Final = bytes(4)
 
 
@@ -151,14 +154,13 @@ class _Sweeper:
         self.left_behind = 0  # by processes that ended while user space put in what they had
         self._looked_for = 0  # how many had left something when the last sweep began
         self._next_ns = 0
-        self._ended, self._number = (
-            0,
-            0,
-        )  # at the look before: who had left something, and the last number given
+        # At the look before: how many had left something, and the last number that was given.
+        self._ended, self._number = 0, 0
         self._sweep: Iterator[None] | None = None
 
     def go_on(self, now_ns: int) -> None:
         """Look at :data:`SWEEP_ROWS` more, if there is a reason to."""
+        began_ns = time.monotonic_ns()
         if self._sweep is None:
             if now_ns < self._next_ns:
                 return
@@ -172,6 +174,7 @@ class _Sweeper:
             self._sweep = self._go_through(_Known(self._holders.read()["value"]["number"], number))
         if next(self._sweep, self) is self:
             self._sweep = None
+        self._next_ns += SWEEP_REST * (time.monotonic_ns() - began_ns)
 
     def _read(self, variable: str) -> int:
         return int.from_bytes(self._loaded.variable(variable), "little")
