@@ -16,7 +16,7 @@ enum http_kind {
 enum http_counter {
 	COUNTER_RING_SHARE_SPENT =
 		COUNTER_COUNT, /* a chunk beyond the share of its process or container in the ring */
-	COUNTER_CONNECTION_SHARE_SPENT, /* a connection beyond the share of its process or container in the tables: not followed */
+	COUNTER_CONNECTION_SHARE_SPENT, /* as above, of a connection in the tables: not followed */
 };
 
 enum http_direction {

@@ -32,6 +32,7 @@ from otelgpu.engine.facts import (
 )
 from otelgpu.engine.folding import Folded
 from otelgpu.engine.function_names import FunctionNames
+from otelgpu.engine.generations import Generations
 from otelgpu.engine.handlers import Handlers
 from otelgpu.engine.losses import Losses
 from otelgpu.engine.metrics import Metrics
@@ -55,6 +56,7 @@ from otelgpu.model.inputs import (
     Tick,
 )
 from otelgpu.model.operations import OperationKind
+from otelgpu.model.process_numbers import process_id
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import Resource
@@ -107,6 +109,7 @@ class Pipeline:
         self._family_index = {name: index for index, name in enumerate(called)}
         operations = [(self._decoders[name], each.signals) for name, each in called.items()]
         self._processes = Processes()
+        self._generations = Generations()
         self._functions = FunctionNames(shorten)
         self.vocabulary = Vocabulary(
             families=operations, kernels=self._functions.full, short_kernels=self._functions.short
@@ -148,7 +151,7 @@ class Pipeline:
             attribution=self._attribution,
             call_roles=StepCalls([decoder.apis for decoder, _ in operations]),
             call_stacks=CallStacks(),
-            demangle=demangle,
+            demangle=lambda name, number: demangle(name, process_id(number)),
             operations=operations,
             family_index=self._family_index,
             offers=Offers(),
@@ -163,6 +166,8 @@ class Pipeline:
 
     def feed(self, item: Input) -> Spans:
         """Take one input. Spans come out at ticks only, and are made as they are taken."""
+        if self._generations.numbers or isinstance(item, ProcessSeen | ProcessGone):
+            item = self._generations.renumber(item)
         match item:
             case Batch():
                 if item.family in self._decoders:
@@ -204,10 +209,10 @@ class Pipeline:
     def thread_contexts(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:
         """The trace and span that each thread works for as of the last tick, by (tgid, tid)."""
         of = self._session.offers.context_of
-        found = ((tgid, tid, of(key)) for tgid, tid, key in self._timeline.current())
+        found = ((number, tid, of(key)) for number, tid, key in self._timeline.current())
         return {
-            (tgid, tid): (context.trace_id, context.span_id)
-            for tgid, tid, context in found
+            (process_id(number), tid): (context.trace_id, context.span_id)
+            for number, tid, context in found
             if context is not None and context.sampled
         }
 

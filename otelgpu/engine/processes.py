@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from otelgpu.model.inputs import ProcessGone, ProcessSeen
-from otelgpu.model.resource import Resource, resource
+from otelgpu.model.process_numbers import process_id
+from otelgpu.model.resource import Resource, unnamed
 
 GENERATIONS: Final = 16
 """How far back a process's ancestors are looked for."""
@@ -45,7 +46,7 @@ class Processes:
         """What a process is; made up if it ended before anyone could look at it."""
         known = self._resources.get(tgid)
         if known is None:
-            known = self._resources[tgid] = resource({"service.name": "unknown_service", "process.pid": tgid})
+            known = self._resources[tgid] = unnamed(process_id(tgid))
             self._made_up[tgid] = None
             if len(self._made_up) > MADE_UP:
                 oldest = next(iter(self._made_up))

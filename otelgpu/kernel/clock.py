@@ -16,6 +16,11 @@ def monotonic_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
+def since_boot_ns(time_ns: int) -> int:
+    """What CLOCK_MONOTONIC was at a time of CLOCK_BOOTTIME, if the system has not been suspended since."""
+    return time_ns - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - monotonic_ns())
+
+
 def anchor() -> ClockAnchor:
     """A pairing of CLOCK_MONOTONIC with CLOCK_REALTIME, from the tightest of a few bracketed reads."""
     best: tuple[int, int, int] | None = None

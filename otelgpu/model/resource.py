@@ -26,6 +26,11 @@ class Resource:
         return next((value for name, value in self.attributes if name == key), None)
 
 
+def unnamed(tgid: int) -> Resource:
+    """That of a process that nobody could look at."""
+    return resource({"service.name": "unknown_service", "process.pid": tgid})
+
+
 def resource(attributes: dict[str, AttributeValue]) -> Resource:
     """Build a :class:`Resource` from a mapping; the order of the mapping does not matter."""
     return Resource(tuple(sorted(attributes.items())))

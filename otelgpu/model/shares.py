@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from otelgpu.model.process_numbers import process_id
+
 OF_CONTAINER: Final = 2
 """How often what is free a container may hold; a process once."""
 WITH_LITTLE: Final = 4
@@ -142,6 +144,6 @@ def described(refused: Sequence[tuple[Owner, int]]) -> str:
     """The worst of them, for a line of the log."""
     (process, container), _ = refused[0]
     others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-    named = [f"process {process}"] if process else []
+    named = [f"process {process_id(process)}"] if process else []
     named += [f"cgroup {container}" if isinstance(container, int) else container] if container else []
     return " of ".join(named) + others

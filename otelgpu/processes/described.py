@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from otelgpu.kernel import clock
-from otelgpu.model.inputs import Input, ProcessSeen
+from otelgpu.model.inputs import Input, ProcessSeen, Records
 from otelgpu.model.losses import Reasons
-from otelgpu.processes.listing import describe
+from otelgpu.model.resource import unnamed
+from otelgpu.processes.listing import describe, start_time_ns
 from otelgpu.processes.process_context import ProcessContexts
 from otelgpu.processes.resources import ResourceDetector
 
@@ -26,6 +27,13 @@ REASONS: Final = Reasons(
     },
 )
 """What one count of (``live``, reason) means."""
+
+_READING_NS: Final = 1_000_000
+"""For so long it may take to read two clocks. That starts are as coarse as 10 ms makes them earlier, never later."""
+_APART_NS: Final = 100_000_000
+"""Of one number, starts that lie further apart are of two processes: between them all others were given."""
+ENDED_KEPT: Final = 65_536
+"""Numbers whose owners have ended, that are remembered: of the latest."""
 
 
 class DescribedProcesses:
@@ -48,6 +56,8 @@ class DescribedProcesses:
             contexts,
         )
         self._seen: set[int] = set()
+        self._began: dict[int, int] = {}  # CLOCK_MONOTONIC, ns
+        self._ended: dict[int, None] = {}  # numbers that may be given out again, the oldest first
         self._ready: list[Input] = []
 
     def look_at(self, tgid: int) -> None:
@@ -55,10 +65,12 @@ class DescribedProcesses:
         self._contexts.look_at(tgid, time.monotonic())
 
     def see(self, tgid: int, time_ns: int, *, again: bool = False) -> None:
-        """Describe a process; ``again``: it is the program that it was, of which more is known."""
+        """Describe a process as of a time; ``again``: it is the program that it was, of which more is known."""
         facts = describe(tgid)
-        if facts is None:
+        began_ns = clock.since_boot_ns(facts.start_time_ns) if facts is not None else 0
+        if facts is None or began_ns > time_ns + _READING_NS:  # its number is another's now
             return  # a loss only if records of it turn up: see with_records
+        self._began.setdefault(tgid, began_ns)
         again = again and tgid in self._seen
         self._seen.add(tgid)
         if not again:
@@ -76,6 +88,31 @@ class DescribedProcesses:
             )
         )
 
+    def begin(self, tgid: int, time_ns: int) -> None:
+        """A process was forked then. One of which nothing is known is reported if its number was another's."""
+        self._began[tgid] = time_ns
+        self.see(tgid, time_ns)
+        if tgid not in self._seen and tgid in self._ended:
+            self._ready.append(ProcessSeen(tgid=tgid, time_ns=time_ns, resource=unnamed(tgid)))
+
+    def began_ns(self, tgid: int) -> int:
+        """Since when a number is whose it is, CLOCK_MONOTONIC; 0 where that is not known."""
+        return self._began.get(tgid, 0)
+
+    def began_before(self, tgid: int, time_ns: int) -> bool:
+        """Whether what is known under a number is of a process from long before a time."""
+        return tgid in self._began and self._began[tgid] < time_ns - _APART_NS
+
+    def is_another_now(self, tgid: int) -> bool:
+        """Whether a number is given to another process now than the one that is known under it."""
+        started_ns = self.starts_ns(tgid) if tgid in self._began else 0
+        return started_ns > 0 and self.began_before(tgid, started_ns)
+
+    def starts_ns(self, tgid: int) -> int:
+        """When the process that has a number now began, CLOCK_MONOTONIC; 0 where there is none."""
+        started_ns = start_time_ns(tgid)
+        return clock.since_boot_ns(started_ns) if started_ns is not None else 0
+
     def published(self, tgid: int, address: int, time_ns: int) -> None:
         """A process has published what it is, at an address of its memory."""
         if self._contexts.published(tgid, address, time.monotonic()):
@@ -91,11 +128,14 @@ class DescribedProcesses:
         taken, self._ready = self._ready, []
         return taken
 
-    def with_records(self, tgids: Iterable[int]) -> list[Input]:
-        """The same, and what those are of which there are records now: each is reported, or counted, once."""
+    def with_records(self, tgids: Iterable[int], heads: Records) -> list[Input]:
+        """The same, and what those are of which there are records now: each is reported, or counted, once.
+
+        ``heads``: of the records, which may be of a process whose number is another's now.
+        """
         for tgid in tgids:
             if tgid not in self._seen:
-                self.see(tgid, clock.monotonic_ns())
+                self.see(tgid, int(heads["time_ns"][heads["tgid"] == tgid].max()))
                 if tgid not in self._seen:
                     self._seen.add(tgid)
                     self._counters["process_not_described"] += 1
@@ -108,4 +148,9 @@ class DescribedProcesses:
     def forget(self, tgid: int) -> None:
         """A process has ended."""
         self._seen.discard(tgid)
+        self._began.pop(tgid, None)
+        self._ended.pop(tgid, None)
+        self._ended[tgid] = None
+        if len(self._ended) > ENDED_KEPT:
+            del self._ended[next(iter(self._ended))]
         self._contexts.forget(tgid)

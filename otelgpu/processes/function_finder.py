@@ -2,7 +2,7 @@
 
 Whoever maps a file chooses how many symbols it has, what they are called, what its code and its device code look like,
 and when the file shrinks. In: open files. Out: :class:`FoundFunctions`, and the kernels that a stripped file registers.
-What is refused, or ended the worker, is to be asked again later.
+What is refused, or ended the worker, is to be asked again later; but registrations, which are asked for once.
 """
 
 from __future__ import annotations

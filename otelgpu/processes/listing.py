@@ -125,6 +125,12 @@ def age_s(tgid: int, *, proc: Path = _PROC) -> float:
     return max(time.clock_gettime(time.CLOCK_BOOTTIME) - status.start_ticks * _TICK_NS / 1e9, 0.0)
 
 
+def start_time_ns(tgid: int, *, proc: Path = _PROC) -> int | None:
+    """When a process began, as :attr:`ProcessFacts.start_time_ns`; None of one that is gone."""
+    status = _stat(tgid, proc)
+    return status.start_ticks * _TICK_NS if status is not None else None
+
+
 def is_child(tgid: int, *, proc: Path = _PROC) -> bool:
     """Whether this program has started a process."""
     status = _stat(tgid, proc)

@@ -118,6 +118,12 @@ def executable_mappings(pid: int, *, proc: Path = Path("/proc")) -> list[Mapping
         return []
 
 
+def mapped_range(record: np.void) -> tuple[int, int]:
+    """The addresses of what a record of family ``process`` says was mapped: first, and after the last."""
+    start = int(record["address"])
+    return start, start + int(record["bytes"])
+
+
 def mapped_name(record: np.void) -> str:
     """The last part of the path in a ``struct process_mapping`` (bpf/process/process.h)."""
     return bytes(record["name"]).decode(errors="surrogateescape")

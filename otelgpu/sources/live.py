@@ -11,7 +11,7 @@ import logging
 import os
 import select
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -39,7 +39,6 @@ from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
     Input,
-    ProcessGone,
     Tick,
 )
 from otelgpu.model.losses import LossReports, Reasons
@@ -51,7 +50,7 @@ from otelgpu.processes.discovery import Choice
 from otelgpu.processes.function_finder import session_function_finder
 from otelgpu.processes.kernel_names import KernelNamer, NameKinds
 from otelgpu.processes.listing import descendants, list_members, list_processes
-from otelgpu.processes.maps import executable_mappings, mapped_name
+from otelgpu.processes.maps import executable_mappings, mapped_name, mapped_range
 from otelgpu.processes.missed import MissedEvents
 from otelgpu.processes.probes import ProbedFile, ProbePlacer
 from otelgpu.processes.process_context import ProcessContexts
@@ -59,7 +58,8 @@ from otelgpu.processes.thread_context import ThreadContexts
 from otelgpu.sources.discoveries import choice_of, discovery_of
 from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
-from otelgpu.sources.process_events import MAPPING, ProcessEvents, Shares
+from otelgpu.sources.process_events import EXEC, EXIT, FORK, MAPPING, ProcessEvents, Shares
+from otelgpu.sources.successions import Successions
 
 REASONS: Final = Reasons(
     "live",
@@ -113,19 +113,20 @@ class LiveSource:
         if settings.hold_on_load:
             self._holding = Holding(process, self.counters)
         self._missed = MissedEvents(process)
-        self._process_events = ProcessEvents(process, self._shares, self._placer.is_wanted)
         self._attachments = Attachments()
         self._thread_contexts = ThreadContexts(
             process.map("context_processes"), process.map("context_published"), process.image.btf
         )
         self._process_contexts = ProcessContexts()
-        self._gone: deque[ProcessGone] = deque()
         self._mappers: set[int] = set()  # processes that have mapped a probed library
         self._resolver = AddressResolver()
         self._namer = KernelNamer(self._resolver)
         self._processes = DescribedProcesses(
             settings.resource_detector, self._namer.renew, self.counters, self._process_contexts
         )
+        self._successions = Successions(self._processes)
+        must_wait = self._successions.must_wait
+        self._process_events = ProcessEvents(process, self._shares, self._placer.is_wanted, must_wait)
         self._reports = LossReports()
         self._anchors = clock.Anchors()
         self._counted_ns = 0
@@ -373,7 +374,8 @@ class LiveSource:
                 if process_fd in ready or self._process_events.are_waiting:
                     self._handle_process_events()
                 self._thread_contexts.retry(time.monotonic())
-                if ready - {process_fd} or time.monotonic() >= deadline:
+                due_now = self._successions.are_waiting or time.monotonic() >= deadline
+                if ready - {process_fd} or due_now:
                     return ready - {process_fd}
         finally:
             for descriptor in others:
@@ -385,24 +387,25 @@ class LiveSource:
 
     def _process_event(self, kind: str, record: np.void) -> None:
         tgid, time_ns = int(record["head"]["tgid"]), int(record["head"]["time_ns"])
-        if kind == "process_exit":
-            self._gone.append(ProcessGone(tgid=tgid, time_ns=time_ns))
+        if kind == EXIT:
+            self._successions.end(tgid, time_ns)
         elif kind == MAPPING:
             self._mapping_event(tgid, record)
-        elif kind == "process_fork":
-            self._processes.see(tgid, time_ns)
+        elif kind == FORK:
+            self._processes.begin(tgid, time_ns)
             self._namer.inherit(int(record["parent"]), tgid)
             self._thread_contexts.inherit(int(record["parent"]), tgid)
             self._attachments.inherit(int(record["parent"]), tgid)
             if int(record["parent"]) in self._mappers:
                 self._mappers.add(tgid)
                 self._resolver.inherit(int(record["parent"]), tgid)
-        elif kind == "process_exec" and record["in_scope"]:
+        elif kind == EXEC and record["in_scope"]:
             self._program_changed(tgid, time_ns)
-            self._within_share(tgid, lambda: self._executed(tgid))
+            if not self._process_events.is_anothers(tgid, time_ns):
+                self._within_share(tgid, lambda: self._executed(tgid))
         elif kind == "process_context":
             self._processes.published(tgid, int(record["address"]), time_ns)
-        elif kind == "process_exec" and self._scope.admits is not None and self._scope.admits(tgid):
+        elif kind == EXEC and self._scope.admits is not None and self._scope.admits(tgid):
             self.observe(tgid)
 
     def _executed(self, tgid: int) -> None:
@@ -434,9 +437,9 @@ class LiveSource:
         cgroups = self._scope.cgroups if missed else ()
         inside = {tgid for directory in cgroups for tgid in list_members(directory)}
         for tgid, has_execed in missed:
-            if not Path(f"/proc/{tgid}").exists():
-                self._gone.append(ProcessGone(tgid=tgid, time_ns=now_ns))
-            elif self._scope.admits is not None and self._scope.admits(tgid):
+            if self._successions.is_over(tgid, now_ns):
+                continue
+            if self._scope.admits is not None and self._scope.admits(tgid):
                 self.observe(tgid)
             elif self._scope.everything or tgid in inside or is_listed(self._loaded[_PROCESS], tgid):
                 if has_execed:
@@ -447,18 +450,16 @@ class LiveSource:
             self._placer.settle_postponed(tgid)
 
     def _mapping_event(self, tgid: int, record: np.void) -> None:
-        start = int(record["address"])
-        self._namer.remap(tgid, start, start + int(record["bytes"]))
+        self._namer.remap(tgid, *mapped_range(record))
         try:
-            self._within_share(tgid, lambda: self._mapped(tgid, record))
+            if not self._process_events.is_anothers(tgid, int(record["head"]["time_ns"])):
+                self._within_share(tgid, lambda: self._mapped(tgid, record))
         finally:
             if self._holding is not None:
                 self._holding.let_go(record)
 
     def _mapped(self, tgid: int, record: np.void) -> None:
-        start = int(record["address"])
-        end = start + int(record["bytes"])
-        name = mapped_name(record)
+        (start, end), name = mapped_range(record), mapped_name(record)
         mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
         inode = (int(record["device"]), int(record["inode"]))
         probed_file = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
@@ -510,24 +511,25 @@ class LiveSource:
             overload.adjust(now_ns)
         self._watchers.ask(now_ns)
         drained: list[tuple[Batch, list[int]]] = []
-        for batch in chain.from_iterable(loaded.drain() for loaded in self._draining):
+        drained_now = chain.from_iterable(loaded.drain() for loaded in self._draining)
+        for batch in self._successions.collected(drained_now):
             # Of all batches, before any is named: a launch may pass a handle, and another record say what it is of.
             self._namer.learn(batch, self._name_kinds[batch.family])
             self._watchers.look(batch)
             drained.append((batch, values_of(np.ascontiguousarray(batch.heads["tgid"]))))
         found += self._processes.take()
         for batch, tgids in drained:
-            found += self._processes.with_records(tgids)
+            found += self._processes.with_records(tgids, batch.heads)
             found += self._namer.name(batch)
             found.append(batch)
-        gone: list[ProcessGone] = []
-        while self._gone and self._gone[0].time_ns <= now_ns:
-            gone.append(self._gone.popleft())
+        gone = self._successions.take(now_ns)
         found += self._watchers.collect(now_ns, [each.tgid for each in gone])
         if gone:
             found += self._counted({each.tgid for each in gone})  # before what they were is forgotten
         for each in gone:
             self._forget(each.tgid)
+        for tgid in self._successions.take_unseen():
+            self._look_at(tgid)
         found += gone
         if now_ns - self._counted_ns >= _COUNTERS_EVERY_NS:
             self._counted_ns = now_ns
@@ -548,13 +550,10 @@ class LiveSource:
             self._placer.release(self._attachments.probed_files(), now_ns, keep_ns=keep_ns)
 
     def _forget(self, tgid: int) -> None:
-        self._processes.forget(tgid)
-        self._namer.forget(tgid)
+        for part in (self._processes, self._namer, self._resolver, self._attachments, self._thread_contexts):
+            part.forget(tgid)
         self._mappers.discard(tgid)
-        self._resolver.forget(tgid)
-        self._attachments.forget(tgid)
         self._placer.forget_process(tgid)
-        self._thread_contexts.forget(tgid)
 
     def _counted(self, gone: Collection[int] = ()) -> list[CallsCounted]:
         return [each for overload in self.overloads for each in overload.counted(gone)]

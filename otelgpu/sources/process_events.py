@@ -1,21 +1,25 @@
 """What the kernel reports of processes, in turns: an owner whose processes take long to look at waits for the next.
 
-In: the ring of family ``process``. Out: its records, of each owner in their order.
+In: the ring of family ``process``. Out: its records, of each owner in their order. Those of a process whose number was
+another's wait until that one has been collected.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from otelgpu.kernel.loader import LoadedFamily
-from otelgpu.model.inputs import Records
 from otelgpu.processes.maps import mapped_name
 from otelgpu.processes.reader.accounts import Accounts, Owner, Owners, Turn
 
+EXEC: Final = "process_exec"
+FORK: Final = "process_fork"
+EXIT: Final = "process_exit"
 MAPPING: Final = "process_mapping"
 TURN_S: Final = 0.25
 """For so long one owner's processes may keep all others waiting, and for one more that is under way."""
@@ -44,12 +48,24 @@ class Shares:
 
 
 class ProcessEvents:
-    """Those of one session. ``is_wanted``: whether a file is called like one that others wait for."""
+    """Those of one session.
 
-    def __init__(self, process: LoadedFamily, shares: Shares, is_wanted: Callable[[str], bool]) -> None:
+    ``is_wanted``: whether a file is called like one that others wait for. ``must_wait``: whether an event, of which
+    it is given the kind, the process and the time, is for after the next collection.
+    """
+
+    def __init__(
+        self,
+        process: LoadedFamily,
+        shares: Shares,
+        is_wanted: Callable[[str], bool],
+        must_wait: Callable[[str, int, int], bool],
+    ) -> None:
         self._process, self._shares = process, shares
-        self._is_wanted = is_wanted
+        self._is_wanted, self._must_wait = is_wanted, must_wait
         self._waiting: dict[Owner, deque[Event]] = {}
+        self._ends: dict[int, int] = {}  # of processes of which there are events, the latest
+        self._successors: dict[int, list[Event]] = {}  # of processes whose numbers' former owners come first
 
     @property
     def are_waiting(self) -> bool:
@@ -59,16 +75,26 @@ class ProcessEvents:
     def take(self) -> Iterator[Event]:
         """What is there, without what has to wait; each is handled before the next is asked for."""
         self._shares.turn.begin()
+        if not (self._waiting or self._successors):
+            self._ends.clear()
         before, self._waiting = self._waiting, {}
-        for events in before.values():
+        successors, self._successors = self._successors, {}
+        for events in (*before.values(), *successors.values()):
             yield from self._in_turn(events)
-        for batch in self._process.drain():
-            records = self._wanted_first(batch.records) if batch.kind == MAPPING else batch.records
-            yield from self._in_turn((batch.kind, record) for record in records)
+        yield from self._in_turn(self._drained())
+
+    def is_anothers(self, tgid: int, time_ns: int) -> bool:
+        """Whether who has a number now is not who had it at the time of an event."""
+        return time_ns <= self._ends.get(tgid, -1) and Path(f"/proc/{tgid}").exists()
 
     def _in_turn(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
-            owner = self._shares.owners.of(int(event[1]["head"]["tgid"]))
+            kind, head = event[0], event[1]["head"]
+            tgid = int(head["tgid"])
+            if tgid in self._successors or self._must_wait(kind, tgid, int(head["time_ns"])):
+                self._successors.setdefault(tgid, []).append(event)
+                continue
+            owner = self._shares.owners.of(tgid)
             waiting = self._waiting.get(owner)
             if waiting is None and not self._shares.turn.is_over(owner):
                 yield event
@@ -79,12 +105,30 @@ class ProcessEvents:
             else:
                 yield event
 
-    def _wanted_first(self, mappings: Records) -> Iterable[np.void]:
-        """Of what was mapped, the libraries that are known by name: looking at the others takes time."""
-        wanted = [self._is_wanted(mapped_name(record)) for record in mappings]
-        return [
-            record
-            for asked in (True, False)
-            for record, it_is in zip(mappings, wanted, strict=True)
-            if it_is is asked
-        ]
+    def _drained(self) -> Iterable[Event]:
+        """In the order of their times; first those of processes that have mapped a library that is known by name.
+
+        To look at the others takes time.
+        """
+        batches = list(self._process.drain())
+        if not batches:
+            return ()
+        heads = [batch.records["head"] for batch in batches]
+        for batch, head in zip(batches, heads, strict=True):
+            if batch.kind == EXIT:
+                self._ends.update(zip(head["tgid"].tolist(), head["time_ns"].tolist(), strict=True))
+        at_ns = np.concatenate([head["time_ns"] + head["duration_ns"] for head in heads])
+        first = {
+            int(record["head"]["tgid"])
+            for batch in batches
+            if batch.kind == MAPPING
+            for record in batch.records
+            if self._is_wanted(mapped_name(record))
+        }
+        events = [(batch.kind, record) for batch in batches for record in batch.records]
+        in_order = [events[place] for place in np.argsort(at_ns, kind="stable").tolist()]
+        return (
+            sorted(in_order, key=lambda event: int(event[1]["head"]["tgid"]) not in first)
+            if first
+            else in_order
+        )

@@ -18,7 +18,7 @@ MAX_BYTES: Final = 32 << 20
 MAX_FUNCTIONS: Final = 400_000
 
 MAX_DAMAGED: Final = 10_000
-"""Lines, after which the rest is not read: 32 MiB of line ends would take 40 s."""
+"""Lines, after which the rest is not read: a million line ends take more than a second."""
 
 _LONGEST_NAME: Final = 1024
 _LARGEST: Final = 64 << 20  # bytes of one function

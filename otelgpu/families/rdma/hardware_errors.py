@@ -29,6 +29,7 @@ from otelgpu.model.devices import DeviceSeen
 from otelgpu.model.fabric import FabricInput, HardwareError, PortGone, PortSeen
 from otelgpu.model.ids import span_ids, trace_ids
 from otelgpu.model.losses import Reasons
+from otelgpu.model.process_numbers import process_id
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns, SpanKind, StatusCode, Text, attributes_of_rows
 
@@ -167,7 +168,7 @@ class HardwareErrors:
         if error.message:
             attributes[MESSAGE] = error.message
         if error.tgid:
-            attributes[PROCESS_ID] = error.tgid
+            attributes[PROCESS_ID] = process_id(error.tgid)
         if error.process:
             attributes[PROCESS_NAME] = error.process
         harmless = action == "IGNORE"

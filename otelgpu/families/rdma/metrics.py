@@ -26,6 +26,7 @@ from otelgpu.families.rdma.memory_regions import Holder, Pinned
 from otelgpu.families.rdma.owners import Owner
 from otelgpu.families.rdma.queue_pairs import QueuePair
 from otelgpu.model.communicators import hash_text
+from otelgpu.model.process_numbers import process_id
 from otelgpu.model.resource import Resource
 
 SERIES: Final = 512
@@ -393,7 +394,7 @@ class QueuePairMetrics:
             self._metrics.add(qp.LOSSES, qp.SCOPE, series.owner, labels, loss.grown)
             return
         # It has ended, and perhaps its process, of which nothing more is reported.
-        labels |= _labels(loss.queue_pair) | {qp.PID: loss.queue_pair.tgid}
+        labels |= _labels(loss.queue_pair) | {qp.PID: process_id(loss.queue_pair.tgid)}
         self._metrics.add(qp.LOSSES, qp.SCOPE, self._own, labels, loss.grown)
 
     def _of(self, queue_pair: QueuePair) -> _Series:

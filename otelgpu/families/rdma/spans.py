@@ -22,6 +22,7 @@ from otelgpu.families.rdma.owners import Owner
 from otelgpu.families.rdma.queue_pairs import QueuePair
 from otelgpu.model.context import NO_SPAN, SAMPLED, Context
 from otelgpu.model.ids import span_ids, trace_ids
+from otelgpu.model.process_numbers import process_id
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Links, SpanColumns, SpanKind, StatusCode, Text, attributes_of_rows
 
@@ -130,7 +131,7 @@ def identity_attributes(queue_pair: QueuePair, own: End | None, owner: Owner | N
 
 def peer_attributes(tgid: int, resource: Resource) -> dict[str, Any]:
     """The process at the other end, where the same agent sees it."""
-    found: dict[str, Any] = {qp.PEER_PID: tgid}
+    found: dict[str, Any] = {qp.PEER_PID: process_id(tgid)}
     for key, name in (
         (qp.PEER_SERVICE, "service.name"),
         (qp.PEER_POD, "k8s.pod.name"),

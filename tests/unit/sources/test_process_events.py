@@ -15,7 +15,8 @@ from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.sources import process_events
 from otelgpu.sources.process_events import MAPPING, ProcessEvents, Shares
 
-RECORD = np.dtype([("head", [("tgid", "<u4"), ("number", "<u4")]), ("name", "S16")])
+HEAD = [("time_ns", "<u8"), ("duration_ns", "<u8"), ("tgid", "<u4"), ("number", "<u4")]
+RECORD = np.dtype([("head", HEAD), ("name", "S16")])
 TENANT, VICTIM = 1, 2
 
 
@@ -34,7 +35,7 @@ class Process:
     batches: list[Batch] = field(default_factory=list)
 
     def put(self, kind: str, *records: tuple[int, int, bytes]) -> None:
-        rows = [((tgid, number), name) for tgid, number, name in records]
+        rows = [((number, 0, tgid, number), name) for tgid, number, name in records]
         self.batches.append(Batch(kind, np.array(rows, RECORD)))
 
     def drain(self) -> list[Batch]:
@@ -63,7 +64,13 @@ class Looking:
         self.process, self._clock = Process(), clock
         self._shares = Shares(Accounts(share=0.1, advance_s=9.0))
         self._shares.owners = cast(Any, Owners())
-        self.events = ProcessEvents(cast(Any, self.process), self._shares, lambda name: name == "wanted")
+        self.waits: set[int] = set()
+        self.events = ProcessEvents(
+            cast(Any, self.process),
+            self._shares,
+            lambda name: name == "wanted",
+            lambda kind, tgid, time_ns: tgid in self.waits,
+        )
 
     def _look(self, tgid: int) -> None:
         self._clock[0] += 0.1 if tgid == TENANT else 0.0
@@ -79,13 +86,13 @@ class Looking:
 
 def test_who_takes_long_waits_for_the_next_turn_and_keeps_its_order(clock: list[float]) -> None:
     looking = Looking(clock)
-    looking.process.put("process_exec", *((TENANT, number, b"") for number in range(5)), (VICTIM, 0, b""))
-    looking.process.put("process_exit", (TENANT, 5, b""), (VICTIM, 1, b""))
-    assert looking.handle() == [(TENANT, 0), (TENANT, 1), (TENANT, 2), (VICTIM, 0), (VICTIM, 1)]
+    looking.process.put("process_exec", *((TENANT, number, b"") for number in range(5)), (VICTIM, 5, b""))
+    looking.process.put("process_exit", (TENANT, 6, b""), (VICTIM, 7, b""))
+    assert looking.handle() == [(TENANT, 0), (TENANT, 1), (TENANT, 2), (VICTIM, 5), (VICTIM, 7)]
     assert looking.events.are_waiting
-    looking.process.put("process_exec", (TENANT, 6, b""), (VICTIM, 2, b""))
-    assert looking.handle() == [(TENANT, 3), (TENANT, 4), (TENANT, 5), (VICTIM, 2)]
-    assert looking.handle() == [(TENANT, 6)]
+    looking.process.put("process_exec", (TENANT, 8, b""), (VICTIM, 9, b""))
+    assert looking.handle() == [(TENANT, 3), (TENANT, 4), (TENANT, 6), (VICTIM, 9)]
+    assert looking.handle() == [(TENANT, 8)]
     assert not looking.events.are_waiting and looking.handle() == []
 
 
@@ -99,7 +106,26 @@ def test_what_waits_is_bounded_and_nothing_is_dropped(
     assert looking.handle() == [(TENANT, 3), (TENANT, 4)]
 
 
-def test_of_mappings_the_wanted_come_first(clock: list[float]) -> None:
+def test_who_has_mapped_a_wanted_library_comes_first_in_its_own_order(clock: list[float]) -> None:
     looking = Looking(clock)
-    looking.process.put(MAPPING, (VICTIM, 0, b"other"), (VICTIM, 1, b"wanted"), (VICTIM, 2, b"other"))
-    assert looking.handle() == [(VICTIM, 1), (VICTIM, 0), (VICTIM, 2)]
+    looking.process.put(MAPPING, (VICTIM, 3, b"wanted"), (VICTIM, 4, b"other"), (TENANT, 2, b"other"))
+    looking.process.put("process_exec", (VICTIM, 1, b""), (TENANT, 0, b""))
+    assert looking.handle() == [(VICTIM, 1), (VICTIM, 3), (VICTIM, 4), (TENANT, 0), (TENANT, 2)]
+
+
+def test_events_of_all_kinds_come_in_the_order_of_their_times(clock: list[float]) -> None:
+    looking = Looking(clock)
+    looking.process.put("process_fork", (VICTIM, 2, b""))
+    looking.process.put("process_exit", (VICTIM, 1, b""), (VICTIM, 3, b""))
+    looking.process.put(MAPPING, (VICTIM, 0, b"other"))
+    assert looking.handle() == [(VICTIM, number) for number in range(4)]
+
+
+def test_what_must_wait_does_with_all_that_comes_after_it_of_its_process(clock: list[float]) -> None:
+    looking = Looking(clock)
+    looking.waits.add(VICTIM)
+    looking.process.put("process_fork", (VICTIM, 0, b""), (TENANT, 1, b""))
+    assert looking.handle() == [(TENANT, 1)]
+    looking.waits.clear()
+    looking.process.put("process_exec", (VICTIM, 2, b""))
+    assert looking.handle() == [(VICTIM, 0), (VICTIM, 2)]
