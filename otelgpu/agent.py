@@ -24,15 +24,17 @@ from otelgpu.kernel.cut_files import pages_cut_off
 from otelgpu.kernel.libbpf import exit_at_once
 from otelgpu.kernel.stop_guard import StopGuard
 from otelgpu.kernel.trace_context_map import TraceContextMap
+from otelgpu.memory_limit import MemoryLimit
 from otelgpu.model.inputs import Input, LossCounted
 from otelgpu.model.losses import LossReports
 from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.settings import Settings, SignalSettings
+from otelgpu.model.shares import Headroom
 from otelgpu.processes.demangler import session_demangler
 from otelgpu.processes.memory import session_memory
 from otelgpu.self_telemetry import SelfWatch
-from otelgpu.session import Session, own_resource
+from otelgpu.session import FLUSH_SECONDS, SHORTEST_FLUSH_SECONDS, Session, own_resource
 from otelgpu.sources.joint import Source
 from otelgpu.sources.pollers import Pollers
 from otelgpu.symbols.demangle import short_name
@@ -128,6 +130,7 @@ class Plan:
     polling: Settings = field(default_factory=Settings)  # what is read beside the source, and how often
     publish_context: bool = False  # what threads work for, to other eBPF tools
     health_address: str = ""  # where probes and scrapes are answered; "": nowhere
+    memory_limit_bytes: int = 0  # 0: see MemoryLimit
     seed: int | None = None
     profiling: ProfileSettings = field(default_factory=ProfileSettings)
 
@@ -149,9 +152,13 @@ class Agent:
         self._reported = (
             TraceContextMap() if plan.publish_context else None
         )  # before exporters start threads: it forks
+        self._headroom = Headroom()
         self._session = self._open_session()
+        self._memory_limit = MemoryLimit(plan.memory_limit_bytes, self._headroom, self._source.give_back)
         self._pollers = Pollers(plan.polling)
-        self.watch = SelfWatch(source, self._session, interval_s=plan.interval_s)
+        self.watch = SelfWatch(
+            source, self._session, interval_s=plan.interval_s, memory_limit=self._memory_limit
+        )
         self._session.before_metrics = partial(self.watch.publish, "export")
         self._health = self._open_health()
         self._feed([self._start])
@@ -198,6 +205,7 @@ class Agent:
             shorten=short_name,
             demangle=self._demangler,
             stopwatch=time.thread_time_ns,
+            headroom=self._headroom,
         )
         return Session(pipeline, self._plan.open_exporters(), metric_interval_s=self._plan.metric_interval_s)
 
@@ -224,6 +232,8 @@ class Agent:
         unread = {("reader", reason): count for reason, count in readers.items()}
         unread["files", "pages_cut_off"] = pages_cut_off()
         self._feed([*inputs, *self._losses.take(unread)])
+        if self._memory_limit.look():
+            self._session.fit(self._headroom)
         if self._reported is not None:
             self._reported.show(self._session.thread_contexts())
         self.watch.turned(began, inputs)
@@ -260,6 +270,7 @@ class Agent:
 
     def finish(self) -> Outcome:
         """Collect what is left, detach, flush."""
+        until = time.monotonic() + FLUSH_SECONDS
         self.watch.stop()
         self._pollers.stop()
         self._source.complete()
@@ -275,7 +286,7 @@ class Agent:
             for (family, reason), count in self._source.totals().items()
             if reason == "submitted"
         }
-        exported = self._session.finish()
+        exported = self._session.finish(max(until - time.monotonic(), SHORTEST_FLUSH_SECONDS))
         self._source.close()
         if self._health is not None:
             self._health.close()

@@ -85,6 +85,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How often the rings are drained."""
     metric_interval_ms: Annotated[int, msgspec.Meta(ge=100)] = 60_000
     """How often metrics are exported; OTEL_METRIC_EXPORT_INTERVAL sets it too."""
+    memory_limit_mib: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
+    """Near so much, things are given up (docs/operations.md); 0: what the container leaves, without one 512."""
     executables: tuple[str, ...] = ()
     """agent: only processes whose executable's file name matches one of these patterns (fnmatch)."""
     cgroups: tuple[str, ...] = ()

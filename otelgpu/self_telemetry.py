@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from otelgpu.engine.self_telemetry import AgentStats, Cost, SelfMetrics
+from otelgpu.memory_limit import MemoryLimit, resident_bytes
 from otelgpu.model.inputs import Batch, Input
 from otelgpu.model.self_telemetry import RingFill
 from otelgpu.session import Session
@@ -25,8 +26,6 @@ STALLED_SECONDS: Final = 30.0
 """The loop is stuck when it has not come round for so long, and its interval, whatever it waits for."""
 UNDELIVERED_SECONDS: Final = 300.0
 """A destination is down when it has accepted nothing for so long, though there was something."""
-
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class SelfWatch:
@@ -38,11 +37,13 @@ class SelfWatch:
         session: Session,
         *,
         interval_s: float,
+        memory_limit: MemoryLimit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.interval_s = interval_s
         self.reloads: Counter[str] = Counter(applied=0, refused=0)
         self._source, self._session, self._clock = source, session, clock
+        self._memory_limit = memory_limit
         self._metrics = SelfMetrics(session.metrics, session.own)
         self._water = HighWater("export", "scrape")
         self._lags = Lags("export", "scrape")
@@ -76,6 +77,8 @@ class SelfWatch:
                 attachments=self._source.attachments.items(),
                 deliveries=self._session.deliveries(),
                 reloads=self.reloads,
+                memory_limit_bytes=self._memory_limit.limit_bytes if self._memory_limit is not None else 0,
+                memory_level=self._memory_limit.level if self._memory_limit is not None else 0,
             )
         )
 
@@ -103,6 +106,10 @@ class SelfWatch:
                     f"{delivery.queued} wait"
                 )
         return found
+
+    def conditions(self) -> list[str]:
+        """See :class:`otelgpu.export.health.Health`."""
+        return self._memory_limit.conditions if self._memory_limit is not None else []
 
 
 class HighWater:
@@ -152,12 +159,10 @@ def _where() -> str:
 def read_cost() -> Cost:
     """What this process has taken so far, all of its threads together."""
     used = rusage.getrusage(rusage.RUSAGE_SELF)
-    with open("/proc/self/statm", "rb") as statm:
-        resident = int(statm.read().split()[1])
     return Cost(
         user_s=used.ru_utime,
         system_s=used.ru_stime,
-        resident_bytes=resident * _PAGE_BYTES,
+        resident_bytes=resident_bytes(),
         descriptors=len(os.listdir("/proc/self/fd")) - 1,  # one is of the listing
         threads=threading.active_count(),
     )

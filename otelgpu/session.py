@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otelgpu import __version__
-from otelgpu.export.base import Exporter
+from otelgpu.export.base import Exporter, Queueing
 from otelgpu.kernel.heap import give_back
 from otelgpu.model.inputs import Input, LossCounted, Tick
 from otelgpu.model.resource import AttributeValue, Resource, resource
 from otelgpu.model.self_telemetry import Delivery
 from otelgpu.model.settings import SignalSettings
+from otelgpu.model.shares import Headroom
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from otelgpu.engine.pipeline import Pipeline, Spans
     from otelgpu.engine.summary import Summary
 
-FLUSH_SECONDS: Final = 5.0
+FLUSH_SECONDS: Final = 3.0
+"""From the beginning of the end to the end of the last delivery: it is over in five, whatever the destination does."""
+SHORTEST_FLUSH_SECONDS: Final = 0.5
+"""For the last delivery, however long all else took."""
 RETIRE_SECONDS: Final = 30.0
 """How long a destination that was replaced has to take what was meant for it."""
 GIVE_BACK_S: Final = 10.0
@@ -104,6 +108,12 @@ class Session:
         if metric_interval_s != self._interval:
             self._interval = metric_interval_s
             self._next_metrics = time.monotonic() + metric_interval_s
+
+    def fit(self, headroom: Headroom) -> None:
+        """Keep as much of what waits to be exported as there is room for."""
+        for exporter in self._all_exporters():
+            if isinstance(exporter, Queueing):
+                exporter.fit(headroom)
 
     def replace_exporters(self, exporters: Sequence[Exporter]) -> None:
         """Send to these from now on. Those that are not among them deliver what they have, and end."""

@@ -286,6 +286,7 @@ def plan(config: Config, *, capture: Path | None = None, serves: bool = False) -
         polling=family_settings(config),
         publish_context=config.publish_context,
         health_address=config.health_address if serves else "",
+        memory_limit_bytes=config.memory_limit_mib << 20,
     )
 
 

@@ -23,7 +23,7 @@ from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.model.context import Context
 from otelgpu.model.losses import Reasons
 from otelgpu.model.resource import AttributeValue, Resource
-from otelgpu.model.shares import Pool, Refusals, Share
+from otelgpu.model.shares import Headroom, Pool, Refusals, Share
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -112,9 +112,15 @@ class Metrics:
     measurements that found none, by reason.
     """
 
-    def __init__(self, start_unix_ns: int, own: Resource | None = None, capacity: int = SERIES) -> None:
+    def __init__(
+        self,
+        start_unix_ns: int,
+        own: Resource | None = None,
+        capacity: int = SERIES,
+        headroom: Headroom | None = None,
+    ) -> None:
         self._start, self._own = start_unix_ns, own
-        self._pool = Pool(capacity)
+        self._pool = Pool(capacity, headroom=headroom)
         self._shares: dict[Resource, Share] = {}
         self.counters: Counter[str] = Counter()
         self.refused = Refusals()

@@ -61,7 +61,7 @@ from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import Resource
 from otelgpu.model.settings import Detail, SignalSettings
-from otelgpu.model.shares import described
+from otelgpu.model.shares import Headroom, described
 from otelgpu.model.spans import SpanColumns
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Pipeline:
     ``families`` are those with records, ``btf`` is the record description of each; families that have none are part
     of every session. ``seed`` makes ids reproducible, ``own`` is the resource of this program itself,
     ``start_unix_ns`` is where cumulative metrics begin. ``stopwatch``: nanoseconds, where it must keep up with
-    what comes. ``reporting`` and ``profiling`` are what was asked for.
+    what comes. ``headroom``: how much may be held. ``reporting`` and ``profiling`` are what was asked for.
     """
 
     def __init__(
@@ -100,7 +100,9 @@ class Pipeline:
         shorten: Callable[[str], str] = str,
         demangle: Callable[[str, int], str] = lambda name, tgid: name,
         stopwatch: Callable[[], int] | None = None,
+        headroom: Headroom | None = None,
     ) -> None:
+        headroom = headroom or Headroom()
         self.own = own
         self._detail: Detail = settings.detail
         called = {name: each.operations for name, each in families.items() if each.operations is not None}
@@ -117,7 +119,7 @@ class Pipeline:
         self._operations = OperationEmitter(self.vocabulary, self._processes.resource, seed=seed)
         limit = SPANS_PER_PARENT[self._detail]
         self._operations.keep(self._detail, limit)
-        self.metrics = Metrics(start_unix_ns, own)
+        self.metrics = Metrics(start_unix_ns, own, headroom=headroom)
         top = TopKernels(settings.kernel_metrics, self._functions.full) if settings.kernel_metrics else None
         self._meter = OperationMeter(self.metrics, operations, self._processes.resource, top)
         self.summary = Summary()
@@ -156,6 +158,7 @@ class Pipeline:
             family_index=self._family_index,
             offers=Offers(),
             losses=self._losses,
+            headroom=headroom,
             stopwatch=stopwatch,
         )
         self.handlers = Handlers({**registry.without_records(), **families}, btf, self._session, self._routes)

@@ -128,6 +128,10 @@ ATTEMPTS: Final = _histogram(
 )
 CPU_TIME: Final = _counter("process.cpu.time", "s", "CPU time of this program.", whole=False)
 MEMORY: Final = _level("process.memory.usage", "By", "Resident memory of this program.")
+MEMORY_LIMIT: Final = _level("otelgpu.memory.limit", "By", "Resident memory near which things are given up.")
+MEMORY_LEVEL: Final = _gauge(
+    "otelgpu.memory.level", "1", "How much is given up for want of memory: 0 nothing, 5 most."
+)
 DESCRIPTORS: Final = _level(
     "process.unix.file_descriptor.count", "{file_descriptor}", "Descriptors that this program has open."
 )
@@ -156,6 +160,8 @@ SELF_METRICS: Final[tuple[tuple[Metric, tuple[str, ...]], ...]] = (
     *((metric, _DESTINATION) for metric in (QUEUE_USAGE, QUEUE_LIMIT, SENT, RETRIES, FAILING)),
     (CPU_TIME, (CPU_MODE,)),
     (MEMORY, ()),
+    (MEMORY_LIMIT, ()),
+    (MEMORY_LEVEL, ()),
     (DESCRIPTORS, ()),
     (THREADS, ()),
     (UPTIME, ()),
@@ -186,6 +192,8 @@ class AgentStats:
     attachments: Iterable[tuple[int, Attachment]]  # of processes
     deliveries: Sequence[tuple[int, Delivery]]
     reloads: Mapping[str, int] = field(default_factory=dict)
+    memory_limit_bytes: int = 0
+    memory_level: int = 0
 
 
 class SelfMetrics:
@@ -210,6 +218,9 @@ class SelfMetrics:
         self._set(UPTIME, {}, float(stats.uptime_s))
         self._set(LOOP_LAG, {}, stats.lag_s)
         self._publish_cost(stats.cost)
+        if stats.memory_limit_bytes:
+            self._set(MEMORY_LIMIT, {}, stats.memory_limit_bytes)
+            self._set(MEMORY_LEVEL, {}, stats.memory_level)
         for family, fill in stats.rings.items():
             self._set(RING_HIGH_WATER, {names.LOSS_FAMILY: family}, fill.high_water)
             self._set(RING_LIMIT, {names.LOSS_FAMILY: family}, fill.limit)

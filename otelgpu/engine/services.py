@@ -16,6 +16,7 @@ import numpy.typing as npt
 from otelgpu.engine.facts import TickBegins
 from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.shares import Headroom
 from otelgpu.model.spans import Attribute, Links, SpanColumns
 
 if TYPE_CHECKING:
@@ -202,6 +203,7 @@ class Session:
     family_index: Mapping[str, int]  # that number, by name
     offers: Offers
     losses: Losses
+    headroom: Headroom
     stopwatch: Callable[[], int] | None  # nanoseconds, for shares of time; None: in replay, which has time
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.losses import Reasons
 from otelgpu.model.self_telemetry import Delivery
+from otelgpu.model.shares import Headroom
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -25,6 +26,7 @@ REASONS: Final = Reasons(
     "export",
     {
         "queue_full": "the queue's memory bound was reached: the Collector is down or too slow",
+        "memory_short": "this program came near its memory limit, and gave up the oldest that waited",
         "rejected": "the Collector took the batch but rejected these (OTLP partial success)",
         "refused": "the Collector answered with an error that is not to be retried",
         "retries_exhausted": "no attempt succeeded within the time for retries",
@@ -127,6 +129,14 @@ class Exporter(Protocol):
 
     def deliveries(self) -> Sequence[Delivery]:
         """The same for this program's own metrics, and what there is besides; safe from any thread."""
+
+
+@runtime_checkable
+class Queueing(Protocol):
+    """An exporter that keeps what waits to be sent."""
+
+    def fit(self, headroom: Headroom) -> None:
+        """Keep as much as there is room for from here on; what waited longest makes room."""
 
 
 def deliveries_of(kind: str, stats: Mapping[str, int], failing_s: float = 0.0) -> list[Delivery]:

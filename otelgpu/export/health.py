@@ -61,6 +61,9 @@ class Health(Protocol):
     def not_ready(self) -> list[str]:
         """Why it does not do its work at present; empty: it does."""
 
+    def conditions(self) -> list[str]:
+        """What is to be known of one that does, a line each."""
+
 
 class AddressError(OtelgpuError):
     """Nothing can be served at an address."""
@@ -233,7 +236,7 @@ class HealthServer:
             reported = json.dumps({"status": "unavailable", "reasons": reasons}).encode() + b"\n"
             self._respond(peer, 503, "application/json", reported)
         else:
-            self._respond(peer, 200, _PLAIN, b"ok")
+            self._respond(peer, 200, _PLAIN, "\n".join(["ok", *self._health.conditions()]).encode())
 
     def _answer_scrapes(self) -> None:
         waiting = [peer for peer in self._peers.values() if peer.waits]

@@ -42,18 +42,39 @@ class _Account:
         self.held = 0
 
 
+class Headroom:
+    """What part of a capacity there is now, ``capacity >> steps``: the whole, or less while memory is short."""
+
+    MOST_STEPS: Final = 4
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+
 class Pool:
     """``capacity`` of something, for all. Shares last as long as somebody has them.
 
-    ``floor``: what a process and its container may have even where others took more than there was.
+    ``floor``: what a process and its container may have even where others took more than there was. ``headroom``: how
+    much of the capacity there is now; with less, more may be held than there is until it is given back.
     """
 
-    def __init__(self, capacity: int, *, floor: int = 0) -> None:
-        self.free = capacity
+    def __init__(self, capacity: int, *, floor: int = 0, headroom: Headroom | None = None) -> None:
+        self._capacity, self._headroom = capacity, headroom or Headroom()
+        self.held = 0
         self.little = capacity // LITTLE
         self.floor = floor
         self._containers: WeakValueDictionary[int | str, _Account] = WeakValueDictionary()
         self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
+
+    @property
+    def free(self) -> int:
+        """What nobody holds; below zero: more is held than there is."""
+        return (self._capacity >> self._headroom.steps) - self.held
+
+    def most_first(self) -> list[Share]:
+        """The shares of processes, those with most first."""
+        return sorted(self._shares.values(), key=lambda share: share.held, reverse=True)
 
     def share_of(self, process: int, container: int | str) -> Share:
         """That of a process; its container is the one that it was seen in first."""
@@ -98,12 +119,13 @@ class Share:
         """Take ``size``, asked or not."""
         self.held += size
         self._account.held += size
-        self._pool.free -= size
+        self._pool.held += size
 
     @property
     def left(self) -> int:
         """How much the process may take now, if nobody else takes anything meanwhile; below zero: it has too much."""
-        pool, free, held, of_container = self._pool, self._pool.free, self.held, self._account.held
+        pool, held, of_container = self._pool, self.held, self._account.held
+        free = pool.free
         usual = min((free - held) // 2, (OF_CONTAINER * free - of_container) // (OF_CONTAINER + 1))
         if usual > 0:
             return usual

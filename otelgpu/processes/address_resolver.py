@@ -499,6 +499,16 @@ class AddressResolver:
                 self._tables_bytes -= module.held_bytes
                 module.held_bytes = 0
 
+    def give_back(self) -> None:
+        """Forget what can be read again: names, and the tables that they are found in."""
+        self._names.clear()
+        self._names_bytes = 0
+        for module in self._modules.values():
+            if module.held_bytes:
+                module.table.forget()
+                self._tables_bytes -= module.held_bytes
+                module.held_bytes = 0
+
     def _remember(self, key: tuple[Identity, int, bool], answer: tuple[str, bool]) -> None:
         self._names[key] = answer
         self._names_bytes += _cost(answer)

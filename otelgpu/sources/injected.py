@@ -167,6 +167,10 @@ class InjectedSource:
     def settle(self, tgids: Collection[int], seconds: float) -> None:
         """Nothing is found out beforehand."""
 
+    def give_back(self) -> None:
+        """Names of functions."""
+        self._resolver.give_back()
+
     def complete(self) -> None:
         """What was made so far is in the rings."""
 

@@ -86,6 +86,9 @@ class Source(Protocol):
     def settle(self, tgids: Collection[int], seconds: float) -> None:
         """Find out what profiles of these processes, and of what was prepared for, need before they are observed."""
 
+    def give_back(self) -> None:
+        """Forget what can be read again."""
+
     def complete(self) -> None:
         """The collection that follows is the last: what is under way is to be reported in it as far as it is."""
 
@@ -235,6 +238,11 @@ class JointSource:
         """Both."""
         for source in self._both:
             source.settle(tgids, seconds)
+
+    def give_back(self) -> None:
+        """Both."""
+        for source in self._both:
+            source.give_back()
 
     def complete(self) -> None:
         """Both."""

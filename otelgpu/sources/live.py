@@ -127,8 +127,7 @@ class LiveSource:
         self._successions = Successions(self._processes)
         must_wait = self._successions.must_wait
         self._process_events = ProcessEvents(process, self._shares, self._placer.is_wanted, must_wait)
-        self._reports = LossReports()
-        self._anchors = clock.Anchors()
+        self._reports, self._anchors = LossReports(), clock.Anchors()
         self._counted_ns = 0
         self._released_ns = clock.monotonic_ns()
 
@@ -419,9 +418,8 @@ class LiveSource:
 
     def _program_changed(self, tgid: int, time_ns: int) -> None:
         """What was known of a process was another program's."""
-        self._resolver.forget(tgid)
-        self._attachments.forget(tgid)
-        self._thread_contexts.forget(tgid)
+        for part in (self._resolver, self._attachments, self._thread_contexts):
+            part.forget(tgid)
         self._processes.forget_program(tgid)
         self._processes.see(tgid, time_ns)
         self._namer.forget(tgid)
@@ -537,6 +535,10 @@ class LiveSource:
         self._release_probes(now_ns)
         found.append(Tick(time_ns=now_ns))
         return found
+
+    def give_back(self) -> None:
+        """See :class:`otelgpu.sources.joint.Source`."""
+        self._resolver.give_back()
 
     def complete(self) -> None:
         """Have what is under way reported as far as it is, in the collection that follows, the last."""

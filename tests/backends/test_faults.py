@@ -66,7 +66,7 @@ from otelgpu.session import Session
 Session.finish.__defaults__ = ({FLUSH_S},)
 main()
 """
-"""otelgpu, which takes up to five seconds to deliver what is left, with less time: most tests here use all of it."""
+"""otelgpu, which takes some seconds to deliver what is left, with less time: most tests here use all of it."""
 MANY = 10_000
 ACCOUNT = re.compile(r"^exported (\d+) spans, (\d+) data points(?:; lost: (.*))?$", re.MULTILINE)
 

@@ -48,6 +48,9 @@ class Well:
     def not_ready(self) -> list[str]:
         return []
 
+    def conditions(self) -> list[str]:
+        return []
+
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[HealthServer]:

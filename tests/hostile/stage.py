@@ -7,19 +7,40 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.kernel.observing import Session
+from tests.kernel.observing import Session, read_metrics, read_spans
 from tests.rig.cgroup import in_cgroup, own_cgroup, remove_cgroup
+from tests.rig.spans import Span
 
 ATTACKER: Final = 65_533
 """The attacker's user and group: nobody else's here, and not that of the agent's own workers."""
 MOST_RSS_BYTES: Final = 200 << 20
 END_S: Final = 5.0
 """How long the agent may take to end on SIGTERM, whatever is done to it."""
+VICTIM: Final = """
+import socket, sys, threading, time
+requests, pause_s, each = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+listener = socket.create_server(("127.0.0.1", 0))
+def answer(connection):
+    with connection:
+        while connection.recv(4096):
+            connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok")
+def serve():
+    while True:
+        threading.Thread(target=answer, args=(listener.accept()[0],)).start()
+threading.Thread(target=serve, daemon=True).start()
+for number in range(requests):
+    if number % each == 0:
+        connection = socket.create_connection(listener.getsockname())
+    connection.sendall(b"GET /victim/%d HTTP/1.1\\r\\nHost: v\\r\\n\\r\\n" % number)
+    assert connection.recv(4096)
+    time.sleep(pause_s)
+"""
+"""A server that is asked ``/victim/0``, ``/victim/1`` and so on. Arguments: requests, pause, how many a connection."""
 
 
 @dataclass
@@ -39,6 +60,33 @@ class Stage:
     def victim(self) -> tuple[str, ...]:
         """What to write before a victim's command."""
         return in_cgroup(self.cgroup / "victim")
+
+    def start_victim(self, script: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start a script of Python as a victim; what it prints can be read."""
+        command = [*self.victim, sys.executable, "-c", script, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def ask_victim(
+        self, requests: int, *, pause_s: float, of_connection: int = 1, timeout_s: float = 60
+    ) -> None:
+        """Have a victim answer so many requests, and wait for its end."""
+        arguments = str(requests), str(pause_s), str(of_connection)
+        with self.start_victim(VICTIM, *arguments) as victim:
+            assert victim.wait(timeout_s) == 0
+
+    def unseen(self, requests: int, spans: Iterable[Span] | None = None) -> set[str]:
+        """The paths of requests that :meth:`ask_victim` made, of which no span of its server is exported.
+
+        ``spans``: all that are exported, where they have been read.
+        """
+        exported = read_spans(self.traces) if spans is None else spans
+        seen = {span["attributes"].get("url.path") for span in exported if span["kind"] == 2}
+        return {f"/victim/{number}" for number in range(requests)} - seen
+
+    def lag_s(self) -> float:
+        """How late the agent's loop was at most."""
+        (lag,) = read_metrics(self.traces)["otelgpu.loop.lag"]
+        return float(lag["asDouble"])
 
     def agent(self, *options: str) -> Session:
         """To be entered: it observes both."""

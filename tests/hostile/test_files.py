@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import time
 
+from tests.hostile.attacks import CUTTER
 from tests.hostile.stage import Stage, ends_in_time
 from tests.kernel.observing import cuda_calls, read_spans
 from tests.rig import start_cuda_client
 
-CUTTER = """
-import ctypes.util, mmap, os, sys, tempfile, time
-with open(sys.argv[1], "rb") as file:
-    content = file.read()
-print("begun", flush=True)
-with tempfile.TemporaryDirectory() as folder:
-    for number in range(1_000_000):
-        path = f"{folder}/lib{number}.so"
-        with open(path, "wb+") as file:
-            file.write(content)
-            file.flush()
-            mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
-            time.sleep(number % 20 * 0.0005)
-            os.truncate(path, 4096)
-            mapped.close()
-        os.unlink(path)
-"""
 LIBRARY = "/lib/x86_64-linux-gnu/libstdc++.so.6"
 CALLS = 61
 

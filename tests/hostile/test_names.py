@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile.attacks import LAUNCHER
 from tests.hostile.stage import Stage, ends_in_time
 from tests.kernel.observing import cuda_calls, read_spans
 from tests.rig import fake_cudart_path, start_cuda_client
@@ -20,20 +21,6 @@ NAMES = (
     *(f"_ZNDTsrCGRGVR{number}" for number in range(50)),
 )
 """Names that libstdc++ does not come back from."""
-LAUNCHER = """
-import ctypes, sys, time
-class Dim3(ctypes.Structure):
-    _fields_ = [(axis, ctypes.c_uint) for axis in "xyz"]
-runtime, kernels = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(sys.argv[2])
-names = sys.argv[3:]
-print("begun", flush=True)
-time.sleep(1)  # until it is probed
-for round in range(600):
-    for name in names:
-        kernel = ctypes.cast(kernels[name], ctypes.c_void_p)
-        runtime.cudaLaunchKernel(kernel, Dim3(1, 1, 1), Dim3(1, 1, 1), None, ctypes.c_size_t(0), None)
-    time.sleep(0.02)
-"""
 CALLS = 61
 
 

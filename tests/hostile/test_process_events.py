@@ -8,18 +8,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.hostile.attacks import MAPPER
 from tests.hostile.stage import MOST_RSS_BYTES, Stage, ends_in_time, resident_bytes
 from tests.kernel.observing import cuda_calls, read_spans
 from tests.rig import fake_cudart_path, start_cuda_client
 
-MAPPER = """
-import mmap, os
-file = os.open("/proc/self/exe", os.O_RDONLY)
-print("begun", flush=True)
-while True:
-    for _ in range(100):
-        mmap.mmap(file, 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
-"""
 VICTIMS = 8
 CALLS = 61
 ATTACHED_S = 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -56,7 +57,11 @@ def session(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[s
 
 
 def threads(pid: int) -> dict[str, Held]:
-    return {each.name: held(each) for each in Path(f"/proc/{pid}/task").iterdir()}
+    found = {}
+    for each in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            found[each.name] = held(each)
+    return found
 
 
 def bits(capabilities: set[Capability]) -> int:

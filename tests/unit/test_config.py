@@ -29,6 +29,7 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "hold_on_load": (True, "TRUE", True, True),
     "return_probes": ("on", "off", "off", "on"),
     "ring_bytes": (65536, "131072", 131072, 262144),
+    "memory_limit_mib": (200, "300", 300, 400),
     "source": ("inject", "inject", "inject", "uprobe"),
     "inject_socket": ("/a", "/b", "/b", "/c"),
     "device_time": (True, "true", True, False),

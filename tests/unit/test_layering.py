@@ -29,7 +29,7 @@ ROWS = (
     ("sources",),
     ("render",),
     ("check", "config", "diagnose"),
-    ("session", "child"),
+    ("session", "child", "memory_limit"),
     ("self_telemetry",),
     ("agent",),
     ("cli",),

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from otelgpu.model.codes import Codes, distinct, order_of
 from otelgpu.model.operations import Operations, concatenate, operations, take_into
+from otelgpu.model.shares import Headroom
 
 OPERATIONS_PER_REQUEST: Final = 16_384
 OPERATIONS_HELD: Final = 131_072  # 16 MiB, twice that where half of each chunk has been given up
@@ -87,14 +88,16 @@ class PendingOperations(Generic[_Context]):
     operations that come after it.
     """
 
-    def __init__(self, sums: Sums, columns: int, remembered: int = 4096) -> None:
+    def __init__(
+        self, sums: Sums, columns: int, remembered: int = 4096, headroom: Headroom | None = None
+    ) -> None:
         self._sums = sums
         self._columns = columns
         self._held: dict[int, _Held] = {}
         self._chunks: list[_Chunk] = []
         self._rows = 0
         self._finished: OrderedDict[int, _Context | None] = OrderedDict()
-        self._remembered = remembered
+        self._remembered, self._headroom = remembered, headroom or Headroom()
 
     @property
     def is_holding(self) -> bool:
@@ -129,7 +132,7 @@ class PendingOperations(Generic[_Context]):
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = _Held()
-        room = min(OPERATIONS_PER_REQUEST - held.rows, OPERATIONS_HELD - self._rows)
+        room = min(OPERATIONS_PER_REQUEST - held.rows, (OPERATIONS_HELD >> self._headroom.steps) - self._rows)
         kept = min(count, max(room, 0))
         held.last_ns = max(held.last_ns, newest_ns)
         held.rows += kept

@@ -14,6 +14,7 @@ from otelgpu.export.profiles import encode_profiles
 from otelgpu.export.protobuf import delimited
 from otelgpu.export.wire import DEFAULT_MAX_BYTES, encode_spans
 from otelgpu.model.self_telemetry import Delivery
+from otelgpu.model.shares import Headroom
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData, ResourceMetrics
@@ -73,9 +74,17 @@ class OtlpExporter:
             open_transport(settings),
             name=f"OTLP {settings.signal} to {settings.shown}",
             timeout_s=settings.timeout_s,
-            queue_bytes=self._queue_bytes if settings.signal is Signal.TRACES else _QUEUE_BYTES,
+            queue_bytes=self._queue_bytes_of(settings.signal),
             retry=self._retry,
         )
+
+    def fit(self, headroom: Headroom) -> None:
+        """See :class:`~otelgpu.export.base.Queueing`."""
+        for signal, sender in self._senders.items():
+            sender.fit(self._queue_bytes_of(signal) >> headroom.steps)
+
+    def _queue_bytes_of(self, signal: Signal) -> int:
+        return self._queue_bytes if signal is Signal.TRACES else _QUEUE_BYTES
 
     def export_spans(self, batches: Iterable[SpanColumns]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`. Encodes in the caller's thread, sends in another."""

@@ -4,6 +4,7 @@ The caller is never blocked and never sees an error. Every item given is, at any
 three places: accepted, queued (the payload being sent included), or lost under one reason.
 
 * ``queue_full``: the queue is bounded by bytes; a payload that does not fit is the one dropped.
+* ``memory_short``: the bound was lowered; the oldest make room, but for the one that is being sent.
 * ``rejected``: the server took the payload less these (partial success). ``refused``: it will never take it.
 * ``retries_exhausted``: transient failures until the payload was older than the horizon.
 * ``shutdown``: still queued, or sent with no answer yet, when ``close`` ran out of time.
@@ -28,7 +29,7 @@ from otelgpu.export.base import Accepted, Outcome, Payload, Refused, Retry, Tran
 from otelgpu.model.self_telemetry import ATTEMPT_SECONDS, Durations
 
 DEFAULT_QUEUE_BYTES = 64 * 1024 * 1024
-LOSS_REASONS = ("queue_full", "rejected", "refused", "retries_exhausted", "shutdown")
+LOSS_REASONS = ("queue_full", "memory_short", "rejected", "refused", "retries_exhausted", "shutdown")
 
 _log = logging.getLogger("otelgpu.export")
 
@@ -138,6 +139,17 @@ class Sender:
                 self._bytes += len(payload.body)
                 self._queued += payload.items
                 self._changed.notify_all()
+
+    def fit(self, queue_bytes: int) -> None:
+        """From here on the queue may hold so much, at most what it could at first; what is beyond that is dropped."""
+        with self._changed:
+            self._queue_bytes = queue_bytes
+            while self._bytes > queue_bytes and len(self._queue) > 1:
+                entry = self._queue[1]
+                del self._queue[1]
+                self._bytes -= len(entry.payload.body)
+                self._queued -= entry.payload.items
+                self._lost["memory_short"] += entry.payload.items
 
     @property
     def queue_bytes(self) -> int:

@@ -27,7 +27,7 @@ from otelgpu.families.requests.protocols import BUILT_IN, installed
 from otelgpu.families.requests.turns import Stopwatch, Turns
 from otelgpu.model.exchange import Published, Role
 from otelgpu.model.inputs import Batch, Records
-from otelgpu.model.shares import Refusals
+from otelgpu.model.shares import Headroom, Refusals
 
 MAX_CONNECTIONS = 65536
 BUDGET_BYTES = 32 << 20
@@ -42,6 +42,7 @@ _MAX_HELD_CHUNKS = 1024
 _MAX_HELD_BYTES = 262144
 _MAX_ENDED = 4096
 _EVICTION_LOOKS = 64
+_EVICTIONS = 1024  # at a tick, while memory is short
 _EXPIRE_EVERY_NS = 10_000_000_000
 _SEQUENCES = 1 << 32
 
@@ -68,12 +69,16 @@ class HttpState:
         capture_content: bool = False,
         protocols: Sequence[ProtocolSpec] | None = None,
         stopwatch: Stopwatch | None = None,
+        headroom: Headroom | None = None,
     ) -> None:
         plugins = installed()
         self._protocols = (*BUILT_IN, *plugins.specs) if protocols is None else protocols
-        self._output = ParserOutput(budget_bytes, capture_content=capture_content)
+        self._headroom = headroom or Headroom()
+        self._output = ParserOutput(budget_bytes, capture_content=capture_content, headroom=self._headroom)
         self._output.count("plugins_not_loaded", len(plugins.failed))
-        self._turns = Turns(stopwatch, self._output) if stopwatch is not None else None
+        self._turns = (
+            Turns(stopwatch, self._output, headroom=self._headroom) if stopwatch is not None else None
+        )
         self._connections: OrderedDict[int, Connection] = OrderedDict()  # least recently used first
         self._by_process: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, None] = {}  # connections that expire() must look at
@@ -136,6 +141,8 @@ class HttpState:
         """
         if self._turns is not None:
             self._turns.renew()
+        if self._headroom.steps:
+            self._fit(now_ns)
         for identity in list(self._waiting):
             connection = self._connections[identity]
             self._settle(connection, now_ns - SUBMIT_NS)
@@ -153,6 +160,20 @@ class HttpState:
                 now_ns + min(_EXPIRE_EVERY_NS, self._idle_ns), oldest_ns + self._idle_ns + 1
             )
         return self._taken()
+
+    def _fit(self, now_ns: int) -> None:
+        """Memory is short: who holds most forgets what is under way, and loses connections, until the others fit."""
+        for share in self._output.most_first() if self._output.is_over else ():
+            if not self._output.is_over:
+                break
+            for identity in list(self._by_process.get(share.process, ())):
+                connection = self._connections[identity]
+                self._take_held(connection, give_up=True)
+                if identity in self._connections:
+                    connection.shed(now_ns)
+        beyond = len(self._connections) - (self._max_connections >> self._headroom.steps)
+        for _ in range(min(beyond, _EVICTIONS)):
+            self._evict()
 
     def _taken(self) -> TrafficParsed:
         if self._turns is not None:
@@ -336,12 +357,15 @@ class HttpState:
         connection = Connection(facts, output, self._protocols, opened=opened)
         self._connections[identity] = connection
         if len(self._connections) > self._max_connections:
-            oldest = self._oldest_of_most()
-            self._output.count("connections_evicted")
-            self._take_held(oldest, give_up=True)
-            oldest.abort(oldest.last_ns, "connection_evicted")
-            self._forget(oldest)
+            self._evict()
         return connection
+
+    def _evict(self) -> None:
+        oldest = self._oldest_of_most()
+        self._output.count("connections_evicted")
+        self._take_held(oldest, give_up=True)
+        oldest.abort(oldest.last_ns, "connection_evicted")
+        self._forget(oldest)
 
     def _oldest_of_most(self) -> Connection:
         """Of the process with the most connections, the one that was used least recently, if that is soon found."""

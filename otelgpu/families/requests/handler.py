@@ -24,6 +24,7 @@ class HttpHandler:
             write_direction=services.btf.enumerators("http_direction")["HTTP_DIRECTION_WRITE"],
             capture_content=services.session.settings.capture_content,
             stopwatch=services.session.stopwatch,
+            headroom=services.session.headroom,
         )
         services.offers.tracked["connection"] = lambda: self._state.connection_count
         services.listen(ProcessGone, self._end)

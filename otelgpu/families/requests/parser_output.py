@@ -13,7 +13,7 @@ from otelgpu.engine.facts import TrafficParsed
 from otelgpu.model.engine_messages import EngineMessage
 from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
 from otelgpu.model.losses import Reasons
-from otelgpu.model.shares import Pool, Refusals, Share
+from otelgpu.model.shares import Headroom, Pool, Refusals, Share
 
 #: Every counter that this family exports, and what one count means.
 COUNTERS = Reasons(
@@ -104,7 +104,9 @@ class ParserOutput:
         "refused",
     )
 
-    def __init__(self, budget_bytes: int, *, capture_content: bool = False) -> None:
+    def __init__(
+        self, budget_bytes: int, *, capture_content: bool = False, headroom: Headroom | None = None
+    ) -> None:
         self.capture_content = capture_content
         self.assignments: list[ThreadAssignment] = []
         self.exchanges: list[Exchange] = []
@@ -112,13 +114,22 @@ class ParserOutput:
         self.named: list[Named] = []
         self.messages: list[EngineMessage] = []
         self.counters = dict.fromkeys(COUNTERS, 0)
-        self._pool = Pool(budget_bytes)
+        self._pool = Pool(budget_bytes, headroom=headroom)
         self._keys = itertools.count(1)
         self.refused = Refusals()
 
     def of_process(self, process: int, container: int) -> OutputOfProcess:
         """The same for parsers of a process's connections: what they reserve is within its share."""
         return OutputOfProcess(self, self._pool.share_of(process, container))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more is held than may be now."""
+        return self._pool.free < 0
+
+    def most_first(self) -> list[Share]:
+        """The shares of processes, those that hold most first."""
+        return self._pool.most_first()
 
     def take(self) -> TrafficParsed:
         """All results since the last time."""
@@ -145,12 +156,12 @@ class ParserOutput:
         """Reserve ``size`` bytes of the budget; False when it is spent."""
         if size > self._pool.free:
             return False
-        self._pool.free -= size
+        self._pool.held += size
         return True
 
     def release(self, size: int) -> None:
         """Release bytes reserved by :meth:`reserve`."""
-        self._pool.free += size
+        self._pool.held -= size
 
 
 class OutputOfProcess(ParserOutput):

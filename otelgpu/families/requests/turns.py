@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from otelgpu.families.requests.parser_output import ParserOutput
-from otelgpu.model.shares import Pool, Refusals, Share
+from otelgpu.model.shares import Headroom, Pool, Refusals, Share
 
 TURNS_NS: Final = 500_000_000
 """For everybody between two ticks, of this thread's time: the loop that does this has other work."""
@@ -30,8 +30,15 @@ Stopwatch = Callable[[], int]
 class Turns:
     """Those of one session; ``output`` is where the exchanges of all go."""
 
-    def __init__(self, stopwatch: Stopwatch, output: ParserOutput, turns_ns: int = TURNS_NS) -> None:
-        self._stopwatch, self._output, self._turns_ns = stopwatch, output, turns_ns
+    def __init__(
+        self,
+        stopwatch: Stopwatch,
+        output: ParserOutput,
+        turns_ns: int = TURNS_NS,
+        headroom: Headroom | None = None,
+    ) -> None:
+        self._stopwatch, self._output = stopwatch, output
+        self._turns_ns, self._headroom = turns_ns, headroom
         self._whose: Share | None = None  # the turn under way
         self._process = -1
         self._began_ns = self._exchanges = self._bytes = 0
@@ -41,7 +48,7 @@ class Turns:
     def renew(self) -> None:
         """A tick: everybody has his whole share again."""
         self.end()
-        self._pool = Pool(self._turns_ns, floor=FLOOR_NS)
+        self._pool = Pool(self._turns_ns, floor=FLOOR_NS, headroom=self._headroom)
         self._shares: dict[int, Share] = {}
 
     def begin(self, process: int, container: int, size: int) -> bool:

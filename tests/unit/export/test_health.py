@@ -22,12 +22,16 @@ class Patient:
     def __init__(self) -> None:
         self.ails: list[str] = []
         self.idles: list[str] = []
+        self.has: list[str] = []
 
     def not_live(self) -> list[str]:
         return self.ails
 
     def not_ready(self) -> list[str]:
         return self.idles
+
+    def conditions(self) -> list[str]:
+        return self.has
 
 
 @pytest.fixture
@@ -66,6 +70,11 @@ def ask(server: HealthServer, request: bytes) -> tuple[int, dict[str, str], byte
 def test_a_healthy_program_says_ok(server: HealthServer, path: bytes) -> None:
     status, fields, body = ask(server, GET % path)
     assert (status, body, fields["Content-Length"], fields["Connection"]) == (200, b"ok", "2", "close")
+
+
+def test_what_is_to_be_known_of_a_healthy_program_is_said(server: HealthServer, patient: Patient) -> None:
+    patient.has += ["memory is short", "and more"]
+    assert ask(server, GET % b"/healthz")[::2] == (200, b"ok\nmemory is short\nand more")
 
 
 @pytest.mark.parametrize(("path", "healthy"), [(b"/healthz", b"/readyz"), (b"/readyz", b"/healthz")])

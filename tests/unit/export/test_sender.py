@@ -185,6 +185,28 @@ def test_a_full_queue_drops_the_newest() -> None:
     assert (s.counts().accepted, s.counts().lost["queue_full"]) == (3, 4)
 
 
+def test_less_room_drops_what_waited_longest_but_not_what_is_being_sent() -> None:
+    gate = Gate()
+    s = sender(gate, queue_bytes=100)
+    s.offer(payload(1, 40))
+    assert gate.entered.wait(5)
+    for items, size in ((2, 20), (4, 20), (8, 20)):
+        s.offer(payload(items, size))
+    s.fit(60)
+    counts = s.counts()
+    assert (counts.queued, counts.queued_bytes, counts.lost["memory_short"]) == (1 + 8, 60, 2 + 4)
+    s.fit(10)  # what is being sent stays, and is more
+    assert (s.counts().queued, s.counts().lost["memory_short"]) == (1, 2 + 4 + 8)
+    s.offer(payload(16, 1))
+    assert s.counts().lost["queue_full"] == 16
+    s.fit(100)
+    s.offer(payload(32, 60))
+    gate.opened.set()
+    s.close(5)
+    assert s.counts().accepted == 1 + 32
+    assert s.counts().given == s.counts().accepted + sum(s.counts().lost.values())
+
+
 def test_close_counts_what_is_left_even_when_the_server_hangs() -> None:
     gate = Gate()
     s = sender(gate)

@@ -43,6 +43,7 @@ class RequestHandler:
             session.processes.resource,
             session.losses.add,
             seed=session.seed,
+            headroom=session.headroom,
         )
         session.attribution.hold_for_requests = self._hold
         services.offers.requests = self

@@ -37,6 +37,7 @@ from otelgpu.model.exchange import Exchange, Role
 from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
+from otelgpu.model.shares import Headroom
 from otelgpu.model.spans import SpanColumns
 
 REASONS: Final = Reasons(
@@ -90,6 +91,7 @@ class RequestTracker:
         loss: Loss,
         *,
         seed: int,
+        headroom: Headroom,
     ) -> None:
         self._metrics, self._totals = metrics, totals
         self._identities = identities
@@ -98,7 +100,9 @@ class RequestTracker:
         self._seed = seed
         self._signals = signals
         self._routes = Routes()
-        self._pending: PendingOperations[Context] = PendingOperations(totals.by_group, len(totals))
+        self._pending: PendingOperations[Context] = PendingOperations(
+            totals.by_group, len(totals), headroom=headroom
+        )
         self._exchanges: list[Exchange] = []
 
     def take(self, activity: TrafficParsed) -> None:

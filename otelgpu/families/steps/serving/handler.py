@@ -18,7 +18,9 @@ class ServingHandler:
     def __init__(self, services: Services) -> None:
         session = services.session
         self._services, self._clock = services, session.clock
-        self._steps = EngineSteps([decoder.apis for decoder, _ in session.operations])
+        self._steps = EngineSteps(
+            [decoder.apis for decoder, _ in session.operations], headroom=session.headroom
+        )
         self._reported = StepSession(
             self._steps,
             session.call_roles,

@@ -42,6 +42,7 @@ from otelgpu.model.engine_messages import EngineMessage, EngineOutput, EngineReq
 from otelgpu.model.exchange import Exchange, Named, Opened, Published, Role, TraceParent
 from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import OperationKind, Operations, concatenate, operations
+from otelgpu.model.shares import Headroom
 
 OPERATIONS_HELD = 131_072
 """16 MiB: operations of steps that have not been reported."""
@@ -81,7 +82,14 @@ class EndedSteps:
 class EngineSteps:
     """All steps of a session. ``apis``: by position of the family, code of a function → its exported name."""
 
-    def __init__(self, apis: Sequence[Mapping[int, str]], *, rules: StepRules = SERVING) -> None:
+    def __init__(
+        self,
+        apis: Sequence[Mapping[int, str]],
+        *,
+        rules: StepRules = SERVING,
+        headroom: Headroom | None = None,
+    ) -> None:
+        self._headroom = headroom or Headroom()
         self._calls = StepCalls(apis)
         self._rules = rules
         self._engines: dict[int, Engine] = {}
@@ -167,7 +175,8 @@ class EngineSteps:
         if not len(rows):
             return taken
         tgids, codes = distinct(np.ascontiguousarray(rows["tgid"]))
-        room = OPERATIONS_HELD - sum(engine.rows for engine in self._engines.values())
+        held = sum(engine.rows for engine in self._engines.values())
+        room = (OPERATIONS_HELD >> self._headroom.steps) - held
         for code, tgid in enumerate(tgids.tolist()):
             engine = self._engines.get(tgid)
             mine = codes == code if len(tgids) > 1 else np.ones(len(rows), dtype=np.bool_)

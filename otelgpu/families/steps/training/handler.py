@@ -26,6 +26,7 @@ class TrainingHandler:
             [decoder.apis for decoder, _ in session.operations],
             is_engine=self._is_engine,
             serves=services.offers.serves,
+            headroom=session.headroom,
         )
         self._training = training = TrainingSession(
             self._steps,

@@ -36,6 +36,7 @@ from otelgpu.families.steps.training.step import TrainingStep
 from otelgpu.model.codes import distinct
 from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import LARGEST_SIZE, Operations, concatenate, operations
+from otelgpu.model.shares import Headroom
 
 OPERATIONS_HELD: Final = 131_072
 """16 MiB: operations of steps that have not ended."""
@@ -118,7 +119,9 @@ class TrainingSteps:
         rules: StepRules = TRAINING,
         is_engine: Callable[[int], bool] = _nobody,
         serves: Callable[[int], bool] = _nobody,
+        headroom: Headroom | None = None,
     ) -> None:
+        self._headroom = headroom or Headroom()
         self._calls, self._training = StepCalls(apis), TrainingCalls(apis)
         self._rules, self._is_engine, self._serves = rules, is_engine, serves
         self._processes: dict[int, TrainingProcess] = {}
@@ -154,7 +157,7 @@ class TrainingSteps:
             return taken
         moves = communicates(rows)
         tgids, codes = distinct(np.ascontiguousarray(rows["tgid"]))
-        room = OPERATIONS_HELD - self.rows
+        room = (OPERATIONS_HELD >> self._headroom.steps) - self.rows
         for code, tgid in enumerate(tgids.tolist()):
             process = self._processes.get(tgid)
             if process is None and not moves.any():

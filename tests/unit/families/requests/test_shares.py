@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from otelgpu.families.requests import turns
 from otelgpu.families.requests.decode import MOST_CHUNKS_MISSED
 from otelgpu.families.requests.parser_output import EXCHANGE_BYTES
-from otelgpu.model.shares import REPORT_EVERY_NS, Owner, Pool, Refusals, described
+from otelgpu.model.shares import REPORT_EVERY_NS, Headroom, Owner, Pool, Refusals, described
 from tests.unit.families.requests.traffic import (
     MS,
     Connection,
@@ -121,6 +121,26 @@ def test_a_neighbours_model_and_tokens_survive_150_stalled_uploads() -> None:
     assert (exchange.generation.request_model, exchange.generation.output_tokens) == ("llama", 7)
     ((owner, _),) = next(refused for refused, what in seen.state.refused if "kept" in what).due(1)
     assert owner == (100, 1)
+
+
+def test_while_memory_is_short_who_keeps_most_gives_up_what_is_under_way() -> None:
+    headroom = Headroom()
+    seen = Seen(new_state(headroom=headroom))
+    for number in range(40):
+        stalled = Connection(identity=1000 + number, tgid=100, cgroup_id=1)
+        head = b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n"
+        seen.feed(stalled.open()).feed(stalled.read(head + b'{"model":"m","prompt":"' + b"x" * 230_000))
+    victim = Connection(identity=1, tgid=200, cgroup_id=2)
+    asked = b'{"messages":[{"role":"user","content":"%s"}],"model":"llama"}' % (b"why " * 20_000)
+    seen.feed(victim.open()).feed(victim.read(request("POST", "/v1/chat/completions", asked)))
+    headroom.steps = 4
+    seen.take(seen.state.expire(2))
+    assert seen.counts()["requests_shed"] == 40
+    answered = b'{"model":"llama","choices":[],"usage":{"prompt_tokens":20000,"completion_tokens":7}}'
+    seen.feed(victim.write(response(200, answered, content_type="application/json")))
+    (exchange,) = seen.exchanges
+    assert exchange.tgid == 200 and exchange.generation is not None
+    assert (exchange.generation.request_model, exchange.generation.output_tokens) == ("llama", 7)
 
 
 def test_open_requests_are_bounded_for_a_process_and_give_back_all_their_room() -> None:

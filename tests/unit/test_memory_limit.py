@@ -1,0 +1,137 @@
+"""Near the limit things are given up in order, at most four times a second; after a calm they are not any more."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from otelgpu.memory_limit import DEFAULT_BYTES, HIGH, LEVELS, LOW, Container, MemoryLimit, resident_bytes
+from otelgpu.model.shares import Headroom, Pool
+
+LIMIT = 100 << 20
+
+
+class Used:
+    """A limit of which the memory that is used, and the time, are as a test says."""
+
+    def __init__(self) -> None:
+        self.bytes, self.now, self.forgotten = 0, 0.0, 0
+        self.headroom = Headroom()
+        self.limit = MemoryLimit(
+            LIMIT, self.headroom, self.forget, resident=lambda: self.bytes, clock=lambda: self.now
+        )
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+    def look(self, part: float, after_s: float = 0.25) -> bool:
+        self.bytes, self.now = int(part * LIMIT), self.now + after_s
+        return self.limit.look()
+
+
+@pytest.fixture
+def used() -> Used:
+    return Used()
+
+
+def test_below_the_limit_nothing_is_given_up(used: Used) -> None:
+    assert not any(used.look(HIGH) for _ in range(100))
+    assert (used.limit.level, used.headroom.steps, used.forgotten, used.limit.conditions) == (0, 0, 0, [])
+
+
+def test_what_can_be_read_again_goes_first_and_then_half_of_all_else_at_each_look(used: Used) -> None:
+    steps = []
+    for _ in range(LEVELS):
+        assert used.look(1.0)
+        steps.append(used.headroom.steps)
+    assert steps == list(range(LEVELS))
+    assert not used.look(1.0)  # there is no more
+    assert used.forgotten == LEVELS + 1
+    assert used.limit.conditions == ["memory is short (level 5 of 5): the limit is 100 MiB"]
+
+
+def test_it_looks_four_times_a_second_at_most(used: Used) -> None:
+    assert used.look(1.0)
+    assert not any(used.look(1.0, after_s=0.01) for _ in range(24))
+    assert used.look(1.0, after_s=0.02)
+
+
+def test_levels_are_taken_back_one_by_one_after_a_calm(used: Used, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    used.look(1.0), used.look(1.0)
+    assert not used.look(LOW, after_s=9)
+    assert used.look(LOW, after_s=1.5) and used.limit.level == 1
+    assert not used.look((HIGH + LOW) / 2, after_s=9.9)  # neither calm nor short: from then on anew
+    assert not used.look(LOW, after_s=9)
+    assert used.look(LOW, after_s=1.5) and used.limit.level == 0
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "100 MiB are used of 100",
+        "65 MiB are used of 100",
+    ]
+
+
+def test_a_pool_has_less_and_who_holds_most_is_refused_first() -> None:
+    headroom = Headroom()
+    pool = Pool(1600, headroom=headroom)
+    flood, victim = pool.share_of(1, "a"), pool.share_of(2, "b")
+    assert flood.reserve(600) and victim.reserve(10)
+    headroom.steps = 1
+    assert pool.free == 190 and not flood.reserve(10) and victim.reserve(10)
+    headroom.steps = 4
+    assert pool.free < 0 and not victim.reserve(1)
+    assert [share.process for share in pool.most_first()] == [1, 2]
+    flood.release(600)
+    assert pool.free == 80 and victim.reserve(1)
+    headroom.steps = 0
+    assert pool.free == 1579
+
+
+def container(folder: Path, *, own: str = "0::/pods/agent\n", **files: str) -> Container:
+    proc, root = folder / "proc", folder / "cgroup"
+    (root / "pods" / "agent").mkdir(parents=True)
+    proc.mkdir()
+    (proc / "cgroup").write_text(own)
+    for name, text in files.items():
+        place, _, file = name.partition("__")
+        (root / {"pod": "pods", "own": "pods/agent"}[place] / file.replace("_", ".")).write_text(text)
+    return Container(proc=proc, root=root)
+
+
+def test_what_a_container_leaves_is_what_all_else_in_it_does_not_have(tmp_path: Path) -> None:
+    found = container(
+        tmp_path,
+        pod__memory_max="max\n",
+        own__memory_max="1000\n",
+        own__memory_current="700\n",
+        own__memory_stat="anon 5\ninactive_file 100\nslab_reclaimable 50\n",
+    )
+    assert found.left_for(400) == 900 - (700 - 150 - 400)
+    assert found.left_for(560) == 900  # nothing else, as far as it shows
+
+
+def test_the_narrowest_of_the_containers_around_counts(tmp_path: Path) -> None:
+    found = container(
+        tmp_path,
+        own__memory_max="5000\n",
+        own__memory_current="1\n",
+        pod__memory_max="1000\n",
+        pod__memory_current="300\n",
+        pod__memory_stat="\n",
+    )
+    assert found.left_for(300) == 900
+
+
+@pytest.mark.parametrize("own", ["", "1:memory:/x\n", "0::/../elsewhere\n", "0::/gone\n"])
+def test_without_a_container_that_can_be_read_there_is_no_limit_of_one(tmp_path: Path, own: str) -> None:
+    assert container(tmp_path, own=own).left_for(1) == 0
+
+
+def test_without_any_limit_it_is_the_default() -> None:
+    made = MemoryLimit(0, Headroom(), lambda: None)
+    made._container = Container(proc=Path("/nowhere"))
+    made._looked = -1.0
+    made.look()
+    assert made.limit_bytes == DEFAULT_BYTES
+    assert 10 << 20 < resident_bytes() < DEFAULT_BYTES
