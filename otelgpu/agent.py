@@ -204,7 +204,7 @@ class Agent:
             profiling=self._plan.profiling,
             shorten=short_name,
             demangle=self._demangler,
-            stopwatch=time.thread_time_ns,
+            stopwatch=clock.working_time(),
             headroom=self._headroom,
         )
         return Session(pipeline, self._plan.open_exporters(), metric_interval_s=self._plan.metric_interval_s)

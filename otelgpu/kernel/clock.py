@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
+from functools import cache
 from typing import Final
 
 from otelgpu.model.inputs import ClockAnchor
@@ -14,6 +17,35 @@ _STEP_NS: Final = 1_000_000  # more than lies between two readings
 def monotonic_ns() -> int:
     """CLOCK_MONOTONIC, the clock of ``bpf_ktime_get_ns``."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+class WorkingTime:
+    """The time that the main thread computes, ns, without what the garbage collector takes in it.
+
+    A collection comes when somebody makes objects, and takes as long as there are objects of all: it is nobody's work.
+    """
+
+    def __init__(self) -> None:
+        self._collecting_ns = self._began_ns = 0
+        gc.callbacks.append(self._collects)
+
+    def __call__(self) -> int:
+        """Since some time."""
+        return time.thread_time_ns() - self._collecting_ns
+
+    def _collects(self, phase: str, _: object) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if phase == "start":
+            self._began_ns = time.thread_time_ns()
+        else:
+            self._collecting_ns += time.thread_time_ns() - self._began_ns
+
+
+@cache
+def working_time() -> WorkingTime:
+    """That of this program; to be read in its main thread."""
+    return WorkingTime()
 
 
 def since_boot_ns(time_ns: int) -> int:

@@ -19,8 +19,8 @@ from otelgpu.processes.reader.client import Limits, Reader, ReaderError
 from otelgpu.processes.reader.messages import question
 from otelgpu.symbols.demangle import MAX_NAME_LENGTH, demangle
 
-_LIMITS: Final = Limits(busy_s=0.1, wall_s=2.0, advance_s=1.0)
-"""A name takes some 20 µs, the worst that are let through to libstdc++ some 10 ms."""
+_LIMITS: Final = Limits(busy_s=0.05, wall_s=0.5, advance_s=0.2, failure_s=5.0)
+"""A name takes some 20 µs, the worst that are let through to libstdc++ some 10 ms; all others wait for who asks."""
 
 _KEPT: Final = 1 << 14
 _KEPT_CHARACTERS: Final = 256

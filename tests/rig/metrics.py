@@ -20,9 +20,12 @@ class Reported(NamedTuple):
 
 def metrics_reported(path: Path) -> Iterator[Reported]:
     """In the file's order: what is reported of a metric last is how the session ended."""
-    for line in path.read_text().splitlines():
-        for resource in json.loads(line).get("resourceMetrics", ()):
-            described = attributes_of(resource["resource"])
-            for metric in (metric for scope in resource["scopeMetrics"] for metric in scope["metrics"]):
-                kind = next(kind for kind in ("sum", "gauge", "histogram") if kind in metric)
-                yield Reported(metric, described, metric[kind]["dataPoints"])
+    with path.open() as lines:
+        for line in lines:
+            if not line.startswith('{"resourceMetrics"'):
+                continue
+            for resource in json.loads(line)["resourceMetrics"]:
+                described = attributes_of(resource["resource"])
+                for metric in (metric for scope in resource["scopeMetrics"] for metric in scope["metrics"]):
+                    kind = next(kind for kind in ("sum", "gauge", "histogram") if kind in metric)
+                    yield Reported(metric, described, metric[kind]["dataPoints"])

@@ -14,11 +14,11 @@ from typing import Final
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.shares import Headroom, Pool, Refusals, Share
 
-TURNS_NS: Final = 500_000_000
+TURNS_NS: Final = 300_000_000
 """For everybody between two ticks, of this thread's time: the loop that does this has other work."""
 FLOOR_NS: Final = 20_000_000
 """For every container, also where a chunk of somebody's took far longer than usual: processors may be busy."""
-EXCHANGE_NS: Final = 20_000
+EXCHANGE_NS: Final = 50_000
 """What a finished exchange costs those who make spans and metrics of it."""
 GRAIN_BYTES: Final = 2048
 """Of one process after each other, of which the time is taken together: to read a clock costs as much as a token."""

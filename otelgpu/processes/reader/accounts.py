@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from otelgpu.kernel.clock import working_time
+
 Owner = tuple[str, int]
 """Whom reading is charged to: cgroup path and user id."""
 
@@ -108,11 +110,12 @@ class Accounts:
     @contextmanager
     def charged(self, owner: Owner, free_s: float = 0.0) -> Iterator[None]:
         """What this thread computes within is the owner's, beyond ``free_s``."""
-        began_s = time.thread_time()
+        working = working_time()
+        began_ns = working()
         try:
             yield
         finally:
-            taken_s = time.thread_time() - began_s - free_s
+            taken_s = (working() - began_ns) / 1e9 - free_s
             if taken_s > 0:
                 self.of(owner).spend(taken_s)
 
