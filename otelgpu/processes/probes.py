@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
 from typing import Final
 
 from otelgpu.elf.image import ElfError, ElfImage
@@ -23,6 +24,7 @@ from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.features import filesystem_magic
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all
 from otelgpu.model.losses import Reasons
+from otelgpu.model.shares import OF_CONTAINER, Refusals, described
 from otelgpu.processes.elf_files import map_elf, open_regular, paths_of
 from otelgpu.processes.function_finder import FunctionFinder
 from otelgpu.processes.libraries import library_name_of
@@ -43,6 +45,8 @@ REASONS: Final = Reasons(
         "mapped_file_replaced": "another file lies where a mapped one was: the mapped one got no probes",
         "probed_file_changed": "a probed file was written over in place: its probes were taken off",
         "probes_refused": "the kernel refused a probe; the log says which and why",
+        "probe_share_spent": "a library or program that is to be probed, of a container or user whose files have two "
+        "thirds of the probes already: its calls are not seen",
         "file_postponed": "a process, or a library or program of it, was not looked at, as that took too long or its "
         "container or user has spent its share of time: it is looked at again",
     },
@@ -52,6 +56,9 @@ REASONS: Final = Reasons(
 _log = logging.getLogger("otelgpu.discover")
 
 EXAMINED_FILES: Final = 65_536
+PROBED_FILES: Final = 1024
+"""Files with probes, each of which has some descriptors. One owner's may have twice as many as are free: two thirds."""
+_DESCRIPTORS_EACH: Final = 32
 _LIBRARY: Final = "lib"  # what the library_names of libraries begin with
 _SHARED_OBJECT: Final = re.compile(r".\.so(?:\.|$)")
 _CUT_NAME_BYTES: Final = 63  # of a name of process.h: the suffix may be cut off
@@ -94,6 +101,7 @@ class ProbedFile:
     blind_ns: int = 0  # longest time that a process had the file mapped before the probes were there
     used_ns: int  # when a process was last known to have it
     expected: bool = False  # a program is about to load it, whenever that is
+    owner: Owner = NOBODYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +144,8 @@ class ProbePlacer:
         self._inspected: dict[_Identity, dict[_Device, ProbedFile | None]] = {}
         self._by_inode: dict[Inode, ProbedFile] = {}
         self._plain: dict[Inode, int] = {}  # files without probes: when that was found
+        self._probed_of: Counter[Owner] = Counter()
+        self._refused = Refusals()
         self.counters: Counter[str] = Counter()
 
     def add_later(self, functions: dict[str, str], load: Callable[[], None]) -> None:
@@ -250,6 +260,8 @@ class ProbePlacer:
 
         ``used``: those that a process is known to have. Before any is let go, all processes are looked at.
         """
+        if found := self._refused.due(now_ns):
+            _log.warning("%s has its share of files with probes; others have theirs", described(found))
         for probed_file in used:
             probed_file.used_ns = now_ns
         idle = [each for each in self.probed_files if not each.expected and each.used_ns + keep_ns <= now_ns]
@@ -266,7 +278,7 @@ class ProbePlacer:
             del self._by_inode[inode]
         for probed_file in released:
             self._inspected.pop(probed_file.identity, None)
-            detach_all(probed_file.links)
+            self._take_off(probed_file)
         return released
 
     def place_at(self, path: str, library: str, offsets: dict[str, int]) -> tuple[list[Link], list[BpfError]]:
@@ -372,9 +384,19 @@ class ProbePlacer:
         """It was written over: its probes would be in the middle of other instructions."""
         self.counters["probed_file_changed"] += 1
         _log.warning("%s was written over in place: its probes are taken off", probed_file.path)
-        detach_all(probed_file.links)
+        self._take_off(probed_file)
         del self._by_inode[inode]
         self._inspected.pop(probed_file.identity, None)
+
+    def _take_off(self, probed_file: ProbedFile) -> None:
+        detach_all(probed_file.links)
+        self._probed_of[probed_file.owner] -= 1
+
+    def _has_room(self, owner: Owner) -> bool:
+        """Whether one more file of an owner may have probes; this program's own may as long as there are any."""
+        descriptors, _ = getrlimit(RLIMIT_NOFILE)
+        free = min(PROBED_FILES, descriptors // _DESCRIPTORS_EACH) - self._probed_of.total() - 1
+        return free >= 0 and (owner == NOBODYS or self._probed_of[owner] + 1 <= OF_CONTAINER * free)
 
     def _forget_plain_files(self) -> None:
         for identity in [i for i, found in self._inspected.items() if not any(found.values())]:
@@ -393,6 +415,10 @@ class ProbePlacer:
         offsets = {symbol: offset for symbol, offset in found.offsets.items() if symbol in self._hooked}
         if not offsets:
             return None
+        if not self._has_room(owner):
+            self.counters["probe_share_spent"] += 1
+            self._refused.add(tgid, owner[0])
+            return None
         # The descriptor's own path: right in every mount namespace, and for deleted files.
         # Go moves its stacks, return addresses included: a return probe would crash it.
         links, refused = attach_hooks(
@@ -406,6 +432,7 @@ class ProbePlacer:
         for refusal in refused:
             _log.warning("%s: %s", path, refusal)
         ready_ns = monotonic_ns()
+        self._probed_of[owner] += 1
         return ProbedFile(
             path=path,
             library=library_name_of(path) or "",
@@ -415,6 +442,7 @@ class ProbePlacer:
             ready_ns=ready_ns,
             links=links,
             used_ns=ready_ns,
+            owner=owner,
         )
 
     def _cookies_of(

@@ -69,8 +69,8 @@ class ProcessEvents:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether some are left for the next turn."""
-        return bool(self._waiting)
+        """Whether some are left for the next turn, or wait for a collection."""
+        return bool(self._waiting or self._successors)
 
     def take(self) -> Iterator[Event]:
         """What is there, without what has to wait; each is handled before the next is asked for."""

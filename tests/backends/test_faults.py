@@ -61,9 +61,9 @@ END_S = 4.0  # beside that: detaching, the last collection, and a machine that i
 IMPATIENT: Final = f"""
 from otelgpu.kernel.quiet_imports import import_quietly
 import_quietly()
+from otelgpu import agent
 from otelgpu.cli.main import main
-from otelgpu.session import Session
-Session.finish.__defaults__ = ({FLUSH_S},)
+agent.FLUSH_SECONDS = {FLUSH_S}
 main()
 """
 """otelgpu, which takes some seconds to deliver what is left, with less time: most tests here use all of it."""

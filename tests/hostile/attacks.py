@@ -203,3 +203,27 @@ while True:
     time.sleep(1)
 """
 """Uploads that come to a halt. Arguments: how many."""
+
+SPECIAL = """
+import mmap, os, shutil, socket, sys, tempfile, time
+print("begun", flush=True)
+with tempfile.TemporaryDirectory() as folder:
+    path = f"{folder}/libcudart.so.12"
+    for number in range(1_000_000):
+        shutil.copyfile(sys.argv[1], f"{path}.new")
+        os.rename(f"{path}.new", path)
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+        time.sleep(number % 10 * 0.0005)
+        os.unlink(path)
+        if number % 3 == 0:
+            os.mkfifo(path)
+        elif number % 3 == 1:
+            socket.socket(socket.AF_UNIX).bind(path)
+        else:
+            os.symlink("/dev/tty", path)
+        time.sleep(0.005)
+        mapped.close()
+        os.unlink(path)
+"""
+"""Maps libraries, in whose places FIFOs, sockets and links to devices come a moment later. Arguments: a library."""

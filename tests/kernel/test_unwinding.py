@@ -440,6 +440,36 @@ def test_where_there_is_no_room_for_tables_that_is_counted(program: Path) -> Non
     assert seen.ends["STACK_NO_TABLE"] + seen.ends[COMPLETE] >= 0.98 * sum(seen.ends.values()), seen
 
 
+def opened_for(stack: ExitStack, loaded: LoadedFamily, tgid: int, max_rows: int = 8 << 20) -> UnwindTables:
+    """With the tables of a process, to which each process is an owner of its own."""
+    unwind = UnwindTables(loaded, max_rows=max_rows)
+    stack.callback(unwind.close)
+    unwind._owners.of = lambda tgid: (f"/{tgid}", 0)  # type: ignore[method-assign]
+    unwind.see(tgid)
+    assert unwind.settle(SETTLED_S)
+    return unwind
+
+
+def test_who_has_many_tables_leaves_room_for_those_of_others(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for as much as the first has, and not a row more."""
+    other = Path(shutil.copy(program, tmp_path / "other"))
+    with ExitStack() as stack:
+        loaded = stack.enter_context(profiling(ProfileKind.CPU))
+        first, second = (stack.enter_context(running(path, "idle")) for path in (program, other))
+        made = [opened_for(stack, loaded, first.pid)]
+        made.append(opened_for(stack, loaded, first.pid, max_rows=made[0].rows))
+        assert [bool(unwind.counters.get(TABLES_FULL)) for unwind in made] == [False, True]
+        made[1].see(second.pid)
+        assert made[1].settle(SETTLED_S)
+    tables = {os.stat(path).st_ino: path for path in (program, other)}
+    assert {tables[key[1]] for key, file in made[1]._files.items() if file.number and key[1] in tables} == {
+        program,
+        other,
+    }
+
+
 def test_tables_are_shared_between_processes(program: Path) -> None:
     with ExitStack() as stack:
         first, second = (stack.enter_context(running(program, "idle")) for _ in range(2))

@@ -1,8 +1,9 @@
 """Operations wait here until the request they served has been answered.
 
 In: operations with the exchange each belongs to; finished exchanges. Out: for a set of exchanges, all
-their operations at once. Memory is bounded per request and in all: beyond the bounds an operation adds to
-its request's totals and is counted as dropped, so that no sum is ever wrong.
+their operations at once. Memory is bounded per request and in all, and of that a process has at most as much as
+is free: beyond the bounds an operation adds to its request's totals and is counted as dropped, so that no sum
+is ever wrong.
 
 How. Operations stay in the chunks they arrived in, with a code for the owner of each row, and are gathered
 once: when requests are answered, each chunk gives up the rows of those. A chunk that is mostly given up is
@@ -14,7 +15,7 @@ taking 4 leaves less than half, which moves to a smaller chunk; taking 6 ends th
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypedDict, TypeVar
@@ -27,7 +28,9 @@ from otelgpu.model.operations import Operations, concatenate, operations, take_i
 from otelgpu.model.shares import Headroom
 
 OPERATIONS_PER_REQUEST: Final = 16_384
-OPERATIONS_HELD: Final = 131_072  # 16 MiB, twice that where half of each chunk has been given up
+OPERATIONS_HELD: Final = (
+    262_144  # 32 MiB, half for one process; twice that where half of each chunk was given up
+)
 _CHUNKS: Final = 256
 """Chunks are joined when there are more."""
 
@@ -45,6 +48,7 @@ Sums = Callable[[Operations, npt.NDArray[np.int64], int], npt.NDArray[np.int64]]
 
 @dataclass(slots=True)
 class _Held:
+    process: int
     rows: int = 0
     dropped: int = 0
     last_ns: int = 0  # start of the newest operation
@@ -96,6 +100,7 @@ class PendingOperations(Generic[_Context]):
         self._held: dict[int, _Held] = {}
         self._chunks: list[_Chunk] = []
         self._rows = 0
+        self._of_process: Counter[int] = Counter()
         self._finished: OrderedDict[int, _Context | None] = OrderedDict()
         self._remembered, self._headroom = remembered, headroom or Headroom()
 
@@ -109,13 +114,18 @@ class PendingOperations(Generic[_Context]):
         if not len(rows):
             return
         keys, codes = distinct(owners)
+        firsts = np.empty(len(keys), dtype=np.int64)
+        firsts[codes[::-1]] = np.arange(len(rows))[::-1]
         counts = np.bincount(codes, minlength=len(keys))
         last_ns = np.zeros(len(keys), dtype=np.uint64)
         np.maximum.at(last_ns, codes, np.ascontiguousarray(rows["start_ns"]))
         kept = np.array(
             [
-                self._admit(key, count, newest)
-                for key, count, newest in zip(keys.tolist(), counts.tolist(), last_ns.tolist(), strict=True)
+                self._admit(*each)
+                for each in zip(
+                    *(column.tolist() for column in (keys, rows["tgid"][firsts], counts, last_ns)),
+                    strict=True,
+                )
             ]
         )
         if (kept < counts).any():
@@ -127,17 +137,19 @@ class PendingOperations(Generic[_Context]):
         if len(self._chunks) > _CHUNKS:
             self._join_chunks()
 
-    def _admit(self, key: int, count: int, newest_ns: int) -> int:
-        """How many of ``count`` more operations of a request are kept."""
+    def _admit(self, key: int, process: int, count: int, newest_ns: int) -> int:
+        """How many of ``count`` more operations of a request are kept; ``process``: of its first one, which pays."""
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = _Held()
-        room = min(OPERATIONS_PER_REQUEST - held.rows, (OPERATIONS_HELD >> self._headroom.steps) - self._rows)
+            held = self._held[key] = _Held(process)
+        free = (OPERATIONS_HELD >> self._headroom.steps) - self._rows
+        room = min(OPERATIONS_PER_REQUEST - held.rows, (free - self._of_process[held.process] + 1) // 2)
         kept = min(count, max(room, 0))
         held.last_ns = max(held.last_ns, newest_ns)
         held.rows += kept
         held.dropped += count - kept
         self._rows += kept
+        self._of_process[held.process] += kept
         return kept
 
     def _drop(self, rows: Operations, keys: npt.NDArray[np.int64], codes: Codes) -> None:
@@ -163,6 +175,9 @@ class PendingOperations(Generic[_Context]):
             if held is None:
                 continue
             self._rows -= held.rows
+            self._of_process[held.process] -= held.rows
+            if not self._of_process[held.process]:
+                del self._of_process[held.process]
             if held.rows:
                 positions[key] = position
             dropped[position] = held.dropped

@@ -40,6 +40,7 @@ from otelgpu.kernel.injection.records import InjectRecords, merged
 from otelgpu.kernel.injection.shared_memory import RUNS_PER_DRAIN, SharedMemory
 from otelgpu.kernel.loader import Image
 from otelgpu.kernel.privileges.guard import Guard
+from otelgpu.kernel.readable import is_readable
 from otelgpu.model.inputs import Batch, Records
 
 SOCKET_VARIABLE: Final = "OTELGPU_INJECT_SOCKET"
@@ -293,7 +294,7 @@ class InjectListener:
             return "too_many_processes"
         pidfd = _pidfd_of(connection, tgid)
         try:
-            if select.select([pidfd], [], [], 0)[0]:
+            if is_readable(pidfd):
                 raise ProcessLookupError(errno.ESRCH, "it has ended, and its number may be another's")
             memory = SharedMemory(
                 self._layout,

@@ -8,7 +8,6 @@ for this process while it lives, however it hangs, is done by the child as well.
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.descriptors import close_all_but
 from otelgpu.kernel.privileges.capabilities import Need
 from otelgpu.kernel.privileges.dropping import give_up
+from otelgpu.kernel.readable import is_readable
 
 _IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -80,7 +80,7 @@ def _stand(
         close_all_but(kept)
         with suppress(OtelgpuError):
             give_up(needs)
-        while not select.select([parent], [], [], round.every_s if round else None)[0]:
+        while not is_readable(parent, round.every_s if round else None):
             if round is not None:
                 round.duty()
         duty()

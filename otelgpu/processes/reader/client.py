@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import socket
 import time
@@ -20,6 +19,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
+from otelgpu.kernel.readable import is_readable
 from otelgpu.model.losses import Reasons
 from otelgpu.processes.reader import server
 from otelgpu.processes.reader.accounts import Accounts, Owner
@@ -260,7 +260,7 @@ class _Worker:
         """Whether it has gone; the last time that it is asked of it, then."""
         if self._pidfd < 0:
             return True
-        if not select.select([self._pidfd], [], [], wait_s)[0]:
+        if not is_readable(self._pidfd, wait_s):
             return False
         os.close(self._pidfd)
         self._pidfd = -1
@@ -268,15 +268,15 @@ class _Worker:
 
     def _wait(self, limits: Limits) -> None:
         """Until there is something to receive. Raises TimeoutError."""
-        if select.select([self._connection], [], [], _AT_ONCE_S)[0]:
+        if is_readable(self._connection, _AT_ONCE_S):
             return
         self._before_s = self._before_s or self._scheduled_s()
         wait_s = limits.busy_s
-        while not select.select([self._connection], [], [], wait_s)[0]:
+        while not is_readable(self._connection, wait_s):
             left_s = limits.busy_s - self.busy_s()
             is_late = left_s <= 0 or time.monotonic() - self._began_s > limits.wall_s
             wait_s = max(left_s, 0.005)
-            if is_late and not select.select([self._connection], [], [], 0)[0]:  # it may be us who came late
+            if is_late and not is_readable(self._connection):  # it may be us who came late
                 raise TimeoutError
 
     def _scheduled_s(self) -> tuple[float, float] | None:

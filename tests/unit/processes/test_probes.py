@@ -316,3 +316,32 @@ def test_a_new_link_to_a_probed_file_is_no_other_content() -> None:
     before = (1, 100, 5, 5)
     assert not probes._is_written(before, (1, 100, 5, 9))
     assert probes._is_written(before, (1, 100, 6, 9))
+
+
+def test_whose_files_have_most_of_the_probes_gets_no_more_and_others_do(
+    placer: ProbePlacer, build: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "PROBED_FILES", 5)
+    owner = ["/attacker"]
+    monkeypatch.setattr(probes, "owner_of", lambda tgid: (owner[0], 1))
+
+    def is_probed(name: str) -> bool:
+        path = build(name, "cudaMalloc", value=len(name))
+        return placer.examine_mapping(os.getpid(), *mapped(path)[:2], str(path), 0) is not None
+
+    assert [is_probed(f"liba{'x' * number}.so") for number in range(6)] == [True] * 3 + [False] * 3
+    assert placer.counters["probe_share_spent"] == 3
+    owner[0] = "/victim"
+    assert [is_probed(f"libv{'x' * number}.so") for number in range(2)] == [True, False]
+
+
+def test_probes_that_are_taken_off_leave_room(
+    placer: ProbePlacer, build: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "PROBED_FILES", 1)
+    monkeypatch.setattr(probes, "list_processes", list)
+    paths = [build(f"lib{'x' * number}.so", "cudaMalloc", value=number) for number in range(2)]
+    assert [placer._examine(str(path), str(path), mapped_ns=0) is not None for path in paths] == [True, False]
+    placer.release([], monotonic_ns(), keep_ns=0)
+    other = build("libother.so", "cudaMalloc", value=7)
+    assert placer._examine(str(other), str(other), mapped_ns=0) is not None

@@ -4,8 +4,8 @@ In: processes as they are met, map something or end. Out: entries of the maps ``
 A table is made by a process of its own (:mod:`otelgpu.families.profiles.discover.unwinder`), in milliseconds; a
 thread waits for it, and until it is there stacks are walked by frame pointers and say so. What callers do here only
 queues. A file is read once for all processes that map it, and its table is kept for some time after the last has
-ended. Both memories are bounded: files without a table for lack of room are counted. No table is held here: rows go
-to the kernel as they come.
+ended. Both memories are bounded, and whose file was met first has his share of them: files without a table for lack of
+room are counted. No table is held here: rows go to the kernel as they come.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.kernel.nested_maps import MapOfArrays
 from otelgpu.model.losses import Reasons
+from otelgpu.model.shares import OF_CONTAINER
 from otelgpu.processes.elf_files import open_elf, open_mapping
 from otelgpu.processes.maps import Mapping, executable_mappings, read_maps
+from otelgpu.processes.reader.accounts import NOBODYS, Owner, Owners
 
 _log = logging.getLogger("otelgpu.discover")
 
@@ -57,7 +59,7 @@ REASONS: Final = Reasons(
 """What is counted, and what one count means."""
 
 MAX_ROWS: Final = 8 << 20
-"""Of all files together, 8 bytes each in the kernel."""
+"""Of all files together, 8 bytes each in the kernel. One owner's may have twice as many as are free: two thirds."""
 
 _UNUSED_ROWS: Final = 1 << 20  # of files that no process has mapped any more
 _UNUSED_FILES: Final = 128
@@ -83,6 +85,7 @@ class _File:
     blocks: int
     rows: int
     loads: tuple[Load, ...]
+    owner: Owner
     users: set[int] = field(default_factory=set)
 
     def bias(self, start: int, offset: int) -> int | None:
@@ -114,6 +117,9 @@ class UnwindTables:
         self._files: OrderedDict[FileKey, _File] = OrderedDict()  # those used least lately first
         self._known: dict[int, set[FileKey]] = {}
         self._rows = 0
+        self._owners = Owners(proc=proc)
+        self._rows_of: Counter[Owner] = Counter()
+        self._files_of: Counter[Owner] = Counter()
         self._unwinder = unwinder if unwinder is not None else Unwinder()
         self._unput: dict[int, int] = {}  # arrays by number, which come before who uses them
         self._last_number = 0
@@ -254,6 +260,8 @@ class UnwindTables:
             if spare <= _UNUSED_ROWS and left <= _UNUSED_FILES and not full:
                 break
             del self._files[key]
+            self._files_of[file.owner] -= 1
+            self._rows_of[file.owner] -= file.rows
             if (made := self._unput.pop(file.number, None)) is not None:
                 os.close(made)
             elif file.number:
@@ -285,7 +293,7 @@ class UnwindTables:
             is_new = key not in self._files
             if is_new:
                 self._trim(0)
-                self._files[key] = self._read(tgid, mapping)
+                self._add(key, self._read(tgid, mapping))
             if key not in users:
                 users.add(key)
                 self._files[key].users.add(tgid)
@@ -362,6 +370,7 @@ class UnwindTables:
             for file in self._files.values():
                 if file.number in made:
                     self._rows -= file.rows
+                    self._rows_of[file.owner] -= file.rows
                     file.number = file.rows = 0
         finally:
             self._let_go(made)
@@ -379,7 +388,7 @@ class UnwindTables:
                 if key in self._files:
                     return
                 self._trim(0)
-                self._files[key] = self._make(file.descriptor, file.image)
+                self._add(key, self._make(file.descriptor, file.image, NOBODYS))
         except (OSError, ElfError, UnwinderError) as error:  # counted when a process has it
             _log.debug("no unwind table of %s yet: %s", path, error)
             return
@@ -389,16 +398,17 @@ class UnwindTables:
 
     def _read(self, tgid: int, mapping: Mapping) -> _File:
         loads: tuple[Load, ...] = ()
+        owner = self._owners.of(tgid)
         try:
             if mapping.path == _VDSO:
                 descriptor, image = read_vdso()
                 try:
-                    return self._make(descriptor, image)
+                    return self._make(descriptor, image, NOBODYS)
                 finally:
                     os.close(descriptor)
             with open_mapping(tgid, mapping, proc=self._proc) as file:
                 loads = file.image.loads
-                return self._make(file.descriptor, file.image)
+                return self._make(file.descriptor, file.image, owner)
         except OSError:
             self._count(UNREADABLE)
         except ElfError:
@@ -407,33 +417,48 @@ class UnwindTables:
             if not self._closed:
                 _log.warning("no unwind table of %s: %s", mapping.path, error)
                 self._count(NOT_MADE)
-        return _File(0, 0, 0, loads)
+        return _File(0, 0, 0, loads, owner)
 
-    def _make(self, descriptor: int, image: ElfImage) -> _File:
+    def _make(self, descriptor: int, image: ElfImage, owner: Owner) -> _File:
         """The table of an open file. Raises ElfError: it has none; UnwinderError; BpfError."""
         with self._unwinder.rows(descriptor, find_frames(image)) as rows:
             if rows.damaged:
                 self._count(DAMAGED, rows.damaged)
-            return self._keep(rows, image.loads)
+            return self._keep(rows, image.loads, owner)
 
-    def _keep(self, table: Rows, loads: tuple[Load, ...]) -> _File:
+    def _add(self, key: FileKey, file: _File) -> None:
+        self._files[key] = file
+        self._files_of[file.owner] += 1
+
+    def _has_room(self, owner: Owner, rows: int) -> bool:
+        """Whether one file more is within the share of its owner; this program's own have what is free."""
+        free, files_free = self._max_rows - self._rows - rows, _MAX_FILES - len(self._files) - 1
+        if owner == NOBODYS:
+            return free >= 0 and files_free >= 0
+        return (
+            self._rows_of[owner] + rows <= OF_CONTAINER * free
+            and self._files_of[owner] + 1 <= OF_CONTAINER * files_free
+        )
+
+    def _keep(self, table: Rows, loads: tuple[Load, ...], owner: Owner) -> _File:
         per_block = self._block.itemsize // ROW_BYTES
         blocks = -(-table.count // per_block)
         rows = blocks * per_block
         if not rows:
             self._count(NO_TABLE)
-            return _File(0, 0, 0, loads)
+            return _File(0, 0, 0, loads, owner)
         self._trim(rows)
-        if self._rows + rows > self._max_rows or len(self._files) >= _MAX_FILES:
+        if not self._has_room(owner, rows):
             self._count(TABLES_FULL)
-            return _File(0, 0, 0, loads)
+            return _File(0, 0, 0, loads, owner)
         made = self._files_map.make(blocks, table.parts(per_block))
         self._last_number += 1
         self._unput[self._last_number] = made
         self._rows += rows
+        self._rows_of[owner] += rows
         if len(self._unput) >= _MAX_UNPUT:
             self._put_tables()
-        return _File(self._last_number, blocks, rows, loads)
+        return _File(self._last_number, blocks, rows, loads, owner)
 
 
 def _wanted_first(program: str, mapping: tuple[Mapping, FileKey]) -> tuple[bool, int]:

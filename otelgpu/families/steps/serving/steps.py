@@ -44,8 +44,8 @@ from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import OperationKind, Operations, concatenate, operations
 from otelgpu.model.shares import Headroom
 
-OPERATIONS_HELD = 131_072
-"""16 MiB: operations of steps that have not been reported."""
+OPERATIONS_HELD = 262_144
+"""32 MiB: operations of steps that have not been reported. An engine has at most as much as is free: alone half."""
 
 ENGINES = 1024
 """Processes that are watched."""
@@ -176,7 +176,7 @@ class EngineSteps:
             return taken
         tgids, codes = distinct(np.ascontiguousarray(rows["tgid"]))
         held = sum(engine.rows for engine in self._engines.values())
-        room = (OPERATIONS_HELD >> self._headroom.steps) - held
+        free = (OPERATIONS_HELD >> self._headroom.steps) - held
         for code, tgid in enumerate(tgids.tolist()):
             engine = self._engines.get(tgid)
             mine = codes == code if len(tgids) > 1 else np.ones(len(rows), dtype=np.bool_)
@@ -184,10 +184,10 @@ class EngineSteps:
                 self._note_waits(tgid, rows, mine)
                 continue
             count = int(np.count_nonzero(mine))
-            if count > room:
+            if count > (free - engine.rows + 1) // 2:
                 self._counts["operations_not_kept"] += count
                 continue
-            room -= count
+            free -= count
             engine.take(rows.compress(mine))
             taken |= mine
         return taken

@@ -38,8 +38,8 @@ from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import LARGEST_SIZE, Operations, concatenate, operations
 from otelgpu.model.shares import Headroom
 
-OPERATIONS_HELD: Final = 131_072
-"""16 MiB: operations of steps that have not ended."""
+OPERATIONS_HELD: Final = 262_144
+"""32 MiB: operations of steps that have not ended. A process has at most as much as is free: alone half."""
 
 PROCESSES: Final = 256
 """Processes that are watched."""
@@ -157,7 +157,7 @@ class TrainingSteps:
             return taken
         moves = communicates(rows)
         tgids, codes = distinct(np.ascontiguousarray(rows["tgid"]))
-        room = (OPERATIONS_HELD >> self._headroom.steps) - self.rows
+        free = (OPERATIONS_HELD >> self._headroom.steps) - self.rows
         for code, tgid in enumerate(tgids.tolist()):
             process = self._processes.get(tgid)
             if process is None and not moves.any():
@@ -168,8 +168,9 @@ class TrainingSteps:
                 if process is None:
                     continue
             chosen = rows if len(tgids) == 1 else rows.compress(mine)
+            room = (free - process.rows + 1) // 2
             held = process.take(chosen, self._calls.roles(chosen), room=room)
-            room -= int(np.count_nonzero(held))
+            free -= int(np.count_nonzero(held))
             taken[mine] = held
         return taken
 

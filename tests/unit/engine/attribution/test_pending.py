@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from otelgpu.engine.attribution import pending as requests
 from otelgpu.engine.attribution.pending import PendingOperations
 from otelgpu.model.operations import Operations
+from otelgpu.model.shares import Headroom
 from tests.unit.model.builders import calls
 
 
-def put(book: PendingOperations[str], *owners: int) -> None:
+def put(book: PendingOperations[str], *owners: int, tgid: int = 1) -> None:
     """One call per owner."""
-    rows = calls(len(owners), size_bytes=np.array(owners, dtype=np.uint64))
+    rows = calls(len(owners), size_bytes=np.array(owners, dtype=np.uint64), tgid=tgid)
     book.add(rows, np.array(owners, dtype=np.int64))
 
 
@@ -68,13 +69,39 @@ def test_beyond_its_bound_a_requests_calls_are_summed_and_counted(
 def test_the_bound_of_all_requests_together(
     book: PendingOperations[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "OPERATIONS_HELD", 4)
+    monkeypatch.setattr(requests, "OPERATIONS_HELD", 8)
     put(book, 1, 1, 1, 2, 2, 2)
     assert book.held_rows == 4
     served = book.take([1, 2])
     assert served.dropped.tolist() == [0, 2]
     put(book, 3, 3)
     assert book.take([3]).dropped.tolist() == [0]
+
+
+def test_a_process_leaves_as_much_as_it_has_for_others(
+    book: PendingOperations[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "OPERATIONS_HELD", 800)
+    for key in range(1, 100):
+        put(book, *[key] * 10, tgid=1)
+    assert book.held_rows == 400
+    put(book, *[101] * 150, tgid=2)
+    assert book.take([101]).dropped.tolist() == [0]
+    put(book, *[102] * 250, tgid=2)
+    assert book.take([102]).dropped.tolist() == [50]
+    book.take(list(range(1, 100)))
+    put(book, *[103] * 300, tgid=1)
+    assert book.take([103]).dropped.tolist() == [0]
+    assert not book._of_process
+
+
+def test_while_memory_is_short_there_is_less_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "OPERATIONS_HELD", 800)
+    headroom = Headroom()
+    book: PendingOperations[str] = PendingOperations(sums, 2, headroom=headroom)
+    headroom.steps = 3
+    put(book, *[1] * 100)
+    assert book.take([1]).dropped.tolist() == [50]
 
 
 def test_finished_requests_are_remembered_and_the_oldest_forgotten(book: PendingOperations[str]) -> None:

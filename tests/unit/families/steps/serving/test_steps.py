@@ -347,13 +347,24 @@ def test_what_no_step_ends_is_given_back() -> None:
 
 
 def test_operations_beyond_the_bound_are_not_taken_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otelgpu.families.steps.serving.steps.OPERATIONS_HELD", 7)
+    monkeypatch.setattr("otelgpu.families.steps.serving.steps.OPERATIONS_HELD", 12)
     steps = watched()
     assert steps.take(one_step(100 * MS)).all()
     assert not steps.take(one_step(200 * MS)).any()
     assert steps.counters["operations_not_kept"] == 5
     assert len(steps.report(100_000 * MS, final=True).steps) == 1
     assert steps.take(one_step(300 * MS)).all()  # there is room again
+
+
+def test_an_engine_leaves_as_much_as_it_has_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otelgpu.families.steps.serving.steps.OPERATIONS_HELD", 100)
+    steps = watched()
+    steps.hear([request(tgid=TGID + 1, request_id="b")])
+    taken = [bool(steps.take(one_step((100 + number) * MS)).all()) for number in range(20)]
+    assert taken == [True] * 10 + [False] * 10
+    other = one_step(200 * MS, tid=TID + 1)
+    other["tgid"] = TGID + 1
+    assert steps.take(other).all()
 
 
 def test_a_process_that_ended_is_reported_at_once() -> None:

@@ -273,7 +273,7 @@ def test_a_step_reports_what_it_did() -> None:
 
 
 def test_too_many_operations_are_passed_on_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "OPERATIONS_HELD", 30)
+    monkeypatch.setattr(training, "OPERATIONS_HELD", 60)
     run = simulate(DDP, 1)
     steps, found = reported(run.operations, tick_ns=20 * MS)
     assert steps.counters["operations_not_kept"] > 0
