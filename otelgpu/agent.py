@@ -127,6 +127,7 @@ class Plan:
     attributes: Mapping[str, AttributeValue]
     interval_s: float
     metric_interval_s: float
+    whole_metrics: bool = False  # see Session
     polling: Settings = field(default_factory=Settings)  # what is read beside the source, and how often
     publish_context: bool = False  # what threads work for, to other eBPF tools
     health_address: str = ""  # where probes and scrapes are answered; "": nowhere
@@ -207,7 +208,12 @@ class Agent:
             stopwatch=clock.working_time(),
             headroom=self._headroom,
         )
-        return Session(pipeline, self._plan.open_exporters(), metric_interval_s=self._plan.metric_interval_s)
+        return Session(
+            pipeline,
+            self._plan.open_exporters(),
+            metric_interval_s=self._plan.metric_interval_s,
+            whole_metrics=self._plan.whole_metrics,
+        )
 
     def work(self, interrupts: Interrupts, *, until: float | None = None, also: int | None = None) -> None:
         """Collect until asked to stop, until ``until`` (time.monotonic) or until ``also`` is readable."""
@@ -273,6 +279,7 @@ class Agent:
         until = time.monotonic() + FLUSH_SECONDS
         self.watch.stop()
         self._pollers.stop()
+        self._collect()  # what waits for this collection is in the last one
         self._source.complete()
         self._collect()
         if self._reported is not None:

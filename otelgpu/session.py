@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,8 @@ RETIRE_SECONDS: Final = 30.0
 """How long a destination that was replaced has to take what was meant for it."""
 GIVE_BACK_S: Final = 10.0
 """How often memory that is free goes back to the system: each export makes some that the C library would keep."""
+METRICS_SECONDS: Final = 0.03
+"""Of a turn of the loop that exporting metrics may take, beside one part of them; the next turn goes on with them."""
 ENDED_KEPT: Final = 64
 """Of so many addresses and signals of destinations that were replaced the counts are reported: of the latest."""
 
@@ -53,15 +56,25 @@ def own_resource(extra: Mapping[str, AttributeValue]) -> Resource:
 
 
 class Session:
-    """Inputs → pipeline → exporters. The same for a live source and for a capture."""
+    """Inputs → pipeline → exporters. The same for a live source and for a capture.
+
+    ``whole_metrics``: all metrics are handed on at once, whatever that takes, and not in parts.
+    """
 
     def __init__(
-        self, pipeline: Pipeline, exporters: Sequence[Exporter], *, metric_interval_s: float | None
+        self,
+        pipeline: Pipeline,
+        exporters: Sequence[Exporter],
+        *,
+        metric_interval_s: float | None,
+        whole_metrics: bool = False,
     ) -> None:
         self._pipeline = pipeline
         self._exporters = tuple(exporters)
         self._past = _Past()
         self._interval = metric_interval_s
+        self._whole_metrics = whole_metrics
+        self._metrics: Iterator[tuple[MetricsData, int]] | None = None  # parts that are to be exported
         self._lost: Counter[str] = Counter()
         self._next_metrics = time.monotonic() + (metric_interval_s or 0)
         self._next_giving_back = time.monotonic() + GIVE_BACK_S
@@ -134,15 +147,33 @@ class Session:
                 self._export(spans)
                 self._export_profiles()
         now_s = time.monotonic()
-        if self._interval is not None and now_s >= self._next_metrics:
-            self._next_metrics += self._interval
-            self.export_metrics()
+        if self._interval is not None and self._metrics is None and now_s >= self._next_metrics:
+            self._next_metrics = max(self._next_metrics + self._interval, now_s)
+            self._begin_metrics()
+        self._go_on_with_metrics(now_s + METRICS_SECONDS)
         if now_s >= self._next_giving_back:
             self._next_giving_back = now_s + GIVE_BACK_S
             give_back()
 
     def export_metrics(self) -> None:
         """All metrics as of now, the exporters' own losses among them."""
+        self._go_on_with_metrics()
+        self._begin_metrics()
+        self._go_on_with_metrics()
+
+    def _go_on_with_metrics(self, until_s: float = float("inf")) -> None:
+        """Export of those that have begun a part at least, and all where there is time."""
+        while self._metrics is not None:
+            part = next(self._metrics, None)
+            if part is None:
+                self._metrics = None
+                return
+            for exporter in self._exporters:
+                exporter.export_metrics(*part)
+            if time.monotonic() >= until_s:
+                return
+
+    def _begin_metrics(self) -> None:
         self.before_metrics()
         self._past = self._past.joined()
         lost: Counter[str] = Counter()
@@ -152,9 +183,8 @@ class Session:
         for reason, count in (lost - self._lost).items():
             self._pipeline.feed(LossCounted(family="export", reason=reason, count=count))
         self._lost = lost
-        data, points = self._pipeline.read_metrics()
-        for exporter in self._exporters:
-            exporter.export_metrics(data, points)
+        parts = self._pipeline.metric_parts
+        self._metrics = parts(most=sys.maxsize) if self._whole_metrics else parts()
 
     def thread_contexts(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:
         """What threads work for now: see :meth:`Pipeline.thread_contexts`."""

@@ -271,7 +271,12 @@ def top(
             )  # now: its first frame counts from here
             session = wiring.Agent(
                 source,
-                replace(plan(config), open_exporters=lambda: [frames], metric_interval_s=interval),
+                replace(
+                    plan(config),
+                    open_exporters=lambda: [frames],
+                    metric_interval_s=interval,
+                    whole_metrics=True,
+                ),
             )
             with wiring.Interrupts() as interrupts:
                 until = time.monotonic() + duration if duration is not None else None

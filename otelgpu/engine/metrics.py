@@ -7,9 +7,10 @@ same numbers. Message shapes: opentelemetry/proto/metrics/v1/metrics.proto.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
@@ -26,14 +27,17 @@ from otelgpu.model.resource import AttributeValue, Resource
 from otelgpu.model.shares import Headroom, Pool, Refusals, Share
 
 if TYPE_CHECKING:
-    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData, ResourceMetrics, ScopeMetrics
 
 SERIES_PER_METRIC: Final = 2000
 """Distinct attribute sets of one metric and resource; what comes beyond joins one series of
 ``otel.metric.overflow`` (OpenTelemetry metrics SDK specification, cardinality limits)."""
 
 SERIES: Final = 20_000
-"""Of all processes, of which each and each container has its share: 15 MB, and 30 MB where they are exported."""
+"""Of all processes, of which each and each container has its share: 15 MB."""
+
+POINTS_AT_ONCE: Final = 250
+"""Data points of a part: some 20 ms until they are in a file, and 0.3 MB."""
 
 REASONS: Final = Reasons(
     "metrics",
@@ -103,6 +107,33 @@ class _Table:
         if self.share is not None:
             self.share.release(1 + len(self.series.keys() - {_OVERFLOW}))
         self.series = {}
+
+
+class _Part:
+    """A message with metrics of some resources. ``points``: how many data points it holds."""
+
+    def __init__(self) -> None:
+        from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+        self.data, self.points = MetricsData(), 0
+        self._owners: dict[Resource, ResourceMetrics] = {}
+        self._scopes: dict[tuple[Resource, str], ScopeMetrics] = {}
+
+    def scope(self, resource: Resource, name: str) -> ScopeMetrics:
+        """The place of what one resource has of one scope."""
+        from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+        from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
+
+        if resource not in self._owners:
+            message = ResourceMessage(attributes=[key_value(k, v) for k, v in resource.attributes])
+            self._owners[resource] = self.data.resource_metrics.add(
+                resource=message, schema_url=names.SCHEMA_URL
+            )
+        if (resource, name) not in self._scopes:
+            self._scopes[resource, name] = self._owners[resource].scope_metrics.add(
+                scope=InstrumentationScope(name=name), schema_url=names.SCHEMA_URL
+            )
+        return self._scopes[resource, name]
 
 
 class Metrics:
@@ -326,31 +357,61 @@ class Metrics:
 
     def read(self, time_unix_ns: int, only: tuple[Resource, str] | None = None) -> tuple[MetricsData, int]:
         """Everything as one MetricsData, and how many data points it holds; or what one resource has of one scope."""
-        from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
-        from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
-        from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
+        chosen = [key for key, table in self._tables.items() if only in (None, (key[0], table.scope))]
+        return next(self._parts(chosen, lambda: time_unix_ns))
 
+    def parts(
+        self,
+        clock: Callable[[], int],
+        *,
+        departed: Collection[Resource] = (),
+        most: int = POINTS_AT_ONCE,
+    ) -> Iterator[tuple[MetricsData, int]]:
+        """The same in parts of at most ``most`` points, of which each is read when it is asked for; one at least.
+
+        ``clock``: the time of a part's points, Unix time in ns. ``departed``: resources whose series come last, and
+        are forgotten then.
+        """
+        yield from self._parts(sorted(self._tables, key=lambda key: key[0] in departed), clock, most)
+        self.forget(departed)
+
+    def _parts(
+        self,
+        keys: Iterable[tuple[Resource, str]],
+        clock: Callable[[], int],
+        most: int = sys.maxsize,
+    ) -> Iterator[tuple[MetricsData, int]]:
+        part, last = _Part(), None
+        for key in keys:
+            table = self._tables.get(key)
+            if table is None:  # forgotten or renamed between two parts
+                continue
+            series = list(table.series.items())
+            while series:
+                room = most - part.points
+                self._report(part, key, table, series[:room], clock())
+                series = series[room:]
+                if part.points >= most:
+                    yield part.data, part.points
+                    part, last = _Part(), part
+        if part.points or last is None:
+            yield part.data, part.points
+
+    def _report(
+        self,
+        part: _Part,
+        key: tuple[Resource, str],
+        table: _Table,
+        series: Collection[tuple[Labels, _Series]],
+        time_unix_ns: int,
+    ) -> None:
         self._start = min(self._start, time_unix_ns)  # the clock was set back: nothing ends before it began
-        data, points = pb.MetricsData(), 0
-        owners: dict[Resource, pb.ResourceMetrics] = {}
-        scopes: dict[tuple[Resource, str], pb.ScopeMetrics] = {}
-        for (resource, name), table in self._tables.items():
-            if not table.series or only not in (None, (resource, table.scope)):
-                continue  # what was reported of it is reported no more, or it is not asked for
-            if resource not in owners:
-                message = ResourceMessage(attributes=[key_value(k, v) for k, v in resource.attributes])
-                owners[resource] = data.resource_metrics.add(resource=message, schema_url=names.SCHEMA_URL)
-            if (resource, table.scope) not in scopes:
-                scopes[resource, table.scope] = owners[resource].scope_metrics.add(
-                    scope=InstrumentationScope(name=table.scope), schema_url=names.SCHEMA_URL
-                )
-            metric = scopes[resource, table.scope].metrics.add(
-                name=name, unit=table.metric.unit, description=table.metric.description
-            )
-            for labels, series in table.series.items():
-                self._point(metric, table.metric, labels, series, time_unix_ns)
-                points += 1
-        return data, points
+        metric = part.scope(key[0], table.scope).metrics.add(
+            name=key[1], unit=table.metric.unit, description=table.metric.description
+        )
+        for labels, each in series:
+            self._point(metric, table.metric, labels, each, time_unix_ns)
+        part.points += len(series)
 
     def _point(
         self, message: Any, metric: Metric, labels: Labels, series: _Series, time_unix_ns: int

@@ -8,7 +8,8 @@ therefore complete, and so is what its threads did before. The order in a tick i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,7 @@ from otelgpu.engine.function_names import FunctionNames
 from otelgpu.engine.generations import Generations
 from otelgpu.engine.handlers import Handlers
 from otelgpu.engine.losses import Losses
-from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.metrics import POINTS_AT_ONCE, Metrics
 from otelgpu.engine.operation_intake import OperationIntake, decoded
 from otelgpu.engine.operation_metrics import OperationMeter
 from otelgpu.engine.operation_spans import OperationEmitter, Parents, Vocabulary
@@ -204,10 +205,16 @@ class Pipeline:
 
     def read_metrics(self) -> tuple[MetricsData, int]:
         """All metrics as of the last tick, and how many data points; processes that ended are in it once more."""
+        (whole,) = self.metric_parts(most=sys.maxsize)
+        return whole
+
+    def metric_parts(self, *, most: int = POINTS_AT_ONCE) -> Iterator[tuple[MetricsData, int]]:
+        """The same in parts, each as of the tick before it is asked for: see :meth:`Metrics.parts`."""
         self.handlers.publish(self.metrics)
-        data = self.metrics.read(self._clock.now_ns + self._clock.offset_ns)
-        self.metrics.forget(self._processes.take_departed())
-        return data
+        departed = self._processes.take_departed()
+        return self.metrics.parts(
+            lambda: self._clock.now_ns + self._clock.offset_ns, departed=departed, most=most
+        )
 
     def thread_contexts(self) -> dict[tuple[int, int], tuple[bytes, bytes]]:
         """The trace and span that each thread works for as of the last tick, by (tgid, tid)."""

@@ -127,7 +127,7 @@ class Share:
         pool, held, of_container = self._pool, self.held, self._account.held
         free = pool.free
         usual = min((free - held) // 2, (OF_CONTAINER * free - of_container) // (OF_CONTAINER + 1))
-        if usual > 0:
+        if usual >= pool.little:
             return usual
         little = min(pool.little - held, (WITH_LITTLE * free - of_container) // (WITH_LITTLE + 1))
         return max(usual, little, pool.floor - of_container)

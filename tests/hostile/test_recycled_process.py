@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.hostile.stage import Stage, ends_in_time
+from tests.hostile.stage import END_S, Stage, ends_in_time
 from tests.kernel.observing import Session, read_spans
 from tests.rig import run_cuda_client, start_cuda_client
 
@@ -55,9 +55,16 @@ def not_run(agent: Session) -> Iterator[None]:
         os.kill(agent.process.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
-def test_what_two_owners_of_a_process_id_call_is_each_ones_own(stage: Stage, is_known: bool) -> None:
-    """``is_known``: whether the agent came to look at the first of them; the second begins while it is not run."""
+@pytest.mark.parametrize(
+    ("is_known", "ends"), [(True, False), (True, True), (False, False)], ids=["known", "ends", "unknown"]
+)
+def test_what_two_owners_of_a_process_id_call_is_each_ones_own(
+    stage: Stage, is_known: bool, ends: bool
+) -> None:
+    """``is_known``: whether the agent came to look at the first of them; the second begins while it is not run.
+
+    ``ends``: when it is run again, it is to end.
+    """
     number = free_number()
     former = {"env": {"OTEL_SERVICE_NAME": "former"}, "calls": FORMERS}
     latter = {"env": {"OTEL_SERVICE_NAME": "latter"}, "calls": LATTERS}
@@ -71,6 +78,8 @@ def test_what_two_owners_of_a_process_id_call_is_each_ones_own(stage: Stage, is_
                 with not_run(agent):
                     assert client.finish().pid == number
                     assert run_cuda_client(prefix=numbered(stage, number), **latter).pid == number
+                    if ends:
+                        agent.process.terminate()
         else:
             with not_run(agent):
                 assert run_cuda_client(prefix=numbered(stage, number), **former).pid == number
@@ -78,8 +87,11 @@ def test_what_two_owners_of_a_process_id_call_is_each_ones_own(stage: Stage, is_
                     os.kill(agent.process.pid, signal.SIGCONT)
                     time.sleep(1)
                     assert client.finish().pid == number
-        time.sleep(1)
-        ends_in_time(agent)
+        if ends:
+            agent.process.wait(END_S)
+        else:
+            time.sleep(1)
+            ends_in_time(agent)
     calls = [span for span in read_spans(stage.traces) if span["name"].startswith("cudaLaunchKernel")]
     by_owner = Counter(
         span["resource"]["service.name"] for span in calls if span["resource"]["process.pid"] == number

@@ -223,10 +223,16 @@ def probed(calls: dict[str, int] | Counter[str]) -> dict[str, int]:
 
 
 def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """The data points of each metric at the end of a session, their attributes as plain mappings."""
+    """The data points of each metric at the end of a session, their attributes as plain mappings.
+
+    Of a resource that is gone by then: when they were reported last. Points of one time may come in parts.
+    """
     last: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for metric, described, points in metrics_reported(path):
-        last[metric["name"], str(described)] = [
+        key = metric["name"], str(described)
+        before = last.get(key, [])
+        goes_on = before and before[0]["timeUnixNano"] == points[0]["timeUnixNano"]
+        last[key] = (before if goes_on else []) + [
             point | {"attributes": attributes_of(point), "resource": described} for point in points
         ]
     found: dict[str, list[dict[str, Any]]] = {}

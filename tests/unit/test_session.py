@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -74,8 +74,8 @@ class Pipeline:
     def take_profiles(self) -> list[Any]:
         return []
 
-    def read_metrics(self) -> tuple[Any, int]:
-        return SimpleNamespace(), 11
+    def metric_parts(self, *, most: int = 6) -> Iterator[tuple[Any, int]]:
+        return ((SimpleNamespace(), min(most, 11 - at)) for at in range(0, 11, most))
 
     def reconfigure(self, settings: SignalSettings) -> None:
         self.reported.append(settings)
@@ -169,6 +169,32 @@ def test_metrics_that_are_kept_elsewhere_are_brought_in_first() -> None:
     session.before_metrics = lambda: calls.append("asked")
     session.export_metrics()
     assert calls == ["asked"]
+
+
+def test_metrics_take_a_part_of_each_turn_and_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "METRICS_SECONDS", 0.0)
+    exporter = Destination()
+    session = opened(exporter)
+    session.reconfigure(SignalSettings(), metric_interval_s=0.0)
+    seen = []
+    for time_ns in range(5):
+        session.take([Tick(time_ns=time_ns)])
+        seen.append(exporter.points)
+    assert seen == [6, 11, 11, 17, 22], "one begins when the one before has ended"
+    session.take([Tick(time_ns=9)])
+    session.take([Tick(time_ns=10)])
+    assert exporter.points == 22 + 6
+    session.finish()
+    assert exporter.points == 22 + 11 + 11
+
+
+def test_who_wants_metrics_whole_gets_them_so() -> None:
+    pipeline: Any = Pipeline()
+    exporter = Destination()
+    given: list[int] = []
+    exporter.export_metrics = lambda _, items: given.append(items)  # type: ignore[method-assign]
+    Session(pipeline, [exporter], metric_interval_s=None, whole_metrics=True).export_metrics()
+    assert given == [11]
 
 
 def test_another_interval_counts_from_the_change() -> None:

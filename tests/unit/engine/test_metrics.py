@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -334,3 +335,53 @@ def test_a_bucket_names_its_newest_sampled_span_until_it_is_read() -> None:
         (99.0, 13, reported[3].trace_id, reported[3].span_id),
     ]
     assert not points(metrics)["h"][0].exemplars
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=6), st.integers(1, 9))
+def test_parts_are_the_whole(sizes: list[int], most: int) -> None:
+    metrics = Metrics(START)
+    for number, size in enumerate(sizes):
+        for label in range(size):
+            owner = resource({"process.pid": number % 3})
+            metrics.add(histogram(f"h{number}"), "s", owner, {"label": label}, [float(label)])
+    whole = metrics.read(NOW)[0]
+    parts = list(metrics.parts(lambda: NOW, most=most))
+    assert all(0 < count <= most for _, count in parts)
+    assert [count for _, count in parts] == [len(list(flat(data))) for data, _ in parts]
+    assert sorted(point for data, _ in parts for point in flat(data)) == sorted(flat(whole))
+
+
+def flat(data: Any) -> Iterator[tuple[bytes, str, str, bytes]]:
+    """Resource, scope, metric and point of each point."""
+    for owner in data.resource_metrics:
+        for scope in owner.scope_metrics:
+            for metric in scope.metrics:
+                for point in getattr(metric, metric.WhichOneof("data")).data_points:
+                    yield (
+                        owner.resource.SerializeToString(),
+                        scope.scope.name,
+                        metric.name,
+                        point.SerializeToString(),
+                    )
+
+
+def test_a_part_is_of_its_own_time_and_what_changes_between_parts_is_in_one_or_none() -> None:
+    metrics, now = Metrics(START), iter([NOW, NOW + 7])
+    gone, stays = resource({"process.pid": 1}), resource({"process.pid": 2})
+    metrics.add(counter("a"), "s", gone, {}, 3)
+    metrics.add(counter("b"), "s", stays, {}, 4)
+    metrics.add(counter("c"), "s", stays, {}, 5)
+    parts = metrics.parts(lambda: next(now), departed={gone}, most=1)
+    (first,) = flat(next(parts)[0])
+    assert first[2] == "b", "what departs comes last: it may be added to until then"
+    metrics.rename(stays, resource({"process.pid": 2, "more": "known"}))
+    metrics.add(counter("a"), "s", gone, {}, 30)
+    (last,) = next(parts)[0].resource_metrics[0].scope_metrics[0].metrics
+    assert (last.name, last.sum.data_points[0].as_int, last.sum.data_points[0].time_unix_nano) == (
+        "a",
+        33,
+        NOW + 7,
+    )
+    assert next(parts, None) is None
+    assert metrics.value("a") == 0, "it was forgotten"
+    assert metrics.value("c") == 5
