@@ -279,7 +279,6 @@ class Agent:
         until = time.monotonic() + FLUSH_SECONDS
         self.watch.stop()
         self._pollers.stop()
-        self._collect()  # what waits for this collection is in the last one
         self._source.complete()
         self._collect()
         if self._reported is not None:

@@ -15,9 +15,9 @@ holds half at most, all of one container two thirds, with those that hold little
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from otelgpu.model.process_numbers import process_id
@@ -31,6 +31,8 @@ LITTLE: Final = 64
 MOST_OWNERS: Final = 256
 """Of those that were refused, remembered until they are reported."""
 REPORT_EVERY_NS: Final = 60_000_000_000
+
+_Key = TypeVar("_Key")
 
 
 class _Account:
@@ -131,6 +133,60 @@ class Share:
             return usual
         little = min(pool.little - held, (WITH_LITTLE * free - of_container) // (WITH_LITTLE + 1))
         return max(usual, little, pool.floor - of_container)
+
+
+class Remembered(Generic[_Key]):
+    """Keys of things that ended: the latest, ``capacity`` of all owners together; who has most loses his own oldest.
+
+    An owner is a container: a cgroup, or in words.
+
+    >>> ended = Remembered(3)
+    >>> [ended.add(7, "a"), ended.add(8, "b"), ended.add(7, "c"), ended.add(7, "d"), ended.add(7, "e")]
+    [None, None, None, 'a', 'c']
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._keys: set[_Key] = set()
+        self._of_owner: dict[int | str, deque[_Key]] = {}  # oldest first
+        self._by_count: dict[int, dict[int | str, None]] = {}  # how many keys → owners with so many
+        self._most = 0
+
+    def __contains__(self, key: _Key) -> bool:
+        return key in self._keys
+
+    def add(self, owner: int | str, key: _Key) -> _Key | None:
+        """Remember a key, where it is not yet; what was forgotten for it."""
+        if key in self._keys:
+            return None
+        forgotten = self._forget_one(owner) if len(self._keys) >= self._capacity else None
+        self._keys.add(key)
+        keys = self._of_owner.setdefault(owner, deque())
+        keys.append(key)
+        self._recount(owner, len(keys) - 1, len(keys))
+        self._most = max(self._most, len(keys))
+        return forgotten
+
+    def _forget_one(self, for_owner: int | str) -> _Key:
+        with_most = self._by_count[self._most]
+        owner = for_owner if for_owner in with_most else next(iter(with_most))
+        keys = self._of_owner[owner]
+        key = keys.popleft()
+        self._keys.discard(key)
+        self._recount(owner, len(keys) + 1, len(keys))
+        if self._most not in self._by_count:
+            self._most -= 1  # the owner that has lost one has so many, or none is left
+        if not keys:
+            del self._of_owner[owner]
+        return key
+
+    def _recount(self, owner: int | str, before: int, now: int) -> None:
+        if before:
+            del self._by_count[before][owner]
+            if not self._by_count[before]:
+                del self._by_count[before]
+        if now:
+            self._by_count.setdefault(now, {})[owner] = None
 
 
 class Owner(NamedTuple):

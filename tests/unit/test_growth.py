@@ -17,7 +17,7 @@ BOUNDED: Final = (
     "otelgpu.families.requests.identities.Identit",
     "otelgpu.engine.attribution.pending.PendingOperations._finished",
     "otelgpu.families.steps.serving.request_index.",
-    "otelgpu.families.requests.decode.HttpState._ended",
+    "otelgpu.model.shares.Remembered.",
     "otelgpu.model.context.Context",
     "otelgpu.model.exchange.Opened",
     "otelgpu.engine.summary.Latencies.values",

@@ -27,7 +27,7 @@ from otelgpu.families.requests.protocols import BUILT_IN, installed
 from otelgpu.families.requests.turns import Stopwatch, Turns
 from otelgpu.model.exchange import Published, Role
 from otelgpu.model.inputs import Batch, Records
-from otelgpu.model.shares import Headroom, Refusals
+from otelgpu.model.shares import Headroom, Refusals, Remembered
 
 MAX_CONNECTIONS = 65536
 BUDGET_BYTES = 32 << 20
@@ -82,7 +82,7 @@ class HttpState:
         self._connections: OrderedDict[int, Connection] = OrderedDict()  # least recently used first
         self._by_process: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, None] = {}  # connections that expire() must look at
-        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._ended: Remembered[int] = Remembered(_MAX_ENDED)
         self._layouts: dict[tuple[str, int], ChunkLayout] = {}
         self._max_connections = max_connections
         self._idle_ns = idle_ns
@@ -391,9 +391,7 @@ class HttpState:
     def _end(self, connection: Connection, time_ns: int) -> None:
         connection.close(time_ns)
         self._forget(connection)
-        self._ended[connection.facts.identity] = None
-        if len(self._ended) > _MAX_ENDED:
-            self._ended.popitem(last=False)
+        self._ended.add(connection.output.container, connection.facts.identity)
 
     def _forget(self, connection: Connection) -> None:
         self._release(connection, connection.held_bytes)

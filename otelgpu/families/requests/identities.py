@@ -34,11 +34,13 @@ from typing import Final, TypeVar
 from otelgpu.model.context import NO_SPAN, SAMPLED, Context
 from otelgpu.model.exchange import Exchange, Opened, Published, Role, TraceParent
 from otelgpu.model.ids import request_ids
+from otelgpu.model.shares import Remembered
 
 REMEMBERED: Final = 65_536
 """Exchanges that are open, or ended not long ago."""
 
 ENDED_REMEMBERED: Final = 4096
+"""Of these, those that ended; of a container that has most the oldest are forgotten first."""
 _EXPORTS: Final = ("/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/profiles")
 _EXPORT_SERVICE: Final = "opentelemetry.proto.collector."
 _TRACE_EXPORTS: Final = ("/v1/traces", "trace.v1.TraceService/Export")
@@ -96,7 +98,7 @@ class Identities:
         self._received: OrderedDict[tuple[int, bytes, bytes], int] = (
             OrderedDict()
         )  # by process and traceparent
-        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._ended: Remembered[int] = Remembered(ENDED_REMEMBERED)
 
     def open(self, opened: Opened) -> None:
         """A request began."""
@@ -139,15 +141,11 @@ class Identities:
         found = self._find(opened)
         if found.peer is not None and opened.wire_id in self._servers:
             found = replace(found, peer=None)  # the peer is in the same trace
-        self._end(exchange.key)
+        if (oldest := self._ended.add(exchange.cgroup_id, exchange.key)) is not None:
+            self._forget(oldest)
         return found
 
-    def _end(self, key: int) -> None:
-        """Those that are open stay; of those that ended, the last :data:`ENDED_REMEMBERED`."""
-        self._ended[key] = None
-        if len(self._ended) <= ENDED_REMEMBERED:
-            return
-        oldest, _ = self._ended.popitem(last=False)
+    def _forget(self, oldest: int) -> None:
         opened = self._opened.pop(oldest, None)
         self._known.pop(oldest, None)
         self._published.pop(oldest, None)

@@ -118,6 +118,11 @@ class ParserOutput:
         self._keys = itertools.count(1)
         self.refused = Refusals()
 
+    @property
+    def container(self) -> int | str:
+        """Whose parsers' it is, a cgroup; 0: everybody's."""
+        return 0
+
     def of_process(self, process: int, container: int) -> OutputOfProcess:
         """The same for parsers of a process's connections: what they reserve is within its share."""
         return OutputOfProcess(self, self._pool.share_of(process, container))
@@ -176,6 +181,11 @@ class OutputOfProcess(ParserOutput):
         self.counters, self._keys, self._pool = whole.counters, whole._keys, whole._pool
         self.refused = whole.refused
         self.share = share
+
+    @property
+    def container(self) -> int | str:
+        """That of the process."""
+        return self.share.container
 
     def reserve(self, size: int) -> bool:
         """Reserve ``size`` bytes of the budget; False when the share is spent."""

@@ -254,3 +254,13 @@ def test_what_ended_long_ago_is_forgotten_and_what_is_open_is_not() -> None:
     assert session.made.context(10**6) is not None
     asked = [session.made.context(key) is None for key in (1, 9, 10, ENDED_REMEMBERED)]
     assert asked == [True, True, False, False]
+
+
+def test_who_ends_requests_without_end_pushes_out_its_own() -> None:
+    session = Session()
+    for key in range(1, 11):
+        session.made.of(server(key, cgroup_id=1))
+    for key in range(11, 2 * ENDED_REMEMBERED):
+        session.made.of(server(key, cgroup_id=2))
+    assert all(session.made.context(key) is not None for key in range(1, 11))
+    assert session.made.context(11) is None
