@@ -1,9 +1,10 @@
-"""An OpenAI-compatible server that decodes on the GPU with PyTorch, eagerly: every kernel is a launch.
+"""An OpenAI-compatible server that decodes on the GPU with PyTorch, by launches (eagerly) or by a CUDA graph.
 
 A transformer with random weights and a fixed window, one thread for each connection, one CUDA stream for each
 thread. Every token costs the same launches, so what a request launches is a fixed part and a part for each token.
+With ``--graphs`` a token is one launch of a graph that all requests take turns at.
 
-    python torch_service.py [--layers 12] [--width 768]
+    python torch_service.py [--layers 12] [--width 768] [--graphs]
 
 Prints ``listening on PORT``, and serves until it is killed.
 """
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -53,9 +56,44 @@ class Model(torch.nn.Module):
         return torch.argmax(scores, dim=-1, keepdim=True)
 
 
+class Eager:
+    """One request's decoding, a launch for each kernel."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._window = torch.zeros((1, WINDOW), dtype=torch.long, device="cuda")
+
+    def __call__(self) -> int:
+        word = self._model.next_word(self._window)
+        self._window = torch.cat((self._window[:, 1:], word), dim=1)
+        return int(word.item())
+
+
+class Graphed:
+    """All requests' decoding: one step captured once, launched in turn, on one window for all."""
+
+    def __init__(self, model: Model) -> None:
+        self._turn = threading.Lock()
+        window = torch.zeros((1, WINDOW), dtype=torch.long, device="cuda")
+        aside = torch.cuda.Stream()
+        with torch.cuda.stream(aside):  # what the first steps allocate and load cannot be captured
+            for _ in range(3):
+                model.next_word(window)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._word = model.next_word(window)
+            window.copy_(torch.cat((window[:, 1:], self._word), dim=1))
+
+    def __call__(self) -> int:
+        with self._turn:
+            self._graph.replay()
+            return int(self._word.item())
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    model: Model
+    decoding: Callable[[], Callable[[], int]]  # for one request: what gives its next word
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -65,12 +103,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream), torch.inference_mode():
-            window = torch.zeros((1, WINDOW), dtype=torch.long, device="cuda")
+            next_word = Handler.decoding()
             began = time.perf_counter()
             for number in range(asked["max_tokens"]):
-                word = self.model.next_word(window)
-                window = torch.cat((window[:, 1:], word), dim=1)
-                self.event({"choices": [{"index": 0, "delta": {"content": f"w{word.item()} "}}]})
+                self.event({"choices": [{"index": 0, "delta": {"content": f"w{next_word()} "}}]})
                 if number == 0:
                     first_s = time.perf_counter() - began
         count = asked["max_tokens"]
@@ -95,9 +131,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--graphs", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(7)
-    Handler.model = Model(options.layers, options.width).half().cuda().eval()
+    with torch.inference_mode():
+        model = Model(options.layers, options.width).half().cuda().eval()
+        graphed = Graphed(model) if options.graphs else None
+    Handler.decoding = lambda: graphed or Eager(model)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         print(f"listening on {server.server_address[1]}", flush=True)
         server.serve_forever()
