@@ -161,5 +161,7 @@ class SettingsChanged:
 class TickBegins:
     """After processes ended, and before operations are decoded: what these are joined with must be there.
 
-    Only to those whose turn it is.
+    Only to those whose turn it is. ``final``: it is the last.
     """
+
+    final: bool

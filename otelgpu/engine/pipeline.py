@@ -277,7 +277,7 @@ class Pipeline:
         tick, ended = self.handlers.tick, self._gone
         for gone in ended:
             self._routes.emit(gone)
-        self._routes.begin_tick(now_ns)
+        self._routes.begin_tick(now_ns, final=final)
         self._decode(now_ns, final=final)
         tick(Phase.MEMORY, Phase.CONNECTIONS, now_ns, final=final)
         self._close_windows(final=final)

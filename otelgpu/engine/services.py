@@ -316,13 +316,13 @@ class Routes:
             slot.feed()
             take(fact)
 
-    def begin_tick(self, now_ns: int) -> None:
+    def begin_tick(self, now_ns: int, *, final: bool) -> None:
         """:class:`TickBegins` to those who listen and whose turn it is."""
         for slot, take in self._listeners.get(TickBegins, ()):
             if slot.is_due(now_ns):
                 if not slot.ticks:
                     slot.begin()
-                take(TickBegins())
+                take(TickBegins(final=final))
 
     def show(self, part: Part) -> None:
         """A part of new operations to those who watch its kind."""

@@ -88,6 +88,7 @@ class Connection:
         "opened",
         "output",
         "parser",
+        "put_off",
         "tgid",
     )
 
@@ -103,6 +104,7 @@ class Connection:
         self.next_sequence = 0
         self.held: dict[int, DataChunk] = {}
         self.held_bytes = 0
+        self.put_off = False  # what is held waits for a turn
         self.close_at: tuple[int, int] | None = None  # time_ns and number of chunks
 
         self.output = output

@@ -35,12 +35,16 @@ IDLE_NS = 10 * 60 * 1_000_000_000
 #: A record is submitted this long after the time in it at most.
 SUBMIT_NS = 100_000_000
 
+#: Of a chunk that is kept, beside its bytes.
+HELD_BYTES = 512
+
 #: More than the body of one message is made of (``http_bulk_bytes`` in bpf/http/capture.h).
 MOST_CHUNKS_MISSED = 64
 
 _MAX_HELD_CHUNKS = 1024
 _MAX_HELD_BYTES = 262144
 _MAX_ENDED = 4096
+_FINAL_TURNS = 4
 _EVICTION_LOOKS = 64
 _EVICTIONS = 1024  # at a tick, while memory is short
 _EXPIRE_EVERY_NS = 10_000_000_000
@@ -99,7 +103,7 @@ class HttpState:
         """Who had his share, and of what."""
         found = [(self._output.refused, "what is kept of bodies and open requests")]
         if self._turns is not None:
-            found.append((self._turns.refused, "the time to parse, and some of it is not parsed"))
+            found.append((self._turns.refused, "the time to parse and of what may wait for it"))
         return found
 
     @property
@@ -127,6 +131,8 @@ class HttpState:
 
     def process_gone(self, tgid: int, time_ns: int) -> TrafficParsed:
         """End the connections of a process, with the error ``process_exited`` for what was open."""
+        if self._turns is not None:
+            self._turns.call(self._parse_put_off, tgid)
         for identity in list(self._by_process.get(tgid, ())):
             connection = self._connections[identity]
             self._take_held(connection, give_up=True)
@@ -134,18 +140,24 @@ class HttpState:
             self._forget(connection)
         return self._taken()
 
-    def expire(self, now_ns: int) -> TrafficParsed:
+    def expire(self, now_ns: int, *, final: bool = False) -> TrafficParsed:
         """Every record submitted before ``now_ns`` was fed: count what is missing as lost, drop idle connections.
 
-        Everybody has his whole share of parsing again.
+        What was put off is parsed, as far as there is time, and everybody has his whole share of parsing again.
+        ``final``: no more will come; there is time for some ticks, and what is beyond that is counted.
         """
         if self._turns is not None:
-            self._turns.renew()
+            for _ in range(_FINAL_TURNS if final else 1):
+                self._turns.call(self._parse_put_off)
+                self._turns.renew()
         if self._headroom.steps:
             self._fit(now_ns)
         for identity in list(self._waiting):
             connection = self._connections[identity]
-            self._settle(connection, now_ns - SUBMIT_NS)
+            if final and connection.put_off:
+                self._take_held(connection, give_up=True)
+            else:
+                self._settle(connection, now_ns - SUBMIT_NS)
         if now_ns >= self._next_idle_check_ns:
             idle = [
                 connection
@@ -224,27 +236,27 @@ class HttpState:
                 )
             data = data[:captured]
             chunk = time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, offset, result, way, data
-            if sequence == connection.next_sequence:
+            if sequence != connection.next_sequence:
+                self._hold_back(connection, sequence, chunk)
+            elif connection.put_off or not self._is_turn(connection, chunk):
+                self._hold_back(connection, sequence, chunk, put_off=True)
+            else:
                 connection.next_sequence = (sequence + 1) % _SEQUENCES
-                self._parse(connection, chunk)
+                connection.take(chunk, way == self._write_direction)
                 if connection.held or connection.close_at is not None:
                     self._take_held(connection)
                 if captured < result and connection.unsettled:
                     self._waiting[identity] = None
-            else:
-                self._hold_back(connection, sequence, chunk)
 
-    def _parse(self, connection: Connection, chunk: DataChunk) -> None:
-        """Have the next chunk read, unless the process or its container has had its share of parsing."""
-        turns, write = self._turns, chunk[9] == self._write_direction
-        if turns is None or connection.ignored or turns.begin(chunk[2], chunk[4], len(chunk[-1])):
-            connection.take(chunk, write)
-        else:
-            self._output.count("chunks_shed")
-            connection.shed(chunk[1])
+    def _is_turn(self, connection: Connection, chunk: DataChunk) -> bool:
+        """Whether a chunk may be parsed now: its process and its container have not had their shares."""
+        turns = self._turns
+        return turns is None or connection.ignored or turns.begin(chunk[2], chunk[4], len(chunk[-1]))
 
-    def _hold_back(self, connection: Connection, sequence: int, chunk: DataChunk) -> None:
-        """Keep a chunk that arrived out of order, within bounds."""
+    def _hold_back(
+        self, connection: Connection, sequence: int, chunk: DataChunk, *, put_off: bool = False
+    ) -> None:
+        """Keep a chunk that arrived out of order, or whose process has had its turn (``put_off``), within bounds."""
         if connection.ignored:
             return
         ahead = (sequence - connection.next_sequence) % _SEQUENCES
@@ -252,20 +264,48 @@ class HttpState:
             self._output.count("chunks_late")
             return
         size = len(chunk[-1])
-        fits = len(connection.held) < _MAX_HELD_CHUNKS and connection.held_bytes + size <= _MAX_HELD_BYTES
-        if fits and connection.output.reserve(size):
+        fits = (
+            put_off
+            or connection.put_off
+            or (len(connection.held) < _MAX_HELD_CHUNKS and connection.held_bytes + size <= _MAX_HELD_BYTES)
+        )
+        if fits and connection.output.reserve(HELD_BYTES + size):
             connection.held[sequence] = chunk
             connection.held_bytes += size
             self._waiting[connection.facts.identity] = None
+            if put_off:
+                self._put_off(connection, chunk)
             return
         self._take_held(connection, give_up=True)
         self._skip_to(connection, sequence)
-        self._take(connection, chunk)
+        self._take(connection, chunk, is_turn=self._is_turn(connection, chunk))
         self._take_held(connection)
 
-    def _take(self, connection: Connection, chunk: DataChunk) -> None:
+    def _put_off(self, connection: Connection, chunk: DataChunk) -> None:
+        """Have a connection wait for a turn of the process whose chunk is next."""
+        if self._turns is not None and not connection.put_off:
+            connection.put_off = True
+            self._turns.put_off(chunk[2], connection.facts.identity)
+
+    def _parse_put_off(self, identity: int) -> bool:
+        """What a connection holds, as far as it is its turn now; False: it was put off again."""
+        connection = self._connections.get(identity)
+        if connection is None or not connection.put_off:
+            return True
+        connection.put_off = False
+        self._take_held(connection)
+        return not connection.put_off
+
+    def _take(self, connection: Connection, chunk: DataChunk, *, is_turn: bool) -> None:
+        """Have the next chunk read, or counted where it is not its turn."""
         connection.next_sequence = (connection.next_sequence + 1) % _SEQUENCES
-        self._parse(connection, chunk)
+        if is_turn:
+            connection.take(chunk, chunk[9] == self._write_direction)
+        else:
+            self._output.count("chunks_shed")
+            if self._turns is not None:
+                self._turns.refused.add(chunk[2], chunk[4])
+            connection.shed(chunk[1])
         if connection.unsettled:
             self._waiting[connection.facts.identity] = None
 
@@ -281,10 +321,17 @@ class HttpState:
     def _take_held(
         self, connection: Connection, *, give_up: bool = False, before_ns: int | None = None
     ) -> None:
-        """Take the kept chunks that are next in order; with ``give_up``, all that ended by ``before_ns``."""
-        held = connection.held
+        """Take the kept chunks that are next in order; with ``give_up``, all that ended by ``before_ns``.
+
+        What is not to be parsed now is put off, or shed where all are given up.
+        """
+        held, at_once = connection.held, give_up and before_ns is None
+        if at_once:
+            connection.put_off = False
+        elif connection.put_off:
+            return
         while held:
-            chunk = held.pop(connection.next_sequence, None)
+            chunk = held.get(connection.next_sequence)
             if chunk is None:
                 if not give_up:
                     break
@@ -294,8 +341,13 @@ class HttpState:
                     break
                 self._skip_to(connection, sequence)
                 continue
-            self._release(connection, len(chunk[-1]))
-            self._take(connection, chunk)
+            is_turn = self._is_turn(connection, chunk)
+            if not is_turn and not at_once:
+                self._put_off(connection, chunk)
+                return
+            del held[connection.next_sequence]
+            self._release(connection, 1, len(chunk[-1]))
+            self._take(connection, chunk, is_turn=is_turn)
         if connection.close_at is not None:
             time_ns, chunks = connection.close_at
             if connection.next_sequence >= chunks or connection.ignored:
@@ -304,7 +356,7 @@ class HttpState:
     def _settle(self, connection: Connection, before_ns: int) -> None:
         """Stop waiting for what should have arrived by now."""
         self._take_held(connection, give_up=True, before_ns=before_ns)
-        if connection.facts.identity not in self._connections:
+        if connection.put_off or connection.facts.identity not in self._connections:
             return
         connection.settle(before_ns)
         if connection.close_at is not None and connection.close_at[0] <= before_ns:
@@ -314,9 +366,9 @@ class HttpState:
         elif not (connection.held or connection.unsettled or connection.close_at):
             self._waiting.pop(connection.facts.identity, None)
 
-    def _release(self, connection: Connection, size: int) -> None:
+    def _release(self, connection: Connection, chunks: int, size: int) -> None:
         connection.held_bytes -= size
-        connection.output.release(size)
+        connection.output.release(HELD_BYTES * chunks + size)
 
     def _open(self, records: Records) -> None:
         for record in records:
@@ -394,7 +446,7 @@ class HttpState:
         self._ended.add(connection.output.container, connection.facts.identity)
 
     def _forget(self, connection: Connection) -> None:
-        self._release(connection, connection.held_bytes)
+        self._release(connection, len(connection.held), connection.held_bytes)
         connection.held.clear()
         self._connections.pop(connection.facts.identity, None)
         self._waiting.pop(connection.facts.identity, None)

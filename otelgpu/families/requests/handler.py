@@ -42,9 +42,9 @@ class HttpHandler:
     def _end(self, gone: ProcessGone) -> None:
         self._pass_on(self._state.process_gone(gone.tgid, gone.time_ns))
 
-    def _expire(self, _: TickBegins) -> None:
+    def _expire(self, tick: TickBegins) -> None:
         now_ns = self._clock.now_ns
-        self._pass_on(self._state.expire(now_ns))
+        self._pass_on(self._state.expire(now_ns, final=tick.final))
         for refused, what in self._state.refused:
             if found := refused.due(now_ns):
                 _log.warning("http: %s has its share of %s; others have theirs", described(found), what)

@@ -29,8 +29,8 @@ COUNTERS = Reasons(
         "chunks_after_close": "a chunk of a connection that had already ended; dropped",
         "chunks_late": "a chunk that arrived after it had been counted as lost; dropped",
         "chunks_lost": "a chunk that never arrived, by sequence number",
-        "chunks_shed": "a chunk that was not parsed, because its process or container had had its share of parsing; "
-        "its connection goes on as one that was found open",
+        "chunks_shed": "a chunk that was not parsed, because its process or container had its share of parsing, and "
+        "of what may wait for the next tick; its connection goes on as one that was found open",
         "connections_evicted": "a connection was evicted because there were too many",
         "connections_expired": "an idle connection was dropped",
         "connections_not_opened": "a connection whose open was not seen (attached late, or the record was lost)",

@@ -1,13 +1,18 @@
-"""Time to parse: each process and each container has a share of it between two ticks.
+"""Time to parse: each process and each container has a share of it between two ticks, and may have what others leave.
 
 In: whose bytes are parsed next, and a stopwatch. Out: whether they are. It must not know what is parsed.
 
-Invariant: all turns between two ticks take no more than :data:`TURNS_NS` and one more chunk of each process: a process
-alone has half of that, a container two thirds, and others two thirds of what they left (``shares``).
+A process that has had its share is put off: its connections wait, in their order, until the tick, when nobody else's
+are to come. It has then what is left of its share, and of what all others left; those with least to do come first. What
+there is no time for waits for the next tick, before anything newer of that process.
+
+Invariant: all turns between two ticks take no more than :data:`TURNS_NS` and one more chunk of each process; before
+the tick a process alone has half of that, a container two thirds, and others two thirds of what they left (``shares``).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -39,6 +44,9 @@ class Turns:
     ) -> None:
         self._stopwatch, self._output = stopwatch, output
         self._turns_ns, self._headroom = turns_ns, headroom
+        self._put_off: dict[int, deque[int]] = {}  # process → its connections that wait
+        self._called = False  # those that were put off have their turns
+        self._to_all = False  # and nobody else's are to come: all that is left is theirs
         self._whose: Share | None = None  # the turn under way
         self._process = -1
         self._began_ns = self._exchanges = self._bytes = 0
@@ -57,16 +65,42 @@ class Turns:
         if process == self._process and self._bytes <= GRAIN_BYTES:
             return True
         self.end()
+        if process in self._put_off and not self._called:
+            return False
         share = self._shares.get(process)
         if share is None:
             share = self._shares[process] = self._pool.share_of(process, container)
-        if share.left <= 0:
-            self.refused.add(process, container)
+        if (self._pool.free if self._to_all else share.left) <= 0:
             return False
         self._whose, self._process, self._bytes = share, process, size
         self._exchanges = len(self._output.exchanges)
         self._began_ns = self._stopwatch()
         return True
+
+    def put_off(self, process: int, connection: int) -> None:
+        """A connection waits until it is :meth:`call` ed: first, if it just was."""
+        waiting = self._put_off.setdefault(process, deque())
+        if self._called:
+            waiting.appendleft(connection)
+        else:
+            waiting.append(connection)
+
+    def call(self, parse: Callable[[int], bool], process: int | None = None) -> None:
+        """The tick, or the end of ``process``: ``parse`` each connection that waits, while there is time.
+
+        ``parse`` says whether that was all of it; else it was put off again, by what :meth:`begin` said.
+        """
+        self._called = True
+        for self._to_all in (False, True):
+            called = self._put_off if process is None else self._put_off.keys() & {process}
+            for each in sorted(called, key=lambda each: len(self._put_off[each])):
+                waiting = self._put_off[each]
+                while waiting and parse(waiting.popleft()):
+                    pass
+                if not waiting:
+                    del self._put_off[each]
+        self.end()
+        self._called = self._to_all = False
 
     def end(self) -> None:
         """Nobody's turn: what follows is no parsing."""

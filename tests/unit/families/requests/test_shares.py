@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests import turns
+from otelgpu.families.requests import decode, turns
 from otelgpu.families.requests.decode import MOST_CHUNKS_MISSED
 from otelgpu.families.requests.parser_output import EXCHANGE_BYTES
+from otelgpu.model.inputs import Batch
 from otelgpu.model.shares import (
     LITTLE,
     OF_CONTAINER,
@@ -35,6 +36,7 @@ from tests.unit.families.requests.traffic import (
 )
 
 CAPACITY = 3000
+LONG = request("GET", "/" + "a" * turns.GRAIN_BYTES)  # is a turn of its own
 TINY = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 #: process → its container
@@ -195,7 +197,7 @@ def slow() -> Iterator[int]:
     return count(0, turns.TURNS_NS // 100)
 
 
-def test_who_has_had_his_share_of_parsing_is_not_parsed_and_others_are(slow: Iterator[int]) -> None:
+def test_who_has_had_his_share_of_parsing_waits_for_the_tick_and_others_do_not(slow: Iterator[int]) -> None:
     seen = Seen(new_state(stopwatch=lambda: next(slow)))
     flood = Connection(identity=1, tgid=100, cgroup_id=1)
     victims = [Connection(identity=2 + n, tgid=200 + n, cgroup_id=2) for n in range(10)]
@@ -205,35 +207,115 @@ def test_who_has_had_his_share_of_parsing_is_not_parsed_and_others_are(slow: Ite
     for victim in victims:
         batches += [victim.open(), *victim.read(request("GET", "/victim")), *victim.write(response())]
     seen.feed(joined(batches))
-    of_flood = [exchange for exchange in seen.exchanges if exchange.tgid == 100]
-    assert 1000 < len(of_flood) < 8000
-    assert {exchange.error for exchange in seen.exchanges} == {""}
+    before = len(seen.exchanges)
+    assert 1000 < before - len(victims) < 8000
     assert sum(exchange.path == "/victim" for exchange in seen.exchanges) == len(victims)
+    parsed = []
+    while not parsed or parsed[-1]:
+        seen.take(seen.state.expire(flood.now_ns))
+        parsed.append(len(seen.exchanges) - before - sum(parsed))
+    assert before + sum(parsed) == 20_000 + len(victims)
+    assert len(parsed) >= 4  # as much as there is time for in each
+    assert {exchange.error for exchange in seen.exchanges} == {""}
+    assert (seen.counts(), seen.state.expires_ns > 0) == ({}, True)
+    assert seen.state._output.reserve(decode.BUDGET_BYTES // 2)
+
+
+def test_alone_a_process_has_all_the_time_at_the_tick(slow: Iterator[int]) -> None:
+    seen = Seen(new_state(stopwatch=lambda: next(slow)))
+    connections = [Connection(identity=1 + n) for n in range(70)]
+    for c in connections:
+        seen.feed(c.open()).feed(c.read(LONG)).feed(c.write(response())).feed(c.close())
+    assert 20 < len(seen.exchanges) < 26
+    seen.take(seen.state.expire(connections[0].now_ns))
+    assert 45 < len(seen.exchanges) < 60
+    seen.take(seen.state.expire(connections[0].now_ns))
+    assert (len(seen.exchanges), seen.counts(), seen.state.connection_count) == (70, {}, 0)
+
+
+traffic = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from(["request", "close", "tick", "other order"])), max_size=60
+)
+
+
+@given(traffic, st.integers(2, 40))
+def test_put_off_or_not_the_same_is_seen(traffic: list[tuple[int, str]], slowness: int) -> None:
+    """Of processes of which each has several connections, with chunks that come in another order too."""
+    times = count(0, turns.TURNS_NS // slowness)
+    timed, free = Seen(new_state(stopwatch=lambda: next(times))), Seen(new_state())
+    connections: dict[int, Connection] = {}
+    now_ns, identities = 0, count(1)
+    for number, what in traffic:
+        batches: list[Batch] = []
+        connection = connections.get(number)
+        if connection is None:
+            connection = connections[number] = Connection(
+                identity=next(identities), tgid=100 + number % 3, cgroup_id=number % 2, now_ns=now_ns
+            )
+            batches.append(connection.open())
+        if what == "close":
+            batches += connections.pop(number).close()
+        elif what != "tick":
+            batches += [
+                *connection.read(request("GET", f"/{connection.identity}")),
+                *connection.write(response()),
+            ]
+            if what == "other order":
+                batches[-2:] = batches[:-3:-1]
+        now_ns = max(now_ns, connection.now_ns)
+        for seen in (timed, free):
+            seen.feed(batches)
+            if what == "tick":
+                seen.take(seen.state.expire(now_ns))
+    for _ in range(60):
+        timed.take(timed.state.expire(now_ns))
+    free.take(free.state.expire(now_ns))
+
+    def found(seen: Seen) -> list[tuple[object, ...]]:
+        return sorted((e.path, e.tgid, e.start_ns, e.end_ns, e.error, e.status_code) for e in seen.exchanges)
+
+    assert found(timed) == found(free)
+    assert timed.counts() == free.counts()
+    assert timed.state.connection_count == free.state.connection_count
+
+
+def test_what_there_is_no_room_for_is_shed_and_counted_with_its_owner(slow: Iterator[int]) -> None:
+    seen = Seen(new_state(stopwatch=lambda: next(slow), budget_bytes=200 * decode.HELD_BYTES))
+    flood = Connection(identity=1, tgid=100, cgroup_id=1)
+    seen.feed(flood.open())
+    for _ in range(400):
+        seen.feed(flood.read(LONG)).feed(flood.write(ANSWER))
     counts = seen.counts()
-    assert counts["chunks_shed"] > 200
-    assert counts.keys() <= {"chunks_shed", "requests_shed"}
+    assert 200 < counts["chunks_shed"] < 800
+    assert counts.keys() <= {"chunks_shed", "requests_shed", "body_share_spent"}
     assert [found.due(1) for found, what in seen.state.refused if "parse" in what] == [
         [(Owner(100, 1), counts["chunks_shed"])]
     ]
-
-
-def test_a_connection_goes_on_after_the_tick_without_what_was_under_way(slow: Iterator[int]) -> None:
-    seen = Seen(new_state(stopwatch=lambda: next(slow)))
-    c = Connection()
-    seen.feed(c.open()).feed(c.read(request("GET", "/shed")))
-    flood = Connection(identity=2)
-    seen.feed(flood.open())
-    while not seen.counts().get("chunks_shed"):
-        seen.feed(flood.read(TINY * 100)).feed(flood.write(ANSWER * 100))
-    seen.feed(c.write(response(200, b"of /shed")))
+    seen.take(seen.state.expire(flood.now_ns))
     before = len(seen.exchanges)
-    seen.take(seen.state.expire(c.now_ns))
-    seen.feed(c.read(request("GET", "/next"))).feed(c.write(response(201, b"of /next")))
-    assert [(e.path, e.status_code, e.error) for e in seen.exchanges[before:]] == [("/next", 201, "")]
-    assert "/shed" not in {exchange.path for exchange in seen.exchanges}
+    seen.feed(flood.read(request("GET", "/next"))).feed(flood.write(response(201, b"of /next")))
+    for _ in range(10):
+        seen.take(seen.state.expire(flood.now_ns))
+    assert [(e.path, e.status_code, e.error) for e in seen.exchanges[before:]][-1] == ("/next", 201, "")
     begun = {assignment.exchange for assignment in seen.assignments if assignment.begins}
     assert begun == {assignment.exchange for assignment in seen.assignments if not assignment.begins}
-    assert seen.counts()["requests_shed"] == len(seen.opened) - len(seen.exchanges)
+
+
+@pytest.mark.parametrize("end", ["process", "session"])
+def test_at_an_end_what_was_put_off_is_parsed_or_counted(slow: Iterator[int], end: str) -> None:
+    seen = Seen(new_state(stopwatch=lambda: next(slow)))
+    connections = [Connection(identity=1 + n) for n in range(500)]
+    for c in connections:
+        seen.feed(c.open()).feed(c.read(LONG)).feed(c.write(response()))
+    before = len(seen.exchanges)
+    if end == "process":
+        seen.take(seen.state.process_gone(100, connections[0].now_ns))
+    else:
+        seen.take(seen.state.expire(connections[0].now_ns, final=True))
+    assert len(seen.exchanges) > before + 20
+    shed = seen.counts()["chunks_shed"]
+    assert 1000 - 2 * len(seen.exchanges) <= shed <= 1001 - 2 * len(seen.exchanges)
+    assert seen.state._output.reserve(decode.BUDGET_BYTES // 2)
 
 
 def test_no_single_chunk_costs_others_their_floor() -> None:

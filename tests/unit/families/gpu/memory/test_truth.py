@@ -8,7 +8,7 @@ which the ledger learns by the start of the call.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,9 @@ class Block:
 
     size: int
     stack: int
-    references: int = 1
+    references: Counter[int] = field(
+        default_factory=Counter
+    )  # by handle: each is released as often as it was given
 
 
 class World(RuleBasedStateMachine):
@@ -128,16 +130,16 @@ class World(RuleBasedStateMachine):
         if handle not in self.handles:
             begin = self.at_under(stack)
             self.made.append(allocation(begin, at=handle, size=size, memory=Memory.PHYSICAL))
-            self.handles[handle] = Block(size, stack)
+            self.handles[handle] = Block(size, stack, Counter([handle]))
 
     @precondition(lambda self: self.handles)
     @rule(number=pages)
     def begin_release(self, number: int) -> None:
         handle = sorted(self.handles)[number % len(self.handles)]
         block = self.handles[handle]
-        block.references -= 1
-        if not block.references:
-            self.handles = {h: b for h, b in self.handles.items() if b is not block}
+        block.references[handle] -= 1
+        if not block.references[handle]:
+            del self.handles[handle]
         self.begin(free(self.at(), at=handle, memory=Memory.PHYSICAL))
 
     @precondition(lambda self: self.mapped)
@@ -149,7 +151,7 @@ class World(RuleBasedStateMachine):
             self.made.append(
                 allocation(self.at(), at=handle, size=0, memory=Memory.PHYSICAL, other=page * PAGE + 5)
             )
-            block.references += 1
+            block.references[handle] += 1
             self.handles[handle] = block
 
     @precondition(lambda self: self.handles)
