@@ -77,6 +77,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Write which request each thread works for into the pinned map traces_ctx_v1, for other eBPF tools."""
     hold_on_load: bool = False
     """Stop a process, for a second at most, while a library it has just mapped gets its probes."""
+    trust_mounts: bool = False
+    """Open files also on mounts of other user namespaces (rootless containers), whose owners may keep us waiting."""
     return_probes: Literal["auto", "on", "off"] = "auto"
     """off: entry probes only, so neither durations nor results; auto: on where the kernel is safe."""
     ring_bytes: _RingBytes = 8 << 20

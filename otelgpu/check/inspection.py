@@ -19,6 +19,7 @@ from otelgpu.elf.btf import Btf
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.cut_files import survive_cut_files
+from otelgpu.kernel.statx import cached_status
 from otelgpu.processes.connections import open_connections
 from otelgpu.processes.coverage import (
     TLS,
@@ -262,10 +263,10 @@ class ProcessInspector:
     def _program(self, pid: int) -> _File:
         path = f"/proc/{pid}/exe"
         try:
-            status = Path(path).stat()
+            status = cached_status(path)
         except OSError as error:
             return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
-        key = ("program", status.st_dev, status.st_ino)
+        key = ("program", status.device, status.inode)
         if key not in self._files:
             self._files[key] = self._examine(lambda: open_elf(path), is_program=True)
         return self._files[key]

@@ -24,6 +24,7 @@ from otelgpu.export.registry import forms, parse_destination
 from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.model.resource import AttributeValue
+from otelgpu.processes import mounts
 from otelgpu.processes.kubernetes import own_pod
 from otelgpu.processes.listing import describe
 from otelgpu.processes.resources import ResourceDetector, own_attributes, parse_resource_attributes
@@ -201,9 +202,10 @@ def scope_options(command: _Command) -> _Command:
 
 
 def configure(options: dict[str, Any]) -> Config:
-    """The configuration, and the log as it has it: see :func:`read_config`."""
+    """The configuration, see :func:`read_config`, and what goes for the whole program as it has it."""
     config = read_config(options)
     start_log(config.log_level, config.log_format)
+    mounts.trust_all(config.trust_mounts)
     return config
 
 

@@ -17,7 +17,9 @@ from types import TracebackType
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.kernel.cut_files import survive_cut_files
+from otelgpu.kernel.statx import cached_status
 from otelgpu.processes.maps import Mapping
+from otelgpu.processes.mounts import UntrustedMount
 from otelgpu.processes.reader.door import NotRegular, open_below, open_link
 
 Identity = tuple[int, int]
@@ -98,7 +100,8 @@ def open_regular(path: Path | str) -> int:
     """A descriptor for reading of a regular file that others name. Nothing else is opened, not for a moment.
 
     What lies below a process's root folder (``/proc/7/root/lib/x.so``) is looked up as the process would: no link leads
-    out of there. Raises OSError: :class:`~otelgpu.processes.reader.door.NotRegular` for what is no regular file.
+    out of there. Raises OSError: :class:`~otelgpu.processes.reader.door.NotRegular` for what is no regular file,
+    :class:`~otelgpu.processes.mounts.UntrustedMount` for what its process may serve itself.
     """
     inside = _IN_ROOT.fullmatch(str(path))
     return open_below(inside[1], inside[2]) if inside else open_link(str(path))
@@ -153,10 +156,10 @@ def paths_of(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> list[
 def identity_of(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> Identity:
     """Of the very file that a living process has mapped; NOT_KNOWN when it cannot be reported without opening it."""
     try:
-        status = os.stat(f"{proc}/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
+        status = cached_status(f"{proc}/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
     except OSError:
         return NOT_KNOWN
-    return (status.st_dev, status.st_ino)
+    return (status.device, status.inode)
 
 
 def open_mapping(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> ElfFile:
@@ -167,6 +170,8 @@ def open_mapping(pid: int, mapping: Mapping, *, proc: Path = Path("/proc")) -> E
     exact, *others = paths_of(pid, mapping, proc=proc)
     try:
         return open_elf(exact)
+    except UntrustedMount:
+        raise
     except OSError as error:
         failure = error
     for path in others:

@@ -23,6 +23,7 @@ from otelgpu.kernel.attach import Hook, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.features import filesystem_magic
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all
+from otelgpu.kernel.statx import cached_status
 from otelgpu.model.losses import Reasons
 from otelgpu.model.shares import OF_CONTAINER, Refusals, described
 from otelgpu.processes.elf_files import map_elf, open_regular, paths_of
@@ -30,9 +31,9 @@ from otelgpu.processes.function_finder import FunctionFinder
 from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import list_processes
 from otelgpu.processes.maps import Mapping, executable_mappings
+from otelgpu.processes.mounts import UntrustedMount
 from otelgpu.processes.reader.accounts import NOBODYS, Owner, owner_of
 from otelgpu.processes.reader.client import ReaderError
-from otelgpu.processes.reader.door import FUSE_MAGIC
 
 REASONS: Final = Reasons(
     "probes",
@@ -40,6 +41,8 @@ REASONS: Final = Reasons(
         "process_denied": "the program of a process may not be looked at; more capabilities are needed",
         "process_vanished": "a process ended before its program could be looked at",
         "mapping_vanished": "a library was unmapped before it could be probed",
+        "file_not_asked": "a library or program on a file system that its process may have made itself, in a user "
+        "namespace of its own: it is not opened, for it may keep who opens it waiting",
         "file_unreadable": "a library or program cannot be opened or read",
         "file_not_elf": "a library or program is damaged, of another machine, or no ELF file",
         "mapped_file_replaced": "another file lies where a mapped one was: the mapped one got no probes",
@@ -74,6 +77,7 @@ KEEP_NS: Final = 300_000_000_000
 """How long a file that no process has mapped keeps its probes, which keep it (and its file system) from being freed."""
 _OVERLAYFS_MAGIC: Final = 0x794C7630  # include/uapi/linux/magic.h
 _TMPFS_MAGIC: Final = 0x01021994
+_FUSE_MAGIC: Final = 0x65735546
 _OVERLAY: Final = "overlay"  # stands for every device of an overlayfs
 
 
@@ -236,12 +240,12 @@ class ProbePlacer:
                 return _mapped(probed_file, mapped_ns)
             if monotonic_ns() - self._plain.get(inode, -_PLAIN_NS) < _PLAIN_NS:
                 return None
-        if os.access(exact, os.R_OK, effective_ids=True):
+        if _leads_somewhere(exact):
             return self._examine(exact, _full_path(exact, path), mapped_ns=mapped_ns, tgid=tgid)
         for mapping in executable_mappings(tgid):
             if mapping.path == path or os.path.basename(mapping.path) == path:
                 for candidate in paths_of(tgid, mapping):
-                    if os.access(candidate, os.R_OK, effective_ids=True):
+                    if _can_be_opened(str(candidate)):
                         return self._examine(
                             str(candidate), mapping.path, mapped_ns=mapped_ns, number=mapping.inode, tgid=tgid
                         )
@@ -334,6 +338,10 @@ class ProbePlacer:
         except (FileNotFoundError, ProcessLookupError) as error:
             self.counters["process_vanished" if open_path.startswith("/proc/") else "file_unreadable"] += 1
             _log.debug("cannot open %s (%s): %s", open_path, path, error)
+            return None
+        except UntrustedMount as error:
+            self.counters["file_not_asked"] += 1
+            _log.debug("not opened: %s (%s): %s", open_path, path, error)
             return None
         except OSError as error:
             self.counters["file_unreadable"] += 1
@@ -465,13 +473,33 @@ def _may_be_library(path: str) -> bool:
     return _SHARED_OBJECT.search(name) is not None or len(os.fsencode(name)) >= _CUT_NAME_BYTES
 
 
+def _leads_somewhere(link: str) -> bool:
+    """Whether a link of /proc may be followed, and there is something."""
+    try:
+        cached_status(link)
+    except OSError:
+        return False
+    return True
+
+
+def _can_be_opened(path: str) -> bool:
+    """Whether it is there and can be read, or is one that is refused, which is to be said."""
+    try:
+        os.close(open_regular(path))
+    except UntrustedMount:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def _changed(open_path: str, probed_file: ProbedFile) -> bool:
     """Whether a file that has probes is not what it was; not, as far as can be reported, if it cannot be looked at."""
     try:
-        status = os.stat(open_path)
+        status = cached_status(open_path)
     except OSError:
         return False
-    return (status.st_size, status.st_mtime_ns) != probed_file.identity[1:3]
+    return (status.size_bytes, status.modified_ns) != probed_file.identity[1:3]
 
 
 def _is_written(before: _Identity, now: _Identity) -> bool:
@@ -510,7 +538,7 @@ def _identity(descriptor: int) -> tuple[_Identity, _Device]:
     magic = filesystem_magic(descriptor)
     device = _OVERLAY if magic == _OVERLAYFS_MAGIC else status.st_dev
     identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return identity, (device, magic in (_TMPFS_MAGIC, FUSE_MAGIC))
+    return identity, (device, magic in (_TMPFS_MAGIC, _FUSE_MAGIC))
 
 
 def _may_be_one(one: _Device, other: _Device) -> bool:

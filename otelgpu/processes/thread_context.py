@@ -15,7 +15,6 @@ Sources: OTEP 4947; of glibc ``sysdeps/x86_64/dl-tlsdesc.S`` and ``sysdeps/x86_6
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence, Set
@@ -29,10 +28,20 @@ from otelgpu.elf.btf import Btf
 from otelgpu.elf.image import ElfError, Load
 from otelgpu.elf.tls import Access, ThreadVariable, find_thread_variable, may_have_thread_locals
 from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.statx import cached_status
 from otelgpu.model.losses import Reasons
-from otelgpu.processes.elf_files import NOT_KNOWN, Identity, identity_of, open_elf, open_mapping, paths_of
+from otelgpu.processes.elf_files import (
+    NOT_KNOWN,
+    Identity,
+    identity_of,
+    open_elf,
+    open_mapping,
+    open_regular,
+    paths_of,
+)
 from otelgpu.processes.maps import Mapping, distinct_files, executable_mappings, find, read_maps
 from otelgpu.processes.memory import OpenMemory, ProcessMemory, session_memory
+from otelgpu.processes.reader.door import NotRegular
 
 VARIABLE: Final = "otel_thread_ctx_v1"
 POINTER_BYTES: Final = 8
@@ -228,19 +237,19 @@ class ThreadContexts:
         """False: the file has no thread-local variables at all."""
         exact = paths_of(tgid, mapping, proc=self._proc)[0]
         try:
-            if not stat.S_ISREG(exact.stat().st_mode):
-                return False
-            with exact.open("rb", buffering=0) as file:
+            with open(open_regular(exact), "rb", buffering=0) as file:
                 return may_have_thread_locals(file.read(_PAGE_BYTES))
+        except NotRegular:
+            return False
         except OSError:
             return True  # there are other ways to open it
 
     def _is_program(self, tgid: int, identity: Identity) -> bool:
         try:
-            status = os.stat(self._proc / str(tgid) / "exe")
+            status = cached_status(str(self._proc / str(tgid) / "exe"))
         except OSError:
             return False
-        return (status.st_dev, status.st_ino) == identity
+        return (status.device, status.inode) == identity
 
     def _add(self, tgid: int, publisher: _Publisher, now_s: float) -> None:
         process = self._processes.get(tgid)

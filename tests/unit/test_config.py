@@ -27,6 +27,7 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "memory_bandwidth": (10, "11", 11, 12),
     "publish_context": (True, "true", True, False),
     "hold_on_load": (True, "TRUE", True, True),
+    "trust_mounts": (True, "true", True, True),
     "return_probes": ("on", "off", "off", "on"),
     "ring_bytes": (65536, "131072", 131072, 262144),
     "memory_limit_mib": (200, "300", 300, 400),

@@ -197,10 +197,15 @@ def test_what_has_taken_the_path_of_a_mapped_file_is_not_taken_for_it(
     start, end, _ = mapped(path)
     path.with_name("new").write_bytes(build("other.so", "cudaFree").read_bytes())
     path.with_name("new").replace(path)
-    true_access = os.access
-    monkeypatch.setattr(
-        os, "access", lambda name, mode, **_: "map_files" not in str(name) and true_access(name, mode)
-    )
+    for name in ("cached_status", "open_regular"):
+        truly = getattr(probes, name)
+
+        def without_map_files(path: str, truly: Callable[[str], Any] = truly) -> Any:
+            if "map_files" in path:
+                raise PermissionError(1, "Operation not permitted", path)
+            return truly(path)
+
+        monkeypatch.setattr(probes, name, without_map_files)
     assert placer.examine_mapping(os.getpid(), start, end, str(path), 0) is None
     assert program.put == []
     assert placer.counters["mapping_vanished"] + placer.counters["mapped_file_replaced"] == 1

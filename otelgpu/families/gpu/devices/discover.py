@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, ProcessDevices
+from otelgpu.processes.reader.door import open_folder
 
 _PROC: Final = Path("/proc")
 _MAX_ENVIRON_BYTES: Final = 4 << 20
@@ -72,9 +74,7 @@ def read_visibility(tgid: int, *, proc: Path = _PROC) -> Visibility | None:
         return None
     variables = dict(part.partition(b"=")[::2] for part in environ.split(b"\0"))
     try:
-        entries = islice(os.scandir(folder / "root" / "dev"), _MAX_DEVICE_FILES)
-        names = [_DEVICE_FILE.fullmatch(entry.name) for entry in entries]
-        minors = frozenset(int(match[1]) for match in names if match)
+        minors = frozenset(_minors_in(folder / "root"))
     except OSError:
         minors = frozenset()
     return Visibility(
@@ -82,6 +82,17 @@ def read_visibility(tgid: int, *, proc: Path = _PROC) -> Visibility | None:
         selection=_variable(variables.get(b"CUDA_VISIBLE_DEVICES")),
         order=_variable(variables.get(b"CUDA_DEVICE_ORDER")),
     )
+
+
+def _minors_in(root: Path) -> Iterator[int]:
+    with ExitStack() as opened:
+        below = open_folder(str(root))
+        opened.callback(os.close, below)
+        devices = os.open("dev", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=below)
+        opened.callback(os.close, devices)
+        for entry in islice(os.scandir(devices), _MAX_DEVICE_FILES):
+            if match := _DEVICE_FILE.fullmatch(entry.name):
+                yield int(match[1])
 
 
 def _variable(value: bytes | None) -> str | None:

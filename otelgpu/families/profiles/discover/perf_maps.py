@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from otelgpu.processes.reader.door import open_folder
 from otelgpu.symbols.perf_map import MAX_BYTES, PerfMap
 
 MAX_PROCESSES: Final = 16
@@ -96,7 +97,7 @@ class PerfMaps:
     def _open(self, tgid: int) -> int:
         """Step by step: a link on the way would be followed in this program's file system."""
         name = f"perf-{self._number_inside(tgid)}.map"
-        root = os.open(self._proc / str(tgid) / "root", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        root = open_folder(str(self._proc / str(tgid) / "root"))
         try:
             directory = os.open("tmp", _DIRECTORY_FLAGS, dir_fd=root)
         finally:

@@ -30,6 +30,7 @@ from otelgpu.families.profiles.discover.unwinder import ROW_BYTES, Rows, Unwinde
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.kernel.nested_maps import MapOfArrays
+from otelgpu.kernel.statx import cached_status
 from otelgpu.model.losses import Reasons
 from otelgpu.model.shares import OF_CONTAINER
 from otelgpu.processes.elf_files import open_elf, open_mapping
@@ -335,10 +336,10 @@ class UnwindTables:
         if not mapping.is_file:
             return (0, mapping.end - mapping.start)
         try:
-            status = os.stat(f"{self._proc}/{tgid}/map_files/{mapping.start:x}-{mapping.end:x}")
+            status = cached_status(f"{self._proc}/{tgid}/map_files/{mapping.start:x}-{mapping.end:x}")
         except OSError:
             return (*mapping.device, mapping.inode)
-        return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        return (status.device, status.inode, status.modified_ns, status.size_bytes)
 
     def _report(self, tgid: int, mappings: Sequence[tuple[Mapping, FileKey]], before: bytes | None) -> bytes:
         """Put the mappings into the kernel's map, unless that is what is there; before them new tables."""

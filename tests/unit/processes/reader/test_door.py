@@ -8,32 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.processes.maps import executable_mappings
-from otelgpu.processes.reader.door import FileName, file_at, mapped_file, opened, program_of
+from otelgpu.processes.reader.door import open_below, open_link
 
 
-def content(name: FileName) -> bytes:
-    with opened(name) as (descriptor, _):
-        return os.read(descriptor, 100)
+def content(path: str | Path, *, root: str | Path = "") -> bytes:
+    descriptor = open_below(str(root), str(path)) if root else open_link(str(path))
+    with open(descriptor, "rb") as file:
+        return file.read(100)
 
 
-def test_a_file_is_opened_by_any_of_its_ways(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"it")
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "file")
-    inode = (tmp_path / "file").stat().st_ino
-    assert content(file_at(str(tmp_path / "file"))) == b"it"
-    assert content(FileName(links=(str(link),))) == b"it"
-    assert content(FileName(links=(str(tmp_path / "none"),), root=str(tmp_path), path="/file")) == b"it"
-    assert content(FileName(root="/none", path=str(tmp_path / "file"), inode=inode)) == b"it"
-
-
-def test_what_is_mapped_and_what_runs_is_opened() -> None:
-    mapping = next(each for each in executable_mappings(os.getpid()) if each.is_file)
-    with opened(mapped_file(os.getpid(), mapping)) as (_, identity):
-        assert identity.inode == mapping.inode
-    with opened(program_of(os.getpid())) as (_, identity):
-        assert identity.inode == os.stat("/proc/self/exe").st_ino
+def test_what_runs_and_what_lies_below_its_root_is_opened() -> None:
+    program = os.path.realpath("/proc/self/exe")
+    assert content("/proc/self/exe") == content(program)
+    assert content(program, root=f"/proc/{os.getpid()}/root") == content(program)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "folder", "device"])
@@ -52,7 +39,7 @@ def test_nothing_else_is_opened_nor_waited_for(tmp_path: Path, kind: str) -> Non
             bound = socket.socket(socket.AF_UNIX)
             bound.bind(str(path))
     with pytest.raises(OSError, match="not a regular file"):
-        content(file_at(str(path)))
+        content(path)
 
 
 def test_links_of_a_container_lead_nowhere_else(tmp_path: Path) -> None:
@@ -62,37 +49,14 @@ def test_links_of_a_container_lead_nowhere_else(tmp_path: Path) -> None:
     (root / "library").symlink_to("/etc/passwd")
     (root / "above").symlink_to("../../../../../../../../../../etc/passwd")
     for path in ("/library", "/above"):
-        assert content(FileName(root=str(root), path=path)) == b"its own"
+        assert content(path, root=root) == b"its own"
 
 
 def test_magic_links_of_a_container_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "library").symlink_to("proc/self/exe")
     (tmp_path / "proc").symlink_to("/proc")
     with pytest.raises(OSError):
-        content(FileName(root=str(tmp_path), path="/library"))
-
-
-def test_another_file_at_the_path_is_not_taken_for_it(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"one")
-    inode = path.stat().st_ino
-    (tmp_path / "other").write_bytes(b"other")
-    os.replace(tmp_path / "other", path)
-    with pytest.raises(OSError, match="another file"):
-        content(FileName(root="/", path=str(path), inode=inode))
-
-
-def test_an_identity_changes_with_its_file_and_cannot_be_set(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"one")
-    with opened(file_at(str(path))) as (_, before):
-        pass
-    path.write_bytes(b"two")
-    os.utime(path, ns=(0, os.stat(path).st_mtime_ns))
-    with opened(file_at(str(path))) as (_, after):
-        pass
-    assert (before.inode, before.size_bytes) == (after.inode, after.size_bytes)
-    assert before.changed_ns != after.changed_ns
+        content("/library", root=tmp_path)
 
 
 def test_a_path_that_changes_kind_all_the_time_never_opens_a_pipe(tmp_path: Path) -> None:
@@ -115,7 +79,7 @@ def test_a_path_that_changes_kind_all_the_time_never_opens_a_pipe(tmp_path: Path
     try:
         for _ in range(3000):
             try:
-                read.append(content(file_at(str(path))))
+                read.append(content(path))
             except OSError:
                 refused += 1
     finally:
