@@ -198,11 +198,12 @@ for number in range(uploads):
         client.sendall(BODY[at : at + 16384])
         server.recv(16384)
     held += [client, server]
+    time.sleep(0.005)
 os.write(1, b"begun\\n")
 while True:
     time.sleep(1)
 """
-"""Uploads that come to a halt. Arguments: how many."""
+"""Uploads that come to a halt, no faster than the ring takes them. Arguments: how many."""
 
 SPECIAL = """
 import mmap, os, shutil, socket, sys, tempfile, time
