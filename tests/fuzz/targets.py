@@ -35,7 +35,7 @@ from otelgpu.symbols.kernel_symbols import KernelSymbols
 from otelgpu.symbols.perf_map import PerfMap
 from otelgpu.symbols.registrations import read_registrations
 from otelgpu.view.batch import Batch
-from tests.fuzz import connections, hosts, records
+from tests.fuzz import connections, hosts, records, workers
 from tests.rig.unwind_rows import read_unwind_table, unwind_table
 from tests.unit.families.profiles.python.frames import Frames, advance, cfa_offset, saved
 from tests.unit.render.profile_columns import profile
@@ -309,6 +309,8 @@ TARGETS = {
     "verbs": Target(records.verbs, records.verbs_seeds),
     "kernel_log": Target(hosts.kernel_log, hosts.KERNEL_LOG_SEEDS),
     "netlink": Target(hosts.netlink, hosts.NETLINK_SEEDS),
+    "worker_answers": Target(workers.answers, workers.answer_seeds),
+    "mounts": Target(workers.mounts, workers.MOUNT_SEEDS),
     "communicator": Target(hosts.communicator, hosts.COMMUNICATOR_SEEDS),
     "debug_info": Target(hosts.debug_info, hosts.debug_info_seeds),
     "http2": Target(

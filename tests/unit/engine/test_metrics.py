@@ -385,3 +385,49 @@ def test_a_part_is_of_its_own_time_and_what_changes_between_parts_is_in_one_or_n
     assert next(parts, None) is None
     assert metrics.value("a") == 0, "it was forgotten"
     assert metrics.value("c") == 5
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["a", "b"]), st.integers(0, 12)), max_size=20),
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["a", "b"]), st.integers(0, 12)), max_size=20),
+)
+def test_what_is_renamed_to_what_there_is_is_added_to_it(
+    first: list[tuple[int, str, int]], then: list[tuple[int, str, int]]
+) -> None:
+    """Also by who keeps a series of either; and none is counted twice, in the share neither."""
+    before, after = resource({"process.pid": 1}), resource({"process.pid": 1, "service.name": "known"})
+    metrics, whole = Metrics(START), Metrics(START)
+    kept: dict[tuple[int, str], Any] = {}
+
+    def report(reported: list[tuple[int, str, int]]) -> None:
+        for whose, label, value in reported:
+            owner, labels = (before, after)[whose], {"l": label}
+            if (whose, label) not in kept:
+                kept[whose, label] = metrics.growing(counter("kept"), "s", owner, labels)
+            kept[whose, label].grow(value)
+            metrics.add(counter(), "s", owner, labels, value)
+            metrics.add(histogram(), "s", owner, labels, [float(value), 1.0])
+            whole.growing(counter("kept"), "s", after, labels).grow(value)
+            whole.add(counter(), "s", after, labels, value)
+            whole.add(histogram(), "s", after, labels, [float(value), 1.0])
+
+    report(first)
+    metrics.rename(before, after)
+    report(then)
+    for name in ("kept", "c", "h"):
+        assert sorted(map(str, points(metrics).get(name, []))) == sorted(
+            map(str, points(whole).get(name, []))
+        )
+    metrics.forget([after])
+    assert metrics._pool.held == 0
+
+
+def test_of_a_level_what_the_fuller_name_reported_is_kept() -> None:
+    gauge = Metric(name="g", unit="1", instrument=Instrument.GAUGE, description="d")
+    before, after = resource({"process.pid": 1}), resource({"process.pid": 1, "service.name": "known"})
+    metrics = Metrics(START)
+    metrics.set(gauge, "s", before, {}, 7)
+    metrics.set(gauge, "s", before, {"l": "a"}, 8)
+    metrics.set(gauge, "s", after, {}, 9)
+    metrics.rename(before, after)
+    assert (metrics.value("g", after), metrics.value("g", after, l="a")) == (17, 8)
