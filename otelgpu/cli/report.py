@@ -56,9 +56,9 @@ def _table(title: str, first: str, *rest: str) -> Table:
 
 
 def _requests(summary: Summary) -> Table:
-    table = _table(
-        f"Requests: {summary.requests} ({summary.request_errors} failed)", "", "p50", "p95", "p99", "n"
-    )
+    unseen = f", {summary.requests_incomplete} not seen whole" if summary.requests_incomplete else ""
+    title = f"Requests: {summary.requests} ({summary.request_errors} failed{unseen})"
+    table = _table(title, "", "p50", "p95", "p99", "n")
     for name, latencies in (
         ("time to first token (TTFT)", summary.time_to_first_token),
         ("time per output token (TPOT)", summary.time_per_output_token),

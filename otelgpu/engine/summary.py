@@ -52,6 +52,7 @@ class Summary:
 
     requests: int = 0
     request_errors: int = 0
+    requests_incomplete: int = 0  # of which not all was seen
     duration: Latencies = field(default_factory=Latencies)
     time_to_first_token: Latencies = field(default_factory=Latencies)
     time_per_output_token: Latencies = field(default_factory=Latencies)
@@ -79,7 +80,8 @@ class Summary:
         """Finished exchanges."""
         self.requests += len(exchanges)
         self.request_errors += sum(1 for exchange in exchanges if exchange.error_type)
-        self.duration.add([exchange.duration_s for exchange in exchanges])
+        self.requests_incomplete += sum(1 for exchange in exchanges if exchange.incomplete)
+        self.duration.add(_known(exchange.known_duration_s for exchange in exchanges))
         generated = [exchange for exchange in exchanges if exchange.generation is not None]
         self.time_to_first_token.add(_known(exchange.time_to_first_token_s for exchange in generated))
         self.time_per_output_token.add(_known(exchange.time_per_output_token_s for exchange in generated))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Final
 
 
 class Role(IntEnum):
@@ -106,6 +107,7 @@ class Generation:
     last_content_ns: int
     content_deltas: int
     first_chunk_ns: int = 0  # the first event of a stream, whatever is in it
+    whole: bool = True  # all of its stream was seen
     content_times_ns: array[int] = field(default_factory=lambda: array("Q"))
     """When each content delta was written (of clients: read), ascending; the first CONTENT_TIMES of them."""
     content_tokens: int | None = None  # tokens that the deltas held in all, where the server reports
@@ -118,6 +120,10 @@ class Generation:
     decode_s: float | None = None
     request_id: str = ""  # of the engine, where the API names one apart from response_id
     content: Content | None = None
+
+
+UNSEEN: Final = frozenset({"capture_gap", "response_not_seen", "connection_evicted"})
+"""Why not all of an exchange was seen: bytes were not captured, an answer went another way, or there were too many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +155,7 @@ class Exchange:
     client: Endpoint
     user_agent: str
     parent: TraceParent | None
-    error: str  # error.type: "" when none, else e.g. "connection_closed", "capture_gap", "invalid_http"
+    error: str  # "" when none, else what went wrong ("connection_closed", "invalid_http"), or one of UNSEEN
     generation: Generation | None
     role: Role = Role.SERVER
     start_source: StartSource = StartSource.READ
@@ -158,9 +164,20 @@ class Exchange:
     tls: bool = False
     rpc: Rpc | None = None
     published: Published | None = None  # what the process itself worked under when it answered (asked)
+    answered: bool = True  # the end of the response was seen: ``end_ns`` is that
     wire_id: bytes = b""  # what both endpoints derive alike for this request; "" where unknown
     span_name: str = ""  # a plug-in's; "": made by the family's rules
     attributes: tuple[tuple[str, str | int | float | bool], ...] = ()  # a plug-in's
+
+    @property
+    def incomplete(self) -> str:
+        """Why not all of it was seen, one of :data:`UNSEEN`; "": it was. Our loss, and no error of anybody's."""
+        return self.error if self.error in UNSEEN else ""
+
+    @property
+    def known_duration_s(self) -> float | None:
+        """The duration, None where the end was not seen: what was seen is shorter."""
+        return self.duration_s if self.answered or not self.incomplete else None
 
     @property
     def duration_s(self) -> float:
@@ -177,16 +194,16 @@ class Exchange:
     @property
     def time_per_output_token_s(self) -> float | None:
         """(request duration - time to first token) / (output tokens - 1), as semantic conventions define it."""
-        first = self.time_to_first_token_s
+        first, duration = self.time_to_first_token_s, self.known_duration_s
         tokens = self.generation.output_tokens if self.generation is not None else None
-        if first is None or tokens is None or tokens < 2:
+        if first is None or duration is None or tokens is None or tokens < 2:
             return None
-        return (self.duration_s - first) / (tokens - 1)
+        return (duration - first) / (tokens - 1)
 
     @property
     def error_type(self) -> str:
         """``error.type``: what went wrong on the connection, else a 5xx status code, else empty."""
-        if self.error:
+        if self.error and not self.incomplete:
             return self.error
         if self.rpc is not None:
             return self.rpc.status if self.rpc.failed else ""

@@ -48,6 +48,12 @@ DESCRIPTIONS: Final = Descriptions(
             "for a busy event loop.",
             "0.0004",
         ),
+        "otelgpu.incomplete": Described(
+            "Why not all of it was seen, which is no error of its own: `capture_gap` (bytes were not captured), "
+            "`response_not_seen`, `connection_evicted` (too many). Where its end is among that, its duration is in no "
+            "metric, and tokens are only those that the server reported.",
+            "capture_gap",
+        ),
         "otelgpu.http.time_to_first_byte": Described(
             "Seconds from the request's first byte to the response's first byte.", "0.0041"
         ),

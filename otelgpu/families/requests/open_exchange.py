@@ -12,7 +12,7 @@ from otelgpu.families.requests.http1.framing import Head
 from otelgpu.families.requests.llm.reader import GenerationReader
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
 from otelgpu.families.requests.trace_context import parse_trace_context
-from otelgpu.model.exchange import Exchange, Published, Rpc, StartSource, TraceParent
+from otelgpu.model.exchange import UNSEEN, Exchange, Published, Rpc, StartSource, TraceParent
 
 SWITCHING_PROTOCOLS = 101
 MAX_PATH = 1024
@@ -144,6 +144,8 @@ class OpenExchange:
     def finish(self, facts: ConnectionFacts) -> Exchange:
         """Return the finished form, on a connection with these facts."""
         generation = self.generation
+        if generation is not None and self.error in UNSEEN and not self.answered:
+            generation.response_gap(0)
         return Exchange(
             key=self.key,
             connection=facts.identity,
@@ -174,5 +176,6 @@ class OpenExchange:
             tls=facts.tls,
             rpc=self.rpc,
             published=self.published,
+            answered=self.answered,
             wire_id=self.wire_id,
         )

@@ -66,6 +66,8 @@ COUNTERS = Reasons(
         "socket_errors": "a system call on a connection failed for a reason other than that it would block",
         "stream_event_too_long": "a server-sent event larger than the bound; its content is unknown",
         "unknown_kind": "a batch of a record kind unknown to this family",
+        "usage_contradicted": "a server reported that it generated no token, after a stream that had some; those are "
+        "counted, as an estimate",
         "unsolicited_responses": "a response without an observed request",
         "upgraded": "a connection that changed to another protocol; ignored from then on",
         "zmtp_malformed": "bytes on a ZeroMQ connection that are not a frame; skipped up to the next message",

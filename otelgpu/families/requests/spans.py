@@ -190,7 +190,7 @@ class _Reported:
             attributes.append(Attribute(key=names.DROPPED, values=lost, present=lost != 0))
         failed = np.array([bool(exchange.error_type) for exchange in chosen])
         states = [identity.state for identity in identities]
-        errors = [e.error for e in chosen]
+        errors = ["" if e.incomplete else e.error for e in chosen]
         return SpanColumns(
             resource=resource,
             scope=self.signals.scope,

@@ -58,7 +58,8 @@ def test_an_exchange_adds_to_the_requests() -> None:
     summary = Summary()
     summary.add_exchanges([exchange(generation=generation()), exchange(status_code=503)])
     summary.add_exchanges([exchange(generation=generation(output_tokens=None), error="capture_gap")])
-    assert (summary.requests, summary.request_errors, summary.output_tokens) == (3, 2, 5)
+    assert (summary.requests, summary.request_errors, summary.requests_incomplete) == (3, 1, 1)
+    assert summary.output_tokens == 5
     counts = (summary.duration.count, summary.time_to_first_token.count, summary.time_per_output_token.count)
     assert (counts, summary.duration.values[0]) == ((3, 2, 1), pytest.approx(0.09))
 

@@ -56,7 +56,9 @@ def test_there_is_no_time_per_token_without_a_second_token(fields: dict[str, int
         ({}, ""),
         ({"status_code": 404}, ""),
         ({"status_code": 500}, "500"),
-        ({"status_code": 500, "error": "capture_gap"}, "capture_gap"),
+        ({"status_code": 500, "error": "invalid_http"}, "invalid_http"),
+        ({"status_code": 500, "error": "capture_gap"}, "500"),
+        ({"status_code": 200, "error": "response_not_seen"}, ""),
         ({"status_code": 0, "error": "connection_closed"}, "connection_closed"),
     ],
 )

@@ -34,6 +34,7 @@ class Facts:
         "_finish_reasons",
         "_output",
         "_times_reserved",
+        "began_unseen",
         "cached_tokens",
         "capture",
         "choices",
@@ -86,6 +87,9 @@ class Facts:
         self.error = ""
         self.first_chunk_ns = 0
         self.first_content_ns = 0
+        self.began_unseen = (
+            False  # something was missing before the first content: when that came is not known
+        )
         self.last_content_ns = 0
         self.content_deltas = 0
         self.content_times_ns = array("Q")
@@ -199,11 +203,14 @@ class Facts:
         if self.capture is not None:
             self.capture.drop()
 
-    def generation(self, flavour: str, *, countable: bool) -> Generation:
-        """Return the finished form. ``countable``: every content delta was seen, so their count is reported."""
-        reported = self.output_tokens is not None
+    def generation(self, flavour: str, *, streamed: bool, whole: bool) -> Generation:
+        """Return the finished form. ``whole``: every content delta of what is ``streamed`` was seen, and counts."""
         tokens = self.output_tokens
-        if not reported and countable:
+        if tokens == 0 and self.content_deltas:  # some end their streams so, whatever was in them
+            tokens = None
+            self._output.count("usage_contradicted")
+        reported = tokens is not None
+        if not reported and streamed and whole:
             tokens = self.content_deltas
         return Generation(
             operation=self.operation,
@@ -216,10 +223,11 @@ class Facts:
             output_tokens=tokens,
             usage_reported=reported,
             finish_reasons=tuple(reason for _, reason in sorted(self._finish_reasons.items())),
-            first_content_ns=self.first_content_ns,
+            first_content_ns=0 if self.began_unseen else self.first_content_ns,
             last_content_ns=self.last_content_ns,
             content_deltas=self.content_deltas,
             first_chunk_ns=self.first_chunk_ns,
+            whole=whole,
             content_times_ns=self.content_times_ns,
             content_tokens=self.content_tokens,
             cached_tokens=self.cached_tokens,

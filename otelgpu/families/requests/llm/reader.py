@@ -166,9 +166,10 @@ class GenerationReader:
         """Note missing bytes in the response's body."""
         if self._response_inflater is not None:
             self._response_inflater.gap()
+        self._gaps = True
+        self._facts.began_unseen = self._facts.began_unseen or not self._facts.content_deltas
         if self._events is not None:
             self._events.gap()
-            self._gaps = True
         elif self._response is not None:
             self._response.gap(size)
 
@@ -213,7 +214,7 @@ class GenerationReader:
         streamed = self._events is not None or facts.first_chunk_ns > 0
         generation = None
         if self._fits:
-            generation = facts.generation(self._apis[0].provider, countable=streamed and not self._gaps)
+            generation = facts.generation(self._apis[0].provider, streamed=streamed, whole=not self._gaps)
         facts.drop()
         return generation
 

@@ -86,6 +86,8 @@ def gaps(generation: Generation) -> Gaps | None:
 
 
 def _between(generation: Generation) -> list[float]:
+    if not generation.whole:  # between two that were seen others may have been
+        return []
     return [(after - before) * NS for before, after in pairwise(generation.content_times_ns)]
 
 
@@ -100,7 +102,7 @@ def columns(exchanges: Sequence[Exchange]) -> dict[str, list[Any]]:
         "gen_ai.operation.name": [g and g.operation for g in generations],
         "gen_ai.provider.name": [g and g.provider for g in generations],
         "gen_ai.request.stream": [None if g is None else g.stream for g in generations],
-        "gen_ai.latency.e2e": [None if g is None else e.duration_s for e, g in pairs],
+        "gen_ai.latency.e2e": [None if g is None else e.known_duration_s for e, g in pairs],
         "gen_ai.request.model": [(g and g.request_model) or None for g in generations],
         "gen_ai.request.max_tokens": [g and g.max_tokens for g in generations],
         "gen_ai.request.choice.count": [g and g.choices for g in generations],
@@ -152,10 +154,12 @@ def measurements(exchanges: Sequence[Exchange]) -> list[Measured]:
     asked = [one for one in reported if is_client(one[1])]
     found = [
         *by_series(
-            REQUEST_DURATION, ((row, _with_error(e, labels), e.duration_s) for row, e, _, labels in served)
+            REQUEST_DURATION,
+            ((row, _with_error(e, labels), e.known_duration_s) for row, e, _, labels in served),
         ),
         *by_series(
-            OPERATION_DURATION, ((row, _with_error(e, labels), e.duration_s) for row, e, _, labels in asked)
+            OPERATION_DURATION,
+            ((row, _with_error(e, labels), e.known_duration_s) for row, e, _, labels in asked),
         ),
     ]
     served = [one for one in served if _succeeded(one[1])]

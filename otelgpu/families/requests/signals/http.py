@@ -87,6 +87,7 @@ def columns(exchanges: Sequence[Exchange], routes: Sequence[str]) -> dict[str, l
             (e.first_byte_ns - e.start_ns) * NS if e.first_byte_ns else None for e in exchanges
         ],
         "error.type": [e.error_type or None for e in exchanges],
+        "otelgpu.incomplete": [e.incomplete or None for e in exchanges],
     }
 
 
@@ -105,5 +106,5 @@ def measurements(exchanges: Sequence[Exchange], routes: Sequence[str]) -> list[M
             labels["error.type"] = e.error_type
         if client and e.server.port:
             labels |= {"server.address": e.server.address, "server.port": e.server.port}
-        reported[client].append((row, labels, e.duration_s))
+        reported[client].append((row, labels, e.known_duration_s))
     return [*by_series(SERVER_DURATION, reported[False]), *by_series(CLIENT_DURATION, reported[True])]

@@ -55,5 +55,5 @@ def measurements(exchanges: Sequence[Exchange]) -> list[Measured]:
         client = is_client(e)
         if client and e.server.port:
             labels |= {"server.address": e.server.address, "server.port": e.server.port}
-        reported[client].append((row, labels, e.duration_s))
+        reported[client].append((row, labels, e.known_duration_s))
     return [*by_series(SERVER_DURATION, reported[False]), *by_series(CLIENT_DURATION, reported[True])]

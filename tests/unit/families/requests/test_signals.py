@@ -136,7 +136,7 @@ def test_a_streamed_generation_is_measured_in_four_ways() -> None:
     }
 
 
-@pytest.mark.parametrize("fields", [{"status_code": 500}, {"status_code": 429}, {"error": "capture_gap"}])
+@pytest.mark.parametrize("fields", [{"status_code": 500}, {"status_code": 429}, {"error": "invalid_http"}])
 def test_token_times_are_of_successful_responses_only(fields: dict[str, Any]) -> None:
     assert set(measured(exchange(generation=generation(), **fields))) == {
         "http.server.request.duration",

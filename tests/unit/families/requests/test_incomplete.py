@@ -1,0 +1,153 @@
+"""What was not seen of a request is our loss: said on its span, never its status, and no number is made of a part."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from otelgpu.families.requests.exchange_signals import measurements
+from otelgpu.families.requests.routes import template
+from otelgpu.model.exchange import Exchange
+from tests.unit.families.requests.test_signals import attributes
+from tests.unit.families.requests.traffic import Connection, Seen, chunk, opened, request, response
+
+#: What is captured of one call, and 40 KB: an event with the probabilities of sixty tokens (llama-server, ``n_probs``).
+CAPTURED = 16_384
+LARGE = 40_000
+TOKENS = 12
+
+
+def stream_of(*events: object, done: bool = True) -> list[bytes]:
+    """Server-sent events, each in a chunk of its own."""
+    sent = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+    return [chunk(event) for event in [*sent, *([b"data: [DONE]\n\n"] if done else [])]] + [b"0\r\n\r\n"]
+
+
+def token(text: str, **fields: object) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": {"content": text}}], "model": "m", **fields}
+
+
+def usage(tokens: int) -> dict[str, object]:
+    return {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": tokens}}
+
+
+def streamed(pieces: list[bytes], *, captured: dict[int, int] | None = None, close: bool = True) -> Seen:
+    """A chat completion whose ``pieces`` are written one by one; of some only so much is ``captured``."""
+    c, seen = opened()
+    asked = json.dumps({"model": "m", "stream": True, "messages": []}).encode()
+    seen.feed(c.read(request("POST", "/v1/chat/completions", asked)))
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    seen.feed(c.write(head))
+    for number, piece in enumerate(pieces):
+        seen.feed(c.write(piece, captured=(captured or {}).get(number)))
+    if close:
+        seen.feed(c.close())
+    return seen
+
+
+def measured(exchange: Exchange) -> set[str]:
+    return {each.metric.name for each in measurements([exchange], [template(exchange.path)])}
+
+
+def test_an_event_beyond_what_is_captured_fails_nobody_and_leaves_out_what_is_not_known() -> None:
+    pieces = stream_of(*(token(f"w{n}", probs="x" * LARGE) for n in range(TOKENS)))
+    seen = streamed(pieces, captured={4: CAPTURED})
+    (exchange,) = seen.exchanges
+    assert (exchange.incomplete, exchange.error_type, exchange.status_code) == ("capture_gap", "", 200)
+    assert exchange.generation is not None
+    assert exchange.generation.output_tokens is None
+    assert exchange.time_to_first_token_s is not None
+    assert exchange.time_per_output_token_s is exchange.known_duration_s is None
+    assert measured(exchange) == {"gen_ai.server.time_to_first_token"}
+    found = attributes(exchange)
+    assert found["otelgpu.incomplete"] == "capture_gap"
+    assert not found.keys() & {"error.type", "gen_ai.usage.output_tokens", "gen_ai.latency.e2e"}
+    assert seen.counts()["capture_gaps"] == 1
+
+
+def test_what_the_server_reports_behind_a_gap_whose_frame_is_known_is_believed() -> None:
+    pieces = stream_of(*(token(f"w{n}", probs="x" * LARGE) for n in range(TOKENS)), usage(TOKENS))
+    seen = Seen(opened()[1].state)
+    c = Connection(identity=7)
+    seen.feed(c.open())
+    asked = json.dumps({"model": "m", "stream": True, "messages": []}).encode()
+    seen.feed(c.read(request("POST", "/v1/chat/completions", asked)))
+    seen.feed(
+        c.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    )
+    for number, piece in enumerate(pieces):
+        seen.feed(c.write(piece, captured=CAPTURED if number == 4 else None, tail=300 if number == 4 else 0))
+    (exchange,) = seen.exchanges
+    assert (exchange.incomplete, exchange.error_type) == ("", "")
+    assert exchange.generation is not None
+    assert (exchange.generation.output_tokens, exchange.generation.usage_reported) == (TOKENS, True)
+    assert exchange.time_per_output_token_s is not None
+
+
+def test_a_first_token_that_may_have_been_in_what_is_missing_has_no_time() -> None:
+    pieces = stream_of(token("first", probs="x" * LARGE), *(token(f"w{n}") for n in range(5)), usage(6))
+    c, seen = opened()
+    asked = json.dumps({"model": "m", "stream": True, "messages": []}).encode()
+    seen.feed(c.read(request("POST", "/v1/chat/completions", asked)))
+    seen.feed(
+        c.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    )
+    for number, piece in enumerate(pieces):
+        seen.feed(c.write(piece, captured=200 if number == 0 else None, tail=100 if number == 0 else 0))
+    (exchange,) = seen.exchanges
+    assert exchange.generation is not None
+    assert exchange.generation.output_tokens == 6
+    assert exchange.time_to_first_token_s is None
+
+
+@pytest.mark.parametrize("error", ["response_not_seen", "connection_evicted"])
+def test_what_we_gave_up_is_no_failure(error: str) -> None:
+    state = opened()[1].state
+    c = Connection(identity=9)
+    seen = Seen(state).feed(c.open()).feed(c.read(request("GET", "/given-up")))
+    connection = state._connections[9]
+    connection.abort(c.now_ns, error)
+    seen.take(state._output.take())
+    (exchange,) = seen.exchanges
+    assert (exchange.error_type, exchange.incomplete, exchange.known_duration_s) == ("", error, None)
+    assert measured(exchange) == set()
+
+
+def test_an_answer_of_500_whose_end_is_not_known_is_one() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request("GET", "/broken")))
+    seen.feed(c.write(b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n"))
+    seen.feed(c.write(chunk(b"x" * LARGE), captured=CAPTURED)).feed(c.write(chunk(b"y"))).feed(c.close())
+    (exchange,) = seen.exchanges
+    assert (exchange.error_type, exchange.incomplete) == ("500", "capture_gap")
+
+
+@pytest.mark.parametrize(("said", "counted", "believed"), [(0, 12, False), (12, 12, True), (40, 40, True)])
+def test_a_reported_zero_does_not_beat_what_was_counted(said: int, counted: int, believed: bool) -> None:
+    """LitServe ends its streams with ``completion_tokens: 0``."""
+    seen = streamed(stream_of(*(token(f"w{n}") for n in range(TOKENS)), usage(said)))
+    (exchange,) = seen.exchanges
+    generation = exchange.generation
+    assert generation is not None
+    assert (generation.output_tokens, generation.usage_reported) == (counted, believed)
+    assert exchange.time_per_output_token_s is not None
+    assert attributes(exchange).get("otelgpu.gen_ai.usage.estimated") == (None if believed else True)
+    assert seen.counts().get("usage_contradicted", 0) == (0 if believed else 1)
+
+
+def test_an_answer_without_any_token_has_zero() -> None:
+    (exchange,) = streamed(stream_of(usage(0))).exchanges
+    assert exchange.generation is not None
+    assert (exchange.generation.output_tokens, exchange.generation.usage_reported) == (0, True)
+
+
+def test_a_json_answer_of_zero_tokens_is_believed() -> None:
+    c, seen = opened()
+    asked = json.dumps({"model": "m", "messages": []}).encode()
+    answer = json.dumps({"choices": [], "model": "m", "usage": {"prompt_tokens": 1, "completion_tokens": 0}})
+    seen.feed(c.read(request("POST", "/v1/chat/completions", asked)))
+    seen.feed(c.write(response(200, answer.encode(), content_type="application/json")))
+    (exchange,) = seen.exchanges
+    assert exchange.generation is not None
+    assert exchange.generation.output_tokens == 0
