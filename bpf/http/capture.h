@@ -336,6 +336,38 @@ __noinline int recognise(struct connection *connection, const struct transfer *t
 	return FOLLOW_KEEP;
 }
 
+/* The chunk that this thread builds, of which it says what does not depend on the bytes; NULL: no memory. */
+static __always_inline struct data_chunk *begin_chunk(const struct connection *connection,
+						      struct identity who, __u64 start_ns,
+						      __u64 end_ns, __u8 direction)
+{
+	struct data_chunk *chunk = bpf_task_storage_get(&data_chunks, bpf_get_current_task_btf(),
+							NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!chunk) {
+		count(COUNTER_THREAD_STATE_FAILED);
+		return NULL;
+	}
+	fill_head(&chunk->head.head, 0, who, start_ns, end_ns);
+	chunk->head.connection = connection->id;
+	chunk->head.direction = direction;
+	return chunk;
+}
+
+/* The process has said that it sends no more. */
+static __always_inline void end_writes(struct connection *connection, struct identity who)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct data_chunk *chunk = begin_chunk(connection, who, now, now, HTTP_DIRECTION_ENDED);
+
+	if (!chunk)
+		return;
+	chunk->head.arrival_ns = 0;
+	chunk->head.result = 0;
+	chunk->head.fd = connection->fd;
+	emit_part(connection, chunk, connection->offset[HTTP_DIRECTION_WRITE], 0, 0);
+}
+
 /* A call has moved bytes of a connection, or found its end. Returns enum follow_result. */
 __noinline int follow(struct connection *connection, const struct transfer *transfer)
 {
@@ -371,18 +403,13 @@ __noinline int follow(struct connection *connection, const struct transfer *tran
 		connection->allowed_ns = transfer->end_ns;
 		connection->captured[0] = connection->captured[1] = 0;
 	}
-	chunk = bpf_task_storage_get(&data_chunks, bpf_get_current_task_btf(), NULL,
-				     BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!chunk) {
-		count(COUNTER_THREAD_STATE_FAILED);
+	chunk = begin_chunk(connection, transfer->who, transfer->start_ns, transfer->end_ns,
+			    transfer->direction);
+	if (!chunk)
 		return FOLLOW_KEEP;
-	}
-	fill_head(&chunk->head.head, 0, transfer->who, transfer->start_ns, transfer->end_ns);
-	chunk->head.connection = connection->id;
 	chunk->head.arrival_ns = transfer->arrival_ns;
 	chunk->head.result = transfer->result;
 	chunk->head.fd = transfer->fd;
-	chunk->head.direction = transfer->direction;
 	bytes = transfer->result > 0 ? (__u64)transfer->result : 0;
 	if (transfer->kind == TRANSFER_MESSAGES && bytes)
 		move_messages(connection, chunk, transfer);

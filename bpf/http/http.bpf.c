@@ -293,4 +293,23 @@ int enter_close(struct syscall_enter *call)
 	return 0;
 }
 
+/* include/linux/net.h: SHUT_RD is 0 */
+SEC("tracepoint/syscalls/sys_enter_shutdown")
+int enter_shutdown(struct syscall_enter *call)
+{
+	struct connection *connection;
+	struct holder *holder;
+	struct identity who;
+
+	if (!ARGUMENT(1) || !in_scope(&who))
+		return 0;
+	holder = holder_of(who.tgid);
+	if (!holder)
+		return 0;
+	connection = connection_of(who, holder->number, DESCRIPTOR(0));
+	if (connection && is_reported(connection))
+		end_writes(connection, who);
+	return 0;
+}
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

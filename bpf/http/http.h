@@ -22,6 +22,7 @@ enum http_counter {
 enum http_direction {
 	HTTP_DIRECTION_READ = 0,  /* what the process received */
 	HTTP_DIRECTION_WRITE = 1, /* what it sent */
+	HTTP_DIRECTION_ENDED = 2, /* no bytes: it said that it sends no more, shutdown(2) */
 };
 
 /* The role of the process on the connection. */

@@ -43,6 +43,12 @@ static __always_inline bool starts_http1(const struct prefix *prefix)
 	       (prefix->count < 4 || is_capital(prefix->bytes[3]) || prefix->bytes[3] == ' ');
 }
 
+/* RFC 9112, 2.2: empty lines before a request are ignored. */
+static __always_inline bool starts_empty_line(const struct prefix *prefix)
+{
+	return prefix->bytes[0] == '\r' && (prefix->count < 2 || prefix->bytes[1] == '\n');
+}
+
 static __always_inline bool starts_preface(const struct prefix *prefix)
 {
 	return prefix->count >= 4 && prefix->bytes[0] == 'P' && prefix->bytes[1] == 'R' &&
@@ -146,7 +152,7 @@ static __always_inline enum detected_protocol detect_protocol(const struct prefi
 		return PROTOCOL_UNDECIDED;
 	if (starts_zmtp(prefix) || starts_settings(prefix))
 		return PROTOCOL_FRAMED;
-	if (from_client && starts_http1(prefix))
+	if (from_client && (starts_http1(prefix) || starts_empty_line(prefix)))
 		return starts_preface(prefix) ? PROTOCOL_FRAMED : PROTOCOL_HTTP1;
 	if (is_tls(prefix, !late))
 		return PROTOCOL_TLS;

@@ -25,6 +25,7 @@ from otelgpu.families.requests.endpoints import NO_ENDPOINTS, ConnectionEndpoint
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.model.exchange import Published, Role
+from otelgpu.model.shares import Share
 
 #: All chunks of a call are numbered this long after it returned at most.
 NUMBERED_WITHIN_NS = 20_000
@@ -88,6 +89,8 @@ class Connection:
         "opened",
         "output",
         "parser",
+        "placed",
+        "places",
         "put_off",
         "tgid",
     )
@@ -105,6 +108,8 @@ class Connection:
         self.held: dict[int, DataChunk] = {}
         self.held_bytes = 0
         self.put_off = False  # what is held waits for a turn
+        self.places: Share | None = None  # of which ``placed`` of the chunks that are held have one each
+        self.placed = 0
         self.close_at: tuple[int, int] | None = None  # time_ns and number of chunks
 
         self.output = output
@@ -162,6 +167,17 @@ class Connection:
             self._recognise(direction, call, data, offset, fresh=fresh)
             return
         parser.feed(call, data, offset, from_client=write is self._at_client)
+        if parser.ignored or parser.successor is not None:
+            self._move_on(parser)
+
+    def end_writes(self, chunk: DataChunk) -> None:
+        """The process said that it sends no more: what it reads from now on it does not answer."""
+        parser = self.parser
+        if self.ignored or parser is None:
+            return
+        time_ns, end_ns, tgid, tid, cgroup_id, *_ = chunk
+        self._settle(self._writes)
+        parser.end(Call(time_ns, end_ns, 0, tgid, tid, cgroup_id, None), from_client=self._at_client)
         if parser.ignored or parser.successor is not None:
             self._move_on(parser)
 

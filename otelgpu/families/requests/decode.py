@@ -27,7 +27,7 @@ from otelgpu.families.requests.protocols import BUILT_IN, installed
 from otelgpu.families.requests.turns import Stopwatch, Turns
 from otelgpu.model.exchange import Published, Role
 from otelgpu.model.inputs import Batch, Records
-from otelgpu.model.shares import Headroom, Refusals, Remembered
+from otelgpu.model.shares import Headroom, Pool, Refusals, Remembered
 
 MAX_CONNECTIONS = 65536
 BUDGET_BYTES = 32 << 20
@@ -44,6 +44,7 @@ MOST_CHUNKS_MISSED = 64
 _MAX_HELD_CHUNKS = 1024
 _MAX_HELD_BYTES = 262144
 _MAX_ENDED = 4096
+_MOST_PUT_OFF = 8192  # chunks, of which a process alone has half: what it sends in some tenths of a second
 _FINAL_TURNS = 4
 _EVICTION_LOOKS = 64
 _EVICTIONS = 1024  # at a tick, while memory is short
@@ -53,6 +54,8 @@ _SEQUENCES = 1 << 32
 
 class HttpState:
     """All connections of a session. ``write_direction`` is ``HTTP_DIRECTION_WRITE`` of the object's BTF.
+
+    ``ended_direction``: likewise; -1: it has none.
 
     ``protocols``: those that are detected; by default the built-in ones and the installed plug-ins.
 
@@ -67,6 +70,7 @@ class HttpState:
         self,
         *,
         write_direction: int,
+        ended_direction: int = -1,
         max_connections: int = MAX_CONNECTIONS,
         budget_bytes: int = BUDGET_BYTES,
         idle_ns: int = IDLE_NS,
@@ -83,6 +87,7 @@ class HttpState:
         self._turns = (
             Turns(stopwatch, self._output, headroom=self._headroom) if stopwatch is not None else None
         )
+        self._places = Pool(_MOST_PUT_OFF, headroom=self._headroom)
         self._connections: OrderedDict[int, Connection] = OrderedDict()  # least recently used first
         self._by_process: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, None] = {}  # connections that expire() must look at
@@ -90,7 +95,7 @@ class HttpState:
         self._layouts: dict[tuple[str, int], ChunkLayout] = {}
         self._max_connections = max_connections
         self._idle_ns = idle_ns
-        self._write_direction = write_direction
+        self._write_direction, self._ended_direction = write_direction, ended_direction
         self._next_idle_check_ns = 0
 
     @property
@@ -242,7 +247,10 @@ class HttpState:
                 self._hold_back(connection, sequence, chunk, put_off=True)
             else:
                 connection.next_sequence = (sequence + 1) % _SEQUENCES
-                connection.take(chunk, way == self._write_direction)
+                if way != self._ended_direction:
+                    connection.take(chunk, way == self._write_direction)
+                else:
+                    connection.end_writes(chunk)
                 if connection.held or connection.close_at is not None:
                     self._take_held(connection)
                 if captured < result and connection.unsettled:
@@ -264,11 +272,10 @@ class HttpState:
             self._output.count("chunks_late")
             return
         size = len(chunk[-1])
-        fits = (
-            put_off
-            or connection.put_off
-            or (len(connection.held) < _MAX_HELD_CHUNKS and connection.held_bytes + size <= _MAX_HELD_BYTES)
-        )
+        if put_off or connection.put_off:
+            fits = self._take_place(connection, chunk)
+        else:
+            fits = len(connection.held) < _MAX_HELD_CHUNKS and connection.held_bytes + size <= _MAX_HELD_BYTES
         if fits and connection.output.reserve(HELD_BYTES + size):
             connection.held[sequence] = chunk
             connection.held_bytes += size
@@ -276,10 +283,20 @@ class HttpState:
             if put_off:
                 self._put_off(connection, chunk)
             return
+        self._release(connection, 0, 0)  # a place, if it had one
         self._take_held(connection, give_up=True)
         self._skip_to(connection, sequence)
         self._take(connection, chunk, is_turn=self._is_turn(connection, chunk))
         self._take_held(connection)
+
+    def _take_place(self, connection: Connection, chunk: DataChunk) -> bool:
+        """Whether there is a place for one more chunk that waits for a turn; it goes with what is held."""
+        share = connection.places or self._places.share_of(chunk[2], chunk[4])
+        if not share.reserve(1):
+            return False
+        connection.places = share
+        connection.placed += 1
+        return True
 
     def _put_off(self, connection: Connection, chunk: DataChunk) -> None:
         """Have a connection wait for a turn of the process whose chunk is next."""
@@ -299,7 +316,9 @@ class HttpState:
     def _take(self, connection: Connection, chunk: DataChunk, *, is_turn: bool) -> None:
         """Have the next chunk read, or counted where it is not its turn."""
         connection.next_sequence = (connection.next_sequence + 1) % _SEQUENCES
-        if is_turn:
+        if is_turn and chunk[9] == self._ended_direction:
+            connection.end_writes(chunk)
+        elif is_turn:
             connection.take(chunk, chunk[9] == self._write_direction)
         else:
             self._output.count("chunks_shed")
@@ -369,6 +388,12 @@ class HttpState:
     def _release(self, connection: Connection, chunks: int, size: int) -> None:
         connection.held_bytes -= size
         connection.output.release(HELD_BYTES * chunks + size)
+        if connection.places is not None:
+            left = min(connection.placed, len(connection.held))
+            connection.places.release(connection.placed - left)
+            connection.placed = left
+            if not left:
+                connection.places = None
 
     def _open(self, records: Records) -> None:
         for record in records:
@@ -446,8 +471,9 @@ class HttpState:
         self._ended.add(connection.output.container, connection.facts.identity)
 
     def _forget(self, connection: Connection) -> None:
-        self._release(connection, len(connection.held), connection.held_bytes)
+        chunks = len(connection.held)
         connection.held.clear()
+        self._release(connection, chunks, connection.held_bytes)
         self._connections.pop(connection.facts.identity, None)
         self._waiting.pop(connection.facts.identity, None)
         self._leave(connection)

@@ -20,8 +20,10 @@ class HttpHandler:
 
     def __init__(self, services: Services) -> None:
         self._emit, self._wake, self._clock = services.emit, services.wake, services.session.clock
+        directions = services.btf.enumerators("http_direction")
         self._state = HttpState(
-            write_direction=services.btf.enumerators("http_direction")["HTTP_DIRECTION_WRITE"],
+            write_direction=directions["HTTP_DIRECTION_WRITE"],
+            ended_direction=directions.get("HTTP_DIRECTION_ENDED", -1),  # of older captures
             capture_content=services.session.settings.capture_content,
             stopwatch=services.session.stopwatch,
             headroom=services.session.headroom,

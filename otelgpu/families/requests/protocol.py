@@ -101,7 +101,7 @@ class Parser(Protocol):
         """Note that ``size`` bytes of a direction were not captured."""
 
     def end(self, call: Call, *, from_client: bool) -> None:
-        """Note that a direction ended: the reader read end of file."""
+        """Note that a direction ended: its reader read end of file, or its writer shut it down."""
 
     def close(self, time_ns: int) -> None:
         """Note that the process closed the connection: emit what is open. Nothing follows."""

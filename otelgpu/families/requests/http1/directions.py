@@ -57,19 +57,28 @@ class Http1RequestDirection(_Direction):
 
     def head(self, head: Head) -> Framing:
         """Take the request's head."""
+        if self.current is not None:  # else it was answered and emitted before its head was complete
+            self.reader.wants_body = self._fill(self.current, head)
+            if not head.keep_alive:
+                self.parser.last_request = True
+        return request_framing(head)
+
+    def head_cut(self, head: Head) -> None:
+        """Take a head of which the rest was not captured: its request line, and fields."""
         exchange = self.current
-        framing = request_framing(head)
-        if exchange is None:  # it was answered and emitted before its head was complete
-            return framing
+        if exchange is not None and not exchange.head_seen:
+            self._fill(exchange, head)
+            self.body_gap(1)
+
+    def _fill(self, exchange: OpenExchange, head: Head) -> bool:
+        """Whether its body is wanted."""
         exchange.fill(head)
         self.parser.head_seen(exchange)
         generation = llm.http_reader(exchange.method, exchange.path, self.parser.output)
-        if generation is not None:
-            exchange.generation = generation
-            self.reader.wants_body = generation.request_head(head)
-        if not head.keep_alive:
-            self.parser.last_request = True
-        return framing
+        if generation is None:
+            return False
+        exchange.generation = generation
+        return generation.request_head(head)
 
     def body(self, data: bytes) -> None:
         """Pass body bytes to the body reader."""

@@ -225,8 +225,9 @@ class Http1MessageReader:
 
     def starts_message(self, data: bytes) -> bool:
         """Whether ``data`` looks like the first bytes of a message; used when framing is unknown."""
-        pattern = REQUEST_START if self._request else RESPONSE_START
-        return pattern.match(data) is not None
+        if not self._request:
+            return RESPONSE_START.match(data) is not None
+        return REQUEST_START.match(data.lstrip(b"\r\n")) is not None
 
     def restart(self) -> None:
         """Expect a message next."""

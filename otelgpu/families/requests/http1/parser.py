@@ -148,7 +148,10 @@ class Http1:
             return
         self.call = call
         direction.gap_call = call
+        cut = self._requests.reader.partial_head if from_client else None
         if not direction.reader.gap(size):
+            if cut is not None and cut.target and cut.version in _HTTP1_VERSIONS:
+                self._requests.head_cut(cut)
             direction.lost()
         if not from_client:
             self._last_response_ns = call.end_ns
@@ -166,6 +169,8 @@ class Http1:
         else:
             self._end_body_until_close(call.end_ns, call.end_ns)
             self._finish_all(call.end_ns, "connection_closed")
+            if self.at_server:  # some read on, so that what the client had sent is no reason for a reset
+                self._requests.reader.stop()
 
     def close(self, time_ns: int) -> None:
         """The process closed it: at a server, a response delimited by the close is complete; others are not."""
@@ -410,11 +415,11 @@ class Http1:
 
 def recognise(data: bytes, from_client: bool, late: bool) -> Recognition:
     """Whether bytes begin a request or, if sent by the server, a response."""
-    if late:
-        pattern = REQUEST_START if from_client else RESPONSE_START
-        return Recognition.YES if pattern.match(data) else Recognition.NO
     # RFC 9112, section 2.2: empty lines before a request are ignored
     text = data.lstrip(b"\r\n") if from_client else data
+    if late:
+        pattern = REQUEST_START if from_client else RESPONSE_START
+        return Recognition.YES if pattern.match(text) else Recognition.NO
     starts = _REQUEST_STARTS if from_client else _RESPONSE_STARTS
     if text.startswith(starts):
         return Recognition.YES

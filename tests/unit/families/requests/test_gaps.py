@@ -93,7 +93,7 @@ def test_a_gap_in_a_request_head_marks_the_exchange_and_resynchronises() -> None
     c.skip(READ, 100)
     seen.feed(c.read(b"rest\r\n\r\n")).feed(c.write(response(200)))
     seen.feed(c.read(request("GET", "/b"))).feed(c.write(response(201)))
-    assert facts(seen) == [("", 200, "capture_gap"), ("/b", 201, "")]
+    assert facts(seen) == [("/a", 200, "capture_gap"), ("/b", 201, "")]
     assert seen.counts() == {"capture_gaps": 1, "resync_bytes_skipped": 8}
 
 
@@ -262,3 +262,39 @@ def test_a_threads_next_call_shows_that_its_last_one_has_no_more_chunks() -> Non
     c.now_ns += c.took_ns + 1000 - c.gap_ns  # sooner than another thread's chunk could still come
     seen.feed(c.read(request("GET", "/b"), tid=7))
     assert facts(seen) == [("/a", 200, "")]
+
+
+def test_a_head_of_which_the_end_was_not_captured_keeps_its_request_line() -> None:
+    c, seen = opened()
+    head = b"POST /v1/chat/completions?key=1 HTTP/1.1\r\nHost: a\r\nUser-Agent: u\r\nX-Long: " + b"x" * 20_000
+    body = b'{"model":"asked","messages":[]}'
+    head += b"\r\nContent-Length: %d\r\n\r\n" % len(body)
+    seen.feed(c.read(head + body, captured=16384, tail=256))
+    answer = b'{"model":"given","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":7}}'
+    seen.feed(c.write(response(200, answer, content_type="application/json")))
+    seen.feed(c.read(request("GET", "/b"))).feed(c.write(response()))
+    first, second = seen.exchanges
+    assert (first.method, first.path, first.user_agent) == ("POST", "/v1/chat/completions", "u")
+    assert (first.status_code, first.error_type, first.incomplete) == (200, "", "capture_gap")
+    assert first.generation is not None
+    assert (first.generation.response_model, first.generation.output_tokens) == ("given", 7)
+    assert (second.path, second.error) == ("/b", "")
+    assert [each.key for each in seen.opened] == [first.key, second.key]
+
+
+def test_a_request_line_that_was_cut_is_not_taken_for_whole() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request("GET", "/" + "long" * 5000), captured=16384, tail=64)).feed(c.write(response()))
+    (exchange,) = seen.exchanges
+    assert (exchange.method, exchange.path, exchange.incomplete) == ("", "", "capture_gap")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_empty_lines_before_a_request_are_ignored(late: bool) -> None:
+    """RFC 9112, section 2.2."""
+    c = Connection()
+    seen = Seen(new_state()).feed(c.open(late=late))
+    for path in ("/a", "/b"):
+        seen.feed(c.read(b"\r\n" + request("GET", path))).feed(c.write(response()))
+    assert facts(seen) == [("/a", 200, ""), ("/b", 200, "")]
+    assert {exchange.request_bytes for exchange in seen.exchanges} == {len(request("GET", "/a"))}

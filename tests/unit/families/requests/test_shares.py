@@ -301,6 +301,31 @@ def test_what_there_is_no_room_for_is_shed_and_counted_with_its_owner(slow: Iter
     assert begun == {assignment.exchange for assignment in seen.assignments if not assignment.begins}
 
 
+def test_of_the_chunks_that_wait_each_has_a_share_and_gives_it_back(
+    slow: Iterator[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "_MOST_PUT_OFF", 90)
+    seen = Seen(new_state(stopwatch=lambda: next(slow)))
+    flood, other = (
+        Connection(identity=1, tgid=100, cgroup_id=1),
+        Connection(identity=2, tgid=200, cgroup_id=2),
+    )
+    seen.feed(flood.open()).feed(other.open())
+    for _ in range(400):
+        seen.feed(flood.read(LONG)).feed(flood.write(ANSWER))
+    assert seen.counts()["chunks_shed"] > 400
+    assert 0 < seen.state._places.held <= 45
+    while seen.state._places.held:
+        seen.take(seen.state.expire(flood.now_ns))
+    assert seen.state._places.free == 90
+    shed = seen.counts()["chunks_shed"]
+    for _ in range(60):
+        seen.feed(other.read(LONG)).feed(other.write(ANSWER)).take(seen.state.expire(other.now_ns))
+    seen.feed(other.close()).feed(flood.close())
+    assert seen.counts()["chunks_shed"] == shed
+    assert (seen.state._places.held, seen.state.connection_count) == (0, 0)
+
+
 @pytest.mark.parametrize("end", ["process", "session"])
 def test_at_an_end_what_was_put_off_is_parsed_or_counted(slow: Iterator[int], end: str) -> None:
     seen = Seen(new_state(stopwatch=lambda: next(slow)))

@@ -88,6 +88,13 @@ class Connection:
         self.now_ns += self.gap_ns
         return [self._chunk(direction, b"", self.offsets[direction], result, tid or self.tid)]
 
+    def shut_down(self) -> list[Batch]:
+        """The process calls shutdown(2): it sends no more."""
+        self.now_ns += self.gap_ns
+        chunk = self._chunk(WRITE, b"", self.offsets[WRITE], 0, self.tid)
+        chunk.records["chunk"]["direction"] = ENUMERATORS["HTTP_DIRECTION_ENDED"]
+        return [chunk]
+
     def skip(self, direction: str, size: int) -> list[Batch]:
         """Bytes that move without any record."""
         self.offsets[direction] += size
@@ -181,7 +188,11 @@ class Seen:
 
 def new_state(**options: Any) -> HttpState:
     """A state that reads records of this header."""
-    return HttpState(write_direction=ENUMERATORS["HTTP_DIRECTION_WRITE"], **options)
+    return HttpState(
+        write_direction=ENUMERATORS["HTTP_DIRECTION_WRITE"],
+        ended_direction=ENUMERATORS["HTTP_DIRECTION_ENDED"],
+        **options,
+    )
 
 
 def opened(role: str = "SERVER", **options: int) -> tuple[Connection, Seen]:
