@@ -16,7 +16,7 @@ DESCRIPTIONS: Final = Descriptions(
             "The thread that read the request last; of a call: the thread that made it.", "4071"
         ),
         "error.type": Described(
-            "What failed: a 5xx status, `connection_closed`, `capture_gap` …; of a call: the name of its "
+            "What failed: a 5xx status, `connection_closed`, `invalid_http` …; of a call: the name of its "
             "result. The span's status is then ERROR.",
             "cudaErrorMemoryAllocation",
         ),

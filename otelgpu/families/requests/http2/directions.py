@@ -193,7 +193,7 @@ class Http2ResponseDirection(_Direction):
         connection = self.connection
         connection.note_error(code)
         for number in [n for n in connection.streams if n > last_stream]:
-            connection.give_up(number, "REFUSED_STREAM", by_client=False)
+            connection.give_up(number, "REFUSED_STREAM")
 
     def lost(self) -> None:
         """Note that any response may have ended."""

@@ -227,11 +227,14 @@ class OpenRpc:
             number = int(status)
             self._status = _STATUSES[number] if number < len(_STATUSES) else str(number)
 
-    def reset(self, code: str, after_ns: int, *, by_client: bool) -> None:
-        """Take the name of the error code that ended the stream, unless a status was seen."""
+    def reset(self, code: str, after_ns: int) -> None:
+        """Take the name of the error code that ended the stream, unless a status was seen.
+
+        Whoever notices first that the deadline has passed cancels: gRPC's C core at the server too.
+        """
         if self._status:
             return
-        if by_client and code == "CANCEL" and 0 < self._timeout_ns <= after_ns + _TIMEOUT_TOLERANCE_NS:
+        if code == "CANCEL" and 0 < self._timeout_ns <= after_ns + _TIMEOUT_TOLERANCE_NS:
             self._status = "DEADLINE_EXCEEDED"
         else:
             self._status = _RESET_STATUSES.get(code, "INTERNAL")

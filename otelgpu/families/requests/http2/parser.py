@@ -312,15 +312,15 @@ class Http2:
             self.control_frames += 1
             return
         unanswered = not stream.response_head_seen
-        self.give_up(number, _error_name(code), by_client=by_client)
+        self.give_up(number, _error_name(code))
         if by_client and unanswered and self._resets.add(1, self.call.end_ns):
             raise Http2Flood("resets")
 
-    def give_up(self, number: int, error: str, *, by_client: bool) -> None:
+    def give_up(self, number: int, error: str) -> None:
         """Emit a stream that ends early, if it was not answered."""
         stream = self.streams[number]
         if not stream.exchange.answered:
-            stream.reset(error, self.call.end_ns, by_client=by_client)
+            stream.reset(error, self.call.end_ns)
             stream.exchange.end_ns = self.call.end_ns
         self._finish(number, stream, self.call.end_ns, "")
 

@@ -151,10 +151,10 @@ class Stream:
             exchange.generation.response_ended()
             self._name(call)
 
-    def reset(self, code: str, time_ns: int, *, by_client: bool) -> None:
+    def reset(self, code: str, time_ns: int) -> None:
         """The stream was ended before its response was complete, for a reason named as in RFC 9113 or by us."""
         if self.rpc is not None and self.rpc.certain:
-            self.rpc.reset(code, time_ns - self.exchange.start_ns, by_client=by_client)
+            self.rpc.reset(code, time_ns - self.exchange.start_ns)
         else:
             self.exchange.error = self.exchange.error or code
 

@@ -26,6 +26,7 @@ class Timings(msgspec.Struct):
 
 
 class _Request(msgspec.Struct):
+    model: str | None = None
     prompt: msgspec.Raw = msgspec.Raw()
     n_predict: int | None = None
     stream: bool | None = None
@@ -60,7 +61,7 @@ class LlamaCpp(Api):
         request = _decode_request(body)
         if request.n_predict is None or not filled(request.prompt):
             return False
-        facts.asked(None, request.stream, request.n_predict, None)
+        facts.asked(request.model, request.stream, request.n_predict, None)
         if facts.capture is not None:
             facts.capture.asked(request.prompt)
         return True

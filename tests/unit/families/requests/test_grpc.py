@@ -152,22 +152,19 @@ def test_statuses_and_whose_error_they_are(status: bytes, name: str, server: boo
 
 
 @pytest.mark.parametrize(
-    ("code", "after_ns", "by_client", "timeout", "expected"),
+    ("code", "after_ns", "timeout", "expected"),
     [
-        ("CANCEL", 10, True, b"", "CANCELLED"),
-        ("CANCEL", 100_000_000, True, b"200m", "CANCELLED"),
-        ("CANCEL", 200_000_000, True, b"200m", "DEADLINE_EXCEEDED"),
-        ("CANCEL", 200_000_000, False, b"200m", "CANCELLED"),
-        ("REFUSED_STREAM", 10, False, b"", "UNAVAILABLE"),
-        ("ENHANCE_YOUR_CALM", 10, False, b"1S", "RESOURCE_EXHAUSTED"),
-        ("PROTOCOL_ERROR", 10, False, b"nonsense", "INTERNAL"),
+        ("CANCEL", 10, b"", "CANCELLED"),
+        ("CANCEL", 100_000_000, b"200m", "CANCELLED"),
+        ("CANCEL", 200_000_000, b"200m", "DEADLINE_EXCEEDED"),
+        ("REFUSED_STREAM", 10, b"", "UNAVAILABLE"),
+        ("ENHANCE_YOUR_CALM", 10, b"1S", "RESOURCE_EXHAUSTED"),
+        ("PROTOCOL_ERROR", 10, b"nonsense", "INTERNAL"),
     ],
 )
-def test_resets_are_reported_as_grpc_does(
-    code: str, after_ns: int, by_client: bool, timeout: bytes, expected: str
-) -> None:
+def test_resets_are_reported_as_grpc_does(code: str, after_ns: int, timeout: bytes, expected: str) -> None:
     call = OpenRpc(ParserOutput(BUDGET), "/a.B/C", timeout, certain=True)
-    call.reset(code, after_ns, by_client=by_client)
+    call.reset(code, after_ns)
     rpc = call.finish(Role.CLIENT)
     assert rpc is not None and rpc.status == expected
 
@@ -175,7 +172,7 @@ def test_resets_are_reported_as_grpc_does(
 def test_a_status_that_was_seen_stands() -> None:
     call = OpenRpc(ParserOutput(BUDGET), "/a.B/C", b"", certain=True)
     call.trailers(b"5")
-    call.reset("CANCEL", 0, by_client=True)
+    call.reset("CANCEL", 0)
     rpc = call.finish(Role.SERVER)
     assert rpc is not None and rpc.status == "NOT_FOUND"
 

@@ -324,7 +324,8 @@ TRANSCRIPTS = (
         {b"x-queue-time": b"3", b"x-inference-time": b"40", b"x-prompt-tokens": b"2", b"x-generated-tokens": b"20"},
     ),
     Transcript(
-        "llama.cpp completion stream", "/completion", {"prompt": ASKED, "n_predict": 5, "stream": True},
+        "llama.cpp completion stream", "/completion",
+        {"model": "asked", "prompt": ASKED, "n_predict": 5, "stream": True},
         sse(
             {"index": 0, "content": SAID, "stop": False, "id_slot": 0, "tokens_predicted": 2,
              "tokens_evaluated": 7},
@@ -332,7 +333,8 @@ TRANSCRIPTS = (
              "tokens_evaluated": 7, "stop_type": "limit", "stopping_word": "", "tokens_cached": 11,
              "timings": {"prompt_n": 7, "prompt_ms": 20.0, "predicted_n": 5, "predicted_ms": 400.0}},
         ),
-        {"provider": "llama.cpp", "input_tokens": 7, "output_tokens": 5, "prefill_s": 0.02, "decode_s": 0.4,
+        {"provider": "llama.cpp", "request_model": "asked", "input_tokens": 7, "output_tokens": 5,
+         "prefill_s": 0.02, "decode_s": 0.4,
          "finish_reasons": ("limit",), "content_deltas": 1, "content_tokens": 2, "max_tokens": 5},
     ),
     Transcript(
