@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from elftools.elf.elffile import ELFFile
+from tests.rig.elf_symbols import offset_of
 
 TRACING = Path("/sys/kernel/tracing")
 GROUP = "otelgpu_test"
@@ -20,19 +20,6 @@ def hindrance() -> str | None:
     if not os.access(TRACING / "uprobe_events", os.W_OK):
         return f"{TRACING}/uprobe_events cannot be written"
     return None
-
-
-def offset_of(library: Path, symbol: str) -> int:
-    """Where in the file an exported function begins."""
-    with library.open("rb") as file:
-        elf = ELFFile(file)
-        (found,) = elf.get_section_by_name(".dynsym").get_symbol_by_name(symbol)
-        address: int = found["st_value"]
-        for segment in elf.iter_segments("PT_LOAD"):
-            begin = segment["p_vaddr"]
-            if begin <= address < begin + segment["p_filesz"]:
-                return int(address - begin + segment["p_offset"])
-    raise ValueError(f"{symbol} of {library} lies in no segment")
 
 
 @contextlib.contextmanager

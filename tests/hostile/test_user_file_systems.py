@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.probing import offset_of
 from tests.hostile.stage import Stage, ends_in_time
 from tests.kernel.observing import cuda_calls, read_metrics, read_spans
 from tests.rig import fake_cudart_path, start_cuda_client, user_file_system
+from tests.rig.elf_symbols import offset_of
 
 CALLS = 61
 MOST_LAG_S = 1.0
@@ -79,5 +79,6 @@ def test_a_file_system_that_does_not_answer_keeps_nobody_waiting(
         for point in read_metrics(stage.traces)["otelgpu.losses"]
     }
     print(f"lag {lag_s:.2f} s, a fork {worst_fork_s:.3f} s at most, {counted}")
+    assert counted["file_not_asked"] >= len(attackers)  # it was tried
     assert cuda_calls(read_spans(stage.traces))["cudaLaunchKernel"] == CALLS
     assert (lag_s < MOST_LAG_S, worst_fork_s < MOST_FORK_S) == (True, True)

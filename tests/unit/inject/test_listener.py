@@ -139,7 +139,7 @@ def test_looking_up_threads_has_an_end(
         listener.pressure()
     other.write(*(other.call(tid=number) for number in range(100, 200)))
     (batch,) = listener.drain()
-    assert 4 <= len(looked) <= 6  # a tenth of a second, and one
+    assert 1 <= len(looked) <= 6  # a tenth of a second, and one; fewer where nobody gets a processor
     assert not batch.heads["tid"].any() and len(batch.records) == 100
 
 

@@ -87,9 +87,7 @@ class Facts:
         self.error = ""
         self.first_chunk_ns = 0
         self.first_content_ns = 0
-        self.began_unseen = (
-            False  # something was missing before the first content: when that came is not known
-        )
+        self.began_unseen = False  # something was missing before the first content, which may have been in it
         self.last_content_ns = 0
         self.content_deltas = 0
         self.content_times_ns = array("Q")

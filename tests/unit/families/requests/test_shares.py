@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
@@ -299,6 +300,44 @@ def test_what_there_is_no_room_for_is_shed_and_counted_with_its_owner(slow: Iter
     assert [(e.path, e.status_code, e.error) for e in seen.exchanges[before:]][-1] == ("/next", 201, "")
     begun = {assignment.exchange for assignment in seen.assignments if assignment.begins}
     assert begun == {assignment.exchange for assignment in seen.assignments if not assignment.begins}
+
+
+def test_nothing_newer_of_a_process_comes_before_what_waits(slow: Iterator[int]) -> None:
+    seen = Seen(new_state(stopwatch=lambda: next(slow)))
+    for number in range(200):
+        c = Connection(identity=1 + number)
+        seen.feed(c.open()).feed(c.read(LONG)).feed(c.write(response()))
+    seen.take(seen.state.expire(c.now_ns))
+    newer = Connection(identity=1000)
+    seen.feed(newer.open()).feed(newer.read(request("GET", "/newer"))).feed(newer.write(response()))
+    assert "/newer" not in {exchange.path for exchange in seen.exchanges}
+    while seen.exchanges[-1].path != "/newer":
+        seen.take(seen.state.expire(c.now_ns))
+    assert len(seen.exchanges) == 201
+
+
+def test_what_all_left_goes_to_those_with_least_to_do_first(slow: Iterator[int]) -> None:
+    """Of one container, whose share both have had."""
+    seen = Seen(new_state(stopwatch=lambda: next(slow)))
+    for tgid, count_of in ((100, 100), (200, 18)):
+        for number in range(count_of):
+            c = Connection(identity=tgid * 1000 + number, tgid=tgid, cgroup_id=1)
+            seen.feed(c.open()).feed(c.read(LONG)).feed(c.write(response()))
+    before = Counter(exchange.tgid for exchange in seen.exchanges)
+    assert 0 < before[200] < 18
+    seen.take(seen.state.expire(c.now_ns))
+    after = Counter(exchange.tgid for exchange in seen.exchanges)
+    assert after[200] == 18
+    assert after[100] < 100
+
+
+def test_a_chunk_for_whose_bytes_there_is_no_room_has_no_place_either(slow: Iterator[int]) -> None:
+    seen = Seen(new_state(stopwatch=lambda: next(slow), budget_bytes=30 * decode.HELD_BYTES))
+    for number in range(200):
+        c = Connection(identity=1 + number)
+        seen.feed(c.open()).feed(c.read(LONG))
+    held = sum(len(connection.held) for connection in seen.state._connections.values())
+    assert (seen.counts()["chunks_shed"] > 100, seen.state._places.held) == (True, held)
 
 
 def test_of_the_chunks_that_wait_each_has_a_share_and_gives_it_back(
