@@ -87,6 +87,9 @@ class Holding:
             for batch in self._process.drain():
                 for record in batch.records[batch.records["held"] == 1] if batch.kind == _MAPPING else ():
                     self._continue(record)
+            # And those whose records were taken, and wait for their turn: nobody comes to them any more.
+            for hold in self._holds.list_keys():
+                self._wake(hold)
             time.sleep(_IN_FLIGHT_S)
         if self._guard is not None:
             self._guard.dismiss()
@@ -112,8 +115,11 @@ class Holding:
             self.counters["held_too_long"] += 1
             self._tell(mapping)
             return
+        self._wake(hold)
+
+    def _wake(self, hold: bytes) -> None:
         try:
-            os.kill(int(mapping["head"]["tgid"]), signal.SIGCONT)
+            os.kill(_HOLD.unpack(hold)[0] >> 32, signal.SIGCONT)
         except ProcessLookupError:
             self.counters["process_vanished"] += 1
         self._holds.delete(hold)

@@ -222,6 +222,25 @@ def test_without_its_guard_an_agent_holds_nobody(tmp_path: Path) -> None:
         program.kill()
 
 
+def test_who_is_held_and_waits_for_his_turn_is_let_go_at_the_end(tmp_path: Path) -> None:
+    """His record has left the ring, and is not looked at any more."""
+    library = Path(fake_cudart_path()).with_name("libllmkernels.so")
+    command = [sys.executable, "-c", LOADS_FOREVER, str(tmp_path), str(library)]
+    with (
+        Watch(hold_on_load=True) as watch,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL) as program,
+    ):
+        try:
+            watch.observe(program.pid)
+            watch.source.start_holding()
+            wait_until(lambda: state_of(program.pid) == "T", "it is held")
+            assert list(watch.source._loaded["process"].drain())
+            watch.source.stop_holding()
+            wait_until(lambda: state_of(program.pid) in "SRD", "it goes on", 5)
+        finally:
+            program.kill()
+
+
 def test_an_agent_that_is_asked_to_stop_lets_everybody_go(tmp_path: Path) -> None:
     library = Path(fake_cudart_path()).with_name("libllmkernels.so")
     with contextlib.ExitStack() as stack:
