@@ -60,6 +60,12 @@ class Outcome:
     libraries: Sequence[tuple[str, int, int]]  # path, probed symbols, blind ns
     submitted: Mapping[str, int]  # records by family
     seconds: float
+    cut_off: bool = False  # of a capture that ends in the middle of a frame
+
+    @property
+    def undelivered(self) -> int:
+        """Spans, data points and samples that no exporter could deliver."""
+        return sum(count for key, count in self.exported.items() if "_lost_" in key)
 
 
 class Interrupts:
@@ -350,4 +356,5 @@ def replay(
         libraries=(),
         submitted={},
         seconds=time.monotonic() - began,
+        cut_off=reader.truncated,
     )

@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.settings import Detail, OwnSpans, Settings, SignalSettings, captures_content
+from otelgpu.model.text import did_you_mean
 
 _PREFIX: Final = "OTELGPU_"
 _ALL: Final = "all"
@@ -27,6 +28,11 @@ _REMOVED: Final = {
     "collector-config/daemonset.yaml has it (docs/identity.md)",
 }
 """Settings that there were → what takes their place."""
+_FLAGS: Final = {"cgroups": "--cgroup", "containers": "--container", "executables": "--executable"}
+"""Those that are not named as their setting."""
+_CONTAINER_ID: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
+_SHOWN: Final = 80
+"""Characters of a value that a message repeats."""
 _RingBytes = Annotated[int, msgspec.Meta(ge=65_536, le=1 << 30)]
 
 
@@ -135,10 +141,24 @@ def load_config(
     try:
         config = msgspec.convert(merged, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(_located(error, environ, flags)) from error
+        name = _setting_at_fault(error)
+        raise ConfigError(
+            f"{_place(name, path, environ, flags)}: {_must_be(name, merged.get(name))}"
+        ) from error
     if config.ring_bytes & (config.ring_bytes - 1):
         place = _place("ring_bytes", path, environ, flags)
         raise ConfigError(f"{place}: {config.ring_bytes} is not a power of two")
+    for name in ("executables", "containers", "cgroups"):
+        for value in getattr(config, name):
+            if not value.strip():
+                raise ConfigError(f"{_place(name, path, environ, flags)}: an empty value picks nothing")
+    for container in config.containers:
+        if _CONTAINER_ID.fullmatch(container) is None:
+            place = _place("containers", path, environ, flags)
+            raise ConfigError(
+                f"{place}: {container!r} is no container id",
+                hint="give hexadecimal digits, as `docker ps` or `crictl ps` has them; names are not known here",
+            )
     for kind in config.profiles:
         if kind not in _PROFILES:
             place = _place("profiles", path, environ, flags)
@@ -172,11 +192,50 @@ def check_settings(content: dict[str, Any], place: Callable[[str], str]) -> None
     for name, what in _REMOVED.items():
         if name in content:
             raise ConfigError(f"{place(name)}: {name} {what}")
+    for name in content:
+        if name not in Config.__struct_fields__:
+            near = did_you_mean(str(name), Config.__struct_fields__)
+            raise ConfigError(f"{place(str(name))}: there is no setting {str(name)!r}{near}")
     try:
         msgspec.convert(content, Config)
     except msgspec.ValidationError as error:
-        about = re.search(r"\$\.(\w+)", str(error)) or re.search(r"field `(\w+)`", str(error))
-        raise ConfigError(f"{place(about.group(1) if about is not None else '')}: {error}") from error
+        name = _setting_at_fault(error)
+        raise ConfigError(f"{place(name)}: {name} {_must_be(name, content[name])}") from error
+
+
+def _setting_at_fault(error: msgspec.ValidationError) -> str:
+    """The setting that a path as ``$.name[0]`` begins with."""
+    place = re.search(r"\$\.(\w+)", str(error))
+    if place is None:
+        raise error
+    return place.group(1)
+
+
+def _must_be(name: str, value: object) -> str:
+    """What a setting takes and did not get. Values of mappings are not shown: they may be secrets."""
+    got = f", not {value!r}" if isinstance(value, str | int | float) and len(str(value)) <= _SHOWN else ""
+    return f"must be {_taken(name)}{got}"
+
+
+def _taken(name: str) -> str:
+    """Its values in words, from its type."""
+    from msgspec import inspect  # of errors only
+
+    hint = get_type_hints(Config, include_extras=True)[name]
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    of = inspect.type_info(hint)
+    if isinstance(of, inspect.IntType | inspect.FloatType):
+        number = "a whole number" if isinstance(of, inspect.IntType) else "a number"
+        if of.le is None:
+            return f"{number}, {of.ge} at least"
+        return f"{number} from {of.ge} to {of.le}"
+    names = {
+        inspect.BoolType: "true or false",
+        inspect.VarTupleType: "a list of texts",
+        inspect.StrType: "a text",
+    }
+    return names.get(type(of), "a mapping of names to texts")
 
 
 def _line_of_key(text: str, name: str) -> int | None:
@@ -191,9 +250,13 @@ def _line_of_key(text: str, name: str) -> int | None:
 def _place(name: str, path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> str:
     """Where the value of a setting that is not the default was given."""
     if name in flags:
-        return f"--{name.replace('_', '-')}"
+        return _FLAGS.get(name, f"--{name.replace('_', '-')}")
     variable = _PREFIX + name.upper()
-    if environ.get(variable) or path is None:
+    if environ.get(variable):
+        return variable
+    if name == "metric_interval_ms" and environ.get("OTEL_METRIC_EXPORT_INTERVAL"):
+        return "OTEL_METRIC_EXPORT_INTERVAL"
+    if path is None:
         return variable
     return f"{path}:{_line_of_key(path.read_text(), name)}: {name}"
 
@@ -235,19 +298,6 @@ def _pairs(variable: str, value: str) -> dict[str, str]:
         if not equals:  # the value may hold a secret, so it is not shown
             raise ConfigError(f"{variable}: part {position} has no '='; write key=value,key=value")
     return {key.strip(): text.strip() for key, _, text in pairs}
-
-
-def _located(error: msgspec.ValidationError, environ: Mapping[str, str], flags: Mapping[str, Any]) -> str:
-    place = re.search(r"\$\.(\w+)", str(error))
-    name = place.group(1) if place else ""
-    if name in flags:
-        return f"--{name.replace('_', '-')}: {error}"
-    variable = _PREFIX + name.upper()
-    if environ.get(variable):
-        return f"{variable}={environ[variable]}: {error}"
-    if name == "metric_interval_ms":
-        return f"OTEL_METRIC_EXPORT_INTERVAL: {error}"
-    return str(error)
 
 
 def reporting(config: Config, environ: Mapping[str, str]) -> SignalSettings:

@@ -16,6 +16,7 @@ from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.diagnose.straggler_verdicts import straggler_verdicts
 from otelgpu.diagnose.stragglers import CollectiveReport
 from otelgpu.diagnose.stragglers import analyze as analyze_collectives
+from otelgpu.errors import OtelgpuError
 from otelgpu.model.text import printable
 
 _MOST_RANKS = 20  # lines on a terminal; --json has all
@@ -53,11 +54,16 @@ def collectives(run: BatchRun, /, files: tuple[Path, ...], *, as_json: bool) -> 
         click.echo(json.dumps(report.shown(), indent=2))
     else:
         _write(Console(), report)
+    if not report.collectives:
+        raise OtelgpuError(
+            "the files hold no spans of NCCL calls with a sequence",
+            hint="they are exported with --families nccl; calls outside of a communicator have none",
+        )
 
 
 def _write(console: Console, report: CollectiveReport) -> None:
     if not report.collectives:
-        console.print("No collectives: the files hold no spans of NCCL calls with a sequence.")
+        console.print("No collectives.")
     else:
         console.print(
             f"{report.collectives} collectives, of {report.compared} at least two ranks can be compared.",

@@ -20,6 +20,7 @@ from otelgpu.check.inspection import InspectedFamily, ProcessInspector, TryProbe
 from otelgpu.check.process_report import ProcessReport, gone, is_thread, judge
 from otelgpu.cli.listing import Finding, Listing, Report
 from otelgpu.cli.options import DEFAULT_FILE, common_options, configure, families_of, resource_detector
+from otelgpu.cli.parameters import pid_option
 from otelgpu.config import Config, family_settings, otlp_defaults
 from otelgpu.engine import registry
 from otelgpu.engine.contract import Load
@@ -384,17 +385,8 @@ def _images(families: Iterable[str]) -> list[Image]:
 # -- The command -----------------------------------------------------------------------------------------
 
 
-def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for value in values for part in value.split(",") if part.strip())
-    except ValueError as error:
-        raise click.BadParameter("give process ids, separated by commas") from error
-
-
 @click.command()
-@click.option(
-    "-p", "--pid", "pids", multiple=True, callback=_pids, metavar="PID[,PID…]", help="Only these processes."
-)
+@pid_option("Only these processes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; see docs/cli.md.")
 @click.option(
     "--quick", is_flag=True, help="For probes: load no program, look at no process, connect to nothing."

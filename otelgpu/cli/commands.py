@@ -12,6 +12,7 @@ import click
 from otelgpu import __version__
 from otelgpu.cli.main import INTERRUPTED, leave_at_once
 from otelgpu.errors import OtelgpuError
+from otelgpu.model.text import did_you_mean
 
 
 class _Lazy(click.Group):
@@ -34,6 +35,14 @@ class _Lazy(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._MODULES)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self._MODULES and not name.startswith("-"):
+            raise click.UsageError(f"there is no command {name!r}{did_you_mean(name, self._MODULES)}", ctx)
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         from importlib import import_module

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from rich.text import Text
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import page_files
+from otelgpu.cli.parameters import force_option, refuse_overwriting
 from otelgpu.cli.profile_inputs import read_profiles_of
 from otelgpu.cli.profile_outputs import Output, totals_of
 from otelgpu.cli.profile_totals import written
@@ -25,6 +27,9 @@ from otelgpu.render.profile_changes import KindChanges, changes
 
 PLACES: Final = 12
 """Of each kind so many changes are shown."""
+
+
+_SIDES: Final[tuple[Callable[[KindChanges], float], ...]] = (attrgetter("before"), attrgetter("after"))
 
 
 def write_changes(kinds: Sequence[KindChanges], console: Console) -> None:
@@ -71,6 +76,7 @@ def _table(kind: KindChanges) -> Table:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="A differential flame graph: FILE.html."
 )
+@force_option
 @click.option(
     "--normalise/--no-normalise",
     default=True,
@@ -80,7 +86,14 @@ def _table(kind: KindChanges) -> Table:
 @click.argument("after", type=click.Path(path_type=Path))
 @batch_command("diff")
 def diff(
-    run: BatchRun, /, before: Path, after: Path, output: Path | None, normalise: bool, **options: Any
+    run: BatchRun,
+    /,
+    before: Path,
+    after: Path,
+    output: Path | None,
+    force: bool,
+    normalise: bool,
+    **options: Any,
 ) -> None:
     """Compare two profiles: before and after, or one rank and another. Needs no root.
 
@@ -94,28 +107,33 @@ def diff(
     config = configure(options)
     if output is not None and not output.name.endswith((".html", ".svg")):
         raise OtelgpuError(f"cannot write {output}", hint="give a name that ends in .html or .svg")
+    if output is not None:
+        refuse_overwriting([output], force=force)
     run.read(before, after)
     first, second = read_profiles_of(before, config), read_profiles_of(after, config)
     for path, found in ((before, first), (after, second)):
         if not any(len(batch) for batch in found.profiles):
             raise OtelgpuError(f"there are no profiles in {path}")
-    width = None if sys.stdout.isatty() else 160
-    console = Console(markup=False, emoji=False, highlight=False, width=width)
-    write_changes(
-        changes(totals_of(first.profiles), totals_of(second.profiles), normalise=normalise), console
-    )
-    if output is None:
-        return
-    from otelgpu.render.format import rendered_difference
+    found_changes = changes(totals_of(first.profiles), totals_of(second.profiles), normalise=normalise)
+    if not any(kind.before and kind.after for kind in found_changes):
+        held = (", ".join(kind.type for kind in found_changes if value(kind)) for value in _SIDES)
+        raise OtelgpuError(
+            "there is no kind of profile that both have: {} before, {} after".format(*held),
+            hint="take both with the same -t",
+        )
+    if output is not None:  # first: who reads the tables may have enough of them (| head)
+        from otelgpu.render.format import rendered_difference
 
-    content = rendered_difference(
-        output.name,
-        first.profiles,
-        second.profiles,
-        page_files(),
-        title=f"{before.name} → {after.name}",
-        normalise=normalise,
-        labels=(before.name, after.name),
-    )
-    with closing(Output(output)) as file:
-        file.write(content)
+        content = rendered_difference(
+            output.name,
+            first.profiles,
+            second.profiles,
+            page_files(),
+            title=f"{before.name} → {after.name}",
+            normalise=normalise,
+            labels=(before.name, after.name),
+        )
+        with closing(Output(output)) as file:
+            file.write(content)
+    width = None if sys.stdout.isatty() else 160
+    write_changes(found_changes, Console(markup=False, emoji=False, highlight=False, width=width))

@@ -29,6 +29,15 @@ from otelgpu.cli.options import (
     scope_options,
     source_options,
 )
+from otelgpu.cli.parameters import (
+    PROGRAM_FOLLOWS,
+    duration_option,
+    force_option,
+    pid_option,
+    program_argument,
+    refuse_overwriting,
+    require_observable,
+)
 from otelgpu.cli.privilege_plan import report_missing, secured_plan
 from otelgpu.cli.reload import Reloader, Reloads, ReloadSignals
 from otelgpu.config import Config
@@ -156,9 +165,7 @@ def observe_processes(
             "source inject cannot observe a process that runs already",
             hint="leave --source at uprobe, or start the program with: otelgpu run --source inject -- …",
         )
-    for tgid in tgids:
-        if not Path(f"/proc/{tgid}").exists():
-            raise OtelgpuError(f"there is no process {tgid}")
+    require_observable(tgids)
     source = _source(config, Scope(processes=tgids))
     planned = secured_plan(config, capture=capture)
     members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
@@ -244,25 +251,10 @@ def _work_and_reload(
         reloader.reload()
 
 
-def _pids(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for value in values for part in value.split(","))
-    except ValueError as error:
-        raise click.BadParameter("give process ids, separated by commas") from error
-
-
-pid_option = click.option(
-    "-p", "--pid", "pids", multiple=True, callback=_pids, metavar="PID[,PID…]", help="Running processes."
-)
-duration_option = click.option(
-    "--duration", "-d", type=click.FloatRange(min=0), metavar="S", help="Stop after S seconds."
-)
-
-
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings=PROGRAM_FOLLOWS)
 @live_options
 @source_options
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@program_argument(required=True)
 def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
     """Start a program and observe it and its children.
 
@@ -280,7 +272,7 @@ def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
 
 @click.command()
 @live_options
-@pid_option
+@pid_option("Running processes.")
 @duration_option
 def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options: Any) -> None:
     """Observe running processes and their children, until they have ended, Ctrl-C or --duration.
@@ -322,18 +314,20 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
         )
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings=PROGRAM_FOLLOWS)
 @live_options
 @source_options
-@pid_option
+@pid_option("Running processes.")
 @duration_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The capture file.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@force_option
+@program_argument()
 def record(
     command: tuple[str, ...],
     pids: tuple[int, ...],
     duration: float | None,
     output: Path,
+    force: bool,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -350,6 +344,7 @@ def record(
     config = configure(options)
     if command and pids:
         raise click.UsageError("give processes or a program, not both")
+    refuse_overwriting([output], force=force)
     if command:
         sys.exit(observe_program(config, command, capture=output, quiet=quiet))
     if pids:

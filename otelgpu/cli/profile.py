@@ -24,7 +24,7 @@ from otelgpu.child import Child, RunningProcesses
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.logs import say
 from otelgpu.cli.main import INTERRUPTED
-from otelgpu.cli.observe import SETTLE_S, forwarding, pid_option
+from otelgpu.cli.observe import SETTLE_S, forwarding
 from otelgpu.cli.options import (
     agent_scope,
     common_options,
@@ -33,6 +33,15 @@ from otelgpu.cli.options import (
     live_settings,
     openings,
     plan,
+)
+from otelgpu.cli.parameters import (
+    PROGRAM_FOLLOWS,
+    Duration,
+    force_option,
+    pid_option,
+    program_argument,
+    refuse_overwriting,
+    require_observable,
 )
 from otelgpu.cli.privilege_plan import give_up, report_missing
 from otelgpu.cli.profile_outputs import Outputs, totals_of
@@ -249,9 +258,7 @@ def write(request: Request, memory: MemoryExporter, what: str) -> None:
 
 def profile_processes(request: Request, pids: tuple[int, ...]) -> int:
     """Running processes, and the children that they have or get."""
-    for tgid in pids:
-        if not Path(f"/proc/{tgid}").exists():
-            raise OtelgpuError(f"there is no process {tgid}")
+    require_observable(pids)
     what = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
     with wiring.Interrupts(abandon=request.outputs.close) as interrupts:
         if not _waited(request.delay_s, interrupts.fd):
@@ -347,9 +354,9 @@ def _waited(seconds: float, *others: int) -> bool:
     return not seconds or not select.select(others, [], [], seconds)[0]
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings=PROGRAM_FOLLOWS)
 @common_options
-@pid_option
+@pid_option("Running processes.")
 @click.option("--container", metavar="ID", help="Processes of this container (id or its start).")
 @click.option(
     "-t",
@@ -363,16 +370,16 @@ def _waited(seconds: float, *others: int) -> bool:
 @click.option(
     "-d",
     "--duration",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="Stop after S seconds (default 10; of a program that is started: when it ends).",
+    type=Duration(above=True),
+    metavar="TIME",
+    help="Stop after so long: 30, 90s, 5m (default 10 s; of a program that is started: when it ends).",
 )
 @click.option(
     "--delay",
-    type=click.FloatRange(min=0),
+    type=Duration(),
     default=0.0,
-    metavar="S",
-    help="Attach S seconds later: nothing is observed before.",
+    metavar="TIME",
+    help="Attach so much later: nothing is observed before.",
 )
 @click.option(
     "--frequency",
@@ -389,6 +396,7 @@ def _waited(seconds: float, *others: int) -> bool:
     type=click.Path(path_type=Path),
     help="Write a file, by its name's end: see docs/profiles.md; repeatable. Default: tables on standard output.",
 )
+@force_option
 @click.option("--export", multiple=True, metavar="DEST", help=f"Send it there too: {forms()}.")
 @click.option(
     "--buffer",
@@ -397,7 +405,7 @@ def _waited(seconds: float, *others: int) -> bool:
     help="Size of each ring in MiB, rounded up to a power of two (default 8).",
 )
 @click.option("--quiet", is_flag=True, help="Say nothing of losses, and of what was written.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@program_argument()
 @batch_command("profile")
 def profile(
     run: BatchRun,
@@ -410,6 +418,7 @@ def profile(
     delay: float,
     frequency: int,
     outputs: tuple[Path, ...],
+    force: bool,
     buffer: int | None,
     quiet: bool,
     **options: Any,
@@ -432,6 +441,7 @@ def profile(
     kinds = parse_kinds(types)
     if not kinds:
         raise click.BadParameter("give at least one kind", param_hint="-t")
+    refuse_overwriting(outputs, force=force)
     if buffer is not None:
         options["ring_bytes"] = ring_bytes(buffer)
     config = configure(options)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -20,7 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu import agent as wiring
-from otelgpu.cli.observe import duration_option, pid_option
 from otelgpu.cli.options import (
     agent_scope,
     common_options,
@@ -30,6 +28,7 @@ from otelgpu.cli.options import (
     probe_options,
     scope_options,
 )
+from otelgpu.cli.parameters import Duration, duration_option, pid_option, require_observable
 from otelgpu.cli.privilege_plan import give_up
 from otelgpu.engine import registry
 from otelgpu.engine.presentation import TopTable, Unit, top_views
@@ -195,14 +194,14 @@ def _sort_key(view: str, wanted: str) -> str:
 @common_options
 @probe_options
 @scope_options
-@pid_option
+@pid_option("Only these processes and their children.")
 @duration_option
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Duration(0.1),
     default=1.0,
-    metavar="S",
-    help="Seconds between two frames (1).",
+    metavar="TIME",
+    help="Between two frames (1 s).",
 )
 @click.option("--sort", default="", metavar="COLUMN", help="Sort by a column, as --json names it.")
 @click.option("--once", is_flag=True, help="Show one frame, of one interval, and end.")
@@ -234,9 +233,7 @@ def top(
     if config.source == "inject":
         raise OtelgpuError("top observes by probes only", hint="leave --source at uprobe")
     sort = _sort_key(view, sort)
-    for tgid in pids:
-        if not Path(f"/proc/{tgid}").exists():
-            raise OtelgpuError(f"there is no process {tgid}")
+    require_observable(pids)
     known = registry.with_records()
     wanted = config.families or tuple(name for name in top_views()[view].families if name in known)
     scope = Scope(processes=pids) if pids else agent_scope(config)

@@ -27,6 +27,7 @@ MAX_ARGUMENTS_BYTES: Final = 4096
 _MAX_ENVIRON_BYTES: Final = 4 << 20
 _MAX_FILE_BYTES: Final = 1 << 20
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PF_KTHREAD: Final = 0x0020_0000  # include/linux/sched.h
 
 # Names of executables. Group 1 of the first: the implementation.
 PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*(?:t|d|-dbg)?|python3?-config")
@@ -129,6 +130,12 @@ def start_time_ns(tgid: int, *, proc: Path = _PROC) -> int | None:
     """When a process began, as :attr:`ProcessFacts.start_time_ns`; None of one that is gone."""
     status = _stat(tgid, proc)
     return status.start_ticks * _TICK_NS if status is not None else None
+
+
+def is_kernel_thread(tgid: int, *, proc: Path = _PROC) -> bool:
+    """Whether a process is a thread of the kernel, which has no program and no memory of its own."""
+    status = _stat(tgid, proc)
+    return status is not None and bool(status.flags & _PF_KTHREAD)
 
 
 def is_child(tgid: int, *, proc: Path = _PROC) -> bool:
@@ -254,6 +261,7 @@ def executable_name(facts: ProcessFacts) -> str:
 class _Stat:
     comm: str
     ppid: int
+    flags: int  # PF_* of the kernel's sched.h
     start_ticks: int
 
 
@@ -262,7 +270,7 @@ def _stat(tgid: int, proc: Path) -> _Stat | None:
     head, _, tail = _read(proc / str(tgid) / "stat", 4096).rpartition(b")")
     fields = tail.split()
     try:
-        return _Stat(_text(head.partition(b"(")[2]), int(fields[1]), int(fields[19]))
+        return _Stat(_text(head.partition(b"(")[2]), int(fields[1]), int(fields[6]), int(fields[19]))
     except (IndexError, ValueError):
         return None
 

@@ -103,7 +103,7 @@ def test_files_without_collectives_say_so(tmp_path: Path) -> None:
     path = tmp_path / "empty.jsonl"
     path.write_text("{}\n")
     result = CliRunner().invoke(cli, ["analyze", "collectives", str(path)])
-    assert (result.exit_code, "No collectives" in result.output) == (0, True)
+    assert (result.exit_code, "No collectives" in result.output) == (1, True)
 
 
 def test_names_cannot_steer_the_terminal(files: list[str]) -> None:

@@ -157,7 +157,7 @@ def test_a_bad_setting_in_the_file_is_named_with_its_line(name: str, tmp_path: P
 def test_a_nested_mistake_is_reported_with_the_line_of_its_section(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("detail: ops\notlp:\n  timeout: 10\n")
-    with pytest.raises(ConfigError, match=rf"^{file}:2: Expected `str`, got `int`"):
+    with pytest.raises(ConfigError, match=rf"^{file}:2: otlp must be a mapping of names to texts$"):
         load_config(file, {}, {})
 
 

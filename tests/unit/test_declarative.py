@@ -169,15 +169,15 @@ def test_detectors_that_are_listed_are_asked(tmp_path: Path) -> None:
     [
         ("interval: 15000", "interval: soon", 33, "'soon' is not"),
         ("tracer_provider:", "tracer_provider: 7\nold:", 13, "7 is not of type"),
-        ("detail: phases", "detail: most", 45, "Invalid enum value 'most'"),
-        ("detail: phases", "details: phases", 45, "unknown field `details`"),
+        ("detail: phases", "detail: most", 45, "detail must be one of phases, ops, all, not 'most'"),
+        ("detail: phases", "details: phases", 45, "there is no setting 'details'; did you mean 'detail'?"),
         ("detail: phases", "kubernetes_api: true", 45, "k8s_attributes"),
         ('file_format: "1.0"', 'file_format: "9.0"', None, "Unsupported file_format '9.0'"),
         ("log_level: info", "log_level: [info", 3, "expected"),
         ("compression: gzip", "encoding: json", 23, "json is not supported"),
         ("value: 7\n      type: int", "value: [7]\n      type: int_array", 5, "shard is a list"),
         ("console:", "otlp_http:", 29, "a second OTLP exporter of traces"),
-        ("families: [cuda, http]", "families: cuda", 46, "Expected `array`"),
+        ("families: [cuda, http]", "families: cuda", 46, "families must be a list of texts, not 'cuda'"),
     ],
 )
 def test_an_error_names_the_line(

@@ -139,7 +139,7 @@ def test_a_file_that_was_not_written_is_not_left_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "drawn"), [("a.html", True), ("a.PB.GZ", True), ("a.jsonl", False), ("trace.txt", False)]
+    ("name", "drawn"), [("a.html", True), ("a.PB.GZ", True), ("a.jsonl", False), ("b.JSONL", False)]
 )
 def test_replay_draws_what_has_the_name_of_a_picture(name: str, drawn: bool) -> None:
     assert is_picture(name) == drawn

@@ -7,7 +7,8 @@ three places: accepted, queued (the payload being sent included), or lost under 
 * ``memory_short``: the bound was lowered; the oldest make room, but for the one that is being sent.
 * ``rejected``: the server took the payload less these (partial success). ``refused``: it will never take it.
 * ``retries_exhausted``: transient failures until the payload was older than the horizon.
-* ``shutdown``: still queued, or sent with no answer yet, when ``close`` ran out of time.
+* ``shutdown``: still queued, or sent with no answer yet, when ``close`` ran out of time, or when nothing was taken for
+  :data:`DEAD_SECONDS` of it.
 
 Pacing follows https://opentelemetry.io/docs/specs/otel/protocol/exporter/#retry: exponential back-off with
 jitter that belongs to the destination, not to a payload, so that a dead server sees one attempt per interval;
@@ -17,6 +18,7 @@ a wait that the server asked for is kept. Example without jitter: attempts at 0,
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -29,6 +31,8 @@ from otelgpu.export.base import Accepted, Outcome, Payload, Refused, Retry, Tran
 from otelgpu.model.self_telemetry import ATTEMPT_SECONDS, Durations
 
 DEFAULT_QUEUE_BYTES = 64 * 1024 * 1024
+DEAD_SECONDS = 10.0
+"""At the end a server that takes nothing for so long is given up, however much time there would be."""
 LOSS_REASONS = ("queue_full", "memory_short", "rejected", "refused", "retries_exhausted", "shutdown")
 
 _log = logging.getLogger("otelgpu.export")
@@ -112,6 +116,7 @@ class Sender:
         self._failures = 0  # in a row
         self._not_before = 0.0  # no attempt earlier than this
         self._throttled = False  # the server asked for that wait
+        self._closing_since = 0.0
         self._closing_at: float | None = None  # close() has begun, and ends then
         self._closed = False
         self._trouble = ""  # the last state reported in a log line; "" when all is well
@@ -194,7 +199,8 @@ class Sender:
         """
         with self._changed:
             if self._closing_at is None:
-                self._closing_at = self._clock() + deadline_s
+                self._closing_since = self._clock()
+                self._closing_at = self._closing_since + deadline_s
                 if not self._throttled:
                     self._not_before = 0.0
                 self._changed.notify_all()
@@ -238,18 +244,25 @@ class Sender:
         """Wait for a payload whose time has come; it stays queued. None: closed."""
         with self._changed:
             while not self._closed:
-                now = self._clock()
+                now, ends_at = self._clock(), self._ends_at()
                 if not self._queue:
                     self._wait(self._changed, None)
-                elif now < self._not_before:
-                    self._wait(self._changed, self._not_before - now)
-                elif self._closing_at is not None and now >= self._closing_at:
+                elif now >= ends_at:
                     self._abandon()
                     self._changed.notify_all()
+                elif now < self._not_before:
+                    self._wait(self._changed, min(self._not_before, ends_at) - now)
                 else:
-                    left = self._timeout_s if self._closing_at is None else self._closing_at - now
-                    return self._queue[0].payload, min(self._timeout_s, left)
+                    return self._queue[0].payload, min(self._timeout_s, ends_at - now)
             return None
+
+    def _ends_at(self) -> float:
+        """With the lock: when what is not delivered by then is given up."""
+        if self._closing_at is None:
+            return math.inf
+        if self._failing_since is None:
+            return self._closing_at
+        return min(self._closing_at, max(self._failing_since, self._closing_since) + DEAD_SECONDS)
 
     def _measure(self, payload: Payload, outcome: Outcome, began: float) -> None:
         """With the lock: what this program reports of itself about an attempt."""

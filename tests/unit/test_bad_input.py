@@ -1,0 +1,259 @@
+"""What is typed wrongly: an exit code, and one line that names the cause and, where there is one, the remedy.
+
+No case may begin to observe: each has to be answered before anything is loaded, as any user.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner, Result
+
+from otelgpu.cli.commands import cli
+from otelgpu.errors import OtelgpuError
+
+GOLDEN: Final = Path(__file__).parents[1] / "golden"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Words of a command line, variables, and files beside it; what is answered."""
+
+    words: tuple[str, ...]
+    says: str
+    code: int = 1
+    environ: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return (
+            " ".join((*(f"{name}={value}" for name, value in self.environ.items()), *self.words)) or "nothing"
+        )
+
+
+def usage(words: str, says: str) -> Case:
+    return Case(tuple(words.split(" ")), says, 2)
+
+
+def setting(words: str, says: str, files: Mapping[str, str] | None = None, **environ: str) -> Case:
+    return Case(tuple(words.split(" ")), says, 1, environ, files or {})
+
+
+CASES: Final = (
+    # commands and options
+    usage("agnt", "there is no command 'agnt'; did you mean 'agent'?"),
+    usage("trace", "there is no command 'trace'"),
+    usage("--verison", "Did you mean '--version'?"),
+    usage("run", "Missing argument 'COMMAND...'"),
+    usage("run --exprot console -- true", "No such option '--exprot'. Did you mean"),
+    usage("run --exprot console true", "No such option '--exprot'. Did you mean"),
+    usage("record --ouput x -- true", "No such option '--ouput'. Did you mean '--output'?"),
+    usage("profile -x -- true", "No such option '-x'"),
+    usage("run --detail opps -- true", "'opps' is not one of 'phases', 'ops', 'all'"),
+    usage("run --source probes -- true", "'probes' is not one of 'uprobe', 'inject'"),
+    usage("record -- true", "Missing option '-o' / '--output'"),
+    usage("agent -p 1", "No such option '-p'"),
+    usage("attach -p 1 --container ab", "No such option '--container'"),
+    usage("top requests", "'requests' is not one of"),
+    usage("view", "give a file, or --live"),
+    usage("view x.jsonl --port 99999", "99999 is not in the range"),
+    usage("analyze", "collectives"),
+    usage("analyze colectives x", "No such command 'colectives'"),
+    usage("analyze collectives", "Missing argument 'FILE…'"),
+    usage("analyze collectives nowhere.jsonl", "'nowhere.jsonl' does not exist"),
+    usage("diff one", "Missing argument 'AFTER'"),
+    usage("check --quick -p 1", "--quick looks at no process"),
+    # programs and processes
+    Case(("run", "--", ""), "the program's name is empty", 2),
+    Case(("record", "-o", "x", "--", ""), "the program's name is empty", 2),
+    Case(("profile", "--", "", "x"), "the program's name is empty", 2),
+    usage("record -o x -p 1 -- true", "give processes or a program, not both"),
+    usage("profile", "give processes (-p PID), a container (--container ID) or a program"),
+    usage(
+        "profile -p 1 --container abcd", "give processes (-p PID), a container (--container ID) or a program"
+    ),
+    usage("profile -p 1 -t cpuu", "cpuu"),
+    usage("attach", "give at least one process"),
+    *(
+        usage(f"{command} {wrong}", says)
+        for command in ("attach", "record -o x", "profile", "top", "check")
+        for wrong, says in (
+            ("-p -5", "'-5' is no process id"),
+            ("-p 0", "'0' is no process id"),
+            ("-p python", "'python' is no process id"),
+            ("-p 1,x", "'x' is no process id"),
+            ("-p 1.5", "'1.5' is no process id"),
+            ("-p ,", "it names no process"),
+        )
+    ),
+    Case(("attach", "-p", ""), "it names no process", 2),
+    *(
+        Case(tuple(f"{command} -p 4194305".split(" ")), "there is no process 4194305")  # above PID_MAX_LIMIT
+        for command in ("attach", "record -o x", "profile", "top")
+    ),
+    # durations
+    *(
+        usage(f"{command} {wrong}", says)
+        for command in ("attach -p 1", "agent", "record -o x", "profile -p 1", "top")
+        for wrong, says in (
+            ("-d soon", "'soon' is no duration; write seconds, or 250ms, 90s, 5m, 1h30m"),
+            ("-d -1", "'-1' is no duration"),
+            ("-d 1w", "'1w' is no duration"),
+            ("-d 1h30", "a number without a unit; write 1h30m"),
+            ("-d nan", "'nan' is no duration"),
+        )
+    ),
+    usage("profile -p 1 -d 0", "'0' is too short: give more than 0 s"),
+    usage("top --interval 10ms", "'10ms' is too short: give at least 0.1 s"),
+    usage("profile -p 1 --frequency 5000", "5000 is not in the range 19<=x<=997"),
+    # settings
+    setting(
+        "agent --ring-bytes 12345", "--ring-bytes: must be a whole number from 65536 to 1073741824, not 12345"
+    ),
+    setting("agent --ring-bytes 65537", "--ring-bytes: 65537 is not a power of two"),
+    setting("agent --rdma-budget 101", "--rdma-budget: must be a number from 0 to 100, not 101.0"),
+    setting("agent --families cdua", "there is no family 'cdua'"),
+    setting("agent --profiles cpuu", "--profiles: 'cpuu' is no kind of profile; write cpu,"),
+    Case(("agent", "--executable", ""), "--executable: an empty value picks nothing"),
+    Case(("agent", "--container", ""), "--container: an empty value picks nothing"),
+    Case(("agent", "--cgroup", " "), "--cgroup: an empty value picks nothing"),
+    setting("agent --container zz", "--container: 'zz' is no container id"),
+    setting("top cuda --container vllm", "--container: 'vllm' is no container id"),
+    setting("agent", "OTELGPU_DETAIL: must be one of phases, ops, all, not 'x'", OTELGPU_DETAIL="x"),
+    setting(
+        "check", "OTELGPU_LOG_LEVEL: must be one of debug, info, warning, error", OTELGPU_LOG_LEVEL="loud"
+    ),
+    setting("agent", "OTELGPU_HOLD_ON_LOAD is 'maybe'; write true or false", OTELGPU_HOLD_ON_LOAD="maybe"),
+    setting("agent", "OTELGPU_INTERVAL_MS: must be a whole number from 10", OTELGPU_INTERVAL_MS="1"),
+    setting("agent", "OTELGPU_OTLP: part 1 has no '='", OTELGPU_OTLP="endpoint"),
+    setting(
+        "agent",
+        "OTEL_METRIC_EXPORT_INTERVAL: must be a whole number, 100 at least, not 'soon'",
+        OTEL_METRIC_EXPORT_INTERVAL="soon",
+    ),
+    setting("agent --config c.yaml", "cannot read configuration file c.yaml: No such file or directory"),
+    setting("agent", "cannot read configuration file c.yaml", OTELGPU_CONFIG="c.yaml"),
+    *(
+        setting("agent --config c.yaml", says, {"c.yaml": text})
+        for text, says in (
+            ("famlies: [cuda]", "c.yaml:1: there is no setting 'famlies'; did you mean 'families'?"),
+            ("detail: ops\nxyzzy: 1", "c.yaml:2: there is no setting 'xyzzy'"),
+            ("1: 2", "there is no setting '1'"),
+            ("detail: most", "c.yaml:1: detail must be one of phases, ops, all, not 'most'"),
+            ("families: cuda", "c.yaml:1: families must be a list of texts, not 'cuda'"),
+            ("families: [1]", "c.yaml:1: families must be a list of texts"),
+            ("otlp: {headers: 7}", "c.yaml:1: otlp must be a mapping of names to texts"),
+            ("hold_on_load: 7", "c.yaml:1: hold_on_load must be true or false, not 7"),
+            ("health_address: 80", "c.yaml:1: health_address must be a text, not 80"),
+            ("collective_sample_ratio: 2", "collective_sample_ratio must be a number from 0 to 1, not 2"),
+            ("containers: [web]", "c.yaml:1: containers: 'web' is no container id"),
+            ("- cuda", "c.yaml must hold a mapping of settings"),
+            ("a: [", "c.yaml is not YAML"),
+            ("kubernetes_api: true", "c.yaml:1: kubernetes_api was removed"),
+        )
+    ),
+    # destinations
+    *(
+        setting(f"{command} --export {wrong}", says)
+        for command in ("agent", "replay llm_session.capture")
+        for wrong, says in (
+            ("otpl", "--export 'otpl' is not known"),
+            ("file:", "--export 'file:' names no file"),
+            ("file:nowhere/x.jsonl", "cannot write to 'nowhere/x.jsonl': No such file or directory"),
+        )
+    ),
+    # files
+    setting("replay nowhere.capture", "cannot read capture nowhere.capture: No such file or directory"),
+    setting("replay c.yaml", "c.yaml is not an otelgpu capture", {"c.yaml": "detail: ops"}),
+    setting("replay empty", "empty is not an otelgpu capture", {"empty": ""}),
+    setting(
+        "replay llm_session.capture -o x.perfetto-trace", "'x.perfetto-trace' says nothing of its format"
+    ),
+    setting("replay llm_session.capture -o x", "'x' says nothing of its format"),
+    setting("replay llm_session.capture -o x.jsonl", "x.jsonl is there already", {"x.jsonl": "{}"}),
+    setting("record -o x -- true", "x is there already", {"x": "what was measured"}),
+    setting("profile -o x.html -- true", "x.html is there already", {"x.html": "what was measured"}),
+    setting("profile -o x.txt -- true", "'x.txt' says nothing of its format"),
+    setting(
+        "diff a.folded a.folded -o x.html", "x.html is there already", {"a.folded": "a;b 1", "x.html": "x"}
+    ),
+    setting("diff a.folded a.folded -o x.pdf", "cannot write x.pdf", {"a.folded": "a;b 1"}),
+    setting("diff nowhere a.folded", "cannot read nowhere: No such file or directory", {"a.folded": "a;b 1"}),
+    setting("diff c.yaml c.yaml", "cannot read 'c.yaml'", {"c.yaml": "detail: ops"}),
+    setting("view nowhere.jsonl", "cannot read nowhere.jsonl: No such file or directory"),
+    setting("view c.yaml", "c.yaml has no line of OTLP/JSON", {"c.yaml": "detail: ops"}),
+    setting("analyze collectives c.yaml", "the files hold no spans of NCCL calls", {"c.yaml": "detail: ops"}),
+    setting("analyze collectives --json empty", "the files hold no spans of NCCL calls", {"empty": ""}),
+)
+
+
+def outcome(result: Result) -> tuple[int, str]:
+    """Exit code and what was said, as :func:`otelgpu.cli.commands.run` makes them of an error."""
+    if isinstance(result.exception, OtelgpuError):
+        return result.exception.exit_code, result.output + str(result.exception)
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_is_wrong_is_said_in_one_line(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(GOLDEN / "llm_session.capture", tmp_path)
+    for name, text in case.files.items():
+        (tmp_path / name).write_text(text)
+    code, said = outcome(CliRunner().invoke(cli, case.words, env=dict(case.environ)))
+    assert (code, case.says in " ".join(said.split())) == (case.code, True), said
+    assert (
+        "Traceback" not in said
+        and "msgspec" not in said
+        and "`" not in said.replace("`docker ps`", "").replace("`crictl ps`", "")
+    )
+    for name, text in case.files.items():
+        assert (tmp_path / name).read_text() == text
+
+
+def test_a_capture_that_is_cut_off_is_replayed_as_far_as_it_goes_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = (GOLDEN / "llm_session.capture").read_bytes()
+    Path("cut.capture").write_bytes(whole[:-5])
+    code, said = outcome(CliRunner().invoke(cli, ["replay", "--quiet", "cut.capture", "-o", "x.jsonl"]))
+    assert (code, "cut.capture ends in the middle of a frame" in said) == (1, True)
+    assert Path("x.jsonl").stat().st_size
+
+
+def test_what_a_dead_collector_did_not_take_is_an_error_within_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otelgpu.export.otlp.sender.DEAD_SECONDS", 0.5)
+    words = ["replay", "--quiet", str(GOLDEN / "llm_session.capture"), "--export", "otlp:http://127.0.0.1:9"]
+    code, said = outcome(CliRunner().invoke(cli, words))
+    assert (code, "were not delivered" in said) == (1, True)
+
+
+def test_a_thread_of_the_kernel_is_no_process_to_observe(tmp_path: Path) -> None:
+    from otelgpu.cli.parameters import require_observable
+
+    for pid, flags in ((2, 0x208040), (7, 0x400000)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a b) S 0 0 0 0 -1 {flags} " + "0 " * 40)
+    require_observable([7], proc=tmp_path)
+    with pytest.raises(OtelgpuError, match="process 2 is a thread of the kernel"):
+        require_observable([7, 2], proc=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("1.5", 1.5), (".5s", 0.5), ("250ms", 0.25), ("5m", 300), ("1h30m", 5400), ("2D", 172_800)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    from otelgpu.cli.parameters import Duration
+
+    assert Duration().convert(text, None, None) == pytest.approx(seconds)
