@@ -209,9 +209,9 @@ def _observe_until(
     reloads: Reloads | None = None,
     living: RunningProcesses | None = None,
 ) -> int:
+    guard = StopGuard()  # before exporters start threads: it forks
     session = wiring.Agent(source, planned)
     until = time.monotonic() + duration if duration is not None else None
-    guard = StopGuard()
     with wiring.Interrupts(guard=guard) as interrupts, closing(source):
         source.start_holding()  # before it is said: who reads it may let a program go on at once
         for_long = f"for {duration:g} s" if duration is not None else "Ctrl-C ends it"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otelgpu import __version__
 from otelgpu.export.base import ExportError, Signal
+from otelgpu.export.otlp.grpc import import_grpc
 from otelgpu.export.otlp.settings import OtlpSettings, Protocol
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ def _meters(settings: OtlpSettings, resource: Resource) -> MeterProvider:
 
     exporter: Any
     if settings.protocol is Protocol.GRPC:
+        import_grpc()
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
 
         exporter = GrpcExporter(**_grpc(settings))
@@ -178,6 +180,7 @@ def _loggers(settings: OtlpSettings, resource: Resource) -> LoggerProvider:
 
     exporter: Any
     if settings.protocol is Protocol.GRPC:
+        import_grpc()
         from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcExporter
 
         exporter = GrpcExporter(**_grpc(settings))
@@ -192,10 +195,9 @@ def _loggers(settings: OtlpSettings, resource: Resource) -> LoggerProvider:
 
 def _grpc(settings: OtlpSettings) -> dict[str, Any]:
     """Every argument that the exporter would else read of the environment, by rules that differ from ours."""
-    import grpc
-
     from otelgpu.export.otlp.grpc import channel_credentials
 
+    grpc = import_grpc()
     compression = grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression
     return {
         "endpoint": settings.endpoint,

@@ -30,21 +30,21 @@ _SAYS: Final = b"otelgpu: asked to stop, but hung: killed; what was not exported
 
 
 class StopGuard:
-    """Within ``with``, for the main thread: who is asked to stop and does not say :meth:`noticed` in time is killed."""
+    """Within ``with``, for the main thread: who is asked to stop and does not say :meth:`noticed` in time is killed.
+
+    To be made before there are threads: it forks.
+    """
 
     def __init__(self, grace_s: float = GRACE_SECONDS) -> None:
-        self._grace_s = grace_s
-        self._pipe = -1
-        self._child = 0
-
-    def __enter__(self) -> Self:
         read, self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         parent = os.pidfd_open(os.getpid())
         self._child = os.fork()
         if self._child == 0:
-            _stand(parent, read, self._grace_s)
+            _stand(parent, read, grace_s)
         os.close(read)
         os.close(parent)
+
+    def __enter__(self) -> Self:
         signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
         return self
 

@@ -6,8 +6,11 @@ call is used and no request message is built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol, cast
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Final, Protocol, cast
 
 from otelgpu import __version__
 from otelgpu.export.base import ExportError, Outcome, Payload, Refused, Retry, Signal
@@ -36,6 +39,34 @@ _OPTIONS = (
 )
 
 
+_FORK_SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
+
+
+def import_grpc() -> ModuleType:
+    """grpcio, told to leave children of fork() alone; whatever imports it in this program comes by here first.
+
+    Else it starts its threads anew in each child, where they meet descriptors that the child has closed, and abort
+    it: the guards of :mod:`otelgpu.kernel`, which never call gRPC, are such children. The variable is read once, at
+    the import. Source: https://github.com/grpc/grpc/blob/master/doc/fork_support.md
+    """
+    with _environment_variable(_FORK_SUPPORT, "0"):
+        import grpc
+    return cast(ModuleType, grpc)
+
+
+@contextmanager
+def _environment_variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
 class _Call(Protocol):
     """What grpcio raises for a failed call: ``grpc.RpcError`` that is also a ``grpc.Call``."""
 
@@ -49,9 +80,7 @@ class GrpcTransport:
 
     def __init__(self, settings: OtlpSettings) -> None:
         """Connects lazily. Raises :class:`ExportError` for unusable certificates."""
-        import grpc
-
-        self._grpc = grpc
+        self._grpc = grpc = import_grpc()
         self._signal = settings.signal
         self._metadata = settings.headers
         self._compression = grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression
@@ -83,7 +112,7 @@ class GrpcTransport:
 
 def channel_credentials(settings: OtlpSettings) -> Any:
     """What a channel with TLS is opened with. Raises :class:`ExportError` for files that cannot be read."""
-    import grpc
+    grpc = import_grpc()
 
     def read(path: str | None) -> bytes | None:
         if path is None:
