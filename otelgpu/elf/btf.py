@@ -74,6 +74,7 @@ class Btf:
         self._structs = {t.name: i for i, t in enumerate(self._types) if t.kind == _STRUCT and t.name}
         self._enums = {t.name: t for t in self._types if t.kind in (_ENUM, _ENUM64) and t.name}
         self._made: dict[int, np.dtype[np.void]] = {}  # by type id: a type used often is expanded once
+        self._read: dict[str, dict[str, int]] = {}  # enumerators by the enum's name, likewise
 
     def dtype(self, name: str) -> np.dtype[np.void]:
         """The numpy dtype of ``struct name``, with the compiler's offsets and size.
@@ -97,6 +98,11 @@ class Btf:
 
     def enumerators(self, name: str) -> dict[str, int]:
         """Enumerator → value of ``enum name``, in the order of declaration."""
+        if name not in self._read:
+            self._read[name] = self._read_enumerators(name)
+        return self._read[name].copy()
+
+    def _read_enumerators(self, name: str) -> dict[str, int]:
         if name not in self._enums:
             raise BtfError(f"enum {name} is not in the object's BTF: anchor it with ENUM({name})")
         enum = self._enums[name]

@@ -21,6 +21,7 @@ HOUR_NS = 3_600_000_000_000
 SECOND_NS = 1_000_000_000
 
 
+@cache
 def served() -> list[tuple[int, Batch]]:
     """Three requests one after the other, and work of no request between them: records, and when they came."""
     host = Host()

@@ -153,6 +153,12 @@ def test_enumerators_are_those_of_the_header(family: str) -> None:
         assert btf.enumerators(name) == written(body, btf.enumerators("counter"))
 
 
+def test_who_changes_enumerators_changes_them_for_nobody_else() -> None:
+    btf = Btf(SECTIONS["http"])
+    btf.enumerators("http_role").clear()
+    assert btf.enumerators("http_role")
+
+
 def written(body: str, known: dict[str, int]) -> dict[str, int]:
     """What C makes of the text between an enum's braces; a value may be one of ``known``."""
     found: dict[str, int] = {}
