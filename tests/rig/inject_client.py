@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import struct
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from otelgpu.elf.btf import Btf
 from otelgpu.kernel.injection.server import InjectListener, interface_digest
 
 HEADER_BYTES = 8
+_TIMEOUT = struct.pack("@ll", 5, 0)  # struct timeval: seconds, microseconds
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -28,7 +30,9 @@ class InjectClient:
         hello["magic"], hello["version"] = numbers["INJECT_MAGIC"], numbers["INJECT_VERSION"]
         hello["digest"] = interface_digest(btf.enumerators("cuda_api"))
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(5)
+            # The kernel's: with one of Python's, connect() fails at once while others wait to be accepted.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEOUT)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEOUT)
             connection.connect(str(listener.path))
             connection.send(hello.tobytes())
             _, (descriptor,), _, _ = socket.recv_fds(connection, 16, 1)
