@@ -108,7 +108,7 @@ class Connection:
         self.held: dict[int, DataChunk] = {}
         self.held_bytes = 0
         self.put_off = False  # what is held waits for a turn
-        self.places: Share | None = None  # of which ``placed`` of the chunks that are held have one each
+        self.places: Share | None = None  # of which what is held has ``placed`` bytes
         self.placed = 0
         self.close_at: tuple[int, int] | None = None  # time_ns and number of chunks
 

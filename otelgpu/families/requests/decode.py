@@ -44,7 +44,8 @@ MOST_CHUNKS_MISSED = 64
 _MAX_HELD_CHUNKS = 1024
 _MAX_HELD_BYTES = 262144
 _MAX_ENDED = 4096
-_MOST_PUT_OFF = 8192  # chunks, of which a process alone has half: what it sends in some tenths of a second
+#: Of chunks that wait for a turn, of which a process alone has half: some tenths of a second of small events.
+_PUT_OFF_BYTES = 16 << 20
 _FINAL_TURNS = 4
 _EVICTION_LOOKS = 64
 _EVICTIONS = 1024  # at a tick, while memory is short
@@ -87,7 +88,7 @@ class HttpState:
         self._turns = (
             Turns(stopwatch, self._output, headroom=self._headroom) if stopwatch is not None else None
         )
-        self._places = Pool(_MOST_PUT_OFF, headroom=self._headroom)
+        self._places = Pool(_PUT_OFF_BYTES, headroom=self._headroom)
         self._connections: OrderedDict[int, Connection] = OrderedDict()  # least recently used first
         self._by_process: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, None] = {}  # connections that expire() must look at
@@ -290,12 +291,15 @@ class HttpState:
         self._take_held(connection)
 
     def _take_place(self, connection: Connection, chunk: DataChunk) -> bool:
-        """Whether there is a place for one more chunk that waits for a turn; it goes with what is held."""
-        share = connection.places or self._places.share_of(chunk[2], chunk[4])
-        if not share.reserve(1):
+        """Whether there is room for one more chunk that waits for a turn; it goes with what is held."""
+        share, size = (
+            connection.places or self._places.share_of(chunk[2], chunk[4]),
+            HELD_BYTES + len(chunk[-1]),
+        )
+        if not share.reserve(size):
             return False
         connection.places = share
-        connection.placed += 1
+        connection.placed += size
         return True
 
     def _put_off(self, connection: Connection, chunk: DataChunk) -> None:
@@ -389,7 +393,7 @@ class HttpState:
         connection.held_bytes -= size
         connection.output.release(HELD_BYTES * chunks + size)
         if connection.places is not None:
-            left = min(connection.placed, len(connection.held))
+            left = min(connection.placed, HELD_BYTES * len(connection.held) + connection.held_bytes)
             connection.places.release(connection.placed - left)
             connection.placed = left
             if not left:

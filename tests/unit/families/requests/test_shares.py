@@ -336,33 +336,57 @@ def test_a_chunk_for_whose_bytes_there_is_no_room_has_no_place_either(slow: Iter
     for number in range(200):
         c = Connection(identity=1 + number)
         seen.feed(c.open()).feed(c.read(LONG))
-    held = sum(len(connection.held) for connection in seen.state._connections.values())
+    held = sum(
+        decode.HELD_BYTES * len(connection.held) + connection.held_bytes
+        for connection in seen.state._connections.values()
+    )
     assert (seen.counts()["chunks_shed"] > 100, seen.state._places.held) == (True, held)
 
 
 def test_of_the_chunks_that_wait_each_has_a_share_and_gives_it_back(
     slow: Iterator[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode, "_MOST_PUT_OFF", 90)
+    capacity = 90 * (decode.HELD_BYTES + len(LONG))
+    monkeypatch.setattr(decode, "_PUT_OFF_BYTES", capacity)
     seen = Seen(new_state(stopwatch=lambda: next(slow)))
     flood, other = (
         Connection(identity=1, tgid=100, cgroup_id=1),
         Connection(identity=2, tgid=200, cgroup_id=2),
     )
     seen.feed(flood.open()).feed(other.open())
+    waiting = []
     for _ in range(400):
         seen.feed(flood.read(LONG)).feed(flood.write(ANSWER))
+        waiting.append(seen.state._places.held)
     assert seen.counts()["chunks_shed"] > 400
-    assert 0 < seen.state._places.held <= 45
+    assert capacity // 3 < max(waiting) <= capacity // 2
     while seen.state._places.held:
         seen.take(seen.state.expire(flood.now_ns))
-    assert seen.state._places.free == 90
+    assert seen.state._places.free == capacity
     shed = seen.counts()["chunks_shed"]
     for _ in range(60):
         seen.feed(other.read(LONG)).feed(other.write(ANSWER)).take(seen.state.expire(other.now_ns))
     seen.feed(other.close()).feed(flood.close())
     assert seen.counts()["chunks_shed"] == shed
     assert (seen.state._places.held, seen.state.connection_count) == (0, 0)
+
+
+@pytest.mark.parametrize(("size", "least", "most"), [(20, 6_000, 16_000), (4096, 1_500, 2_000)])
+def test_what_waits_of_one_process_is_bounded_in_bytes_not_in_chunks(
+    slow: Iterator[int], size: int, least: int, most: int
+) -> None:
+    """Of small events it may have many; of long chunks, no more than they take of memory."""
+    seen = Seen(new_state(stopwatch=lambda: next(slow)))
+    c = Connection(identity=1)
+    seen.feed(c.open()).feed(c.read(LONG))
+    (connection,) = seen.state._connections.values()
+    waiting, held_bytes = [], []
+    for _ in range(most + 1_000):
+        seen.feed(c.read(LONG.ljust(size, b"a")[:size]))
+        waiting.append(len(connection.held))
+        held_bytes.append(connection.held_bytes + decode.HELD_BYTES * len(connection.held))
+    assert least < max(waiting) < most
+    assert max(held_bytes) <= decode._PUT_OFF_BYTES // 2
 
 
 @pytest.mark.parametrize("end", ["process", "session"])
