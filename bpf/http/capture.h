@@ -3,7 +3,7 @@
 #ifndef OTELGPU_CAPTURE_H
 #define OTELGPU_CAPTURE_H
 
-#include "connections.h"
+#include "ciphertext.h"
 #include "../lib/ring_share.h"
 #include "../lib/arguments.h"
 
@@ -368,6 +368,22 @@ static __always_inline void end_writes(struct connection *connection, struct ide
 	emit_part(connection, chunk, connection->offset[HTTP_DIRECTION_WRITE], 0, 0);
 }
 
+/* Of a client's session no arrival is wanted: its requests begin with a call. Returns enum follow_result. */
+static __always_inline int follow_ciphertext(struct connection *connection,
+					     const struct transfer *transfer)
+{
+	if (transfer->direction == HTTP_DIRECTION_READ && transfer->result > 0) {
+		note_ciphertext(connection);
+		if (connection->role != HTTP_ROLE_CLIENT)
+			walk_records(connection,
+				     transfer->kind == TRANSFER_BUFFER ? transfer->at : 0,
+				     (__u64)transfer->result);
+	}
+	if (connection->records.taken)
+		return FOLLOW_KEEP;
+	return ++connection->sequence > CIPHERTEXT_CALLS ? FOLLOW_DROP : FOLLOW_KEEP;
+}
+
 /* A call has moved bytes of a connection, or found its end. Returns enum follow_result. */
 __noinline int follow(struct connection *connection, const struct transfer *transfer)
 {
@@ -389,11 +405,8 @@ __noinline int follow(struct connection *connection, const struct transfer *tran
 			emit_open(&transfer->who, connection, transfer->end_ns, transfer->direction,
 				  transfer->kind == TRANSFER_MESSAGES ? -1 : transfer->result);
 	}
-	if (connection->state == CONNECTION_CIPHERTEXT) {
-		if (transfer->direction == HTTP_DIRECTION_READ && transfer->result > 0)
-			note_ciphertext(connection);
-		return ++connection->sequence > CIPHERTEXT_CALLS ? FOLLOW_DROP : FOLLOW_KEEP;
-	}
+	if (connection->state == CONNECTION_CIPHERTEXT)
+		return follow_ciphertext(connection, transfer);
 	if (connection->direction != transfer->direction) {
 		connection->direction = transfer->direction;
 		connection->captured[transfer->direction & 1] = 0;

@@ -22,8 +22,17 @@ enum connection_state {
 	CONNECTION_BOUNDED = 2,	 /* the same, of an unknown protocol: until http_unknown_bytes */
 	CONNECTION_LET_GO =
 		3, /* a TLS session that is ignored, kept so that it is not taken for new */
-	CONNECTION_CIPHERTEXT =
-		4, /* a TLS socket: for CIPHERTEXT_CALLS its session is looked for */
+	CONNECTION_CIPHERTEXT = 4, /* a TLS socket: ciphertext.h */
+};
+
+/* Where TLS records begin in what a socket received. */
+struct tls_records {
+	__u64 first_ns; /* arrival of the first that began since clear text was taken from them; 0: none did */
+	__u64 last_ns; /* of the last */
+	__u32 left;    /* bytes that the record under way still has */
+	__u8 known;    /* whether that is known */
+	__u8 taken;    /* clear text was taken from them */
+	__u8 reserved[2];
 };
 
 /* User space adds those that it finds open, with id, role and late. */
@@ -44,6 +53,7 @@ struct connection {
 	__u8 protocol;
 	__u8 is_tcp;
 	__u8 charged; /* to its holder */
+	struct tls_records records;
 };
 
 struct connection_key {
@@ -109,56 +119,6 @@ static __noinline void emit_open(const struct identity *who, const struct connec
 		count(COUNTER_SOCKET_UNREADABLE);
 	}
 	submit(record);
-}
-
-/*
- * The TLS socket that a thread read last, until it passes the bytes to the TLS session: programs that keep TLS apart
- * from sockets (asyncio, uvloop, Node) do the one right after the other.
- */
-struct ciphertext {
-	__u64 sock; /* 0: none, or the session has it */
-	__s32 fd;
-	__u32 ambiguous; /* another was read before the bytes went to a session */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct ciphertext);
-} ciphertext_read SEC(".maps");
-
-#define CIPHERTEXT_CALLS 16 /* a handshake and the first records after it */
-
-static __always_inline void note_ciphertext(const struct connection *connection)
-{
-	struct ciphertext *read = bpf_task_storage_get(&ciphertext_read, bpf_get_current_task_btf(),
-						       NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!read) {
-		count(COUNTER_THREAD_STATE_FAILED);
-		return;
-	}
-	if (read->sock && read->sock != connection->sock)
-		read->ambiguous = 1;
-	read->sock = connection->sock;
-	read->fd = connection->fd;
-}
-
-/* The TLS session that the bytes go to has this socket, unless SSL_set_fd gave it one. */
-static __always_inline void bind_session(struct connection *session)
-{
-	struct ciphertext *read =
-		bpf_task_storage_get(&ciphertext_read, bpf_get_current_task_btf(), NULL, 0);
-
-	if (!read || !read->sock)
-		return;
-	if (session->fd < 0 && session->state == CONNECTION_NEW && !read->ambiguous) {
-		session->fd = read->fd;
-		session->sock = read->sock;
-	}
-	read->sock = 0;
-	read->ambiguous = 0;
 }
 
 static __always_inline void emit_close(struct identity who, const struct connection *connection)

@@ -212,12 +212,39 @@ static __always_inline __s64 tls_result(struct pt_regs *regs, const struct tls_c
 	return (__s64)moved;
 }
 
+/* The socket of a session; NULL: it is not known, or not followed. */
+static __always_inline struct connection *ciphertext_of(struct identity who,
+							const struct connection *session)
+{
+	struct connection_key key = { .fd = session->fd };
+	struct holder *holder = session->sock ? holder_of(who.tgid) : NULL;
+	struct connection *found;
+
+	if (!holder)
+		return NULL;
+	key.holder = holder->number;
+	found = bpf_map_lookup_elem(&connections, &key);
+	return found && found->sock == session->sock && found->state == CONNECTION_CIPHERTEXT
+		       ? found
+		       : NULL;
+}
+
+/* A read has found that there is no clear text yet. */
+static __always_inline void nothing_read(const struct tls_call *call)
+{
+	struct connection *session = session_of(call->transfer.who, call->ssl), *socket;
+
+	socket = session ? ciphertext_of(call->transfer.who, session) : NULL;
+	if (socket)
+		take_nothing(socket);
+}
+
 static __always_inline int leave_tls(struct pt_regs *regs)
 {
 	struct tls_thread *thread =
 		bpf_task_storage_get(&tls_threads, bpf_get_current_task_btf(), NULL, 0);
 	__u32 api = (__u32)bpf_get_attach_cookie(regs);
-	struct connection *session;
+	struct connection *session, *socket;
 	struct tls_call *call;
 
 	if (!thread)
@@ -226,8 +253,11 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 	if (!call)
 		return 0;
 	call->transfer.result = tls_result(regs, call);
-	if (call->transfer.result <= 0)
+	if (call->transfer.result <= 0) {
+		if (call->transfer.direction == HTTP_DIRECTION_READ)
+			nothing_read(call);
 		return 0;
+	}
 	session = session_of(call->transfer.who, call->ssl);
 	if (!session)
 		session = new_session(call->transfer.who.tgid, call->ssl, 0);
@@ -238,6 +268,12 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 	if (!session->sock && session->fd >= 0)
 		session->sock = (__u64)socket_of(session->fd);
 	call->transfer.fd = session->fd;
+	call->transfer.arrival_ns = 0;
+	if (call->transfer.direction == HTTP_DIRECTION_READ) {
+		socket = ciphertext_of(call->transfer.who, session);
+		if (socket && socket->role != HTTP_ROLE_CLIENT)
+			call->transfer.arrival_ns = take_arrival(socket);
+	}
 	call->transfer.end_ns = bpf_ktime_get_ns();
 	if (follow(session, &call->transfer) == FOLLOW_DROP) {
 		if (is_reported(session))

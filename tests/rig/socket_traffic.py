@@ -371,6 +371,65 @@ def let_go_tls() -> dict[str, int]:
     return {}
 
 
+def busy_tls(certificate: str, delay_s: float, in_memory: bool, parts: int) -> list[list[int]]:
+    """Three requests, each sent in so many TLS records while the server is busy: [before, after] of each's sending.
+
+    ``in_memory``: the server reads its socket itself and gives the bytes to TLS, as event loops do; the first request
+    then comes with the end of the handshake in one read.
+    """
+    serving, asking = _contexts(certificate)
+    client, server = connected_pair()
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sent: list[list[int]] = []
+    may_send, has_sent = threading.Semaphore(0), threading.Semaphore(0)
+    size = len(REQUEST) // parts + 1
+
+    def ask() -> None:
+        with asking.wrap_socket(client) as wrapped:
+            if in_memory:
+                time.sleep(delay_s)  # between the end of the handshake and the request
+            for _ in range(3):
+                before = time.monotonic_ns()
+                for at in range(0, len(REQUEST), size):
+                    wrapped.sendall(REQUEST[at : at + size])
+                sent.append([before, time.monotonic_ns()])
+                has_sent.release()
+                may_send.acquire()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    session = _InMemory(serving, server) if in_memory else serving.wrap_socket(server, server_side=True)
+    for _ in range(3):
+        has_sent.acquire()
+        time.sleep(delay_s)
+        left = len(REQUEST)
+        while left:
+            left -= len(session.read(65_536))
+        may_send.release()
+    thread.join()
+    server.close()
+    return sent
+
+
+class _InMemory:
+    """A server's TLS session on memory buffers. The handshake is begun at once, and ended by the first read."""
+
+    def __init__(self, context: ssl.SSLContext, end: socket.socket) -> None:
+        self._end = end
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._incoming.write(end.recv(65_536))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._session.do_handshake()
+        end.sendall(self._outgoing.read())
+
+    def read(self, size: int) -> bytes:
+        while True:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                return self._session.read(size)
+            self._incoming.write(self._end.recv(65_536))
+
+
 def loop_tls(certificate: str, count: int) -> dict[str, int]:
     """Requests that name the client's port, on TLS connections whose both ends an event loop serves by turns."""
 
@@ -439,7 +498,7 @@ DO: Final[dict[str, Callable[..., Any]]] = {
     function.__name__: function
     for function in (
         talk, say, say_slowly, busy, busy_with_parts, loop_tls, batched_tls, hold, talk_on, let_go, reuse, refused,
-        connect_without_waiting, hold_tls, talk_tls, let_go_tls,
+        connect_without_waiting, hold_tls, talk_tls, let_go_tls, busy_tls,
     )
 }  # fmt: skip
 
