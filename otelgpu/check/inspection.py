@@ -7,7 +7,6 @@ but not kept.
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -18,7 +17,6 @@ from typing import Final
 from otelgpu.elf.btf import Btf
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.errors import OtelgpuError
-from otelgpu.kernel.cut_files import survive_cut_files
 from otelgpu.kernel.statx import cached_status
 from otelgpu.processes.connections import open_connections
 from otelgpu.processes.coverage import (
@@ -32,6 +30,7 @@ from otelgpu.processes.coverage import (
 )
 from otelgpu.processes.elf_files import ElfFile, open_elf, open_mapping
 from otelgpu.processes.libraries import library_name_of
+from otelgpu.processes.linked_tls import linked_tls
 from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name
 from otelgpu.processes.maps import Mapping as Mapped
 from otelgpu.processes.maps import distinct_files, executable_mappings, read_maps
@@ -45,13 +44,6 @@ _OTHER_TLS: Final = re.compile(
     r"lib(?:gnutls|boringssl|s2n|mbedtls|wolfssl|rustls|ssl3)[-.].*|cygrpc\..*\.so|_rustls\..*\.so"
 )
 _OPENSSL_MODULE: Final = re.compile(r"_ssl\..*\.so")  # Python's, which may have OpenSSL linked into it
-_LINKED_TLS: Final = {
-    "Go's crypto/tls": b"crypto/tls.(*Conn)",
-    "rustls": b"rustls::",
-    "BoringSSL": b"third_party/boringssl",
-}
-"""TLS that is linked into programs → what such a program has among its strings or symbols."""
-_MAX_PROGRAM_BYTES: Final = 1 << 29
 _EVENT_LOOPS: Final = (
     ("uvloop", re.compile(r"/uvloop/loop\.")),
     ("asyncio", re.compile(r"/_asyncio\.[^/]*\.so$")),
@@ -278,7 +270,7 @@ class ProcessInspector:
                 return _File(
                     offsets={name: at for name, at in found.items() if name in self._symbols},
                     exports_tls=found.keys() >= _TLS_FUNCTIONS,
-                    linked_tls=_linked_tls(file) if is_program else (),
+                    linked_tls=linked_tls(file.image) if is_program else (),
                     stripped=file.image.is_stripped,
                     is_go=file.image.is_go,
                     own_runtime=_has_own_runtime(file.image),
@@ -288,19 +280,6 @@ class ProcessInspector:
             return _File(offsets={}, error=f"it cannot be read: {error.strerror}")
         except OtelgpuError as error:
             return _File(offsets={}, error=f"it cannot be understood: {error.message}")
-
-
-def _linked_tls(file: ElfFile) -> tuple[str, ...]:
-    """Which TLS is linked into a program, by strings that only its code has."""
-    try:
-        size = os.fstat(file.descriptor).st_size
-        if not 0 < size <= _MAX_PROGRAM_BYTES:
-            return ()
-        survive_cut_files()
-        with mmap.mmap(file.descriptor, 0, prot=mmap.PROT_READ) as content:
-            return tuple(name for name, mark in _LINKED_TLS.items() if content.find(mark) >= 0)
-    except (OSError, ValueError):
-        return ()
 
 
 def _has_own_runtime(image: ElfImage) -> bool:
