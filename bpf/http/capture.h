@@ -317,6 +317,7 @@ __noinline int recognise(struct connection *connection, const struct transfer *t
 	case PROTOCOL_TLS:
 		count(COUNTER_CONNECTION_TLS);
 		if (connection->layer == HTTP_LAYER_SOCKET) {
+			see_tls(transfer->who.tgid, 1, 0);
 			connection->state = CONNECTION_CIPHERTEXT;
 			return FOLLOW_KEEP;
 		}

@@ -74,6 +74,34 @@ static __always_inline void bind_session(struct connection *session)
 	read->ambiguous = 0;
 }
 
+/* What a process has of TLS: sockets that carry it, and sessions whose clear text is seen. */
+struct tls_seen {
+	__u64 sockets;
+	__u64 sessions;
+};
+
+/* By tgid. User space takes out those that ended; of the least busy it is forgotten. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u32);
+	__type(value, struct tls_seen);
+} tls_seen SEC(".maps");
+
+static __always_inline void see_tls(__u32 tgid, __u64 sockets, __u64 sessions)
+{
+	struct tls_seen *seen = bpf_map_lookup_elem(&tls_seen, &tgid), none = {};
+
+	if (!seen) {
+		bpf_map_update_elem(&tls_seen, &tgid, &none, BPF_NOEXIST);
+		seen = bpf_map_lookup_elem(&tls_seen, &tgid);
+	}
+	if (!seen)
+		return;
+	__sync_fetch_and_add(&seen->sockets, sockets);
+	__sync_fetch_and_add(&seen->sessions, sessions);
+}
+
 /* Bytes of a record with this header; 0: it is none. RFC 8446, 5.1. */
 static __always_inline __u32 record_bytes(const __u8 header[HEADER_BYTES])
 {

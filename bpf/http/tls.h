@@ -98,6 +98,7 @@ static __noinline struct connection *new_session(__u32 tgid, __u64 ssl, __u64 no
 		return NULL;
 	key.holder = holder->number;
 	session.id = next_connection();
+	see_tls(tgid, 0, 1);
 	if (bpf_map_update_elem(&tls_sessions, &key, &session, BPF_NOEXIST)) {
 		give_place_back(tgid, HTTP_TABLE_SESSIONS, true);
 		count(COUNTER_CONNECTION_TABLE_FULL);

@@ -19,6 +19,13 @@ _EXPECTED: Final = frozenset(
     {"connection_not_http", "connection_tls", "bytes_not_captured", "wait_stack_assumed"}
 )
 """Reasons that are a bound or a filter at work: reported, but no cause for alarm."""
+_UNREAD: Final = {
+    ("http", "tls_of_go_unread"): "TLS connections of Go programs (crypto/tls)",
+    ("http", "tls_of_rustls_unread"): "TLS connections of Rust programs (rustls)",
+    ("http", "tls_of_boringssl_unread"): "TLS connections of programs with BoringSSL inside",
+    ("http", "tls_unread"): "TLS connections of programs whose TLS library has no probes",
+}
+"""Losses that are said in words."""
 
 
 def print_outcome(outcome: Outcome, console: Console) -> None:
@@ -30,6 +37,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         blind = f", blind for {blind_ns / 1e6:.1f} ms after it was loaded" if blind_ns else ""
         console.print(f"probed   {path} ({symbols} functions{blind})", highlight=False, soft_wrap=True)
     console.print(_exported(outcome), highlight=False, soft_wrap=True)
+    for line in _unread(outcome):
+        console.print(line, highlight=False, soft_wrap=True)
     console.print(_losses(outcome), highlight=False, soft_wrap=True)
 
 
@@ -127,10 +136,21 @@ def _exported(outcome: Outcome) -> str:
     return text
 
 
+def _unread(outcome: Outcome) -> list[str]:
+    """What was not read at all, a line each."""
+    losses = outcome.summary.losses if outcome.summary is not None else {}
+    return [
+        f"not read {count} {what}: docs/protocols.md#sockets-and-tls"
+        for reason, what in _UNREAD.items()
+        if (count := losses.get(reason, 0))
+    ]
+
+
 def _losses(outcome: Outcome) -> str:
     seen = ", ".join(f"{count} {name}" for name, count in sorted(outcome.submitted.items()) if count)
     summary = outcome.summary
     losses = summary.losses if summary is not None else {}
+    losses = {key: count for key, count in losses.items() if key not in _UNREAD}
     real = {key: count for key, count in losses.items() if key[1] not in _EXPECTED}
     reported = ", ".join(f"{family}.{reason} {count}" for (family, reason), count in sorted(real.items()))
     bounded = ", ".join(

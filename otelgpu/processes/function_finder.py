@@ -17,6 +17,7 @@ from typing import Annotated, Final
 import msgspec
 
 from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.processes.linked_tls import linked_tls
 from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.client import Limits, Reader
 from otelgpu.processes.reader.messages import Descriptor, question
@@ -31,6 +32,9 @@ _LIMITS: Final = Limits(busy_s=0.5, wall_s=1.0, advance_s=5.0, failure_s=10.0)
 _REASONS: Final = frozenset((*registrations.REASONS, *fatbin.REASONS))
 _REGISTRATION_LIMITS: Final = Limits(busy_s=2.0, wall_s=4.0, failure_s=10.0)
 """A millisecond for each MB of code, and half a second of Zstandard."""
+
+_CONSTANTS_LIMITS: Final = Limits(busy_s=1.0, wall_s=2.0, failure_s=10.0)
+"""Node's 80 MB of constants take 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,12 @@ def registrations_in(file: Descriptor) -> FoundRegistrations:
     """The kernels that a stripped file's code registers, as :mod:`otelgpu.symbols.registrations` reads them."""
     found = read_registrations(image_of(file))
     return FoundRegistrations(found.stubs, dict(found.counters))
+
+
+@question(ElfError)
+def linked_tls_in(file: Descriptor) -> tuple[str, ...]:
+    """The TLS libraries that a program has linked into it, as :mod:`otelgpu.processes.linked_tls` names them."""
+    return linked_tls(image_of(file))
 
 
 def image_of(file: Descriptor) -> ElfImage:
@@ -103,6 +113,10 @@ class FunctionFinder:
         found = self._reader.ask_within(_REGISTRATION_LIMITS, owner, registrations_in, Descriptor(descriptor))
         known = {reason: count for reason, count in found.counters.items() if reason in _REASONS}
         return Registrations(found.stubs, Counter(known))
+
+    def linked_tls(self, owner: Owner, descriptor: int) -> tuple[str, ...]:
+        """Of an open program. Raises as :meth:`find` does."""
+        return self._reader.ask_within(_CONSTANTS_LIMITS, owner, linked_tls_in, Descriptor(descriptor))
 
     def close(self) -> None:
         """End the worker."""

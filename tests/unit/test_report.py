@@ -48,6 +48,16 @@ def test_ways_that_linked_nothing_are_left_out(capsys: pytest.CaptureFixture[str
     assert _rows(summary, capsys) == ["Calls: 3", "linked to a request 0 0.0 %", "without a request 3"]
 
 
+def test_tls_that_was_not_read_is_reported_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary()
+    summary.losses["http", "tls_of_go_unread"] = 136
+    summary.losses["http", "ring_full"] = 2
+    observe.print_summary(Outcome(summary=summary, exported={}, libraries=[], submitted={}, seconds=1.0))
+    shown = capsys.readouterr().err
+    assert "not read 136 TLS connections of Go programs (crypto/tls)" in shown
+    assert "lost or skipped: http.ring_full 2\n" in shown
+
+
 def _rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The lines of the table of calls, without its frame."""
     observe.print_summary(Outcome(summary=summary, exported={}, libraries=[], submitted={}, seconds=1.0))
