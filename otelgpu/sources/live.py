@@ -274,7 +274,9 @@ class LiveSource:
         """Make a loaded family part of everything; its hooks are to be placed from here on."""
         family = loaded.family
         self._loaded[family] = loaded
-        self._events.register(loaded.ring.fd, select.EPOLLIN)
+        # Family process reports each record; the others when there is so much that it should not wait for the next
+        # turn, and with EPOLLET not again for what came since.
+        self._events.register(loaded.ring.fd, select.EPOLLIN | select.EPOLLET)
         if Overload.is_for(loaded):
             self.overloads.append(Overload(loaded))
         if family != _PROCESS:
