@@ -79,19 +79,14 @@ static __always_inline bool read_message(struct message_vectors *vectors, __u32 
 	       read_user(moved, sizeof(*moved), (void *)(at + MESSAGE_MOVED_AT));
 }
 
-/* One chunk: bytes that a call moved at `from`, of which `head.captured` are captured. */
+/*
+ * One chunk: bytes that a call moved at `from`, of which `head.captured` are captured. It is made in the thread's
+ * storage: kernels before 6.13 have 512 bytes of stack for the whole call chain.
+ */
 struct data_chunk {
 	struct http_data_head head;
 	__u64 from;
 };
-
-/* The one that a thread is building: kernels before 6.13 have 512 bytes of stack for the whole call chain. */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct data_chunk);
-} data_chunks SEC(".maps");
 
 /*
  * Bytes of data[] past `captured` keep what the ring held before: earlier
@@ -181,8 +176,10 @@ __noinline int move(struct connection *connection, struct data_chunk *chunk, __u
 	emit_part(connection, chunk, offset, from, captured);
 	chunk->head.arrival_ns = 0; /* of the first byte of the call only */
 	done = captured;
-	if (!captured || bytes <= captured) {
-		count_many(COUNTER_BYTES_NOT_CAPTURED, bytes - captured);
+	if (bytes == captured)
+		return 0;
+	if (!captured) {
+		count_many(COUNTER_BYTES_NOT_CAPTURED, bytes);
 		return 0;
 	}
 	if (connection->protocol == PROTOCOL_FRAMED) {
@@ -337,32 +334,23 @@ __noinline int recognise(struct connection *connection, const struct transfer *t
 	return FOLLOW_KEEP;
 }
 
-/* The chunk that this thread builds, of which it says what does not depend on the bytes; NULL: no memory. */
-static __always_inline struct data_chunk *begin_chunk(const struct connection *connection,
-						      struct identity who, __u64 start_ns,
-						      __u64 end_ns, __u8 direction)
+/* What does not depend on the bytes. */
+static __always_inline void begin_chunk(struct data_chunk *chunk,
+					const struct connection *connection, struct identity who,
+					__u64 start_ns, __u64 end_ns, __u8 direction)
 {
-	struct data_chunk *chunk = bpf_task_storage_get(&data_chunks, bpf_get_current_task_btf(),
-							NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!chunk) {
-		count(COUNTER_THREAD_STATE_FAILED);
-		return NULL;
-	}
 	fill_head(&chunk->head.head, 0, who, start_ns, end_ns);
 	chunk->head.connection = connection->id;
 	chunk->head.direction = direction;
-	return chunk;
 }
 
 /* The process has said that it sends no more. */
-static __always_inline void end_writes(struct connection *connection, struct identity who)
+static __always_inline void end_writes(struct connection *connection, struct data_chunk *chunk,
+				       struct identity who)
 {
 	__u64 now = bpf_ktime_get_ns();
-	struct data_chunk *chunk = begin_chunk(connection, who, now, now, HTTP_DIRECTION_ENDED);
 
-	if (!chunk)
-		return;
+	begin_chunk(chunk, connection, who, now, now, HTTP_DIRECTION_ENDED);
 	chunk->head.arrival_ns = 0;
 	chunk->head.result = 0;
 	chunk->head.fd = connection->fd;
@@ -385,13 +373,16 @@ static __always_inline int follow_ciphertext(struct connection *connection,
 	return ++connection->sequence > CIPHERTEXT_CALLS ? FOLLOW_DROP : FOLLOW_KEEP;
 }
 
-/* A call has moved bytes of a connection, or found its end. Returns enum follow_result. */
-__noinline int follow(struct connection *connection, const struct transfer *transfer)
+/*
+ * A call has moved bytes of a connection, or found its end: reported by chunks, which are made in `chunk`. Returns enum
+ * follow_result.
+ */
+__noinline int follow(struct connection *connection, const struct transfer *transfer,
+		      struct data_chunk *chunk)
 {
-	struct data_chunk *chunk;
 	__u64 bytes;
 
-	if (!connection || !transfer)
+	if (!connection || !transfer || !chunk)
 		return FOLLOW_KEEP;
 	if (connection->state == CONNECTION_LET_GO)
 		return FOLLOW_KEEP;
@@ -417,10 +408,8 @@ __noinline int follow(struct connection *connection, const struct transfer *tran
 		connection->allowed_ns = transfer->end_ns;
 		connection->captured[0] = connection->captured[1] = 0;
 	}
-	chunk = begin_chunk(connection, transfer->who, transfer->start_ns, transfer->end_ns,
-			    transfer->direction);
-	if (!chunk)
-		return FOLLOW_KEEP;
+	begin_chunk(chunk, connection, transfer->who, transfer->start_ns, transfer->end_ns,
+		    transfer->direction);
 	chunk->head.arrival_ns = transfer->arrival_ns;
 	chunk->head.result = transfer->result;
 	chunk->head.fd = transfer->fd;

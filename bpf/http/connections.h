@@ -198,28 +198,41 @@ static __noinline void begin_connection(const struct identity *who, __s32 fd, __
 		watch_arrivals(connection.sock);
 }
 
-/*
- * The connection of a descriptor, or NULL. The descriptor may have become another file's unseen (dup2,
- * exec, close_range, io_uring), so it is compared; what user space found gets its socket here.
- */
-static __always_inline struct connection *connection_of(struct identity who, __u64 holder, __s32 fd)
+/* The entry for a descriptor of the current process, or NULL; fills in the key's holder. */
+static __always_inline struct connection *connection_at(struct identity who,
+							struct connection_key *key)
 {
-	struct connection_key key = { .holder = holder, .fd = fd };
-	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
+	struct holder *holder = holder_of(who.tgid);
+
+	if (!holder)
+		return NULL;
+	key->holder = holder->number;
+	return bpf_map_lookup_elem(&connections, key);
+}
+
+/*
+ * The connection of a descriptor of the current process, or NULL: most calls are on none, so that is found out first.
+ * The descriptor may have become another file's unseen (dup2, exec, close_range, io_uring), so it is compared; what
+ * user space found gets its socket here.
+ */
+static __always_inline struct connection *wanted_connection(struct identity who,
+							    struct connection_key *key)
+{
+	struct connection *connection = connection_at(who, key);
 	struct sock *sock;
 
-	if (!connection)
+	if (!connection || !is_wanted(who))
 		return NULL;
-	sock = socket_of(fd);
+	sock = socket_of(key->fd);
 	if (connection->sock == (__u64)sock && sock)
 		return connection;
 	if (connection->sock || !sock) {
 		count(COUNTER_CLOSE_UNSEEN);
-		let_go(holder, fd, who.tgid, who.tid);
+		let_go(key->holder, key->fd, who.tgid, who.tid);
 		return NULL;
 	}
 	connection->sock = (__u64)sock;
-	connection->fd = fd;
+	connection->fd = key->fd;
 	connection->is_tcp = is_inet(sock);
 	if (connection->is_tcp)
 		watch_arrivals(connection->sock);

@@ -35,17 +35,22 @@ ENUM(connection_number);
  */
 const volatile bool calls_before = false;
 
+struct socket_call {
+	struct transfer transfer;
+	struct data_chunk chunk;
+};
+
 /* A system call under way. The kernel frees it with the thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct transfer);
+	__type(value, struct socket_call);
 } socket_calls SEC(".maps");
 
-static __always_inline struct transfer *thread_call(__u64 flags)
+static __always_inline struct socket_call *thread_call(__u64 flags)
 {
-	struct transfer *call =
+	struct socket_call *call =
 		bpf_task_storage_get(&socket_calls, bpf_get_current_task_btf(), NULL, flags);
 
 	if (!call && flags)
@@ -56,33 +61,30 @@ static __always_inline struct transfer *thread_call(__u64 flags)
 static __always_inline int start(struct identity who, __u64 holder, __s32 fd, __u16 kind,
 				 __u8 direction, __u64 at, __u64 parts)
 {
-	struct transfer *call = thread_call(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct socket_call *call = thread_call(BPF_LOCAL_STORAGE_GET_F_CREATE);
 
 	if (!call)
 		return 0;
-	call->who = who;
-	call->holder = holder;
-	call->fd = fd;
-	call->direction = direction;
-	call->at = at;
-	call->parts = parts;
-	call->start_ns = bpf_ktime_get_ns();
-	call->kind = kind;
+	call->transfer.who = who;
+	call->transfer.holder = holder;
+	call->transfer.fd = fd;
+	call->transfer.direction = direction;
+	call->transfer.at = at;
+	call->transfer.parts = parts;
+	call->transfer.start_ns = bpf_ktime_get_ns();
+	call->transfer.kind = kind;
 	return 0;
 }
 
 /* Global, so that the verifier proves it once for all calls. */
 __noinline int begin(__s32 fd, __u16 kind, __u8 direction, __u64 at, __u64 parts)
 {
-	struct holder *holder;
-	struct identity who;
+	struct identity who = current_identity();
+	struct connection_key key = { .fd = fd };
 
-	if (!in_scope(&who))
+	if (!wanted_connection(who, &key))
 		return 0;
-	holder = holder_of(who.tgid);
-	if (!holder || !connection_of(who, holder->number, fd))
-		return 0;
-	return start(who, holder->number, fd, kind, direction, at, parts);
+	return start(who, key.holder, fd, kind, direction, at, parts);
 }
 
 static __always_inline int begin_new(__s32 fd, __u16 kind)
@@ -183,7 +185,7 @@ static __noinline int begun_before(struct syscall_exit *exit)
 }
 
 /* A call that moves bytes has returned. */
-static __noinline int moved(struct transfer *call)
+static __noinline int moved(struct transfer *call, struct data_chunk *chunk)
 {
 	struct connection_key key = { .holder = call->holder, .fd = call->fd };
 	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
@@ -200,7 +202,7 @@ static __noinline int moved(struct transfer *call)
 	    tcp_position((struct sock *)connection->sock, position))
 		call->arrival_ns = arrival_of(connection->sock,
 					      position[HTTP_DIRECTION_READ] - (__u32)call->result);
-	if (follow(connection, call) == FOLLOW_DROP)
+	if (follow(connection, call, chunk) == FOLLOW_DROP)
 		let_go(call->holder, call->fd, call->who.tgid, call->who.tid);
 	return 0;
 }
@@ -211,15 +213,17 @@ SEC("tracepoint/syscalls/"
     "sendmsg,recvmmsg,sendmmsg,sendfile64,splice")
 int exit_call(struct syscall_exit *exit)
 {
-	struct transfer *call = thread_call(0);
+	struct socket_call *thread = thread_call(0);
+	struct transfer *call;
 	__u16 kind;
 
-	if (!call && calls_before) {
+	if (!thread && calls_before) {
 		begun_before(exit);
-		call = thread_call(0);
+		thread = thread_call(0);
 	}
-	if (!call || call->kind == TRANSFER_NONE)
+	if (!thread || thread->transfer.kind == TRANSFER_NONE)
 		return 0;
+	call = &thread->transfer;
 	kind = call->kind;
 	call->end_ns = bpf_ktime_get_ns();
 	call->result = exit->ret;
@@ -231,7 +235,7 @@ int exit_call(struct syscall_exit *exit)
 		if (!exit->ret || exit->ret == -EINPROGRESS)
 			begin_connection(&call->who, call->fd, HTTP_ROLE_CLIENT, call->end_ns);
 	} else {
-		moved(call);
+		moved(call, &thread->chunk);
 	}
 	call->kind = TRANSFER_NONE;
 	return 0;
@@ -279,16 +283,9 @@ SEC("tracepoint/syscalls/sys_enter_close")
 int enter_close(struct syscall_enter *call)
 {
 	struct connection_key key = { .fd = DESCRIPTOR(0) };
-	struct holder *holder;
-	struct identity who;
+	struct identity who = current_identity();
 
-	if (!in_scope(&who))
-		return 0;
-	holder = holder_of(who.tgid);
-	if (!holder)
-		return 0;
-	key.holder = holder->number;
-	if (bpf_map_lookup_elem(&connections, &key))
+	if (connection_at(who, &key) && is_wanted(who))
 		let_go(key.holder, key.fd, who.tgid, who.tid);
 	return 0;
 }
@@ -297,18 +294,16 @@ int enter_close(struct syscall_enter *call)
 SEC("tracepoint/syscalls/sys_enter_shutdown")
 int enter_shutdown(struct syscall_enter *call)
 {
-	struct connection *connection;
-	struct holder *holder;
-	struct identity who;
+	struct connection_key key = { .fd = DESCRIPTOR(0) };
+	struct identity who = current_identity();
+	struct connection *connection = ARGUMENT(1) ? wanted_connection(who, &key) : NULL;
+	struct socket_call *thread;
 
-	if (!ARGUMENT(1) || !in_scope(&who))
+	if (!connection || !is_reported(connection))
 		return 0;
-	holder = holder_of(who.tgid);
-	if (!holder)
-		return 0;
-	connection = connection_of(who, holder->number, DESCRIPTOR(0));
-	if (connection && is_reported(connection))
-		end_writes(connection, who);
+	thread = thread_call(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (thread)
+		end_writes(connection, &thread->chunk, who);
 	return 0;
 }
 

@@ -61,6 +61,7 @@ struct tls_call {
 
 struct tls_thread {
 	struct tls_call calls[TLS_NESTED];
+	struct data_chunk chunk;
 	__u32 depth;
 	__u32 reserved;
 };
@@ -276,7 +277,7 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 			call->transfer.arrival_ns = take_arrival(socket);
 	}
 	call->transfer.end_ns = bpf_ktime_get_ns();
-	if (follow(session, &call->transfer) == FOLLOW_DROP) {
+	if (follow(session, &call->transfer, &thread->chunk) == FOLLOW_DROP) {
 		if (is_reported(session))
 			emit_close(call->transfer.who, session);
 		session->state = CONNECTION_LET_GO;

@@ -95,13 +95,12 @@ static __always_inline bool is_listed(__u32 tgid)
 	return bpf_map_lookup_elem(&scope_processes, &tgid) != NULL;
 }
 
-/* Whether the current task is wanted; fills in its identity. */
-static __always_inline bool in_scope(struct identity *who)
+/* Whether the current task, whose identity this is, is wanted. */
+static __always_inline bool is_wanted(struct identity who)
 {
-	*who = current_identity();
-	if (!who->tgid || who->tgid == scope_agent)
+	if (!who.tgid || who.tgid == scope_agent)
 		return false;
-	if (scope_all || is_listed(who->tgid))
+	if (scope_all || is_listed(who.tgid))
 		return true;
 	for (__u32 slot = 0; slot < SCOPE_CGROUPS; slot++) {
 		if (slot >= scope_cgroup_count)
@@ -110,6 +109,13 @@ static __always_inline bool in_scope(struct identity *who)
 			return true;
 	}
 	return false;
+}
+
+/* Whether the current task is wanted; fills in its identity. */
+static __always_inline bool in_scope(struct identity *who)
+{
+	*who = current_identity();
+	return is_wanted(*who);
 }
 
 #endif
