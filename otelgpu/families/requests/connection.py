@@ -19,7 +19,7 @@ first call whose bytes some protocol recognises as the start of a message.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from otelgpu.families.requests.endpoints import NO_ENDPOINTS, ConnectionEndpoints
 from otelgpu.families.requests.parser_output import ParserOutput
@@ -77,6 +77,7 @@ class Connection:
         "_reads",
         "_specs",
         "_steps",
+        "_take_streamed",
         "_writes",
         "close_at",
         "endpoints",
@@ -115,6 +116,7 @@ class Connection:
         self.output = output
         self.endpoints = NO_ENDPOINTS
         self.parser: Parser | None = None
+        self._take_streamed: Callable[[bytes, int, int], bool] | None = None  # of a StreamParser
         self._specs = specs
         self._reads = _Direction(writes=False, late=facts.late)
         self._writes = _Direction(writes=True, late=facts.late)
@@ -170,6 +172,23 @@ class Connection:
         if parser.ignored or parser.successor is not None:
             self._move_on(parser)
 
+    def take_streamed(self, chunk: DataChunk, write: bool) -> bool:
+        """Take the next chunk if it is all that its call moved, and its parser has a short way for it.
+
+        Where it returns True it has done what :meth:`take` does.
+        """
+        streamed = self._take_streamed
+        if streamed is None or write is self._at_client:
+            return False
+        direction, other = (self._writes, self._reads) if write else (self._reads, self._writes)
+        offset, data = chunk[7], chunk[10]
+        if offset != direction.offset or other.end_offset > other.offset:
+            return False
+        if not streamed(data, chunk[0], chunk[1]):
+            return False
+        direction.offset = offset + len(data)
+        return True
+
     def end_writes(self, chunk: DataChunk) -> None:
         """The process said that it sends no more: what it reads from now on it does not answer."""
         parser = self.parser
@@ -218,7 +237,7 @@ class Connection:
             ended = output.exchanges[before:]
             output.exchanges[before:] = [exchange for exchange in ended if exchange.error != _SHED]
             output.count("requests_shed", before + len(ended) - len(output.exchanges))
-        self.parser = None
+        self._read_by(None)
         self.facts.late = True
         self._steps.clear()
         self._reads, self._writes = _Direction(writes=False, late=True), _Direction(writes=True, late=True)
@@ -226,7 +245,7 @@ class Connection:
     def _ignore(self) -> None:
         """Take nothing more from this connection; its parser must have emitted what was open."""
         self.ignored = True
-        self.parser = None
+        self._read_by(None)
         self._steps.clear()
 
     def _settle_all(self) -> None:
@@ -276,7 +295,11 @@ class Connection:
         if parser.ignored:
             self._ignore()
         else:
-            self.parser = parser
+            self._read_by(parser)
+
+    def _read_by(self, parser: Parser | None) -> None:
+        self.parser = parser
+        self._take_streamed = getattr(parser, "take_streamed", None)
 
     # Protocol detection
 
@@ -322,7 +345,7 @@ class Connection:
         self.facts.role = role
         self._at_client = role is Role.CLIENT
         self.endpoints.fill(self.facts)
-        self.parser = spec.open(self.facts, self.output)
+        self._read_by(spec.open(self.facts, self.output))
 
     def _replay(self, steps: list[Step]) -> None:
         """Feed the parser what came before it was opened."""

@@ -248,10 +248,11 @@ class HttpState:
                 self._hold_back(connection, sequence, chunk, put_off=True)
             else:
                 connection.next_sequence = (sequence + 1) % _SEQUENCES
-                if way != self._ended_direction:
-                    connection.take(chunk, way == self._write_direction)
-                else:
+                write = way == self._write_direction
+                if way == self._ended_direction:
                     connection.end_writes(chunk)
+                elif captured != result or not connection.take_streamed(chunk, write):
+                    connection.take(chunk, write)
                 if connection.held or connection.close_at is not None:
                     self._take_held(connection)
                 if captured < result and connection.unsettled:

@@ -259,6 +259,22 @@ class Http1MessageReader:
         while position < end:
             position = _STEPS[self.state](self, data, position, base)
 
+    def take_chunk(self, data: bytes) -> bytes | None:
+        """Read one whole chunk of a body that is wanted, and return what is in it.
+
+        None: it is something else, and nothing was read; :meth:`feed` takes it.
+        """
+        if self.state is not State.CHUNK_SIZE or self._carry or not self.wants_body:
+            return None
+        match = _CHUNK_SIZE.match(data)
+        if match is None or not (size := int(match[1], 16)):
+            return None
+        start = match.end()
+        if start + size + 2 != len(data) or not data.endswith(b"\r\n"):
+            return None
+        self.offset += len(data)
+        return data[start:-2]
+
     def gap(self, size: int) -> bool:
         """Skip ``size`` bytes that were not captured; False when they cost the framing."""
         state, left = self.state, self._left

@@ -138,6 +138,21 @@ class Http1:
         if self.exchanges.awaits_assignment:
             self.exchanges.assign_next(0 if from_client else call.end_ns)
 
+    def take_streamed(self, data: bytes, begin_ns: int, end_ns: int) -> bool:
+        """Take all bytes that a call moved to the client if they are one whole chunk of a body.
+
+        What :meth:`feed` does with them and no more; False: they are something else, and it has to.
+        """
+        exchange = self._responses.current
+        if exchange is None or not exchange.named or exchange.generation is None:
+            return False
+        chunk = self._responses.reader.take_chunk(data)
+        if chunk is None:
+            return False
+        exchange.generation.response_body(chunk, begin_ns if self.at_server else end_ns)
+        self._last_response_ns = end_ns
+        return True
+
     def gap(self, call: Call, size: int, offset: int, *, from_client: bool) -> None:
         """Skip bytes that were not captured."""
         direction: Http1RequestDirection | Http1ResponseDirection = (
