@@ -14,6 +14,8 @@
 #define MESSAGES     8	 /* messages followed in one recvmmsg, sendmmsg */
 #define EMPTY_PARTS  4	 /* empty iovecs skipped before the first byte */
 #define FRAME_CHUNKS 4	 /* of LARGE_BYTES, of a call that moves frames */
+#define EVENT_CHUNKS 16	 /* the same, of one that moves events of a stream */
+#define EVENT_TRIES  16	 /* calls that are looked at for an event */
 
 /* On connections of framed protocols the bounds below apply to each such interval. */
 #define FRAMES_WITHIN_NS 1000000000ULL
@@ -135,14 +137,66 @@ __noinline int emit_chunk(const struct data_chunk *chunk)
 	return 0;
 }
 
-/* How many of `bytes` may still be captured in this direction. */
-static __always_inline __u32 allowance(struct connection *connection, __u8 direction, __u64 bytes)
+/*
+ * Whether a direction carries events: a call of it began with one, since it turned. Asked only where a call would not
+ * be captured whole otherwise, and EVENT_TRIES times, so that it costs other traffic nothing.
+ */
+static __always_inline bool carries_events(struct connection *connection, __u8 direction,
+					   __u64 from, __u64 bytes)
 {
-	__u64 bound = bytes <= MEDIUM_BYTES ? http_stream_bytes : http_bulk_bytes;
-	__u64 wanted = bytes < LARGE_BYTES ? bytes : LARGE_BYTES;
+	struct prefix prefix = { .count = PREFIX_BYTES };
+
+	if (connection->carries_events || !from)
+		return connection->carries_events;
+	if (bytes <= LARGE_BYTES && connection->captured[direction & 1] < http_bulk_bytes)
+		return false;
+	if (connection->event_tries >= EVENT_TRIES)
+		return false;
+	connection->event_tries++;
+	if (!bpf_probe_read_user(prefix.bytes, PREFIX_BYTES, (void *)from))
+		connection->carries_events = starts_event(&prefix);
+	return connection->carries_events;
+}
+
+/* How much of a call is captured. */
+struct capture_plan {
+	__u64 bound; /* of the direction */
+	__u32 most;  /* of bytes in a chunk */
+	__u32 chunks;
+	__u32 tail; /* bytes of the call's end */
+	__u32 reserved;
+};
+
+static __always_inline struct capture_plan plan_capture(struct connection *connection,
+							__u8 direction, __u64 from, __u64 bytes)
+{
+	struct capture_plan plan = { http_bulk_bytes, LARGE_BYTES, 1, MEDIUM_BYTES, 0 };
+
+	if (bytes <= MEDIUM_BYTES) {
+		plan.bound = http_stream_bytes;
+	} else if (connection->protocol == PROTOCOL_FRAMED) {
+		plan.chunks = FRAME_CHUNKS;
+		plan.tail = LARGE_BYTES;
+	} else if (carries_events(connection, direction, from, bytes)) {
+		plan.bound = http_stream_bytes;
+		if (ring_is_crowded()) { /* the beginning and the end tell when there was a token */
+			plan.most = MEDIUM_BYTES;
+		} else {
+			plan.chunks = EVENT_CHUNKS;
+			plan.tail = LARGE_BYTES;
+		}
+	}
+	return plan;
+}
+
+/* How many of `bytes` may still be captured in this direction. */
+static __always_inline __u32 allowance(struct connection *connection, __u8 direction, __u64 bytes,
+				       const struct capture_plan *plan)
+{
+	__u64 wanted = bytes < plan->most ? bytes : plan->most;
 	__u64 used = connection->captured[direction & 1];
 
-	if (used >= bound)
+	if (used >= plan->bound)
 		return 0;
 	connection->captured[direction & 1] = used + wanted;
 	return (__u32)wanted;
@@ -160,19 +214,21 @@ static __always_inline void emit_part(struct connection *connection, struct data
 
 /*
  * Capture `bytes` moved at `from` (0: address unknown): the beginning, and the end, for it holds what ends a
- * message: `usage`, the last chunk of a chunked body. Of framed protocols, more of the beginning.
+ * message: `usage`, the last chunk of a chunked body. Of framed protocols, and of events, more of the beginning.
  */
 __noinline int move(struct connection *connection, struct data_chunk *chunk, __u64 from,
 		    __u64 bytes)
 {
+	struct capture_plan plan;
 	__u64 done, offset;
-	__u32 captured, tail;
+	__u32 captured;
 
 	if (!connection || !chunk)
 		return 0;
 	offset = connection->offset[chunk->head.direction & 1];
 	connection->offset[chunk->head.direction & 1] = offset + bytes;
-	captured = allowance(connection, chunk->head.direction, from ? bytes : 0);
+	plan = plan_capture(connection, chunk->head.direction, from, bytes);
+	captured = allowance(connection, chunk->head.direction, from ? bytes : 0, &plan);
 	emit_part(connection, chunk, offset, from, captured);
 	chunk->head.arrival_ns = 0; /* of the first byte of the call only */
 	done = captured;
@@ -182,19 +238,16 @@ __noinline int move(struct connection *connection, struct data_chunk *chunk, __u
 		count_many(COUNTER_BYTES_NOT_CAPTURED, bytes);
 		return 0;
 	}
-	if (connection->protocol == PROTOCOL_FRAMED) {
-		for (int i = 1; i < FRAME_CHUNKS; i++) {
-			if (bytes - done < LARGE_BYTES)
-				break;
-			captured = allowance(connection, chunk->head.direction, bytes - done);
-			if (!captured)
-				break;
-			emit_part(connection, chunk, offset + done, from + done, captured);
-			done += captured;
-		}
+	for (__u32 i = 1; i < EVENT_CHUNKS; i++) {
+		if (i >= plan.chunks || bytes - done < LARGE_BYTES)
+			break;
+		captured = allowance(connection, chunk->head.direction, bytes - done, &plan);
+		if (!captured)
+			break;
+		emit_part(connection, chunk, offset + done, from + done, captured);
+		done += captured;
 	}
-	tail = connection->protocol == PROTOCOL_FRAMED ? LARGE_BYTES : MEDIUM_BYTES;
-	captured = bytes - done < tail ? (__u32)(bytes - done) : MEDIUM_BYTES;
+	captured = bytes - done < plan.tail ? (__u32)(bytes - done) : MEDIUM_BYTES;
 	if (captured)
 		emit_part(connection, chunk, offset + bytes - captured, from + bytes - captured,
 			  captured);
@@ -402,6 +455,7 @@ __noinline int follow(struct connection *connection, const struct transfer *tran
 	if (connection->direction != transfer->direction) {
 		connection->direction = transfer->direction;
 		connection->captured[transfer->direction & 1] = 0;
+		connection->carries_events = connection->event_tries = 0;
 	}
 	if (connection->protocol == PROTOCOL_FRAMED &&
 	    transfer->end_ns - connection->allowed_ns >= FRAMES_WITHIN_NS) {

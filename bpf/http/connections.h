@@ -52,7 +52,10 @@ struct connection {
 	__u8 layer;
 	__u8 protocol;
 	__u8 is_tcp;
-	__u8 charged; /* to its holder */
+	__u8 charged;	     /* to its holder */
+	__u8 carries_events; /* a stream of events, since the direction turned: carries_events() */
+	__u8 event_tries;    /* calls that were looked at for that */
+	__u8 reserved[6];
 	struct tls_records records;
 };
 

@@ -141,6 +141,48 @@ static __always_inline bool is_tls(const struct prefix *prefix, bool first)
 	       (prefix->count < 3 || bytes[2] <= 4);
 }
 
+static __always_inline bool is_hex_digit(__u8 byte)
+{
+	return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'f') ||
+	       (byte >= 'A' && byte <= 'F');
+}
+
+#define CHUNK_DIGITS 6 /* of a chunk's size, RFC 9112, 7.1: up to 16 MiB */
+
+/* As the first bytes of a little-endian word. */
+#define LINE_END    0x0a0dULL	      /* "\r\n" */
+#define DATA_FIELD  0x3a61746164ULL   /* "data:" */
+#define EVENT_FIELD 0x3a746e657665ULL /* "event:" */
+
+static __always_inline bool starts_event_field(__u64 text)
+{
+	return (text & 0xffffffffffULL) == DATA_FIELD || (text & 0xffffffffffffULL) == EVENT_FIELD;
+}
+
+/*
+ * An event of a stream that a model answers with: a server-sent event's first field (the HTML standard, 9.2.5), or
+ * a line of JSON; the latter only behind the size of a chunk, which the former may have too.
+ */
+static __always_inline bool starts_event(const struct prefix *prefix)
+{
+	__u64 text, next;
+
+	__builtin_memcpy(&text, prefix->bytes, sizeof(text));
+	__builtin_memcpy(&next, prefix->bytes + sizeof(text), sizeof(next));
+	if (starts_event_field(text))
+		return true;
+	if (!is_hex_digit((__u8)text))
+		return false;
+	for (int i = 0; i < CHUNK_DIGITS && is_hex_digit((__u8)text); i++) {
+		text = text >> 8 | next << 56;
+		next >>= 8;
+	}
+	if ((text & 0xffff) != LINE_END)
+		return false;
+	text = text >> 16 | next << 48;
+	return (__u8)text == '{' || starts_event_field(text);
+}
+
 /*
  * The protocol of the bytes that a call moved. `late`: the connection was found open, and this may be the middle of
  * a message. `from_client`: a client may have sent them. A server's are known by what the client sent before.

@@ -45,6 +45,13 @@ static __always_inline struct ring_share *ring_share_of(__u64 owner)
 	return share;
 }
 
+/* Whether so much waits in the ring that everybody has only a share of it. */
+static __always_inline bool ring_is_crowded(void)
+{
+	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >=
+	       bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE) / RING_SHARE_CROWDED;
+}
+
 /* Whether a record of `bytes` is within the shares of its process and container; false: it must be counted as lost. */
 static __always_inline bool within_ring_share(__u32 tgid, __u64 cgroup, __u64 bytes)
 {

@@ -1,0 +1,67 @@
+"""Streams of events of 40 KB, longer than what is captured of a body: time to first token, per token, and tokens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.observing import Session, Span
+from tests.rig import ROOT
+
+TOKENS = 79
+EVENT_BYTES = 40_000  # llama-server's with the probabilities of sixty tokens; 3 MiB in all
+CLOCK_S = 0.002  # between a clock read in Python and the call beside it, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/rig/large_events.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def asked(
+    program: subprocess.Popen[str], traces: Path, **request: Any
+) -> tuple[dict[str, float], list[Span]]:
+    """What the program tells of one request, and its spans: the client's, the server's."""
+    assert program.stdin is not None
+    assert program.stdout is not None
+    defaults = {"tokens": TOKENS, "event_bytes": EVENT_BYTES, "read_bytes": 65536, "pause_s": 0.005}
+    with Session("attach", f"-p{program.pid}", traces=traces) as session:
+        program.stdin.write(json.dumps(defaults | request) + "\n")
+        program.stdin.flush()
+        told = json.loads(program.stdout.readline())
+        spans = session.spans(lambda span: "http.request.method" in span["attributes"], 2)
+    return told, sorted(spans, key=lambda span: -int(span["kind"]))
+
+
+@pytest.mark.parametrize("write", ["send", "writev"])
+@pytest.mark.parametrize("usage", [True, False])
+def test_a_long_stream_of_large_events_keeps_its_tokens_and_times(
+    program: subprocess.Popen[str], tmp_path: Path, write: str, usage: bool
+) -> None:
+    told, spans = asked(program, tmp_path / "traces.jsonl", write=write, usage=usage)
+    assert told["bytes"] > 3 << 20
+    for span in spans:
+        reported = span["attributes"]
+        assert "otelgpu.incomplete" not in reported
+        assert "error.type" not in reported
+        assert reported["gen_ai.usage.output_tokens"] == reported["otelgpu.gen_ai.chunks"] == TOKENS
+        assert ("otelgpu.gen_ai.usage.estimated" in reported) == (not usage)
+        assert reported["gen_ai.response.finish_reasons"] == ("stop",)
+        assert reported["http.response.size"] >= told["bytes"]
+    server = spans[-1]["attributes"]
+    per_token = (told["last_s"] - told["first_s"]) / (TOKENS - 1)
+    assert server["gen_ai.latency.time_to_first_token"] == pytest.approx(told["first_s"], abs=CLOCK_S)
+    assert server["otelgpu.gen_ai.time_per_output_token"] == pytest.approx(per_token, abs=CLOCK_S)
