@@ -5,17 +5,43 @@ in CRLF, LF or CR; a CR that is the last byte so far waits for the next one.
 
 Invariant: the events depend only on the bytes, never on how they were cut into calls. Example:
 ``b"data: a\r"``, ``b"\ndata: b\r\n\r\n"`` gives ``[]`` and then ``[b"a\nb"]``.
+
+A gap in an event leaves its beginning and its end (:class:`CutEvent`), if it is one event: it began where a piece of
+the body began (a chunk, a call), ends where one ends, and no piece of the stream so far held two.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 MAX_EVENT_BYTES = 65536
 
 
-class EventReader:
-    """One event stream. ``too_long`` counts the events that were dropped for their size."""
+class CutEvent(NamedTuple):
+    """An event in which bytes are missing."""
 
-    __slots__ = ("_between", "_buffer", "_carriage_return", "_first", "_skipping", "too_long")
+    beginning: bytes  # of its data; empty where it is not known that it is one event
+    end: bytes
+
+
+class EventReader:
+    """One event stream. ``too_long`` counts the events that were dropped for their size.
+
+    ``cut``: events with a gap that were completed since the owner emptied it.
+    """
+
+    __slots__ = (
+        "_alone",
+        "_beginning",
+        "_between",
+        "_buffer",
+        "_carriage_return",
+        "_first",
+        "_several",
+        "_skipping",
+        "cut",
+        "too_long",
+    )
 
     def __init__(self) -> None:
         self._buffer = b""  # what belongs to the unfinished event, line ends as LF
@@ -23,6 +49,10 @@ class EventReader:
         self._first = True
         self._between = False  # whether nothing is held over: no byte, no carriage return, nothing to skip
         self._skipping = False  # until the next blank line
+        self._alone = False  # whether the unfinished event began with a piece
+        self._several = False  # whether a piece held several
+        self._beginning = b""  # of the event that a gap was in
+        self.cut: list[CutEvent] = []
         self.too_long = 0
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -46,6 +76,8 @@ class EventReader:
             self._event(buffer, position, stop, events)
             position = search = stop + 2
         rest = buffer[position:]
+        self._alone = position == 0 and (self._alone or not held)
+        self._several = self._several or len(events) > 1
         if len(rest) > MAX_EVENT_BYTES + 1:  # one for the first half of its blank line
             if not self._skipping:
                 self._skipping = True
@@ -55,12 +87,23 @@ class EventReader:
         self._between = not (rest or self._first or self._skipping or self._carriage_return)
         return events
 
-    def gap(self) -> None:
-        """Bytes are missing here: drop the unfinished event and go on after the next blank line."""
+    def gap(self) -> bool:
+        """Bytes are missing here: drop the unfinished event and go on after the next blank line.
+
+        Returns whether they are missing in an event that will be one of ``cut``.
+        """
+        if not self._skipping and self._alone and not self._several:
+            self._beginning = self._buffer
         self._buffer = b""
         self._carriage_return = False
         self._skipping = True
         self._between = False
+        return bool(self._beginning)
+
+    @property
+    def is_in_cut(self) -> bool:
+        """Whether the end of a cut event is still to come."""
+        return bool(self._beginning)
 
     def _with_line_feeds(self, data: bytes) -> bytes:
         if self._carriage_return:
@@ -73,6 +116,7 @@ class EventReader:
     def _event(self, buffer: bytes, start: int, stop: int, events: list[bytes]) -> None:
         if self._skipping:
             self._skipping = False
+            self._end_cut(buffer, start, stop)
             return
         if stop - start > MAX_EVENT_BYTES:
             self.too_long += 1
@@ -84,10 +128,23 @@ class EventReader:
         if text.startswith(b"data: ") and b"\n" not in text:
             events.append(text[6:])
             return
-        lines = [
-            line[5:].removeprefix(b" ")
-            for line in text.split(b"\n")
-            if line == b"data" or line.startswith(b"data:")
-        ]
-        if lines:
-            events.append(b"\n".join(lines))
+        if (data := _data(text)) is not None:
+            events.append(data)
+
+    def _end_cut(self, buffer: bytes, start: int, stop: int) -> None:
+        if self._beginning:
+            is_one = stop + 2 == len(buffer)
+            data = _data(self._beginning.removeprefix(b"\xef\xbb\xbf")) if is_one else None
+            self.cut.append(CutEvent(data or b"", buffer[start:stop]))
+            self._beginning = b""
+            self._first = False
+
+
+def _data(text: bytes) -> bytes | None:
+    """Return the data of an event, None where it has none."""
+    lines = [
+        line[5:].removeprefix(b" ")
+        for line in text.split(b"\n")
+        if line == b"data" or line.startswith(b"data:")
+    ]
+    return b"\n".join(lines) if lines else None

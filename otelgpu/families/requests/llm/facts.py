@@ -38,6 +38,7 @@ class Facts:
         "cached_tokens",
         "capture",
         "choices",
+        "chunk_unseen",
         "content_deltas",
         "content_times_ns",
         "content_tokens",
@@ -87,6 +88,7 @@ class Facts:
         self.error = ""
         self.first_chunk_ns = 0
         self.first_content_ns = 0
+        self.chunk_unseen = False  # something was missing before the first event, which may have been one
         self.began_unseen = False  # something was missing before the first content, which may have been in it
         self.last_content_ns = 0
         self.content_deltas = 0
@@ -224,7 +226,7 @@ class Facts:
             first_content_ns=0 if self.began_unseen else self.first_content_ns,
             last_content_ns=self.last_content_ns,
             content_deltas=self.content_deltas,
-            first_chunk_ns=self.first_chunk_ns,
+            first_chunk_ns=0 if self.chunk_unseen else self.first_chunk_ns,
             whole=whole,
             content_times_ns=self.content_times_ns,
             content_tokens=self.content_tokens,

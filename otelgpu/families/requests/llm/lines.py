@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from otelgpu.families.requests.sse import CutEvent
+
 MAX_LINE_BYTES: Final = 65536
 
 
 class LineReader:
     """One stream. ``too_long`` counts the lines that were dropped for their size."""
 
-    __slots__ = ("_buffer", "_skipping", "too_long")
+    __slots__ = ("_buffer", "_skipping", "cut", "too_long")
+    is_in_cut = False  # a line with a gap is dropped
 
     def __init__(self) -> None:
         self._buffer = b""
         self._skipping = False  # until the next line end
+        self.cut: list[CutEvent] = []  # none
         self.too_long = 0
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -37,10 +41,11 @@ class LineReader:
         self.too_long += len(lines) - len(fitting)
         return [line for line in map(bytes.strip, fitting) if line]
 
-    def gap(self) -> None:
+    def gap(self) -> bool:
         """Bytes are missing here: drop the unfinished line and go on after the next line end."""
         self._buffer = b""
         self._skipping = True
+        return False
 
     def ended(self) -> list[bytes]:
         """Return the last line where no line end follows it."""

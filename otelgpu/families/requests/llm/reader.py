@@ -13,6 +13,7 @@ from typing import Final
 
 from otelgpu.families.requests.kept_body import KeptBody
 from otelgpu.families.requests.llm.api import MALFORMED, Api, MessageHead
+from otelgpu.families.requests.llm.cut_json import closed
 from otelgpu.families.requests.llm.facts import Facts
 from otelgpu.families.requests.llm.inflate import ENCODINGS, BodyInflater
 from otelgpu.families.requests.llm.lines import LineReader
@@ -159,19 +160,27 @@ class GenerationReader:
         elif events is not None:  # the usual case of a stream: what _plain does, without the call
             for event in events.feed(data):
                 self._event(event, time_ns)
+            if events.cut:
+                self._cut_events(events, time_ns)
         else:
             self._plain(data, time_ns)
 
     def response_gap(self, size: int) -> None:
         """Note missing bytes in the response's body."""
-        if self._response_inflater is not None:
-            self._response_inflater.gap()
-        self._gaps = True
-        self._facts.began_unseen = self._facts.began_unseen or not self._facts.content_deltas
-        if self._events is not None:
-            self._events.gap()
-        elif self._response is not None:
+        inflater, events = self._response_inflater, self._events
+        if inflater is not None:
+            inflater.gap()
+        if events is None or not events.gap() or inflater is not None:
+            self._unseen()
+        if self._response is not None:
             self._response.gap(size)
+
+    def _unseen(self) -> None:
+        """Something of a stream was not seen, which may have been a token."""
+        facts = self._facts
+        self._gaps = True
+        facts.began_unseen = facts.began_unseen or not facts.content_deltas
+        facts.chunk_unseen = facts.chunk_unseen or not facts.first_chunk_ns
 
     def response_ended(self, complete: bool = True) -> None:
         """Read a JSON response, as far as it came, and drop it."""
@@ -180,6 +189,8 @@ class GenerationReader:
         events = self._events
         if events is not None:
             self._gaps = self._gaps or not whole
+            if events.is_in_cut:
+                self._unseen()
             if complete and isinstance(events, LineReader):
                 for line in events.ended():
                     self._event(line, self._time_ns)
@@ -247,6 +258,20 @@ class GenerationReader:
                 if data == _DONE:  # no JSON either; asked only here, for it costs every event else
                     return
                 self._malformed()
+
+    def _cut_events(self, events: EventReader | LineReader, time_ns: int) -> None:
+        """Of each the beginning shows whether it has content, and the end what the server reports."""
+        facts = self._facts
+        for event in events.cut:
+            deltas = facts.content_deltas
+            if facts.choices is None:  # else another's content may be in what is missing
+                self._apis[0].search.response(facts, b"", event.end)
+                beginning = closed(event.beginning)
+                if beginning is not None:
+                    self._event(beginning, time_ns)
+            if facts.content_deltas == deltas:
+                self._unseen()
+        events.cut.clear()
 
     def _read_request(self, body: bytes) -> None:
         for api in self._apis:

@@ -32,15 +32,23 @@ def usage(tokens: int) -> dict[str, object]:
     return {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": tokens}}
 
 
-def streamed(pieces: list[bytes], *, captured: dict[int, int] | None = None, close: bool = True) -> Seen:
-    """A chat completion whose ``pieces`` are written one by one; of some only so much is ``captured``."""
+def streamed(
+    pieces: list[bytes],
+    *,
+    captured: dict[int, int] | None = None,
+    close: bool = True,
+    tail: int = 0,
+    **asked_for: object,
+) -> Seen:
+    """A chat completion whose ``pieces`` are written one by one; of some only so much is ``captured``, and the end."""
     c, seen = opened()
-    asked = json.dumps({"model": "m", "stream": True, "messages": []}).encode()
+    asked = json.dumps({"model": "m", "stream": True, "messages": [], **asked_for}).encode()
     seen.feed(c.read(request("POST", "/v1/chat/completions", asked)))
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     seen.feed(c.write(head))
     for number, piece in enumerate(pieces):
-        seen.feed(c.write(piece, captured=(captured or {}).get(number)))
+        kept = (captured or {}).get(number)
+        seen.feed(c.write(piece, captured=kept, tail=tail if kept is not None else 0))
     if close:
         seen.feed(c.close())
     return seen
@@ -86,7 +94,9 @@ def test_what_the_server_reports_behind_a_gap_whose_frame_is_known_is_believed()
 
 
 def test_a_first_token_that_may_have_been_in_what_is_missing_has_no_time() -> None:
-    pieces = stream_of(token("first", probs="x" * LARGE), *(token(f"w{n}") for n in range(5)), usage(6))
+    pieces = stream_of(
+        {"probs": "x" * LARGE, **token("first")}, *(token(f"w{n}") for n in range(5)), usage(6)
+    )
     c, seen = opened()
     asked = json.dumps({"model": "m", "stream": True, "messages": []}).encode()
     seen.feed(c.read(request("POST", "/v1/chat/completions", asked)))
@@ -99,6 +109,70 @@ def test_a_first_token_that_may_have_been_in_what_is_missing_has_no_time() -> No
     assert exchange.generation is not None
     assert exchange.generation.output_tokens == 6
     assert exchange.time_to_first_token_s is None
+
+
+HALVES = {"captured": dict.fromkeys(range(TOKENS), 4096), "tail": 4096}
+"""What is captured of large events while the ring is crowded."""
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_the_beginnings_of_events_give_times_and_tokens(reported: bool) -> None:
+    events = [token(f"w{n}", probs="x" * LARGE, id="chatcmpl-1") for n in range(TOKENS)]
+    (exchange,) = streamed(stream_of(*events, *([usage(TOKENS)] if reported else [])), **HALVES).exchanges
+    generation = exchange.generation
+    assert generation is not None
+    assert (generation.output_tokens, generation.usage_reported) == (TOKENS, reported)
+    assert (generation.content_deltas, len(generation.content_times_ns)) == (TOKENS, TOKENS)
+    assert exchange.time_to_first_token_s is not None
+    assert exchange.time_to_first_token_s == pytest.approx(
+        (generation.first_chunk_ns - exchange.start_ns) * 1e-9
+    )
+    assert exchange.time_per_output_token_s is not None
+    assert exchange.incomplete == exchange.error_type == ""
+
+
+def test_the_end_of_an_event_gives_what_the_server_reports() -> None:
+    last = {**token("end"), "usage": {"prompt_tokens": 3, "completion_tokens": 7}}
+    last["choices"] = [
+        {"index": 0, "delta": {"content": "end"}, "logprobs": "x" * LARGE, "finish_reason": "stop"}
+    ]
+    (exchange,) = streamed(stream_of(token("first"), last), captured={1: 4096}, tail=4096).exchanges
+    assert exchange.generation is not None
+    assert exchange.generation.finish_reasons == ("stop",)
+    assert (exchange.generation.output_tokens, exchange.generation.input_tokens) == (7, 3)
+    assert exchange.generation.content_deltas == 2
+
+
+def merged(events: list[bytes]) -> bytes:
+    """What a proxy makes of events that came together: one chunk."""
+    return chunk(b"".join(event.partition(b"\r\n")[2].removesuffix(b"\r\n") for event in events))
+
+
+@pytest.mark.parametrize("fields", [{"probs": "x" * LARGE}, {"probs": "x" * LARGE, "choices": []}])
+def test_of_events_that_may_be_several_or_empty_no_number_is_made(fields: dict[str, object]) -> None:
+    small, large = stream_of(*(token(f"s{n}") for n in range(4)), done=False)[:-1], token("large", **fields)
+    pieces = [merged(small), *stream_of(large, token("last"))]
+    (exchange,) = streamed(pieces, captured={1: 4096}, tail=4096).exchanges
+    assert exchange.generation is not None
+    assert exchange.generation.output_tokens is None
+    assert not exchange.generation.whole
+    assert exchange.time_to_first_token_s is not None
+    assert exchange.time_per_output_token_s is None
+
+
+def test_of_several_choices_one_may_be_in_what_is_missing() -> None:
+    events = [token(f"w{n}", probs="x" * LARGE) for n in range(TOKENS)]
+    (exchange,) = streamed(stream_of(*events), **HALVES, n=2).exchanges
+    assert exchange.generation is not None
+    assert exchange.generation.output_tokens is exchange.time_to_first_token_s is None
+    assert exchange.generation.first_chunk_ns == 0
+
+
+def test_a_stream_that_ends_in_a_cut_event_is_not_whole() -> None:
+    events = [token(f"w{n}", probs="x" * LARGE) for n in range(2)]
+    (exchange,) = streamed(stream_of(*events)[:2], captured={1: 4096}).exchanges
+    assert exchange.generation is not None
+    assert not exchange.generation.whole
 
 
 @pytest.mark.parametrize("error", ["response_not_seen", "connection_evicted"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests.sse import MAX_EVENT_BYTES, EventReader
+from otelgpu.families.requests.sse import MAX_EVENT_BYTES, CutEvent, EventReader
 
 
 def events(*parts: bytes) -> list[bytes]:
@@ -80,6 +80,40 @@ def test_after_a_gap_between_events_the_next_may_be_a_tail() -> None:
     reader.gap()
     assert reader.feed(b"data: c\n\n") == []
     assert reader.feed(b"data: d\n\n") == [b"d"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=8))
+def test_of_pieces_of_one_event_each_is_whole_or_cut(sizes: list[tuple[int, int]]) -> None:
+    """A gap that is in an event, wherever: the event is there, whole or in two parts, and none more."""
+    reader, whole, ends = EventReader(), [], []
+    for number, (before, after) in enumerate(sizes):
+        event = b"data: " + b"x" * before + b"%d" % number + b"y" * after
+        whole += reader.feed(event[: 6 + before])
+        if number % 2:
+            assert reader.gap()
+            whole += reader.feed(event[len(event) - after :] + b"\n\n")
+            ends.append(CutEvent(b"x" * before, b"y" * after))
+        else:
+            whole += reader.feed(event[6 + before :] + b"\n\n")
+    assert len(whole) == (len(sizes) + 1) // 2
+    assert reader.cut == ends
+    assert not reader.is_in_cut
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"data: a\n\ndata: b", b"c\n\n"),  # it began behind another
+        (b"data: a", b"b\n\ndata: c"),  # another follows
+        (b"event: x\nid: 1\n", b"b\n\n"),  # its data is not known
+    ],
+)
+def test_where_a_gap_may_hide_several_events_no_beginning_is_given(before: bytes, after: bytes) -> None:
+    reader = EventReader()
+    reader.feed(before)
+    reader.gap()
+    reader.feed(after)
+    assert [event.beginning for event in reader.cut] in ([], [b""])
 
 
 def test_after_a_gap_the_next_whole_event_counts() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otelgpu.families.requests.llm.cut_json import MAX_BYTES, closed
 from otelgpu.families.requests.llm.inflate import FREE_BYTES, MAX_CHUNK_BYTES, MAX_RATIO, BodyInflater
 from otelgpu.families.requests.llm.lines import MAX_LINE_BYTES, LineReader
 from tests.rig.examples import examples
@@ -110,3 +112,50 @@ def test_garbage_never_raises(data: bytes, encoding: bytes) -> None:
     inflater.gap()
     inflater.ended()
     assert inflater.failure in ("inflate_failed", "inflate_too_large")
+
+
+JSON_TEXTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def is_part(part: object, whole: object) -> bool:
+    """Whether nothing but ends of lists and members of objects are missing."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(key in whole and is_part(value, whole[key]) for key, value in part.items())
+    if isinstance(part, list) and isinstance(whole, list):
+        return len(part) <= len(whole) and all(map(is_part, part, whole))
+    return part == whole
+
+
+@examples(100)
+@given(st.dictionaries(st.text(max_size=4), JSON_TEXTS, max_size=4), st.data(), st.booleans())
+def test_the_beginning_of_a_json_text_is_closed_into_a_part_of_it(
+    value: dict[str, object], data: st.DataObject, escaped: bool
+) -> None:
+    text = json.dumps(value, ensure_ascii=escaped).encode()
+    made = closed(text[: data.draw(st.integers(1, len(text)))])
+    assert made is not None
+    assert is_part(json.loads(made), value)
+    assert closed(text) == text
+
+
+@examples(300)
+@given(st.binary(max_size=64) | st.text('{}[]",:\\a1', max_size=40).map(str.encode))
+def test_what_is_no_json_is_closed_into_something_no_longer_than_it_may_be(text: bytes) -> None:
+    made = closed(text)
+    assert made is None or len(made) <= 2 * len(text)
+
+
+@pytest.mark.parametrize("text", [b"", b'"a', b"12", b"]", b'{"a":1]', b"x"])
+def test_what_has_no_complete_part_is_none(text: bytes) -> None:
+    assert closed(text) is None
+
+
+def test_a_json_text_is_closed_within_bounds() -> None:
+    made = closed(b'{"a":[' + b"1," * MAX_BYTES)
+    assert made is not None
+    assert len(made) <= MAX_BYTES + 2
+    assert closed(b"[" * MAX_BYTES) == b"[" * 32 + b"]" * 32
