@@ -14,7 +14,7 @@ AS_ROOT := $(and $(ROOT),$(ROOT) env PYTHONDONTWRITEBYTECODE=1) $(CURDIR)/$(PYTH
 
 C_SOURCES = $(shell git ls-files --cached --others --exclude-standard "*.c" "*.h" "*.cpp")
 NO_ROOT_TESTS = $(wildcard tests/unit tests/golden tests/contract tests/deploy)
-ROOT_TESTS = $(wildcard tests/kernel tests/hostile tests/backends tests/browser tests/gpu)
+ROOT_TESTS = $(wildcard tests/kernel tests/hostile tests/servers tests/backends tests/browser tests/gpu)
 # They wait more than they compute: more workers than processors. Each has a network and the fakes for itself
 # (tests/rig/isolation.py), and a module stays whole, for what its tests observe together.
 SIDE_BY_SIDE = -n $(or $(TEST_WORKERS),4) --dist loadfile --no-loadscope-reorder
@@ -52,7 +52,7 @@ lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format, hashes of what is ins
 	@$(PYTHON_VENV) -m ruff check .
 	@$(PYTHON_VENV) -m ruff format --check .
 	$(call step,mypy --strict)
-	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py tools tests/rig tests/backends examples/demo.py examples/demo_jaeger.py examples/demo_profile.py
+	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py tools tests/rig tests/backends $(wildcard tests/servers/*.py) examples/demo.py examples/demo_jaeger.py examples/demo_profile.py
 	$(call step,clang-format)
 	@$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
 	@echo '$(words $(C_SOURCES)) files are formatted'

@@ -1,0 +1,177 @@
+"""What an agent exported of a server, against what its clients, the server and its upstream know. Pure.
+
+In: the clients' outcomes, the server's and the upstream's truth, spans. Out: how often each thing was wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.rig.spans import Span
+from tests.servers.load import Outcome
+
+SERVER, CLIENT = 2, 3  # SpanKind
+_ERROR: Final = 2  # StatusCode
+ROUTES: Final = {
+    "item": "/items/*",
+    "pipelined": "/items/*",
+    "missing": "/missing/*",
+    "fail": "/fail/*",
+    "health": "/health",
+}
+_CHAT: Final = "/v1/chat/completions"
+CLOCK_MS: Final = 0.2
+"""How much earlier or later than server and client a first token may be: their own calls before and after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """All that is known of a load: ``ttft_s``: the server's, of streams; ``calls``: (number, which) at the upstream."""
+
+    outcomes: Sequence[Outcome]
+    ttft_s: Mapping[int, float]
+    calls: Sequence[tuple[int, int]]
+    spans: Sequence[Span]
+
+
+@dataclass(slots=True, kw_only=True)
+class Compared:
+    """How many; ``wrong``: by what, ``examples`` of each. Milliseconds of ``ttft_*``: between observer and observed."""
+
+    requests: int = 0
+    calls: int = 0
+    missing: int = 0
+    twice: int = 0
+    calls_missing: int = 0
+    calls_twice: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+    links: Counter[str] = field(default_factory=Counter)
+    sources: Counter[str] = field(default_factory=Counter)
+    ttft_after_server_ms: list[float] = field(default_factory=list)
+    ttft_before_client_ms: list[float] = field(default_factory=list)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def note(self, what: str, example: object) -> None:
+        """Count something wrong, and keep the first of its kind."""
+        self.wrong[what] += 1
+        self.examples.setdefault(what, str(example)[:600])
+
+
+def compare(observed: Observed, port: int) -> Compared:
+    """Of the server at a port."""
+    served = [s for s in observed.spans if s["kind"] == SERVER and s["attributes"].get("server.port") == port]
+    found = Compared(requests=len(observed.outcomes), calls=len(observed.calls))
+    numbers: dict[str, int] = {}  # of SERVER spans, by their ids
+    for outcome, span in _paired(observed.outcomes, served, found):
+        numbers[span["spanId"]] = outcome.number
+        _compare_request(outcome, span, observed.ttft_s.get(outcome.number), found)
+    _compare_calls(observed, numbers, found)
+    return found
+
+
+def _paired(
+    outcomes: Iterable[Outcome], served: Iterable[Span], found: Compared
+) -> Iterable[tuple[Outcome, Span]]:
+    """Requests and their spans: those of a client's port, in order."""
+    asked: defaultdict[int, list[Outcome]] = defaultdict(list)
+    seen: defaultdict[int, list[Span]] = defaultdict(list)
+    for outcome in sorted(outcomes, key=lambda one: (one.sent_ns, one.number)):
+        asked[outcome.port].append(outcome)
+    for span in sorted(served, key=lambda one: (one["start"], one["end"])):
+        seen[span["attributes"].get("client.port", 0)].append(span)
+    for port in asked.keys() | seen.keys():
+        lacking = len(asked[port]) - len(seen[port])
+        found.missing += max(0, lacking)
+        found.twice += max(0, -lacking)
+        if lacking:
+            found.examples.setdefault(
+                "count",
+                f"{[(o.kind, o.number) for o in asked[port]]} {[s['attributes'].get('url.path') for s in seen[port]]}"[
+                    :900
+                ],
+            )
+            continue
+        yield from zip(asked[port], seen[port], strict=True)
+
+
+def _compare_request(outcome: Outcome, span: Span, server_s: float | None, found: Compared) -> None:
+    said = span["attributes"]
+    cut = outcome.kind.startswith("cut")
+    if said.get("url.path") != outcome.path:
+        found.note("path", (outcome, said))
+    if said.get("http.route") != ROUTES.get(outcome.kind, _CHAT):
+        found.note("route", (outcome, said))
+    if outcome.status and said.get("http.response.status_code") != outcome.status:
+        found.note("status", (outcome, said))
+    failed = span.get("status", {}).get("code") == _ERROR
+    if not cut and failed != (outcome.status >= 500):
+        found.note("error", (outcome, said))
+    if outcome.traceparent:
+        _, trace, parent, _ = outcome.traceparent.split("-")
+        if (span["traceId"], span.get("parentSpanId")) != (trace, parent):
+            found.note("traceparent", (outcome, span))
+    elif span.get("parentSpanId"):
+        found.note("traceparent", (outcome, span))
+    if outcome.path == _CHAT and not cut:
+        _compare_generation(outcome, said, server_s, found)
+
+
+def _compare_generation(
+    outcome: Outcome, said: Mapping[str, Any], server_s: float | None, found: Compared
+) -> None:
+    if said.get("gen_ai.response.id") != f"chatcmpl-{outcome.number}":
+        found.note("response id", (outcome, said))
+    if said.get("gen_ai.usage.output_tokens") != outcome.tokens:
+        found.note("tokens", (outcome, said))
+    if bool(said.get("otelgpu.gen_ai.usage.estimated")) == outcome.usage:
+        found.note("estimated", (outcome, said))
+    if outcome.kind != "stream":
+        return
+    ours_s = said.get("gen_ai.latency.time_to_first_token")
+    if ours_s is None or server_s is None or outcome.ttft_s is None:
+        found.note("ttft", (outcome, server_s, said))
+        return
+    after, before = 1e3 * (ours_s - server_s), 1e3 * (outcome.ttft_s - ours_s)
+    found.ttft_after_server_ms.append(after)
+    found.ttft_before_client_ms.append(before)
+    if min(after, before) < -CLOCK_MS:
+        found.note("ttft", (after, before, outcome, said))
+
+
+def _compare_calls(observed: Observed, numbers: Mapping[str, int], found: Compared) -> None:
+    asked = {outcome.number for outcome in observed.outcomes}
+    by_id = {span["spanId"]: span for span in observed.spans}
+    seen: Counter[tuple[int, int]] = Counter()
+    for span in observed.spans:
+        path = span["attributes"].get("url.path", "")
+        if span["kind"] != CLIENT or not path.startswith("/call/"):
+            continue
+        number, which = map(int, path.split("/")[2:])
+        if number not in asked:
+            continue
+        seen[number, which] += 1
+        link, owner = _link(span, number, numbers, by_id)
+        found.links[link] += 1
+        found.sources[span["attributes"].get("otelgpu.context.source", "-")] += 1
+        if link == "wrong":
+            found.examples.setdefault("link", f"call {path} under {owner}: {span}"[:900])
+    known = Counter(observed.calls)
+    found.calls_missing = sum((known - seen).values())
+    found.calls_twice = sum(max(0, count - 1) for count in seen.values())
+    found.examples.setdefault("calls", str(sorted(known - seen)[:10])) if found.calls_missing else None
+
+
+def _link(
+    span: Span, number: int, numbers: Mapping[str, int], by_id: Mapping[str, Span]
+) -> tuple[str, int | None]:
+    """Whether a call is under its request, which is the next SERVER span above it."""
+    above = by_id.get(span.get("parentSpanId", ""))
+    while above is not None and above["kind"] != SERVER:
+        above = by_id.get(above.get("parentSpanId", ""))
+    if above is None:
+        return "unattributed", None
+    owner = numbers.get(above["spanId"])
+    return ("right" if owner == number else "wrong"), owner

@@ -1,0 +1,244 @@
+"""Asks a server of tests/servers/programs, and writes down what its clients saw: ``python -m tests.servers.load LOAD``.
+
+In: `Load`, as JSON. Out: a line of JSON for each request (`Outcome`), in no order. Times are CLOCK_MONOTONIC, which
+spans have none of: only differences are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any, Final, Literal, get_args
+
+import httptools
+
+Kind = Literal[
+    "stream",  # a chat completion, as events; its usage is asked for by every second one
+    "answer",  # a chat completion, in one piece
+    "item",  # GET /items/N
+    "pipelined",  # two of them, sent at once
+    "missing",  # 404
+    "fail",  # 500
+    "health",
+    "cut stream",  # a stream whose client hangs up after its second token
+    "cut answer",  # a chat completion whose client hangs up before the answer
+]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_ROUND: Final[tuple[Kind, ...]] = (
+    *("stream", "answer", "pipelined", "missing", "answer", "stream", "health", "fail", "answer"),
+    *("cut stream", "stream", "item", "answer", "cut answer"),
+)
+TOKENS: Final = 6
+_CUT_AFTER: Final = 2  # tokens
+_CUT_BEFORE_S: Final = 0.002  # an answer takes longer: its calls do
+_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a server is asked: each of ``together`` connections goes ``rounds`` times through all kinds of requests.
+
+    Each begins with another kind than its neighbours, and goes on for ``least_s`` seconds at least. ``first``: the
+    number of the first request. Where servers cannot read ahead, not ``pipelining``: those requests are sent singly.
+    """
+
+    port: int
+    first: int
+    together: int
+    rounds: int
+    least_s: float = 0.0
+    pipelining: bool = True
+
+    def kinds(self, client: int) -> list[Kind]:
+        """What a client asks for, in order."""
+        kinds = islice(cycle(_ROUND), client, client + self.rounds * len(_ROUND))
+        return ["item" if kind == "pipelined" and not self.pipelining else kind for kind in kinds]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a client knows of a request. ``status`` 0: it hung up before there was any.
+
+    ``usage``: whether the usage was sent. ``tokens``: those that it received. ``ttft_s``: from before the first byte
+    was sent until the read with the first content had returned.
+    """
+
+    number: int
+    kind: Kind
+    path: str
+    port: int
+    sent_ns: int
+    traceparent: str
+    status: int
+    seconds: float
+    ttft_s: float | None
+    tokens: int
+    usage: bool
+
+
+class Connection:
+    """An HTTP/1.1 connection to the server. Responses are read one after the other, by httptools."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, traced: bool) -> None:
+        self._reader, self._writer, self.traced = reader, writer, traced
+        self.port: int = writer.get_extra_info("sockname")[1]
+        self._parser = httptools.HttpResponseParser(self)
+        self._ended: deque[int] = deque()  # statuses of responses that were read whole
+        self.status, self.tokens, self.first_content_ns = 0, 0, 0
+        self._data = b""
+        self._now_ns = 0
+
+    @classmethod
+    async def open(cls, port: int, traced: bool) -> Connection:
+        """A new one."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(reader, writer, traced)
+
+    def send(self, data: bytes) -> int:
+        """Send a request or two; the time before."""
+        self.status, self.tokens, self.first_content_ns, self._data = 0, 0, 0, b""
+        sent_ns = time.monotonic_ns()
+        self._writer.write(data)
+        return sent_ns
+
+    async def response(self, tokens: int | None = None) -> int:
+        """Read to the end of a response, or up to so many tokens; its status."""
+        while not self._ended:
+            if tokens is not None and self.tokens >= tokens:
+                return self.status
+            data = await asyncio.wait_for(self._reader.read(1 << 16), _TIMEOUT_S)
+            self._now_ns = time.monotonic_ns()
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._parser.feed_data(data)
+        return self._ended.popleft()
+
+    def close(self) -> None:
+        """Close it, whatever is under way."""
+        self._writer.close()
+
+    # What httptools calls.
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        *events, self._data = (self._data + body).split(b"\n\n")
+        self.tokens += sum(b'"content":' in event and b"token " in event for event in events)
+        if self.tokens and not self.first_content_ns:
+            self.first_content_ns = self._now_ns
+
+    def on_message_complete(self) -> None:
+        self._ended.append(self._parser.get_status_code())
+
+
+class Client:
+    """One of those that ask at the same time: a connection at a time, a new one after each that it hung up."""
+
+    def __init__(self, port: int, traced: bool, numbers: Iterator[int]) -> None:
+        self._port, self._traced, self._numbers = port, traced, numbers
+        self._connection: Connection | None = None
+        self.outcomes: list[Outcome] = []
+
+    async def run(self, kinds: Sequence[Kind], until_ns: int) -> None:
+        """Ask for each of them, and go through all of them again until the time has come."""
+        again = True
+        while again:
+            for kind in kinds:
+                await self._ask(kind)
+            again = time.monotonic_ns() < until_ns
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _ask(self, kind: Kind) -> None:
+        connection = self._connection or await Connection.open(self._port, self._traced)
+        self._connection = connection
+        asked = [self._request(kind, connection.traced) for _ in range(2 if kind == "pipelined" else 1)]
+        sent_ns = connection.send(b"".join(each.head + each.body for each in asked))
+        for each in asked:
+            status = await self._status(connection, kind)
+            self.outcomes.append(
+                Outcome(
+                    number=each.number,
+                    kind=kind,
+                    path=each.path,
+                    port=connection.port,
+                    sent_ns=sent_ns,
+                    traceparent=each.traceparent,
+                    status=status,
+                    seconds=(time.monotonic_ns() - sent_ns) / 1e9,
+                    ttft_s=(connection.first_content_ns - sent_ns) / 1e9 if "stream" in kind else None,
+                    tokens=connection.tokens if "stream" in kind else TOKENS if kind == "answer" else 0,
+                    usage=each.usage,
+                )
+            )
+        if kind.startswith("cut"):
+            connection.close()
+            self._connection, self._traced = None, not self._traced
+
+    async def _status(self, connection: Connection, kind: Kind) -> int:
+        if kind == "cut answer":
+            await asyncio.sleep(_CUT_BEFORE_S)
+            return 0
+        return await connection.response(_CUT_AFTER if kind == "cut stream" else None)
+
+    def _request(self, kind: Kind, traced: bool) -> Request:
+        number = next(self._numbers)
+        return Request(kind, number, f"00-{number + (1 << 64):032x}-{number:016x}-01" if traced else "")
+
+
+class Request:
+    """The bytes of a request."""
+
+    def __init__(self, kind: Kind, number: int, traceparent: str) -> None:
+        self.number, self.traceparent = number, traceparent
+        self.usage, self.body = False, b""
+        self.path = {"health": "/health"}.get(kind, f"/{kind}/{number}")
+        method = "GET"
+        if kind in ("item", "pipelined"):
+            self.path = f"/items/{number}"
+        if "stream" in kind or "answer" in kind:
+            method, self.path = "POST", "/v1/chat/completions"
+            asked: dict[str, Any] = {"model": "tiny", "max_tokens": TOKENS}
+            asked["messages"] = [{"role": "user", "content": "Say token."}]
+            self.usage = "answer" in kind or number % 2 == 0
+            if "stream" in kind:
+                asked |= {"stream": True} | (
+                    {"stream_options": {"include_usage": True}} if self.usage else {}
+                )
+            self.body = json.dumps(asked).encode()
+        fields = {"Host": "localhost", "X-Request-Id": str(number)}
+        if method == "POST":
+            fields |= {"Content-Type": "application/json", "Content-Length": str(len(self.body))}
+        if traceparent:
+            fields["traceparent"] = traceparent
+        lines = [f"{method} {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+        self.head = "".join(line + "\r\n" for line in [*lines, ""]).encode()
+
+
+async def ask(load: Load) -> list[Outcome]:
+    """Ask, and give what came of each; raises what a connection that was not hung up ended with."""
+    numbers = iter(range(load.first, sys.maxsize))
+    clients = [Client(load.port, index % 2 == 1, numbers) for index in range(load.together)]
+    until_ns = time.monotonic_ns() + round(load.least_s * 1e9)
+    await asyncio.gather(*(client.run(load.kinds(index), until_ns) for index, client in enumerate(clients)))
+    return [outcome for client in clients for outcome in client.outcomes]
+
+
+def main() -> None:
+    """Print the outcomes."""
+    for outcome in asyncio.run(ask(Load(**json.loads(sys.argv[1])))):
+        print(json.dumps(dataclasses.asdict(outcome)))
+
+
+if __name__ == "__main__":
+    main()

