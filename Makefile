@@ -110,6 +110,13 @@ test-rdma: bpf vm ## Real RDMA programs over soft RoCE in a guest, observed (fiv
 	$(call step,RDMA in a guest)
 	@$(call pytest,$(PYTHON_VENV),tests/vm)
 
+.PHONY: test-servers
+test-servers: bpf ## Real servers under one load, observed: docs/real-servers.md (SERVERS="axum tornado"; root, or sudo; twenty minutes)
+	$(call step,real servers)
+	@tools/servers.sh
+	@status=0; $(AS_ROOT) -m tests.servers.measure $(SERVERS) || status=$$?; \
+	$(PYTHON_VENV) -m tests.servers.table && exit $$status
+
 .PHONY: endurance
 endurance: bpf fakes ## The agent under churn, watched for growth (ENDURANCE_MINUTES=120, ENDURANCE_PROFILES=cpu; root, or sudo)
 	$(call step,endurance)

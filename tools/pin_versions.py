@@ -31,6 +31,9 @@ PARTS: Final = {
 }
 """What the images of deploy/ install of it: file → what it is for."""
 
+SERVERS: Final = ROOT / "tests" / "servers"
+"""Whose ``requirements.in`` is what servers of tests/servers are made of, in an environment of their own."""
+
 MACHINES: Final = ("x86_64", "aarch64")
 PYTHONS: Final = range(11, 16)
 """Minor versions that markers are asked for; of 3.15 only what is there already."""
@@ -51,6 +54,8 @@ def main() -> None:
     for name, wanted in PARTS.items():
         part = [packages[package["name"]] for package in resolved(pins, wanted)]
         write(name, f"What the images install for {', '.join(wanted)}", part)
+    servers = resolved("", (SERVERS / "requirements.in").read_text(encoding="utf-8").splitlines())
+    write("requirements.txt", "What the servers are made of", map(requirement, servers), SERVERS)
 
 
 def check() -> None:
@@ -136,11 +141,11 @@ def runs_here(wheel: str) -> bool:
     return False
 
 
-def write(name: str, what: str, lines: Iterable[str]) -> None:
+def write(name: str, what: str, lines: Iterable[str], folder: Path = FOLDER) -> None:
     """One of the files."""
     whole = list(lines)
-    (FOLDER / name).write_text(_HEADER.format(what) + "".join(whole), encoding="utf-8")
-    print(f"  PINNED   {len(whole)} packages in requirements/{name}")
+    (folder / name).write_text(_HEADER.format(what) + "".join(whole), encoding="utf-8")
+    print(f"  PINNED   {len(whole)} packages in {folder.relative_to(ROOT) / name}")
 
 
 def unhashed(line: str) -> str:

@@ -5,6 +5,7 @@ In: the clients' outcomes, the server's and the upstream's truth, spans. Out: ho
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,10 +73,24 @@ def compare(observed: Observed, port: int) -> Compared:
     return found
 
 
+def faults(found: Compared, wrong_links: int) -> list[str]:
+    """All that is wrong, with an example; ``wrong_links``: how many in a thousand links may be."""
+    counts = {
+        "requests without a span": found.missing,
+        "spans too many": found.twice,
+        "calls without a span": found.calls_missing,
+        "spans of calls too many": found.calls_twice,
+        **found.wrong,
+    }
+    if found.links["wrong"] * 1000 > wrong_links * found.links.total():
+        counts["link"] = found.links["wrong"]
+    return [f"{what}: {count}: {found.examples.get(what, '')}" for what, count in counts.items() if count]
+
+
 def _paired(
     outcomes: Iterable[Outcome], served: Iterable[Span], found: Compared
 ) -> Iterable[tuple[Outcome, Span]]:
-    """Requests and their spans: those of a client's port, in order."""
+    """Requests and their spans: those of a client's port, in order; where some lack, those that say which they are."""
     asked: defaultdict[int, list[Outcome]] = defaultdict(list)
     seen: defaultdict[int, list[Span]] = defaultdict(list)
     for outcome in sorted(outcomes, key=lambda one: (one.sent_ns, one.number)):
@@ -87,14 +102,22 @@ def _paired(
         found.missing += max(0, lacking)
         found.twice += max(0, -lacking)
         if lacking:
-            found.examples.setdefault(
-                "count",
-                f"{[(o.kind, o.number) for o in asked[port]]} {[s['attributes'].get('url.path') for s in seen[port]]}"[
-                    :900
-                ],
-            )
-            continue
-        yield from zip(asked[port], seen[port], strict=True)
+            kinds = [(outcome.kind, outcome.number) for outcome in asked[port]]
+            paths = [span["attributes"].get("url.path") for span in seen[port]]
+            what = "requests without a span" if lacking > 0 else "spans too many"
+            found.examples.setdefault(what, f"{kinds} but {paths}"[:600])
+            numbers = {number_of(span): span for span in seen[port]}
+            yield from ((one, numbers[one.number]) for one in asked[port] if one.number in numbers)
+        else:
+            yield from zip(asked[port], seen[port], strict=True)
+
+
+def number_of(span: Span) -> int | None:
+    """The request that a SERVER span is of, by what was read of it; None: it says nothing of that."""
+    said = span["attributes"]
+    name = said.get("gen_ai.response.id", "") or said.get("url.path", "")
+    found = re.search(r"\d+$", name)
+    return int(found[0]) if found else None
 
 
 def _compare_request(outcome: Outcome, span: Span, server_s: float | None, found: Compared) -> None:
@@ -161,17 +184,20 @@ def _compare_calls(observed: Observed, numbers: Mapping[str, int], found: Compar
     known = Counter(observed.calls)
     found.calls_missing = sum((known - seen).values())
     found.calls_twice = sum(max(0, count - 1) for count in seen.values())
-    found.examples.setdefault("calls", str(sorted(known - seen)[:10])) if found.calls_missing else None
+    if found.calls_missing:
+        found.examples["calls without a span"] = str(sorted(known - seen)[:10])
 
 
 def _link(
     span: Span, number: int, numbers: Mapping[str, int], by_id: Mapping[str, Span]
 ) -> tuple[str, int | None]:
-    """Whether a call is under its request, which is the next SERVER span above it."""
+    """Whether a call is under its request, which is the next SERVER span above it, and which that is of."""
     above = by_id.get(span.get("parentSpanId", ""))
     while above is not None and above["kind"] != SERVER:
         above = by_id.get(above.get("parentSpanId", ""))
     if above is None:
         return "unattributed", None
     owner = numbers.get(above["spanId"])
+    if owner is None:
+        return "unknown", None  # a span too many, or a request's whose neighbour has none
     return ("right" if owner == number else "wrong"), owner

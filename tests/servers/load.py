@@ -32,7 +32,7 @@ Kind = Literal[
     "cut answer",  # a chat completion whose client hangs up before the answer
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-_ROUND: Final[tuple[Kind, ...]] = (
+ROUND: Final[tuple[Kind, ...]] = (
     *("stream", "answer", "pipelined", "missing", "answer", "stream", "health", "fail", "answer"),
     *("cut stream", "stream", "item", "answer", "cut answer"),
 )
@@ -59,7 +59,7 @@ class Load:
 
     def kinds(self, client: int) -> list[Kind]:
         """What a client asks for, in order."""
-        kinds = islice(cycle(_ROUND), client, client + self.rounds * len(_ROUND))
+        kinds = islice(cycle(ROUND), client, client + self.rounds * len(ROUND))
         return ["item" if kind == "pipelined" and not self.pipelining else kind for kind in kinds]
 
 

@@ -14,10 +14,14 @@ from typing import Final
 import pytest
 
 from tests.kernel.observing import Session, read_spans
-from tests.servers.compare import SERVER, Compared
-from tests.servers.load import Outcome
+from tests.servers.compare import SERVER, Compared, faults
+from tests.servers.load import ROUND, Outcome
 from tests.servers.running import Server, Upstream, started
 from tests.servers.stacks import BY_NAME, STACKS
+
+pytestmark = pytest.mark.alone(
+    reason="an agent with too little of a processor says that it does not parse everything"
+)
 
 TOGETHER: Final = 8
 ROUNDS: Final = 2
@@ -53,32 +57,13 @@ def _let_all_be_seen(session: Session, servers: Sequence[Server], asked: Sequenc
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_each_request_and_each_call_is_reported_once(name: str, compared: Mapping[str, Compared]) -> None:
-    found = compared[name]
-    assert found.requests == TOGETHER * ROUNDS * (15 if BY_NAME[name].pipelining else 14)
-    assert found.calls > found.requests
-    counts = (found.missing, found.twice, found.calls_missing, found.calls_twice)
-    assert counts == (0, 0, 0, 0), found.examples
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_what_is_said_of_a_request_is_so(name: str, compared: Mapping[str, Compared]) -> None:
-    assert not compared[name].wrong, (compared[name].wrong, compared[name].examples)
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_a_first_token_is_between_the_servers_clock_and_the_clients(
-    name: str, compared: Mapping[str, Compared]
-) -> None:
-    found = compared[name]
-    assert len(found.ttft_before_client_ms) == TOGETHER * ROUNDS * 3
-    print(f"\n{name}: {median(found.ttft_after_server_ms):.2f} ms after the server's, ", end="")
-    print(f"{median(found.ttft_before_client_ms):.2f} ms before the client's")
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_no_call_is_under_another_request_than_its_own(name: str, compared: Mapping[str, Compared]) -> None:
-    links = compared[name].links
-    print(f"\n{name}: {dict(links)}")
-    assert links.total() == compared[name].calls
-    assert links["wrong"] * 1000 <= BY_NAME[name].wrong_links * links.total(), compared[name].examples
+def test_what_a_server_did_is_what_is_reported(name: str, compared: Mapping[str, Compared]) -> None:
+    found, stack = compared[name], BY_NAME[name]
+    print(
+        f"\n{name}: {dict(found.links)}, first tokens {median(found.ttft_after_server_ms):.2f} ms after the server's, "
+        f"{median(found.ttft_before_client_ms):.2f} ms before the client's"
+    )
+    assert found.requests == TOGETHER * ROUNDS * (len(ROUND) + stack.pipelining)
+    assert found.links.total() == found.calls > found.requests
+    assert len(found.ttft_after_server_ms) == TOGETHER * ROUNDS * ROUND.count("stream")
+    assert not faults(found, stack.wrong_links)

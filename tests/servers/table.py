@@ -1,0 +1,117 @@
+"""Writes what `measure` found into the marked region of docs/real-servers.md: ``python -m tests.servers.table``."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from typing import Any, Final
+
+from tests.servers.measure import Result, result_path
+from tests.servers.stacks import ROOT, STACKS
+
+PAGE: Final = ROOT / "docs" / "real-servers.md"
+_REGION: Final = re.compile(r"(<!-- measured: real servers -->\n).*?(<!-- end -->)", re.DOTALL)
+_WHAT: Final = (
+    ("requests", "requests"),
+    ("missing", "no span"),
+    ("twice", "two"),
+    ("calls", "calls"),
+    ("calls_missing", "no span"),
+    ("calls_twice", "two"),
+)
+_FACTS: Final = (
+    "path",
+    "route",
+    "status",
+    "error",
+    "traceparent",
+    "response id",
+    "tokens",
+    "estimated",
+    "ttft",
+)
+
+
+def render(results: list[Result]) -> str:
+    """Markdown: what was wrong by server, then links, first tokens and durations by load."""
+    parts = [_machine(results), _table(*_counts(results)), _table(*_loads(results)), _known(results)]
+    return "\n".join(part for part in parts if part)
+
+
+def _machine(results: list[Result]) -> str:
+    dates = sorted({result["date"] for result in results})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"Measured on {when}: {os.cpu_count()} CPUs, Linux {platform.release()}, {platform.machine()}.\n"
+
+
+def _counts(results: list[Result]) -> tuple[list[str], list[list[str]]]:
+    head = ["server", "made of", *(title for _, title in _WHAT), "wrong in a span", "lost or skipped"]
+    return head, [
+        [
+            result["stack"],
+            result["versions"],
+            *(str(result["all"][key]) for key, _ in _WHAT),
+            _wrong(result["all"]["wrong"]),
+            result["lost"] or "–",
+        ]
+        for result in results
+    ]
+
+
+def _wrong(wrong: dict[str, int]) -> str:
+    return ", ".join(f"{what} {wrong[what]}" for what in _FACTS if what in wrong) or "0"
+
+
+def _loads(results: list[Result]) -> tuple[list[str], list[list[str]]]:
+    head = [
+        *("server", "at once", "requests", "links right", "unattributed", "wrong"),
+        *("TTFT after the server's, ms", "before the client's, ms", "answer before / observed / after, ms"),
+    ]
+    return head, [
+        [result["stack"], together, str(load["requests"]), *_links(load), *_latencies(load)]
+        for result in results
+        for together, load in result["loads"].items()
+    ]
+
+
+def _links(load: dict[str, Any]) -> list[str]:
+    total = sum(load["links"].values()) or 1
+    right, none = (f"{load['links'].get(kind, 0) / total:.1%}" for kind in ("right", "unattributed"))
+    return [right, none, str(load["links"].get("wrong", 0))]
+
+
+def _latencies(load: dict[str, Any]) -> list[str]:
+    ttft = (
+        f"{load[key][0]:.2f} (p99 {load[key][1]:.2f})"
+        for key in ("ttft_after_server_ms", "ttft_before_client_ms")
+    )
+    return [*ttft, " / ".join(f"{value:.1f}" for value in load["median_ms"])]
+
+
+def _known(results: list[Result]) -> str:
+    measured = {result["stack"] for result in results}
+    known = [f"- {stack.name}: {stack.known}" for stack in STACKS if stack.known and stack.name in measured]
+    return "\n".join(["### Known", "", *known, ""]) if known else ""
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "".join("| " + " | ".join(row) + " |\n" for row in [head, ["---"] * len(head), *rows])
+
+
+def main() -> int:
+    """Rewrite the page's region from build/servers."""
+    files = [path for path in map(result_path, STACKS) if path.exists()]
+    if not files:
+        print("servers: nothing was measured yet: make test-servers", file=sys.stderr)
+        return 1
+    body = render([json.loads(path.read_text()) for path in files])
+    PAGE.write_text(_REGION.sub(lambda match: match[1] + body + match[2], PAGE.read_text()))
+    print(f"  WROTE    {PAGE.relative_to(ROOT)}: {len(files)} servers")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The versions of what a server is made of, from what is installed and from lock files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tomllib
+from importlib.metadata import distributions
+
+from tests.servers.stacks import BUILT, PROGRAMS, Stack, node
+
+
+def versions(stack: Stack) -> str:
+    """As ``uvicorn 0.54.0, starlette 1.10.0``."""
+    program = stack.command[0]
+    found = [_node_version()] if program == "{node}" else []
+    if program.endswith("go_server"):
+        found.append(_go_version())
+    known = _python_versions(stack) if program == "{python}" else _locked_versions()
+    return ", ".join(found + [f"{name} {known[name]}" for name in stack.packages])
+
+
+def _python_versions(stack: Stack) -> dict[str, str]:
+    folders = [] if stack.quick else (BUILT / "python" / "lib").glob("python3*/site-packages")
+    found = distributions() if stack.quick else distributions(path=[str(folder) for folder in folders])
+    return {each.metadata["Name"].lower(): each.version for each in found}
+
+
+def _locked_versions() -> dict[str, str]:
+    """Of Express and of crates."""
+    npm = json.loads((PROGRAMS / "express" / "package-lock.json").read_text())["packages"]
+    crates = tomllib.loads((PROGRAMS / "axum" / "Cargo.lock").read_text())["package"]
+    express = {"express": npm["node_modules/express"]["version"]}
+    return {crate["name"]: crate["version"] for crate in crates} | express
+
+
+def _node_version() -> str:
+    return f"Node {_said(node(), '--version').removeprefix('v')}"
+
+
+def _go_version() -> str:
+    go = shutil.which("go") or "/usr/local/go/bin/go"
+    return _said(go, "version", str(BUILT / "go_server")).rpartition(" ")[2].replace("go", "Go ")
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Build the servers that tests/servers observes and that are not in .venv, outside the checkout, into
+# $XDG_CACHE_HOME/otelgpu/servers (or ~/.cache/…): a Python with the packages of tests/servers/requirements.txt, Express,
+# a program in Go, one in Rust with axum. Five minutes the first time, on two cores, and again what is made from files
+# that changed. What there is no tool for is left out, and said. Needs the registries of PyPI, npm and crates.io, not root.
+#   tools/servers.sh [python] [node] [go_server] [axum_server]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+programs=$PWD/tests/servers/programs
+built=${XDG_CACHE_HOME:-$HOME/.cache}/otelgpu/servers
+PATH=$PATH:/usr/local/go/bin:$HOME/.cargo/bin
+
+say() { printf '  %-8s %s\n' "$1" "$2"; }
+
+tool() { # of what is built
+    case $1 in
+    python) echo .venv/bin/python ;;
+    node) echo npm ;;
+    go_server) echo go ;;
+    axum_server) echo cargo ;;
+    *) printf 'servers: there is no %s: python, node, go_server and axum_server are what is built\n' "$1" >&2; exit 1 ;;
+    esac
+}
+
+sources() { # the files that it is made from
+    case $1 in
+    python) echo tests/servers/requirements.txt ;;
+    node) echo "$programs"/express/package-lock.json ;;
+    go_server) echo "$programs"/go_server.go ;;
+    axum_server) echo "$programs"/axum/Cargo.lock "$programs"/axum/src/main.rs ;;
+    esac
+}
+
+build_python() {
+    .venv/bin/python -m venv --clear "$1"
+    # By hash, and wheels alone: to build one, pip would fetch what no hash was given for.
+    "$1/bin/python" -m pip install -q --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
+        -r tests/servers/requirements.txt
+}
+
+build_node() {
+    mkdir -p "$1"
+    cp "$programs"/express/package*.json "$1"
+    npm ci --prefix "$1" --ignore-scripts --no-audit --no-fund --silent
+}
+
+build_go_server() { CGO_ENABLED=0 go build -trimpath -o "$1" "$programs/go_server.go"; }
+
+build_axum_server() {
+    cargo build --quiet --release --locked --manifest-path "$programs/axum/Cargo.toml" --target-dir "$built/target"
+    cp "$built/target/release/axum_server" "$1"
+}
+
+mkdir -p "$built"
+exec 9>"$built/lock" # two builds at once would write into one folder
+flock 9
+for name in "${@:-python node go_server axum_server}"; do
+    for each in $name; do
+        needed=$(tool "$each")
+        if ! command -v "$needed" >/dev/null; then say WITHOUT "$each: needs $needed"; continue; fi
+        # shellcheck disable=SC2046 # names without spaces
+        made_from=$(sha256sum $(sources "$each"))
+        if [ ! -e "$built/$each" ] || [ "$(cat "$built/$each.made-from" 2>/dev/null)" != "$made_from" ]; then
+            say BUILD "$each"
+            rm -rf "${built:?}/$each"
+            "build_$each" "$built/$each"
+            printf '%s' "$made_from" >"$built/$each.made-from"
+        fi
+        say READY "$built/$each"
+    done
+done
