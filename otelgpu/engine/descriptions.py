@@ -9,6 +9,7 @@ from otelgpu.engine.description_tables import Described, Descriptions, MetricTab
 from otelgpu.engine.losses import LOSSES
 from otelgpu.engine.self_telemetry import SELF_METRICS
 from otelgpu.model.context_sources import SOURCES
+from otelgpu.model.runtimes import RUNTIMES
 
 DESCRIPTIONS: Final = Descriptions(
     attributes={
@@ -94,6 +95,19 @@ DESCRIPTIONS: Final = Descriptions(
         "context tiers": Table(
             header=("Tier", "What links", "Trust"),
             rows=lambda: [(f"`{each.source.exported}`", each.links, each.trust) for each in SOURCES],
+        ),
+        "runtimes": Table(
+            header=("Runtime", "Known by", "What it does", "What is exact", "For more"),
+            rows=lambda: [
+                (
+                    each.label,
+                    each.known_by,
+                    each.does or "one request at a time per thread",
+                    each.exact,
+                    each.remedy,
+                )
+                for each in RUNTIMES.values()
+            ],
         ),
     },
 )

@@ -54,6 +54,7 @@ from otelgpu.model.inputs import (
     LossCounted,
     ProcessGone,
     ProcessSeen,
+    RuntimesSeen,
     Tick,
 )
 from otelgpu.model.operations import OperationKind
@@ -137,6 +138,7 @@ class Pipeline:
         self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take(fact.assignments))
         self._routes.listen(engine, HandedOff, lambda fact: self._attribution.hand_off(fact.handoffs))
         self._routes.listen(engine, FunctionNamed, self._name)
+        self._routes.listen(engine, RuntimesSeen, self._attribution.multiplexed.learn)
         self._clock = Clock()
         self._session = Session(
             settings=settings,
@@ -253,9 +255,9 @@ class Pipeline:
         self._routes.emit(ProcessDescribed(before=before, after=seen.resource))
         if self._processes.see(seen):  # it exec'd
             self._routes.emit(ProgramReplaced(tgid=seen.tgid, time_ns=seen.time_ns))
+        self._attribution.multiplexed.see(seen)
         if before is None:
             self._functions.forget(seen.tgid)
-            self._attribution.see(seen)
 
     def _name(self, answer: FunctionNamed) -> None:
         if not self._functions.learn(answer):

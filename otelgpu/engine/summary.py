@@ -72,6 +72,9 @@ class Summary:
     )  # calls of requests and published spans
     unattributed: int = 0
     ambiguous: int = 0
+    multiplexed: Counter[tuple[str, ...]] = field(
+        default_factory=Counter
+    )  # of processes with requests under way, by the runtimes that interleave these
     stepped: int = 0
     steps: int = 0  # of engines
     losses: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, reason)
@@ -103,6 +106,10 @@ class Summary:
         ambiguous = int((owners == AMBIGUOUS).sum())
         self.ambiguous += ambiguous
         self.unattributed += len(owners) - ambiguous
+
+    def add_multiplexed(self, runtimes: tuple[str, ...], count: int) -> None:
+        """Operations of nobody, in processes with these runtimes."""
+        self.multiplexed[runtimes] += count
 
     def add_steps(self, operations: int) -> None:
         """Operations that are of steps, or may be."""

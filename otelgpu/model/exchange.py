@@ -259,3 +259,4 @@ class ThreadAssignment:
     loop: bool = (
         False  # the thread reads without waiting, as event loops do: it may work for other exchanges too
     )
+    cut: bool = False  # it ends without a whole response: work for the exchange may go on

@@ -66,6 +66,15 @@ class ProcessSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimesSeen:
+    """What a process serves requests with, from here on and before: names of :mod:`otelgpu.model.runtimes`."""
+
+    tgid: int
+    time_ns: int
+    runtimes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGone:
     """A process ended; nothing of it arrives after this."""
 
@@ -121,6 +130,7 @@ Input = (
     Batch
     | ClockAnchor
     | ProcessSeen
+    | RuntimesSeen
     | ProcessGone
     | FunctionNamed
     | StackNamed

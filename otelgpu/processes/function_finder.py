@@ -17,11 +17,13 @@ from typing import Annotated, Final
 import msgspec
 
 from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.model.runtimes import RUNTIMES
 from otelgpu.processes.linked_tls import linked_tls
 from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.client import Limits, Reader
 from otelgpu.processes.reader.messages import Descriptor, question
 from otelgpu.processes.reader.server import Confinement
+from otelgpu.processes.runtimes import linked_runtimes
 from otelgpu.symbols import fatbin, registrations
 from otelgpu.symbols.fatbin import DECOMPRESSOR_MODULES
 from otelgpu.symbols.registrations import Registrations, read_registrations
@@ -50,6 +52,12 @@ def functions_in(file: Descriptor, names: tuple[str, ...]) -> FoundFunctions:
     """Those of ``names`` that are defined. A file that shrinks meanwhile is the worker's end, on purpose."""
     image = image_of(file)
     return FoundFunctions(image.function_offsets(names), image.is_go)
+
+
+@question(ElfError)
+def runtimes_in(file: Descriptor) -> tuple[str, ...]:
+    """What :func:`otelgpu.processes.runtimes.linked_runtimes` finds in a program."""
+    return linked_runtimes(image_of(file))
 
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -107,6 +115,14 @@ class FunctionFinder:
         if self._names[0] is not names:
             self._names = names, tuple(sorted(names))
         return self._reader.ask(owner, functions_in, Descriptor(descriptor), self._names[1])
+
+    def runtimes(self, owner: Owner, descriptor: int) -> tuple[str, ...]:
+        """Those that are linked into an open program. Raises :class:`~.reader.client.ReaderError`."""
+        try:
+            found = self._reader.ask(owner, runtimes_in, Descriptor(descriptor))
+        except ElfError:
+            return ()
+        return tuple(name for name in found if name in RUNTIMES)
 
     def registrations(self, owner: Owner, descriptor: int) -> Registrations:
         """Of an open file. Raises as :meth:`find` does."""

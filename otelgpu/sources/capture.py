@@ -37,6 +37,7 @@ from otelgpu.model.inputs import (
     LossCounted,
     ProcessGone,
     ProcessSeen,
+    RuntimesSeen,
     Tick,
 )
 from otelgpu.model.losses import Reasons
@@ -90,6 +91,12 @@ class _Seen(msgspec.Struct, frozen=True, tag="process", array_like=True):
     parent: int = 0
     same_program: bool = False
     payer: str = ""
+
+
+class _Runtimes(msgspec.Struct, frozen=True, tag="runtimes", array_like=True):
+    tgid: int
+    time_ns: int
+    names: tuple[str, ...]
 
 
 class _Gone(msgspec.Struct, frozen=True, tag="gone", array_like=True):
@@ -183,6 +190,7 @@ _Plain = (
     Batch
     | ClockAnchor
     | ProcessSeen
+    | RuntimesSeen
     | ProcessGone
     | FunctionNamed
     | LossCounted
@@ -199,6 +207,7 @@ _Frame = (
     _Records
     | _Clock
     | _Seen
+    | _Runtimes
     | _Gone
     | _Named
     | _Stack
@@ -368,6 +377,8 @@ class CaptureReader:
                     same_program=same_program,
                     payer=payer,
                 )
+            case _Runtimes(tgid, time_ns, found):
+                return RuntimesSeen(tgid=tgid, time_ns=time_ns, runtimes=found)
             case _Gone(tgid, time_ns):
                 return ProcessGone(tgid=tgid, time_ns=time_ns)
             case _Named(tgid, address, name, known):
@@ -401,6 +412,8 @@ def _frame(item: _Plain) -> _Frame:
             return _Seen(
                 item.tgid, item.time_ns, attributes, item.parent, item.same_program, _text(item.payer)
             )
+        case RuntimesSeen():
+            return _Runtimes(item.tgid, item.time_ns, item.runtimes)
         case ProcessGone():
             return _Gone(item.tgid, item.time_ns)
         case FunctionNamed():

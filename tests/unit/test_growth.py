@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otelgpu.engine.pipeline import HISTORY_NS, Pipeline
 from otelgpu.engine.processes import LINGER_NS
-from otelgpu.model.inputs import FunctionNamed, ProcessSeen, Tick
+from otelgpu.model.inputs import FunctionNamed, ProcessSeen, RuntimesSeen, Tick
 from tests.endurance.observed import container_lengths
 from tests.unit.engine.test_pipeline import allocate, pipeline
 from tests.unit.families.records import MS, Host
@@ -49,7 +49,8 @@ def live(session: Pipeline, first: int, count: int) -> None:
             host.ask(connection=tgid, tid=tgid)  # and is killed while it works
             host.launch(tid=tgid)
         place = FunctionNamed(tgid=tgid, address=0x3000, name="malloc_all", known=True)
-        inputs, gone = [*host.inputs(), place], host.gone()
+        serves = RuntimesSeen(tgid=tgid, time_ns=now_ns, runtimes=("node",) if tgid % 2 else ("cpython",))
+        inputs, gone = [*host.inputs(), place, serves], host.gone()
         if tgid % 4:
             inputs.append(gone)
         else:  # it had ended when it was to be looked at, and what it did is read after its end

@@ -5,7 +5,7 @@ parents; the rest waits with its request, its step, or the window of work that i
 
 An operation is, of what applies, the first: of the span that its process published; of the request that its thread
 read (``thread``); of the request whose thread woke its thread (``wakeup``); of a step, an engine's or one of training;
-of nobody.
+of nobody. Where a runtime multiplexes requests, threads say nothing (:mod:`otelgpu.engine.attribution.multiplexing`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
+from otelgpu.engine.attribution.multiplexing import MultiplexedProcesses
 from otelgpu.engine.attribution.threads import AMBIGUOUS, UNSETTLED, ThreadTimeline
 from otelgpu.engine.attribution.unattributed import UnattributedWindows
 from otelgpu.engine.folding import Folded, unfolded
@@ -25,9 +26,7 @@ from otelgpu.engine.summary import Summary
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff
-from otelgpu.model.inputs import ProcessSeen
 from otelgpu.model.operations import OperationKind, Operations
-from otelgpu.model.resource import GO
 
 if TYPE_CHECKING:
     from otelgpu.engine.attribution.handoffs import Handoffs
@@ -47,6 +46,7 @@ HoldForSteps = Callable[[Operations], npt.NDArray[np.bool_]]
 _NO_REQUEST: Final = names.UNATTRIBUTED_REASONS.index("no_request")
 _AMBIGUOUS: Final = names.UNATTRIBUTED_REASONS.index("ambiguous")
 _UNANSWERED: Final = names.UNATTRIBUTED_REASONS.index("unanswered")
+_MULTIPLEXED: Final = names.UNATTRIBUTED_REASONS.index("multiplexed")
 _UNSETTLED_ROWS: Final = 65_536
 """Operations that wait for hand-offs to be understood; of more, the oldest are reported as far as is known."""
 _WAITED_FOR_NS: Final = 250_000_000
@@ -65,6 +65,7 @@ class Attribution:
         report_work: ReportWork,
     ) -> None:
         self.timeline = timeline
+        self.multiplexed = MultiplexedProcesses(timeline)
         self._handoffs: Handoffs | None = None  # from the first one on
         self.hold_for_requests: HoldForRequests | None = None
         self.hold_for_steps: dict[HoldForSteps, Sequence[OperationKind]] = {}
@@ -74,21 +75,13 @@ class Attribution:
         self._unsettled: list[Operations] = []  # oldest first: for whom their threads worked is not yet known
         self._now_ns = 0
         self._final = False
-        self._migrating: set[int] = set()  # processes
         self._ended: list[int] = []  # processes, in this tick
         self._leaving: list[int] = []  # in the one before it
 
-    def see(self, seen: ProcessSeen) -> None:
-        """A process is described. Of Go's no thread is trusted: its runtime moves a request from one to another."""
-        if seen.resource.get("process.runtime.name") == GO:
-            self._migrating.add(seen.tgid)
-        else:
-            self._migrating.discard(seen.tgid)
-
     def take(self, assignments: Sequence[ThreadAssignment]) -> None:
         """Which threads work for which requests, in order of time per thread."""
-        if self._migrating:
-            assignments = [assignment for assignment in assignments if assignment.tgid not in self._migrating]
+        if self.multiplexed.is_used or any(assignment.loop for assignment in assignments):
+            assignments = self.multiplexed.evidence(assignments)
         self.timeline.apply(assignments)
         self._assignments += assignments
 
@@ -212,9 +205,27 @@ class Attribution:
 
     def abandon(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
         """Work of no request and no step: of a window of its process."""
-        if len(rows):
-            self._summary.add_unattributed(owners)
-            self._windows.add(rows, np.where(owners == AMBIGUOUS, _AMBIGUOUS, _NO_REQUEST))
+        if not len(rows):
+            return
+        tgids, starts = np.ascontiguousarray(rows["tgid"]), np.ascontiguousarray(rows["start_ns"])
+        reasons = self.reasons(tgids, starts, owners)
+        multiplexed = tgids[reasons == _MULTIPLEXED]
+        self._summary.add_unattributed(owners[reasons != _MULTIPLEXED])
+        for tgid, count in zip(*np.unique(multiplexed, return_counts=True), strict=True):
+            self._summary.add_multiplexed(self.multiplexed.runtimes_of(int(tgid)), int(count))
+        self._windows.add(rows, reasons)
+
+    def reasons(
+        self,
+        tgids: npt.NDArray[np.uint32],
+        times_ns: npt.NDArray[np.uint64],
+        owners: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """Why work is of no request, as positions in ``names.UNATTRIBUTED_REASONS``: shape (n,)."""
+        reasons = np.where(owners == AMBIGUOUS, _AMBIGUOUS, _NO_REQUEST)
+        if not self.multiplexed.is_used:
+            return reasons
+        return np.where(self.multiplexed.are_under_way(tgids, times_ns), _MULTIPLEXED, reasons)
 
     def abandon_unanswered(self, rows: Operations) -> None:
         """Work of requests that will not be answered any more."""
@@ -228,7 +239,10 @@ class Attribution:
             self.timeline.forget_process(tgid)
             if self._handoffs is not None:
                 self._handoffs.forget_process(tgid)
+            self.multiplexed.forget_process(tgid)
         self._leaving, self._ended = self._ended, []
+        if self.multiplexed.is_used:
+            self.multiplexed.forget_before(time_ns)
         self.timeline.forget_before(time_ns)
         if self._handoffs is not None:
             self._handoffs.forget_before(time_ns)
@@ -236,7 +250,6 @@ class Attribution:
     def forget_process(self, tgid: int) -> None:
         """A process ended. What its threads held is asked about until its steps are reported, a tick later."""
         self._ended.append(tgid)
-        self._migrating.discard(tgid)
 
 
 def _under_published(rows: Operations) -> tuple[Folded, Parents]:

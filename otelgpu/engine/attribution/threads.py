@@ -11,6 +11,11 @@ An event loop is a thread that has held several requests at once, or that reads 
 while it holds none does work of its own, or of a request that it has answered (a background task), and does so also
 while it holds just one: from then on it is not trusted (:meth:`ThreadTimeline.distrust`).
 
+Of requests that are read without waiting, any thread of the process may do the work of any. Such a one is its thread's
+only while it is the only one of its process, and no other has been since it began. After one that ended without its
+whole response none is: what its client did not wait for may go on. (Runtimes that are known to multiplex are not asked
+at all: :mod:`otelgpu.engine.attribution.multiplexing`.)
+
 Invariant: an answer for time t depends only on assignments with time ≤ t, so it does not matter how assignments
 and questions were batched, as long as every assignment up to t has been applied before t is asked about.
 """
@@ -42,12 +47,26 @@ class _Thread:
     times: list[int] = field(default_factory=list)  # ascending
     states: list[int] = field(default_factory=list)  # what holds from times[i] on
 
+    def note(self, time_ns: int, state: int) -> None:
+        """From a time on, which counts as the last one if it runs back."""
+        self.times.append(max(time_ns, self.times[-1]) if self.times else time_ns)
+        self.states.append(state)
+
 
 @dataclass(slots=True)
 class _Loop:
     tgid: int
     since_ns: int
     loose_ns: int = _NEVER_NS  # since when it is known to work for others than it holds
+
+
+@dataclass(slots=True)
+class _LoopProcess:
+    """Requests that a process reads without waiting."""
+
+    held: dict[int, int] = field(default_factory=dict)  # those under way → thread
+    was_cut: bool = False  # one ended without its whole response
+    is_doubtful: bool = False  # several have been under way since one was alone
 
 
 def _as_of(
@@ -73,6 +92,7 @@ class ThreadTimeline:
     def __init__(self) -> None:
         self._threads: dict[int, _Thread] = {}
         self._loops: dict[int, _Loop] = {}
+        self._processes: dict[int, _LoopProcess] = {}
 
     def apply(self, assignments: Iterable[ThreadAssignment]) -> None:
         """Add assignments; per thread they come in order of time."""
@@ -86,16 +106,31 @@ class ThreadTimeline:
                 thread.held[assignment.exchange] = None
             else:
                 thread.held.pop(assignment.exchange, None)
+            is_doubtful = assignment.loop and self._is_doubtful(assignment)
             if not thread.held:
                 state = 0
-            elif len(thread.held) == 1:
+            elif len(thread.held) == 1 and not is_doubtful:
                 state = next(iter(thread.held))
             else:
                 state = AMBIGUOUS
                 self._loops.setdefault(assignment.tid, _Loop(assignment.tgid, assignment.time_ns))
-            time_ns = max(assignment.time_ns, thread.times[-1]) if thread.times else assignment.time_ns
-            thread.times.append(time_ns)
-            thread.states.append(state)
+            thread.note(assignment.time_ns, state)
+
+    def _is_doubtful(self, assignment: ThreadAssignment) -> bool:
+        """Whether, with a request that a loop begins or ends, whatever its process works for cannot be told."""
+        process = self._processes.setdefault(assignment.tgid, _LoopProcess())
+        if assignment.begins:
+            process.held[assignment.exchange] = assignment.tid
+            if len(process.held) > 1 and not process.is_doubtful:
+                process.is_doubtful = True
+                for tid in set(process.held.values()) - {assignment.tid}:
+                    if (other := self._threads.get(tid)) is not None:
+                        other.note(assignment.time_ns, AMBIGUOUS)
+        else:
+            process.held.pop(assignment.exchange, None)
+            process.was_cut |= assignment.cut
+            process.is_doubtful &= bool(process.held)
+        return process.is_doubtful or process.was_cut
 
     def owners(self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """The state at each (tid, time): shape (n,) int64."""
@@ -154,12 +189,14 @@ class ThreadTimeline:
         return owners
 
     def owner(self, tid: int, time_ns: int) -> int:
-        """The state of one thread at a time, as :meth:`owners` gives it."""
+        """The state of one thread at a time, as :meth:`owners` gives it, and :meth:`trusted`."""
         thread = self._threads.get(tid)
         if thread is None:
             return 0
         place = bisect_right(thread.times, time_ns)
-        return thread.states[place - 1] if place else 0
+        state = thread.states[place - 1] if place else 0
+        loop = self._loops.get(tid)
+        return AMBIGUOUS if state > 0 and loop is not None and time_ns >= loop.loose_ns else state
 
     def _states_of(self, tid: int, since_ns: int, until_ns: int) -> tuple[list[int], list[int]]:
         """What a thread held between two times, and from when on, after ``since_ns``; the first from 0 on."""
@@ -172,10 +209,11 @@ class ThreadTimeline:
         return [0, *begins], [before, *thread.states[first:last]]
 
     def current(self) -> Iterator[tuple[int, int, int]]:
-        """(tgid, tid, exchange) of every thread that holds just one exchange now."""
+        """(tgid, tid, exchange) of every thread that works for just one exchange now."""
         for tid, thread in self._threads.items():
-            if len(thread.held) == 1:
-                yield thread.tgid, tid, next(iter(thread.held))
+            loop = self._loops.get(tid)
+            if thread.states[-1] > 0 and (loop is None or loop.loose_ns == _NEVER_NS):
+                yield thread.tgid, tid, thread.states[-1]
 
     def held(self) -> set[int]:
         """The exchanges that some thread holds now."""
@@ -190,8 +228,16 @@ class ThreadTimeline:
             if not thread.held and thread.times[-1] < time_ns:
                 del self._threads[tid]
 
+    def forget_loops(self, tgid: int) -> None:
+        """Drop what threads of a process hold that they read without waiting: it is no evidence."""
+        for tid in [tid for tid, loop in self._loops.items() if loop.tgid == tgid]:
+            del self._loops[tid]
+            self._threads.pop(tid, None)
+        self._processes.pop(tgid, None)
+
     def forget_process(self, tgid: int) -> None:
         """Drop a process that ended: its thread ids may be given out again."""
         for tid in [tid for tid, thread in self._threads.items() if thread.tgid == tgid]:
             del self._threads[tid]
         self._loops = {tid: loop for tid, loop in self._loops.items() if loop.tgid != tgid}
+        self._processes.pop(tgid, None)

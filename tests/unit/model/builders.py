@@ -87,9 +87,18 @@ def exchange(key: int = 1, **fields: Any) -> Exchange:
 
 
 def assignment(
-    time_ns: int, key: int, *, begins: bool = True, tid: int = 101, tgid: int = 100
+    time_ns: int,
+    key: int,
+    *,
+    begins: bool = True,
+    tid: int = 101,
+    tgid: int = 100,
+    loop: bool = False,
+    cut: bool = False,
 ) -> ThreadAssignment:
-    return ThreadAssignment(time_ns=time_ns, tgid=tgid, tid=tid, exchange=key, begins=begins)
+    return ThreadAssignment(
+        time_ns=time_ns, tgid=tgid, tid=tid, exchange=key, begins=begins, loop=loop, cut=cut
+    )
 
 
 @dataclass(frozen=True)

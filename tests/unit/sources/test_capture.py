@@ -38,6 +38,7 @@ from otelgpu.model.inputs import (
     LossCounted,
     ProcessGone,
     ProcessSeen,
+    RuntimesSeen,
     Tick,
 )
 from otelgpu.model.profiles import FrameType
@@ -117,6 +118,8 @@ EVERY_INPUT: list[Input] = [
     ProcessSeen(
         tgid=1, time_ns=2, resource=resource({"s": "x", "i": 1, "f": 1.0, "b": True, "l": ("a", "")})
     ),
+    RuntimesSeen(tgid=1, time_ns=2, runtimes=("asyncio", "cpython")),
+    RuntimesSeen(tgid=1, time_ns=2, runtimes=()),
     ProcessGone(tgid=2**31, time_ns=2**64 - 1),
     FunctionNamed(tgid=1, address=2**64 - 1, name="void f<ä>(int)", known=True),
     FunctionNamed(tgid=1, address=0, name="libx.so+0x10", known=False),

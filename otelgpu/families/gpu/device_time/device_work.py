@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine import names
 from otelgpu.engine.attribution.pending import PendingOperations, phase_of
-from otelgpu.engine.attribution.threads import AMBIGUOUS, ThreadTimeline
+from otelgpu.engine.attribution.threads import ThreadTimeline
 from otelgpu.engine.attribution.unattributed import WINDOW_NS, window_roots
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import Parents, Vocabulary
@@ -31,7 +30,10 @@ from otelgpu.model.operations import OPERATION, Operations
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns
 
-_AMBIGUOUS = names.UNATTRIBUTED_REASONS.index("ambiguous")
+Reasons = Callable[
+    [npt.NDArray[np.uint32], npt.NDArray[np.uint64], npt.NDArray[np.int64]], npt.NDArray[np.int64]
+]
+"""As :meth:`otelgpu.engine.attribution.owners.Attribution.reasons`."""
 
 
 def _no_totals(_: Operations, __: npt.NDArray[np.intp], groups: int) -> npt.NDArray[np.int64]:
@@ -105,13 +107,17 @@ class DeviceSession:
         self,
         now_ns: int,
         timeline: ThreadTimeline,
+        reasons: Reasons,
         finished: Callable[[int], Parents | None],
         is_finished: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]],
         *,
         offset_ns: int,
         final: bool,
     ) -> list[SpanColumns]:
-        """Find each work's request: spans of what needs not wait for one. The last two answer as the book does."""
+        """Find each work's request: spans of what needs not wait for one.
+
+        ``finished`` and ``is_finished`` answer as the book does.
+        """
         work = self._join.take(now_ns, final=final)
         if not len(work):
             return []
@@ -121,7 +127,7 @@ class DeviceSession:
         work["context_source"] = np.where(owners > 0, ContextSource.THREAD, ContextSource.NONE)
         answered = is_finished(owners)
         waiting = (owners > 0) & ~answered
-        spans = self._unattributed(work.compress(owners <= 0), owners[owners <= 0], offset_ns)
+        spans = self._unattributed(work.compress(owners <= 0), owners[owners <= 0], reasons, offset_ns)
         for key in np.unique(owners[answered]).tolist():
             parents = finished(key)
             if parents is not None:
@@ -168,12 +174,13 @@ class DeviceSession:
         work["name"] = np.array(indexes, dtype=np.uint32)[inverse]
 
     def _unattributed(
-        self, work: DeviceWork, owners: npt.NDArray[np.int64], offset_ns: int
+        self, work: DeviceWork, owners: npt.NDArray[np.int64], reasons: Reasons, offset_ns: int
     ) -> list[SpanColumns]:
         if not len(work):
             return []
-        reasons = (owners == AMBIGUOUS).astype(np.uint64) * np.uint64(_AMBIGUOUS)
-        keys = np.stack([work["tgid"].astype(np.uint64), work["host_end_ns"] // WINDOW_NS, reasons], axis=1)
+        tgids, starts = np.ascontiguousarray(work["tgid"]), np.ascontiguousarray(work["start_ns"])
+        why = reasons(tgids, starts, owners).astype(np.uint64)
+        keys = np.stack([tgids.astype(np.uint64), work["host_end_ns"] // WINDOW_NS, why], axis=1)
         windows, group = np.unique(keys, axis=0, return_inverse=True)
         parents = window_roots(windows[:, 0], windows[:, 1], windows[:, 2], seed=self._seed)
         return self._spans(work, group.reshape(-1).astype(np.int64), parents, offset_ns)

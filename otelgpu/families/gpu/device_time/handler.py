@@ -33,7 +33,7 @@ class DeviceTimeHandler:
     def __init__(self, services: Services) -> None:
         session = services.session
         self._services, self._clock, self._offers = services, session.clock, services.offers
-        self._timeline = session.attribution.timeline
+        self._timeline, self._reasons = session.attribution.timeline, session.attribution.reasons
         self._limit = self._spans(session.settings.detail, session.limit)
         self._device: DeviceSession | None = None  # from when a process measures
         services.listen(DeviceActivities, self._see)
@@ -100,6 +100,7 @@ class DeviceTimeHandler:
         return self._device.report(
             now_ns,
             self._timeline,
+            self._reasons,
             self._finished,
             self._is_finished,
             offset_ns=self._clock.offset_ns,

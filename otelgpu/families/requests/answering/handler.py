@@ -76,7 +76,10 @@ class RequestHandler:
 
     def _serving_request(self, tgid: int, tid: int, time_ns: int) -> int:
         """The request that a thread worked for, 0 for none."""
-        return max(self._attribution.timeline.owner(tid, time_ns), 0)
+        serving = max(self._attribution.timeline.owner(tid, time_ns), 0)
+        if not serving and self._attribution.multiplexed.is_under_way(tgid, time_ns):
+            self._services.session.losses.add("correlate", "requests_multiplexed", 1)
+        return serving
 
     def _take(self, fact: TrafficParsed) -> None:
         self._serving.update(each.tgid for each in fact.opened if each.role is Role.SERVER)

@@ -47,6 +47,8 @@ REASONS: Final = Reasons(
         "the request's totals",
         "unanswered_requests": "a request whose response was never seen; its calls are reported as unattributed",
         "unsampled_requests": "a request whose `traceparent` says that it is not sampled; no span",
+        "requests_multiplexed": "a request that a process sent, without a `traceparent`, while it had some to answer "
+        "and its runtime interleaves these: which of them it was sent for is not known, and it begins a trace",
         "operations_not_kept": "a call summed into its request without a span of its own",
     },
 )

@@ -29,9 +29,15 @@ def _choose(settings: Settings) -> Choice:
 def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
     from otelgpu.families.requests.discover.connections import ConnectionTables
     from otelgpu.families.requests.discover.refusals import watch_refusals
+    from otelgpu.families.requests.discover.runtimes import RuntimeWatcher
     from otelgpu.families.requests.discover.unread_tls import UnreadTls, reason_by_program
 
-    return ConnectionTables(loaded), UnreadTls(loaded, reason_by_program), *watch_refusals(loaded)
+    return (
+        ConnectionTables(loaded),
+        RuntimeWatcher(loaded),
+        UnreadTls(loaded, reason_by_program),
+        *watch_refusals(loaded),
+    )
 
 
 def _examine() -> Inspection:

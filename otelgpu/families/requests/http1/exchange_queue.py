@@ -4,7 +4,8 @@ In: what ``connection`` learns about each. Out: assignments and finished exchang
 must not know about bytes or messages.
 
 Invariant: responses come in the order of requests, so the first unanswered exchange is the one that the next
-response belongs to, and the only one that can be assigned to a thread; at most the last one is still being read.
+response belongs to, and the only one that can be assigned to a thread that reads as it serves; an event loop begins
+with all that it reads. At most the last one is still being read.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class ExchangeQueue:
         "_at_server",
         "_exchanges",
         "_facts",
+        "_next_assigned",
         "_next_ordinal",
         "_output",
         "_room",
-        "_thread",
         "is_crowded",
     )
 
@@ -38,10 +39,10 @@ class ExchangeQueue:
         self._output = output
         self._exchanges: list[OpenExchange] = []
         self._next_ordinal = 0
-        self._assigned: OpenExchange | None = None
+        self._next_assigned = 0  # the ordinal that an event loop begins next
+        self._assigned: dict[int, tuple[int, int]] = {}  # key → tgid and tid that it is assigned to
         self._room = ExchangeRoom(output)
         self.is_crowded = False  # there was no room for one more: the process has its share of open ones
-        self._thread = (0, 0)  # tgid and tid that it is assigned to
 
     def __len__(self) -> int:
         return len(self._exchanges)
@@ -57,8 +58,10 @@ class ExchangeQueue:
 
     @property
     def awaits_assignment(self) -> bool:
-        """Whether an exchange is open and none is assigned."""
-        return self._assigned is None and self._at_server and bool(self._exchanges)
+        """Whether an exchange is open that is to be assigned now."""
+        if not (self._at_server and self._exchanges):
+            return False
+        return not self._assigned or (self._facts.nonblocking and self._next_assigned < self._next_ordinal)
 
     def open(self, call: Call, *, start_ns: int, start_source: StartSource) -> OpenExchange:
         """Append an exchange of which the call moved the first byte."""
@@ -82,32 +85,48 @@ class ExchangeQueue:
         return None
 
     def assign_next(self, time_ns: int) -> None:
-        """Assign the first unanswered request to the thread that read it, from ``time_ns`` or its start on."""
+        """Assign the first unanswered request to the thread that read it, from ``time_ns`` or its start on.
+
+        If the thread is an event loop's, all that it has read.
+        """
         exchange = self.unanswered()
         if exchange is not None and not exchange.framing_lost:
             self._begin(exchange, max(exchange.taken_ns, time_ns))
+        if self._facts.nonblocking:
+            first, self._next_assigned = self._next_assigned, self._next_ordinal
+            for pipelined in self._exchanges:
+                if pipelined.ordinal >= first and not (pipelined.answered or pipelined.framing_lost):
+                    self._begin(pipelined, max(pipelined.taken_ns, time_ns))
 
     def read_on(self, exchange: OpenExchange, call: Call) -> None:
         """Note that a thread read more of a request; if it was assigned to another thread, reassign it."""
         exchange.request_end_ns = call.end_ns
         exchange.tgid, exchange.tid = call.tgid, call.tid
-        if exchange is self._assigned and self._thread != (call.tgid, call.tid):
+        if self._assigned.get(exchange.key, (call.tgid, call.tid)) != (call.tgid, call.tid):
             self.unassign(exchange, call.end_ns)
             self._begin(exchange, call.end_ns)
 
-    def unassign(self, exchange: OpenExchange, time_ns: int) -> None:
-        """End the assignment of an exchange, if it is assigned."""
-        if exchange is self._assigned:
-            self._assigned = None
-            self._report_assignment(exchange, time_ns, begins=False)
+    def unassign(self, exchange: OpenExchange, time_ns: int, *, cut: bool = False) -> None:
+        """End the assignment of an exchange, if it is assigned. ``cut``: it has not been answered."""
+        thread = self._assigned.pop(exchange.key, None)
+        if thread is not None:
+            self._report_assignment(exchange, thread, time_ns, begins=False, cut=cut)
 
     def _begin(self, exchange: OpenExchange, time_ns: int) -> None:
-        self._assigned = exchange
-        self._thread = (exchange.tgid, exchange.tid)
-        self._report_assignment(exchange, time_ns, begins=True)
+        if exchange.key not in self._assigned:
+            thread = self._assigned[exchange.key] = exchange.tgid, exchange.tid
+            self._report_assignment(exchange, thread, time_ns, begins=True)
 
-    def _report_assignment(self, exchange: OpenExchange, time_ns: int, *, begins: bool) -> None:
-        tgid, tid = self._thread
+    def _report_assignment(
+        self,
+        exchange: OpenExchange,
+        thread: tuple[int, int],
+        time_ns: int,
+        *,
+        begins: bool,
+        cut: bool = False,
+    ) -> None:
+        tgid, tid = thread
         self._output.assignments.append(
             ThreadAssignment(
                 time_ns=time_ns,
@@ -116,6 +135,7 @@ class ExchangeQueue:
                 exchange=exchange.key,
                 begins=begins,
                 loop=self._facts.nonblocking,
+                cut=cut,
             )
         )
 
@@ -137,6 +157,7 @@ class ExchangeQueue:
             self._output.count("requests_incomplete")
             self.drop(exchange, time_ns)
             return
+        self.unassign(exchange, time_ns, cut=not exchange.answered)
         if exchange.error == "capture_gap":
             self._output.count("capture_gaps")
         self._output.exchanges.append(exchange.finish(self._facts))

@@ -329,10 +329,10 @@ class Http2:
         if code:
             self._close_error = _error_name(code)
 
-    def unassign(self, stream: Stream, time_ns: int) -> None:
-        """End its assignment to a thread, if it has one."""
+    def unassign(self, stream: Stream, time_ns: int, *, cut: bool = False) -> None:
+        """End its assignment to a thread, if it has one. ``cut``: it has not been answered."""
         if stream.thread is not None:
-            self._report_assignment(stream, stream.thread, time_ns, begins=False)
+            self._report_assignment(stream, stream.thread, time_ns, begins=False, cut=cut)
             stream.thread = None
 
     # Exchanges
@@ -343,7 +343,7 @@ class Http2:
             self._report_assignment(stream, stream.thread, time_ns, begins=True)
 
     def _report_assignment(
-        self, stream: Stream, thread: tuple[int, int], time_ns: int, *, begins: bool
+        self, stream: Stream, thread: tuple[int, int], time_ns: int, *, begins: bool, cut: bool = False
     ) -> None:
         tgid, tid = thread
         self.output.assignments.append(
@@ -354,6 +354,7 @@ class Http2:
                 exchange=stream.exchange.key,
                 begins=begins,
                 loop=self._facts.nonblocking,
+                cut=cut,
             )
         )
 
@@ -361,8 +362,8 @@ class Http2:
         """Emit an exchange. An unanswered one ends with what was seen of its response, or at ``time_ns``."""
         del self.streams[number]
         self._is_crowded = not self._room.fit(len(self.streams))
-        self.unassign(stream, time_ns)
         exchange = stream.exchange
+        self.unassign(stream, time_ns, cut=not exchange.answered)
         if not exchange.answered:
             exchange.end_ns = exchange.end_ns or time_ns
             exchange.error = exchange.error or error

@@ -220,12 +220,18 @@ class Realtime:
         self._assign(response, last.end_ns, begins=True)
         return response
 
-    def _assign(self, response: _Response, time_ns: int, *, begins: bool) -> None:
+    def _assign(self, response: _Response, time_ns: int, *, begins: bool, cut: bool = False) -> None:
         if self._at_server:
             call = response.call
             self._output.assignments.append(
                 ThreadAssignment(
-                    time_ns=time_ns, tgid=call.tgid, tid=call.tid, exchange=response.key, begins=begins
+                    time_ns=time_ns,
+                    tgid=call.tgid,
+                    tid=call.tid,
+                    exchange=response.key,
+                    begins=begins,
+                    loop=self._facts.nonblocking,
+                    cut=cut,
                 )
             )
 
@@ -243,7 +249,7 @@ class Realtime:
 
     def _finish(self, response: _Response, time_ns: int, error: str) -> None:
         self._open.remove(response)
-        self._assign(response, time_ns, begins=False)
+        self._assign(response, time_ns, begins=False, cut=bool(error))
         facts, call, reader = self._facts, response.call, response.generation
         generation = reader.generation()
         self._output.exchanges.append(

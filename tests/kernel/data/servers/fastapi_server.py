@@ -1,8 +1,9 @@
 """FastAPI under uvicorn: ``fastapi_server.py PROTOCOL LOOP HANDLERS``; a line with its port.
 
 PROTOCOL: h11 or httptools. LOOP: asyncio or uvloop. HANDLERS: of /job: ``async`` (on the event loop), ``sync`` (in
-Starlette's pool), or ``traced`` (async, under a SERVER span of opentelemetry-sdk that continues the caller's trace;
-FastAPI adds spans of its own below that). /v1/chat/completions is always async.
+Starlette's pool), ``background`` (on the event loop, a while after the answer), or ``traced`` (async, under a SERVER
+span of opentelemetry-sdk that continues the caller's trace; FastAPI adds spans of its own below that).
+/v1/chat/completions is always async.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Any
 
 import jobs
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import BackgroundTasks, FastAPI, Request
 from fastapi.responses import StreamingResponse
 
 PROTOCOL, LOOP, HANDLERS = sys.argv[1:4]
@@ -34,6 +35,19 @@ elif HANDLERS == "async":
     async def job(number: int) -> int:
         await jobs.work_async(number, asyncio.sleep)
         jobs.report(number)
+        return number
+
+elif HANDLERS == "background":
+
+    async def work_on(number: int) -> None:
+        await asyncio.sleep(jobs.PAUSE_S)
+        await jobs.work_async(number, asyncio.sleep)
+        jobs.report(number)
+
+    @app.get("/job/{number}")
+    async def job(number: int, after: BackgroundTasks) -> int:
+        await asyncio.sleep(jobs.CALLS * jobs.PAUSE_S)
+        after.add_task(work_on, number)
         return number
 
 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -120,6 +121,67 @@ def test_a_busy_threads_past_costs_no_memory() -> None:
     assert len(made._threads[101].times) < 16
 
 
+# -- event loops: of what is read without waiting, any thread of the process may do the work ------------------
+
+
+def loop(time_ns: int, key: int, **how: Any) -> ThreadAssignment:
+    return assignment(time_ns, key, loop=True, **how)
+
+
+def test_a_loops_request_is_its_threads_while_it_is_the_only_one_of_the_process() -> None:
+    made = timeline(loop(10, 1), loop(30, 1, begins=False), loop(40, 2, tid=102))
+    assert asked(made, [(101, 20), (101, 35), (102, 45)]) == [1, 0, 2]
+
+
+def test_once_another_thread_has_read_one_no_thread_says_whose_work_it_does() -> None:
+    """As with C++ executors, whose tasks go from thread to thread."""
+    made = timeline(
+        loop(10, 1, tid=101), loop(20, 2, tid=102), loop(30, 2, tid=102, begins=False), loop(50, 3, tid=103)
+    )
+    assert asked(made, [(101, 15), (101, 25), (102, 25), (101, 40), (103, 55)]) == [1, *[AMBIGUOUS] * 4]
+
+
+def test_when_none_is_left_the_next_one_is_known_again() -> None:
+    made = timeline(
+        *(loop(10, 1, tid=101), loop(20, 2, tid=102)),
+        *(loop(30, 2, tid=102, begins=False), loop(40, 1, tid=101, begins=False)),
+        loop(50, 3, tid=102),
+    )
+    assert asked(made, [(101, 45), (102, 55)]) == [0, 3]
+
+
+def test_after_a_request_that_was_not_answered_whole_none_is_known() -> None:
+    """Its client has left; the work for it may go on beside the next one."""
+    made = timeline(loop(10, 1), loop(20, 1, begins=False, cut=True), loop(30, 2))
+    assert asked(made, [(101, 15), (101, 25), (101, 35)]) == [1, 0, AMBIGUOUS]
+    assert list(made.current()) == []
+
+
+def test_of_a_thread_that_waits_for_what_it_reads_a_cut_request_says_nothing() -> None:
+    made = timeline(assignment(10, 1), assignment(20, 1, begins=False, cut=True), assignment(30, 2))
+    assert asked(made, [(101, 35)]) == [2]
+
+
+def test_loops_of_other_processes_do_not_matter() -> None:
+    made = timeline(loop(10, 1, tid=101, tgid=100), loop(20, 2, tid=201, tgid=200))
+    assert asked(made, [(101, 30), (201, 30)]) == [1, 2]
+    assert sorted(made.current()) == [(100, 101, 1), (200, 201, 2)]
+
+
+def test_what_loops_hold_is_taken_back() -> None:
+    made = timeline(loop(10, 1, tid=101), assignment(10, 2, tid=102))
+    made.forget_loops(100)
+    assert asked(made, [(101, 20), (102, 20)]) == [0, 2]
+
+
+def test_a_loop_that_works_for_nobody_it_holds_serves_and_wakes_for_none() -> None:
+    made = timeline(loop(10, 1), loop(20, 1, begins=False), loop(30, 2))
+    tids, times = np.array([101], np.uint32), np.array([25], np.uint64)
+    made.distrust(tids, times, made.owners(tids, times))
+    assert (made.owner(101, 15), made.owner(101, 35)) == (1, AMBIGUOUS)
+    assert list(made.current()) == []
+
+
 threads = st.integers(1, 3)
 histories = st.lists(
     st.builds(assignment, st.integers(0, 60), st.integers(1, 4), begins=st.booleans(), tid=threads),
@@ -231,3 +293,25 @@ def test_who_reads_without_waiting_is_a_loop_with_its_first_request() -> None:
         [replace(assignment(10, 1), loop=True), assignment(20, 1, begins=False), assignment(40, 2)]
     )
     assert trusted(timeline, 15, 30, 45) == [1, 0, AMBIGUOUS]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), threads, st.booleans(), st.booleans()), max_size=30),
+    questions,
+)
+def test_a_loops_thread_never_names_one_of_several_requests(
+    steps: list[tuple[int, int, bool, bool]], at: list[tuple[int, int]]
+) -> None:
+    """Whatever begins and ends: who is named has been alone in the process since it began, and none was cut before."""
+    history = [
+        loop(2 * place, key, tid=tid, begins=begins, cut=cut and not begins)
+        for place, (key, tid, begins, cut) in enumerate(steps)
+    ]
+    made = timeline(*history)
+    for (_, time_ns), owner in zip(at, asked(made, at), strict=True):
+        past = [each for each in history if each.time_ns <= time_ns]
+        if owner > 0:
+            began = max(place for place, each in enumerate(past) if each.begins and each.exchange == owner)
+            others = {each.exchange for each in past[began:] if each.begins} - {owner}
+            assert not others
+            assert not any(each.cut for each in past)

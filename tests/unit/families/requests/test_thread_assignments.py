@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.families.requests.traffic import Connection, Seen, opened, request, response
+from tests.unit.families.requests.traffic import Connection, Seen, new_state, opened, request, response
 
 
 def test_a_thread_holds_from_its_read_until_the_answer_is_written() -> None:
@@ -101,3 +101,32 @@ def test_nothing_is_held_after_the_process_is_gone() -> None:
     seen.feed(c.read(request() * 2, tid=7))
     seen.take(seen.state.process_gone(c.tgid, 5_000_000_000))
     assert keys_held_at_the_end(seen) == set()
+
+
+def test_an_event_loop_begins_with_all_that_is_pipelined() -> None:
+    c, seen = Connection(), Seen(new_state())
+    seen.feed(c.open(nonblocking=True))
+    seen.feed(c.read(request("GET", "/a") + request("GET", "/b"), tid=7))
+    seen.feed(c.read(request("GET", "/c"), tid=7))
+    for _ in range(3):
+        seen.feed(c.write(response(), tid=7))
+    assert seen.assigned() == [
+        *((1011, 7, 1), (1011, 7, 2), (1021, 7, 3)),
+        *((1031, 7, -1), (1041, 7, -2), (1051, 7, -3)),
+    ]
+    assert all(assignment.loop for assignment in seen.assignments)
+
+
+def test_it_is_said_of_a_request_that_it_was_not_answered_whole() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request(), tid=7)).feed(c.write(response(200, b"x" * 10)[:-5], tid=7)).feed(c.close())
+    assert [(assignment.begins, assignment.cut) for assignment in seen.assignments] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_one_that_was_answered_is_not_cut() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request(), tid=7)).feed(c.write(response(200, b"x"), tid=7)).feed(c.close())
+    assert not any(assignment.cut for assignment in seen.assignments)

@@ -64,13 +64,20 @@ class Connection:
     published: tuple[bytes, bytes, int, int] | None = None  # trace id, span id, flags, source of each call
 
     def open(
-        self, *, late: bool = False, role: str = "SERVER", peer: str = "192.0.2.7", port: int = 40000
+        self,
+        *,
+        late: bool = False,
+        role: str = "SERVER",
+        peer: str = "192.0.2.7",
+        port: int = 40000,
+        nonblocking: bool = False,
     ) -> Batch:
         """The process accepted the connection, or, by its ``role``, made it, or its role is unknown."""
         record = np.zeros(1, DTYPES["http_open"])
         self._head(record["head"], "HTTP_OPEN", self.tid, 0)
         record["connection"] = self.identity
         record["fd"] = self.fd
+        record["nonblocking"] = nonblocking
         record["late"], record["role"] = late, ENUMERATORS[f"HTTP_ROLE_{role}"]
         record["address_family"], record["local_port"], record["peer_port"] = 2, 8000, port
         record["local_address"][0, :4] = (127, 0, 0, 1)

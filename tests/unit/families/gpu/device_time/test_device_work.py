@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from otelgpu.engine.attribution.owners import Attribution
 from otelgpu.engine.attribution.threads import ThreadTimeline
-from otelgpu.engine.attribution.unattributed import WINDOW_NS, window_roots
+from otelgpu.engine.attribution.unattributed import WINDOW_NS, UnattributedWindows, window_roots
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.summary import Summary
+from otelgpu.engine.totals import Totals
 from otelgpu.families.gpu.device_time.device_work import DeviceSession
 from otelgpu.families.requests.identities import Identities
 from otelgpu.families.requests.spans import SLOTS, boundaries, contexts
@@ -33,6 +36,9 @@ class Session:
         self.answered: dict[int, Parents] = {}
         self.timeline = ThreadTimeline()
         self.timeline.apply([assignment(10 * MS, REQUEST), assignment(100 * MS, REQUEST, begins=False)])
+        windows = UnattributedWindows(Totals([]), limit=limit, runs=True)
+        attribution = Attribution(self.timeline, windows, Summary(), lambda work, parents: None)
+        self.reasons = attribution.reasons
         self.metrics = Metrics(0)
         self.made = DeviceSession(
             self.metrics,
@@ -64,9 +70,8 @@ class Session:
         def is_finished(keys: Any) -> Any:
             return np.array([key in self.answered for key in keys.tolist()], dtype=np.bool_)
 
-        return read_out(
-            self.made.report(now_ns, self.timeline, self.answered.get, is_finished, offset_ns=0, final=final)
-        )
+        found = (self.timeline, self.reasons, self.answered.get, is_finished)
+        return read_out(self.made.report(now_ns, *found, offset_ns=0, final=final))
 
     def answer(self, *, sampled: bool = True) -> tuple[list[Row], Parents]:
         done = [exchange(REQUEST, generation=generation(first_content_ns=50 * MS))]
