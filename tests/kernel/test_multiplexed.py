@@ -14,7 +14,6 @@ from typing import Final, Self
 
 import pytest
 
-from tests.kernel.observing import Span, read_spans
 from tests.kernel.test_real_programs import (
     CLIENT,
     SERVER,
@@ -26,6 +25,7 @@ from tests.kernel.test_real_programs import (
     number_of,
     row,
 )
+from tests.rig.spans import Span, read_spans
 
 pytestmark = pytest.mark.long
 
@@ -102,4 +102,4 @@ class Program:
 def ended(stage: Stage) -> list[Span]:
     """All spans of a session, which is over then."""
     stage.close()
-    return list(read_spans(stage.folder / "traces.jsonl"))
+    return read_spans(stage.folder / "traces.jsonl")

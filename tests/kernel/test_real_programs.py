@@ -151,9 +151,10 @@ def build_with_cargo(package: Path) -> Path:
     if CARGO is None:
         pytest.skip("needs cargo, which is not on PATH")
     built = ROOT / "build" / "cargo"
-    command = [CARGO, "build", "--quiet", "--locked", "--manifest-path", package / "Cargo.toml"]
-    subprocess.run([*command, "--target-dir", built], check=True)
-    return built / "debug" / package.name
+    source = shutil.copytree(package, built / package.name, dirs_exist_ok=True)  # cargo writes beside it
+    command = [CARGO, "build", "--quiet", "--manifest-path", source / "Cargo.toml"]
+    subprocess.run([*command, "--target-dir", built / "target"], check=True)
+    return built / "target" / "debug" / package.name
 
 
 class Stage:

@@ -82,8 +82,9 @@ class MultiplexedProcesses:
         self, tgids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.bool_]:
         """:meth:`is_under_way` of each: shape (n,)."""
-        found: npt.NDArray[np.bool_] = np.isin(tgids, np.fromiter(self._runtimes, dtype=np.uint32))
-        return found & (self._under_way.owners(tgids, times_ns) != 0)
+        multiplexed: npt.NDArray[np.bool_] = np.isin(tgids, np.fromiter(self._runtimes, dtype=np.uint32))
+        under_way: npt.NDArray[np.bool_] = self._under_way.owners(tgids, times_ns) != 0
+        return multiplexed & under_way
 
     def forget_before(self, time_ns: int) -> None:
         """Drop what can no longer be asked about."""
