@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The trace context under which the current thread works, as somebody published it: the process itself
- * (OpenTelemetry OTEP 4947, "Thread Context"), or OpenTelemetry eBPF Instrumentation for it.
+ * (OpenTelemetry OTEP 4947, "Thread Context"), or OpenTelemetry eBPF Instrumentation for it. Where nobody did, the
+ * task that the thread runs (a goroutine, an asyncio task's context), if its runtime keeps several: lib/tasks.h.
  *
  * A thread's context is a record that a thread-local pointer, otel_thread_ctx_v1, leads to. Only the thread
  * itself writes either, so that a program that runs in its place sees both whole. Where the pointer lies is
@@ -10,7 +11,7 @@
 #ifndef OTELGPU_CONTEXT_H
 #define OTELGPU_CONTEXT_H
 
-#include "counters.h"
+#include "tasks.h"
 #include <bpf/bpf_core_read.h>
 
 #define CONTEXT_PROCESSES 16384
@@ -46,7 +47,14 @@ struct {
 	__type(value, struct context_places);
 } context_processes SEC(".maps");
 
-/* 0 -> whether context_processes ever had an entry: where nobody publishes, nobody pays. */
+/* What anybody has: where nobody publishes, nobody pays. */
+enum context_kinds {
+	CONTEXT_KIND_PUBLISHED = 1, /* context_processes ever had an entry */
+	CONTEXT_KIND_TASKS = 2,	    /* ... task_processes */
+};
+ENUM(context_kinds);
+
+/* 0 -> bits of enum context_kinds. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -185,17 +193,18 @@ static __always_inline bool take_thread_context(struct record_head *head)
 	return false;
 }
 
-static __always_inline void take_obi_context(struct record_head *head)
+static __always_inline bool take_obi_context(struct record_head *head)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
 	struct obi_context *context = bpf_map_lookup_elem(&traces_ctx_v1, &thread);
 
 	if (!context || is_zero(context->trace_id, 16) || is_zero(context->span_id, 8))
-		return;
+		return false;
 	__builtin_memcpy(head->trace_id, context->trace_id, 16);
 	__builtin_memcpy(head->span_id, context->span_id, 8);
 	head->trace_flags = SAMPLED; /* the map does not report */
 	head->context_source = CONTEXT_OBI;
+	return true;
 }
 
 /*
@@ -208,10 +217,12 @@ __attribute__((noinline)) int fill_context(struct record_head *head)
 
 	if (!head || !published)
 		return 0;
-	if (*published && take_thread_context(head))
+	if (*published & CONTEXT_KIND_PUBLISHED && take_thread_context(head))
 		return 0;
-	if (context_obi)
-		take_obi_context(head);
+	if (context_obi && take_obi_context(head))
+		return 0;
+	if (*published & CONTEXT_KIND_TASKS)
+		take_task(head);
 	return 0;
 }
 
@@ -230,12 +241,14 @@ static __always_inline void inherit_context(__u32 parent, __u32 child)
 
 	if (places && bpf_map_update_elem(&context_processes, &child, places, BPF_ANY))
 		count(COUNTER_PUBLISHERS_FULL);
+	inherit_task_path(parent, child);
 }
 
 /* Its memory is gone: it has ended, or is another program. */
 static __always_inline void forget_context(__u32 tgid)
 {
 	bpf_map_delete_elem(&context_processes, &tgid);
+	bpf_map_delete_elem(&task_processes, &tgid);
 }
 
 #endif

@@ -64,7 +64,10 @@ enum counter {
 	COUNTER_ALLOCATOR_TABLE_FULL = 45, /* a device's totals of tensor memory are not kept */
 	COUNTER_ALLOCATOR_IMPLAUSIBLE =
 		46, /* a report of tensor memory with sizes that none can have */
-	COUNTER_COUNT = 47,
+	COUNTER_TASK_UNREADABLE =
+		47, /* what a thread runs, on the way to it: the record has no task */
+	COUNTER_TASK_PROCESSES_FULL = 48, /* how a child's tasks are reached is not known */
+	COUNTER_COUNT = 49,
 };
 ENUM(counter);
 

@@ -3,7 +3,7 @@
  * The Python frames of the current thread, as CPython 3.9 to 3.14 keep them (without free threading).
  *
  * User space says of each process where its interpreter's state lies and how that version lays its structures out
- * (otelgpu/families/profiles/discover/interpreters.py, otelgpu/families/profiles/python/layout.py). A thread's state is the one whose thread_id is the
+ * (otelgpu/families/profiles/discover/interpreters.py, otelgpu/symbols/cpython/layout.py). A thread's state is the one whose thread_id is the
  * thread pointer (pthread_self() of glibc and musl); it is looked for once and then checked at each use.
  *
  * A thread of the process that has no state, or none of whose frames run, has no Python frames: that is no loss.

@@ -85,6 +85,19 @@ def find_thread_variable(image: ElfImage, name: str, size: int) -> ThreadVariabl
     )
 
 
+def thread_variable_distance(image: ElfImage, name: bytes) -> int | None:
+    """From the thread pointer to a program's variable of that name, which may be exported or not; None: it has none."""
+    block = image.thread_locals
+    if block is None:
+        return None
+    for table in image.symbol_tables:
+        for row in np.flatnonzero(table.symbols["info"] & 0xF == _STT_TLS):
+            symbol = table.symbols[row]
+            if symbol["section"] != 0 and table.strings.text(int(symbol["name"])).encode() == name:
+                return int(symbol["value"]) - _end_of(block)
+    return None
+
+
 def _end_of(block: ThreadLocals) -> int:
     """From the start of a program's block to the thread pointer: its end is aligned as the block is."""
     return block.size + (-block.address - block.size) % block.align

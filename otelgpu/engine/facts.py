@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from otelgpu.model.resource import Resource
     from otelgpu.model.samples import Samples
     from otelgpu.model.settings import SignalSettings
+    from otelgpu.model.tasks import TaskService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class TrafficParsed:
     exchanges: Sequence[Exchange] = ()  # that ended
     opened: Sequence[Opened] = ()  # that began, each once its head is known
     named: Sequence[Named] = ()  # by which ids exchanges are known elsewhere
+    tasks: Sequence[TaskService] = ()  # that serve requests, in the order in which it was learnt
     messages: Sequence[EngineMessage] = ()  # of engine processes to each other, in order of time per thread
 
 

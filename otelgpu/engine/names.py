@@ -29,9 +29,10 @@ DROPPED: Final = "otelgpu.operations.dropped"
 UNATTRIBUTED_REASON: Final = "otelgpu.unattributed.reason"
 """Why work has no request: one of :data:`UNATTRIBUTED_REASONS`."""
 
-UNATTRIBUTED_REASONS: Final = ("no_request", "ambiguous", "unanswered", "multiplexed")
+UNATTRIBUTED_REASONS: Final = ("no_request", "ambiguous", "unanswered", "multiplexed", "task")
 """No request was known; the thread, or an event loop's process, held several at once; the request was never seen to be
-answered; requests were under way in a process whose runtime interleaves them, so that its threads name none."""
+answered; requests were under way in a process whose runtime interleaves them, so that its threads name none; the task
+that the thread ran answered no request."""
 
 THREAD_ID: Final = "thread.id"
 ERROR_TYPE: Final = "error.type"

@@ -21,6 +21,7 @@ from otelgpu.engine.operation_metrics import OperationMeter, Part, SmallParts, p
 from otelgpu.engine.operation_spans import Vocabulary
 from otelgpu.engine.services import Routes
 from otelgpu.engine.summary import Summary
+from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import OperationKind, Operations, joined
 
@@ -50,6 +51,7 @@ class OperationIntake:
         owners = self._attribution.owners(
             np.ascontiguousarray(fed["tid"]), np.ascontiguousarray(fed["start_ns"])
         )
+        owners[fed["context_source"] == ContextSource.TASK] = 0  # a thread that runs tasks says nothing
         rows, parts, order = parts_of(fed, family)
         owners = owners[order]
         self._routes.emit(CallsArrived(rows))

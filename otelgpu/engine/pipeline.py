@@ -136,6 +136,7 @@ class Pipeline:
         )
         engine = Slot(_ENGINE)
         self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take(fact.assignments))
+        self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take_tasks(fact.tasks))
         self._routes.listen(engine, HandedOff, lambda fact: self._attribution.hand_off(fact.handoffs))
         self._routes.listen(engine, FunctionNamed, self._name)
         self._routes.listen(engine, RuntimesSeen, self._attribution.multiplexed.learn)

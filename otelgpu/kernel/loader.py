@@ -29,7 +29,10 @@ from otelgpu.model.losses import Reasons
 
 _FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
 _FIRST: Final = struct.pack("<I", 0)
-SHARED_MAPS: Final = ("scope_processes", "scope_cgroups", "context_processes", "context_published")
+SHARED_MAPS: Final = (
+    *("scope_processes", "scope_cgroups"),
+    *("context_processes", "context_published", "task_processes"),
+)
 COUNTED_BY_KERNEL: Final = Reasons(
     "*",
     {

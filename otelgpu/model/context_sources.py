@@ -25,6 +25,7 @@ class ContextSource(IntEnum):
     WAKEUP = 4
     MESSAGE = 5
     STEP = 6
+    TASK = 7
 
     @property
     def exported(self) -> str:
@@ -36,8 +37,9 @@ class ContextSource(IntEnum):
 class SourceDescription:
     """One source. ``description`` goes on with "the call is tied to a span by", ``links`` with "what links is".
 
-    ``in_record``: a BPF program writes it, with the ids that were published for the thread. ``summary``: what the table
-    that ends a session says of calls that it linked to requests; "" where that table counts them otherwise.
+    ``in_record``: a BPF program writes it. ``published``: with the ids that were published for the thread; of a task
+    a record has its number in place of a span's id, and what it is linked by is found in user space. ``summary``: what
+    the table that ends a session says of calls that it linked to requests; "" where that counts them otherwise.
     """
 
     source: ContextSource
@@ -45,6 +47,7 @@ class SourceDescription:
     links: str
     trust: str
     in_record: bool = False
+    published: bool = False
     summary: str = ""
 
 
@@ -57,6 +60,7 @@ SOURCES: Final[tuple[SourceDescription, ...]] = (
         "by the [bridge](#what-to-do-about-it), or by a tracer such as ddtrace",
         trust="the service's own word",
         in_record=True,
+        published=True,
         summary="by the context that its process published",
     ),
     SourceDescription(
@@ -65,7 +69,18 @@ SOURCES: Final[tuple[SourceDescription, ...]] = (
         links="the span that OpenTelemetry eBPF Instrumentation has put in its map `traces_ctx_v1`",
         trust="that of another observer",
         in_record=True,
+        published=True,
         summary="by the context that OBI wrote down",
+    ),
+    SourceDescription(
+        source=ContextSource.TASK,
+        description="the task that made it (an asyncio task's context, a goroutine): the same one wrote the "
+        "response of the request",
+        links="the goroutine, or the asyncio task by its context, that answered the request made the call before it "
+        "had answered",
+        trust="exact: what a task did between a request's head and its own last write of the response",
+        in_record=True,
+        summary="by the task that answered it",
     ),
     SourceDescription(
         source=ContextSource.THREAD,
@@ -104,7 +119,7 @@ SOURCES: Final[tuple[SourceDescription, ...]] = (
 )
 """The most trusted first: an operation takes the first that answers."""
 
-PUBLISHED: Final = tuple(each.source for each in SOURCES if each.in_record and each.source)
+PUBLISHED: Final = tuple(each.source for each in SOURCES if each.published)
 """Those whose ids were published for the thread by its process or another observer, and are in the record."""
 
 

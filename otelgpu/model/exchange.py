@@ -164,6 +164,7 @@ class Exchange:
     tls: bool = False
     rpc: Rpc | None = None
     published: Published | None = None  # what the process itself worked under when it answered (asked)
+    task: int = 0  # servers: it wrote the response's first bytes; clients: the request's; 0: not known
     answered: bool = True  # the end of the response was seen: ``end_ns`` is that
     wire_id: bytes = b""  # what both endpoints derive alike for this request; "" where unknown
     span_name: str = ""  # a plug-in's; "": made by the family's rules
@@ -229,6 +230,7 @@ class Opened:
     role: Role
     parent: TraceParent | None
     wire_id: bytes
+    task: int = 0  # of clients: the one that wrote it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

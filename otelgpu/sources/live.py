@@ -54,7 +54,7 @@ from otelgpu.processes.maps import executable_mappings, mapped_name, mapped_rang
 from otelgpu.processes.missed import MissedEvents
 from otelgpu.processes.probes import ProbedFile, ProbePlacer
 from otelgpu.processes.process_context import ProcessContexts
-from otelgpu.processes.thread_context import ThreadContexts
+from otelgpu.processes.work_contexts import WorkContexts
 from otelgpu.sources.discoveries import choice_of, discovery_of
 from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
@@ -114,9 +114,7 @@ class LiveSource:
             self._holding = Holding(process, self.counters)
         self._missed = MissedEvents(process)
         self._attachments = Attachments()
-        self._thread_contexts = ThreadContexts(
-            process.map("context_processes"), process.map("context_published"), process.image.btf
-        )
+        self._contexts = WorkContexts(process)
         self._process_contexts = ProcessContexts()
         self._mappers: set[int] = set()  # processes that have mapped a probed library
         self._resolver = AddressResolver()
@@ -174,7 +172,7 @@ class LiveSource:
     @property
     def publishers(self) -> Set[int]:
         """Processes that publish the trace contexts of their threads."""
-        return self._thread_contexts.publishers
+        return self._contexts.publishers
 
     def _load(self, families: Mapping[str, Family]) -> None:
         self._choices = self._choose()
@@ -339,7 +337,7 @@ class LiveSource:
         if any(map(self._has_calls, probed_files)):
             self._note_mapper(tgid)
         self._watchers.mapped(tgid, placed=bool(probed_files), in_scope=in_scope)
-        self._thread_contexts.look_at(tgid, time.monotonic(), mappings)
+        self._contexts.look_at(tgid, time.monotonic(), mappings)
 
     def prepare_file(self, path: Path) -> None:
         """Put probes on a file that a program is about to load."""
@@ -370,11 +368,11 @@ class LiveSource:
                     self.start_holding()
                 if self._process_events.are_waiting:
                     left = 0
-                due = self._thread_contexts.due_in(time.monotonic())
+                due = self._contexts.due_in(time.monotonic())
                 ready = {d for d, _ in self._events.poll(left if due is None else min(left, due))}
                 if process_fd in ready or self._process_events.are_waiting:
                     self._handle_process_events()
-                self._thread_contexts.retry(time.monotonic())
+                self._contexts.retry(time.monotonic())
                 due_now = self._successions.are_waiting or time.monotonic() >= deadline
                 if ready - {process_fd} or due_now:
                     return ready - {process_fd}
@@ -395,7 +393,7 @@ class LiveSource:
         elif kind == FORK:
             self._processes.begin(tgid, time_ns)
             self._namer.inherit(int(record["parent"]), tgid)
-            self._thread_contexts.inherit(int(record["parent"]), tgid)
+            self._contexts.inherit(int(record["parent"]), tgid)
             self._attachments.inherit(int(record["parent"]), tgid)
             if int(record["parent"]) in self._mappers:
                 self._mappers.add(tgid)
@@ -416,11 +414,11 @@ class LiveSource:
         self._attachments.note(tgid, program)
         if self._has_calls(program):
             self._note_mapper(tgid)
-        self._thread_contexts.look_at(tgid, time.monotonic())
+        self._contexts.look_at(tgid, time.monotonic())
 
     def _program_changed(self, tgid: int, time_ns: int) -> None:
         """What was known of a process was another program's."""
-        for part in (self._resolver, self._attachments, self._thread_contexts):
+        for part in (self._resolver, self._attachments, self._contexts):
             part.forget(tgid)
         self._processes.forget_program(tgid)
         self._processes.see(tgid, time_ns)
@@ -472,7 +470,7 @@ class LiveSource:
             if self._has_calls(probed_file):
                 self._mappers.add(tgid)
         self._watchers.mapped(tgid, placed=probed_file is not None)
-        self._thread_contexts.look_at_mapping(tgid, start, end, int(record["offset"]), time.monotonic())
+        self._contexts.look_at_mapping(tgid, start, end, int(record["offset"]), name, time.monotonic())
         if tgid in self._mappers:
             self._note_mapper(tgid)
 
@@ -502,7 +500,7 @@ class LiveSource:
         now_ns = clock.monotonic_ns()
         self._handle_process_events()
         self._look_at_missed(now_ns)
-        self._thread_contexts.retry(time.monotonic())
+        self._contexts.retry(time.monotonic())
         self._processes.retry(now_ns)
         found: list[Input] = []
         if (anchor := self._anchors.due()) is not None:
@@ -554,7 +552,7 @@ class LiveSource:
             self._placer.release(self._attachments.probed_files(), now_ns, keep_ns=keep_ns)
 
     def _forget(self, tgid: int) -> None:
-        for part in (self._processes, self._namer, self._resolver, self._attachments, self._thread_contexts):
+        for part in (self._processes, self._namer, self._resolver, self._attachments, self._contexts):
             part.forget(tgid)
         self._mappers.discard(tgid)
         self._placer.forget_process(tgid)
@@ -576,7 +574,7 @@ class LiveSource:
             ("symbols", self._resolver.counters),
             *((overload.family, overload.counters) for overload in self.overloads),
             ("symbols", self._namer.counters),
-            ("contexts", self._thread_contexts.counters),
+            *self._contexts.counters.items(),
             ("contexts", self._process_contexts.counters),
             *self._watchers.counters.items(),
         ):

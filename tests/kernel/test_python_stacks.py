@@ -25,11 +25,11 @@ from otelgpu.families.profiles.discover.interpreters import Interpreters
 from otelgpu.families.profiles.discover.programs import attach_profiling, constants, wanted
 from otelgpu.families.profiles.discover.python_code import IMPLAUSIBLE, UNREADABLE
 from otelgpu.families.profiles.discover.unwind_tables import UnwindTables
-from otelgpu.families.profiles.python.image import FREE_THREADED, STRIPPED, UNKNOWN_VERSION
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 from otelgpu.kernel.perf_events import attach_clocks
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.samples import Frame
+from otelgpu.symbols.cpython.image import FREE_THREADED, STRIPPED, UNKNOWN_VERSION
 from tests.rig.pythons import Python, TruthFrame, pythons
 from tests.unit.elf.elf_builders import compile_c
 

@@ -3,9 +3,10 @@
 In: what conversations and hand-offs report of threads, operations. Out: work that can be reported at once, with its
 parents; the rest waits with its request, its step, or the window of work that is nobody's.
 
-An operation is, of what applies, the first: of the span that its process published; of the request that its thread
-read (``thread``); of the request whose thread woke its thread (``wakeup``); of a step, an engine's or one of training;
-of nobody. Where a runtime multiplexes requests, threads say nothing (:mod:`otelgpu.engine.attribution.multiplexing`).
+An operation is, of what applies, the first: of the span that its process published; of the request that its task
+answered (``task``), and where its thread runs tasks of no other; of the request that its thread read (``thread``); of
+the request whose thread woke its thread (``wakeup``); of a step, an engine's or one of training; of nobody. Where a
+runtime multiplexes requests, threads say nothing (:mod:`otelgpu.engine.attribution.multiplexing`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from otelgpu.engine import names
 from otelgpu.engine.attribution.multiplexing import MultiplexedProcesses
-from otelgpu.engine.attribution.threads import AMBIGUOUS, UNSETTLED, ThreadTimeline
+from otelgpu.engine.attribution.threads import AMBIGUOUS, NO_TASK, UNSETTLED, ThreadTimeline
 from otelgpu.engine.attribution.unattributed import UnattributedWindows
 from otelgpu.engine.folding import Folded, unfolded
 from otelgpu.engine.operation_spans import SAMPLED, Parents, is_published, published_parents
@@ -27,9 +28,11 @@ from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff
 from otelgpu.model.operations import OperationKind, Operations
+from otelgpu.model.tasks import TaskService
 
 if TYPE_CHECKING:
     from otelgpu.engine.attribution.handoffs import Handoffs
+    from otelgpu.engine.attribution.tasks import TaskTimeline
 
 HISTORY_NS: Final = 120_000_000_000
 """How far back an operation may have begun and still find the request its thread held then."""
@@ -47,11 +50,13 @@ _NO_REQUEST: Final = names.UNATTRIBUTED_REASONS.index("no_request")
 _AMBIGUOUS: Final = names.UNATTRIBUTED_REASONS.index("ambiguous")
 _UNANSWERED: Final = names.UNATTRIBUTED_REASONS.index("unanswered")
 _MULTIPLEXED: Final = names.UNATTRIBUTED_REASONS.index("multiplexed")
+_OTHER_TASK: Final = names.UNATTRIBUTED_REASONS.index("task")
 _UNSETTLED_ROWS: Final = 65_536
 """Operations that wait for hand-offs to be understood; of more, the oldest are reported as far as is known."""
 _WAITED_FOR_NS: Final = 250_000_000
 """So long do answered requests wait for operations that may be theirs; what is understood later is reported late."""
 _THREAD, _WAKEUP, _NONE = map(np.uint8, (ContextSource.THREAD, ContextSource.WAKEUP, ContextSource.NONE))
+_TASK: Final = np.uint8(ContextSource.TASK)
 
 
 class Attribution:
@@ -73,6 +78,8 @@ class Attribution:
         self._windows, self._summary, self._report = windows, summary, report_work
         self._assignments: list[ThreadAssignment] = []  # since the last tick
         self._unsettled: list[Operations] = []  # oldest first: for whom their threads worked is not yet known
+        self._tasks: TaskTimeline | None = None  # from the first one on
+        self._of_tasks: list[Operations] = []  # oldest first: their tasks may yet answer a request
         self._now_ns = 0
         self._final = False
         self._ended: list[int] = []  # processes, in this tick
@@ -84,6 +91,16 @@ class Attribution:
             assignments = self.multiplexed.evidence(assignments)
         self.timeline.apply(assignments)
         self._assignments += assignments
+
+    def take_tasks(self, services: Sequence[TaskService]) -> None:
+        """What was learnt of the tasks that serve requests."""
+        if not services:
+            return
+        if self._tasks is None:
+            from otelgpu.engine.attribution.tasks import TaskTimeline
+
+            self._tasks = TaskTimeline()
+        self._tasks.take(services)
 
     def hand_off(self, handoffs: Iterable[Handoff]) -> None:
         """What threads gave each other."""
@@ -104,6 +121,7 @@ class Attribution:
         if self._handoffs is not None:
             self._handoffs.settle(self._assignments, now_ns, final=final)
         self._assignments.clear()
+        self._settle_tasks()
         unsettled, self._unsettled = self._unsettled, []
         unsettled = self._give_last(unsettled)
         beyond = sum(map(len, unsettled)) - _UNSETTLED_ROWS
@@ -147,6 +165,10 @@ class Attribution:
 
     def give(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
         """Operations with what :meth:`owners` said of them. Their ``context_source`` is set here."""
+        of_tasks = rows["context_source"] == _TASK
+        if of_tasks.any():
+            self._give_tasks(rows.compress(of_tasks))
+            rows, owners = rows.compress(~of_tasks), owners[~of_tasks]
         known = (owners != 0) | is_published(rows)
         if known.all():
             self._give(rows, owners, _THREAD)
@@ -154,6 +176,40 @@ class Attribution:
         self._give_handed(rows if not known.any() else rows.compress(~known))
         if known.any():
             self._give(rows.compress(known), owners[known], _THREAD)
+
+    def _give_tasks(self, rows: Operations, *, final: bool = False) -> None:
+        """Operations whose threads ran tasks: the request that each answered; what may be known later waits."""
+        owners = self.owners_by_task(rows, final=final)
+        unsettled = owners == UNSETTLED
+        if unsettled.any():
+            self._of_tasks.append(rows.compress(unsettled))
+            rows, owners = rows.compress(~unsettled), owners[~unsettled]
+        self._give(rows, owners, _TASK)
+
+    def owners_by_task(self, rows: npt.NDArray[np.void], *, final: bool = False) -> npt.NDArray[np.int64]:
+        """Of records of tasks, the requests that those answered, or why none: see :class:`TaskTimeline`."""
+        if self._tasks is None:
+            return np.full(len(rows), NO_TASK, dtype=np.int64)
+        tasks = np.ascontiguousarray(rows["span_id"]).view(np.uint64).reshape(-1)
+        tgids, starts = np.ascontiguousarray(rows["tgid"]), np.ascontiguousarray(rows["start_ns"])
+        return self._tasks.owners(tgids, tasks, starts, final=final or self._final)
+
+    def owner_by_task(self, tgid: int, task: int, time_ns: int) -> int:
+        """The same of one task at one time."""
+        return NO_TASK if self._tasks is None else self._tasks.owner(tgid, task, time_ns, final=self._final)
+
+    def _settle_tasks(self) -> None:
+        """What waited for requests that have ended by now; of too much the oldest is nobody's."""
+        waiting, self._of_tasks = self._of_tasks, []
+        beyond = sum(map(len, waiting)) - _UNSETTLED_ROWS
+        for rows in waiting:
+            leaving = np.isin(rows["tgid"], self._leaving) if self._leaving else None
+            if beyond > 0 or leaving is None or not leaving.any():
+                self._give_tasks(rows, final=beyond > 0)
+            else:
+                self._give_tasks(rows.compress(leaving), final=True)
+                self._give_tasks(rows.compress(~leaving))
+            beyond -= len(rows)
 
     def _give_handed(self, rows: Operations, *, at_once: bool = False) -> None:
         """Operations of threads that read no request: what another gave them to do is that one's request's."""
@@ -222,10 +278,12 @@ class Attribution:
         owners: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
         """Why work is of no request, as positions in ``names.UNATTRIBUTED_REASONS``: shape (n,)."""
-        reasons = np.where(owners == AMBIGUOUS, _AMBIGUOUS, _NO_REQUEST)
+        reasons = np.where(owners == NO_TASK, _OTHER_TASK, _NO_REQUEST)
+        reasons = np.where(owners == AMBIGUOUS, _AMBIGUOUS, reasons)
         if not self.multiplexed.is_used:
             return reasons
-        return np.where(self.multiplexed.are_under_way(tgids, times_ns), _MULTIPLEXED, reasons)
+        by_thread = (owners != NO_TASK) & self.multiplexed.are_under_way(tgids, times_ns)
+        return np.where(by_thread, _MULTIPLEXED, reasons)
 
     def abandon_unanswered(self, rows: Operations) -> None:
         """Work of requests that will not be answered any more."""
@@ -235,8 +293,12 @@ class Attribution:
 
     def forget_before(self, time_ns: int) -> None:
         """At the end of a tick: drop what can no longer be asked about."""
+        if self._tasks is not None:
+            self._tasks.forget_before(time_ns)
         for tgid in self._leaving:
             self.timeline.forget_process(tgid)
+            if self._tasks is not None:
+                self._tasks.forget_process(tgid)
             if self._handoffs is not None:
                 self._handoffs.forget_process(tgid)
             self.multiplexed.forget_process(tgid)

@@ -37,6 +37,8 @@ AMBIGUOUS: Final = -1
 """The request of a thread that held several at once."""
 UNSETTLED: Final = -2
 """That of one of which the next tick will report for whom it worked."""
+NO_TASK: Final = -3
+"""That of one that ran a task which served none then."""
 _NEVER_NS: Final = (1 << 64) - 1
 
 

@@ -40,8 +40,8 @@ _DEAD = frozenset(
     -e for e in (errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.ENOTCONN)
 )
 
-#: time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, stream_offset, result, direction, data
-DataChunk = tuple[int, int, int, int, int, int, Published | None, int, int, int, bytes]
+#: time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, task, stream_offset, result, direction, data
+DataChunk = tuple[int, int, int, int, int, int, Published | None, int, int, int, int, bytes]
 #: Which protocol recognised some bytes, and whether the client sent them.
 RecognitionResult = tuple[Recognition, ProtocolSpec | None, bool]
 
@@ -140,7 +140,7 @@ class Connection:
         """Take the next chunk. Never raises on what is in it."""
         if self.ignored:
             return
-        time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, offset, result, _, data = chunk
+        time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, task, offset, result, _, data = chunk
         direction, other = (self._writes, self._reads) if write else (self._reads, self._writes)
         if direction.offset < 0:
             direction.offset = offset
@@ -153,7 +153,7 @@ class Connection:
                 tid == other.call.tid or time_ns > other.call.end_ns + NUMBERED_WITHIN_NS
             ):
                 self._settle(other)
-            direction.call = call = Call(time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, published)
+            direction.call = call = Call(time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, published, task)
             direction.end_offset = offset + result if result > 0 else -1
         if result <= 0 and not data:
             self._nothing_moved(call, result, write)

@@ -25,6 +25,7 @@ from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import ConnectionFacts, ProtocolSpec
 from otelgpu.families.requests.protocols import BUILT_IN, installed
 from otelgpu.families.requests.turns import Stopwatch, Turns
+from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.exchange import Published, Role
 from otelgpu.model.inputs import Batch, Records
 from otelgpu.model.shares import Headroom, Pool, Refusals, Remembered
@@ -51,6 +52,7 @@ _EVICTION_LOOKS = 64
 _EVICTIONS = 1024  # at a tick, while memory is short
 _EXPIRE_EVERY_NS = 10_000_000_000
 _SEQUENCES = 1 << 32
+_TASK = int(ContextSource.TASK)
 
 
 class HttpState:
@@ -235,13 +237,15 @@ class HttpState:
                 self._move(connection, tgid)
             end_ns = time_ns + duration_ns
             connection.last_ns = end_ns
-            published = None
-            if context_source:
+            published, task = None, 0
+            if context_source == _TASK:
+                task = int.from_bytes(span_id, "little")
+            elif context_source:
                 published = Published(
                     trace_id=trace_id, span_id=span_id, flags=trace_flags, source=context_source
                 )
             data = data[:captured]
-            chunk = time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, offset, result, way, data
+            chunk = time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, task, offset, result, way, data
             if sequence != connection.next_sequence:
                 self._hold_back(connection, sequence, chunk)
             elif connection.put_off or not self._is_turn(connection, chunk):
@@ -321,10 +325,10 @@ class HttpState:
     def _take(self, connection: Connection, chunk: DataChunk, *, is_turn: bool) -> None:
         """Have the next chunk read, or counted where it is not its turn."""
         connection.next_sequence = (connection.next_sequence + 1) % _SEQUENCES
-        if is_turn and chunk[9] == self._ended_direction:
+        if is_turn and chunk[10] == self._ended_direction:
             connection.end_writes(chunk)
         elif is_turn:
-            connection.take(chunk, chunk[9] == self._write_direction)
+            connection.take(chunk, chunk[10] == self._write_direction)
         else:
             self._output.count("chunks_shed")
             if self._turns is not None:

@@ -54,5 +54,12 @@ class HttpHandler:
             self._wake(self._state.expires_ns)
 
     def _pass_on(self, found: TrafficParsed) -> None:
-        if found.assignments or found.exchanges or found.opened or found.named or found.messages:
+        if (
+            found.assignments
+            or found.exchanges
+            or found.opened
+            or found.named
+            or found.messages
+            or found.tasks
+        ):
             self._emit(found)

@@ -31,6 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from otelgpu.engine.attribution.threads import UNSETTLED as UNSETTLED_OWNER
 from otelgpu.model.context import NO_SPAN, SAMPLED, Context
 from otelgpu.model.exchange import Exchange, Opened, Published, Role, TraceParent
 from otelgpu.model.ids import request_ids
@@ -41,6 +42,8 @@ REMEMBERED: Final = 65_536
 
 ENDED_REMEMBERED: Final = 4096
 """Of these, those that ended; of a container that has most the oldest are forgotten first."""
+_DEEPEST: Final = 8
+"""Processes in a chain of requests that are looked at for whether one's is known."""
 _EXPORTS: Final = ("/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/profiles")
 _EXPORT_SERVICE: Final = "opentelemetry.proto.collector."
 _TRACE_EXPORTS: Final = ("/v1/traces", "trace.v1.TraceService/Export")
@@ -80,13 +83,22 @@ def _exports_traces(exchange: Exchange) -> bool:
 class Identities:
     """Those of one session: of :data:`REMEMBERED` exchanges, of which the last that ended are kept for their late work.
 
-    ``serving(tgid, tid, time_ns)`` returns the exchange that a thread worked for, 0 for none.
+    ``serving(opened)`` returns the exchange that the thread or the task of a client worked for, 0 for none,
+    UNSETTLED_OWNER where that will be known later; ``unserved(opened)`` is told, once, of those of none.
     ``defer``: False makes our spans in addition to those of processes that make their own.
     """
 
-    def __init__(self, seed: int, serving: Callable[[int, int, int], int], *, defer: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        serving: Callable[[Opened], int],
+        unserved: Callable[[Opened], None] = lambda opened: None,
+        *,
+        defer: bool = True,
+    ) -> None:
         self._seed = seed
         self._serving = serving
+        self._unserved = unserved
         self._defer = defer
         self._opened: OrderedDict[int, Opened] = OrderedDict()
         self._known: OrderedDict[int, Identity] = OrderedDict()
@@ -136,6 +148,7 @@ class Identities:
             role=exchange.role,
             parent=exchange.parent,
             wire_id=exchange.wire_id,
+            task=exchange.task,
         )
         _remember(self._opened, exchange.key, opened)
         found = self._find(opened)
@@ -166,7 +179,29 @@ class Identities:
             return None
         if opened.tgid in self._publishers and key not in self._published:
             return None  # the process's own span, whose id is not known yet
+        if not self._is_settled(opened):
+            return None
         return self._find(opened).context
+
+    def is_settled(self, exchange: Exchange) -> bool:
+        """Whether the identity of an exchange that ended is known: else that of the request it was made for is not."""
+        opened = self._opened.get(exchange.key)
+        return opened is None or self._is_settled(opened)
+
+    def _is_settled(self, opened: Opened, depth: int = _DEEPEST) -> bool:
+        if (
+            opened.parent is not None
+            or opened.key in self._known
+            or opened.key in self._published
+            or not depth
+        ):
+            return True
+        if opened.role is Role.SERVER:
+            client = self._opened.get(self._clients.get(opened.wire_id, 0)) if opened.wire_id else None
+            return client is None or self._is_settled(client, depth - 1)
+        key = self._serving(opened)
+        served = self._opened.get(key)
+        return key != UNSETTLED_OWNER and (served is None or self._is_settled(served, depth - 1))
 
     def _find(self, opened: Opened) -> Identity:
         published = self._published.get(opened.key) if self._defer else None
@@ -199,10 +234,12 @@ class Identities:
 
     def _client(self, opened: Opened) -> Identity:
         parent = opened.parent
-        if parent is None:
-            key = self._serving(opened.tgid, opened.tid, opened.start_ns)
-        else:
+        if parent is not None:
             key = self._received.get(_carried(opened.tgid, parent), 0)
+        else:
+            key = max(self._serving(opened), 0)  # what is not known by now is nobody's
+            if not key:
+                self._unserved(opened)
         served = self._opened.get(key)
         if parent is not None and served is None:
             own = not self._defer

@@ -13,6 +13,7 @@ from otelgpu.families.requests.llm.reader import GenerationReader
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
 from otelgpu.families.requests.trace_context import parse_trace_context
 from otelgpu.model.exchange import UNSEEN, Exchange, Published, Rpc, StartSource, TraceParent
+from otelgpu.model.tasks import TaskService
 
 SWITCHING_PROTOCOLS = 101
 MAX_PATH = 1024
@@ -41,6 +42,7 @@ class OpenExchange:
 
     __slots__ = (
         "answered",
+        "begun_ns",
         "cgroup_id",
         "end_ns",
         "error",
@@ -67,6 +69,9 @@ class OpenExchange:
         "start_source",
         "status_code",
         "taken_ns",
+        "task",
+        "task_known",
+        "task_ns",
         "tgid",
         "tid",
         "upgrade",
@@ -111,12 +116,34 @@ class OpenExchange:
         self.request_done = False  # no byte of the request is to come, or none that can be attributed to it
         self.answered = False  # the response is complete
         self.framing_lost = False  # where the response ends is unknown
+        self.task = 0  # servers: wrote the first bytes of the response; clients: of the request
+        self.begun_ns = 0  # servers with tasks: from when on the one that answers may have worked for it
+        self.task_ns = 0  # ... its last write of the response
+        self.task_known = True  # False: bytes are missing, whatever comes may be another response's
 
     @property
     def upgrades(self) -> bool:
         """Whether the connection changes to another protocol after the response (RFC 9110, 7.8 and 9.3.6)."""
         tunnel = self.method == "CONNECT" and 200 <= self.status_code < 300
         return tunnel or self.status_code == SWITCHING_PROTOCOLS
+
+    def written_by(self, call: Call, *, first: int = 0) -> None:
+        """A server's call wrote bytes that are known to be of the response; ``first``: the task of the first ones."""
+        if self.task_known and (self.task or first):
+            self.task = self.task or first
+            if call.task == self.task:
+                self.task_ns = call.end_ns
+
+    def service(self, *, is_over: bool) -> TaskService:
+        """What is known of the task that serves it."""
+        return TaskService(
+            exchange=self.key,
+            tgid=self.tgid,
+            begin_ns=self.begun_ns,
+            is_over=is_over,
+            task=self.task if is_over else 0,
+            end_ns=self.task_ns,
+        )
 
     def fill(self, head: Head) -> None:
         """Take the request's head."""
@@ -177,5 +204,6 @@ class OpenExchange:
             rpc=self.rpc,
             published=self.published,
             answered=self.answered,
+            task=self.task,
             wire_id=self.wire_id,
         )

@@ -14,6 +14,7 @@ from otelgpu.model.engine_messages import EngineMessage
 from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
 from otelgpu.model.losses import Reasons
 from otelgpu.model.shares import Headroom, Pool, Refusals, Share
+from otelgpu.model.tasks import TaskService
 
 #: Every counter that this family exports, and what one count means.
 COUNTERS = Reasons(
@@ -104,6 +105,7 @@ class ParserOutput:
         "named",
         "opened",
         "refused",
+        "tasks",
     )
 
     def __init__(
@@ -115,6 +117,7 @@ class ParserOutput:
         self.opened: list[Opened] = []
         self.named: list[Named] = []
         self.messages: list[EngineMessage] = []
+        self.tasks: list[TaskService] = []
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._pool = Pool(budget_bytes, headroom=headroom)
         self._keys = itertools.count(1)
@@ -146,8 +149,12 @@ class ParserOutput:
             opened=self.opened.copy(),
             named=self.named.copy(),
             messages=self.messages.copy(),
+            tasks=self.tasks.copy(),
         )
-        for results in (self.assignments, self.exchanges, self.opened, self.named, self.messages):
+        for results in (
+            *(self.assignments, self.exchanges, self.opened, self.named, self.messages),
+            self.tasks,
+        ):
             results.clear()
         return taken
 
@@ -180,6 +187,7 @@ class OutputOfProcess(ParserOutput):
         self.capture_content = whole.capture_content
         self.assignments, self.exchanges = whole.assignments, whole.exchanges
         self.opened, self.named, self.messages = whole.opened, whole.named, whole.messages
+        self.tasks = whole.tasks
         self.counters, self._keys, self._pool = whole.counters, whole._keys, whole._pool
         self.refused = whole.refused
         self.share = share

@@ -39,6 +39,7 @@ class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
     tid: int
     cgroup_id: int
     published: Published | None
+    task: int = 0  # that the thread ran (model/tasks.py); 0: none is known
 
 
 @dataclass(slots=True, kw_only=True)

@@ -164,7 +164,7 @@ STEP_LINK = Links(
 
 
 def spans_of(*exchanges: Exchange, dropped: list[int] | None = None, **options: Any) -> list[Row]:
-    identities = Identities(1, lambda tgid, tid, time_ns: 0)
+    identities = Identities(1, lambda opened: 0)
     reported_contexts = contexts(exchanges, [identities.of(each) for each in exchanges], 1)
     return read_out(
         exchange_spans(
@@ -273,7 +273,7 @@ def test_nothing_at_all() -> None:
 def test_a_client_links_to_its_server_where_that_is_in_another_trace() -> None:
     """It asks for a request that it serves: its trace is that one's, the server's is made of the wire alone."""
     served, asked = exchange(1, parent=CALLER), exchange(2, role=Role.CLIENT, wire_id=b"wire")
-    known = Identities(1, lambda tgid, tid, time_ns: 1)
+    known = Identities(1, lambda opened: 1)
     identities = [known.of(each) for each in (served, asked)]
     (servers, clients) = exchange_spans(
         [served, asked],

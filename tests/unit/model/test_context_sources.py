@@ -16,7 +16,7 @@ def test_every_source_is_described_once_and_the_least_trusted_is_none() -> None:
 
 
 def test_they_are_in_the_order_of_trust_that_design_has() -> None:
-    order = ("thread_context", "obi", "thread", "wakeup", "message", "step", "none")
+    order = ("thread_context", "obi", "task", "thread", "wakeup", "message", "step", "none")
     assert tuple(each.source.exported for each in SOURCES) == order
 
 

@@ -24,7 +24,13 @@ from otelgpu.elf.image import ElfError, Load
 from otelgpu.families.profiles.discover.python_code import REASONS as CODE_REASONS
 from otelgpu.families.profiles.discover.python_code import UNREADABLE as UNREADABLE_CODE
 from otelgpu.families.profiles.discover.python_code import CodeNames
-from otelgpu.families.profiles.python.image import (
+from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.model.losses import Reasons
+from otelgpu.model.samples import Frame
+from otelgpu.processes.elf_files import NOT_KNOWN, Identity, identity_of, open_mapping
+from otelgpu.processes.maps import Mapping, distinct_files, executable_mappings
+from otelgpu.symbols.cpython.image import (
     FREE_THREADED,
     STRIPPED,
     UNKNOWN_VERSION,
@@ -32,13 +38,7 @@ from otelgpu.families.profiles.python.image import (
     find_interpreter,
     may_be_interpreter,
 )
-from otelgpu.families.profiles.python.layout import CPython
-from otelgpu.kernel.libbpf import BpfError
-from otelgpu.kernel.loader import LoadedFamily
-from otelgpu.model.losses import Reasons
-from otelgpu.model.samples import Frame
-from otelgpu.processes.elf_files import NOT_KNOWN, Identity, identity_of, open_mapping
-from otelgpu.processes.maps import Mapping, distinct_files, executable_mappings
+from otelgpu.symbols.cpython.layout import CPython
 
 _log = logging.getLogger("otelgpu.discover")
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otelgpu.families.profiles.python.layout import CodeHead, CPython, TextPlace, code_head, text_place
 from otelgpu.families.profiles.python.lines import LineTable, line_table
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame
 from otelgpu.processes.memory import OpenMemory, ProcessMemory, Range, session_memory
 from otelgpu.processes.reader.client import ReaderError
+from otelgpu.symbols.cpython.layout import CodeHead, CPython, TextPlace, code_head, text_place
 
 UNREADABLE: Final = "python_code_unreadable"
 IMPLAUSIBLE: Final = "python_code_implausible"

@@ -16,7 +16,7 @@ from otelgpu.families.requests.answering.requests import RequestTracker, served_
 from otelgpu.families.requests.exchange_signals import SIGNALS
 from otelgpu.families.requests.identities import Identities
 from otelgpu.model.context import Context, Unsettled
-from otelgpu.model.exchange import Exchange, Role
+from otelgpu.model.exchange import Exchange, Opened, Role
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns
@@ -33,7 +33,9 @@ class RequestHandler:
         self._serving: set[int] = set()  # processes
         self._next_sweep_ns = 0
         own_spans = session.settings.own_spans
-        self._identities = Identities(session.seed, self._serving_request, defer=own_spans == "auto")
+        self._identities = Identities(
+            session.seed, self._serving_request, self._count_unserved, defer=own_spans == "auto"
+        )
         self._requests = RequestTracker(
             session.metrics,
             session.totals,
@@ -74,12 +76,16 @@ class RequestHandler:
 
     # -- input ----------------------------------------------------------------------------
 
-    def _serving_request(self, tgid: int, tid: int, time_ns: int) -> int:
-        """The request that a thread worked for, 0 for none."""
-        serving = max(self._attribution.timeline.owner(tid, time_ns), 0)
-        if not serving and self._attribution.multiplexed.is_under_way(tgid, time_ns):
+    def _serving_request(self, opened: Opened) -> int:
+        """The request that a client's task, or else its thread, worked for; 0 for none, UNSETTLED: known later."""
+        if opened.task:
+            return self._attribution.owner_by_task(opened.tgid, opened.task, opened.start_ns)
+        return max(self._attribution.timeline.owner(opened.tid, opened.start_ns), 0)
+
+    def _count_unserved(self, opened: Opened) -> None:
+        """A client's request is of none that its process serves, as far as is known."""
+        if not opened.task and self._attribution.multiplexed.is_under_way(opened.tgid, opened.start_ns):
             self._services.session.losses.add("correlate", "requests_multiplexed", 1)
-        return serving
 
     def _take(self, fact: TrafficParsed) -> None:
         self._serving.update(each.tgid for each in fact.opened if each.role is Role.SERVER)

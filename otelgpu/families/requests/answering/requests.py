@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from otelgpu.engine.attribution.owners import HISTORY_NS
 from otelgpu.engine.attribution.pending import SLOTS, PendingOperations, Served, phase_of
 from otelgpu.engine.exchange_signals import ExchangeSignals
 from otelgpu.engine.facts import TrafficParsed
@@ -63,6 +64,8 @@ HTTP_REASONS: Final = Reasons(
 """What one count of (``http``, reason) means."""
 
 _FOREVER_NS: Final = 1 << 63
+_WAITING: Final = 65_536
+"""Exchanges that wait to be known whose they are; of more none waits."""
 
 Loss = Callable[[str, str, int], None]
 """Family, reason, how many."""
@@ -164,8 +167,10 @@ class RequestTracker:
         steps.match(now_ns, final=final)
         waiting, self._exchanges = self._exchanges, []
         done: list[Exchange] = []
+        given_up_ns = now_ns - HISTORY_NS if len(waiting) <= _WAITING else now_ns
         for each in waiting:
             ready = final or each.end_ns + steps.waits_ns(each) <= now_ns
+            ready = ready and (final or each.end_ns <= given_up_ns or self._identities.is_settled(each))
             (done if ready else self._exchanges).append(each)
         if not done:
             return None

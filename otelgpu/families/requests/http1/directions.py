@@ -109,6 +109,7 @@ class Http1RequestDirection(_Direction):
         """Framing is unknown from here on, and with it the end of the request."""
         exchange = self.current
         self.parser.requests_missed = True
+        self.parser.exchanges.distrust()
         if exchange is not None:
             exchange.error = exchange.error or "capture_gap"
             exchange.request_bytes = self.reader.message_bytes
@@ -119,12 +120,13 @@ class Http1RequestDirection(_Direction):
 class Http1ResponseDirection(_Direction):
     """The direction to the client; the sink of its reader."""
 
-    __slots__ = ("current", "ended_at", "first_byte_ns", "interim")
+    __slots__ = ("current", "ended_at", "first_byte_ns", "first_task", "interim")
 
     def __init__(self, parser: Http1) -> None:
         super().__init__(parser)
         self.current: OpenExchange | None = None  # whose response is being written
         self.first_byte_ns = 0
+        self.first_task = 0
         self.ended_at = 0  # stream offset behind the last response that ended
         self.interim = False
         self.reader = Http1MessageReader(request=False, sink=self, wanted=_HEADERS)
@@ -133,6 +135,7 @@ class Http1ResponseDirection(_Direction):
         """Note the time, and which exchange it answers."""
         self.current = self.parser.exchanges.unanswered()
         self.first_byte_ns = self.parser.response_ns
+        self.first_task = self.parser.call.task
 
     def head(self, head: Head) -> Framing:
         """Take the head of a response; an interim one (1xx) is skipped."""
@@ -148,6 +151,7 @@ class Http1ResponseDirection(_Direction):
         exchange.first_byte_ns = self.first_byte_ns
         if self.parser.at_server:
             exchange.published = self.parser.call.published
+            exchange.written_by(self.parser.call, first=self.first_task)
         if exchange.upgrade:
             exchange.agree(head)
         if exchange.generation is not None:
@@ -176,6 +180,7 @@ class Http1ResponseDirection(_Direction):
             return
         exchange.response_bytes += size
         if not self.interim:
+            exchange.written_by(self.parser.call)
             self.ended_at = self.reader.message_start + size
             self.parser.answered(exchange)
 
@@ -186,6 +191,7 @@ class Http1ResponseDirection(_Direction):
 
     def lost(self) -> None:
         """Framing is unknown from here on, for this response and those after it."""
+        self.parser.exchanges.distrust()
         if self.current is None:
             self.current = self.parser.exchanges.unanswered()
         for exchange in self.parser.exchanges:

@@ -151,8 +151,27 @@ class ExchangeQueue:
         self._exchanges.remove(exchange)
         self.is_crowded = not self._room.fit(len(self._exchanges))
 
+    def begin_task(self, exchange: OpenExchange, call: Call) -> None:
+        """The call read the end of a request's head: a task may work for it from then on, if there are any."""
+        if self._at_server and call.task:
+            exchange.begun_ns = call.end_ns
+            self._output.tasks.append(exchange.service(is_over=False))
+
+    def follow(self, time_ns: int) -> None:
+        """A response ended: only then the next one's task works for that."""
+        following = self.unanswered()
+        if following is not None and following.begun_ns:
+            following.begun_ns = max(following.begun_ns, time_ns)
+
+    def distrust(self) -> None:
+        """Bytes are missing: from here on a response may be another request's than it seems."""
+        for exchange in self._exchanges:
+            exchange.task_known = False
+
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
         """Emit an exchange that is over since ``time_ns``."""
+        if exchange.begun_ns:
+            self._output.tasks.append(exchange.service(is_over=True))
         if not (exchange.head_seen or exchange.status_code):
             self._output.count("requests_incomplete")
             self.drop(exchange, time_ns)

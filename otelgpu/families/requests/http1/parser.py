@@ -132,6 +132,8 @@ class Http1:
             self._invalid(direction)
         if not from_client:
             self._last_response_ns = call.end_ns
+            if self._responses.current is not None and reader.state is not State.LOST:
+                self._responses.current.written_by(call)
             if self.successor is not None:
                 self._hand_over(data, offset)
                 return
@@ -224,7 +226,7 @@ class Http1:
         start_ns, source = self._start()
         exchange = self.exchanges.open(call, start_ns=start_ns, start_source=source)
         if self.requests_missed:  # a response to a request that was not seen would be taken for ours
-            self.requests_missed = False
+            self.requests_missed = exchange.task_known = False
             if self.exchanges.unanswered(other_than=exchange) is not None:
                 exchange.error = "capture_gap"
         return exchange
@@ -242,8 +244,10 @@ class Http1:
     def head_seen(self, exchange: OpenExchange) -> None:
         """Note that a request's head is complete."""
         exchange.wire_id = self.facts.wire_id(self._requests.reader.message_start)
-        if not self.at_server:
-            exchange.published = self.call.published
+        if self.at_server:
+            self.exchanges.begin_task(exchange, self.call)
+        else:
+            exchange.published, exchange.task = self.call.published, self.call.task
         self.output.opened.append(
             Opened(
                 key=exchange.key,
@@ -253,6 +257,7 @@ class Http1:
                 role=self.facts.role,
                 parent=exchange.parent,
                 wire_id=exchange.wire_id,
+                task=exchange.task,
             )
         )
 
@@ -276,6 +281,7 @@ class Http1:
         if exchange.generation is not None:
             exchange.generation.response_ended()
         self.exchanges.unassign(exchange, time_ns)
+        self.exchanges.follow(time_ns)
         self.finish_if_over(exchange)
 
     def finish_if_over(self, exchange: OpenExchange) -> None:

@@ -181,6 +181,8 @@ class Http2:
         if self.ignored:
             return
         self.call = call
+        for stream in self.streams.values():
+            stream.exchange.task_known = False
         try:
             (self._requests if from_client else self._responses).frames.gap(call, size)
         except InvalidHttp2 as error:
@@ -246,7 +248,7 @@ class Http2:
         self._next_ordinal += 1
         exchange.wire_id = self._facts.wire_id(frames.offset)
         if not self._server:
-            exchange.published = began.published
+            exchange.published, exchange.task = began.published, began.task
         stream = Stream(exchange, self.output, self._facts.identity)
         self.streams[number] = stream
         self._is_crowded = not self._room.fit(len(self.streams))
@@ -254,6 +256,9 @@ class Http2:
             exchange.error = "capture_gap"
             return stream
         stream.request_head(head, doubtful=doubtful)
+        if self._server and self.call.task:
+            exchange.begun_ns = self.call.end_ns
+            self.output.tasks.append(exchange.service(is_over=False))
         self.output.opened.append(
             Opened(
                 key=exchange.key,
@@ -263,6 +268,7 @@ class Http2:
                 role=self._facts.role,
                 parent=exchange.parent,
                 wire_id=exchange.wire_id,
+                task=exchange.task,
             )
         )
         self._take_up(stream, self.call.end_ns)
@@ -291,10 +297,12 @@ class Http2:
         exchange.first_byte_ns = began.begin_ns if self._server else began.end_ns
         if self._server:
             exchange.published = self.call.published
+            exchange.written_by(self.call, first=began.task)
 
     def answered(self, number: int, stream: Stream) -> None:
         """Note that a response is complete with the present call."""
         stream.response_ended(self.call)
+        stream.exchange.written_by(self.call)
         self.unassign(stream, self.call.end_ns)
         if stream.exchange.request_done:
             self._finish(number, stream, self.call.end_ns, "")
@@ -364,6 +372,8 @@ class Http2:
         self._is_crowded = not self._room.fit(len(self.streams))
         exchange = stream.exchange
         self.unassign(stream, time_ns, cut=not exchange.answered)
+        if exchange.begun_ns:
+            self.output.tasks.append(exchange.service(is_over=True))
         if not exchange.answered:
             exchange.end_ns = exchange.end_ns or time_ns
             exchange.error = exchange.error or error

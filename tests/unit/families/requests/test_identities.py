@@ -30,7 +30,7 @@ class Session:
 
     def __init__(self, **options: Any) -> None:
         self.serving: dict[tuple[int, int], int] = {}
-        self.made = Identities(SEED, lambda tgid, tid, _: self.serving.get((tgid, tid), 0), **options)
+        self.made = Identities(SEED, lambda opened: self.serving.get((opened.tgid, opened.tid), 0), **options)
 
     def open(self, given: Exchange) -> Exchange:
         fields = ("key", "tgid", "tid", "start_ns", "role", "parent", "wire_id")

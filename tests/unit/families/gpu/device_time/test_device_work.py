@@ -75,7 +75,7 @@ class Session:
 
     def answer(self, *, sampled: bool = True) -> tuple[list[Row], Parents]:
         done = [exchange(REQUEST, generation=generation(first_content_ns=50 * MS))]
-        known = Identities(7, lambda tgid, tid, time_ns: 0)
+        known = Identities(7, lambda opened: 0)
         identities = contexts(done, [known.of(each) for each in done], 7)
         spans: list[SpanColumns] = self.made.answer(
             done, boundaries(done), np.array([sampled]), identities.parents, offset_ns=0

@@ -20,10 +20,10 @@ from otelgpu.families.profiles.discover import python_code
 from otelgpu.families.profiles.discover.interpreters import TABLE_FULL, UNREADABLE, Interpreters
 from otelgpu.families.profiles.discover.python_code import IMPLAUSIBLE, LINES_CUT
 from otelgpu.families.profiles.discover.python_code import UNREADABLE as CODE_UNREADABLE
-from otelgpu.families.profiles.python.layout import CPython, Frames
 from otelgpu.kernel.loader import LoadedFamily, read_image
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame
+from otelgpu.symbols.cpython.layout import CPython, Frames
 from tests.unit.families.profiles.discover.tables import FakeTable
 
 ME = os.getpid()

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.profiles.python.image import (
+from otelgpu.processes.elf_files import open_elf
+from otelgpu.symbols.cpython.image import (
     FREE_THREADED,
     STRIPPED,
     UNKNOWN_VERSION,
@@ -19,7 +20,7 @@ from otelgpu.families.profiles.python.image import (
     find_interpreter,
     may_be_interpreter,
 )
-from otelgpu.families.profiles.python.layout import (
+from otelgpu.symbols.cpython.layout import (
     COOKIE,
     NEWEST,
     OLDEST,
@@ -31,7 +32,6 @@ from otelgpu.families.profiles.python.layout import (
     published,
     text_place,
 )
-from otelgpu.processes.elf_files import open_elf
 from tests.rig.pythons import Python, pythons
 from tests.unit.elf.elf_builders import compile_c
 

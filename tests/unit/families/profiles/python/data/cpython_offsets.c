@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Writes offsets by the names of otelgpu/families/profiles/python/layout.py, as the headers that it is compiled with have them. */
+/* Writes offsets by the names of otelgpu/symbols/cpython/layout.py, as the headers that it is compiled with have them. */
 #define Py_BUILD_CORE 1
 #include <Python.h>
 #include <frameobject.h>
@@ -23,6 +23,7 @@ int main(void)
 	TELL(next_interpreter, PyInterpreterState, next);
 	TELL(next_thread, PyThreadState, next);
 	TELL(thread_id, PyThreadState, thread_id);
+	TELL(context, PyThreadState, context);
 #if PY_VERSION_HEX >= 0x030b0000
 	TELL(threads, PyInterpreterState, threads.head);
 	TELL(previous, _PyInterpreterFrame, previous);

@@ -20,7 +20,7 @@ from otelgpu.elf.eh_frame import PT_GNU_EH_FRAME
 from otelgpu.elf.image import ElfImage, Load
 from otelgpu.elf.symbols import SymbolTable
 from otelgpu.elf.tls import RELOCATION
-from otelgpu.families.profiles.python.layout import (
+from otelgpu.symbols.cpython.layout import (
     PUBLISHED_BYTES,
     CPython,
     Version,
@@ -61,6 +61,16 @@ _LIKELY_MINORS: Final = range(7, 31)  # those with a _PyRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """The state of an interpreter that an image holds. Addresses are relative to where the image is loaded."""
+
+    version: Version
+    layout: CPython
+    address: int  # of _PyRuntime
+    code_type: int | None  # PyCode_Type; None: not exported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
     """What an image holds.
 
@@ -86,17 +96,32 @@ def find_interpreter(image: ElfImage, name: str) -> Interpreter | str | None:
 
     Raises :class:`~otelgpu.elf.image.ElfError`.
     """
-    tables = image.symbol_tables
-    objects = _objects(tables, (_RUNTIME, _VERSION, _CODE_TYPE))
-    runtime = objects.get(_RUNTIME)
-    if runtime is None:
+    runtime = find_runtime(image, name)
+    if not isinstance(runtime, Runtime):
+        return runtime
+    evaluators, has_tail_calls = _evaluators(image, runtime.version.minor)
+    return Interpreter(
+        version=runtime.version,
+        layout=runtime.layout,
+        runtime=runtime.address,
+        code_type=runtime.code_type,
+        evaluators=evaluators,
+        has_tail_calls=has_tail_calls,
+    )
+
+
+def find_runtime(image: ElfImage, name: str) -> Runtime | str | None:
+    """The same without what evaluates frames, which takes longest to find."""
+    objects = _objects(image.symbol_tables, (_RUNTIME, _VERSION, _CODE_TYPE))
+    address = objects.get(_RUNTIME)
+    if address is None:
         section = image.section(".PyRuntime")
         if section is None:
             named = _NAMED.match(image.soname or name) is not None
             depends = any(_NAMED.match(library) for library in image.needed)
             return STRIPPED if named and not depends and image.is_stripped and not _may_extend(name) else None
-        runtime = section.address
-    content = bytes(image.content_at(runtime)[:PUBLISHED_BYTES])
+        address = section.address
+    content = bytes(image.content_at(address)[:PUBLISHED_BYTES])
     layout: CPython | None
     reported = published_version(content)
     if reported is not None:
@@ -111,15 +136,7 @@ def find_interpreter(image: ElfImage, name: str) -> Interpreter | str | None:
         version, layout = found, listed(found)
     if layout is None:
         return UNKNOWN_VERSION
-    evaluators, has_tail_calls = _evaluators(image, version.minor)
-    return Interpreter(
-        version=version,
-        layout=layout,
-        runtime=runtime,
-        code_type=objects.get(_CODE_TYPE),
-        evaluators=evaluators,
-        has_tail_calls=has_tail_calls,
-    )
+    return Runtime(version=version, layout=layout, address=address, code_type=objects.get(_CODE_TYPE))
 
 
 def _may_extend(name: str) -> bool:

@@ -48,6 +48,7 @@ class CPython:
     threads: int  # PyInterpreterState.threads.head; tstate_head before 3.11
     next_thread: int  # PyThreadState.next
     thread_id: int  # PyThreadState.thread_id
+    context: int  # PyThreadState.context: the contextvars.Context that is entered, or NULL
     frame: int  # PyThreadState.frame, .cframe (3.11, 3.12) or .current_frame
     has_cframe: bool = False
     cframe_current: int = 0  # _PyCFrame.current_frame
@@ -93,6 +94,7 @@ _LISTED: Final = {
         threads=8,
         next_thread=8,
         thread_id=176,
+        context=240,
         frame=24,
         code=32,
         previous=24,
@@ -114,6 +116,7 @@ _LISTED: Final = {
         threads=8,
         next_thread=8,
         thread_id=176,
+        context=240,
         frame=24,
         code=32,
         previous=24,
@@ -136,6 +139,7 @@ _LISTED: Final = {
         threads=16,
         next_thread=8,
         thread_id=152,
+        context=224,
         frame=56,
         has_cframe=True,
         cframe_current=8,
@@ -162,6 +166,7 @@ _LISTED: Final = {
         threads=72,
         next_thread=8,
         thread_id=136,
+        context=208,
         frame=56,
         has_cframe=True,
         cframe_current=0,
@@ -273,8 +278,17 @@ def published(runtime: bytes) -> CPython | None:
     if any(offset > _LARGEST.get(name, _LARGEST_OFFSET) for name, offset in offsets.items()):
         return None
     offsets["code_bytes"] = min(offsets["code_bytes"], offsets["bytecode"])  # sizeof is rounded up
-    # Not among them: co_flags has been the first member behind three pointers since 3.11; texts since 3.12.
-    return CPython(minor=minor, frames=Frames.SHIMS, flags=48, ascii_at=40, compact_at=56, **offsets)
+    # Not among them: PyThreadState.context, which lies seven words behind its thread_id; co_flags, which has been the
+    # first member behind three pointers since 3.11; texts since 3.12.
+    return CPython(
+        minor=minor,
+        frames=Frames.SHIMS,
+        context=offsets["thread_id"] + 56,
+        flags=48,
+        ascii_at=40,
+        compact_at=56,
+        **offsets,
+    )
 
 
 # -- Objects ---------------------------------------------------------------------------------------------------

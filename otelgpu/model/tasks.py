@@ -1,0 +1,21 @@
+"""Tasks: what a runtime runs on a thread now, where it keeps several there (a goroutine, an asyncio task's context)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskService:
+    """What is known of the task that serves a request: told when its head is read, and when it is over.
+
+    A task is named by 64 bits of its process, never 0, which may name another one once it has ended.
+    Times: CLOCK_MONOTONIC ns.
+    """
+
+    exchange: int  # Exchange.key
+    tgid: int
+    begin_ns: int  # the read of the end of its head returned; of a pipelined one: the former's response ended
+    is_over: bool = False  # nothing more will be learnt of it
+    task: int = 0  # wrote the first bytes of the response; 0: not known
+    end_ns: int = 0  # the last write of that task returned of which it is known that it is of this response

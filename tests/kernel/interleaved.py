@@ -1,0 +1,130 @@
+"""Servers whose handlers interleave, under load: which of their calls are linked to their own request."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.kernel.observing import OTELGPU, Span, read_spans
+
+
+class _Backend(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        time.sleep(0.001 * (int(self.path.rpartition("/")[2]) % 3))
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 1024
+    daemon_threads = True
+
+
+@contextmanager
+def backend() -> Iterator[int]:
+    """The port of a server that answers whatever it is asked."""
+    with _Server(("127.0.0.1", 0), _Backend) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def ask(port: int, numbers: Sequence[int]) -> None:
+    """One after the other on a connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    for number in numbers:
+        connection.request("GET", f"/job/{number}")
+        assert connection.getresponse().read()
+    connection.close()
+
+
+@dataclass
+class Links:
+    """How many calls are linked to the request that made them, to another, to none; by what the right ones are."""
+
+    right: int = 0
+    wrong: int = 0
+    none: int = 0
+    sources: Counter[str] = field(default_factory=Counter)
+
+    def add(self, own: str, linked: str | None, source: str = "") -> None:
+        """``own`` and ``linked``: paths of requests; None: it is linked to none."""
+        if linked is None:
+            self.none += 1
+        elif linked == own:
+            self.right += 1
+            self.sources[source] += 1
+        else:
+            self.wrong += 1
+
+    @property
+    def all(self) -> int:
+        return self.right + self.wrong + self.none
+
+    def __str__(self) -> str:
+        return f"{self.right} right, {self.none} unattributed, {self.wrong} wrong of {self.all}"
+
+
+def judged(spans: Sequence[Span]) -> tuple[Links, Links]:
+    """Of cudaMalloc(N), and of requests for /called/N: each is of the request for /job/N."""
+    paths = {
+        span["spanId"]: str(span["attributes"]["url.path"])
+        for span in spans
+        if str(span["attributes"].get("url.path", "")).startswith("/job/")
+    }
+    calls, outbound = Links(), Links()
+    for span in spans:
+        attributes = span["attributes"]
+        if span["name"] == "cudaMalloc":
+            linked = paths.get(span.get("parentSpanId", ""))
+            calls.add(f"/job/{attributes['cuda.size']}", linked, attributes["otelgpu.context.source"])
+        elif (
+            str(attributes.get("url.full", attributes.get("url.path", "")))
+            .rpartition("/")[0]
+            .endswith("/called")
+        ):
+            number = str(attributes.get("url.full", attributes.get("url.path", ""))).rpartition("/")[2]
+            outbound.add(f"/job/{number}", paths.get(span.get("parentSpanId", "")))
+    return calls, outbound
+
+
+def observe(
+    command: Sequence[str], folder: Path, clients: int, requests: int, options: Sequence[str] = ()
+) -> list[Span]:
+    """The spans of a server while ``clients`` ask ``requests`` each, every one for a number of its own."""
+    traces = folder / "traces.jsonl"
+    prefix = [OTELGPU, "run", "--quiet", "--detail=all", f"--export=file:{traces}", *options, "--"]
+    with subprocess.Popen([*prefix, *command], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        port = int(program.stdout.readline())
+        ask(port, [1])  # libraries that are loaded at the first request have their probes then
+        time.sleep(0.5)
+        with ThreadPoolExecutor(clients) as together:
+            asked = [
+                together.submit(ask, port, range(10_000 + each * 1000, 10_000 + each * 1000 + requests))
+                for each in range(clients)
+            ]
+            for done in asked:
+                done.result()
+        time.sleep(0.3)
+        program.terminate()
+        program.wait(30)
+    return read_spans(traces)
