@@ -179,20 +179,26 @@ class Attribution:
 
     def _give_tasks(self, rows: Operations, *, final: bool = False) -> None:
         """Operations whose threads ran tasks: the request that each answered; what may be known later waits."""
-        owners = self.owners_by_task(rows, final=final)
+        tgids, starts = np.ascontiguousarray(rows["tgid"]), np.ascontiguousarray(rows["start_ns"])
+        owners = self.owners_by_task(tgids, rows["span_id"], starts, final)
         unsettled = owners == UNSETTLED
         if unsettled.any():
             self._of_tasks.append(rows.compress(unsettled))
             rows, owners = rows.compress(~unsettled), owners[~unsettled]
         self._give(rows, owners, _TASK)
 
-    def owners_by_task(self, rows: npt.NDArray[np.void], *, final: bool = False) -> npt.NDArray[np.int64]:
-        """Of records of tasks, the requests that those answered, or why none: see :class:`TaskTimeline`."""
+    def owners_by_task(
+        self,
+        tgids: npt.NDArray[np.uint32],
+        span_ids: npt.NDArray[np.uint8],
+        times_ns: npt.NDArray[np.uint64],
+        final: bool,
+    ) -> npt.NDArray[np.int64]:
+        """The requests that tasks answered, or why none (:class:`TaskTimeline`). Records name them in ``span_id``."""
         if self._tasks is None:
-            return np.full(len(rows), NO_TASK, dtype=np.int64)
-        tasks = np.ascontiguousarray(rows["span_id"]).view(np.uint64).reshape(-1)
-        tgids, starts = np.ascontiguousarray(rows["tgid"]), np.ascontiguousarray(rows["start_ns"])
-        return self._tasks.owners(tgids, tasks, starts, final=final or self._final)
+            return np.full(len(tgids), NO_TASK, dtype=np.int64)
+        tasks = np.ascontiguousarray(span_ids).view(np.uint64).reshape(-1)
+        return self._tasks.owners(tgids, tasks, times_ns, final=final or self._final)
 
     def owner_by_task(self, tgid: int, task: int, time_ns: int) -> int:
         """The same of one task at one time."""

@@ -33,6 +33,7 @@ class ProfileHandler:
             session.processes.resource,
             SpanLinks(
                 session.attribution.owners_at,
+                session.attribution.owners_by_task,
                 self._span_of,
                 services.offers.step_at,
                 services.offers.has_steps,

@@ -22,7 +22,12 @@ import numpy.typing as npt
 from otelgpu.engine.profile_rows import PROFILE_ROW
 from otelgpu.model.codes import distinct, values_of
 from otelgpu.model.context import Context, Unsettled
-from otelgpu.model.context_sources import is_published
+from otelgpu.model.context_sources import ContextSource, is_published
+
+OwnersByTask = Callable[
+    [npt.NDArray[np.uint32], npt.NDArray[np.uint8], npt.NDArray[np.uint64], bool], npt.NDArray[np.int64]
+]
+"""The same by process, ``span_id`` of a record of a task, and time."""
 
 OwnersAt = Callable[[npt.NDArray[np.uint32], npt.NDArray[np.uint64], bool], npt.NDArray[np.int64]]
 """By thread and time, and whether no more will be known: the request; 0 none, else :data:`UNDECIDED` or ambiguous."""
@@ -70,8 +75,15 @@ LinkedRows = npt.NDArray[np.void]
 class SpanLinks:
     """One session's."""
 
-    def __init__(self, owners_at: OwnersAt, span_of: SpanOf, step_at: StepAt, has_steps: HasSteps) -> None:
-        self._owners_at, self._span_of = owners_at, span_of
+    def __init__(
+        self,
+        owners_at: OwnersAt,
+        owners_by_task: OwnersByTask,
+        span_of: SpanOf,
+        step_at: StepAt,
+        has_steps: HasSteps,
+    ) -> None:
+        self._owners_at, self._owners_by_task, self._span_of = owners_at, owners_by_task, span_of
         self._step_at, self._has_steps = step_at, has_steps
 
     def settle(self, rows: LinkedRows, *, final: bool) -> npt.NDArray[np.bool_]:
@@ -105,11 +117,22 @@ class SpanLinks:
         rest = new[~published]
         if not len(rest):
             return
-        rows["trace_id"][rest] = 0
-        rows["span_id"][rest] = 0
-        owners = self._owners_at(
-            np.ascontiguousarray(rows["tid"][rest]), np.ascontiguousarray(rows["time_ns"][rest]), final
+        of_tasks = rows["context_source"][rest] == ContextSource.TASK
+        owners = np.empty(len(rest), dtype=np.int64)
+        owners[~of_tasks] = self._owners_at(
+            *(np.ascontiguousarray(rows[name][rest[~of_tasks]]) for name in ("tid", "time_ns")), final
         )
+        if of_tasks.any():
+            owners[of_tasks] = self._owners_by_task(
+                *(
+                    np.ascontiguousarray(rows[name][rest[of_tasks]])
+                    for name in ("tgid", "span_id", "time_ns")
+                ),
+                final,
+            )
+        known = rest[final | (owners != UNDECIDED)]
+        rows["trace_id"][known] = 0
+        rows["span_id"][known] = 0
         rows["owner"][rest] = owners
         state = np.where(owners > 0, np.uint8(LinkState.OF_REQUEST), np.uint8(LinkState.OF_STEP))
         state[owners == UNDECIDED] = LinkState.OF_STEP if final else LinkState.NEW

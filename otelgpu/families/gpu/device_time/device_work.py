@@ -124,6 +124,7 @@ class DeviceSession:
         self._set_names(work)
         self._show(work)
         owners = timeline.owners(np.ascontiguousarray(work["tid"]), np.ascontiguousarray(work["start_ns"]))
+        owners[work["context_source"] == ContextSource.TASK] = 0  # of the call: its thread says nothing
         work["context_source"] = np.where(owners > 0, ContextSource.THREAD, ContextSource.NONE)
         answered = is_finished(owners)
         waiting = (owners > 0) & ~answered

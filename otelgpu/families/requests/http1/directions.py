@@ -108,8 +108,7 @@ class Http1RequestDirection(_Direction):
     def lost(self) -> None:
         """Framing is unknown from here on, and with it the end of the request."""
         exchange = self.current
-        self.parser.requests_missed = True
-        self.parser.exchanges.distrust()
+        self.parser.miss_requests()
         if exchange is not None:
             exchange.error = exchange.error or "capture_gap"
             exchange.request_bytes = self.reader.message_bytes

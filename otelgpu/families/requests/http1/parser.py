@@ -59,8 +59,10 @@ class Http1:
     """The :class:`~otelgpu.families.requests.protocol.Parser` of one HTTP/1 connection."""
 
     __slots__ = (
+        "_any_missed",
         "_garbage",
         "_last_response_ns",
+        "_pipelines",
         "_reads_ended",
         "_requests",
         "_responses",
@@ -89,7 +91,8 @@ class Http1:
         self._last_response_ns = 0  # when the last one of those that did returned
         self.last_request = False  # the client sends no other (Connection: close)
         self._reads_ended = False
-        self.requests_missed = False
+        self.requests_missed = self._any_missed = facts.late
+        self._pipelines = False  # a request was read before the one before it was answered
         self._garbage = False
         self._searching = facts.late  # for the first request
         self._requests = Http1RequestDirection(self)
@@ -225,11 +228,20 @@ class Http1:
             self._responses.reader.lose()
         start_ns, source = self._start()
         exchange = self.exchanges.open(call, start_ns=start_ns, start_source=source)
-        if self.requests_missed:  # a response to a request that was not seen would be taken for ours
-            self.requests_missed = exchange.task_known = False
-            if self.exchanges.unanswered(other_than=exchange) is not None:
+        other = self.exchanges.unanswered(other_than=exchange) is not None
+        if self._any_missed and (self.requests_missed or other or self._pipelines):
+            self.exchanges.distrust()  # the response to a request that was not seen would be taken for ours
+        self._pipelines = self._pipelines or other
+        if self.requests_missed:
+            self.requests_missed = False
+            if other:
                 exchange.error = "capture_gap"
         return exchange
+
+    def miss_requests(self) -> None:
+        """A request may be missing: of the next one, and for good of a client that pipelines, no task is known."""
+        self.requests_missed = self._any_missed = True
+        self.exchanges.distrust()
 
     def _start(self) -> tuple[int, StartSource]:
         """When the request under way began, and how that is known."""

@@ -64,6 +64,15 @@ def no_owner(
     return np.zeros(len(tids), dtype=np.int64)
 
 
+def no_task(
+    tgids: npt.NDArray[np.uint32],
+    span_ids: npt.NDArray[np.uint8],
+    times_ns: npt.NDArray[np.uint64],
+    final: bool,
+) -> npt.NDArray[np.int64]:
+    return np.zeros(len(tgids), dtype=np.int64)
+
+
 def process(tgid: int) -> Resource:
     return resource({"process.pid": tgid})
 
@@ -71,6 +80,7 @@ def process(tgid: int) -> Resource:
 def session(
     *,
     owners_at: Callable[..., npt.NDArray[np.int64]] = no_owner,
+    owners_by_task: Callable[..., npt.NDArray[np.int64]] = no_task,
     span_of: Callable[[int, bool], Context | Unsettled | None] = lambda key, final: None,
     step_at: Callable[[int, int, int], Context | Unsettled | None] = lambda tgid, tid, time_ns: None,
     has_steps: Callable[[int], bool] = lambda tgid: True,
@@ -79,7 +89,7 @@ def session(
     **rest: Any,
 ) -> ProfileSession:
     settings = ProfileSettings(kinds=frozenset(ProfileKind), interval_s=interval_s, keep_times=keep_times)
-    links = SpanLinks(owners_at, span_of, step_at, has_steps)
+    links = SpanLinks(owners_at, owners_by_task, span_of, step_at, has_steps)
     return ProfileSession(settings, rest.pop("resource_of", process), links, **rest)
 
 
