@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tests.kernel.observing import OTELGPU, Span, read_spans
 
-
 FIRST = "/job/1"
 """Asked before the others: the libraries that it loads have their probes when those come. It is not counted."""
 
