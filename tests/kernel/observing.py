@@ -304,12 +304,22 @@ class Session:
 
     def spans(self, wanted: Callable[[Span], object], count: int, limit_s: float = WAIT_S) -> list[Span]:
         """Those that are `wanted`, by start, once there are `count`; an AssertionError when they do not come."""
-        until = time.monotonic() + limit_s
+        found = self._await(wanted, count, limit_s)
+        assert len(found) == count, found
+        return sorted(found, key=lambda span: span["start"])
+
+    def first(self, wanted: Callable[[Span], object], limit_s: float = WAIT_S) -> Span:
+        """One that is `wanted`, once there is one; an AssertionError when none comes."""
+        return self._await(wanted, 1, limit_s)[0]
+
+    def _await(self, wanted: Callable[[Span], object], count: int, limit_s: float) -> list[Span]:
+        """Each is looked at once: who waits leaves the processors to whom it waits for."""
+        until, looked_at, found = time.monotonic() + limit_s, 0, list[Span]()
         while True:
             self._take()
-            found = sorted(filter(wanted, self._spans), key=lambda span: span["start"])
+            found += filter(wanted, self._spans[looked_at:])
+            looked_at = len(self._spans)
             if len(found) >= count:
-                assert len(found) == count, found
                 return found
             assert time.monotonic() < until, f"{len(found)} of {count} spans after {limit_s} s: {found}"
             time.sleep(0.02)

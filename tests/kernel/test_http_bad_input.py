@@ -20,6 +20,7 @@ import pytest
 
 from tests.kernel.observing import Session, read_metrics, read_spans
 from tests.rig import ROOT
+from tests.rig.spans import Span
 
 pytestmark = pytest.mark.long
 
@@ -48,6 +49,10 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _number(span: Span) -> int:
+    return int(span["attributes"]["url.path"].rpartition("/")[2])
 
 
 class Watched:
@@ -117,6 +122,15 @@ class Watched:
         """How many requests under a path became spans; after the end."""
         return sum(self._is(span, prefix) for span in read_spans(self._traces))
 
+    def catch_up(self) -> None:
+        """Wait until a good request that begins from now on is a span: so is, or is lost, what was before it.
+
+        Whom it watches has a share of the rings, and of what may wait to be parsed. A machine that is busy with other
+        things leaves that to the program late.
+        """
+        after = self._asked
+        self._session.first(lambda span: self._is(span, "/good/") and _number(span) >= after, limit_s=60)
+
     def connect(self, port: str = "http") -> socket.socket:
         """A connection to one of the server's ports."""
         return socket.create_connection(("127.0.0.1", self.ports[port]), timeout=20)
@@ -137,20 +151,23 @@ def test_ten_thousand_open_connections(
     server: tuple[int, dict[str, int]], many_files: None, tmp_path: Path
 ) -> None:
     with Watched(server, tmp_path, CROWD_MIB) as watched:
-        connections = [watched.connect() for _ in range(10_000)]
-        for first in range(0, len(connections), 500):
-            some = connections[first : first + 500]
+        connections: list[socket.socket] = []
+        while len(connections) < 10_000:
+            connections += [watched.connect() for _ in range(1000)]
+            watched.catch_up()
+        for first in range(0, len(connections), 1000):
+            some = connections[first : first + 1000]
             for number, connection in enumerate(some, first):
                 connection.sendall(b"GET /crowd/%d HTTP/1.1\r\n\r\n" % number)
             for connection in some:
                 assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-            time.sleep(0.1)
-        for first in range(0, len(connections), 500):
-            for connection in connections[first : first + 500]:
+            watched.catch_up()
+        for first in range(0, len(connections), 1000):
+            for connection in connections[first : first + 1000]:
                 connection.close()
-            time.sleep(0.05)
+            watched.catch_up()
     assert watched.seen("/crowd/") == 10_000
-    assert watched.losses.keys() <= {"ring_full", "chunks_lost"}  # of the closes, where the agent gets no CPU
+    assert watched.losses.keys() <= {"open_before_not_looked_for"}  # where it begins late; none of these was
 
 
 def test_heads_that_come_a_byte_a_second(server: tuple[int, dict[str, int]], tmp_path: Path) -> None:
