@@ -286,7 +286,8 @@ def test_each_stack_has_a_number_and_is_reported_once(tables: Tables, program: P
 
 
 def test_handlers_of_signals_are_seen_above_what_they_interrupt(tables: Tables, program: Path) -> None:
-    assert observe(tables, program, "signals").share(r"spin on_signal interrupted framed main _start") > 0.02
+    seen = observe(tables, program, "signals")
+    assert seen.share(r"spin on_signal interrupted framed main _start") > 0.02, seen
 
 
 def test_a_static_program_at_a_fixed_address_is_no_different(tables: Tables, tmp_path: Path) -> None:
@@ -353,7 +354,8 @@ def test_where_returns_are_probed_the_true_callers_are_seen(tables: Tables, prog
         seen = observe(tables, program, "recursion")
     # The kernel may have taken a call off its list, and the thread still be in its trampoline.
     assert seen.share(r"(spin )?(down ){0,21}main _start") >= 0.95, seen
-    assert seen.share(r"spin (down ){21}main _start") > 0.3, seen
+    # How much of the time that is depends on what a probe costs: a third to a half where this was measured.
+    assert seen.share(r"spin (down ){21}main _start") > 0.1, seen
 
 
 @needs_tracefs
