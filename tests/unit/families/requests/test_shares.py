@@ -419,9 +419,9 @@ def test_in_replay_there_is_time() -> None:
     seen = Seen(new_state(stopwatch=None))
     c = Connection()
     seen.feed(c.open())
-    for _ in range(100):
+    for _ in range(20):  # more than anybody has a turn for
         seen.feed(c.read(TINY * 600)).feed(c.write(ANSWER * 400)).feed(c.write(ANSWER * 200))
-    assert (len(seen.exchanges), seen.counts()) == (60_000, {})
+    assert (len(seen.exchanges), seen.counts()) == (12_000, {})
 
 
 # -- chunks that did not come ------------------------------------------------------------------------------
