@@ -119,16 +119,11 @@ class SpanLinks:
             return
         of_tasks = rows["context_source"][rest] == ContextSource.TASK
         owners = np.empty(len(rest), dtype=np.int64)
-        owners[~of_tasks] = self._owners_at(
-            *(np.ascontiguousarray(rows[name][rest[~of_tasks]]) for name in ("tid", "time_ns")), final
-        )
-        if of_tasks.any():
+        threads, tasks = rest[~of_tasks], rest[of_tasks]
+        owners[~of_tasks] = self._owners_at(rows["tid"][threads], rows["time_ns"][threads], final)
+        if len(tasks):
             owners[of_tasks] = self._owners_by_task(
-                *(
-                    np.ascontiguousarray(rows[name][rest[of_tasks]])
-                    for name in ("tgid", "span_id", "time_ns")
-                ),
-                final,
+                rows["tgid"][tasks], rows["span_id"][tasks], rows["time_ns"][tasks], final
             )
         known = rest[final | (owners != UNDECIDED)]
         rows["trace_id"][known] = 0

@@ -116,7 +116,7 @@ class Connection:
         self.output = output
         self.endpoints = NO_ENDPOINTS
         self.parser: Parser | None = None
-        self._take_streamed: Callable[[bytes, int, int], bool] | None = None  # of a StreamParser
+        self._take_streamed: Callable[[bytes, int, int, int], bool] | None = None  # of a StreamParser
         self._specs = specs
         self._reads = _Direction(writes=False, late=facts.late)
         self._writes = _Direction(writes=True, late=facts.late)
@@ -181,10 +181,10 @@ class Connection:
         if streamed is None or write is self._at_client:
             return False
         direction, other = (self._writes, self._reads) if write else (self._reads, self._writes)
-        offset, data = chunk[7], chunk[10]
+        time_ns, end_ns, _, _, _, _, _, task, offset, _, _, data = chunk
         if offset != direction.offset or other.end_offset > other.offset:
             return False
-        if not streamed(data, chunk[0], chunk[1]):
+        if not streamed(data, time_ns, end_ns, task):
             return False
         direction.offset = offset + len(data)
         return True

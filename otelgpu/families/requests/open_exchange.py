@@ -127,12 +127,12 @@ class OpenExchange:
         tunnel = self.method == "CONNECT" and 200 <= self.status_code < 300
         return tunnel or self.status_code == SWITCHING_PROTOCOLS
 
-    def written_by(self, call: Call, *, first: int = 0) -> None:
-        """A server's call wrote bytes that are known to be of the response; ``first``: the task of the first ones."""
+    def written_by(self, task: int, end_ns: int, *, first: int = 0) -> None:
+        """A server's task wrote bytes that are known to be of the response; ``first``: that of the first ones."""
         if self.task_known and (self.task or first):
             self.task = self.task or first
-            if call.task == self.task:
-                self.task_ns = call.end_ns
+            if task == self.task:
+                self.task_ns = end_ns
 
     def service(self, *, is_over: bool) -> TaskService:
         """What is known of the task that serves it."""

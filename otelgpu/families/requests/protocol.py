@@ -114,7 +114,7 @@ class Parser(Protocol):
 class StreamParser(Parser, Protocol):
     """A parser with a short way for what comes most often: a token of a streamed response."""
 
-    def take_streamed(self, data: bytes, begin_ns: int, end_ns: int) -> bool:
+    def take_streamed(self, data: bytes, begin_ns: int, end_ns: int, task: int) -> bool:
         """Take all bytes that one call moved to the client, in place of ``feed``; False: ``feed`` has to."""
 
 

@@ -150,7 +150,7 @@ class Http1ResponseDirection(_Direction):
         exchange.first_byte_ns = self.first_byte_ns
         if self.parser.at_server:
             exchange.published = self.parser.call.published
-            exchange.written_by(self.parser.call, first=self.first_task)
+            exchange.written_by(self.parser.call.task, self.parser.call.end_ns, first=self.first_task)
         if exchange.upgrade:
             exchange.agree(head)
         if exchange.generation is not None:
@@ -179,7 +179,7 @@ class Http1ResponseDirection(_Direction):
             return
         exchange.response_bytes += size
         if not self.interim:
-            exchange.written_by(self.parser.call)
+            exchange.written_by(self.parser.call.task, self.parser.call.end_ns)
             self.ended_at = self.reader.message_start + size
             self.parser.answered(exchange)
 

@@ -136,14 +136,14 @@ class Http1:
         if not from_client:
             self._last_response_ns = call.end_ns
             if self._responses.current is not None and reader.state is not State.LOST:
-                self._responses.current.written_by(call)
+                self._responses.current.written_by(call.task, call.end_ns)
             if self.successor is not None:
                 self._hand_over(data, offset)
                 return
         if self.exchanges.awaits_assignment:
             self.exchanges.assign_next(0 if from_client else call.end_ns)
 
-    def take_streamed(self, data: bytes, begin_ns: int, end_ns: int) -> bool:
+    def take_streamed(self, data: bytes, begin_ns: int, end_ns: int, task: int) -> bool:
         """Take all bytes that a call moved to the client if they are one whole chunk of a body.
 
         What :meth:`feed` does with them and no more; False: they are something else, and it has to.
@@ -155,6 +155,7 @@ class Http1:
         if chunk is None:
             return False
         exchange.generation.response_body(chunk, begin_ns if self.at_server else end_ns)
+        exchange.written_by(task, end_ns)
         self._last_response_ns = end_ns
         return True
 

@@ -297,12 +297,12 @@ class Http2:
         exchange.first_byte_ns = began.begin_ns if self._server else began.end_ns
         if self._server:
             exchange.published = self.call.published
-            exchange.written_by(self.call, first=began.task)
+            exchange.written_by(self.call.task, self.call.end_ns, first=began.task)
 
     def answered(self, number: int, stream: Stream) -> None:
         """Note that a response is complete with the present call."""
         stream.response_ended(self.call)
-        stream.exchange.written_by(self.call)
+        stream.exchange.written_by(self.call.task, self.call.end_ns)
         self.unassign(stream, self.call.end_ns)
         if stream.exchange.request_done:
             self._finish(number, stream, self.call.end_ns, "")

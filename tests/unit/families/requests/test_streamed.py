@@ -29,6 +29,7 @@ TOKEN = chunk(EVENT)
 ASKED = request("POST", "/v1/chat/completions", b'{"model":"m","stream":true,"messages":[{}]}')
 HEAD = response(200, None, content_type="text/event-stream", transfer_encoding="chunked")
 EPIPE, EAGAIN = 32, 11
+OWN_TASK = 7
 Step = Callable[["Stream"], list[Batch]]
 
 
@@ -37,11 +38,18 @@ class Stream:
 
     def __init__(self, role: str) -> None:
         self.connection = Connection()
+        self.connection.run_task(OWN_TASK)
         self.role = role
         self.to_client, self.to_server = (WRITE, READ) if role == "SERVER" else (READ, WRITE)
 
     def answer(self, data: bytes, **options: Any) -> list[Batch]:
         return self.connection._call(self.to_client, data, **options)
+
+    def by_task(self, task: int, data: bytes) -> list[Batch]:
+        self.connection.run_task(task)
+        answered = self.answer(data)
+        self.connection.run_task(OWN_TASK)
+        return answered
 
     def ask(self, data: bytes, **options: Any) -> list[Batch]:
         return self.connection._call(self.to_server, data, **options)
@@ -50,6 +58,7 @@ class Stream:
 STEPS: dict[str, Step] = {
     "a token": lambda s: s.answer(TOKEN),
     "a token by another thread": lambda s: s.answer(TOKEN, tid=202),
+    "a token by another task": lambda s: s.by_task(8, TOKEN),
     "two tokens": lambda s: s.answer(TOKEN + TOKEN),
     "a token in two calls": lambda s: s.answer(TOKEN[:9]) + s.answer(TOKEN[9:]),
     "half an event": lambda s: s.answer(chunk(EVENT[:20])),
@@ -89,11 +98,12 @@ def test_the_short_way_gives_what_the_long_way_gives(role: str, steps: list[str]
     short = seen_of(role, steps)
     with patch.object(ConnectionState, "take_streamed", lambda *_: False):
         long = seen_of(role, steps)
-    assert (short.exchanges, short.assignments, short.opened, short.named, short.counts()) == (
+    assert (short.exchanges, short.assignments, short.opened, short.named, short.tasks, short.counts()) == (
         long.exchanges,
         long.assignments,
         long.opened,
         long.named,
+        long.tasks,
         long.counts(),
     )
 

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from otelgpu.families.requests.decode import HttpState
+from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.exchange import Exchange, Named, Opened, ThreadAssignment
 from otelgpu.model.inputs import Batch
+from otelgpu.model.tasks import TaskService
 
 BPF = Path(__file__).parents[4] / "bpf"
 SOURCE = "".join((BPF / name).read_text() for name in ("lib/record.h", "http/http.h"))
@@ -95,6 +97,10 @@ class Connection:
         self.now_ns += self.gap_ns
         return [self._chunk(direction, b"", self.offsets[direction], result, tid or self.tid)]
 
+    def run_task(self, task: int) -> None:
+        """From now on the thread runs this one."""
+        self.published = (bytes(16), task.to_bytes(8, "little"), 0, ContextSource.TASK)
+
     def shut_down(self) -> list[Batch]:
         """The process calls shutdown(2): it sends no more."""
         self.now_ns += self.gap_ns
@@ -171,12 +177,14 @@ class Seen:
     exchanges: list[Exchange] = field(default_factory=list)
     opened: list[Opened] = field(default_factory=list)
     named: list[Named] = field(default_factory=list)
+    tasks: list[TaskService] = field(default_factory=list)
 
     def take(self, activity: object) -> Seen:
         self.assignments += activity.assignments  # type: ignore[attr-defined]
         self.exchanges += activity.exchanges  # type: ignore[attr-defined]
         self.opened += activity.opened  # type: ignore[attr-defined]
         self.named += activity.named  # type: ignore[attr-defined]
+        self.tasks += activity.tasks  # type: ignore[attr-defined]
         return self
 
     def feed(self, batches: Iterable[Batch] | Batch) -> Seen:
