@@ -61,6 +61,23 @@ BEGIN {{ printf("attached\\n"); }}
 """
 """read() and write() of one process, timed."""
 
+WRITES_EMPTY = """
+tracepoint:syscalls:sys_enter_write,tracepoint:syscalls:sys_exit_write {{ $none = 0; }}
+BEGIN {{ printf("attached\\n"); }}
+"""
+"""Nothing but the kernel's way to a tracepoint of a system call: what no tracer can go below."""
+
+WRITES_PRINTED = """
+tracepoint:syscalls:sys_enter_write /pid == {pid}/ {{ @call[tid] = (nsecs, args->fd, args->buf); }}
+tracepoint:syscalls:sys_exit_write /@call[tid].0/ {{
+  $c = @call[tid];
+  printf("%llu %llu %d %d %d %d %r\\n", $c.0, nsecs - $c.0, pid, tid, $c.1, args->ret, buf($c.2, 120));
+  delete(@call[tid]);
+}}
+BEGIN {{ printf("attached\\n"); }}
+"""
+"""A line for each write(), with what a record of it holds, its 120 bytes among that."""
+
 NCCL_EMPTY = """
 uprobe:{library}:pncclAllReduce /pid == {pid}/ {{ $none = 0; }}
 uretprobe:{library}:pncclAllReduce /pid == {pid}/ {{ $none = 0; }}
@@ -86,7 +103,8 @@ BEGIN {{ printf("attached\\n"); }}
 
 def bpftrace(program: str, **values: object) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
     """Run one of the programs above until the end of the block."""
-    return observer(["bpftrace", "-e", program.format(**values)], "attached", settle_s=1.0)
+    command = ["bpftrace", "-e", program.format(**values)]
+    return observer(command, "attached", settle_s=1.0, env={"BPFTRACE_STRLEN": "128"})
 
 
 @contextlib.contextmanager
