@@ -272,9 +272,7 @@ class LiveSource:
         """Make a loaded family part of everything; its hooks are to be placed from here on."""
         family = loaded.family
         self._loaded[family] = loaded
-        # Family process reports each record; the others when there is so much that it should not wait for the next
-        # turn, and with EPOLLET not again for what came since.
-        self._events.register(loaded.ring.fd, select.EPOLLIN | select.EPOLLET)
+        self._events.register(loaded.ring.fd, select.EPOLLIN | select.EPOLLET)  # once a fill: lib/emit.h
         if Overload.is_for(loaded):
             self.overloads.append(Overload(loaded))
         if family != _PROCESS:
