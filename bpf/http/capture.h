@@ -8,6 +8,7 @@
 #include "../lib/arguments.h"
 
 #define SMALL_BYTES  256
+#define TOKEN_BYTES  1024 /* of a streamed event: with log probabilities, of several choices */
 #define MEDIUM_BYTES 4096
 #define LARGE_BYTES  16384
 #define VECTORS	     128 /* iovecs followed in one message */
@@ -122,6 +123,7 @@ __noinline int emit_chunk(const struct data_chunk *chunk)
 	if (!chunk)
 		return 0;
 	bytes = chunk->head.captured <= SMALL_BYTES    ? sizeof(struct http_data_256)
+		: chunk->head.captured <= TOKEN_BYTES  ? sizeof(struct http_data_1k)
 		: chunk->head.captured <= MEDIUM_BYTES ? sizeof(struct http_data_4k)
 						       : sizeof(struct http_data_16k);
 	if (!within_ring_share(chunk->head.head.tgid, chunk->head.head.cgroup_id, bytes)) {
@@ -130,6 +132,8 @@ __noinline int emit_chunk(const struct data_chunk *chunk)
 	}
 	if (chunk->head.captured <= SMALL_BYTES)
 		EMIT_CHUNK(http_data_256, HTTP_DATA_256, chunk);
+	else if (chunk->head.captured <= TOKEN_BYTES)
+		EMIT_CHUNK(http_data_1k, HTTP_DATA_1K, chunk);
 	else if (chunk->head.captured <= MEDIUM_BYTES)
 		EMIT_CHUNK(http_data_4k, HTTP_DATA_4K, chunk);
 	else

@@ -8,6 +8,7 @@
 
 RECORD(http_open);
 RECORD(http_data_256);
+RECORD(http_data_1k);
 RECORD(http_data_4k);
 RECORD(http_data_16k);
 RECORD(http_close);

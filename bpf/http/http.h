@@ -11,6 +11,7 @@ enum http_kind {
 	HTTP_DATA_4K = 3,
 	HTTP_DATA_16K = 4,
 	HTTP_CLOSE = 5,
+	HTTP_DATA_1K = 6,
 };
 
 enum http_counter {
@@ -97,6 +98,11 @@ struct http_data_head {
 struct http_data_256 {
 	struct http_data_head chunk;
 	__u8 data[256];
+};
+
+struct http_data_1k {
+	struct http_data_head chunk;
+	__u8 data[1024];
 };
 
 struct http_data_4k {

@@ -23,7 +23,7 @@ from tests.rig import ROOT
 READ, WRITE = 0, 1  # enum http_direction
 UNKNOWN, SERVER, CLIENT = 0, 1, 2  # enum http_role
 SOCKET, TLS = 0, 1  # enum http_layer
-_DATA: Final = ("http_data_256", "http_data_4k", "http_data_16k")
+_DATA: Final = ("http_data_256", "http_data_1k", "http_data_4k", "http_data_16k")
 _SETTLE_S: Final = 0.3
 
 

@@ -25,6 +25,7 @@ for _ in range(int(sys.argv[1])):
     server.sendall(b"HTTP/1.1 204 No Content\\r\\n\\r\\n")
     client.recv(100)
 """
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"  # of TALKER
 RING_BYTES = 1 << 20
 ROUNDS = 7
 
@@ -57,3 +58,27 @@ def test_who_fills_the_ring_leaves_room_for_others() -> None:
         sizes = [len(watch.column(kind, "chunk")) for kind in ("http_data_256", "http_data_16k")]
         assert sum(sizes) == 4 * ROUNDS
         assert watch.total("http", "ring_share_spent") == 0
+
+
+def test_a_chunk_takes_the_smallest_record_that_holds_it() -> None:
+    sizes = {
+        9: "http_data_256",
+        10: "http_data_1k",
+        37: "http_data_1k",
+        38: "http_data_4k",
+        152: "http_data_16k",
+    }
+    kinds = sorted(set(sizes.values()))
+    with Watch(families=("http",), ring_bytes=RING_BYTES) as watch:
+        talkers = {requests: talker(1, requests) for requests in sizes}
+        watch.observe(*(each.pid for each in talkers.values()))
+        watch.during(lambda: talk(*talkers.values()))
+        chunks = {kind: watch.column(kind, "chunk") for kind in kinds}
+    for requests, program in talkers.items():
+        moved = requests * len(REQUEST)
+        found = {
+            kind: int(np.count_nonzero((each["head"]["tgid"] == program.pid) & (each["captured"] == moved)))
+            for kind, each in chunks.items()
+            if len(each)
+        }
+        assert {kind: count for kind, count in found.items() if count} == {sizes[requests]: 2}, requests

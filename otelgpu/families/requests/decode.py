@@ -1,6 +1,6 @@
 """Family http: batches of records in, thread assignments and finished exchanges out.
 
-In: ``http_open``, ``http_data_256``, ``http_data_4k``, ``http_data_16k`` and ``http_close`` of
+In: ``http_open``, ``http_data_256`` and its larger sizes, and ``http_close`` of
 ``bpf/http/http.h`` as structured arrays. Out: :class:`TrafficParsed`. It must not do I/O or read a clock.
 
 A batch holds records of one kind, so chunks of a connection may come out of order between batches;

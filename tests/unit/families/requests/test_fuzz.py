@@ -231,7 +231,7 @@ FRAGMENTS = st.sampled_from(
 NUMBERS = st.one_of(
     st.integers(0, 50), st.sampled_from([(1 << 63) - 1, (1 << 64) - 1, 1 << 32, (1 << 31) - 1])
 )
-KINDS = st.sampled_from(["http_data_256", "http_data_4k", "http_data_16k"])
+KINDS = st.sampled_from(["http_data_256", "http_data_1k", "http_data_4k", "http_data_16k"])
 
 
 @st.composite

@@ -26,7 +26,7 @@ TYPES = {"__u8": "u1", "__u16": "<u2", "__u32": "<u4", "__u64": "<u8", "__s32": 
 
 MS = 1_000_000
 READ, WRITE = "read", "write"
-CLASSES = ((256, "http_data_256"), (4096, "http_data_4k"), (16384, "http_data_16k"))
+CLASSES = ((256, "http_data_256"), (1024, "http_data_1k"), (4096, "http_data_4k"), (16384, "http_data_16k"))
 
 
 def struct_dtypes(source: str) -> dict[str, np.dtype]:
