@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -38,6 +38,18 @@ _REQUESTS: Final = 400
 Result = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A load's outcomes, and the processor time that the server had for each request."""
+
+    outcomes: list[Outcome]
+    cpu_ms: float
+
+    def median_ms(self) -> float:
+        """How long a whole completion took at the client."""
+        return 1e3 * median(outcome.seconds for outcome in self.outcomes if outcome.kind == "answer")
+
+
 def measured(stack: Stack) -> Result:
     """What came of a server."""
     with tempfile.TemporaryDirectory(prefix="otelgpu-servers-") as name, contextlib.ExitStack() as stay:
@@ -51,9 +63,11 @@ def measured(stack: Stack) -> Result:
 def _measured(server: Server, upstream: Upstream, traces: Path) -> Result:
     numbers = count(1_000_000, 1_000_000)
 
-    def ask(together: int, least_s: float = 0.0) -> list[Outcome]:
+    def ask(together: int, least_s: float = 0.0) -> Asked:
         rounds = 8 if together == 1 else max(1, _REQUESTS // (15 * together))
-        return server.ask(next(numbers), together, rounds, least_s)
+        began_s = server.cpu_s()
+        outcomes = server.ask(next(numbers), together, rounds, least_s)
+        return Asked(outcomes, 1e3 * (server.cpu_s() - began_s) / len(outcomes))
 
     together = server.stack.together
     ask(8)  # what happens once has happened
@@ -62,7 +76,7 @@ def _measured(server: Server, upstream: Upstream, traces: Path) -> Result:
     with Session("attach", f"-p{pids}", "--families=http,sched", traces=traces) as session:
         warm = ask(8, _WARM_S)
         during = {n: ask(n) for n in together}
-        asked = [*warm, *(outcome for outcomes in during.values() for outcome in outcomes)]
+        asked = [outcome for each in (warm, *during.values()) for outcome in each.outcomes]
         _wait_for_spans(session, server, len(asked))
     after = {n: ask(n) for n in together}
     spans = read_spans(traces)
@@ -75,8 +89,9 @@ def _measured(server: Server, upstream: Upstream, traces: Path) -> Result:
         "faults": faults(found, server.stack.wrong_links),
         "all": _figures(found),
         "loads": {
-            n: _figures(server.compare(during[n], upstream, _of(spans, during[n])))
-            | {"median_ms": [_median_ms(outcomes[n]) for outcomes in (before, during, after)]}
+            n: _figures(server.compare(during[n].outcomes, upstream, _of(spans, during[n].outcomes)))
+            | {"median_ms": [each[n].median_ms() for each in (before, during, after)]}
+            | {"cpu_ms": [each[n].cpu_ms for each in (before, during, after)]}
             for n in together
         },
     }
@@ -100,10 +115,6 @@ def _of(spans: Iterable[dict[str, Any]], outcomes: Sequence[Outcome]) -> list[di
     return [
         span for span in spans if span["kind"] != SERVER or span["attributes"].get("client.port") in ports
     ]
-
-
-def _median_ms(outcomes: Iterable[Outcome]) -> float:
-    return 1e3 * median(outcome.seconds for outcome in outcomes if outcome.kind == "answer")
 
 
 def _figures(found: Compared) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -87,6 +88,13 @@ class Server:
         if done.returncode:
             raise RuntimeError(f"{self.stack.name}: {done.stderr[-2000:]}\n{self.output()}")
         return [Outcome(**line) for line in map(json.loads, done.stdout.splitlines())]
+
+    def cpu_s(self) -> float:
+        """Processor time of it and its children, those that ended too, so far: a hook's is its caller's."""
+        fields = [
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15] for pid in self.pids()
+        ]
+        return sum(int(ticks) for each in fields for ticks in each) / os.sysconf("SC_CLK_TCK")
 
     def output(self) -> str:
         """The end of what it printed."""

@@ -22,6 +22,7 @@ _WHAT: Final = (
     ("calls_missing", "no span"),
     ("calls_twice", "two"),
 )
+_COSTS: Final = (("median_ms", 1), ("cpu_ms", 2))
 _FACTS: Final = (
     "path",
     "route",
@@ -69,6 +70,7 @@ def _loads(results: list[Result]) -> tuple[list[str], list[list[str]]]:
     head = [
         *("server", "at once", "requests", "links right", "unattributed", "wrong"),
         *("TTFT after the server's, ms", "before the client's, ms", "answer before / observed / after, ms"),
+        "CPU of the server for a request, the same, ms",
     ]
     return head, [
         [result["stack"], together, str(load["requests"]), *_links(load), *_latencies(load)]
@@ -88,7 +90,8 @@ def _latencies(load: dict[str, Any]) -> list[str]:
         f"{load[key][0]:.2f} (p99 {load[key][1]:.2f})"
         for key in ("ttft_after_server_ms", "ttft_before_client_ms")
     )
-    return [*ttft, " / ".join(f"{value:.1f}" for value in load["median_ms"])]
+    costs = (" / ".join(f"{value:.{digits}f}" for value in load[key]) for key, digits in _COSTS)
+    return [*ttft, *costs]
 
 
 def _known(results: list[Result]) -> str:
