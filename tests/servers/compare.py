@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from statistics import median, quantiles
 from typing import Any, Final
 
 from tests.rig.spans import Span
@@ -71,6 +72,16 @@ def compare(observed: Observed, port: int) -> Compared:
         _compare_request(outcome, span, observed.ttft_s.get(outcome.number), found)
     _compare_calls(observed, numbers, found)
     return found
+
+
+def figures(found: Compared) -> dict[str, Any]:
+    """All of it as JSON can have it: of the times, the median and the 99th percentile."""
+    said = {each.name: getattr(found, each.name) for each in fields(found)}
+    for name in ("ttft_after_server_ms", "ttft_before_client_ms"):
+        said[name] = (
+            [median(said[name]), quantiles(said[name], n=100)[98]] if len(said[name]) > 1 else [0.0, 0.0]
+        )
+    return said
 
 
 def faults(found: Compared, wrong_links: int) -> list[str]:

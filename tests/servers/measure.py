@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, Final
 
 from tests.kernel.observing import Session
 from tests.rig.spans import read_spans
-from tests.servers.compare import SERVER, Compared, faults
+from tests.servers.compare import SERVER, faults, figures
 from tests.servers.load import Outcome
 from tests.servers.running import Server, Upstream, started
 from tests.servers.stacks import ROOT, STACKS, Stack
@@ -69,7 +70,7 @@ def _measured(server: Server, upstream: Upstream, traces: Path) -> Result:
         outcomes = server.ask(next(numbers), together, rounds, least_s)
         return Asked(outcomes, 1e3 * (server.cpu_s() - began_s) / len(outcomes))
 
-    together = server.stack.together
+    together, busy = server.stack.together, os.getloadavg()[0]
     ask(8)  # what happens once has happened
     before = {n: ask(n) for n in together}
     pids = ",".join(map(str, server.pids()))
@@ -85,11 +86,12 @@ def _measured(server: Server, upstream: Upstream, traces: Path) -> Result:
         "stack": server.stack.name,
         "versions": versions(server.stack),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "load_average": busy,
         "lost": _lost(session.said),
         "faults": faults(found, server.stack.wrong_links),
-        "all": _figures(found),
+        "all": figures(found),
         "loads": {
-            n: _figures(server.compare(during[n].outcomes, upstream, _of(spans, during[n].outcomes)))
+            n: figures(server.compare(during[n].outcomes, upstream, _of(spans, during[n].outcomes)))
             | {"median_ms": [each[n].median_ms() for each in (before, during, after)]}
             | {"cpu_ms": [each[n].cpu_ms for each in (before, during, after)]}
             for n in together
@@ -115,14 +117,6 @@ def _of(spans: Iterable[dict[str, Any]], outcomes: Sequence[Outcome]) -> list[di
     return [
         span for span in spans if span["kind"] != SERVER or span["attributes"].get("client.port") in ports
     ]
-
-
-def _figures(found: Compared) -> Result:
-    said = asdict(found)
-    for name in ("ttft_after_server_ms", "ttft_before_client_ms"):
-        values = said.pop(name)
-        said[name] = [median(values), quantiles(values, n=100)[98]] if len(values) > 1 else [0.0, 0.0]
-    return said
 
 
 def _lost(said: str) -> str:

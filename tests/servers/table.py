@@ -45,7 +45,11 @@ def render(results: list[Result]) -> str:
 def _machine(results: list[Result]) -> str:
     dates = sorted({result["date"] for result in results})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"Measured on {when}: {os.cpu_count()} CPUs, Linux {platform.release()}, {platform.machine()}.\n"
+    busy = [result["load_average"] for result in results]
+    return (
+        f"Measured on {when}: {os.cpu_count()} CPUs, Linux {platform.release()}, {platform.machine()}; what else the "
+        f"machine did when a server's turn came: a load average of {min(busy):.1f} to {max(busy):.1f}.\n"
+    )
 
 
 def _counts(results: list[Result]) -> tuple[list[str], list[list[str]]]:

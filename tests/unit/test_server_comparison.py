@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
-from tests.servers.compare import Observed, compare, faults
+from tests.servers.compare import Observed, compare, faults, figures
 from tests.servers.load import Kind, Outcome
 
 PORT, CLIENT_PORT = 8000, 40_000
@@ -73,6 +74,13 @@ def test_nothing_is_wrong_with_what_is_right() -> None:
     assert result.links == {"right": 3}
     assert result.ttft_after_server_ms == pytest.approx([1.0])
     assert result.ttft_before_client_ms == pytest.approx([1.0])
+
+
+def test_what_was_found_is_kept_as_json() -> None:
+    observed = Observed(outcomes=OUTCOMES, ttft_s={1: 0.010}, calls=CALLS, spans=right()[:-1])
+    kept = json.loads(json.dumps(figures(compare(observed, PORT))))
+    assert kept["links"] == {"right": 2}
+    assert kept["calls_missing"] == 1
 
 
 def change(which: int, **attributes: Any) -> Callable[[Spans], object]:
