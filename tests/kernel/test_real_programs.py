@@ -374,6 +374,22 @@ def test_requests_are_in_the_trace_of_the_client_that_sends_a_traceparent(
         assert {end["traceId"] for end in stayed.seen.ends[number]} == {f"{number:032x}"}
 
 
+@pytest.mark.parametrize(("name", "loads"), of_loads(lambda scene, load: load.flags and scene.nginx))
+def test_what_a_proxy_passes_on_is_below_its_spans_and_not_beside_them(
+    name: str, loads: list[int], stayed: Stayed
+) -> None:
+    """The caller's span, named by the header: nginx's server, nginx's client, the server behind it."""
+    played = loads_of(stayed, name)
+    for number in (number for load in loads for number in played[load].numbers):
+        ends = {end["spanId"]: end for end in stayed.seen.ends[number]}
+        (client,) = (end for end in ends.values() if end["kind"] == CLIENT)
+        (behind,) = (end for end in ends.values() if end["parentSpanId"] == client["spanId"])
+        proxy = ends[client["parentSpanId"]]
+        assert behind["kind"] == proxy["kind"] == SERVER
+        assert proxy["parentSpanId"] not in ends
+        assert proxy["resource"]["process.pid"] == client["resource"]["process.pid"]
+
+
 @pytest.mark.parametrize(
     ("name", "loads"), of_loads(lambda scene, load: not load.flags and not scene.tls and scene.servers)
 )

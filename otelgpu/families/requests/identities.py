@@ -8,7 +8,8 @@ The first that applies (DESIGN.md section 5):
 1. The process published its own context when it answered (or asked): that is the span, and not ours to report.
 2. The request carries a ``traceparent``. At a server that is the parent. At a client the process made
    it, so the span is the process's own, unless it came in with a request to the same process: a proxy passed it on,
-   and our span is a child of that request's.
+   and our span is a child of that request's; where it came with several at once, of the span that the header names.
+   The server that it was passed on to is then a child of the proxy's span, where both ends of that connection are seen.
 3. The client's thread serves a request: that request's span is the parent.
 4. The server's client is observed too: the client's span of the same exchange is the parent.
 5. The ids are derived from what both endpoints see (``Exchange.wire_id``), so that they meet in one trace wherever the
@@ -44,6 +45,8 @@ ENDED_REMEMBERED: Final = 4096
 """Of these, those that ended; of a container that has most the oldest are forgotten first."""
 _DEEPEST: Final = 8
 """Processes in a chain of requests that are looked at for whether one's is known."""
+SAME_RECEIVED: Final = 8
+"""Requests to one process with the same ``traceparent`` that are told apart."""
 _EXPORTS: Final = ("/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/profiles")
 _EXPORT_SERVICE: Final = "opentelemetry.proto.collector."
 _TRACE_EXPORTS: Final = ("/v1/traces", "trace.v1.TraceService/Export")
@@ -107,9 +110,9 @@ class Identities:
         self._exporters: set[int] = set()
         self._clients: OrderedDict[bytes, int] = OrderedDict()  # by wire id
         self._servers: OrderedDict[bytes, int] = OrderedDict()
-        self._received: OrderedDict[tuple[int, bytes, bytes], int] = (
-            OrderedDict()
-        )  # by process and traceparent
+        # keys by process and traceparent, the oldest first
+        self._received: OrderedDict[tuple[int, bytes, bytes], list[int]] = OrderedDict()
+        self._ends_ns: OrderedDict[int, int] = OrderedDict()  # of those that ended
         self._ended: Remembered[int] = Remembered(ENDED_REMEMBERED)
 
     def open(self, opened: Opened) -> None:
@@ -119,7 +122,14 @@ class Identities:
             by_wire_id = self._clients if opened.role is Role.CLIENT else self._servers
             _remember(by_wire_id, opened.wire_id, opened.key)
         if opened.role is Role.SERVER and opened.parent is not None:
-            _remember(self._received, _carried(opened.tgid, opened.parent), opened.key)
+            self._receive(opened.key, _carried(opened.tgid, opened.parent))
+
+    def _receive(self, key: int, carried: tuple[int, bytes, bytes]) -> None:
+        keys = self._received.get(carried, [])
+        if len(keys) == SAME_RECEIVED:  # if none has ended, all are candidates, and none is taken
+            ended = next((each for each in keys if each in self._ends_ns), keys[0])
+            keys.remove(ended)
+        _remember(self._received, carried, [*keys, key])
 
     def publish(self, key: int, tgid: int, published: Published | None) -> None:
         """A process published a context while it worked for an exchange."""
@@ -151,7 +161,10 @@ class Identities:
             task=exchange.task,
         )
         _remember(self._opened, exchange.key, opened)
+        _remember(self._ends_ns, exchange.key, exchange.end_ns)
         found = self._find(opened)
+        if found.own and opened.role is Role.SERVER and opened.parent is not None:
+            found = self._behind_proxy(found, opened, opened.parent)
         if found.peer is not None and opened.wire_id in self._servers:
             found = replace(found, peer=None)  # the peer is in the same trace
         if (oldest := self._ended.add(exchange.cgroup_id, exchange.key)) is not None:
@@ -162,6 +175,7 @@ class Identities:
         opened = self._opened.pop(oldest, None)
         self._known.pop(oldest, None)
         self._published.pop(oldest, None)
+        self._ends_ns.pop(oldest, None)
         if opened is None:
             return
         for by_wire_id in (self._clients, self._servers):
@@ -169,8 +183,11 @@ class Identities:
                 del by_wire_id[opened.wire_id]
         if opened.parent is not None:
             carried = _carried(opened.tgid, opened.parent)
-            if self._received.get(carried) == oldest:
-                del self._received[carried]
+            keys = self._received.get(carried, [])
+            if oldest in keys:
+                keys.remove(oldest)
+            if not keys:
+                self._received.pop(carried, None)
 
     def context(self, key: int) -> Context | None:
         """The span of an exchange that is open, or ended not long ago; None where it is not known yet."""
@@ -223,7 +240,7 @@ class Identities:
     def _server(self, opened: Opened) -> Identity:
         if opened.parent is not None:
             return self._below(opened, opened.parent)
-        client = self._opened.get(self._clients.get(opened.wire_id, 0)) if opened.wire_id else None
+        client = self._sent(opened)
         if client is not None:
             above = self._find(client)
             return Identity(
@@ -234,18 +251,18 @@ class Identities:
 
     def _client(self, opened: Opened) -> Identity:
         parent = opened.parent
-        if parent is not None:
-            key = self._received.get(_carried(opened.tgid, parent), 0)
-        else:
+        if parent is None:
             key = max(self._serving(opened), 0)  # what is not known by now is nobody's
             if not key:
                 self._unserved(opened)
-        served = self._opened.get(key)
-        if parent is not None and served is None:
-            own = not self._defer
-            if own:
+            served = self._opened.get(key)
+        else:
+            received = self._received_before(opened, parent)
+            if not received and self._defer:
+                return Identity(context=Context(parent.trace_id, parent.span_id, parent.flags), own=False)
+            if len(received) != 1:
                 return self._below(opened, parent)
-            return Identity(context=Context(parent.trace_id, parent.span_id, parent.flags), own=False)
+            served = received[0]
         published = self._published.get(opened.key)
         above = None
         if published is not None:
@@ -260,6 +277,40 @@ class Identities:
         return Identity(
             context=above._replace(span_id=self._span_id(opened)), parent_span_id=above.span_id, peer=peer
         )
+
+    def _received_before(self, opened: Opened, parent: TraceParent) -> list[Opened]:
+        """Requests to the process of an outgoing one that brought its ``traceparent``: those under way, if any was.
+
+        Not what the process sent to itself: that ``traceparent`` is its own.
+        """
+        before = [
+            each
+            for key in self._received.get(_carried(opened.tgid, parent), ())
+            if (each := self._opened.get(key)) is not None and each.start_ns <= opened.start_ns
+        ]
+        before = [each for each in before if (sent := self._sent(each)) is None or sent.tgid != opened.tgid]
+        if len(before) < 2:
+            return before
+        under_way = [
+            each for each in before if self._ends_ns.get(each.key, opened.start_ns) >= opened.start_ns
+        ]
+        return under_way or before
+
+    def _sent(self, opened: Opened) -> Opened | None:
+        """The client's side of an exchange, where it is seen too."""
+        return self._opened.get(self._clients.get(opened.wire_id, 0)) if opened.wire_id else None
+
+    def _behind_proxy(self, found: Identity, opened: Opened, parent: TraceParent) -> Identity:
+        """The same below the span of the client that passed the ``traceparent`` on, where one did."""
+        client = self._sent(opened)
+        if client is None or client.parent is None:
+            return found
+        if _carried(0, client.parent) != _carried(0, parent) or not self._received_before(client, parent):
+            return found
+        above = self._find(client)
+        if not above.own or above.context.trace_id != found.context.trace_id:
+            return found
+        return replace(found, parent_span_id=above.context.span_id)
 
     def _below(self, opened: Opened, parent: TraceParent) -> Identity:
         return Identity(

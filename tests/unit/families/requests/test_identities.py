@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otelgpu.families.requests import identities
 from otelgpu.families.requests.identities import (
@@ -17,6 +19,7 @@ from otelgpu.families.requests.identities import (
 )
 from otelgpu.model.context import Context
 from otelgpu.model.exchange import Exchange, Opened, Published, Role, Rpc, TraceParent
+from tests.rig.examples import examples
 from tests.unit.model.builders import CALLER, exchange
 
 SEED = 5
@@ -83,9 +86,9 @@ def test_an_unsampled_trace_stays_unsampled() -> None:
 
 def test_the_identity_is_the_same_while_open_and_at_the_end() -> None:
     session = Session()
-    for given in (server(1, wire_id=WIRE), server(2, parent=CALLER), server(3)):
-        session.open(given)
-        assert session.context(given.key) == session.made.of(given).context
+    for each in (server(1, wire_id=WIRE), server(2, parent=CALLER), server(3)):
+        session.open(each)
+        assert session.context(each.key) == session.made.of(each).context
 
 
 def test_both_ends_meet_in_one_trace_with_no_word_between_the_observers() -> None:
@@ -98,8 +101,8 @@ def test_both_ends_meet_in_one_trace_with_no_word_between_the_observers() -> Non
 def test_an_observed_client_is_its_servers_parent(client_first: bool) -> None:
     session = Session()
     ends = [client(2, wire_id=WIRE), server(1, wire_id=WIRE)]
-    for given in ends if client_first else reversed(ends):
-        session.open(given)
+    for each in ends if client_first else reversed(ends):
+        session.open(each)
     asked = session.made.of(ends[0])
     assert session.made.of(ends[1]).parent_span_id == asked.context.span_id
     assert session.context(1).trace_id == asked.context.trace_id
@@ -162,6 +165,105 @@ def test_a_proxys_header_is_known_again_whichever_thread_passes_it_on() -> None:
     assert found.reported
     assert found.parent_span_id == session.context(1).span_id
     assert not session.made.of(client(3, parent=CALLER, tgid=4711)).reported  # another process's
+
+
+def hop(key: int, tgid: int, wire: bytes, start_ms: int = 10, end_ms: int = 100, **fields: Any) -> Exchange:
+    """One end of a request that carries the caller's header."""
+    given = {"parent": CALLER, "start_ns": start_ms * 10**6, "end_ns": end_ms * 10**6, "tgid": tgid} | fields
+    return exchange(key, wire_id=wire, **given)
+
+
+def through(session: Session, *exchanges: Exchange) -> dict[int, identities.Identity]:
+    """What becomes of exchanges that began in this order and end the other way round, by key."""
+    for each in exchanges:
+        session.open(each)
+    return {each.key: session.made.of(each) for each in reversed(exchanges)}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
+def test_what_a_proxy_passes_on_goes_through_its_span(order: tuple[int, ...]) -> None:
+    """Records of both ends of a connection may come in any order."""
+    chain = [
+        hop(1, 10, b"a"),
+        hop(2, 10, b"b", 20, 90, role=Role.CLIENT),
+        hop(3, 20, b"b", 30, 80),
+    ]
+    session = Session()
+    for each in order:
+        session.open(chain[each])
+    session.made.context(3)  # work of it came meanwhile
+    found = {each.key: session.made.of(each) for each in reversed(chain)}
+    assert found[1].parent_span_id == CALLER.span_id
+    assert found[2].parent_span_id == found[1].context.span_id
+    assert found[3].parent_span_id == found[2].context.span_id
+    assert {each.context.trace_id for each in found.values()} == {CALLER.trace_id}
+    assert found[3].state == CALLER.state
+    assert all(each.reported for each in found.values())
+
+
+def test_two_proxies_in_a_row_are_two_hops() -> None:
+    chain = [
+        hop(number + 1, 10 * (number // 2), bytes([(number + 1) // 2]), 10 + number, 90 - number, role=role)
+        for number, role in enumerate([Role.SERVER, Role.CLIENT] * 2 + [Role.SERVER])
+    ]
+    found = through(Session(), *chain)
+    assert [found[key].parent_span_id for key in range(2, 6)] == [
+        found[key].context.span_id for key in range(1, 5)
+    ]
+
+
+def test_a_client_that_made_the_header_itself_is_not_passed_through() -> None:
+    found = through(Session(), hop(1, 10, b"a", role=Role.CLIENT), hop(2, 20, b"a", 20, 90))
+    assert not found[1].reported
+    assert found[2].parent_span_id == CALLER.span_id
+
+
+def test_what_a_process_asks_of_itself_it_does_not_pass_on() -> None:
+    """It made the header; a second request with it, sent while it answers the first, is no child of the answer."""
+    found = through(
+        Session(),
+        hop(1, 10, b"a", role=Role.CLIENT),
+        hop(2, 10, b"a", 20, 90),
+        hop(3, 10, b"c", 30, 80, role=Role.CLIENT),
+        hop(4, 20, b"c", 40, 70),
+    )
+    assert not found[1].reported and not found[3].reported
+    assert found[2].parent_span_id == found[4].parent_span_id == CALLER.span_id
+
+
+@examples(200)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=12), st.integers(1, 80)
+)
+def test_of_requests_with_one_header_only_the_one_that_is_surely_passed_on_is_a_parent(
+    received: list[tuple[int, int]], sent_ms: int
+) -> None:
+    session = Session()
+    events = [(start, key, True) for key, (start, _) in enumerate(received, 1)]
+    events += [(start + long, key, False) for key, (start, long) in enumerate(received, 1)]
+    exchanges = {
+        key: hop(key, 10, bytes([key]), start, start + long) for key, (start, long) in enumerate(received, 1)
+    }
+    for time_ms, key, begins in sorted(events, key=lambda event: (event[0], not event[2])):
+        if time_ms > sent_ms:
+            break
+        if begins:
+            session.open(exchanges[key])
+        else:
+            session.made.of(exchanges[key])
+    session.open(passed := hop(100, 10, b"out", sent_ms, sent_ms + 1, role=Role.CLIENT))
+    found = session.made.of(passed)
+    before = [key for key, (start, _) in enumerate(received, 1) if start <= sent_ms]
+    under_way = [key for key in before if sum(received[key - 1]) >= sent_ms]
+    spans = {session.context(key).span_id: key for key in before}
+    if found.parent_span_id in spans:
+        parent = spans[found.parent_span_id]
+        assert before == [parent] or under_way == [parent]
+    elif not before:
+        assert not found.reported
+    else:
+        assert found.parent_span_id == CALLER.span_id  # an ancestor, whichever of them it was
+        assert len(before) > 1 and len(under_way) != 1
 
 
 def test_what_the_process_published_is_the_span_and_not_ours() -> None:
