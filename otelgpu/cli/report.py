@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,6 +16,7 @@ from otelgpu.export.quantities import duration, size
 from otelgpu.model.context_sources import SOURCES
 
 _TOP_KERNELS: Final = 10
+_TOP_SERVERS: Final = 10
 _EXPECTED: Final = frozenset(
     {"connection_not_http", "connection_tls", "bytes_not_captured", "wait_stack_assumed"}
 )
@@ -66,7 +68,9 @@ def _table(title: str, first: str, *rest: str) -> Table:
 
 def _requests(summary: Summary) -> Table:
     unseen = f", {summary.requests_incomplete} not seen whole" if summary.requests_incomplete else ""
-    title = f"Requests: {summary.requests} ({summary.request_errors} failed{unseen})"
+    servers: Counter[str] = summary.servers if len(summary.servers) > 1 else Counter()
+    at = f" at {len(servers)} servers" if servers else ""
+    title = f"Requests: {summary.requests}{at} ({summary.request_errors} failed{unseen})"
     table = _table(title, "", "p50", "p95", "p99", "n")
     for name, latencies in (
         ("time to first token (TTFT)", summary.time_to_first_token),
@@ -75,6 +79,8 @@ def _requests(summary: Summary) -> Table:
     ):
         if latencies.count:
             table.add_row(name, *_percentiles(latencies), f"{latencies.count}")
+    for name, count in servers.most_common(_TOP_SERVERS):
+        table.add_row(f"at {name}", "", "", "", f"{count}")
     if summary.output_tokens:
         table.caption = f"{summary.output_tokens} output tokens"
     return table

@@ -16,11 +16,13 @@ from otelgpu.engine.operation_metrics import Part
 from otelgpu.engine.operation_spans import Vocabulary
 from otelgpu.model.codes import distinct
 from otelgpu.model.context_sources import ContextSource
-from otelgpu.model.exchange import Exchange
+from otelgpu.model.exchange import Endpoint, Exchange
 from otelgpu.model.operations import CopyDirection, OperationKind, Operations, api_and_status, results
 
 SAMPLES_KEPT: Final = 100_000
 """Latencies kept for percentiles; later ones replace earlier ones in turn."""
+SERVERS_KEPT: Final = 64
+OTHER_SERVERS: Final = "other servers"
 
 
 @dataclass(slots=True)
@@ -50,7 +52,12 @@ class Latencies:
 class Summary:
     """Totals since the session began. Times in seconds, sizes in bytes."""
 
-    requests: int = 0
+    requests: int = (
+        0  # at each server that is observed: one that a proxy passes on counts there and behind it
+    )
+    servers: Counter[str] = field(
+        default_factory=Counter
+    )  # requests by address and port, SERVERS_KEPT and the rest
     request_errors: int = 0
     requests_incomplete: int = 0  # of which not all was seen
     duration: Latencies = field(default_factory=Latencies)
@@ -82,6 +89,8 @@ class Summary:
     def add_exchanges(self, exchanges: Sequence[Exchange]) -> None:
         """Finished exchanges."""
         self.requests += len(exchanges)
+        for exchange in exchanges:
+            self._add_to_server(exchange.server)
         self.request_errors += sum(1 for exchange in exchanges if exchange.error_type)
         self.requests_incomplete += sum(1 for exchange in exchanges if exchange.incomplete)
         self.duration.add(_known(exchange.known_duration_s for exchange in exchanges))
@@ -89,6 +98,12 @@ class Summary:
         self.time_to_first_token.add(_known(exchange.time_to_first_token_s for exchange in generated))
         self.time_per_output_token.add(_known(exchange.time_per_output_token_s for exchange in generated))
         self.output_tokens += sum(e.generation.output_tokens or 0 for e in generated if e.generation)
+
+    def _add_to_server(self, server: Endpoint) -> None:
+        name = server_name(server)
+        if name not in self.servers and len(self.servers) >= SERVERS_KEPT:
+            name = OTHER_SERVERS
+        self.servers[name] += 1
 
     @property
     def linked(self) -> int:
@@ -169,3 +184,10 @@ def _counted(column: npt.NDArray[Any]) -> list[tuple[int, int]]:
     """Distinct values and how often each occurs."""
     values, codes = distinct(column)
     return list(zip(values.tolist(), np.bincount(codes, minlength=len(values)).tolist(), strict=True))
+
+
+def server_name(server: Endpoint) -> str:
+    """Where a server was asked: its address and port."""
+    if not server.port:
+        return server.address or "a Unix socket, or an unknown address"
+    return f"[{server.address}]:{server.port}" if ":" in server.address else f"{server.address}:{server.port}"

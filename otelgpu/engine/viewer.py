@@ -131,5 +131,5 @@ def number(key: str, title: str, unit: str, *attributes: str, width: str = "") -
 
 
 def builtin(name: str, title: str = "") -> ListColumn:
-    """``time``, ``duration``, ``name``, ``service``, ``status``, ``launches``."""
+    """``time``, ``duration``, ``name``, ``role``, ``service``, ``status``, ``launches``."""
     return ListColumn(builtin=name, title=title)

@@ -24,6 +24,7 @@ _VIEWER: Final = ViewerPart(
                     "gen_ai.request.model",
                     width="minmax(80px, 1fr)",
                 ),
+                builtin("role"),
                 builtin("service"),
                 builtin("status"),
                 number("ttft", "TTFT", "s", "gen_ai.latency.time_to_first_token", width="78px"),

@@ -13,6 +13,7 @@ const attribute = (...keys) => (model, row) => {
 const BUILTIN = {
   time: number("time", "Time", "time", (model, row) => model.start(row), "98px"),
   duration: number("duration", "Duration", "ns", (model, row) => model.duration(row), "84px"),
+  role: text("role", "Role", (model, row) => ({ [SERVER]: "server", [CLIENT]: "client" })[model.kind(row)] ?? null, "58px"),
   service: text("service", "Service", (model, row) => model.service(row), "minmax(70px, 1fr)"),
   name: text("name", "Span", (model, row) => model.name(row), "minmax(140px, 2.4fr)"),
   spans: number("spans", "Spans", "count", (model, row) => model.rowsOfTrace[model.trace(row)].length, "64px"),

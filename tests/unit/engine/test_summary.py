@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import statistics
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from otelgpu.agent import Outcome
+from otelgpu.cli.report import print_outcome
 from otelgpu.engine import registry
 from otelgpu.engine import summary as module
 from otelgpu.engine.attribution.threads import AMBIGUOUS
@@ -18,6 +22,7 @@ from otelgpu.engine.operation_spans import Vocabulary
 from otelgpu.engine.summary import Latencies, Summary
 from otelgpu.engine.totals import Totals
 from otelgpu.model.context_sources import ContextSource
+from otelgpu.model.exchange import Endpoint
 from otelgpu.model.operations import OperationKind
 from otelgpu.model.settings import SignalSettings
 from tests.unit.families.records import btf
@@ -62,6 +67,29 @@ def test_an_exchange_adds_to_the_requests() -> None:
     assert summary.output_tokens == 5
     counts = (summary.duration.count, summary.time_to_first_token.count, summary.time_per_output_token.count)
     assert (counts, summary.duration.values[0]) == ((3, 2, 1), pytest.approx(0.09))
+
+
+def test_requests_are_counted_at_each_server() -> None:
+    """Behind a proxy each is one at the proxy and one at the server behind it."""
+    summary = Summary()
+    for port, count in ((8443, 3), (8000, 2)):
+        summary.add_exchanges([exchange(server=Endpoint(address="::1", port=port))] * count)
+    summary.add_exchanges([exchange(server=Endpoint(address="10.0.0.1", port=80))])
+    assert summary.servers == {"[::1]:8443": 3, "[::1]:8000": 2, "10.0.0.1:80": 1}
+    assert summary.requests == summary.servers.total() == 6
+    console = Console(width=120, record=True, file=io.StringIO())
+    print_outcome(Outcome(summary=summary, exported={}, libraries=(), submitted={}, seconds=1), console)
+    said = console.export_text()
+    assert "Requests: 6 at 3 servers (0 failed)" in said
+    assert [line.split()[-2:] for line in said.splitlines() if " at [" in line] == [["3", "│"], ["2", "│"]]
+
+
+def test_many_servers_are_counted_within_bounds() -> None:
+    summary = Summary()
+    for port in range(1, 200):
+        summary.add_exchanges([exchange(server=Endpoint(address="", port=port))])
+    assert len(summary.servers) == module.SERVERS_KEPT + 1
+    assert summary.servers[module.OTHER_SERVERS] == 199 - module.SERVERS_KEPT
 
 
 def summed(rows: np.ndarray) -> Summary:
