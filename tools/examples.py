@@ -23,7 +23,7 @@ from otelgpu.families.steps.step import (
 )
 from otelgpu.model.context import Context
 from otelgpu.model.context_sources import ContextSource
-from otelgpu.model.exchange import Content, Endpoint, Exchange, Generation, Role, Rpc
+from otelgpu.model.exchange import Content, Endpoint, Exchange, Generation, Role, Rpc, StartSource
 from otelgpu.model.operations import operations
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute, Text
@@ -99,6 +99,8 @@ def exchanges_reported(whole: Exchange) -> list[Exchange]:
     reported = replace(ended.generation, usage_reported=True)
     return [
         whole,
+        replace(ended, start_source=StartSource.ARRIVAL, read_ns=ended.start_ns + 100),
+        replace(ended, error="capture_gap"),
         ended,
         replace(ended, role=Role.CLIENT, generation=reported),
         replace(ended, rpc=rpc),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from otelgpu.processes.mounts import UntrustedMount
 from otelgpu.processes.reader.door import open_folder
 from otelgpu.symbols.perf_map import MAX_BYTES, PerfMap
 
@@ -29,6 +30,8 @@ _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOF
 REASONS: Final[Mapping[str, str]] = {
     "jit_map_refused": "a perf-PID.map that is no regular file, or neither the process' user's nor one of root's that "
     "it may read",
+    "jit_map_not_asked": "a process whose perf-PID.map was not looked for: it may have made the file systems below its "
+    "root folder itself",
     "jit_lines_damaged": "lines of a perf-PID.map that make no sense",
     "jit_lines_cut": "a perf-PID.map beyond the bound: functions behind it have no names",
 }
@@ -40,6 +43,7 @@ class _Kept:
     functions: PerfMap | None = None
     state: tuple[int, int, int] = (0, 0, 0)  # inode, size, time of change
     looked_s: float = field(default=-_AGAIN_S)
+    refused: bool = False  # for its mounts; counted
 
 
 class PerfMaps:
@@ -73,6 +77,10 @@ class PerfMaps:
         """Whether there was something new to read."""
         try:
             descriptor = self._open(tgid)
+        except UntrustedMount:
+            self.counters["jit_map_not_asked"] += not kept.refused
+            kept.refused = True
+            return False
         except OSError:
             return False
         with open(descriptor, "rb", buffering=0) as file:

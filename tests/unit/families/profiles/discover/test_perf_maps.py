@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from otelgpu.families.profiles.discover import perf_maps
 from otelgpu.families.profiles.discover.perf_maps import PerfMaps
+from otelgpu.processes.mounts import UntrustedMount
 
 
 class Proc:
@@ -103,6 +105,19 @@ def test_a_file_of_another_user_is_refused(proc: Proc, maps: PerfMaps) -> None:
     os.chown(proc.path / "500", 12345, 12345)
     os.utime(proc.file, ns=(1, 1))
     assert maps.name(500, 0x1000) == "forged"
+
+
+def test_a_process_that_is_not_asked_for_its_mounts_is_counted_once(
+    proc: Proc, maps: PerfMaps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(root: str) -> int:
+        raise UntrustedMount(errno.EACCES, root)
+
+    proc.file.write_text("1000 10 forged\n")
+    monkeypatch.setattr(perf_maps, "open_folder", refuse)
+    assert [maps.name(500, address) for address in (0x1000, 0x1008)] == [None, None]
+    assert maps.counters["jit_map_not_asked"] == 1
+    assert maps.counters["jit_map_refused"] == 0
 
 
 def test_what_is_damaged_is_counted(proc: Proc, maps: PerfMaps) -> None:
