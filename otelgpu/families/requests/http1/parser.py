@@ -293,6 +293,9 @@ class Http1:
         exchange.answered = True
         if exchange.generation is not None:
             exchange.generation.response_ended()
+            # Go ends such a response properly once it has noticed that the client has gone
+            if self._reads_ended and self.at_server and exchange.generation.is_broken_off:
+                exchange.error = exchange.error or "connection_closed"
         self.exchanges.unassign(exchange, time_ns)
         self.exchanges.follow(time_ns)
         self.finish_if_over(exchange)

@@ -43,6 +43,7 @@ class Api:
 
     provider = ""  # gen_ai.provider.name, unless the response shows another flavour
     search = Search()
+    says_why_it_ends = False  # whether each stream that was not broken off has a finish reason, or ``[DONE]``
 
     def request(self, facts: Facts, body: bytes) -> bool:
         """Read a whole request body."""

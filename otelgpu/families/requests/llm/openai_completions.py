@@ -135,6 +135,7 @@ class Completions(Api):
     """``/v1/chat/completions`` and ``/v1/completions``."""
 
     provider = "openai"
+    says_why_it_ends = True
 
     def request(self, facts: Facts, body: bytes) -> bool:
         """Read the model, the limits, and whether a stream is asked for."""

@@ -48,6 +48,7 @@ class GenerationReader:
 
     __slots__ = (
         "_apis",
+        "_done",
         "_events",
         "_facts",
         "_fits",
@@ -77,6 +78,7 @@ class GenerationReader:
         self._response_inflater: BodyInflater | None = None
         self._events: EventReader | LineReader | None = None
         self._gaps = False
+        self._done = False  # whether the server said that its stream is complete
         self._time_ns = 0  # of the last bytes of the response
 
     @property
@@ -88,6 +90,13 @@ class GenerationReader:
     def request_id(self) -> str:
         """The id under which other processes know the request; empty until the response reported it."""
         return self._facts.request_id or self._facts.response_id if self._fits else ""
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether all of a stream was seen, of an API that says why it ends, and it did not."""
+        reasoned = self._done or self._facts.finishes or self._facts.error
+        seen = self._fits and self._events is not None and not self._gaps
+        return seen and self._apis[0].says_why_it_ends and not reasoned
 
     def request_head(self, head: MessageHead) -> bool:
         """Take the request's head; whether its body is wanted."""
@@ -256,6 +265,7 @@ class GenerationReader:
                     return
             except MALFORMED:
                 if data == _DONE:  # no JSON either; asked only here, for it costs every event else
+                    self._done = True
                     return
                 self._malformed()
 
