@@ -72,8 +72,8 @@ class Rpc:
     system: str  # rpc.system.name: "grpc"
     method: str  # fully qualified: "package.Service/Method"
     status: str = ""  # rpc.status_code, the name of it: "OK"; "" when none was seen
-    requests: int = 0  # messages from the client
-    responses: int = 0
+    requests: int | None = 0  # messages from the client; None: some may have been missed
+    responses: int | None = 0
     failed: bool = False  # whether the status is an error at this endpoint, by the conventions
 
 

@@ -16,6 +16,7 @@ import msgspec
 from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.diagnose.stragglers import analyze
 from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.families.requests.http2.frame_search import FrameSearch
 from otelgpu.families.requests.http2.parser import MAX_OPEN, Http2
 from otelgpu.families.requests.llm.reader import GenerationReader, grpc_reader, http_reader, realtime_reader
 from otelgpu.families.requests.parser_output import ParserOutput
@@ -292,6 +293,24 @@ def http2(data: bytes) -> None:
     assert len({exchange.key for exchange in output.exchanges}) == len(output.exchanges)
 
 
+def http2_late(data: bytes) -> None:
+    """Found open, both ways, in calls of as many bytes as the first says; frames are found by what they look like."""
+    size = 1 + (data[0] if data else 0)
+    output = ParserOutput(_BUDGET_BYTES)
+    parser = Http2(ConnectionFacts(identity=1, role=Role.SERVER, late=True), output)
+    search = FrameSearch(from_client=True)
+    for start in range(1, len(data), size):
+        chunk = data[start : start + size]
+        found = search.feed(chunk, start, fresh=True)
+        assert found is None or 0 <= found < len(chunk)
+        for from_client in (True, False):
+            call = Call(start, start + 1, 0, 1, 2, 3, None)
+            parser.feed(call, chunk, start - 1, from_client=from_client)
+        assert len(parser.streams) <= MAX_OPEN
+    parser.close(len(data))
+    assert not parser.busy and output.reserve(_BUDGET_BYTES)
+
+
 def _http2_pieces(way: int, *chunks: tuple[int, bytes]) -> bytes:
     return bytes((way,)) + b"".join(_HTTP2_PIECE.pack(kind, len(data)) + data for kind, data in chunks)
 
@@ -332,6 +351,22 @@ TARGETS = {
                 (0, _http2_frame(5, 4, 3, b"\0\0\0\2\x82") + _http2_frame(1, 4, 3, b"\x48\x03\x32\x30\x30")),
                 (0, _http2_frame(3, 0, 3, bytes(4)) + _http2_frame(7, 0, 0, bytes(8))),
             ),
+        ),
+    ),
+    "http2_late": Target(
+        http2_late,
+        (
+            b"\xffthe rest of a frame"
+            + _http2_frame(1, 4, 3, b"\xbe\x83\x86\xc0")
+            + _http2_frame(0, 1, 3, b'{"model":"m","messages":[1]}')
+            + _http2_frame(6, 0, 0, bytes(8))
+            + _http2_frame(1, 4, 3, b"\x88\xbf")
+            + _http2_frame(
+                0, 1, 3, b'data: {"id":"c","model":"m","choices":[{"delta":{"content":"x"}}]}\n\n'
+            ),
+            b"\x20"
+            + _http2_frame(1, 4, 5, b"\xbe\x83\xbf")
+            + _http2_frame(0, 1, 5, b"\0\0\0\0\5\x0a\1m\x2a\0") * 3,
         ),
     ),
     "fatbin": Target(fatbin, tuple(sorted(_DATA.glob("*.fatbin")))),

@@ -47,6 +47,8 @@ COUNTERS = Reasons(
         "hpack_malformed": "an invalid HTTP/2 header block",
         "hpack_unknown": "an HTTP/2 header field whose name or value was sent before observation began; left empty",
         "http2_floods": "an HTTP/2 connection given up because it carried resets or control frames and little else",
+        "http2_framing_mistaken": "bytes of an HTTP/2 connection found open, or behind a capture gap, that were taken "
+        "for frames and are none; frames are looked for again",
         "http2_headers_too_large": "an HTTP/2 header block larger than the bound or the budget; fields of it "
         "are missing",
         "http2_invalid": "a connection whose bytes stopped being HTTP/2; ignored from then on",

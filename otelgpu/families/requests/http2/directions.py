@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otelgpu.families.requests.http1.framing import Head
 from otelgpu.families.requests.http2.frames import Http2FrameReader, InvalidHttp2
 from otelgpu.families.requests.http2.hpack_reader import HpackError, HpackReader
-from otelgpu.families.requests.http2.stream import read_head
+from otelgpu.families.requests.http2.stream import Http2Head, read_head
 
 if TYPE_CHECKING:
     from otelgpu.families.requests.http2.parser import Http2
@@ -29,7 +28,7 @@ class _Direction:
         self.connection = connection
         self.hpack = HpackReader(late=late)
 
-    def read(self, block: bytes | None) -> Head | None:
+    def read(self, block: bytes | None) -> Http2Head | None:
         """Return the head that a header block holds; None when it cannot be read."""
         output, hpack = self.connection.output, self.hpack
         if block is None:
@@ -40,6 +39,8 @@ class _Direction:
             fields = hpack.read(block)
         except HpackError:
             output.count("hpack_malformed")
+            if self.frames.found:
+                raise InvalidHttp2("header block") from None
             return None
         if hpack.unknown:
             output.count("hpack_unknown", hpack.unknown)
@@ -98,12 +99,12 @@ class Http2RequestDirection(_Direction):
         if open_stream is None:
             if not stream & 1:
                 raise InvalidHttp2("stream of a server")
-            if stream <= connection.last_stream or not (head is None or head.method or self.hpack.unknown):
+            if stream <= connection.last_stream or not (head is None or head.pseudo):
                 connection.control_frames += (
-                    1  # of a stream that is over, or was opened before observation began
+                    1  # of a stream that is over, or was open before observation began
                 )
                 return
-            open_stream = connection.open_stream(stream, head, doubtful=self.hpack.unknown > 0)
+            open_stream = connection.open_stream(stream, head)
         open_stream.exchange.request_bytes += size
         connection.request_moved(open_stream, ended=ended)
 
@@ -144,6 +145,8 @@ class Http2ResponseDirection(_Direction):
         exchange = open_stream.exchange
         exchange.response_bytes += size
         exchange.end_ns = connection.call.end_ns
+        exchange.framing_lost = False
+        open_stream.response_began_unseen()
         if data:
             open_stream.response_body(connection.call, data, connection.response_ns)
         if ended:
@@ -157,6 +160,8 @@ class Http2ResponseDirection(_Direction):
             return
         open_stream.exchange.response_bytes += size
         open_stream.exchange.end_ns = connection.call.end_ns
+        open_stream.exchange.framing_lost = False
+        open_stream.response_began_unseen()
         open_stream.response_gap(missing)
         if ended:
             connection.answered(stream, open_stream)
@@ -174,9 +179,11 @@ class Http2ResponseDirection(_Direction):
         exchange = open_stream.exchange
         exchange.response_bytes += size
         exchange.end_ns = connection.call.end_ns
+        unseen, exchange.framing_lost = exchange.framing_lost, False
         if head is None:
             exchange.error = exchange.error or "capture_gap"
-        elif open_stream.response_head_seen:
+        elif not open_stream.is_response_head(head, ended=ended, unseen=unseen):
+            open_stream.response_began_unseen()
             open_stream.response_trailers(head)
         elif not 100 <= head.status < 200:
             connection.response_began(open_stream, self.frames.began or connection.call)
@@ -201,6 +208,7 @@ class Http2ResponseDirection(_Direction):
         for open_stream in self.connection.streams.values():
             if not open_stream.exchange.answered:
                 open_stream.exchange.framing_lost = True
-                open_stream.response_gap(0)
+                if open_stream.response_head_seen:
+                    open_stream.response_gap(0)
                 self.connection.unassign(open_stream, self.connection.call.end_ns)
         self.connection.doubtful_streams = True

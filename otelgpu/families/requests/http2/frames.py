@@ -5,7 +5,9 @@ In: bytes in stream order, cut anywhere, and the lengths of the gaps between the
 
 DATA is passed on as it comes. Of other frames only what is used is assembled: a header block over its
 CONTINUATION frames, an error code; the rest is skipped. A gap inside a frame costs that frame's payload; one
-that hides a frame header loses the framing, until a call begins with what can only be frames.
+that hides a frame header loses the framing, until a call begins with what can only be frames, or some are found
+in the middle of its bytes (``frame_search``). What was found so may be none: from then on each head must be a usual
+one, and the first that is not ends it (:meth:`Http2FrameReader.look_again`).
 
 Invariant: what the sink is given depends only on the bytes and the gaps, never on how they were cut into calls,
 apart from how DATA is grouped, and from where framing is found again.
@@ -17,50 +19,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, Protocol
+from typing import Protocol
 
+from otelgpu.families.requests.http2.frame_heads import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEAD,
+    HEAD_BYTES,
+    HEADERS,
+    LENGTHS,
+    MAX_STREAM,
+    ON_CONNECTION,
+    ON_STREAM,
+    PADDED,
+    PREFACE,
+    PRIORITY_BYTES,
+    PRIORITY_FLAG,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    USUAL_FRAME_BYTES,
+    plausible,
+    starts_preface,
+)
+from otelgpu.families.requests.http2.frame_search import FrameSearch
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call
-
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEAD_BYTES: Final = 9
-
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
-    range(10)
-)
-END_STREAM = ACK = 0x1
-END_HEADERS = 0x4
-PADDED = 0x8
-_PRIORITY_FLAG = 0x20
 
 #: A header block, as it is on the wire. Servers refuse larger ones; common limits are 8 to 64 KiB.
 MAX_BLOCK_BYTES = 65536
 #: Frames of one header block: a CONTINUATION flood is cut off here.
 MAX_BLOCK_FRAMES = 128
+#: So often frames may turn out to be none, on one direction of a connection.
+MAX_MISTAKES = 16
 
-_MAX_STREAM = 0x7FFFFFFF
-_HEAD = Struct(">HBBBI")  # length in two parts, type, flags, stream
 _ERROR_CODE = Struct(">I")
 _GOAWAY = Struct(">II")
-
-_ON_STREAM = frozenset((DATA, HEADERS, PRIORITY, RST_STREAM, PUSH_PROMISE, CONTINUATION))
-_ON_CONNECTION = frozenset((SETTINGS, PING, GOAWAY))
-_FLAGS = {  # that a frame type defines
-    DATA: 0x09,
-    HEADERS: 0x2D,
-    PRIORITY: 0,
-    RST_STREAM: 0,
-    SETTINGS: 0x01,
-    PUSH_PROMISE: 0x0C,
-    PING: 0x01,
-    GOAWAY: 0,
-    WINDOW_UPDATE: 0,
-    CONTINUATION: 0x04,
-}
-_LENGTHS = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}  # of the types that have only one
-#: RFC 9113, section 6.5.2; few raise it, and none without a large body.
-_USUAL_FRAME_BYTES = 16384
-_LARGE_FRAME_BYTES = 1 << 20
 
 
 class InvalidHttp2(Exception):
@@ -121,11 +118,12 @@ class Http2FrameReader:
         "_flags",
         "_frame_bytes",
         "_left",
-        "_lost",
+        "_mistakes",
         "_output",
         "_pad",
         "_preface",
         "_reserved",
+        "_search",
         "_sink",
         "_skipped",
         "_stream",
@@ -133,6 +131,8 @@ class Http2FrameReader:
         "_unread_pad",
         "_want",
         "began",
+        "found",
+        "lost",
         "offset",
     )
 
@@ -140,7 +140,10 @@ class Http2FrameReader:
         self._sink = sink
         self._output = output
         self._client = client  # whether these are the client's bytes
-        self._lost = late
+        self.lost = late  # whether it is not known where frames begin
+        self.found = False  # whether it is known only from what the bytes look like
+        self._mistakes = 0
+        self._search = FrameSearch(from_client=client)
         self._skipped = "late_bytes_skipped" if late else "resync_bytes_skipped"
         self._preface = client
         self._control = 0
@@ -187,13 +190,13 @@ class Http2FrameReader:
         """Read the next bytes. Raises InvalidHttp2 when they are not HTTP/2."""
         fresh = call is not self._call
         self._call = call
-        if self._lost:
-            if not (fresh and starts_frames(data, from_client=self._client)):
-                self._output.count(self._skipped, len(data))
+        if self.lost:
+            position = self._find(call, data, fresh=fresh)
+            self._output.count(self._skipped, position)
+            if self.lost:
                 return
-            self._lost = False
+            data, offset = data[position:], offset + position
             self._skipped = "resync_bytes_skipped"
-            self._preface = self._client and data.startswith(PREFACE[:HEAD_BYTES])
         began = call
         if self._carry:
             data = self._carry + data
@@ -205,14 +208,18 @@ class Http2FrameReader:
             position = self._read_preface(data)
         elif self._left:
             position = self._payload(data, 0, end)
-        sink_data, unpack = self._sink.data, _HEAD.unpack_from
+        sink_data, unpack = self._sink.data, HEAD.unpack_from
         while end - position >= HEAD_BYTES:
             high, low, kind, flags, stream = unpack(data, position)
             length = high << 8 | low
             start = position + HEAD_BYTES
             stop = start + length
+            if self.found and not plausible(
+                length, kind, flags, stream, from_client=self._client, block=self._block_stream
+            ):
+                raise InvalidHttp2("no frame")
             if kind == DATA and stop <= end and not flags & PADDED and not self._block_stream and stream:
-                sink_data(stream & _MAX_STREAM, data[start:stop], stop - position, bool(flags & END_STREAM))
+                sink_data(stream & MAX_STREAM, data[start:stop], stop - position, bool(flags & END_STREAM))
                 position = stop
                 began = call
                 continue
@@ -220,16 +227,40 @@ class Http2FrameReader:
                 self.began = began
                 self.offset = offset + position
             began = call
-            self._begin(kind, flags, stream & _MAX_STREAM, length)
+            self._begin(kind, flags, stream & MAX_STREAM, length)
             position = self._payload(data, start, end)
         if position < end:
             self._carry = data[position:]
             self._carry_began = began
 
+    def _find(self, call: Call, data: bytes, *, fresh: bool) -> int:
+        """Look for frames; return how many bytes come before them: all, while they are not found."""
+        if fresh and self._client and starts_preface(data):
+            position: int | None = 0
+        else:
+            position = self._search.feed(data, call.end_ns, fresh=fresh)
+        if position is None:
+            return len(data)
+        self.lost = False
+        self.found = True
+        self._preface = self._client and data.startswith(PREFACE[:HEAD_BYTES], position)
+        self._search.forget()
+        return position
+
+    def look_again(self) -> bool:
+        """Whether what was read were no frames, but were taken for some: they are looked for again, some times."""
+        if not self.found or self._mistakes >= MAX_MISTAKES:
+            return False
+        self._mistakes += 1
+        self._lose()
+        return True
+
     def gap(self, call: Call, size: int) -> None:
         """Skip ``size`` bytes that were not captured. Raises InvalidHttp2 as :meth:`feed` does."""
         self._call = call
-        if self._lost or not size:
+        if self.lost:
+            self._search.forget()
+        if self.lost or not size:
             return
         if size <= self._left and not self._carry:
             self._payload_gap(size)
@@ -238,8 +269,11 @@ class Http2FrameReader:
             self._payload_gap(self._left)
         if self._block_stream:  # END_STREAM is reported, whatever else is missing
             self._end_block(None)
+        self._lose()
+
+    def _lose(self) -> None:
         self._forget()
-        self._lost = True
+        self.lost = True
         self._sink.lost()
 
     def _read_preface(self, data: bytes) -> int:
@@ -257,14 +291,14 @@ class Http2FrameReader:
         if self._block_stream and (kind != CONTINUATION or stream != self._block_stream):
             raise InvalidHttp2("header block interrupted")
         if (
-            (kind in _ON_STREAM and not stream)
-            or (kind in _ON_CONNECTION and stream)
-            or _LENGTHS.get(kind, length) != length
+            (kind in ON_STREAM and not stream)
+            or (kind in ON_CONNECTION and stream)
+            or LENGTHS.get(kind, length) != length
             or (kind == SETTINGS and length % 6)
             or (kind == GOAWAY and length < _GOAWAY.size)
             or (kind == PUSH_PROMISE and self._client)
             or (kind == CONTINUATION and not self._block_stream)
-            or (kind > CONTINUATION and length > _USUAL_FRAME_BYTES)  # of an extension; or not a frame at all
+            or (kind > CONTINUATION and length > USUAL_FRAME_BYTES)  # of an extension; or not a frame at all
         ):
             raise InvalidHttp2(f"frame of type {kind}")
         self._type, self._flags, self._stream = kind, flags, stream
@@ -345,7 +379,7 @@ class Http2FrameReader:
             read(self, payload)
 
     def _headers(self, payload: bytes | None) -> None:
-        self._start_block(payload, 5 if self._flags & _PRIORITY_FLAG else 0, promised=False)
+        self._start_block(payload, PRIORITY_BYTES if self._flags & PRIORITY_FLAG else 0, promised=False)
 
     def _push_promise(self, payload: bytes | None) -> None:
         self._start_block(payload, 4, promised=True)
@@ -401,7 +435,7 @@ class Http2FrameReader:
     def _goaway(self, payload: bytes | None) -> None:
         if payload is not None:
             last_stream, code = _GOAWAY.unpack(payload)
-            self._sink.going_away(last_stream & _MAX_STREAM, code)
+            self._sink.going_away(last_stream & MAX_STREAM, code)
 
     def _reserve(self, size: int) -> bool:
         """Reserve what is held from one call to the next, or from one frame of a block to the next."""
@@ -421,43 +455,3 @@ _READERS: dict[int, Callable[[Http2FrameReader, bytes | None], None]] = {
     GOAWAY: Http2FrameReader._goaway,
     CONTINUATION: Http2FrameReader._continuation,
 }
-
-
-def starts_frames(data: bytes, *, from_client: bool) -> bool:
-    """Whether ``data`` surely begins with frames; strict, but true of what senders usually write.
-
-    Every head up to the end of ``data`` must be one of a known type, with flags that the type defines, on a
-    stream as the type asks, and of a usual length. Other bytes pass that by chance once in some billions.
-    """
-    if from_client and data.startswith(PREFACE[:HEAD_BYTES]):
-        return PREFACE.startswith(data[: len(PREFACE)])
-    position, end = 0, len(data)
-    if end < HEAD_BYTES:
-        return False
-    while end - position >= HEAD_BYTES:
-        high, low, kind, flags, stream = _HEAD.unpack_from(data, position)
-        length = high << 8 | low
-        if not _plausible(length, kind, flags, stream, from_client=from_client):
-            return False
-        position += HEAD_BYTES + length
-    return True
-
-
-def _plausible(length: int, kind: int, flags: int, stream: int, *, from_client: bool) -> bool:
-    known = _FLAGS.get(kind)
-    if known is None or flags & ~known or stream > _MAX_STREAM:
-        return False
-    if kind in _ON_CONNECTION:
-        if stream:
-            return False
-    elif kind != WINDOW_UPDATE and not stream:
-        return False
-    if kind in (DATA, HEADERS, CONTINUATION) and not stream & 1 and from_client:
-        return False
-    if kind == SETTINGS:
-        return not length % 6 and not (flags & ACK and length) and length <= _USUAL_FRAME_BYTES
-    if kind == PUSH_PROMISE and from_client:
-        return False
-    if kind == DATA:
-        return length <= _LARGE_FRAME_BYTES
-    return length <= _USUAL_FRAME_BYTES and _LENGTHS.get(kind, length) == length

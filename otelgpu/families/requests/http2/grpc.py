@@ -76,7 +76,10 @@ def is_grpc(content_type: bytes) -> bool:
 
 
 class GrpcMessageReader:
-    """Counts the messages of one direction of a call, and assembles those that ``take`` wants."""
+    """Counts the messages of one direction of a call, and assembles those that ``take`` wants.
+
+    ``missed`` is called for each time that some of those were not captured, or could not be kept or read.
+    """
 
     __slots__ = (
         "_head",
@@ -88,12 +91,14 @@ class GrpcMessageReader:
         "_whole",
         "count",
         "encoded",
+        "missed",
         "take",
     )
 
     def __init__(self, output: ParserOutput) -> None:
         self._output = output
         self.take: MessageTaker | None = None
+        self.missed: Callable[[], None] | None = None
         self.count = 0  # complete messages, read or not
         self.encoded = False  # a compressed message that was wanted came
         self._head = b""  # of a prefix that is cut
@@ -102,6 +107,11 @@ class GrpcMessageReader:
         self._whole = False  # whether the message under way is being kept
         self._reserved = 0
         self._lost = False
+
+    @property
+    def known_count(self) -> int | None:
+        """How many complete messages came; None where some may have been missed."""
+        return None if self._lost else self.count
 
     @property
     def framed(self) -> bool:
@@ -126,6 +136,8 @@ class GrpcMessageReader:
                 return
             position += _PREFIX_BYTES
             wanted = self.take is not None and not self._unreadable(flag, size)
+            if not wanted:
+                self._miss()
             if size <= end - position:
                 self.count += 1
                 if wanted and self.take is not None:
@@ -139,12 +151,13 @@ class GrpcMessageReader:
         self._head = data[position:]
 
     def gap(self, size: int) -> None:
-        """Note ``size`` missing bytes of the body."""
+        """Note ``size`` missing bytes of the body; 0: an unknown number."""
         if self._lost:
             return
-        if size > self._left:
+        if not 0 < size <= self._left:
             self._lose()
             return
+        self._miss()
         self._left -= size
         self.drop()
         if not self._left:
@@ -180,6 +193,11 @@ class GrpcMessageReader:
         else:
             self._output.count("grpc_messages_not_kept")
             self.drop()
+            self._miss()
+
+    def _miss(self) -> None:
+        if self.missed is not None:
+            self.missed()
 
     def _unreadable(self, flag: int, size: int) -> bool:
         if flag:
@@ -193,8 +211,9 @@ class GrpcMessageReader:
         return False
 
     def _lose(self) -> None:
-        """Where the next message begins is unknown: what was counted is a lower bound."""
+        """Where the next message begins is unknown, and how many came."""
         self._output.count("grpc_framing_lost")
+        self._miss()
         self.drop()
         self._lost = True
         self._left = 0
@@ -251,7 +270,7 @@ class OpenRpc:
             system="grpc",
             method=self.method,
             status=status,
-            requests=self.requests.count,
-            responses=self.responses.count,
+            requests=self.requests.known_count,
+            responses=self.responses.known_count,
             failed=failed,
         )

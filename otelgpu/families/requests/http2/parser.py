@@ -13,8 +13,9 @@ Example, at a server whose thread 7 reads two requests at 100 and whose thread 8
     write [180,190] HEADERS(1, END_STREAM)                          thread 7 ends a at 190, exchange a
 
 Gaps: in DATA they only count. In a header block they lose the dynamic table, so that later fields may be empty
-(``hpack_unknown``). In a frame header they lose the framing, until a call begins with frames: END_STREAM may have
-been missed, so what is open is no longer assigned to any thread. A connection found open begins like that.
+(``hpack_unknown``). In a frame header they lose the framing, until it is found again: END_STREAM may have been missed,
+so what is open is no longer assigned to any thread. A connection found open begins like that: what method and path a
+request has may not be known for the connection's life, and LLM requests are recognised by their bodies.
 
 Floods: what is held is bounded by streams, header blocks and tables; a connection that carries little but resets
 or control frames is given up (``http2_floods``).
@@ -24,17 +25,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from otelgpu.families.requests.http1.framing import Head
 from otelgpu.families.requests.http2.directions import Http2RequestDirection, Http2ResponseDirection
-from otelgpu.families.requests.http2.frames import (
-    HEAD_BYTES,
-    PREFACE,
-    SETTINGS,
-    Http2Flood,
-    InvalidHttp2,
-    starts_frames,
-)
-from otelgpu.families.requests.http2.stream import Stream
+from otelgpu.families.requests.http2.frame_heads import HEAD_BYTES, PREFACE, SETTINGS, starts_frames
+from otelgpu.families.requests.http2.frames import Http2Flood, InvalidHttp2
+from otelgpu.families.requests.http2.stream import Http2Head, Stream
 from otelgpu.families.requests.open_exchange import OpenExchange
 from otelgpu.families.requests.parser_output import ExchangeRoom, ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
@@ -166,8 +160,10 @@ class Http2:
         try:
             frames.feed(call, data, offset)
         except InvalidHttp2 as error:
-            self._give_up(error)
-            return
+            if isinstance(error, Http2Flood) or not frames.look_again():
+                self._give_up(error)
+                return
+            self.output.count("http2_framing_mistaken")
         control = self.control_frames + frames.take_control_frames()
         if control:
             self.control_frames = 0
@@ -183,10 +179,14 @@ class Http2:
         self.call = call
         for stream in self.streams.values():
             stream.exchange.task_known = False
+        frames = (self._requests if from_client else self._responses).frames
         try:
-            (self._requests if from_client else self._responses).frames.gap(call, size)
+            frames.gap(call, size)
         except InvalidHttp2 as error:
-            self._give_up(error)
+            if not frames.look_again():
+                self._give_up(error)
+                return
+            self.output.count("http2_framing_mistaken")
 
     def end(self, call: Call, *, from_client: bool) -> None:
         """A server can still answer after the client's end of file; after the server's, nothing follows."""
@@ -226,7 +226,7 @@ class Http2:
         """When the present call moved bytes of a response: a server's write began, a client's read returned."""
         return self.call.begin_ns if self._server else self.call.end_ns
 
-    def open_stream(self, number: int, head: Head | None, *, doubtful: bool) -> Stream:
+    def open_stream(self, number: int, head: Http2Head | None) -> Stream:
         """Open an exchange: the header block of its request is complete."""
         if self.streams and (len(self.streams) >= MAX_OPEN or self._is_crowded):
             self.output.count("responses_not_seen")
@@ -249,13 +249,15 @@ class Http2:
         exchange.wire_id = self._facts.wire_id(frames.offset)
         if not self._server:
             exchange.published, exchange.task = began.published, began.task
+        if self._responses.frames.lost:  # its response may pass unseen
+            exchange.framing_lost = self.doubtful_streams = True
         stream = Stream(exchange, self.output, self._facts.identity)
         self.streams[number] = stream
         self._is_crowded = not self._room.fit(len(self.streams))
         if head is None:
             exchange.error = "capture_gap"
             return stream
-        stream.request_head(head, doubtful=doubtful)
+        stream.request_head(head)
         if self._server and self.call.task:
             exchange.begun_ns = self.call.end_ns
             self.output.tasks.append(exchange.service(is_over=False))

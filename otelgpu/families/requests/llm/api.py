@@ -57,6 +57,10 @@ class Api:
         """Read an event of a streamed response that was moved at a time."""
         return False
 
+    def is_line(self, text: bytes) -> bool:
+        """Whether a response of unknown type that begins so is a stream of lines, and not one JSON value."""
+        return False
+
 
 def filled(raw: msgspec.Raw) -> bool:
     """Whether a JSON value is there and is not null, nor an empty string, list or object."""

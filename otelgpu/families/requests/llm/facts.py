@@ -38,13 +38,13 @@ class Facts:
         "cached_tokens",
         "capture",
         "choices",
-        "chunk_unseen",
         "content_deltas",
         "content_times_ns",
         "content_tokens",
         "decode_s",
         "error",
         "first_chunk_ns",
+        "first_chunk_unseen",
         "first_content_ns",
         "input_tokens",
         "last_content_ns",
@@ -87,8 +87,8 @@ class Facts:
         self.decode_s: float | None = None
         self.error = ""
         self.first_chunk_ns = 0
+        self.first_chunk_unseen = False  # something was missing before it, which may have held an earlier one
         self.first_content_ns = 0
-        self.chunk_unseen = False  # something was missing before the first event, which may have been one
         self.began_unseen = False  # something was missing before the first content, which may have been in it
         self.last_content_ns = 0
         self.content_deltas = 0
@@ -163,6 +163,11 @@ class Facts:
         else:
             self.error = "stream_error" if self.first_chunk_ns else "response_error"
 
+    def missed_response(self) -> None:
+        """Note that something of the response is missing here."""
+        self.first_chunk_unseen = self.first_chunk_unseen or not self.first_chunk_ns
+        self.began_unseen = self.began_unseen or not self.content_deltas
+
     def content_at(self, time_ns: int) -> None:
         """Note content that was moved at a time; what comes later is never earlier."""
         if not self.content_deltas:
@@ -226,7 +231,7 @@ class Facts:
             first_content_ns=0 if self.began_unseen else self.first_content_ns,
             last_content_ns=self.last_content_ns,
             content_deltas=self.content_deltas,
-            first_chunk_ns=0 if self.chunk_unseen else self.first_chunk_ns,
+            first_chunk_ns=0 if self.first_chunk_unseen else self.first_chunk_ns,
             whole=whole,
             content_times_ns=self.content_times_ns,
             content_tokens=self.content_tokens,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from otelgpu.families.requests.llm.api import Api, filled
+from otelgpu.families.requests.llm.api import MALFORMED, Api, filled
 from otelgpu.families.requests.llm.facts import Facts
 from otelgpu.families.requests.llm.search import Search
 
@@ -82,6 +82,14 @@ class Ollama(Api):
     def event(self, facts: Facts, data: bytes, time_ns: int) -> bool:
         """Read one line of a stream."""
         return self._take(facts, _decode_part(data), time_ns)
+
+    def is_line(self, text: bytes) -> bool:
+        """Whether it begins with a line after which others come: one that is not ``done``."""
+        line, end, _ = text.partition(b"\n")
+        try:
+            return bool(end) and _decode_part(line).done is False
+        except MALFORMED:
+            return False
 
     @staticmethod
     def _take(facts: Facts, part: _Part, time_ns: int) -> bool:

@@ -38,6 +38,16 @@ HEADERS: Final = frozenset((b"content-encoding", b"content-type")) | _SIGNS
 """Header names (lower case) that readers ask a head for: whoever keeps only some headers has to keep these."""
 
 _DONE: Final = b"[DONE]"
+_GZIP: Final = b"\x1f\x8b"  # RFC 1952, section 2.3.1
+_SPACE: Final = b" \t\r\n"
+_FIELDS: Final = (
+    b"data:",
+    b"event:",
+    b"id:",
+    b"retry:",
+    b":",
+    b"\xef\xbb\xbf",
+)  # a stream of events begins so
 _LINES: Final = frozenset(
     (b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-jsonlines")
 )
@@ -57,10 +67,12 @@ class GenerationReader:
         "_request",
         "_request_inflater",
         "_response",
+        "_response_fits",
         "_response_inflater",
         "_settled",
         "_sure",
         "_time_ns",
+        "_unknown_type",
     )
 
     def __init__(self, route: Route, output: ParserOutput) -> None:
@@ -79,6 +91,8 @@ class GenerationReader:
         self._events: EventReader | LineReader | None = None
         self._gaps = False
         self._done = False  # whether the server said that its stream is complete
+        self._response_fits = False  # whether bytes of the response showed which API it is
+        self._unknown_type = False  # the response's first bytes show what it is
         self._time_ns = 0  # of the last bytes of the response
 
     @property
@@ -98,14 +112,25 @@ class GenerationReader:
         seen = self._fits and self._events is not None and not self._gaps
         return seen and self._apis[0].says_why_it_ends and not reasoned
 
+    @property
+    def response_fits(self) -> bool:
+        """Whether bytes of the response can only be those of an API of this route."""
+        return self._response_fits
+
     def request_head(self, head: MessageHead) -> bool:
         """Take the request's head; whether its body is wanted."""
-        if not self._sure and (media := _media_type(head)) and not _is_json(media):
+        if not self._sure and (media := media_type(head)) and not is_json(media):
             return False
-        wanted, self._request_inflater = self._decoding(head)
+        wanted, self._request_inflater = decoding(head, self._output)
         if wanted:
             self._request = KeptBody(self._output)
         return wanted
+
+    def may_be(self, first: bytes, last: bytes, *, whole: bool) -> bool:
+        """Take a request of unknown path, in parts unless ``whole``; whether only its response can tell what it is."""
+        self._take_request(first, last, whole=whole)
+        may_be, self._fits, self._settled = self._fits or not whole, False, False
+        return may_be
 
     def request_body(self, data: bytes) -> None:
         """Take bytes of the request's body."""
@@ -133,36 +158,50 @@ class GenerationReader:
         self._request_inflater = None
         first, last = body.first, body.last
         body.drop()
+        self._take_request(first, last, whole=whole)
+
+    def _take_request(self, first: bytes, last: bytes, *, whole: bool) -> None:
         if whole:
             self._read_request(first)
         else:
             self._apis[0].search.request(self._facts, first, last)
 
-    def response_head(self, head: MessageHead) -> bool:
-        """Take the head of the final response; whether its body is wanted."""
+    def response_head(self, head: MessageHead, *, doubtful: bool = False) -> bool:
+        """Take the head of the final response; whether its body is wanted. ``doubtful``: fields of it are unknown."""
         facts = self._facts
         facts.status = head.status
+        self._unknown_type = False
         _take_signs(facts, head)
-        media_type = _media_type(head)
-        if media_type == b"text/event-stream":
+        media = media_type(head)
+        if media == b"text/event-stream":
             self._events = EventReader()
-        elif media_type in _LINES:
+        elif media in _LINES:
             self._events = LineReader()
-        elif _is_json(media_type):
+        elif is_json(media):
             self._response = KeptBody(self._output)
+        elif doubtful and not media:
+            self._unknown_type = True
         else:
             return False
-        wanted, self._response_inflater = self._decoding(head)
+        wanted, self._response_inflater = decoding(head, self._output)
         if not wanted:
             self._events = self._response = None
+            self._unknown_type = False
         elif self._events is not None:
             facts.stream = True
         return wanted
+
+    def response_began_unseen(self) -> None:
+        """Note that the response's head and beginning were not seen, and what comes is the rest of its body."""
+        self._unknown_type = True
+        self.response_gap(0)
 
     def response_body(self, data: bytes, time_ns: int) -> None:
         """Take bytes of the response's body that were moved at ``time_ns``."""
         self._time_ns = time_ns
         events = self._events
+        if self._unknown_type and self._response_inflater is None and data.startswith(_GZIP):
+            self._response_inflater = BodyInflater(b"gzip")
         if self._response_inflater is not None:
             for chunk in self._response_inflater.feed(data):
                 self._plain(chunk, time_ns)
@@ -186,10 +225,8 @@ class GenerationReader:
 
     def _unseen(self) -> None:
         """Something of a stream was not seen, which may have been a token."""
-        facts = self._facts
         self._gaps = True
-        facts.began_unseen = facts.began_unseen or not facts.content_deltas
-        facts.chunk_unseen = facts.chunk_unseen or not facts.first_chunk_ns
+        self._facts.missed_response()
 
     def response_ended(self, complete: bool = True) -> None:
         """Read a JSON response, as far as it came, and drop it."""
@@ -217,6 +254,7 @@ class GenerationReader:
             self._read_response(first)
         elif self._apis[0].search.response(self._facts, first, last):
             self._fits = True
+            self._response_fits = self._facts.output_tokens is not None
 
     def request_message(self, data: bytes, time_ns: int) -> None:
         """Take a whole message of the client (gRPC, WebSocket)."""
@@ -246,7 +284,25 @@ class GenerationReader:
         self._request = self._response = None
         self._facts.drop()
 
+    def _find_type(self, data: bytes) -> None:
+        """Tell by the first bytes of a response what it is: a stream of events, or of lines, or JSON."""
+        text = data.lstrip(_SPACE)
+        if not text:
+            return
+        self._unknown_type = False
+        if text.startswith(_FIELDS):
+            self._events = EventReader()
+        elif any(api.is_line(text) for api in self._apis):
+            self._events = LineReader()
+        else:
+            self._response = KeptBody(self._output)
+        self._facts.stream = self._facts.stream or self._events is not None
+        if self._gaps and self._response is not None:
+            self._response.gap(0)
+
     def _plain(self, data: bytes, time_ns: int) -> None:
+        if self._unknown_type:
+            self._find_type(data)
         if self._events is not None:
             for event in self._events.feed(data):
                 self._event(event, time_ns)
@@ -262,6 +318,7 @@ class GenerationReader:
                 if api.event(facts, data, time_ns):
                     if not self._settled:
                         self._is(api)
+                        self._response_fits = True
                     return
             except MALFORMED:
                 if data == _DONE:  # no JSON either; asked only here, for it costs every event else
@@ -297,6 +354,7 @@ class GenerationReader:
             try:
                 if api.response(self._facts, body):
                     self._is(api)
+                    self._response_fits = True
                     return
             except MALFORMED:
                 self._malformed()
@@ -311,16 +369,6 @@ class GenerationReader:
         if self._fits:
             self._output.count("json_malformed")
 
-    def _decoding(self, head: MessageHead) -> tuple[bool, BodyInflater | None]:
-        """Whether a body can be read, and what undoes its content encoding."""
-        encoding = head.last(b"content-encoding").lower()
-        if encoding in (b"", b"identity"):
-            return True, None
-        if encoding in ENCODINGS and len(head.all(b"content-encoding")) == 1:
-            return True, BodyInflater(encoding)
-        self._output.count("encoded_body")
-        return False, None
-
     def _inflated(self, inflater: BodyInflater | None, complete: bool) -> bool:
         """Whether a body was read to its end, as far as its encoding is concerned; counts why not."""
         if inflater is None:
@@ -333,12 +381,25 @@ class GenerationReader:
         return False
 
 
-def _media_type(head: MessageHead) -> bytes:
+def media_type(head: MessageHead) -> bytes:
+    """``content-type`` without its parameters, in lower case."""
     return head.last(b"content-type").partition(b";")[0].strip(b" \t").lower()
 
 
-def _is_json(media_type: bytes) -> bool:
-    return media_type == b"application/json" or media_type.endswith(b"+json")
+def is_json(media: bytes) -> bool:
+    """Whether a body of this type is JSON."""
+    return media == b"application/json" or media.endswith(b"+json")
+
+
+def decoding(head: MessageHead, output: ParserOutput) -> tuple[bool, BodyInflater | None]:
+    """Whether a body can be read, and what undoes its content encoding."""
+    encoding = head.last(b"content-encoding").lower()
+    if encoding in (b"", b"identity"):
+        return True, None
+    if encoding in ENCODINGS and len(head.all(b"content-encoding")) == 1:
+        return True, BodyInflater(encoding)
+    output.count("encoded_body")
+    return False, None
 
 
 def http_reader(method: str, path: str, output: ParserOutput) -> GenerationReader | None:

@@ -1,7 +1,7 @@
 """Triton and KServe over gRPC: ``inference.GRPCInferenceService/ModelInfer`` and ``/ModelStreamInfer``.
 
 Messages: grpc_service.proto of https://github.com/triton-inference-server/common (package ``inference``),
-by field number: ModelInferRequest {model_name 1, id 3, inputs 5 {name 1, contents 5 {bytes_contents 8}},
+by field number: ModelInferRequest {model_name 1, id 3, inputs 5 {name 1, datatype 2, contents 5 {bytes_contents 8}},
 raw_input_contents 7}; ModelInferResponse {model_name 1, id 3, outputs 5, raw_output_contents 6};
 ModelStreamInferResponse {error_message 1, infer_response 2}. A raw BYTES tensor is 4 bytes of length
 (little-endian), then the text, for each element.
@@ -11,14 +11,19 @@ A stream may carry several requests; the first one's id and model count.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from otelgpu.families.requests.llm.api import Api
 from otelgpu.families.requests.llm.facts import MAX_TEXT, Facts
 from otelgpu.families.requests.llm.triton import TEXT_INPUT, TEXT_OPERATION, TEXT_OUTPUT
-from otelgpu.protobuf.fields import ProtobufError, fields
+from otelgpu.protobuf.fields import ProtobufError, fields, messages
 
 _LENGTH_BYTES: Final = 4
+_DATA_TYPES: Final = frozenset(
+    b"BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 BF16 BYTES".split()
+)
+"""Of a tensor: https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protocol."""
 
 
 class _Infer:
@@ -65,6 +70,26 @@ def _tensor(data: bytes) -> tuple[bytes, bytes]:
         elif number == 5:
             contents = next((v for n, v in fields(value) if n == 8 and isinstance(v, bytes)), b"")
     return name, contents
+
+
+def has_tensors(data: bytes) -> bool:
+    """Whether a message names a model and has tensors of known types: a ModelInferRequest or ModelInferResponse."""
+    named, types = False, []
+    try:
+        for number, value in fields(data):
+            if isinstance(value, int):
+                return False  # no field of either is a number
+            named = named or (number == 1 and bool(value))
+            if number == 5:
+                types.append(next((v for n, v in fields(value) if n == 2), b""))
+    except ProtobufError:
+        return False
+    return named and bool(types) and all(kind in _DATA_TYPES for kind in types)
+
+
+def infer_responses(data: bytes) -> Iterator[bytes]:
+    """The ModelInferResponse of a ModelStreamInferResponse, if it has one. Raises ProtobufError."""
+    return messages(data, 2)
 
 
 class ModelInfer(Api):

@@ -35,18 +35,26 @@ def scheme(exchange: Exchange) -> str:
     return "https" if exchange.tls else "http"
 
 
-def _method(exchange: Exchange, other: str) -> str:
-    """The method if it is a known one: clients may send anything."""
-    return exchange.method if exchange.method in _METHODS else other
+def _method(exchange: Exchange) -> str | None:
+    """The method if it is a known one, for clients may send anything; None where it was not seen."""
+    if exchange.method in _METHODS:
+        return exchange.method
+    return "_OTHER" if exchange.method else None
 
 
 def span_name(exchange: Exchange, route: str) -> str:
-    """``{method} {route}``."""
-    return f"{_method(exchange, 'HTTP')} {route}"
+    """``{method} {route}``, as far as they are known."""
+    method = exchange.method if exchange.method in _METHODS else "HTTP"
+    return f"{method} {route}" if exchange.path else method
 
 
 def _is_http(exchange: Exchange) -> bool:
     return exchange.protocol in ("http", "websocket")
+
+
+def _size_unknown(exchange: Exchange) -> bool:
+    """Whether an unknown part of the response passed unseen."""
+    return bool(exchange.incomplete) and not exchange.response_bytes
 
 
 def columns(exchanges: Sequence[Exchange], routes: Sequence[str]) -> dict[str, list[Any]]:
@@ -55,22 +63,22 @@ def columns(exchanges: Sequence[Exchange], routes: Sequence[str]) -> dict[str, l
     clients = [is_client(e) for e in exchanges]
     return {
         "http.request.method": [
-            _method(e, "_OTHER") if http else None for e, http in zip(exchanges, are_http, strict=True)
+            _method(e) if http else None for e, http in zip(exchanges, are_http, strict=True)
         ],
         "http.route": [
-            route if http and not client else None
-            for route, http, client in zip(routes, are_http, clients, strict=True)
+            route if http and not client and e.path else None
+            for e, route, http, client in zip(exchanges, routes, are_http, clients, strict=True)
         ],
         "url.template": [
-            route if http and client else None
-            for route, http, client in zip(routes, are_http, clients, strict=True)
+            route if http and client and e.path else None
+            for e, route, http, client in zip(exchanges, routes, are_http, clients, strict=True)
         ],
-        "url.path": [e.path if http else None for e, http in zip(exchanges, are_http, strict=True)],
+        "url.path": [(e.path or None) if http else None for e, http in zip(exchanges, are_http, strict=True)],
         "url.scheme": [scheme(e) if http else None for e, http in zip(exchanges, are_http, strict=True)],
         "network.protocol.name": [e.protocol for e in exchanges],
         "network.protocol.version": [e.protocol_version or None for e in exchanges],
         "http.request.size": [e.request_bytes for e in exchanges],
-        "http.response.size": [e.response_bytes for e in exchanges],
+        "http.response.size": [None if _size_unknown(e) else e.response_bytes for e in exchanges],
         "thread.id": [e.tid for e in exchanges],
         "http.response.status_code": [e.status_code or None for e in exchanges],
         "server.address": [e.server.address if e.server.port else None for e in exchanges],
@@ -98,8 +106,12 @@ def measurements(exchanges: Sequence[Exchange], routes: Sequence[str]) -> list[M
         if e.rpc is not None or not _is_http(e):
             continue
         client = is_client(e)
-        labels: dict[str, str | int] = {"http.request.method": _method(e, "_OTHER"), "url.scheme": scheme(e)}
-        labels["url.template" if client else "http.route"] = route
+        labels: dict[str, str | int] = {}
+        if method := _method(e):
+            labels["http.request.method"] = method
+        labels["url.scheme"] = scheme(e)
+        if e.path:
+            labels["url.template" if client else "http.route"] = route
         if e.status_code:
             labels["http.response.status_code"] = e.status_code
         if e.error_type:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otelgpu.families.requests.http2 import parser as http2
-from otelgpu.families.requests.http2.frames import (
+from otelgpu.families.requests.http2.frame_heads import (
     CONTINUATION,
     DATA,
     END_HEADERS,

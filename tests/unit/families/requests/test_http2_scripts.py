@@ -56,7 +56,11 @@ class Recorder:
     def request_head(self, head: object) -> bool:
         return True
 
-    response_head = request_head
+    def response_head(self, head: object, *, doubtful: bool = False) -> bool:
+        return True
+
+    def response_began_unseen(self) -> None:
+        pass
 
     def request_body(self, data: bytes) -> None:
         self.asked += data

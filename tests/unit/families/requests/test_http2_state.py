@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otelgpu.families.requests.http2.frames import DATA, HEADERS, PREFACE, SETTINGS
+from otelgpu.families.requests.http2.frame_heads import DATA, HEADERS, PREFACE, SETTINGS
 from tests.unit.families.requests.http2_traffic import Pair, Wire, frame, request_fields
 from tests.unit.families.requests.test_http2 import GET, OK
 from tests.unit.families.requests.traffic import Connection, Seen, new_state
