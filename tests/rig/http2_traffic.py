@@ -62,11 +62,13 @@ class _H2End:
 
     def events(self, read_bytes: int) -> Iterator[Any]:
         """What the other end sends, until it closes."""
+        import h2.events
+
         while data := self.socket.recv(read_bytes):
             with self.lock:
                 events = self.state.receive_data(data)
                 for event in events:
-                    if getattr(event, "flow_controlled_length", 0):
+                    if isinstance(event, h2.events.DataReceived) and event.flow_controlled_length:
                         self.state.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 self.flush()
             yield from events
@@ -185,6 +187,8 @@ def _ask(client: _H2Client | _GrpcClient) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        {"h2": _serve_h2, "grpc": _serve_grpc}[sys.argv[2]]()
+        (_serve_h2 if sys.argv[2] == "h2" else _serve_grpc)()
+    elif sys.argv[2] == "h2":
+        _ask(_H2Client(int(sys.argv[3])))
     else:
-        _ask({"h2": _H2Client, "grpc": _GrpcClient}[sys.argv[2]](int(sys.argv[3])))
+        _ask(_GrpcClient(int(sys.argv[3])))

@@ -336,6 +336,11 @@ class Connection:
             for from_client in ways:
                 recognition = spec.recognise(data, from_client, late)
                 if recognition is Recognition.YES:
+                    if late and len(ways) > 1 and spec.sender_of is not None:
+                        sender = spec.sender_of(data)
+                        if sender is None:
+                            break
+                        from_client = sender
                     return recognition, spec, from_client
                 if recognition is Recognition.MORE:
                     best = (recognition, None, from_client)

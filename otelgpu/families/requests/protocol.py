@@ -124,9 +124,12 @@ class ProtocolSpec:
 
     ``recognise(data, from_client)`` looks at the first bytes of one direction of a connection, or, on a
     connection found open, of any call: ``late`` is True then. It must be quick and sure: YES is final.
-    ``open(facts, output)`` makes a connection's parser.
+    ``open(facts, output)`` makes a connection's parser. ``sender_of(data)``: of a protocol whose ends send alike,
+    whether bytes that were recognised are the client's; None: they do not show it. It is asked where the role of the
+    process is not known on a connection found open, which has no first bytes to know it by.
     """
 
     name: str
     recognise: Callable[[bytes, bool, bool], Recognition]
     open: Callable[[ConnectionFacts, ParserOutput], Parser]
+    sender_of: Callable[[bytes], bool | None] | None = None

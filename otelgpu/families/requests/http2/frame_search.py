@@ -32,6 +32,7 @@ from otelgpu.families.requests.http2.frame_heads import (
     PRIORITY_FLAG,
     block_after,
     plausible,
+    starts_preface,
 )
 from otelgpu.families.requests.http2.hpack_reader import HpackError, HpackReader
 
@@ -39,9 +40,9 @@ ENOUGH: Final = 8
 MIN_HEADS: Final = 3
 MAX_CHAINS: Final = 16
 """That wait for their next head; those with least evidence go first."""
-MAX_LOOKS: Final = 4096
+MAX_LOOKS: Final = 1024
 """Places at which a head is looked at, at once; each is some microseconds."""
-LOOKS_PER_NS: Final = 1000e-9
+LOOKS_PER_NS: Final = 250e-9
 
 _STRONG: Final = 4
 _CARRY: Final = HEAD_BYTES - 1
@@ -161,11 +162,33 @@ class FrameSearch:
         return _points_of_block(payload, flags)
 
 
+def sender_of(data: bytes) -> bool | None:
+    """Whether the frames that ``data`` begins with are a client's: it has heads of requests. None: no head is there."""
+    if starts_preface(data):
+        return True
+    position = 0
+    while len(data) - position >= HEAD_BYTES:
+        high, low, kind, flags, _ = HEAD.unpack_from(data, position)
+        stop = position + HEAD_BYTES + (high << 8 | low)
+        if kind == HEADERS and flags & END_HEADERS and stop <= len(data):
+            names = _pseudo_fields(data[position + HEAD_BYTES : stop], flags)
+            if names:
+                return b":status" not in names
+        position = stop
+    return None
+
+
 def _points_of_block(payload: bytes, flags: int) -> int | None:
     """What HEADERS are worth by their whole payload; None: it cannot be decoded."""
+    names = _pseudo_fields(payload, flags)
+    return None if names is None else _STRONG if names else 1
+
+
+def _pseudo_fields(payload: bytes, flags: int) -> set[bytes] | None:
+    """The names of pseudo-header fields that HEADERS surely have; None: they cannot be decoded."""
     start = stop = 0
     if flags & PADDED:
-        start, stop = 1, payload[0]
+        start, stop = 1, payload[0] if payload else 1
     if flags & PRIORITY_FLAG:
         start += PRIORITY_BYTES
     if start + stop > len(payload):
@@ -174,4 +197,4 @@ def _points_of_block(payload: bytes, flags: int) -> int | None:
         fields = HpackReader(late=True).read(payload[start : len(payload) - stop])
     except HpackError:
         return None
-    return _STRONG if any(name is not None and name.startswith(b":") for name, _ in fields) else 1
+    return {name for name, _ in fields if name is not None and name.startswith(b":")}

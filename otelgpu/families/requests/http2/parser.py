@@ -27,6 +27,7 @@ from typing import Final
 
 from otelgpu.families.requests.http2.directions import Http2RequestDirection, Http2ResponseDirection
 from otelgpu.families.requests.http2.frame_heads import HEAD_BYTES, PREFACE, SETTINGS, starts_frames
+from otelgpu.families.requests.http2.frame_search import sender_of
 from otelgpu.families.requests.http2.frames import Http2Flood, InvalidHttp2
 from otelgpu.families.requests.http2.stream import Http2Head, Stream
 from otelgpu.families.requests.open_exchange import OpenExchange
@@ -439,4 +440,4 @@ def upgraded(facts: ConnectionFacts, output: ParserOutput, exchange: OpenExchang
     return parser
 
 
-SPEC: Final = ProtocolSpec(name="http2", recognise=recognise, open=Http2)
+SPEC: Final = ProtocolSpec(name="http2", recognise=recognise, open=Http2, sender_of=sender_of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from otelgpu.families.requests.http2.frame_heads import DATA, HEADERS, PREFACE, SETTINGS
+from otelgpu.model.exchange import Role
 from tests.unit.families.requests.http2_traffic import Pair, Wire, frame, request_fields
 from tests.unit.families.requests.test_http2 import GET, OK
 from tests.unit.families.requests.traffic import Connection, Seen, new_state
@@ -69,6 +70,22 @@ def test_a_connection_found_open() -> None:
     seen.feed(connection.read(frame(HEADERS, 5, 9, GET)))
     seen.feed(connection.write(frame(HEADERS, 5, 9, OK)))
     assert [exchange.path for exchange in seen.exchanges] == ["/"]
+
+
+def test_the_role_on_a_connection_found_open_is_known_by_heads() -> None:
+    """Of a TLS session it is not known otherwise, and both ends send frames."""
+    for wrote_first in (
+        frame(DATA, 1, 3, b"x"),
+        frame(HEADERS, 5, 5, b"\xbe"),
+        frame(HEADERS, 4, 7, b"\x88\xbe") + frame(DATA, 1, 7, b"x"),
+    ):
+        connection = Connection()
+        seen = Seen(new_state()).feed(connection.open(role="UNKNOWN", late=True))
+        seen.feed(connection.write(wrote_first))
+        seen.feed(connection.read(frame(HEADERS, 5, 9, GET)))
+        seen.feed(connection.write(frame(HEADERS, 5, 9, OK)))
+        (exchange,) = seen.exchanges
+        assert (exchange.role, exchange.path, exchange.status_code) == (Role.SERVER, "/", 200)
 
 
 def test_a_stream_of_tokens() -> None:
