@@ -12,6 +12,7 @@ from otelgpu.families.requests.exchange_signals import attributes, span_name
 from otelgpu.families.requests.http2.frame_heads import DATA, HEADERS, PING, RST_STREAM
 from otelgpu.families.requests.http2.frame_search import MAX_LOOKS, FrameSearch
 from otelgpu.families.requests.http2.frames import MAX_MISTAKES
+from otelgpu.families.requests.http2.grpc import GrpcMessageReader
 from otelgpu.families.requests.routes import template
 from otelgpu.families.requests.signals.http import measurements
 from otelgpu.model.exchange import UNSEEN, Exchange, Generation, Role
@@ -284,6 +285,33 @@ def test_trailers_are_no_head_of_a_response() -> None:
 def test_a_response_that_passed_before_frames_were_found_is_no_error() -> None:
     exchange = observed_from_response(99, CHUNK)
     assert (exchange.error, exchange.error_type, exchange.answered) == ("capture_gap", "", False)
+
+
+def test_a_gap_of_unknown_size_is_no_message() -> None:
+    reader = GrpcMessageReader(Observed().output)
+    reader.feed(INFERRED, 1)
+    reader.gap(0)
+    assert (reader.count, reader.known_count) == (1, None)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_tokens_of_messages_that_were_not_captured_are_not_counted(missing: int) -> None:
+    conversation = Conversation()
+    conversation.triton(INFERRED, INFERRED, INFERRED)
+    observed = Observed()
+    messages = 0
+    for from_client, data in conversation.pair.wire:
+        messages += INFERRED in data
+        if messages == 2 and INFERRED in data and missing:
+            start = data.index(INFERRED)
+            call = observed.feed(from_client, data[:start])
+            observed.gap(from_client, len(data) - start, call=call)
+        else:
+            observed.feed(from_client, data)
+    *_, exchange = observed.close().exchanges
+    generation = generation_of(exchange)
+    assert generation.output_tokens == (None if missing else 3) and generation.first_content_ns
+    assert exchange.rpc is not None and exchange.rpc.responses == (None if missing else 3)
 
 
 # Frames in the middle
