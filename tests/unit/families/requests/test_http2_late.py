@@ -510,11 +510,17 @@ def generation_is_part(found: Generation, truth: Generation) -> None:
     st.sampled_from((Role.SERVER, Role.CLIENT)),
     st.floats(0, 1),
     st.integers(0, 60),
+    st.one_of(st.just(1 << 20), st.integers(10, 300)),
 )
 def test_from_any_cut_what_is_reported_is_part_of_the_truth(
-    steps: list[tuple[str, int, bool]], role: Role, share: float, cut: int
+    steps: list[tuple[str, int, bool]], role: Role, share: float, cut: int, size: int
 ) -> None:
-    wire = converse(steps)
+    """``size``: what a call moves at most."""
+    wire = [
+        (from_client, data[start : start + size])
+        for from_client, data in converse(steps)
+        for start in range(0, len(data), size)
+    ]
     whole = see(wire, role, 0)
     truths = {exchange.wire_id: exchange for exchange in whole.exchanges}
     assert not whole.counted and len(truths) == len(whole.exchanges)
