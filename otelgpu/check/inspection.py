@@ -28,13 +28,14 @@ from otelgpu.processes.coverage import (
     Shown,
     TlsStack,
 )
-from otelgpu.processes.elf_files import ElfFile, open_elf, open_mapping
+from otelgpu.processes.elf_files import ElfFile, map_elf, open_elf, open_mapping
 from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.linked_tls import linked_tls
 from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name
 from otelgpu.processes.maps import Mapping as Mapped
 from otelgpu.processes.maps import distinct_files, executable_mappings, read_maps
 from otelgpu.processes.resources import CLAIMED, ResourceDetector
+from otelgpu.processes.runtimes import linked_runtimes, recognise
 
 TryProbe = Callable[[str, str, int], str]
 """(symbol, path, file offset) → what the kernel says against a probe there, or ""."""
@@ -44,11 +45,7 @@ _OTHER_TLS: Final = re.compile(
     r"lib(?:gnutls|boringssl|s2n|mbedtls|wolfssl|rustls|ssl3)[-.].*|cygrpc\..*\.so|_rustls\..*\.so"
 )
 _OPENSSL_MODULE: Final = re.compile(r"_ssl\..*\.so")  # Python's, which may have OpenSSL linked into it
-_EVENT_LOOPS: Final = (
-    ("uvloop", re.compile(r"/uvloop/loop\.")),
-    ("asyncio", re.compile(r"/_asyncio\.[^/]*\.so$")),
-)
-_LOOP_PROGRAMS: Final = {"node": "Node.js", "bun": "Bun", "deno": "Deno"}
+_UVLOOP: Final = re.compile(r".*/uvloop/loop\.[^/]*so")  # which has libuv linked into it
 _SERVERS: Final = re.compile(
     r"vllm|sglang|uvicorn|hypercorn|gunicorn|daphne|ollama|llama[-_.]?(?:server|cpp)|koboldcpp|tritonserver|trtllm"
     r"|tensorrt_llm|text[-_]generation|lmdeploy|ray|litellm|infinity_emb|torchserve|deepspeed|mii|tgi"
@@ -68,7 +65,6 @@ class _File:
 
     offsets: Mapping[str, int]
     stripped: bool = False
-    is_go: bool = False
     own_runtime: bool = False  # has device code, and imports no runtime to launch it
     exports_tls: bool = False  # under OpenSSL's names
     linked_tls: tuple[str, ...] = ()
@@ -129,13 +125,14 @@ class ProcessInspector:
         others = {m.path: self._mapped_file(pid, m) for m in rest} if libraries else {}
         descriptors = _descriptors(pid)
         files = self._with_facts(pid, libraries, {facts.executable: program, **others})
+        runtimes = recognise(pid, _linked_runtimes)
         observed = self._observed(
             facts,
-            is_go=program.is_go,
             libraries=tuple(self._library(pid, m) for m in libraries),
             embedded=_embedded(facts.executable, program, others),
             tls=self._tls(pid, facts.executable, program, mapped),
-            event_loops=_known(_EVENT_LOOPS, mapped) or _loop_program(facts),
+            runtimes=runtimes,
+            has_libuv="node" in runtimes or any(_UVLOOP.fullmatch(m.path) for m in mapped),
             io_uring=descriptors.count(_IO_URING),
             connections=sum(each.role == "SERVER" for each in open_connections(pid).connections),
             sockets=sum(target.startswith("socket:") for target in descriptors),
@@ -272,7 +269,6 @@ class ProcessInspector:
                     exports_tls=found.keys() >= _TLS_FUNCTIONS,
                     linked_tls=linked_tls(file.image) if is_program else (),
                     stripped=file.image.is_stripped,
-                    is_go=file.image.is_go,
                     own_runtime=_has_own_runtime(file.image),
                     shown=self._shown_by(file.image, found.keys()),
                 )
@@ -319,13 +315,11 @@ def looks_like_server(facts: ProcessFacts) -> bool:
     return any(_SERVERS.match(_base(word)) for word in words if not word.startswith("-"))
 
 
-def _known(table: Sequence[tuple[str, re.Pattern[str]]], mapped: Sequence[Mapped]) -> tuple[str, ...]:
-    return tuple(name for name, pattern in table if any(pattern.search(m.path) for m in mapped))
-
-
-def _loop_program(facts: ProcessFacts) -> tuple[str, ...]:
-    name = _LOOP_PROGRAMS.get(_base(facts.executable))
-    return (name,) if name else ()
+def _linked_runtimes(descriptor: int) -> tuple[str, ...]:
+    try:
+        return linked_runtimes(map_elf(descriptor))
+    except ElfError:
+        return ()
 
 
 def _descriptors(pid: int) -> list[str]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final
 
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from otelgpu.agent import Outcome
 from otelgpu.engine.summary import Latencies, Summary
 from otelgpu.export.quantities import duration, size
 from otelgpu.model.context_sources import SOURCES
+from otelgpu.model.runtimes import RUNTIMES
 
 _TOP_KERNELS: Final = 10
 _TOP_SERVERS: Final = 10
@@ -51,6 +54,8 @@ def _sections(summary: Summary) -> Iterable[RenderableType]:
         yield _kernels(summary)
     if summary.calls:
         yield _calls(summary)
+    if summary.multiplexed or summary.requests_multiplexed:
+        yield from _multiplexed(summary)
     if summary.errors:
         table = _table("Errors", "call: result", "count")
         for name, count in summary.errors.most_common(_TOP_KERNELS):
@@ -99,7 +104,8 @@ def _kernels(summary: Summary) -> Table:
 
 
 def _calls(summary: Summary) -> Table:
-    joined = summary.linked + summary.stepped + summary.unattributed + summary.ambiguous
+    multiplexed = summary.multiplexed.total()
+    joined = summary.linked + summary.stepped + summary.unattributed + summary.ambiguous + multiplexed
     total = joined + summary.counted
     what = "Calls and probe hits" if summary.probe_hits else "Calls"
     table = _table(f"{what}: {total}", "", "calls", "")
@@ -129,6 +135,18 @@ def _calls(summary: Summary) -> Table:
     if summary.ambiguous:
         table.add_row("on a thread with several requests", f"{summary.ambiguous}", "not linked")
     return table
+
+
+def _multiplexed(summary: Summary) -> Iterable[RenderableType]:
+    """What threads do not say of whom it is, by the runtimes for which they do not, and what helps."""
+    table = _table("Not linked: the runtime interleaves requests", "", "calls", "requests sent")
+    found = sorted({*summary.multiplexed, *summary.requests_multiplexed})
+    for runtimes in found:
+        label = ", ".join(RUNTIMES[name].label for name in runtimes)
+        table.add_row(label, f"{summary.multiplexed[runtimes]}", f"{summary.requests_multiplexed[runtimes]}")
+    yield table
+    for name in dict.fromkeys(chain.from_iterable(found)):
+        yield Text(f"{RUNTIMES[name].label}: {RUNTIMES[name].remedy}")
 
 
 def _exported(outcome: Outcome) -> str:

@@ -81,7 +81,10 @@ class Summary:
     ambiguous: int = 0
     multiplexed: Counter[tuple[str, ...]] = field(
         default_factory=Counter
-    )  # of processes with requests under way, by the runtimes that interleave these
+    )  # calls of processes with requests under way, by the runtimes that interleave these
+    requests_multiplexed: Counter[tuple[str, ...]] = field(
+        default_factory=Counter
+    )  # that such processes sent
     stepped: int = 0
     steps: int = 0  # of engines
     losses: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, reason)

@@ -85,7 +85,8 @@ class Observed:
     """One process at one moment.
 
     ``closed``: "denied" when its mappings may not be read, "empty" when it has none. ``libraries``: the CUDA
-    driver among them. ``tls``: what could encrypt. ``event_loops``: those loaded, by name. ``io_uring``: its
+    driver among them. ``tls``: what could encrypt. ``runtimes``: what could serve its requests, as
+    :mod:`otelgpu.model.runtimes` names it; ``has_libuv``: a library or program with that in it. ``io_uring``: its
     rings. ``connections``: accepted and open now; ``sockets``: all it has. ``shown``: by family, what it found itself.
     ``identity``: where it runs, and how that is known. ``claimed``: where it says that it runs, where it is not so.
     """
@@ -96,12 +97,12 @@ class Observed:
     ns_pids: tuple[int, ...] = ()
     container_id: str = ""
     seccomp: int = 0
-    is_go: bool = False
     closed: Literal["", "denied", "empty"] = ""
     libraries: tuple[Library, ...] = ()
     embedded: tuple[EmbeddedRuntime, ...] = ()
     tls: tuple[TlsStack, ...] = ()
-    event_loops: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()
+    has_libuv: bool = False
     io_uring: int = 0
     connections: int = 0
     sockets: int = 0

@@ -234,10 +234,10 @@ def test_open_connections_are_counted() -> None:
         ({"io_uring": 2}, "requests that go through io_uring"),
         ({"sockets": 1, "tls": (RUSTLS,)}, "what rustls in serve encrypts, if anything"),
         (
-            {"sockets": 1, "event_loops": ("uvloop",)},
-            "which request a CUDA call belongs to, while requests overlap",
+            {"sockets": 1, "runtimes": ("cpython", "asyncio")},
+            "which request a call belongs to, by its thread (asyncio (uvloop too))",
         ),
-        ({"sockets": 1, "is_go": True}, "which request a CUDA call belongs to, while requests overlap"),
+        ({"sockets": 1, "runtimes": ("go",)}, "which request a call belongs to, by its thread (Go)"),
     ],
 )
 def test_what_hides_requests_is_blind(changes: dict[str, Any], spot: str) -> None:
@@ -245,7 +245,25 @@ def test_what_hides_requests_is_blind(changes: dict[str, Any], spot: str) -> Non
 
 
 def test_tls_and_event_loops_say_nothing_of_a_process_without_sockets() -> None:
-    assert blind_spots(process(tls=(RUSTLS,), event_loops=("asyncio",))) == []
+    assert blind_spots(process(tls=(RUSTLS,), runtimes=("asyncio",))) == []
+
+
+@pytest.mark.parametrize("runtime", ["go", "node", "tokio", "jvm", "dotnet"])
+def test_what_to_do_is_what_can_be_done_in_that_language(runtime: str) -> None:
+    (blind,) = judge(process(sockets=1, runtimes=(runtime,)), MACHINE).blind
+    assert "traceparent" in blind.do and "python" not in blind.do.lower()
+
+
+def test_threads_that_serve_a_request_each_are_seen_to() -> None:
+    report = judge(process(sockets=1, runtimes=("cpython",)), MACHINE)
+    assert report.blind == ()
+    assert report.sees[-1] == "which request a call belongs to, by its thread: CPython, threads alone"
+
+
+def test_an_io_uring_of_libuv_hides_no_request() -> None:
+    report = judge(process(io_uring=2, has_libuv=True), MACHINE)
+    assert report.blind == ()
+    assert report.sees[-1].startswith("all on its sockets, though it has 2 io_uring(s)")
 
 
 @pytest.mark.parametrize("return_probes", [True, None, False])
@@ -281,7 +299,7 @@ def test_every_blind_spot_has_a_cause_and_something_to_do() -> None:
         libraries=(library(error="x"), library(refusal="y"), library(symbols=())),
         embedded=(EmbeddedRuntime(path="/a", is_program=True), EmbeddedRuntime(path="/b", is_program=False)),
         tls=(RUSTLS, TlsStack(name="libssl.so", probed=True)),
-        event_loops=("asyncio",),
+        runtimes=("asyncio",),
         io_uring=1,
         sockets=1,
     )
@@ -391,6 +409,32 @@ def test_sockets_of_this_process_are_counted() -> None:
     assert before is not None
     assert after is not None
     assert after.sockets - before.sockets == 2
+
+
+UVLOOP = """
+import asyncio, uvloop
+async def serve():
+    await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, input)
+uvloop.run(serve())
+"""
+
+
+def test_uvloop_is_known_and_not_called_blind_for_its_io_uring() -> None:
+    pytest.importorskip("uvloop", reason="uvloop is not installed")
+    with subprocess.Popen(
+        [sys.executable, "-c", UVLOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        observed = ProcessInspector({}).observe(child.pid)
+        child.communicate(b"\n")
+    assert observed is not None
+    assert (observed.runtimes, observed.has_libuv) == (("asyncio", "cpython"), True)
+    assert [
+        spot for spot in blind_spots(replace(observed, io_uring=observed.io_uring or 1)) if "io_uring" in spot
+    ] == []
 
 
 def test_tls_of_this_process_is_reported_by_its_functions() -> None:

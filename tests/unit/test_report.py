@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 
@@ -66,3 +67,15 @@ def _rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:
         " ".join(re.sub("[─━│┃┏┓┗┛└┘┡┩╇┴┳┯┷├┤┼╈┬╋╀╄╃]", " ", line).split()) for line in shown.splitlines()
     ]
     return [line for line in lines if line and line != "calls"]
+
+
+def test_what_a_runtime_interleaves_is_reported_with_what_helps_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    summary = Summary(multiplexed=Counter({("go",): 7}), requests_multiplexed=Counter({("node",): 24}))
+    heading, _, go, node, *helps = _rows(summary, capsys)
+    assert heading == "Not linked: the runtime interleaves requests"
+    assert (go, node) == ("Go 7 0", "Node.js, libuv 0 24")
+    said = " ".join(helps)
+    assert "OpenTelemetry for Go" in said and "OpenTelemetry for JavaScript" in said
+    assert "opentelemetry-sdk" not in said

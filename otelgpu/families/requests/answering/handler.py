@@ -86,6 +86,8 @@ class RequestHandler:
         """A client's request is of none that its process serves, as far as is known."""
         if not opened.task and self._attribution.multiplexed.is_under_way(opened.tgid, opened.start_ns):
             self._services.session.losses.add("correlate", "requests_multiplexed", 1)
+            runtimes = self._attribution.multiplexed.runtimes_of(opened.tgid)
+            self._summary.requests_multiplexed[runtimes] += 1
 
     def _take(self, fact: TrafficParsed) -> None:
         self._serving.update(each.tgid for each in fact.opened if each.role is Role.SERVER)

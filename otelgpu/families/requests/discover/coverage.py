@@ -8,6 +8,7 @@ from typing import Final
 from otelgpu.families.requests.protocols import BUILT_IN, installed
 from otelgpu.kernel.features import Feature
 from otelgpu.kernel.kernel_btf import has_typed_tracepoint
+from otelgpu.model.runtimes import CPYTHON, RUNTIMES, multiplexing
 from otelgpu.processes.coverage import Blind, Findings, Inspection, Machine, Observed, file_names
 
 
@@ -58,20 +59,25 @@ def judge(process: Observed, machine: Machine) -> Findings:
     open_now = f"{process.connections} open now" if process.connections else "none open now"
     sees = [f"HTTP, gRPC, WebSocket and ZeroMQ on its connections, accepted ({open_now}) and made"]
     blind = []
-    if process.io_uring:
+    if process.io_uring and process.has_libuv:
+        sees.append(
+            f"all on its sockets, though it has {process.io_uring} io_uring(s): libuv has files and epoll_ctl in these"
+        )
+    elif process.io_uring:
         blind.append(
             Blind(
                 what="requests that go through io_uring",
                 why=f"it has {process.io_uring} io_uring(s), whose reads and writes make no system call",
-                do="turn io_uring off in the server (Node.js and libuv: UV_USE_IO_URING=0)",
+                do="turn io_uring off in the server",
             )
         )
     if process.sockets:
         encrypted = _encrypted(process, machine)
         sees += encrypted.sees
         blind += encrypted.blind
-        if one := _shared_threads(process):
-            blind.append(one)
+        shared = _shared_threads(process)
+        sees += shared.sees
+        blind += shared.blind
     return Findings(sees, blind)
 
 
@@ -94,18 +100,30 @@ def _encrypted(process: Observed, machine: Machine) -> Findings:
 _END_TLS: Final = "let a proxy in front of the service end TLS, or use a shared OpenSSL"
 
 
-def _shared_threads(process: Observed) -> Blind | None:
-    """Servers in which a thread works for several requests at a time."""
-    loops = ("goroutines",) if process.is_go else process.event_loops
-    if not loops:
-        return None
-    return Blind(
-        what="which request a CUDA call belongs to, while requests overlap",
-        why=f"with {file_names(loops)} a thread serves several requests at once, and a call names only its thread",
-        do="nothing is lost: requests have their spans, and the calls are under 'unattributed gpu work'; "
-        "a server with a thread per request gets the links, and one with opentelemetry-python by "
-        "OTEL_PYTHON_CONTEXT=otelgpu (docs/bridge.md)",
+def _shared_threads(process: Observed) -> Findings:
+    """Whose work a call is where there is no context that is exact."""
+    found = multiplexing(process.runtimes)
+    if not found:
+        by_thread = CPYTHON in process.runtimes
+        return Findings(
+            [f"which request a call belongs to, by its thread: {_LABELS[CPYTHON]}"] if by_thread else ()
+        )
+    labels = ", ".join(_LABELS[name] for name in found)
+    why = "; ".join(f"{_LABELS[name]} {RUNTIMES[name].does}" for name in found)
+    remedies = dict.fromkeys(RUNTIMES[name].remedy for name in found)
+    return Findings(
+        blind=[
+            Blind(
+                what=f"which request a call belongs to, by its thread ({labels})",
+                why=f"{why}, and a call names only its thread",
+                do="nothing is lost: requests have their spans, and the calls are under 'unattributed gpu work', as "
+                f"`multiplexed`. For links: {'; or '.join(remedies)}",
+            )
+        ]
     )
+
+
+_LABELS: Final = {name: runtime.label for name, runtime in RUNTIMES.items()}
 
 
 EXAMINATION: Final = Inspection(judge=judge, machine=examine_machine)
