@@ -488,7 +488,7 @@ def test_where_a_thread_serves_one_request_at_a_time_all_is_linked(name: str, st
     "name",
     [
         *("FastAPI, async, h11, asyncio", "FastAPI, sync, h11, uvloop", "FastAPI, sync, httptools, asyncio"),
-        *("aiohttp", "grpcio", "Go net/http", "nginx, TLS, to FastAPI"),
+        *("aiohttp", "grpcio", "grpcio, aio", "Go net/http", "nginx, TLS, to FastAPI"),
     ],
 )
 def test_where_a_runtime_interleaves_requests_it_is_said_why_none_is_linked(

@@ -3,7 +3,8 @@
 In: what is known of processes; the assignments of threads that read requests. Out: those assignments that are evidence,
 and which work nobody can be found for because a runtime multiplexes its requests.
 
-A request that is read without waiting in a process with such a runtime is nobody's work by its thread. In one that is
+A request that is read without waiting in a process with such a runtime is nobody's work by its thread, and with some
+(:data:`ALL_THREADS`) any request. In one that is
 known to have threads alone (CPython without an event loop), a thread that reads without waiting has set a timeout, and
 serves one request at a time all the same. What is not known of either is judged by what it does: see
 :mod:`otelgpu.engine.attribution.threads`.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,9 @@ from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.inputs import ProcessSeen, RuntimesSeen
 from otelgpu.model.resource import GO
 from otelgpu.model.runtimes import CPYTHON, multiplexing
+
+ALL_THREADS: Final = frozenset({GO, "node", "tokio"})
+"""Runtimes whose programs serve requests with nothing else."""
 
 
 class MultiplexedProcesses:
@@ -59,14 +64,15 @@ class MultiplexedProcesses:
         """Those by which a thread's work is the request's."""
         kept: list[ThreadAssignment] = []
         for each in assignments:
-            runtimes = self._runtimes.get(each.tgid, ())
             if each.loop and each.tgid in self._threaded:
                 kept.append(replace(each, loop=False))
                 continue
-            if each.loop or GO in runtimes:
+            runtimes = self._runtimes.get(each.tgid)
+            may_be_anybodys = each.loop or (runtimes is not None and not ALL_THREADS.isdisjoint(runtimes))
+            if may_be_anybodys:
                 self.is_used = True
                 self._under_way.apply((replace(each, tid=each.tgid, loop=False),))
-            if not (runtimes and (each.loop or GO in runtimes)):
+            if runtimes is None or not may_be_anybodys:
                 kept.append(each)
         return kept
 

@@ -66,7 +66,7 @@ class _Loop:
 class _LoopProcess:
     """Requests that a process reads without waiting."""
 
-    held: dict[int, int] = field(default_factory=dict)  # those under way → thread
+    held: set[tuple[int, int]] = field(default_factory=set)  # (thread, exchange) of those under way
     was_cut: bool = False  # one ended without its whole response
     is_doubtful: bool = False  # several have been under way since one was alone
 
@@ -122,14 +122,14 @@ class ThreadTimeline:
         """Whether, with a request that a loop begins or ends, whatever its process works for cannot be told."""
         process = self._processes.setdefault(assignment.tgid, _LoopProcess())
         if assignment.begins:
-            process.held[assignment.exchange] = assignment.tid
-            if len(process.held) > 1 and not process.is_doubtful:
+            process.held.add((assignment.tid, assignment.exchange))
+            if not process.is_doubtful and len({exchange for _, exchange in process.held}) > 1:
                 process.is_doubtful = True
-                for tid in set(process.held.values()) - {assignment.tid}:
+                for tid in {tid for tid, _ in process.held} - {assignment.tid}:
                     if (other := self._threads.get(tid)) is not None:
                         other.note(assignment.time_ns, AMBIGUOUS)
         else:
-            process.held.pop(assignment.exchange, None)
+            process.held.discard((assignment.tid, assignment.exchange))
             process.was_cut |= assignment.cut
             process.is_doubtful &= bool(process.held)
         return process.is_doubtful or process.was_cut

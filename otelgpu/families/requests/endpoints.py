@@ -54,7 +54,8 @@ class ConnectionEndpoints:
             facts.client_sequence = self.sequences[_WRITE if client else _READ]
 
 
-NO_ENDPOINTS = ConnectionEndpoints()
+NO_ENDPOINTS = ConnectionEndpoints(nonblocking=True)
+"""Of a connection whose beginning was not seen: it may be an event loop's."""
 
 
 def read_endpoints(record: np.void) -> ConnectionEndpoints:

@@ -66,6 +66,15 @@ def test_a_thread_that_waits_for_its_request_is_evidence_beside_any_runtime() ->
     assert session.threads.owner(101, 20) == 1
 
 
+@pytest.mark.parametrize("runtime", ["tokio", "node"])
+def test_what_serves_with_nothing_else_is_believed_of_no_thread(runtime: str) -> None:
+    """Also where the record is lost that says how a connection is read."""
+    session = Session()
+    session.runs(runtime)
+    session.take(assignment(10, 1))
+    assert session.threads.owner(101, 20) == 0
+
+
 def test_threads_of_cpython_without_an_event_loop_have_a_request_each() -> None:
     """Sockets with a timeout do not wait, as far as the kernel knows."""
     session = Session()

@@ -314,4 +314,4 @@ def test_a_loops_thread_never_names_one_of_several_requests(
             began = max(place for place, each in enumerate(past) if each.begins and each.exchange == owner)
             others = {each.exchange for each in past[began:] if each.begins} - {owner}
             assert not others
-            assert not any(each.cut for each in past)
+            assert not any(each.cut for each in past[:began])

@@ -130,3 +130,11 @@ def test_one_that_was_answered_is_not_cut() -> None:
     c, seen = opened()
     seen.feed(c.read(request(), tid=7)).feed(c.write(response(200, b"x"), tid=7)).feed(c.close())
     assert not any(assignment.cut for assignment in seen.assignments)
+
+
+def test_a_connection_whose_beginning_was_not_seen_may_be_an_event_loops() -> None:
+    c, seen = Connection(), Seen(new_state())
+    seen.feed(c.read(request("GET", "/a") + request("GET", "/b"), tid=7)).feed(c.write(response() * 2, tid=7))
+    assert [(each.exchange, each.begins, each.loop) for each in seen.assignments] == [
+        *((1, True, True), (2, True, True), (1, False, True), (2, False, True)),
+    ]
