@@ -18,4 +18,8 @@ class TaskService:
     begin_ns: int  # the read of the end of its head returned; of a pipelined one: the former's response ended
     is_over: bool = False  # nothing more will be learnt of it
     task: int = 0  # wrote the first bytes of the response; 0: not known
+    connection: int = 0  # Exchange.connection
+    is_read_by_task: bool = (
+        False  # the same task read the end of the head: it was done with the former's work
+    )
     end_ns: int = 0  # the last write of that task returned of which it is known that it is of this response

@@ -32,6 +32,13 @@ def test_what_asyncio_handlers_do_is_linked_by_task(python: Python, tmp_path: Pa
     assert (outbound.right, outbound.all) == (160, 160)
 
 
+def test_what_a_connections_task_does_after_its_response_is_never_the_next_ones(tmp_path: Path) -> None:
+    calls, outbound = served(sys.executable, "after", tmp_path, clients=16, requests=20)
+    print(f"calls: {calls}; outbound: {outbound}")
+    assert calls.wrong == outbound.wrong == 0
+    assert calls.all == (CALLS + 2) * 320
+
+
 @pytest.mark.parametrize(("way", "beside"), [("protocol", 0), ("children", 3), ("background", 2)])
 def test_what_tasks_beside_the_answering_one_do_is_nobodys(way: str, beside: int, tmp_path: Path) -> None:
     calls, outbound = served(sys.executable, way, tmp_path, clients=32, requests=10)

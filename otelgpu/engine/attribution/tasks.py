@@ -13,6 +13,11 @@ A task's number may be another's once it has ended. An interval lies within the 
 response, but for what comes between the head's end and the start of a task that was made for it; where the intervals of
 two requests hold one moment of a task, it is neither's: :data:`AMBIGUOUS`.
 
+A task that serves a connection may still be at work for one request when the callbacks of its loop read the next one.
+Where such a task has called between two requests, none of its process is trusted with any but the first one from then
+on (:class:`_Process`), unless it read the head itself (Go), or tasks are made for requests: one that has served two
+connections at a time is no connection's.
+
 Example, task 7 serves requests 1 and 2 of a connection: told are (1, t=10..30) and (2, t=50..60). A call of task 7 at
 t=20 is of 1, at t=40 of none as soon as no request is open that had begun by 40, at t=55 of 2. A call of task 8, which
 a handler made, at t=20 waits for 1 and all others of that time, and is then of none.
@@ -37,6 +42,7 @@ from otelgpu.model.tasks import TaskService
 
 _AROUND: Final = 8
 """Intervals of a task that are looked at before the last one that had begun: more never overlap."""
+_CALLS: Final = 64
 _OPEN: Final = 65_536
 """Open requests that are waited for; of more the oldest are not."""
 _FOREVER_NS: Final = (1 << 64) - 1
@@ -44,19 +50,26 @@ _FOREVER_NS: Final = (1 << 64) - 1
 
 @dataclass(slots=True)
 class _Task:
-    """The requests that a task has served, in the order of their beginnings. Ends are inclusive."""
+    """The requests that a task has served, in the order of their beginnings. Ends are inclusive.
+
+    ``follows``: it may still have been at work for the one before. ``called``: when it called for none that was
+    known then, the last :data:`_CALLS` times.
+    """
 
     begins: array[int] = field(default_factory=lambda: array("Q"))
     ends: array[int] = field(default_factory=lambda: array("Q"))
     exchanges: array[int] = field(default_factory=lambda: array("q"))
+    follows: array[int] = field(default_factory=lambda: array("B"))
+    called: list[int] = field(default_factory=list)
 
-    def add(self, begin_ns: int, end_ns: int, exchange: int) -> None:
-        at = bisect_right(self.begins, begin_ns)
-        self.begins.insert(at, begin_ns)
-        self.ends.insert(at, end_ns)
+    def add(self, service: TaskService, exchange: int, *, follows: bool) -> None:
+        at = bisect_right(self.begins, service.begin_ns)
+        self.begins.insert(at, service.begin_ns)
+        self.ends.insert(at, service.end_ns)
         self.exchanges.insert(at, exchange)
+        self.follows.insert(at, follows)
 
-    def owners(self, times_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    def owners(self, times_ns: npt.NDArray[np.uint64], *, trusted: bool) -> npt.NDArray[np.int64]:
         """At each time the request, AMBIGUOUS, or 0."""
         first = max(bisect_left(self.begins, int(times_ns.min())) - _AROUND, 0)
         last = bisect_right(self.begins, int(times_ns.max()))
@@ -67,22 +80,50 @@ class _Task:
             begins, times_ns, side="right"
         )  # how many had begun: the last of these, or none, holds
         until = np.concatenate([[np.uint64(0)], np.maximum.accumulate(ends)])  # ... the first n of them
-        last_ends = np.concatenate([[np.uint64(0)], ends])[at]
-        requests = np.concatenate([[0], np.array(self.exchanges[first:last])])[at]
         overlapped = until[np.maximum(at, 1) - 1] >= times_ns
-        return np.where(overlapped, AMBIGUOUS, np.where(last_ends >= times_ns, requests, 0))
+        holds = np.concatenate([[np.uint64(0)], ends])[at] >= times_ns
+        outside = (at > 0) & ~overlapped & ~holds
+        if outside.any():
+            self.called = sorted({*self.called, *times_ns[outside][-_CALLS:].tolist()})[-_CALLS:]
+            for following in () if trusted else np.unique(at[outside] + first).tolist():
+                if following < len(self.begins) and self.follows[following]:
+                    self.exchanges[following] = AMBIGUOUS
+        requests = np.concatenate([[0], np.array(self.exchanges[first:last])])[at]
+        return np.where(overlapped, AMBIGUOUS, np.where(holds, requests, 0))
 
     def forget_before(self, time_ns: int) -> None:
         cut = bisect_left(self.begins, time_ns)
         while cut and self.ends[cut - 1] >= time_ns:
             cut -= 1
-        del self.begins[:cut], self.ends[:cut], self.exchanges[:cut]
+        del self.begins[:cut], self.ends[:cut], self.exchanges[:cut], self.follows[:cut]
 
 
 @dataclass(slots=True)
 class _Process:
+    """``served``: task → the connection that it answered on last, and when. ``left``: connection → when for another."""
+
     open: dict[int, int] = field(default_factory=dict)  # exchange → when it began
     tasks: dict[int, _Task] = field(default_factory=dict)
+    served: dict[int, tuple[int, int]] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+    is_per_request: bool = False  # tasks are made for requests
+    works_after: bool = False  # a connection's task has called between two requests
+
+    def serve(self, service: TaskService) -> None:
+        """A request is over that a task has answered."""
+        connection, before_ns = self.served.get(service.task, (service.connection, 0))
+        self.served[service.task] = service.connection, service.end_ns
+        if connection != service.connection:
+            self.left[connection] = service.begin_ns
+        if self.left.get(service.connection, service.begin_ns) < service.begin_ns:
+            self.is_per_request = True  # the connection lives on without the task that has left it
+        follows = bool(before_ns) and connection == service.connection and not service.is_read_by_task
+        task = self.tasks.setdefault(service.task, _Task())
+        self.works_after = self.works_after or (
+            follows and any(before_ns < each < service.begin_ns for each in task.called)
+        )
+        trusted = not follows or not self.works_after or self.is_per_request
+        task.add(service, service.exchange if trusted else AMBIGUOUS, follows=follows)
 
     @property
     def oldest_ns(self) -> int:
@@ -115,8 +156,7 @@ class TaskTimeline:
                 continue
             process.open.pop(service.exchange, None)
             if service.task and service.end_ns >= service.begin_ns:
-                task = process.tasks.setdefault(service.task, _Task())
-                task.add(service.begin_ns, service.end_ns, service.exchange)
+                process.serve(service)
 
     def owners(
         self,
@@ -142,7 +182,7 @@ class TaskTimeline:
                 task = process.tasks.get(number)
                 if task is not None:
                     rows = order[begin:end]
-                    found[rows] = task.owners(when[rows])
+                    found[rows] = task.owners(when[rows], trusted=process.is_per_request)
             if not final:
                 found[(found == 0) & (when >= process.oldest_ns)] = UNSETTLED
             found[found == 0] = NO_TASK
@@ -164,6 +204,10 @@ class TaskTimeline:
         for process in self._processes.values():
             for exchange in [key for key, begin_ns in process.open.items() if begin_ns < time_ns]:
                 del process.open[exchange]
+            process.left = {key: left_ns for key, left_ns in process.left.items() if left_ns >= time_ns}
+            for number, (_, end_ns) in list(process.served.items()):
+                if end_ns < time_ns:
+                    del process.served[number]
             for number, task in list(process.tasks.items()):
                 task.forget_before(time_ns)
                 if not task.begins:

@@ -118,13 +118,13 @@ class SpanLinks:
         if not len(rest):
             return
         of_tasks = rows["context_source"][rest] == ContextSource.TASK
+        tids, times_ns = (np.ascontiguousarray(rows[name][rest]) for name in ("tid", "time_ns"))
         owners = np.empty(len(rest), dtype=np.int64)
-        threads, tasks = rest[~of_tasks], rest[of_tasks]
-        owners[~of_tasks] = self._owners_at(rows["tid"][threads], rows["time_ns"][threads], final)
-        if len(tasks):
-            owners[of_tasks] = self._owners_by_task(
-                rows["tgid"][tasks], rows["span_id"][tasks], rows["time_ns"][tasks], final
-            )
+        owners[~of_tasks] = self._owners_at(tids[~of_tasks], times_ns[~of_tasks], final)
+        if of_tasks.any():
+            some = rest[of_tasks]
+            tgids, span_ids = np.ascontiguousarray(rows["tgid"][some]), rows["span_id"][some]
+            owners[of_tasks] = self._owners_by_task(tgids, span_ids, times_ns[of_tasks], final)
         known = rest[final | (owners != UNDECIDED)]
         rows["trace_id"][known] = 0
         rows["span_id"][known] = 0

@@ -60,6 +60,7 @@ class OpenExchange:
         "published",
         "query_present",
         "read_ns",
+        "reader",
         "request_bytes",
         "request_done",
         "request_end_ns",
@@ -118,6 +119,7 @@ class OpenExchange:
         self.framing_lost = False  # where the response ends is unknown
         self.task = 0  # servers: wrote the first bytes of the response; clients: of the request
         self.begun_ns = 0  # servers with tasks: from when on the one that answers may have worked for it
+        self.reader = 0  # ... that read the end of the head
         self.task_ns = 0  # ... its last write of the response
         self.task_known = True  # False: bytes are missing, whatever comes may be another response's
 
@@ -134,10 +136,12 @@ class OpenExchange:
             if task == self.task:
                 self.task_ns = end_ns
 
-    def service(self, *, is_over: bool) -> TaskService:
+    def service(self, connection: int, *, is_over: bool) -> TaskService:
         """What is known of the task that serves it."""
         return TaskService(
             exchange=self.key,
+            connection=connection,
+            is_read_by_task=self.task == self.reader,
             tgid=self.tgid,
             begin_ns=self.begun_ns,
             is_over=is_over,

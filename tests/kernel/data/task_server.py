@@ -4,8 +4,9 @@ In: the way of serving, the port of the backend, the path of a libcudart. Out: a
 it is killed. The ways:
 
 * `streams`: `asyncio.start_server`, a task for each connection.
+* `after`: the same, and the task calls once more after each response, before it waits for the next request.
 * `protocol`: callbacks read, and make a task for each request, as ASGI servers do.
-* `children`: the same, and half of the work is done by tasks that the handler makes (`gather`).
+* `children`: the same as `protocol`, and half of the work is done by tasks that the handler makes (`gather`).
 * `background`: the same as `protocol`, and a call more after the response, in the same task and in one of its own.
 """
 
@@ -65,6 +66,9 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await handle(number_of(head))
         writer.write(RESPONSE)
         await writer.drain()
+        if WAY == "after":
+            allocate(number_of(head))
+            await allocate_later(number_of(head))
 
 
 async def serve_until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,7 +115,7 @@ class PerRequest(asyncio.Protocol):
 
 
 async def main() -> None:
-    if WAY == "streams":
+    if WAY in ("streams", "after"):
         server = await asyncio.start_server(serve_until_closed, "127.0.0.1", 0, backlog=1024)
     else:
         loop = asyncio.get_running_loop()

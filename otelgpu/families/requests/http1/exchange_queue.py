@@ -154,8 +154,8 @@ class ExchangeQueue:
     def begin_task(self, exchange: OpenExchange, call: Call) -> None:
         """The call read the end of a request's head: a task may work for it from then on, if there are any."""
         if self._at_server and call.task:
-            exchange.begun_ns = call.end_ns
-            self._output.tasks.append(exchange.service(is_over=False))
+            exchange.begun_ns, exchange.reader = call.end_ns, call.task
+            self._output.tasks.append(exchange.service(self._facts.identity, is_over=False))
 
     def follow(self, time_ns: int) -> None:
         """A response ended: only then the next one's task works for that."""
@@ -171,7 +171,7 @@ class ExchangeQueue:
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
         """Emit an exchange that is over since ``time_ns``."""
         if exchange.begun_ns:
-            self._output.tasks.append(exchange.service(is_over=True))
+            self._output.tasks.append(exchange.service(self._facts.identity, is_over=True))
         if not (exchange.head_seen or exchange.status_code):
             self._output.count("requests_incomplete")
             self.drop(exchange, time_ns)

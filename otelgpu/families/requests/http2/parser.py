@@ -260,8 +260,8 @@ class Http2:
             return stream
         stream.request_head(head)
         if self._server and self.call.task:
-            exchange.begun_ns = self.call.end_ns
-            self.output.tasks.append(exchange.service(is_over=False))
+            exchange.begun_ns, exchange.reader = self.call.end_ns, self.call.task
+            self.output.tasks.append(exchange.service(self._facts.identity, is_over=False))
         self.output.opened.append(
             Opened(
                 key=exchange.key,
@@ -376,7 +376,7 @@ class Http2:
         exchange = stream.exchange
         self.unassign(stream, time_ns, cut=not exchange.answered)
         if exchange.begun_ns:
-            self.output.tasks.append(exchange.service(is_over=True))
+            self.output.tasks.append(exchange.service(self._facts.identity, is_over=True))
         if not exchange.answered:
             exchange.end_ns = exchange.end_ns or time_ns
             exchange.error = exchange.error or error
