@@ -174,6 +174,10 @@ class Http1:
             if cut is not None and cut.target and cut.version in _HTTP1_VERSIONS:
                 self._requests.head_cut(cut)
             direction.lost()
+        if (
+            direction.reader.state is State.LOST
+        ):  # as it may have been before: a whole response may be missing
+            self.exchanges.distrust()
         if not from_client:
             self._last_response_ns = call.end_ns
         if self.exchanges.awaits_assignment:
@@ -230,7 +234,8 @@ class Http1:
         start_ns, source = self._start()
         exchange = self.exchanges.open(call, start_ns=start_ns, start_source=source)
         other = self.exchanges.unanswered(other_than=exchange) is not None
-        if self._any_missed and (self.requests_missed or other or self._pipelines):
+        lost = self._responses.reader.state is State.LOST
+        if lost or (self._any_missed and (self.requests_missed or other or self._pipelines)):
             self.exchanges.distrust()  # the response to a request that was not seen would be taken for ours
         self._pipelines = self._pipelines or other
         if self.requests_missed:
