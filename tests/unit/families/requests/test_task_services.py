@@ -123,9 +123,10 @@ class Moment:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[list[DataChunk], list[Moment]]:
-    """A connection's requests, pipelined or not, in whatever pieces; of the records some are lost."""
+    """A connection's requests in whatever pieces: pipelined, or some of the records are lost."""
     wire, moments = Wire(), []
     own = draw(st.booleans())  # a task for the connection
+    pipelines = draw(st.booleans())
     waiting: list[str] = []
     reader = draw(st.sampled_from([7, LOOP])) if own else LOOP
     for number in range(draw(st.integers(1, 6))):
@@ -134,7 +135,7 @@ def conversations(draw: st.DrawFn) -> tuple[list[DataChunk], list[Moment]]:
         for piece in _pieces(draw, data):
             wire.move(READ, piece, reader)
         waiting.append(path)
-        if draw(st.integers(0, 4)) == 0:
+        if pipelines and draw(st.booleans()):
             continue
         while waiting:
             serving = waiting.pop(0)
@@ -145,7 +146,7 @@ def conversations(draw: st.DrawFn) -> tuple[list[DataChunk], list[Moment]]:
             for piece in _pieces(draw, _response(draw)):
                 wire.move(WRITE, piece, task)
                 wire.now += 1
-    lost = draw(st.sets(st.integers(0, len(wire.chunks) - 1), max_size=3))
+    lost = draw(st.sets(st.integers(0, len(wire.chunks) - 1), max_size=0 if pipelines else 3))
     return [chunk for at, chunk in enumerate(wire.chunks) if at not in lost], moments
 
 
