@@ -12,7 +12,7 @@ enum context_source {
 	CONTEXT_NONE = 0,
 	CONTEXT_THREAD_CONTEXT = 1, /* OTEP 4947, read by the probe */
 	CONTEXT_OBI = 2,	    /* traces_ctx_v1 */
-	CONTEXT_TASK = 7,	    /* none was published: span_id is the task that the thread runs */
+	CONTEXT_TASK = 7, /* none was published: span_id is the task that the thread runs */
 };
 
 struct record_head {

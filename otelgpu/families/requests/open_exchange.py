@@ -69,6 +69,7 @@ class OpenExchange:
         "start_ns",
         "start_source",
         "status_code",
+        "stream_ns",
         "taken_ns",
         "task",
         "task_known",
@@ -120,6 +121,7 @@ class OpenExchange:
         self.task = 0  # servers: wrote the first bytes of the response; clients: of the request
         self.begun_ns = 0  # servers with tasks: from when on the one that answers may have worked for it
         self.reader = 0  # ... that read the end of the head
+        self.stream_ns = 0  # ... when the response began, if that is a stream; 0: it is none
         self.task_ns = 0  # ... its last write of the response
         self.task_known = True  # False: bytes are missing, whatever comes may be another response's
 
@@ -137,13 +139,18 @@ class OpenExchange:
                 self.task_ns = end_ns
 
     def service(self, connection: int, *, is_over: bool) -> TaskService:
-        """What is known of the task that serves it."""
+        """What is known of the task that serves it.
+
+        A stream may be written by a task that was started for it (Starlette's, anyio's), whose number was another's
+        before: unless the same one has read the request, only what it does from its first write on is known to be its.
+        """
+        began_before = not self.stream_ns or self.task == self.reader
         return TaskService(
             exchange=self.key,
             connection=connection,
             is_read_by_task=self.task == self.reader,
             tgid=self.tgid,
-            begin_ns=self.begun_ns,
+            begin_ns=self.begun_ns if began_before else max(self.begun_ns, self.stream_ns),
             is_over=is_over,
             task=self.task if is_over else 0,
             end_ns=self.task_ns,

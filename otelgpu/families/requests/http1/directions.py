@@ -14,6 +14,7 @@ from otelgpu.families.requests.http1.framing import (
     Framing,
     Head,
     Http1MessageReader,
+    State,
     request_framing,
     response_framing,
 )
@@ -151,6 +152,8 @@ class Http1ResponseDirection(_Direction):
         if self.parser.at_server:
             exchange.published = self.parser.call.published
             exchange.written_by(self.parser.call.task, self.parser.call.end_ns, first=self.first_task)
+            if framing[0] in (State.CHUNK_SIZE, State.UNTIL_CLOSE):
+                exchange.stream_ns = self.first_byte_ns
         if exchange.upgrade:
             exchange.agree(head)
         if exchange.generation is not None:
@@ -190,7 +193,7 @@ class Http1ResponseDirection(_Direction):
 
     def lost(self) -> None:
         """Framing is unknown from here on, for this response and those after it."""
-        self.parser.exchanges.distrust()
+        self.parser.miss()
         if self.current is None:
             self.current = self.parser.exchanges.unanswered()
         for exchange in self.parser.exchanges:

@@ -62,6 +62,7 @@ class Http1:
         "_any_missed",
         "_garbage",
         "_last_response_ns",
+        "_lossy",
         "_pipelines",
         "_reads_ended",
         "_requests",
@@ -92,6 +93,7 @@ class Http1:
         self.last_request = False  # the client sends no other (Connection: close)
         self._reads_ended = False
         self.requests_missed = self._any_missed = facts.late
+        self._lossy = False  # framing was known, and then lost
         self._pipelines = False  # a request was read before the one before it was answered
         self._garbage = False
         self._searching = facts.late  # for the first request
@@ -235,7 +237,7 @@ class Http1:
         exchange = self.exchanges.open(call, start_ns=start_ns, start_source=source)
         other = self.exchanges.unanswered(other_than=exchange) is not None
         lost = self._responses.reader.state is State.LOST
-        if lost or (self._any_missed and (self.requests_missed or other or self._pipelines)):
+        if lost or self._lossy or (self._any_missed and (self.requests_missed or other or self._pipelines)):
             self.exchanges.distrust()  # the response to a request that was not seen would be taken for ours
         self._pipelines = self._pipelines or other
         if self.requests_missed:
@@ -245,8 +247,13 @@ class Http1:
         return exchange
 
     def miss_requests(self) -> None:
-        """A request may be missing: of the next one, and for good of a client that pipelines, no task is known."""
+        """A request may be missing: of the next ones on this connection no task is known."""
         self.requests_missed = self._any_missed = True
+        self.miss()
+
+    def miss(self) -> None:
+        """Where a message ends is not known: a client that pipelines may get each next response for another request."""
+        self._lossy = True
         self.exchanges.distrust()
 
     def _start(self) -> tuple[int, StartSource]:

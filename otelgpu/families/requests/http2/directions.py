@@ -188,6 +188,8 @@ class Http2ResponseDirection(_Direction):
         elif not 100 <= head.status < 200:
             connection.response_began(open_stream, self.frames.began or connection.call)
             open_stream.response_head(head)
+            if not head.last(b"content-length"):
+                exchange.stream_ns = exchange.first_byte_ns
         if ended:
             connection.answered(stream, open_stream)
 
