@@ -303,7 +303,7 @@ def test_an_empty_table_says_so_and_a_long_one_is_cut() -> None:
     [
         (["top", "rdma", "--sort", "nothing"], "there is no column nothing"),
         (["top", "gpu"], "Invalid value"),
-        (["top", "-p", "x"], "process ids"),
+        (["top", "-p", "x"], "'x' is no process id"),
         (["top", "--export", "console"], "No such option"),  # what changes nothing is not offered
         (["top", "--detail", "all"], "No such option"),
     ],
