@@ -59,7 +59,7 @@ RUNTIMES: Final[Mapping[str, Runtime]] = {
         label="asyncio (uvloop too)",
         known_by="its module `_asyncio` is mapped, or part of the interpreter",
         does=_ON_A_THREAD,
-        exact=_NOTHING,
+        exact="`task`: what the task does that writes the response (CPython 3.9 to 3.14; not under uvloop)",
         remedy=_PYTHON_REMEDY,
     ),
     "gevent": Runtime(
@@ -94,7 +94,7 @@ RUNTIMES: Final[Mapping[str, Runtime]] = {
         label="Go",
         known_by="the note or section that its linker writes",
         does=_BETWEEN_THREADS,
-        exact=_CARRIED,
+        exact=f"`task`: what the goroutine does that writes the response (Go 1.21 to 1.26); {_CARRIED}",
         remedy=_sdk("Go"),
     ),
     "jvm": Runtime(

@@ -74,12 +74,6 @@ def _python(name: str, *command: str, **facts: Any) -> Stack:
 _UVICORN: Final = ("-m", "uvicorn", "--port={port}", "--no-access-log", "--log-level=warning", "asgi:app")
 _GUNICORN: Final = ("-m", "gunicorn", "-b127.0.0.1:{port}", "--log-level=warning", "wsgi:app")
 _MANY: Final = (1, 8, 64, 256)
-_LOOP: Final[Mapping[str, Any]] = {
-    "wrong_links": 60,
-    "known": "An event loop of which one request alone is seen open is taken to work for that one; it still works for "
-    "requests whose clients hung up, and for pipelined ones, of which the next counts as open once that before it is "
-    "answered.",
-}
 
 STACKS: Final = (
     _python(
@@ -89,7 +83,6 @@ STACKS: Final = (
         quick=True,
         together=_MANY,
         packages=("uvicorn", "starlette", "httpx"),
-        **_LOOP,
     ),
     _python(
         "uvicorn, uvloop",
@@ -97,9 +90,8 @@ STACKS: Final = (
         "--loop=uvloop",
         quick=True,
         packages=("uvicorn", "uvloop", "httptools"),
-        **_LOOP,
     ),
-    _python("aiohttp", "{programs}/aiohttp_server.py", "{port}", quick=True, packages=("aiohttp",), **_LOOP),
+    _python("aiohttp", "{programs}/aiohttp_server.py", "{port}", quick=True, packages=("aiohttp",)),
     _python(
         "gunicorn, gthread",
         *_GUNICORN,
@@ -115,14 +107,12 @@ STACKS: Final = (
         command=("{node}", "{programs}/node_server.mjs", "{port}"),
         quick=True,
         together=_MANY,
-        **_LOOP,
     ),
     _python(
         "gunicorn, gevent",
         *_GUNICORN,
         "-kgevent",
         packages=("gunicorn", "gevent", "flask", "urllib3"),
-        **_LOOP,
     ),
     _python(
         "hypercorn",
@@ -132,24 +122,19 @@ STACKS: Final = (
         "--log-level=warning",
         "asgi:app",
         packages=("hypercorn", "starlette", "httpx"),
-        **_LOOP,
     ),
-    _python("Tornado", "{programs}/tornado_server.py", "{port}", packages=("tornado",), **_LOOP),
-    _python("Sanic", "{programs}/sanic_server.py", "{port}", packages=("sanic", "uvloop", "httpx"), **_LOOP),
+    _python("Tornado", "{programs}/tornado_server.py", "{port}", packages=("tornado",)),
+    _python("Sanic", "{programs}/sanic_server.py", "{port}", packages=("sanic", "uvloop", "httpx")),
     Stack(
         name="Express",
         command=("{node}", "{programs}/express_server.mjs", "{port}"),
         packages=("express",),
-        **_LOOP,
     ),
     Stack(name="Go net/http", command=("{built}/go_server", "{port}"), together=_MANY),
     Stack(
         name="axum",
         command=("{built}/axum_server", "{port}"),
         packages=("axum", "tokio", "reqwest"),
-        wrong_links=300,
-        known="Tokio runs a task on whichever of its threads is free: the thread that read a request works for others "
-        "before it has answered it.",
     ),
 )
 BY_NAME: Final[Mapping[str, Stack]] = {stack.name: stack for stack in STACKS}
