@@ -180,7 +180,12 @@ class Attribution:
     def _give_tasks(self, rows: Operations, *, final: bool = False) -> None:
         """Operations whose threads ran tasks: the request that each answered; what may be known later waits."""
         tgids, starts = np.ascontiguousarray(rows["tgid"]), np.ascontiguousarray(rows["start_ns"])
-        owners = self.owners_by_task(tgids, rows["span_id"], starts, final)
+        tids = np.ascontiguousarray(rows["tid"])
+        owners = self._answered_by(tgids, rows["span_id"], starts, final)
+        by_thread = self._held_by_thread(tids, starts, owners)
+        if by_thread.any():
+            self._give(rows.compress(by_thread), self.timeline.owners(tids, starts)[by_thread], _THREAD)
+            rows, owners = rows.compress(~by_thread), owners[~by_thread]
         unsettled = owners == UNSETTLED
         if unsettled.any():
             self._of_tasks.append(rows.compress(unsettled))
@@ -190,19 +195,54 @@ class Attribution:
     def owners_by_task(
         self,
         tgids: npt.NDArray[np.uint32],
+        tids: npt.NDArray[np.uint32],
         span_ids: npt.NDArray[np.uint8],
         times_ns: npt.NDArray[np.uint64],
         final: bool,
     ) -> npt.NDArray[np.int64]:
-        """The requests that tasks answered, or why none (:class:`TaskTimeline`). Records name them in ``span_id``."""
+        """The requests that tasks answered, else that their threads wait to answer, or why none.
+
+        Records name tasks in ``span_id``.
+        """
+        owners = self._answered_by(tgids, span_ids, times_ns, final)
+        by_thread = self._held_by_thread(tids, times_ns, owners)
+        return (
+            np.where(by_thread, self.timeline.owners(tids, times_ns), owners) if by_thread.any() else owners
+        )
+
+    def _held_by_thread(
+        self,
+        tids: npt.NDArray[np.uint32],
+        times_ns: npt.NDArray[np.uint64],
+        owners: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.bool_]:
+        """Where no task answered, but the thread had read a request, waiting for it, and runs no other: shape (n,).
+
+        CPython gives a thread a context when it first asks for one, which may be after it has read its first request.
+        """
+        nobodys: npt.NDArray[np.bool_] = owners == NO_TASK
+        if nobodys.any():
+            nobodys[nobodys] = self.timeline.owners_of_waiting(tids[nobodys], times_ns[nobodys]) > 0
+        return nobodys
+
+    def _answered_by(
+        self,
+        tgids: npt.NDArray[np.uint32],
+        span_ids: npt.NDArray[np.uint8],
+        times_ns: npt.NDArray[np.uint64],
+        final: bool,
+    ) -> npt.NDArray[np.int64]:
+        """The requests that tasks answered, or why none (:class:`TaskTimeline`)."""
         if self._tasks is None:
             return np.full(len(tgids), NO_TASK, dtype=np.int64)
         tasks = np.ascontiguousarray(span_ids).view(np.uint64).reshape(-1)
         return self._tasks.owners(tgids, tasks, times_ns, final=final or self._final)
 
-    def owner_by_task(self, tgid: int, task: int, time_ns: int) -> int:
-        """The same of one task at one time."""
-        return NO_TASK if self._tasks is None else self._tasks.owner(tgid, task, time_ns, final=self._final)
+    def owner_by_task(self, tgid: int, tid: int, task: int, time_ns: int) -> int:
+        """The same of one task, on a thread, at one time."""
+        of_one = np.array([tgid], np.uint32), np.array([tid], np.uint32)
+        span_id = np.array([task], np.uint64).view(np.uint8).reshape(1, 8)
+        return int(self.owners_by_task(*of_one, span_id, np.array([time_ns], np.uint64), self._final)[0])
 
     def _settle_tasks(self) -> None:
         """What waited for requests that have ended by now; of too much the oldest is nobody's."""

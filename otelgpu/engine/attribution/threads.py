@@ -190,6 +190,13 @@ class ThreadTimeline:
                 )
         return owners
 
+    def owners_of_waiting(
+        self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.int64]:
+        """As :meth:`owners`, of threads that wait for what they read; those of loops hold nothing here: shape (n,)."""
+        owners = self.owners(tids, times_ns)
+        return np.where(np.isin(tids, list(self._loops)), 0, owners) if self._loops else owners
+
     def owner(self, tid: int, time_ns: int) -> int:
         """The state of one thread at a time, as :meth:`owners` gives it, and :meth:`trusted`."""
         thread = self._threads.get(tid)

@@ -25,9 +25,16 @@ from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.context_sources import ContextSource, is_published
 
 OwnersByTask = Callable[
-    [npt.NDArray[np.uint32], npt.NDArray[np.uint8], npt.NDArray[np.uint64], bool], npt.NDArray[np.int64]
+    [
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.uint8],
+        npt.NDArray[np.uint64],
+        bool,
+    ],
+    npt.NDArray[np.int64],
 ]
-"""The same by process, ``span_id`` of a record of a task, and time."""
+"""The same by process, thread, ``span_id`` of a record of a task, and time."""
 
 OwnersAt = Callable[[npt.NDArray[np.uint32], npt.NDArray[np.uint64], bool], npt.NDArray[np.int64]]
 """By thread and time, and whether no more will be known: the request; 0 none, else :data:`UNDECIDED` or ambiguous."""
@@ -124,7 +131,9 @@ class SpanLinks:
         if of_tasks.any():
             some = rest[of_tasks]
             tgids, span_ids = np.ascontiguousarray(rows["tgid"][some]), rows["span_id"][some]
-            owners[of_tasks] = self._owners_by_task(tgids, span_ids, times_ns[of_tasks], final)
+            owners[of_tasks] = self._owners_by_task(
+                tgids, tids[of_tasks], span_ids, times_ns[of_tasks], final
+            )
         known = rest[final | (owners != UNDECIDED)]
         rows["trace_id"][known] = 0
         rows["span_id"][known] = 0

@@ -66,6 +66,7 @@ def no_owner(
 
 def no_task(
     tgids: npt.NDArray[np.uint32],
+    tids: npt.NDArray[np.uint32],
     span_ids: npt.NDArray[np.uint8],
     times_ns: npt.NDArray[np.uint64],
     final: bool,
