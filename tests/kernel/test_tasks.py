@@ -43,5 +43,9 @@ def test_what_a_connections_task_does_after_its_response_is_never_the_next_ones(
 def test_what_tasks_beside_the_answering_one_do_is_nobodys(way: str, beside: int, tmp_path: Path) -> None:
     calls, outbound = served(sys.executable, way, tmp_path, clients=32, requests=10)
     assert calls.wrong == outbound.wrong == 0
-    assert (calls.right, calls.none) == (CALLS * 320, beside * 320)
+    assert calls.all == (CALLS + beside) * 320
+    assert (
+        calls.right >= CALLS * 320 * 0.98
+    )  # a number that is another's soon after is nobody's where both overlap
+    assert calls.right <= CALLS * 320
     assert (outbound.right, outbound.all) == (320, 320)

@@ -72,6 +72,11 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def serve_until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    if (
+        task := asyncio.current_task()
+    ) is not None:  # before 3.12 nobody else holds it: it could be collected
+        background.add(task)
+        task.add_done_callback(background.discard)
     try:
         await serve(reader, writer)
     except (asyncio.IncompleteReadError, ConnectionError):
