@@ -48,4 +48,4 @@ def test_what_tasks_beside_the_answering_one_do_is_nobodys(way: str, beside: int
         calls.right >= CALLS * 320 * 0.98
     )  # a number that is another's soon after is nobody's where both overlap
     assert calls.right <= CALLS * 320
-    assert (outbound.right, outbound.all) == (320, 320)
+    assert outbound.right >= 320 * 0.98 and outbound.all == 320
