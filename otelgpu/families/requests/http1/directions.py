@@ -182,7 +182,10 @@ class Http1ResponseDirection(_Direction):
             return
         exchange.response_bytes += size
         if not self.interim:
-            exchange.written_by(self.parser.call.task, self.parser.call.end_ns)
+            if (
+                self.gap_call is not self.parser.call
+            ):  # else it is the next call, at which the loss was noticed
+                exchange.written_by(self.parser.call.task, self.parser.call.end_ns)
             self.ended_at = self.reader.message_start + size
             self.parser.answered(exchange)
 

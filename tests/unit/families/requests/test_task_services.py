@@ -125,6 +125,18 @@ def test_a_request_whose_end_was_lost_has_nothing_of_the_next_ones() -> None:
     assert services[1].task == 0  # its response may be the one before's
 
 
+def test_a_response_whose_last_write_was_lost_ended_by_no_later_one() -> None:
+    wire = Wire()
+    wire.move(READ, request("/a"), 7)
+    seen = wire.move(WRITE, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", 7)
+    wire.move(WRITE, b"done", 7)
+    wire.move(READ, request("/b"), 7)
+    wire.move(WRITE, RESPONSE, 7)  # at which it is noticed
+    chunks = wire.chunks[:2] + wire.chunks[3:]
+    first = next(each for each in parsed(chunks)[0] if each.is_over)
+    assert (first.task, first.end_ns) == (7, seen)
+
+
 @dataclass(frozen=True)
 class Moment:
     """A call of a task, at a time, for a request."""
