@@ -15,6 +15,7 @@ from otelgpu.model.exchange import Role
 BUDGET_BYTES = 1 << 17
 WRITE, HOLE, CUT, EOF = 1, 2, 4, 8
 SERVER, CLIENT, LATE = 1, 2, 4
+_TASK = 7  # that all calls are of
 
 _HANDSHAKE = (
     b"GET /v1/realtime HTTP/1.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
@@ -40,7 +41,7 @@ class _Calls:
     def move(self, write: bool, data: bytes, *, result: int) -> None:
         self.now_ns += 100_000
         begin, offset = self.now_ns, self.offsets[write]
-        chunk: DataChunk = (begin, begin + 1, 1, 1, 1, 0, None, offset, result, int(write), data)
+        chunk: DataChunk = (begin, begin + 1, 1, 1, 1, 0, None, _TASK, offset, result, int(write), data)
         self.connection.take(chunk, write)
         self.offsets[write] = offset + max(result, len(data))
 
