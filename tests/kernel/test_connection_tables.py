@@ -108,7 +108,7 @@ def test_of_what_a_process_had_open_before_half_of_what_is_free_is_followed(
     with traffic_program() as first, traffic_program() as second, traffic_program() as third:
         watch.observe(first.pid, second.pid)
         assert entries(watch) == counted(watch) == {"connections": 98_304, "tls_sessions": 0, "holders": 2}
-        assert watch.losses() == {("http", "found_beyond_share"): 200_000 - 98_304}
+        assert watch.total("http", "found_beyond_share") == 200_000 - 98_304
         watch.during(lambda: second.do("hold", "unix", 50))
         assert watch.total("http", "connection_share_spent") == 100  # it has its share
         monkeypatch.undo()
