@@ -84,17 +84,16 @@ def figures(found: Compared) -> dict[str, Any]:
     return said
 
 
-def faults(found: Compared, wrong_links: int) -> list[str]:
-    """All that is wrong, with an example; ``wrong_links``: how many in a thousand links may be."""
+def faults(found: Compared) -> list[str]:
+    """All that is wrong, with an example. A link that is not known is none of it."""
     counts = {
         "requests without a span": found.missing,
         "spans too many": found.twice,
         "calls without a span": found.calls_missing,
         "spans of calls too many": found.calls_twice,
         **found.wrong,
+        "link": found.links["wrong"],
     }
-    if found.links["wrong"] * 1000 > wrong_links * found.links.total():
-        counts["link"] = found.links["wrong"]
     return [f"{what}: {count}: {found.examples.get(what, '')}" for what, count in counts.items() if count]
 
 

@@ -88,7 +88,7 @@ def _measured(server: Server, upstream: Upstream, traces: Path) -> Result:
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "load_average": busy,
         "lost": _lost(session.said),
-        "faults": faults(found, server.stack.wrong_links),
+        "faults": faults(found),
         "all": figures(found),
         "loads": {
             n: figures(server.compare(during[n].outcomes, upstream, _of(spans, during[n].outcomes)))

@@ -23,8 +23,6 @@ class Stack:
 
     ``quick``: it needs nothing but what `make setup` installs. ``together``: connections at once, of each load.
     ``pipelining``: it answers requests that are sent before it has answered those before them.
-    ``wrong_links``: how many in a thousand of its calls are under another request than theirs at most, and
-    ``known``, why.
     """
 
     name: str
@@ -32,8 +30,6 @@ class Stack:
     quick: bool = False
     together: tuple[int, ...] = (1, 8, 64)
     pipelining: bool = True
-    wrong_links: int = 0
-    known: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     packages: tuple[str, ...] = ()
     """What makes up the stack, by the names of their distributions: their versions are in the table."""

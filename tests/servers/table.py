@@ -38,7 +38,7 @@ _FACTS: Final = (
 
 def render(results: list[Result]) -> str:
     """Markdown: what was wrong by server, then links, first tokens and durations by load."""
-    parts = [_machine(results), _table(*_counts(results)), _table(*_loads(results)), _known(results)]
+    parts = [_machine(results), _table(*_counts(results)), _table(*_loads(results))]
     return "\n".join(part for part in parts if part)
 
 
@@ -96,12 +96,6 @@ def _latencies(load: dict[str, Any]) -> list[str]:
     )
     costs = (" / ".join(f"{value:.{digits}f}" for value in load[key]) for key, digits in _COSTS)
     return [*ttft, *costs]
-
-
-def _known(results: list[Result]) -> str:
-    measured = {result["stack"] for result in results}
-    known = [f"- {stack.name}: {stack.known}" for stack in STACKS if stack.known and stack.name in measured]
-    return "\n".join(["### Known", "", *known, ""]) if known else ""
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

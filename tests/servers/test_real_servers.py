@@ -66,4 +66,4 @@ def test_what_a_server_did_is_what_is_reported(name: str, compared: Mapping[str,
     assert found.requests == TOGETHER * ROUNDS * (len(ROUND) + stack.pipelining)
     assert found.links.total() == found.calls > found.requests
     assert len(found.ttft_after_server_ms) == TOGETHER * ROUNDS * ROUND.count("stream")
-    assert not faults(found, stack.wrong_links)
+    assert not faults(found)
