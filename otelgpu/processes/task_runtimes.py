@@ -22,11 +22,10 @@ Sources: ``nptl/descr.h`` of glibc (specific_1stblock), ``src/internal/pthread_i
 
 from __future__ import annotations
 
-import os
 import re
 import struct
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -38,18 +37,16 @@ from otelgpu.elf.image import ElfError, ElfImage, Load
 from otelgpu.elf.tls import thread_variable_distance
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.model.losses import Reasons
-from otelgpu.processes.elf_files import NOT_KNOWN, Identity, identity_of, open_mapping
-from otelgpu.processes.maps import Mapping, distinct_files, executable_mappings
+from otelgpu.processes.maps import Mapping, executable_mappings
 from otelgpu.processes.memory import OpenMemory, ProcessMemory, session_memory
+from otelgpu.processes.program_files import FileAnswers, base_of, program_and_interpreters
 from otelgpu.symbols.cpython.image import Runtime, find_runtime, may_be_interpreter
 
 FIRST_RETRY_S: Final = 0.005
 LONGEST_RETRY_S: Final = 5.0
 GIVE_UP_S: Final = 60.0
-MAX_FILES: Final = 1 << 12
 _MAX_PROCESSES: Final = 1 << 16
 _MAX_THREADS: Final = 16  # of an interpreter that are looked at, the youngest first
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 REASONS: Final = Reasons(
     "tasks",
@@ -149,7 +146,7 @@ class TaskRuntimes:
         self._kind = struct.pack("<I", kind)
         self._proc = proc
         self._memory = memory or session_memory()
-        self._files: OrderedDict[Identity, _File] = OrderedDict()
+        self._files = FileAnswers(lambda image, name: _File(find_tasks(image, name), image.loads), proc=proc)
         self._processes: dict[int, _Process] = {}
         self._refused: dict[int, str] = {}
 
@@ -166,9 +163,12 @@ class TaskRuntimes:
             return
         if mappings is None:
             mappings = executable_mappings(tgid, proc=self._proc)
-        for mapping in self._candidates(tgid, mappings):
-            file = self._file(tgid, mapping)
-            if file is None or file.found is None:
+        for mapping in program_and_interpreters(tgid, mappings, proc=self._proc):
+            try:
+                file = self._files.of(tgid, mapping)
+            except (OSError, ElfError):
+                continue
+            if file.found is None:
                 continue
             if isinstance(file.found, str):
                 self._refuse(tgid, file.found)
@@ -176,7 +176,7 @@ class TaskRuntimes:
                 self._processes[tgid] = process = _Process(file.found)
                 self._report(tgid, process)
                 return
-            elif (base := _base_of(file.loads, mapping)) is not None:
+            elif (base := base_of(file.loads, mapping)) is not None:
                 self._processes[tgid] = process = _Process(None, file.found, base, since_s=now_s)
                 self._settle(tgid, process, now_s)
                 return
@@ -241,36 +241,6 @@ class TaskRuntimes:
             self._published.put(struct.pack("<I", 0), self._kind)
         except BpfError:
             self.counters["task_table_full"] += 1
-
-    # -- Files -----------------------------------------------------------------------------------------
-
-    def _candidates(self, tgid: int, mappings: Iterable[Mapping]) -> list[Mapping]:
-        """The program, and what is called python."""
-        try:
-            program = os.readlink(self._proc / str(tgid) / "exe").removesuffix(" (deleted)")
-        except OSError:
-            program = ""
-        files = distinct_files(mappings)
-        named = [each for each in files if may_be_interpreter(each.path.rpartition("/")[2])]
-        return [each for each in files if each.path == program and each not in named] + named
-
-    def _file(self, tgid: int, mapping: Mapping) -> _File | None:
-        identity = identity_of(tgid, mapping, proc=self._proc)
-        if identity != NOT_KNOWN and identity in self._files:
-            self._files.move_to_end(identity)
-            return self._files[identity]
-        name = mapping.path.rpartition("/")[2]
-        try:
-            with open_mapping(tgid, mapping, proc=self._proc) as opened:
-                image, identity = opened.image, opened.identity
-                file = _File(find_tasks(image, name), image.loads)
-                opened.forget_pages()
-        except (OSError, ElfError):
-            return None
-        self._files[identity] = file
-        if len(self._files) > MAX_FILES:
-            self._files.popitem(last=False)
-        return file
 
 
 def find_tasks(image: ElfImage, name: str) -> Steps | Runtime | str | None:
@@ -339,12 +309,3 @@ def _kept_at(thread_pointer: int, state: int, memory: _Words) -> Steps:
     values = memory.word(thread_pointer + _MUSL_KEYS_AT)
     kept = memory.read(values, _KEYS) if values else ()
     return (_MUSL_KEYS_AT, 8 * kept.index(state)) if state in kept else ()
-
-
-def _base_of(loads: Sequence[Load], mapping: Mapping) -> int | None:
-    """What is added to the file's addresses in this process; None when the mapping shows none of its code."""
-    for load in loads:
-        first = load.offset // _PAGE_BYTES * _PAGE_BYTES
-        if load.executable and first <= mapping.offset < load.offset + load.size:
-            return mapping.start - (load.address + mapping.offset - load.offset)
-    return None

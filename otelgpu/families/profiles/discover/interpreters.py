@@ -10,7 +10,6 @@ processes, through ``map_files``, so that containers, virtual environments and d
 from __future__ import annotations
 
 import logging
-import os
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -28,8 +27,8 @@ from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.losses import Reasons
 from otelgpu.model.samples import Frame
-from otelgpu.processes.elf_files import NOT_KNOWN, Identity, identity_of, open_mapping
-from otelgpu.processes.maps import Mapping, distinct_files, executable_mappings
+from otelgpu.processes.maps import Mapping, executable_mappings
+from otelgpu.processes.program_files import FileAnswers, base_of, name_of, program_and_interpreters
 from otelgpu.symbols.cpython.image import (
     FREE_THREADED,
     STRIPPED,
@@ -59,9 +58,7 @@ REASONS: Final = Reasons(
 
 MAX_ENDED: Final = 256
 """Processes that have ended, whose last stacks may be named yet."""
-_MAX_FILES: Final = 1 << 12
 _MAX_PROCESSES: Final = 1 << 16
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,9 @@ class Interpreters:
         self._table = loaded.map("interpreters")
         self._dtype = loaded.image.btf.dtype("python_process")
         self._proc = proc
-        self._files: OrderedDict[Identity, _File] = OrderedDict()
+        self._files = FileAnswers(
+            lambda image, name: _File(find_interpreter(image, name), image.loads), proc=proc
+        )
         self._processes: dict[int, _Process] = {}
         self._ended: OrderedDict[int, _Process] = OrderedDict()  # whose last stacks may be named yet
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
@@ -177,9 +176,14 @@ class Interpreters:
     # -- Finding -----------------------------------------------------------------------------------------------
 
     def _look(self, tgid: int, process: _Process, mappings: Sequence[Mapping]) -> None:
-        for mapping in self._candidates(tgid, mappings):
-            file = self._file(tgid, mapping)
-            if file is None or file.found is None:
+        for mapping in program_and_interpreters(tgid, mappings, proc=self._proc):
+            try:
+                file = self._files.of(tgid, mapping)
+            except (OSError, ElfError):
+                if may_be_interpreter(name_of(mapping)):
+                    self.counters[UNREADABLE] += 1
+                continue
+            if file.found is None:
                 continue
             if isinstance(file.found, str):
                 if process.refused != file.found:
@@ -187,45 +191,11 @@ class Interpreters:
                     _log.info("process %d: %s (%s)", tgid, REASONS[file.found], mapping.path)
                 process.refused = file.found
                 continue
-            base = _base_of(file.loads, mapping)
+            base = base_of(file.loads, mapping)
             if base is not None and self._report(tgid, file.found, base):
                 process.interpreter, process.base = file.found, base
                 process.evaluators = tuple((base + start, base + end) for start, end in file.found.evaluators)
                 return
-
-    def _candidates(self, tgid: int, mappings: Sequence[Mapping]) -> list[Mapping]:
-        """The program, whatever it is called, then what is called python."""
-        try:
-            program = os.readlink(self._proc / str(tgid) / "exe").removesuffix(" (deleted)")
-        except OSError:
-            program = ""
-        first, others = [], []
-        for mapping in distinct_files(mappings):
-            if mapping.path == program:
-                first.append(mapping)
-            elif may_be_interpreter(mapping.path.rpartition("/")[2]):
-                others.append(mapping)
-        return first + others
-
-    def _file(self, tgid: int, mapping: Mapping) -> _File | None:
-        identity = identity_of(tgid, mapping, proc=self._proc)
-        if identity != NOT_KNOWN and identity in self._files:
-            self._files.move_to_end(identity)
-            return self._files[identity]
-        name = mapping.path.rpartition("/")[2]
-        try:
-            with open_mapping(tgid, mapping, proc=self._proc) as opened:
-                file = _File(find_interpreter(opened.image, name), opened.image.loads)
-                identity = opened.identity
-                opened.forget_pages()
-        except (OSError, ElfError):
-            if may_be_interpreter(name):
-                self.counters[UNREADABLE] += 1
-            return None
-        self._files[identity] = file
-        if len(self._files) > _MAX_FILES:
-            self._files.popitem(last=False)
-        return file
 
     def _report(self, tgid: int, interpreter: Interpreter, base: int) -> bool:
         value = entry_of(self._dtype, interpreter.layout, base + interpreter.runtime)
@@ -246,12 +216,3 @@ def entry_of(dtype: np.dtype[np.void], layout: CPython, runtime: int) -> bytes:
         elif hasattr(layout, name):
             value[name] = getattr(layout, name)
     return value.tobytes()
-
-
-def _base_of(loads: Sequence[Load], mapping: Mapping) -> int | None:
-    """What is added to the file's addresses in this process; None when the mapping shows none of its code."""
-    for load in loads:
-        first = load.offset // _PAGE_BYTES * _PAGE_BYTES
-        if load.executable and first <= mapping.offset < load.offset + load.size:
-            return mapping.start - (load.address + mapping.offset - load.offset)
-    return None
