@@ -29,7 +29,7 @@ DROPPED: Final = "otelgpu.operations.dropped"
 UNATTRIBUTED_REASON: Final = "otelgpu.unattributed.reason"
 """Why work has no request: one of :data:`UNATTRIBUTED_REASONS`."""
 
-UNATTRIBUTED_REASONS: Final = ("no_request", "ambiguous", "unanswered", "multiplexed", "task")
+UNATTRIBUTED_REASONS: Final = ("no_request", "ambiguous", "unanswered", "multiplexed", "other_task")
 """No request was known; the thread, or an event loop's process, held several at once; the request was never seen to be
 answered; requests were under way in a process whose runtime interleaves them, so that its threads name none; the task
 that the thread ran answered no request."""

@@ -59,7 +59,7 @@ RUNTIMES: Final[Mapping[str, Runtime]] = {
         label="asyncio (uvloop too)",
         known_by="its module `_asyncio` is mapped, or part of the interpreter",
         does=_ON_A_THREAD,
-        exact="`task`: what the task does that writes the response (CPython 3.9 to 3.14; not under uvloop)",
+        exact="`task`: what the task does that writes the response (CPython 3.9 to 3.14)",
         remedy=_PYTHON_REMEDY,
     ),
     "gevent": Runtime(

@@ -58,7 +58,7 @@ def test_no_call_is_linked_to_another_request(name: str, stage: Stage) -> None:
     print(*map(row, repeat(name), played, links), sep="\n")
     assert [each["wrong"] for each in links] == [0] * len(LOADS)
     assert [each.total() for each in links] == [calls_of(seen, each) for each in played]
-    assert set().union(*links) <= {"multiplexed", "no_request", "task"}
+    assert set().union(*links) <= {"multiplexed", "other_task", "ambiguous", "no_request"}
 
 
 def test_what_a_gateway_asks_for_pipelined_requests_is_linked_to_none_of_them(stage: Stage) -> None:

@@ -50,7 +50,7 @@ _NO_REQUEST: Final = names.UNATTRIBUTED_REASONS.index("no_request")
 _AMBIGUOUS: Final = names.UNATTRIBUTED_REASONS.index("ambiguous")
 _UNANSWERED: Final = names.UNATTRIBUTED_REASONS.index("unanswered")
 _MULTIPLEXED: Final = names.UNATTRIBUTED_REASONS.index("multiplexed")
-_OTHER_TASK: Final = names.UNATTRIBUTED_REASONS.index("task")
+_OTHER_TASK: Final = names.UNATTRIBUTED_REASONS.index("other_task")
 _UNSETTLED_ROWS: Final = 65_536
 """Operations that wait for hand-offs to be understood; of more, the oldest are reported as far as is known."""
 _WAITED_FOR_NS: Final = 250_000_000
