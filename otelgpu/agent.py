@@ -286,6 +286,10 @@ class Agent:
 
     def finish(self) -> Outcome:
         """Collect what is left, detach, flush."""
+        with clock.working_time().hurried():
+            return self._finish()
+
+    def _finish(self) -> Outcome:
         until = time.monotonic() + FLUSH_SECONDS
         self.watch.stop()
         self._pollers.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from functools import cache
 from typing import Final, NamedTuple
 
 _AT_FDCWD: Final = -100
@@ -38,13 +39,17 @@ class Status(NamedTuple):
         return os.makedev(self.major, self.minor)
 
 
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def cached_status(file: int | str) -> Status:
     """Of an open file, or of what a path leads to: what was known of it last. Raises OSError."""
     answer = ctypes.create_string_buffer(256)
-    libc = ctypes.CDLL(None, use_errno=True)
     place, path = (file, b"") if isinstance(file, int) else (_AT_FDCWD, os.fsencode(file))
     flags = _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC | (0 if path else _AT_EMPTY_PATH)
-    if libc.statx(place, path, flags, _BASIC_STATS | _MNT_ID, answer):
+    if _libc().statx(place, path, flags, _BASIC_STATS | _MNT_ID, answer):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), None if isinstance(file, int) else file)
     mask, mode, inode, size, changed_s, changed, modified_s, modified, major, minor, mount = (

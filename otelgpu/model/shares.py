@@ -78,6 +78,11 @@ class Pool:
         """The shares of processes, those with most first."""
         return sorted(self._shares.values(), key=lambda share: share.held, reverse=True)
 
+    def held_by(self, process: int) -> int:
+        """How much a process holds."""
+        share = self._shares.get(process)
+        return share.held if share is not None else 0
+
     def share_of(self, process: int, container: int | str) -> Share:
         """That of a process; its container is the one that it was seen in first."""
         share = self._shares.get(process)

@@ -11,8 +11,6 @@ the Collector's pdata/internal/generated_proto_span.go for what is left out.
 
 from __future__ import annotations
 
-import base64
-import math
 from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +23,7 @@ from otelgpu import __version__
 from otelgpu.engine import names
 from otelgpu.model.resource import AttributeValue, Resource
 from otelgpu.model.spans import Attribute, Links, SpanColumns, Text, plain
+from otelgpu.otlp_json.protobuf_messages import Json, json_double, json_message
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 SPANS_PER_LINE: Final = 2048
 
 _encode = msgspec.json.Encoder().encode
-
-Json = dict[str, Any]
 
 
 def clean(text: str) -> str:
@@ -48,7 +45,7 @@ def json_value(value: AttributeValue) -> Json:
     if isinstance(value, int):
         return {"intValue": str((value + 2**63) % 2**64 - 2**63)}
     if isinstance(value, float):
-        return {"doubleValue": _double(value)}
+        return {"doubleValue": json_double(value)}
     if isinstance(value, str):
         return {"stringValue": clean(value)}
     values = [json_value(entry) for entry in value]
@@ -58,12 +55,6 @@ def json_value(value: AttributeValue) -> Json:
 def json_attribute(key: str, value: AttributeValue) -> Json:
     """A KeyValue."""
     return {"key": clean(key), "value": json_value(value)}
-
-
-def _double(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _fragment(field: str, value: Any) -> str:
@@ -95,7 +86,7 @@ def _number_column(key: str, values: npt.NDArray[Any]) -> list[str]:
         words = ["true" if value else "false" for value in values.tolist()]
         return [f'{head}{{"boolValue":{word}}}}}' for word in words]
     if values.dtype.kind == "f":
-        doubles = [_encode(_double(value)).decode() for value in values.tolist()]
+        doubles = [_encode(json_double(value)).decode() for value in values.tolist()]
         return [f'{head}{{"doubleValue":{value}}}}}' for value in doubles]
     if values.dtype.kind == "u":
         values = values.astype(np.uint64).view(np.int64)  # wraps, as the protobuf encoding does
@@ -196,21 +187,4 @@ def span_lines(columns: SpanColumns) -> Iterator[tuple[bytes, int]]:
 
 def message_line(message: Message) -> bytes:
     """A ``MetricsData`` or ``ProfilesData`` as a line."""
-    from google.protobuf.json_format import MessageToDict
-
-    content = MessageToDict(message, use_integers_for_enums=True)
-    _hex_ids(content)
-    return _encode(content) + b"\n"
-
-
-def _hex_ids(node: Any) -> None:
-    """Ids from base64 (protobuf's JSON mapping) to hex (OTLP's), in place."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if key in ("traceId", "spanId", "profileId") and isinstance(value, str):
-                node[key] = base64.b64decode(value).hex()
-            else:
-                _hex_ids(value)
-    elif isinstance(node, list):
-        for entry in node:
-            _hex_ids(entry)
+    return _encode(json_message(message)) + b"\n"

@@ -21,7 +21,7 @@ EXEC: Final = "process_exec"
 FORK: Final = "process_fork"
 EXIT: Final = "process_exit"
 MAPPING: Final = "process_mapping"
-TURN_S: Final = 0.25
+TURN_S: Final = 0.1
 """For so long one owner's processes may keep all others waiting, and for one more that is under way."""
 MOST_WAITING: Final = 4096
 """Records of one owner; what comes then is handled in its place, out of turn, and finds that there is no share left."""

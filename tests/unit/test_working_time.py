@@ -43,3 +43,18 @@ def test_collections_of_other_threads_change_nothing() -> None:
         assert abs((working() - began) - (time.thread_time_ns() - began_ns)) < 1_000_000
     finally:
         gc.callbacks.remove(working._collects)
+
+
+def test_in_a_hurry_time_without_a_processor_counts_too_and_it_goes_on_from_there() -> None:
+    working = WorkingTime()
+    try:
+        began = working()
+        with working.hurried():
+            assert working() - began < BUSY_NS
+            time.sleep(0.05)
+            waited = working() - began
+        assert 50_000_000 <= waited < 1_000_000_000
+        time.sleep(0.05)
+        assert waited <= working() - began < waited + BUSY_NS
+    finally:
+        gc.callbacks.remove(working._collects)

@@ -47,7 +47,7 @@ _MAX_HELD_BYTES = 262144
 _MAX_ENDED = 4096
 #: Of chunks that wait for a turn, of which a process alone has half: some tenths of a second of small events.
 _PUT_OFF_BYTES = 16 << 20
-_FINAL_TURNS = 4
+_FINAL_TURNS = 2
 _EVICTION_LOOKS = 64
 _EVICTIONS = 1024  # at a tick, while memory is short
 _EXPIRE_EVERY_NS = 10_000_000_000
@@ -87,12 +87,17 @@ class HttpState:
         self._headroom = headroom or Headroom()
         self._output = ParserOutput(budget_bytes, capture_content=capture_content, headroom=self._headroom)
         self._output.count("plugins_not_loaded", len(plugins.failed))
-        self._turns = (
-            Turns(stopwatch, self._output, headroom=self._headroom) if stopwatch is not None else None
-        )
         self._places = Pool(_PUT_OFF_BYTES, headroom=self._headroom)
+        self._turns = (
+            Turns(stopwatch, self._output, self._places.held_by, headroom=self._headroom)
+            if stopwatch is not None
+            else None
+        )
         self._connections: OrderedDict[int, Connection] = OrderedDict()  # least recently used first
         self._by_process: dict[int, dict[int, None]] = {}
+        self._gone: list[
+            tuple[int, int]
+        ] = []  # processes of which something waits for a last turn, and their ends
         self._waiting: dict[int, None] = {}  # connections that expire() must look at
         self._ended: Remembered[int] = Remembered(_MAX_ENDED)
         self._layouts: dict[tuple[str, int], ChunkLayout] = {}
@@ -138,15 +143,22 @@ class HttpState:
         return self._taken()
 
     def process_gone(self, tgid: int, time_ns: int) -> TrafficParsed:
-        """End the connections of a process, with the error ``process_exited`` for what was open."""
-        if self._turns is not None:
-            self._turns.call(self._parse_put_off, tgid)
+        """End the connections of a process, with the error ``process_exited`` for what was open.
+
+        If some of them wait for a turn, they are ended when they have had it: by :meth:`expire`.
+        """
+        if self._turns is not None and self._turns.has_put_off(tgid):
+            self._gone.append((tgid, time_ns))
+        else:
+            self._end_process(tgid, time_ns)
+        return self._taken()
+
+    def _end_process(self, tgid: int, time_ns: int) -> None:
         for identity in list(self._by_process.get(tgid, ())):
             connection = self._connections[identity]
             self._take_held(connection, give_up=True)
             connection.abort(time_ns, "process_exited")
             self._forget(connection)
-        return self._taken()
 
     def expire(self, now_ns: int, *, final: bool = False) -> TrafficParsed:
         """Every record submitted before ``now_ns`` was fed: count what is missing as lost, drop idle connections.
@@ -156,8 +168,10 @@ class HttpState:
         """
         if self._turns is not None:
             for _ in range(_FINAL_TURNS if final else 1):
-                self._turns.call(self._parse_put_off)
-                self._turns.renew()
+                self._turns.tick(self._parse_put_off)
+        gone, self._gone = self._gone, []
+        for tgid, time_ns in gone:
+            self._end_process(tgid, time_ns)
         if self._headroom.steps:
             self._fit(now_ns)
         for identity in list(self._waiting):

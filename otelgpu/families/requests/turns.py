@@ -2,12 +2,13 @@
 
 In: whose bytes are parsed next, and a stopwatch. Out: whether they are. It must not know what is parsed.
 
-A process that has had its share is put off: its connections wait, in their order, until the tick, when nobody else's
-are to come. It has then what is left of its share, and of what all others left; those with least to do come first. What
-there is no time for waits for the next tick, before anything newer of that process.
+A process that has had its share is put off: its connections wait, in their order, until the tick. What all others
+left of their time is theirs then; and of the new time each has its share before anything newer is parsed. Those with
+least to do come first: who sends a chunk that takes longer than his share lengthens nobody's way but his own.
 
-Invariant: all turns between two ticks take no more than :data:`TURNS_NS` and one more chunk of each process; before
-the tick a process alone has half of that, a container two thirds, and others two thirds of what they left (``shares``).
+Invariant: all turns between two ticks take no more than :data:`TURNS_NS` and one more chunk of each process; but for
+what nobody else wants, a process alone has half of that, a container two thirds, and others two thirds of what they
+left (``shares``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.model.shares import Headroom, Pool, Refusals, Share
 
-TURNS_NS: Final = 300_000_000
+TURNS_NS: Final = 200_000_000
 """For everybody between two ticks, of this thread's time: the loop that does this has other work."""
 FLOOR_NS: Final = 20_000_000
 """For every container, also where a chunk of somebody's took far longer than usual: processors may be busy."""
@@ -33,28 +34,29 @@ Stopwatch = Callable[[], int]
 
 
 class Turns:
-    """Those of one session; ``output`` is where the exchanges of all go."""
+    """Those of one session; ``output`` is where the exchanges of all go, ``waiting``: how much a process has to do."""
 
     def __init__(
         self,
         stopwatch: Stopwatch,
         output: ParserOutput,
+        waiting: Callable[[int], int],
         turns_ns: int = TURNS_NS,
         headroom: Headroom | None = None,
     ) -> None:
-        self._stopwatch, self._output = stopwatch, output
+        self._stopwatch, self._output, self._waiting = stopwatch, output, waiting
         self._turns_ns, self._headroom = turns_ns, headroom
         self._put_off: dict[int, deque[int]] = {}  # process → its connections that wait
         self._called = False  # those that were put off have their turns
-        self._to_all = False  # and nobody else's are to come: all that is left is theirs
+        self._to_all = False  # and all that is left is theirs: nobody else's are to come
         self._whose: Share | None = None  # the turn under way
         self._process = -1
         self._began_ns = self._exchanges = self._bytes = 0
         self.refused = Refusals()
-        self.renew()
+        self._renew()
 
-    def renew(self) -> None:
-        """A tick: everybody has his whole share again."""
+    def _renew(self) -> None:
+        """Everybody has his whole share again."""
         self.end()
         self._pool = Pool(self._turns_ns, floor=FLOOR_NS, headroom=self._headroom)
         self._shares: dict[int, Share] = {}
@@ -85,20 +87,27 @@ class Turns:
         else:
             waiting.append(connection)
 
-    def call(self, parse: Callable[[int], bool], process: int | None = None) -> None:
-        """The tick, or the end of ``process``: ``parse`` each connection that waits, while there is time.
+    def tick(self, parse: Callable[[int], bool]) -> None:
+        """``parse`` each connection that waits, while there is time: what was left, and shares of the new.
 
         ``parse`` says whether that was all of it; else it was put off again, by what :meth:`begin` said.
         """
-        self._called = True
-        for self._to_all in (False, True):
-            called = self._put_off if process is None else self._put_off.keys() & {process}
-            for each in sorted(called, key=lambda each: len(self._put_off[each])):
-                waiting = self._put_off[each]
-                while waiting and parse(waiting.popleft()):
-                    pass
-                if not waiting:
-                    del self._put_off[each]
+        self._call(parse, to_all=True)
+        self._renew()
+        self._call(parse, to_all=False)
+
+    def has_put_off(self, process: int) -> bool:
+        """Whether something of a process waits for the tick."""
+        return process in self._put_off
+
+    def _call(self, parse: Callable[[int], bool], *, to_all: bool) -> None:
+        self._called, self._to_all = True, to_all
+        for process in sorted(self._put_off, key=self._waiting):
+            waiting = self._put_off[process]
+            while waiting and parse(waiting.popleft()):
+                pass
+            if not waiting:
+                del self._put_off[process]
         self.end()
         self._called = self._to_all = False
 

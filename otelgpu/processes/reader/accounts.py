@@ -121,19 +121,24 @@ class Accounts:
 
 
 class Turn:
-    """One round in which several owners are served: how long each has kept the others waiting in it."""
+    """One round in which several owners are served: how long each has kept the others waiting in it.
+
+    Before the first one nobody waits: what runs when observation begins is looked at as a whole.
+    """
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
+        self._has_begun = False
         self._taken_s: dict[Owner, float] = {}
 
     def begin(self) -> None:
         """The next round."""
+        self._has_begun = True
         self._taken_s.clear()
 
     def is_over(self, owner: Owner) -> bool:
         """Whether it has to wait for the next round."""
-        return self._taken_s.get(owner, 0.0) >= self._most_s
+        return self._has_begun and self._taken_s.get(owner, 0.0) >= self._most_s
 
     @contextmanager
     def kept(self, owner: Owner) -> Iterator[None]:
