@@ -10,6 +10,7 @@ strided numpy view, copied out once: a piece at a time, so that a piece is still
 from __future__ import annotations
 
 import mmap
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -23,6 +24,7 @@ _HEADER_BYTES: Final = 8
 _BUSY: Final = 1 << 31
 _DISCARD: Final = 1 << 30
 _PAGE: Final = mmap.PAGESIZE
+_WRITTEN_WITHIN_S: Final = 0.0002  # a hundred times as long as it takes, where nothing interrupts it
 _PIECE_BYTES: Final = 1 << 20  # fits the second-level cache
 
 Run = npt.NDArray[np.uint8]
@@ -48,6 +50,8 @@ class Ring:
         self._data = np.frombuffer(self._pages, dtype=np.uint8, offset=_PAGE)
         self._high_water = 0
         self._closed = False
+        self.held_up = False
+        """Whether the last drain ended before its time: at a record whose writer does not run just now."""
 
     def pending_bytes(self) -> int:
         """How much is waiting, headers included."""
@@ -61,18 +65,24 @@ class Ring:
     def drain(self) -> Iterator[Run]:
         """Copy out what was there at the call: uint8 arrays of shape (records, record length), in ring order.
 
-        Space is given back to the kernel piece by piece. A record that is still being written ends the drain, and so
-        does :meth:`close`.
+        Space is given back to the kernel piece by piece. A record that is still being written after a moment ends the
+        drain, and so does :meth:`close`.
         """
         end = int(self._producer[0])
         position = int(self._consumer[0])
         self._high_water = max(self._high_water, end - position)
+        self.held_up = False
         while position < end and not self._closed:
             offset = position & (self.size - 1)
             window = self._data[offset : min(offset + end - position, self.size)]  # where records may begin
             length = int(window[:4].view("<u4")[0])
             if length & _BUSY:
-                return
+                if self.held_up:
+                    return
+                time.sleep(_WRITTEN_WITHIN_S)
+                self.held_up = True
+                continue
+            self.held_up = False
             size = length & ~_DISCARD
             stride = (size + _HEADER_BYTES + 7) & ~7
             count = run_length(window, length, stride)

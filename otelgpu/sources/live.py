@@ -56,6 +56,7 @@ from otelgpu.processes.probes import ProbedFile, ProbePlacer
 from otelgpu.processes.process_context import ProcessContexts
 from otelgpu.processes.work_contexts import WorkContexts
 from otelgpu.sources.discoveries import choice_of, discovery_of
+from otelgpu.sources.draining import Draining
 from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
 from otelgpu.sources.process_events import EXEC, EXIT, FORK, MAPPING, ProcessEvents, Shares
@@ -98,7 +99,7 @@ class LiveSource:
             prepare()
         self._watchers = FamilyDiscoveries(self._discoveries)
         self._images: dict[str, Image] = {}
-        self._draining: list[LoadedFamily] = []
+        self._draining = Draining(clock.monotonic_ns)
         self.overloads: list[Overload] = []
         self._name_kinds: dict[str, NameKinds] = {}
         self._loader: Loader | None = None
@@ -277,8 +278,7 @@ class LiveSource:
             self.overloads.append(Overload(loaded))
         if family != _PROCESS:
             # Calls first, then what says whose they are: every request that a call was made for is known.
-            self._draining.append(loaded)
-            self._draining.sort(key=lambda each: each.family not in self._operations)
+            self._draining.add(loaded, first=family in self._operations)
         self._name_kinds[family] = NameKinds.of(family, loaded.image.btf.enumerators(f"{family}_kind"))
         self._placer.add(hooks_of(loaded))
         watchers = self._watchers.open(loaded, self._placer, self._settings.families)
@@ -494,7 +494,7 @@ class LiveSource:
     # -- collection -------------------------------------------------------------------------------
 
     def collect(self) -> list[Input]:
-        """Everything up to now, ended by a :class:`Tick`."""
+        """Everything up to now, or until when all has been written, ended by a :class:`Tick` of that time."""
         now_ns = clock.monotonic_ns()
         self._handle_process_events()
         self._look_at_missed(now_ns)
@@ -507,12 +507,12 @@ class LiveSource:
             overload.adjust(now_ns)
         self._watchers.ask(now_ns)
         drained: list[tuple[Batch, list[int]]] = []
-        drained_now = chain.from_iterable(loaded.drain() for loaded in self._draining)
-        for batch in self._successions.collected(drained_now):
+        for batch in self._successions.collected(self._draining.drained()):
             # Of all batches, before any is named: a launch may pass a handle, and another record say what it is of.
             self._namer.learn(batch, self._name_kinds[batch.family])
             self._watchers.look(batch)
             drained.append((batch, values_of(np.ascontiguousarray(batch.heads["tgid"]))))
+        now_ns = self._draining.complete_ns(now_ns)
         found += self._processes.take()
         for batch, tgids in drained:
             found += self._processes.with_records(tgids, batch.heads)
@@ -540,6 +540,7 @@ class LiveSource:
 
     def complete(self) -> None:
         """Have what is under way reported as far as it is, in the collection that follows, the last."""
+        self._draining.is_last = True
         self._watchers.complete()
 
     def _release_probes(self, now_ns: int) -> None:

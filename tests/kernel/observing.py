@@ -225,16 +225,17 @@ def probed(calls: dict[str, int] | Counter[str]) -> dict[str, int]:
 def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:
     """The data points of each metric at the end of a session, their attributes as plain mappings.
 
-    Of a resource that is gone by then: when they were reported last. Points of one time may come in parts.
+    Of a resource that is gone by then: when they were reported last. Points of one time may come in parts, and twice:
+    when nothing has happened in between, the end is of the same time as the interval before it.
     """
     last: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for metric, described, points in metrics_reported(path):
         key = metric["name"], str(described)
         before = last.get(key, [])
         goes_on = before and before[0]["timeUnixNano"] == points[0]["timeUnixNano"]
-        last[key] = (before if goes_on else []) + [
-            point | {"attributes": attributes_of(point), "resource": described} for point in points
-        ]
+        new = [point | {"attributes": attributes_of(point), "resource": described} for point in points]
+        series = [point["attributes"] for point in new]
+        last[key] = [point for point in before if goes_on and point["attributes"] not in series] + new
     found: dict[str, list[dict[str, Any]]] = {}
     for (name, _), points in last.items():
         found.setdefault(name, []).extend(points)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 
 from examples.llm_server.client import Load, run
 from otelgpu.kernel import clock
-from tests.kernel.observing import OTELGPU, PROBED, Span, probed, read_spans
+from tests.kernel.observing import OTELGPU, PROBED, Span, probed, read_metrics, read_spans
 from tests.rig import LlmServer, start_llm_server
 
 AGREEMENT_S = 0.002
@@ -105,6 +108,23 @@ def test_folded_calls_add_up_to_the_truth(tmp_path: Path) -> None:
         made = probed(line["cuda_calls"])
         assert dict(seen) == made
         assert request["attributes"]["cuda.launch.calls"] == made["cudaLaunchKernel"]
+
+
+def test_requests_have_all_their_calls_where_probes_lose_the_processor(tmp_path: Path) -> None:
+    """Others want all processors: now and then a probe's program waits for one while it writes its record."""
+    traces = tmp_path / "traces.jsonl"
+    burn = [sys.executable, "-c", "while True: pass"]
+    with contextlib.ExitStack() as others:
+        for _ in range(3 * (os.cpu_count() or 1)):
+            others.callback(others.enter_context(subprocess.Popen(burn)).kill)
+        with start_llm_server(threads=4, prefix=(OTELGPU, "run", f"--export=file:{traces}", "--")) as server:
+            truth = send(server, requests=20, concurrency=8, max_tokens=40)
+    found = by_response(read_spans(traces))
+    for line in truth:
+        request, _ = found[line["id"]]
+        assert request["attributes"]["cuda.launch.calls"] == probed(line["cuda_calls"])["cudaLaunchKernel"]
+    losses = read_metrics(traces).get("otelgpu.losses", [])
+    assert "late_operations" not in {point["attributes"]["otelgpu.reason"] for point in losses}
 
 
 def test_ttft_and_tpot_agree_with_the_server(tmp_path: Path, record_property: Any) -> None:

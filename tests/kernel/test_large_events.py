@@ -51,17 +51,25 @@ def asked(
 def test_a_long_stream_of_large_events_keeps_its_tokens_and_times(
     program: subprocess.Popen[str], tmp_path: Path, write: str, usage: bool
 ) -> None:
-    told, spans = asked(program, tmp_path / "traces.jsonl", write=write, usage=usage)
-    assert told["bytes"] > 3 << 20
-    for span in spans:
-        reported = span["attributes"]
-        assert "otelgpu.incomplete" not in reported
-        assert "error.type" not in reported
-        assert reported["gen_ai.usage.output_tokens"] == reported["otelgpu.gen_ai.chunks"] == TOKENS
-        assert ("otelgpu.gen_ai.usage.estimated" in reported) == (not usage)
-        assert reported["gen_ai.response.finish_reasons"] == ("stop",)
-        assert reported["http.response.size"] >= told["bytes"]
-    server = spans[-1]["attributes"]
-    per_token = (told["last_s"] - told["first_s"]) / (TOKENS - 1)
-    assert server["gen_ai.latency.time_to_first_token"] == pytest.approx(told["first_s"], abs=CLOCK_S)
-    assert server["otelgpu.gen_ai.time_per_output_token"] == pytest.approx(per_token, abs=CLOCK_S)
+    """The times of one of three attempts: another program may have the processor between two clocks."""
+    off = []
+    for attempt in range(3):
+        told, spans = asked(program, tmp_path / f"{attempt}.jsonl", write=write, usage=usage)
+        assert told["bytes"] > 3 << 20
+        for span in spans:
+            reported = span["attributes"]
+            assert "otelgpu.incomplete" not in reported
+            assert "error.type" not in reported
+            assert reported["gen_ai.usage.output_tokens"] == reported["otelgpu.gen_ai.chunks"] == TOKENS
+            assert ("otelgpu.gen_ai.usage.estimated" in reported) == (not usage)
+            assert reported["gen_ai.response.finish_reasons"] == ("stop",)
+            assert reported["http.response.size"] >= told["bytes"]
+        server = spans[-1]["attributes"]
+        per_token = (told["last_s"] - told["first_s"]) / (TOKENS - 1)
+        first_off = abs(server["gen_ai.latency.time_to_first_token"] - told["first_s"])
+        each_off = abs(server["otelgpu.gen_ai.time_per_output_token"] - per_token)
+        off.append((first_off, each_off))
+        if max(off[-1]) <= CLOCK_S:
+            break
+    else:
+        raise AssertionError(off)

@@ -42,6 +42,7 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.alone(reason="a bound of a tenth of a second, of which others may have the processors")
 def test_it_is_caught_soon_and_every_call_after_that_is_exact(
     watching: Watch, library: Path, tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made.close()
 
 
+@pytest.mark.timeout(900)  # the first time a program is built, of what a registry has to answer for
 @pytest.mark.parametrize("name", SCENES)
 def test_no_call_is_linked_to_another_request(name: str, stage: Stage) -> None:
     if "gevent" in name:

@@ -153,7 +153,7 @@ def build_with_cargo(package: Path) -> Path:
     built = ROOT / "build" / "cargo"
     source = shutil.copytree(package, built / package.name, dirs_exist_ok=True)  # cargo writes beside it
     command = [CARGO, "build", "--quiet", "--manifest-path", source / "Cargo.toml"]
-    environ = {**os.environ, "CARGO_NET_RETRY": "10"}
+    environ = {**os.environ, "CARGO_NET_RETRY": "10", "CARGO_HTTP_TIMEOUT": "10"}
     for attempt in range(4):  # its first question to a registry may go unanswered
         done = subprocess.run([*command, "--target-dir", built / "target"], check=attempt == 3, env=environ)
         if done.returncode == 0:

@@ -182,6 +182,32 @@ def test_a_discarded_record_is_passed_over(producer: Producer) -> None:
     assert ring.pending_bytes() == 0
 
 
+def test_it_says_whether_a_record_that_is_not_written_ended_it(producer: Producer) -> None:
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
+    producer.submit(b"a" * 24)
+    assert (len(drained(ring)), ring.held_up) == (1, False)
+    at = producer.submit(b"b" * 24, BUSY)
+    producer.submit(b"c" * 24)
+    assert (drained(ring), ring.held_up) == ([], True)
+    producer.commit(at, 24)
+    assert (len(drained(ring)), ring.held_up) == (2, False)
+
+
+def test_a_record_that_is_being_written_just_now_holds_nothing_up(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
+    written = [producer.submit(bytes([number]) * 24, BUSY) for number in range(3)]
+
+    def write_one(_: float) -> None:
+        at = written.pop(0)
+        assert at is not None
+        producer.commit(at, 24)
+
+    monkeypatch.setattr(ring_module.time, "sleep", write_one)
+    assert (len(drained(ring)), ring.held_up) == (3, False)
+
+
 def test_a_record_that_is_busy_then_discarded(producer: Producer) -> None:
     ring = Ring(producer.fd, producer.size, longest=LONGEST)
     at = producer.submit(bytes(24), BUSY)

@@ -182,7 +182,7 @@ class Attribution:
         tgids, starts = np.ascontiguousarray(rows["tgid"]), np.ascontiguousarray(rows["start_ns"])
         tids = np.ascontiguousarray(rows["tid"])
         owners = self._answered_by(tgids, rows["span_id"], starts, final)
-        by_thread = self._held_by_thread(tids, starts, owners)
+        by_thread = self._held_by_thread(tgids, tids, rows["span_id"], starts, owners)
         if by_thread.any():
             self._give(rows.compress(by_thread), self.timeline.owners(tids, starts)[by_thread], _THREAD)
             rows, owners = rows.compress(~by_thread), owners[~by_thread]
@@ -205,25 +205,36 @@ class Attribution:
         Records name tasks in ``span_id``.
         """
         owners = self._answered_by(tgids, span_ids, times_ns, final)
-        by_thread = self._held_by_thread(tids, times_ns, owners)
+        by_thread = self._held_by_thread(tgids, tids, span_ids, times_ns, owners)
         return (
             np.where(by_thread, self.timeline.owners(tids, times_ns), owners) if by_thread.any() else owners
         )
 
     def _held_by_thread(
         self,
+        tgids: npt.NDArray[np.uint32],
         tids: npt.NDArray[np.uint32],
+        span_ids: npt.NDArray[np.uint8],
         times_ns: npt.NDArray[np.uint64],
         owners: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
         """Where no task answered, but the thread had read a request, waiting for it, and runs no other: shape (n,).
 
         CPython gives a thread a context when it first asks for one, which may be after it has read its first request.
+        Where that request has been answered by this very task, no other need be waited for.
         """
-        nobodys: npt.NDArray[np.bool_] = owners == NO_TASK
-        if nobodys.any():
-            nobodys[nobodys] = self.timeline.owners_of_waiting(tids[nobodys], times_ns[nobodys]) > 0
-        return nobodys
+        found: npt.NDArray[np.bool_] = np.zeros(len(owners), dtype=np.bool_)
+        rows = np.flatnonzero((owners == NO_TASK) | (owners == UNSETTLED))
+        if not len(rows):
+            return found
+        held = self.timeline.owners_of_waiting(tids[rows], times_ns[rows])
+        rows, held = rows[held > 0], held[held > 0]
+        found[rows] = owners[rows] == NO_TASK
+        waits = ~found[rows]
+        if waits.any() and self._tasks is not None:
+            rows, held = rows[waits], held[waits]
+            found[rows] = self._tasks.have_answered(tgids[rows], _tasks_of(span_ids[rows]), held)
+        return found
 
     def _answered_by(
         self,
@@ -235,8 +246,7 @@ class Attribution:
         """The requests that tasks answered, or why none (:class:`TaskTimeline`)."""
         if self._tasks is None:
             return np.full(len(tgids), NO_TASK, dtype=np.int64)
-        tasks = np.ascontiguousarray(span_ids).view(np.uint64).reshape(-1)
-        return self._tasks.owners(tgids, tasks, times_ns, final=final or self._final)
+        return self._tasks.owners(tgids, _tasks_of(span_ids), times_ns, final=final or self._final)
 
     def owner_by_task(self, tgid: int, tid: int, task: int, time_ns: int) -> int:
         """The same of one task, on a thread, at one time."""
@@ -358,6 +368,11 @@ class Attribution:
     def forget_process(self, tgid: int) -> None:
         """A process ended. What its threads held is asked about until its steps are reported, a tick later."""
         self._ended.append(tgid)
+
+
+def _tasks_of(span_ids: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """The numbers of tasks that records have in place of a span's id: shape (n, 8) to (n,)."""
+    return np.ascontiguousarray(span_ids).view(np.uint64).reshape(-1)
 
 
 def _under_published(rows: Operations) -> tuple[Folded, Parents]:

@@ -189,6 +189,22 @@ class TaskTimeline:
             owners[mine] = found
         return owners
 
+    def have_answered(
+        self,
+        tgids: npt.NDArray[np.uint32],
+        tasks: npt.NDArray[np.uint64],
+        exchanges: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.bool_]:
+        """Whether each task of a process has answered a request, as far as is known by now: shape (n,)."""
+        asked = list(zip(tgids.tolist(), tasks.tolist(), exchanges.tolist(), strict=True))
+        known = {each: self._has_answered(*each) for each in set(asked)}
+        return np.array([known[each] for each in asked], dtype=np.bool_)
+
+    def _has_answered(self, tgid: int, number: int, exchange: int) -> bool:
+        process = self._processes.get(tgid)
+        task = process.tasks.get(number) if process is not None else None
+        return task is not None and exchange in task.exchanges
+
     def owner(self, tgid: int, task: int, time_ns: int, *, final: bool = False) -> int:
         """The same of one."""
         owners = self.owners(

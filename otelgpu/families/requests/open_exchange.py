@@ -138,19 +138,26 @@ class OpenExchange:
             if task == self.task:
                 self.task_ns = end_ns
 
+    @property
+    def has_task(self) -> bool:
+        """Of a server: whether a task has served it, or may have; :meth:`service` says what is known of it."""
+        return bool(self.begun_ns or (self.task and self.first_byte_ns))
+
     def service(self, connection: int, *, is_over: bool) -> TaskService:
         """What is known of the task that serves it.
 
         A stream may be written by a task that was started for it (Starlette's, anyio's), whose number was another's
         before: unless the same one has read the request, only what it does from its first write on is known to be its.
+        So it is where the request was read by no task: of a thread of CPython that had none before.
         """
-        began_before = not self.stream_ns or self.task == self.reader
+        began_before = bool(self.begun_ns) and (not self.stream_ns or self.task == self.reader)
+        written_ns = self.stream_ns or self.first_byte_ns
         return TaskService(
             exchange=self.key,
             connection=connection,
             is_read_by_task=self.task == self.reader,
             tgid=self.tgid,
-            begin_ns=self.begun_ns if began_before else max(self.begun_ns, self.stream_ns),
+            begin_ns=self.begun_ns if began_before else max(self.begun_ns, written_ns),
             is_over=is_over,
             task=self.task if is_over else 0,
             end_ns=self.task_ns,

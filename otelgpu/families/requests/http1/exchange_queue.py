@@ -170,7 +170,7 @@ class ExchangeQueue:
 
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
         """Emit an exchange that is over since ``time_ns``."""
-        if exchange.begun_ns:
+        if self._at_server and exchange.has_task:
             self._output.tasks.append(exchange.service(self._facts.identity, is_over=True))
         if not (exchange.head_seen or exchange.status_code):
             self._output.count("requests_incomplete")

@@ -375,7 +375,7 @@ class Http2:
         self._is_crowded = not self._room.fit(len(self.streams))
         exchange = stream.exchange
         self.unassign(stream, time_ns, cut=not exchange.answered)
-        if exchange.begun_ns:
+        if self._server and exchange.has_task:
             self.output.tasks.append(exchange.service(self._facts.identity, is_over=True))
         if not exchange.answered:
             exchange.end_ns = exchange.end_ns or time_ns

@@ -11,7 +11,7 @@ from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.inputs import RuntimesSeen
 from otelgpu.model.runtimes import CPYTHON
 from tests.unit.engine.test_pipeline import pipeline
-from tests.unit.families.records import Host, plain_answer
+from tests.unit.families.records import Host, plain_answer, stream_end, stream_event, stream_head
 from tests.unit.model.builders import Row, read_out
 
 THREAD: Final = 101
@@ -96,3 +96,22 @@ def test_of_two_requests_of_a_loop_a_task_has_the_one_that_it_answered() -> None
     assert sources(rows) == ["task"]
     (answered,) = [row for row in rows if row.get("client.port") == 40_002]
     assert launches(rows)[0].trace_id == answered.trace_id
+
+
+def test_a_call_of_what_its_thread_and_task_have_answered_waits_for_no_other_request() -> None:
+    """The first request of a thread: its task was made after it had read it, and began before the stream's first."""
+    host = TaskHost()
+    host.accept(1, tid=THREAD)
+    host.accept(2, tid=THREAD + 1)
+    host.task = 9
+    host.ask(connection=2, tid=THREAD + 1)
+    host.task = NO_TASK
+    host.ask(connection=1, tid=THREAD)
+    host.task = 7
+    host.launch(tid=THREAD)
+    for part in (stream_head(), stream_event("a"), stream_end()):
+        host.write(part, connection=1, tid=THREAD)
+    rows = spans(host, RuntimesSeen(tgid=host.tgid, time_ns=0, runtimes=(CPYTHON,)))
+    (answered,) = [row for row in rows if row.name == "chat tiny"]
+    assert answered.get("cuda.launch.calls") == 1
+    assert sources(rows) == ["thread"]
