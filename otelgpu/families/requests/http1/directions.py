@@ -132,7 +132,8 @@ class Http1ResponseDirection(_Direction):
         self.reader = Http1MessageReader(request=False, sink=self, wanted=_HEADERS)
 
     def started(self) -> None:
-        """Note the time, and which exchange it answers."""
+        """Note the time, and which exchange it answers: none of those whose responses are lost, in part or whole."""
+        self.parser.finish_lost()
         self.current = self.parser.exchanges.unanswered()
         self.first_byte_ns = self.parser.response_ns
         self.first_task = self.parser.call.task

@@ -349,6 +349,12 @@ class Http1:
             if exchange.framing_lost or exchange.start_ns < self._last_response_ns < self.call.end_ns:
                 self._finish(exchange, self.call.end_ns, "capture_gap")
 
+    def finish_lost(self) -> None:
+        """Another response begins: what was lost is over."""
+        for exchange in self.exchanges:
+            if exchange.framing_lost and not exchange.answered:
+                self._finish(exchange, self.call.end_ns, "capture_gap")
+
     def _end_body_until_close(self, end_ns: int, time_ns: int) -> None:
         responses = self._responses
         exchange = responses.current

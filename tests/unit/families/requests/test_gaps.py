@@ -115,6 +115,19 @@ def test_pipelined_answers_after_a_gap_are_marked() -> None:
     assert facts(seen) == [("/a", 200, "capture_gap"), ("/b", 201, "capture_gap")]
 
 
+def test_the_answer_to_a_request_that_was_not_seen_is_not_that_of_the_one_before() -> None:
+    """The first one's answer is lost as a whole, and so is the second one's head."""
+    c, seen = opened()
+    seen.feed(c.read(request("GET", "/first")))
+    c.skip(WRITE, len(response()))
+    c.skip(READ, len(request("GET", "/second")))
+    seen.feed(c.write(response(status=503)))
+    seen.feed(c.read(request("GET", "/third"))).feed(c.write(response(status=404)))
+    found = {exchange.path: (exchange.status_code, exchange.error) for exchange in seen.exchanges}
+    assert found["/first"] == (0, "capture_gap")
+    assert found["/third"] == (404, "")
+
+
 def test_an_answer_with_a_lost_start_is_marked() -> None:
     c, seen = opened()
     seen.feed(c.read(request("GET", "/a")))
