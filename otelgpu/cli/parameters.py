@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -118,7 +119,7 @@ force_option: Final = click.option("--force", is_flag=True, help="Overwrite outp
 def refuse_overwriting(paths: Iterable[Path], *, force: bool) -> None:
     """Raise :class:`OtelgpuError` where a file of somebody's results would be gone."""
     for path in paths:
-        if not force and path.is_file() and path.stat().st_size:
+        if not force and os.path.isfile(path) and os.path.getsize(path):
             raise OtelgpuError(
                 f"{path} is there already", hint="give another name, or --force to overwrite it"
             )

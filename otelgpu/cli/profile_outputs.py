@@ -27,7 +27,7 @@ class Output:
     def __init__(self, path: Path, *, private: bool = False) -> None:
         """``private``: for the owner's eyes only. Raises :class:`OtelgpuError` where it cannot be written."""
         self.path = path
-        self._is_new = not path.exists()
+        self._is_new = not os.path.exists(path)
         try:
             opened = open_output(path, 0o600 if private else 0o644, keep=True)
             self._file: BinaryIO = os.fdopen(opened, "wb", buffering=0)

@@ -153,7 +153,7 @@ def _replay(capture: Path, lines: Path, options: dict[str, Any]) -> None:
 def _serve(path: Path, port: int, opens: bool | None) -> None:
     from otelgpu.cli.view_server import ViewServer
 
-    if path.exists() and _is_capture(path):
+    if os.path.exists(path) and _is_capture(path):
         raise OtelgpuError("a capture does not grow into lines", hint=f"otelgpu view {path}")
     made = page(_parts(), path.name, live=True, shown=shown())
     follower = Follower(path, Limits(newest=FOLLOWED_BYTES))

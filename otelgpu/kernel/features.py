@@ -57,7 +57,7 @@ def mount_tracefs() -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tracefs", TRACEFS[0].encode(), b"tracefs", 0, None):
         return False
-    return Path(TRACEFS[0], "events/syscalls").is_dir()
+    return os.path.isdir(f"{TRACEFS[0]}/events/syscalls")
 
 
 def filesystem_magic(descriptor: int) -> int:

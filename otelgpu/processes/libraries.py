@@ -122,7 +122,7 @@ def _find_executable(name: str, environ: Mapping[str, str], cwd: Path) -> Path |
     folders = [""] if "/" in name else environ.get("PATH", "/bin:/usr/bin").split(":")
     for folder in folders:
         path = cwd / folder / name
-        if path.is_file() and os.access(path, os.X_OK):
+        if os.path.isfile(path) and os.access(path, os.X_OK):  # Path's raises where a folder may not be read
             return path
     return None
 

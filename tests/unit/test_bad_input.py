@@ -93,6 +93,10 @@ CASES: Final = (
     ),
     Case(("attach", "-p", ""), "it names no process", 2),
     *(
+        setting(f"{command} {'a' * 300}.html", "File name too long")
+        for command in ("view", "replay", "record -p 1 -o", "profile -p 1 -o")
+    ),
+    *(
         Case(tuple(f"{command} -p 4194305".split(" ")), "there is no process 4194305")  # above PID_MAX_LIMIT
         for command in ("attach", "record -o x", "profile", "top")
     ),
@@ -165,6 +169,7 @@ CASES: Final = (
             ("otpl", "--export 'otpl' is not known"),
             ("file:", "--export 'file:' names no file"),
             ("file:nowhere/x.jsonl", "cannot write to 'nowhere/x.jsonl': No such file or directory"),
+            (f"file:{'a' * 300}", "File name too long"),
         )
     ),
     # files

@@ -35,7 +35,7 @@ class FileDestination(Destination):
     ) -> Iterable[Trial]:
         """See :meth:`Destination.trials`."""
         path = Path(self.path)
-        if os.access(path if path.exists() else path.parent, os.W_OK, effective_ids=True):
+        if os.access(path if os.path.exists(path) else path.parent, os.W_OK, effective_ids=True):
             return [Trial(True, f"results go to {path.absolute()}")]
         return [Trial(False, f"{path.absolute()} cannot be written", "name another: --export file:PATH")]
 

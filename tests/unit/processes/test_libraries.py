@@ -109,6 +109,13 @@ def test_a_program_is_found_on_the_path(program: Path, tmp_path: Path) -> None:
     assert resolve([], tmp_path) == ResolvedProgram(executable=None, files=(), complete=True)
 
 
+def test_a_folder_of_the_path_that_cannot_be_looked_into_is_passed_over(
+    program: Path, tmp_path: Path
+) -> None:
+    """Root may read every folder, but no name is so long."""
+    assert resolve(["app"], tmp_path, PATH=f"/{'a' * 300}:{program.parent}").executable == program
+
+
 def test_scripts_lead_to_their_interpreter(program: Path, tmp_path: Path) -> None:
     script(tmp_path / "one", f"#!{program} -x\n")
     script(tmp_path / "two", f"#! {tmp_path}/one\n")

@@ -58,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 class Looking:
-    """Handles events: a tenant's take 0.1 s each."""
+    """Handles events: of a tenant's, three are more than a turn."""
 
     def __init__(self, clock: list[float]) -> None:
         self.process, self._clock = Process(), clock
@@ -73,7 +73,7 @@ class Looking:
         )
 
     def _look(self, tgid: int) -> None:
-        self._clock[0] += 0.1 if tgid == TENANT else 0.0
+        self._clock[0] += 0.4 * process_events.TURN_S if tgid == TENANT else 0.0
 
     def handle(self) -> list[tuple[int, int]]:
         handled = []
@@ -94,6 +94,20 @@ def test_who_takes_long_waits_for_the_next_turn_and_keeps_its_order(clock: list[
     assert looking.handle() == [(TENANT, 3), (TENANT, 4), (TENANT, 6), (VICTIM, 9)]
     assert looking.handle() == [(TENANT, 8)]
     assert not looking.events.are_waiting and looking.handle() == []
+
+
+def test_before_the_first_turn_nobody_waits(clock: list[float]) -> None:
+    """What runs when observation begins is looked at as a whole: there are no events of others yet."""
+    shares, looked = Looking(clock)._shares, []
+
+    def look(number: int) -> None:
+        looked.append(number)
+        clock[0] += process_events.TURN_S
+
+    assert [shares.look(TENANT, partial(look, number)) for number in range(5)] == [True] * 5
+    shares.turn.begin()
+    assert [shares.look(TENANT, partial(look, number)) for number in range(5)] == [True] + [False] * 4
+    assert looked == [0, 1, 2, 3, 4, 0]
 
 
 def test_what_waits_is_bounded_and_nothing_is_dropped(
