@@ -102,7 +102,7 @@ def test_before_the_first_turn_nobody_waits(clock: list[float]) -> None:
 
     def look(number: int) -> None:
         looked.append(number)
-        clock[0] += process_events.TURN_S
+        clock[0] += 1.1 * process_events.TURN_S
 
     assert [shares.look(TENANT, partial(look, number)) for number in range(5)] == [True] * 5
     shares.turn.begin()
