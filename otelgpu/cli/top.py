@@ -228,6 +228,9 @@ def top(
       otelgpu top nccl -p 4242 --sort skew_p99_s
       otelgpu top cuda --once --json
     """
+    picked = [flag for flag in ("cgroup", "container", "executable") if options.get(f"{flag}s")]
+    if pids and picked:
+        raise click.UsageError(f"-p names processes, and --{picked[0]} picks others: give one of both")
     # Frames are made of metrics alone: what a file says of spans and of where they go is not for here.
     config = structs.replace(configure(options), detail="phases", export=(), rdma_transfers=False)
     if config.source == "inject":

@@ -113,6 +113,10 @@ CASES: Final = (
         )
     ),
     usage("profile -p 1 -d 0", "'0' is too short: give more than 0 s"),
+    *(
+        usage(f"top -p 1 {picked}", f"-p names processes, and {picked.split(' ')[0]} picks others")
+        for picked in ("--container 8a3b", "--cgroup /sys/fs/cgroup", "--executable python*")
+    ),
     usage("top --interval 10ms", "'10ms' is too short: give at least 0.1 s"),
     usage("profile -p 1 --frequency 5000", "5000 is not in the range 19<=x<=997"),
     # settings
