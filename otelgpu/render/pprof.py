@@ -10,6 +10,7 @@ Source: https://github.com/google/pprof/blob/main/proto/profile.proto
 from __future__ import annotations
 
 import gzip
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -32,6 +33,15 @@ def pprof(batches: Sequence[ProfileColumns]) -> bytes:
     """The profile of all batches."""
     writer = _Writer(by_type(batches))
     return gzip.compress(writer.message(), compresslevel=6, mtime=0)
+
+
+def _program(batches: Sequence[ProfileColumns]) -> str:
+    """The path or name of the program that most observations are of; "" where none is known."""
+    counts: Counter[str] = Counter()
+    for batch in batches:
+        found = batch.resource.get("process.executable.path") or batch.resource.get("process.executable.name")
+        counts[found if isinstance(found, str) else ""] += len(batch)
+    return max(counts, key=lambda name: (bool(name), counts[name]), default="")
 
 
 class _Writer:
@@ -58,7 +68,7 @@ class _Writer:
             sample = made.sample.add(location_id=locations, value=map(_int64, values))
             for key, text, number in labels:
                 sample.label.add(key=key, str=text, num=number)
-        for (start, limit, offset, file, build_id), code in self._mappings.items():
+        for (start, limit, offset, file, build_id), code in self._mappings_in_order():
             # It has functions, files, lines and inlined frames: nobody shall look for symbols again.
             made.mapping.add(
                 id=code,
@@ -88,6 +98,17 @@ class _Writer:
         made.string_table.extend(text.encode("utf-8", "replace") for text in self._strings)
         message: bytes = made.SerializeToString()
         return message
+
+    def _mappings_in_order(self) -> list[tuple[tuple[int, ...], int]]:
+        """The first is the program's: what a profile is called by, though none of its stacks may lead there."""
+        program = _program(self._batches)
+        files = [text for text in self._strings if program and program in (text, text.rpartition("/")[2])]
+        of_program = {self._strings[file] for file in files}
+        if program and not any(body[3] in of_program for body in self._mappings):
+            number = self._string(program)
+            self._mappings[0, 0, 0, number, 0] = len(self._mappings) + 1
+            of_program.add(number)
+        return sorted(self._mappings.items(), key=lambda each: each[0][3] not in of_program)
 
     def _take(self, batch: ProfileColumns, position: int) -> None:
         columns = list(self._label_columns(batch))

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.model.profiles import Links, ProfileColumns, ValueType
+from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute
 from otelgpu.render.pprof import pprof
 from otelgpu.render.pprof_reader import read_pprof
@@ -141,9 +142,31 @@ def test_numbers_of_labels_are_64_bits_and_others_are_text() -> None:
 
 def test_nobody_looks_for_symbols_again() -> None:
     read = parsed(profile({("main",): 1}))
-    [mapping] = read.mapping
+    [_, mapping] = read.mapping
     assert (mapping.has_functions, mapping.has_filenames, mapping.has_line_numbers) == (True, True, True)
     assert read.string_table[mapping.build_id] == "ab12"
+
+
+@pytest.mark.parametrize(
+    ("program", "file"),
+    [
+        ({"process.executable.path": "/usr/bin/server"}, "/usr/bin/server"),
+        ({"process.executable.path": "/usr/lib/libc.so.6"}, "/usr/lib/libc.so.6"),
+        ({"process.executable.name": "libc.so.6"}, "/usr/lib/libc.so.6"),
+        ({}, "/usr/lib/libc.so.6"),
+    ],
+)
+def test_a_profile_is_called_by_its_program(program: dict[str, str], file: str) -> None:
+    """The first mapping is taken for the main program's (profile.proto)."""
+    other = profile({("a",): 1}, owner=resource({"process.executable.path": "/bin/sh"}))
+    read = parsed(
+        profile([(("main",), 1), (("other",), 2)], owner=resource(program)), *([other] if program else [])
+    )
+    assert read.string_table[read.mapping[0].filename] == file
+    assert len({each.id for each in read.mapping}) == len(read.mapping)
+    assert {at.mapping_id for at in read.location} == {
+        each.id for each in read.mapping if read.string_table[each.filename] == "/usr/lib/libc.so.6"
+    }
 
 
 def test_a_device_frame_says_that_it_is_one() -> None:
