@@ -36,6 +36,7 @@ _WAY_IN: Final = (
     *("bpf_prog_", "bpf_trampoline_", "__bpf_prog_", "bpf_trace_run", "__bpf_trace_", "__traceiter_"),
     *("trace_call_bpf", "perf_trace_", "perf_syscall_", "perf_call_bpf_", "bpf_get_stack"),
 )
+_SCHEDULER: Final = ("__schedule", "schedule", "preempt_schedule")
 
 Places = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -93,12 +94,17 @@ class KernelSymbols:
 def probe_frames(names: Sequence[str]) -> int:
     """How many functions, the leaf first, are the program that took the stack and the way into it.
 
-    0 of stacks that begin in other BPF programs: those are part of what the thread did.
+    Of a thread that gives its processor away the scheduler is such a way: what it waits for is behind that. 0 of
+    stacks that begin in other BPF programs: those are part of what the thread did.
     """
     count = 0
     while count < len(names) and names[count].startswith(_WAY_IN):
         count += 1
-    return count if any(map(_OWN_PROGRAM.match, names[:count])) else 0
+    if not any(map(_OWN_PROGRAM.match, names[:count])):
+        return 0
+    while count < len(names) and names[count].startswith(_SCHEDULER):
+        count += 1
+    return count
 
 
 def _compressed(text: bytes, starts: Places, ends: Places) -> bytes:

@@ -90,9 +90,17 @@ def test_the_program_that_took_a_stack_is_no_part_of_it() -> None:
         "bpf_trampoline_6442536467",
         "__bpf_trace_sched_switch",
     ]
-    assert probe_frames([*way_in, "__schedule", "schedule", "bpf_prog_6deef7357e7b4530_offcpu_switch"]) == 3
+    assert probe_frames([*way_in, "vfs_read", "bpf_prog_6deef7357e7b4530_offcpu_switch"]) == 3
     assert probe_frames(["bpf_prog_0_walk", *way_in]) == 4
     assert probe_frames(way_in) == 3
+
+
+def test_the_scheduler_is_no_part_of_what_a_thread_waits_for() -> None:
+    way_in = ["bpf_prog_6deef7357e7b4530_offcpu_switch", "bpf_trace_run4", "__traceiter_sched_switch"]
+    waiting = ["__schedule", "schedule", "schedule_hrtimeout_range_clock", "do_epoll_wait"]
+    assert probe_frames([*way_in, *waiting]) == len(way_in) + 3
+    assert probe_frames([*way_in, "__schedule", "preempt_schedule_irq", "irqentry_exit"]) == len(way_in) + 2
+    assert probe_frames(waiting) == 0  # on the processor: somebody is just scheduling
 
 
 def test_a_program_of_somebody_else_is_part_of_what_a_thread_did() -> None:
