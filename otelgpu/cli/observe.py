@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -79,7 +78,6 @@ def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -
 
 
 def _finish(session: wiring.Agent, quiet: bool) -> None:
-    gc.freeze()  # what there is now ends with the program: no collection need look at it again
     outcome = session.finish()
     if not quiet:
         print_summary(outcome)

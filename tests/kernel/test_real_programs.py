@@ -25,6 +25,7 @@ import pytest
 from tests.kernel.observing import Session, Span, read_spans
 from tests.rig import ROOT, fake_cudart_path
 from tests.rig.certificates import make_certificate
+from tests.rig.isolation import machine_network
 
 pytestmark = pytest.mark.long
 
@@ -153,11 +154,9 @@ def build_with_cargo(package: Path) -> Path:
     built = ROOT / "build" / "cargo"
     source = shutil.copytree(package, built / package.name, dirs_exist_ok=True)  # cargo writes beside it
     command = [CARGO, "build", "--quiet", "--manifest-path", source / "Cargo.toml"]
-    environ = {**os.environ, "CARGO_NET_RETRY": "10", "CARGO_HTTP_TIMEOUT": "10"}
-    for attempt in range(4):  # its first question to a registry may go unanswered
-        done = subprocess.run([*command, "--target-dir", built / "target"], check=attempt == 3, env=environ)
-        if done.returncode == 0:
-            break
+    environ = {**os.environ, "CARGO_NET_RETRY": "10", "CARGO_HTTP_TIMEOUT": "10"}  # a registry may be slow
+    with machine_network():
+        subprocess.run([*command, "--target-dir", built / "target"], check=True, env=environ)
     return built / "target" / "debug" / package.name
 
 
