@@ -57,7 +57,7 @@ from otelgpu.model.inputs import (
     RuntimesSeen,
     Tick,
 )
-from otelgpu.model.operations import OperationKind
+from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.process_numbers import process_id
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileSettings
@@ -76,6 +76,10 @@ SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all":
 """Operation spans under one phase, request or window; calls beyond it are merged and counted."""
 
 _ENGINE: Final = "correlate"
+_AHEAD_NS: Final = 1_000_000_000
+"""A collection reads what came while it read, which is of this length at most; what is further ahead is no time."""
+_MOST_AHEAD: Final = 65_536
+"""Operations of a family that began after a tick and wait for the next; of more, the others do not wait."""
 
 _log: Final = logging.getLogger("otelgpu.pipeline")
 
@@ -168,6 +172,7 @@ class Pipeline:
         self.handlers = Handlers({**registry.without_records(), **families}, btf, self._session, self._routes)
         self._gone: list[ProcessGone] = []
         self._batches: dict[str, list[Batch]] = {}  # of calls, by family, since the last tick
+        self._ahead: dict[str, list[Operations]] = {}  # by family, what began after the last tick
 
     # -- inputs -----------------------------------------------------------------------------------
 
@@ -306,15 +311,31 @@ class Pipeline:
         return chain.from_iterable(done)
 
     def _decode(self, now_ns: int, *, final: bool) -> None:
-        """The operations since the last tick, and those that waited for their owners."""
+        """The operations since the last tick, and those that waited for their owners.
+
+        What began after the tick is for the next one: who reads records may not have had all that say whose it is.
+        """
         batches, self._batches = self._batches, {}
         self._attribution.settle(now_ns, final=final)
-        if not batches:
+        if not (batches or self._ahead):
             return
-        for family, fed in batches.items():
-            for rows in decoded(self._decoders[family], fed):
-                self._intake.take(rows, self._family_index[family])
+        for family in {**self._ahead, **batches}:
+            fresh = decoded(self._decoders[family], batches.get(family, ()))
+            for rows in (*self._ahead.pop(family, ()), *fresh):
+                begun = rows if final else self._begun(family, rows, now_ns)
+                if len(begun):
+                    self._intake.take(begun, self._family_index[family])
         self._intake.settle()
+
+    def _begun(self, family: str, rows: Operations, now_ns: int) -> Operations:
+        """Those that began by a tick, or so long after it that no later one is to be waited for; the others wait."""
+        starts = rows["start_ns"]
+        ahead = (starts > now_ns) & (starts <= now_ns + _AHEAD_NS)
+        waiting = self._ahead.get(family, ())
+        if not ahead.any() or sum(map(len, waiting)) > _MOST_AHEAD:
+            return rows
+        self._ahead.setdefault(family, []).append(rows.compress(ahead))
+        return rows.compress(~ahead)
 
     def _forget(self, tgid: int) -> None:
         self._attribution.forget_process(tgid)

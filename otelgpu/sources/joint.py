@@ -183,14 +183,16 @@ class JointSource:
     def collect(self) -> list[Input]:
         """Calls first, conversations last: then every request that a call was made for is known.
 
-        The tick is the calls': what came after it is with the next one, whichever source it is of.
+        The tick is the earlier one, most often the calls': what came after it is with the next one, whichever source it
+        is of.
         """
-        calls = self._calls.collect()
-        conversations = list(self._beside(calls, self._conversations.collect()))
+        calls, beside = self._calls.collect(), self._conversations.collect()
+        conversations = list(self._beside(calls, beside))
         first = [item for item in conversations if isinstance(item, ProcessSeen)]
         then = [item for item in conversations if not isinstance(item, ProcessSeen)]
-        ticks = [item for item in calls if isinstance(item, Tick)]
-        return [*first, *(item for item in calls if not isinstance(item, Tick)), *then, *ticks]
+        ticks = [item for item in (*calls, *beside) if isinstance(item, Tick)]
+        tick = min(ticks, key=lambda each: each.time_ns)
+        return [*first, *(item for item in calls if not isinstance(item, Tick)), *then, tick]
 
     def _beside(self, calls: list[Input], conversations: list[Input]) -> Iterator[Input]:
         """Of the conversations' inputs those that the calls' leave to be said."""

@@ -708,3 +708,42 @@ def test_an_exit_is_dealt_with_at_the_next_tick_whatever_came_first(host: Host) 
     at_once, _ = played([*inputs[:-1], gone, Tick(time_ns=host.now_ns + 2 * MS)])
     after, _ = played([*inputs, gone, Tick(time_ns=host.now_ns + 2 * MS)])
     assert sorted(map(repr, at_once)) == sorted(map(repr, after))
+
+
+def test_a_call_that_began_after_the_tick_waits_for_what_says_whose_it_is() -> None:
+    """The ring of requests was held up: of what is behind that nothing had been read, and the tick is of then."""
+    host = Host()
+    host.accept()
+    held_up_ns = host.now_ns
+    host.ask(stream=False)
+    host.launch()
+    host.write(plain_answer())
+    calls = [sent.batch for sent in host.sent if sent.batch.family == "cuda"]
+    others = [sent.batch for sent in host.sent if sent.batch.family != "cuda"]
+    first = [*host.preamble(), others[0], *calls, Tick(time_ns=held_up_ns)]
+    rows, _ = played([*first, *others[1:], Tick(time_ns=host.now_ns + MS)])
+    (request,) = [row for row in rows if row.get("http.request.method")]
+    (launch,) = [row for row in rows if row.name.startswith("cudaLaunchKernel")]
+    assert launch.trace_id == request.trace_id
+    assert request.get("cuda.launch.calls") == 1
+
+
+def test_times_that_are_none_and_too_many_calls_wait_for_no_later_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("otelgpu.engine.pipeline._MOST_AHEAD", 50)
+    host, session = Host(), pipeline()
+    host.launch()
+    host.now_ns += 3_600_000 * MS
+    host.launch()
+    tick = Tick(time_ns=host.sent[0].submitted_ns - 500 * MS)
+    for item in (*host.preamble(), *(sent.batch for sent in host.sent), tick):
+        session.feed(item)
+    assert sum(len(rows) for waiting in session._ahead.values() for rows in waiting) == 1
+    host.now_ns = host.sent[0].submitted_ns
+    host.sent.clear()
+    host.launch(times=100)
+    for sent in host.sent:
+        session.feed(sent.batch)
+        session.feed(tick)
+    assert sum(len(rows) for waiting in session._ahead.values() for rows in waiting) == 51
