@@ -80,7 +80,7 @@ class Turns:
         return True
 
     def put_off(self, process: int, connection: int) -> None:
-        """A connection waits until it is :meth:`call` ed: first, if it just was."""
+        """A connection waits for the :meth:`tick`: first, if it has just had a turn there."""
         waiting = self._put_off.setdefault(process, deque())
         if self._called:
             waiting.appendleft(connection)
