@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from otelgpu.elf.btf import Btf
 from otelgpu.engine import names, registry
 from otelgpu.engine.attribution.owners import HISTORY_NS, Attribution
@@ -328,9 +330,14 @@ class Pipeline:
         self._intake.settle()
 
     def _begun(self, family: str, rows: Operations, now_ns: int) -> Operations:
-        """Those that began by a tick, or so long after it that no later one is to be waited for; the others wait."""
+        """Those that began by a tick, or so long after it that no later one is to be waited for; the others wait.
+
+        Of a process that has ended none does: what is known of it is given up after this tick.
+        """
         starts = rows["start_ns"]
         ahead = (starts > now_ns) & (starts <= now_ns + _AHEAD_NS)
+        if self._gone:
+            ahead &= ~np.isin(rows["tgid"], [gone.tgid for gone in self._gone])
         waiting = self._ahead.get(family, ())
         if not ahead.any() or sum(map(len, waiting)) > _MOST_AHEAD:
             return rows

@@ -97,7 +97,7 @@ class HttpState:
         self._by_process: dict[int, dict[int, None]] = {}
         self._gone: list[
             tuple[int, int]
-        ] = []  # processes of which something waits for a last turn, and their ends
+        ] = []  # (process, when it ended): something of it waits for a last turn
         self._waiting: dict[int, None] = {}  # connections that expire() must look at
         self._ended: Remembered[int] = Remembered(_MAX_ENDED)
         self._layouts: dict[tuple[str, int], ChunkLayout] = {}

@@ -728,6 +728,16 @@ def test_a_call_that_began_after_the_tick_waits_for_what_says_whose_it_is() -> N
     assert request.get("cuda.launch.calls") == 1
 
 
+def test_a_call_of_a_process_that_has_ended_waits_for_no_later_tick() -> None:
+    host, session = Host(), pipeline()
+    tick = Tick(time_ns=host.now_ns)
+    host.launch()
+    gone = ProcessGone(tgid=host.tgid, time_ns=host.now_ns)
+    for item in (*host.preamble(), *(sent.batch for sent in host.sent), gone, tick):
+        session.feed(item)
+    assert not session._ahead
+
+
 def test_times_that_are_none_and_too_many_calls_wait_for_no_later_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
