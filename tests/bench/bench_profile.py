@@ -119,7 +119,7 @@ def _nothing(pid: int, folder: Path) -> AbstractContextManager[None]:
 
 def _otelgpu(pid: int, folder: Path, kinds: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = otelgpu("profile", "-p", str(pid), "-t", kinds, "--frequency", str(HZ), "-d", "600")
-    return observer([*command, "-o", str(folder / "otelgpu.folded")], "profiling", settle_s=1.0)
+    return observer([*command, "--force", "-o", str(folder / "otelgpu.folded")], "profiling", settle_s=1.0)
 
 
 def _agent(

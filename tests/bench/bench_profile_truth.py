@@ -64,7 +64,7 @@ def _native() -> Path:
 
 def _otelgpu(pid: int, folder: Path) -> list[str]:
     arguments = ("profile", "-p", str(pid), "-t", "cpu", "--frequency", str(HZ), "-d", str(SECONDS))
-    return otelgpu(*arguments, "-o", str(folder / "out.folded"))
+    return otelgpu(*arguments, "--force", "-o", str(folder / "out.folded"))
 
 
 def _perf(pid: int, folder: Path) -> list[str]:

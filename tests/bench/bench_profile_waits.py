@@ -107,6 +107,6 @@ def _profiled(pid: int, kind: str) -> AbstractContextManager[object]:
     if not kind:
         return contextlib.nullcontext()
     command = otelgpu(
-        "profile", "-p", str(pid), "-t", kind, "-d", "600", "-o", "/tmp/otelgpu-bench-waits.folded"
+        "profile", "-p", str(pid), "-t", kind, "-d", "600", "--force", "-o", "/tmp/otelgpu-bench-waits.folded"
     )
     return observer(command, "profiling", settle_s=1.5)

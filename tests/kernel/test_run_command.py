@@ -22,6 +22,7 @@ from tests.kernel.observing import (
     probed,
     read_spans,
     run_otelgpu,
+    said_at_start,
     state_of,
     wait_until,
 )
@@ -218,14 +219,24 @@ def test_a_process_that_is_gone_is_reported_in_one_line() -> None:
     assert done.stderr == f"otelgpu: there is no process {process.pid}\n"
 
 
-def test_attach_ends_with_the_last_process_and_its_children(tmp_path: Path) -> None:
-    command = "sleep 5 & exec sleep 3"  # which leaves its child behind
-    began = time.monotonic()
-    with subprocess.Popen(["sh", "-c", command]) as observed, subprocess.Popen(["sleep", "1"]) as other:
-        done = run_otelgpu("attach", NOWHERE, "-p", f"{observed.pid},{other.pid}")
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr
-    assert time.monotonic() - began >= 5
+def test_attach_ends_with_the_last_process_and_its_children() -> None:
+    leaves_a_child = ["sh", "-c", "sleep 60 & echo $!; exec sleep 60"]
+    with (
+        subprocess.Popen(leaves_a_child, stdout=subprocess.PIPE, text=True) as observed,
+        subprocess.Popen(["sleep", "60"]) as other,
+    ):
+        assert observed.stdout is not None
+        child = int(observed.stdout.readline())
+        with started("attach", NOWHERE, "-p", f"{observed.pid},{other.pid}") as agent:
+            assert "observing" in said_at_start(agent)
+            for process in (other, observed):
+                process.kill()
+                process.wait()
+            with pytest.raises(subprocess.TimeoutExpired):
+                agent.wait(1.5)
+            os.kill(child, signal.SIGKILL)
+            assert "Traceback" not in agent.communicate(timeout=20)[1]
+            assert agent.returncode == 0
 
 
 def test_two_sessions_side_by_side_both_see_everything(tmp_path: Path) -> None:
