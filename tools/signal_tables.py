@@ -87,7 +87,11 @@ def _call_attributes(signals: OperationSignals) -> Rows:
     """What a family's calls have besides."""
     rows: dict[str, tuple[str, ...]] = {}
     if signals.kernel_name:
+        module, build_id, offset = signals.kernel_place
         rows[signals.kernel_name] = attribute_row(signals.kernel_name, "string", "launch")
+        rows[module] = attribute_row(module, "string", "launch without a name")
+        rows[build_id] = attribute_row(build_id, "string", "launch without a name")
+        rows[offset] = attribute_row(offset, "int", "launch without a name")
     rows |= {key: attribute_row(key, "string", "always") for key, _ in signals.api_labels}
     integers = [(kind, spec.key, "int") for kind, specs in signals.attributes.items() for spec in specs]
     labels = [(kind, key, "string") for kind, specs in signals.labels.items() for key, *_ in specs]

@@ -1,6 +1,6 @@
 """What a session's functions are called: one index per distinct name, and each process' addresses. Pure.
 
-In: answers (process, address → name); columns of addresses. Out: indices of names; 0 is "unknown". Names are kept
+In: answers (process, address → name); columns of addresses. Out: indices of names; 0 is "[unknown]". Names are kept
 for the whole session, at most :data:`NAMES` of them; addresses as long as their process.
 """
 
@@ -19,19 +19,20 @@ from otelgpu.model.losses import Reasons
 REASONS: Final = Reasons(
     "symbols",
     {
-        "kernel_names_full": "more than 65,536 kernel names, or 1,024 places without one; the launch is "
-        "called `unknown`",
+        "kernel_names_full": "more than 65,536 kernel names, or 1,024 places without one; where the kernel lies "
+        "is not reported then",
     },
 )
 """What one count of (``symbols``, reason) means."""
 
 NAMES: Final = 65_536
-"""Distinct names remembered; later ones are called "unknown", and counted."""
+"""Distinct names remembered; later ones are called "[unknown]", and counted."""
 
 PLACES: Final = 1024
 """Of those, names that are none: places in a file or, of a process that was gone, addresses that no other will have."""
 
-UNKNOWN: Final = "unknown"
+UNKNOWN: Final = "[unknown]"
+"""What a kernel without a name is called: a name with an address in it would be another one in each process."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, odd
 _SPARSE: Final = 16
@@ -91,25 +92,34 @@ class AddressCodes:
 
 
 class FunctionNames:
-    """Names of one session. ``shorten`` makes the short form of a name that is one."""
+    """Names of one session. ``shorten`` makes the short form of a name that is one.
+
+    By index: ``full`` and ``short`` are of kernels; ``places`` has those of kernels without a name.
+    """
 
     def __init__(self, shorten: Callable[[str], str]) -> None:
         self.full = [UNKNOWN]
         self.short = [UNKNOWN]
+        self.places: dict[int, FunctionNamed] = {}
+        self._shown = [UNKNOWN]
         self._shorten = shorten
-        self._index: dict[str, int] = {UNKNOWN: 0}
+        self._index: dict[tuple[str, str], int] = {}
         self._places = 0
         self._functions: dict[int, AddressCodes] = {}  # by tgid
 
     def learn(self, answer: FunctionNamed) -> bool:
         """Take an answer. False: there is no room for another name."""
-        index = self._index.get(answer.name)
+        key = answer.name, answer.build_id
+        index = self._index.get(key)
         kept = index is not None or (len(self.full) < NAMES and (answer.known or self._places < PLACES))
         if index is None and kept:
             self._places += not answer.known
-            index = self._index[answer.name] = len(self.full)
-            self.full.append(answer.name)
-            self.short.append(self._shorten(answer.name) if answer.known else answer.name)
+            index = self._index[key] = len(self.full)
+            self._shown.append(answer.name)
+            self.full.append(answer.name if answer.known else UNKNOWN)
+            self.short.append(self._shorten(answer.name) if answer.known else UNKNOWN)
+            if answer.module:
+                self.places[index] = answer
         self._functions.setdefault(answer.tgid, AddressCodes())[answer.address] = index or 0
         return kept
 
@@ -124,8 +134,8 @@ class FunctionNames:
         return np.zeros(len(addresses), dtype=np.uint32) if known is None else known.codes(addresses)
 
     def name(self, tgid: int, address: int) -> str:
-        """The full name of one function."""
-        return self.full[self.index(tgid, address)]
+        """What one function, or place in one, is called: ``load_weights()+0x1f``, ``libmodel.so+0x1a2b``."""
+        return self._shown[self.index(tgid, address)]
 
     def forget(self, tgid: int) -> None:
         """A process ended, or became another program: its addresses mean nothing any more."""

@@ -80,3 +80,9 @@ class OperationSignals:
     summaries: tuple[OperationTotal, ...]  # on a phase
     kernel_name: str = ""  # attribute key of a launch's full kernel name; "" of a family that launches none
     memory: MemoryNames | None = None  # what the memory that its calls make is called; None: they make none
+
+    @property
+    def kernel_place(self) -> tuple[str, str, str]:
+        """Attribute keys of where a kernel without a name is: its file, the file's build id, the offset in it."""
+        prefix = self.kernel_name.removesuffix("name")
+        return f"{prefix}module", f"{prefix}build_id", f"{prefix}offset"

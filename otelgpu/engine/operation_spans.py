@@ -17,8 +17,8 @@ decode phase, four go under "sample", and the request's sums are still of ten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, orde
 from otelgpu.model.context import Context
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.ids import span_ids
+from otelgpu.model.inputs import FunctionNamed
 from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.resource import Resource
 from otelgpu.model.settings import Detail
@@ -67,6 +68,9 @@ class Vocabulary:
     families: Sequence[tuple[OperationDecoder, OperationSignals]]
     kernels: Sequence[str]  # full names; index 0 is unknown
     short_kernels: Sequence[str]
+    places: Mapping[int, FunctionNamed] = field(
+        default_factory=dict
+    )  # of kernels without a name: where they are
 
     def call_name(self, family: int, api: int) -> str:
         """The exported name of an API function."""
@@ -138,6 +142,9 @@ class _Look:
 
     name: tuple[str, ...]
     kernel: tuple[str, ...]  # full names; of launches only
+    places: tuple[
+        FunctionNamed | None, ...
+    ]  # (m,) of launches: where a kernel without a name is; (): there is none
     by_api: tuple[
         tuple[str, tuple[str, ...]], ...
     ]  # key and table of each attribute that the function reports
@@ -164,6 +171,9 @@ def _look(forms: Operations, vocabulary: Vocabulary) -> _Look:
     return _Look(
         name=_table(names_of),
         kernel=_table([vocabulary.kernels[k] for k in kernels]),
+        places=tuple(map(vocabulary.places.get, kernels))
+        if not vocabulary.places.keys().isdisjoint(kernels)
+        else (),
         by_api=tuple(by_api),
         source=_table([_SOURCES[source] for source in forms["context_source"].tolist()]),
         failed=failed,
@@ -228,6 +238,8 @@ class _Batch:
         yield Attribute(key=names.THREAD_ID, values=np.ascontiguousarray(rows["tid"]))
         if look.kernel:
             yield Attribute(key=self._signals.kernel_name, values=self._text(look.kernel))
+        if look.places:
+            yield from self._kernel_places(look.places)
         yield from self._numbers()
         for key, label, column in self._signals.labels.get(self._kind, ()):
             yield Attribute(key=key, values=text_of_codes(column(rows), label))
@@ -244,6 +256,20 @@ class _Batch:
                 yield Attribute(key=names.MERGED, values=runs.merged, present=runs.merged)
         if self._any_failed:
             yield Attribute(key=names.ERROR_TYPE, values=self._text(look.result), present=self._failed)
+
+    def _kernel_places(self, places: Sequence[FunctionNamed | None]) -> Iterator[Attribute]:
+        """Where kernels without a name are, so that they can be told from each other."""
+        module, build_id, offset = self._signals.kernel_place
+        form = self._form
+        present = np.array([place is not None for place in places])[form]
+        modules = tuple(place.module if place is not None else "" for place in places)
+        yield Attribute(key=module, values=Text(codes=form, table=modules), present=present)
+        offsets = np.array([place.offset if place is not None else 0 for place in places], dtype=np.int64)
+        yield Attribute(key=offset, values=offsets[form], present=present)
+        build_ids = tuple(place.build_id if place is not None else "" for place in places)
+        has_build_id = np.array(list(map(bool, build_ids)))[form]
+        if has_build_id.any():
+            yield Attribute(key=build_id, values=Text(codes=form, table=build_ids), present=has_build_id)
 
     def _numbers(self) -> Iterator[Attribute]:
         """The integers that the family reports of calls of this kind, where they hold."""

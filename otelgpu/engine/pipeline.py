@@ -120,15 +120,15 @@ class Pipeline:
         operations = [(self._decoders[name], each.signals) for name, each in called.items()]
         self._processes = Processes()
         self._generations = Generations()
-        self._functions = FunctionNames(shorten)
+        known = self._functions = FunctionNames(shorten)
         self.vocabulary = Vocabulary(
-            families=operations, kernels=self._functions.full, short_kernels=self._functions.short
+            families=operations, kernels=known.full, short_kernels=known.short, places=known.places
         )
         self._operations = OperationEmitter(self.vocabulary, self._processes.resource, seed=seed)
         limit = SPANS_PER_PARENT[self._detail]
         self._operations.keep(self._detail, limit)
         self.metrics = Metrics(start_unix_ns, own, headroom=headroom)
-        top = TopKernels(settings.kernel_metrics, self._functions.full) if settings.kernel_metrics else None
+        top = TopKernels(settings.kernel_metrics, known.full) if settings.kernel_metrics else None
         self._meter = OperationMeter(self.metrics, operations, self._processes.resource, top)
         self.summary = Summary()
         self._losses = Losses(self.metrics, self.summary, own)
@@ -138,7 +138,7 @@ class Pipeline:
         self._routes = Routes(self._report_work)
         self._attribution = Attribution(self._timeline, self._windows, self.summary, self._report_work)
         self._intake = OperationIntake(
-            self._routes, self._attribution, self._functions, self.vocabulary, self._meter, self.summary
+            self._routes, self._attribution, known, self.vocabulary, self._meter, self.summary
         )
         engine = Slot(_ENGINE)
         self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take(fact.assignments))

@@ -86,13 +86,17 @@ class ProcessGone:
 class FunctionNamed:
     """An answer from the symbol tables: what ``address`` in process ``tgid`` is called.
 
-    ``name`` is the demangled full form. Unknown symbols carry ``module+0xoffset`` and ``known`` False.
+    ``name`` is the demangled full form. Unknown symbols carry ``module+0xoffset`` and ``known`` False; of a launched
+    kernel in a file also which file that is: ``module`` is its base name, ``offset`` is in bytes from its beginning.
     """
 
     tgid: int
     address: int
     name: str
     known: bool
+    module: str = ""
+    build_id: str = ""
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,6 +237,14 @@ class AddressResolver:
             self.counters["symbol_missing"] += 1
         return found
 
+    def build_id_at(self, tgid: int, address: int) -> str:
+        """Of the file in which ``address`` lies; empty where it has none, or cannot be read. Counts nothing."""
+        located = self._locate(tgid, address)
+        if isinstance(located, str) or not located[1].is_file:
+            return ""
+        module = self._module_of(tgid, *located, _label(located[1].path))
+        return (module.file.image.build_id or "") if module is not None else ""
+
     def text_at(self, tgid: int, address: int, near: int) -> bytes | None:
         """The zero-terminated text at ``address``, as a rule a constant of the module with ``near`` in it.
 

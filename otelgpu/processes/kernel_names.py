@@ -24,6 +24,7 @@ from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import OperationKind
 from otelgpu.processes.address_resolver import AddressResolver
 from otelgpu.symbols.demangle import MAX_NAME_LENGTH
+from otelgpu.symbols.functions import unknown_place
 from otelgpu.symbols.handles import KernelHandles
 from otelgpu.symbols.known import U32, U64, KnownPairs, Rows
 
@@ -196,7 +197,16 @@ class KernelNamer:
             full = self._resolver.demangle(name, tgid)
             return FunctionNamed(tgid=tgid, address=launched, name=full, known=True)
         name, known = self._resolver.resolve(tgid, meaning.address)
-        return FunctionNamed(tgid=tgid, address=launched, name=name, known=known)
+        module, offset = ("", 0) if known else unknown_place(name)
+        return FunctionNamed(
+            tgid=tgid,
+            address=launched,
+            name=name,
+            known=known,
+            module=module,
+            build_id=self._resolver.build_id_at(tgid, meaning.address) if module else "",
+            offset=offset,
+        )
 
     def _name_site(self, tgid: int, caller: int) -> FunctionNamed:
         name, known = self._resolver.resolve_return(tgid, caller)

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Annotated, BinaryIO, Final
 
 import msgspec
 import numpy as np
@@ -109,6 +109,9 @@ class _Named(msgspec.Struct, frozen=True, tag="function", array_like=True):
     address: int
     name: str
     known: bool
+    module: str = ""
+    build_id: str = ""
+    offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
 
 
 class _StackFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -381,8 +384,8 @@ class CaptureReader:
                 return RuntimesSeen(tgid=tgid, time_ns=time_ns, runtimes=found)
             case _Gone(tgid, time_ns):
                 return ProcessGone(tgid=tgid, time_ns=time_ns)
-            case _Named(tgid, address, name, known):
-                return FunctionNamed(tgid=tgid, address=address, name=name, known=known)
+            case _Named():
+                return FunctionNamed(**msgspec.structs.asdict(frame))
             case _Loss(family, reason, count):
                 return LossCounted(family=family, reason=reason, count=count)
             case _Counted(tgid, family, operation, api, count):
@@ -417,7 +420,8 @@ def _frame(item: _Plain) -> _Frame:
         case ProcessGone():
             return _Gone(item.tgid, item.time_ns)
         case FunctionNamed():
-            return _Named(item.tgid, item.address, _text(item.name), item.known)
+            place = _text(item.module), item.build_id, item.offset
+            return _Named(item.tgid, item.address, _text(item.name), item.known, *place)
         case CallsCounted():
             return _Counted(item.tgid, item.family, item.kind, item.api, item.count)
         case LossCounted():

@@ -186,3 +186,9 @@ class FunctionTable:
 def unknown_name(module: str, offset: int) -> str:
     """How a place without a name is written: ``libfoo.so+0x1a2b``."""
     return f"{module}+{offset:#x}"
+
+
+def unknown_place(name: str) -> tuple[str, int]:
+    """The file and the offset in it that :func:`unknown_name` was given; ("", 0) of a place in no file."""
+    module, _, offset = name.rpartition("+0x")
+    return ("", 0) if module.startswith("[") else (module, int(offset, 16))

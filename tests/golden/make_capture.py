@@ -48,7 +48,15 @@ def session() -> list[Input]:
     host.close(1)
     host.ask(connection=2, tid=102)
     host.launch(0x1000, tid=102)
-    named = FunctionNamed(tgid=host.tgid, address=0x3000, name="libmodel.so+0x1a2b", known=False)
+    named = FunctionNamed(
+        tgid=host.tgid,
+        address=0x3000,
+        name="libmodel.so+0x1a2b",
+        known=False,
+        module="libmodel.so",
+        build_id="1b2c7e90",
+        offset=0x1A2B,
+    )
     site = FunctionNamed(tgid=host.tgid, address=0x4000, name="load_weights()+0x1f", known=True)
     inputs: list[Input] = [*host.preamble(), named, site]
     half = len(host.sent) // 2

@@ -429,7 +429,7 @@ def test_a_request_that_takes_minutes_keeps_its_work(host: Host) -> None:
 def test_a_kernel_that_has_no_name_yet_is_unknown(host: Host) -> None:
     host.launch(0x7777, tid=200)
     rows, _ = played(host.inputs())
-    assert one(rows, "cudaLaunchKernel unknown")["cuda.kernel.name"] == "unknown"
+    assert one(rows, "cudaLaunchKernel [unknown]")["cuda.kernel.name"] == "[unknown]"
 
 
 def test_the_short_name_is_in_the_span_name_and_the_full_one_in_an_attribute(host: Host) -> None:
@@ -438,11 +438,23 @@ def test_the_short_name_is_in_the_span_name_and_the_full_one_in_an_attribute(hos
     assert one(rows, "cudaLaunchKernel prefill")["cuda.kernel.name"] == "void prefill<float>(int)"
 
 
-def test_a_place_without_a_symbol_is_not_shortened(host: Host) -> None:
-    host.launch(0x5000, tid=200)
-    place = FunctionNamed(tgid=100, address=0x5000, name="libx.so+0x10", known=False)
-    rows, _ = played([*host.preamble(), place, *host.inputs()[4:]], shorten=lambda name: "short")
-    assert one(rows, "cudaLaunchKernel libx.so+0x10")["cuda.kernel.name"] == "libx.so+0x10"
+def test_no_address_is_in_the_name_of_a_kernel_without_a_symbol(host: Host) -> None:
+    for kernel in (0x5000, 0x6000, 0x1000):
+        host.launch(kernel, tid=200)
+    place = FunctionNamed(
+        tgid=100, address=0x5000, name="libx.so+0x10", known=False, module="libx.so", build_id="ab", offset=16
+    )
+    nowhere = FunctionNamed(tgid=100, address=0x6000, name="[unknown]+0x6000", known=False)
+    rows, _ = played([*host.preamble(), place, nowhere, *host.inputs()[4:]])
+    keys = [f"cuda.kernel.{key}" for key in ("name", "module", "build_id", "offset")]
+    found = {tuple(row.get(key) for key in keys) for row in rows if row.scope == "otelgpu.cuda"}
+    assert found == {
+        ("[unknown]", "libx.so", "ab", 16),
+        ("[unknown]", None, None, None),
+        ("void prefill<float>(int)", None, None, None),
+    }
+    launches = [row.name for row in rows if row.name.startswith("cudaLaunchKernel")]
+    assert launches.count("cudaLaunchKernel [unknown]") == 2
 
 
 def test_an_address_is_named_per_process() -> None:
@@ -463,14 +475,14 @@ def test_a_new_program_image_forgets_the_names(host: Host) -> None:
     host.launch(0x1000)
     again = ProcessSeen(tgid=100, time_ns=9, resource=OWN)
     rows, _ = played([*host.preamble(), again, *host.inputs()[4:]])
-    assert [row["cuda.kernel.name"] for row in rows if row.scope == "otelgpu.cuda"] == ["unknown"]
+    assert [row["cuda.kernel.name"] for row in rows if row.scope == "otelgpu.cuda"] == ["[unknown]"]
 
 
 def test_names_beyond_the_bound_are_counted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function_names, "NAMES", 2)
     host.launch(0x2000, tid=200)
     rows, session = played(host.inputs())
-    assert one(rows, "cudaLaunchKernel unknown").status == 0
+    assert one(rows, "cudaLaunchKernel [unknown]").status == 0
     assert session.summary.losses["symbols", "kernel_names_full"] == 1
 
 

@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otelgpu.elf.image import ElfImage
 from otelgpu.model.inputs import Batch
 from otelgpu.processes import address_resolver as symbols
 from otelgpu.processes import kernel_names
 from otelgpu.processes.address_resolver import AddressResolver
 from otelgpu.processes.kernel_names import KernelNamer, NameKinds
+from otelgpu.processes.maps import executable_mappings
+from tests.unit.elf.elf_builders import compile_c
 from tests.unit.families.records import btf
 from tests.unit.symbols.cuda_programs import compile_program
 
@@ -94,6 +97,20 @@ def test_stubs_of_a_stripped_program_are_named_like_their_kernels(
     launches = calls(*({"function": stub} for stub in stripped.stubs), tgid=stripped.process.pid)
     assert list(ask(namer, launches).values()) == READABLE
     assert not any(resolver.counters.values())
+
+
+def test_of_a_launch_that_no_symbol_names_the_file_and_the_place_in_it_are_known(
+    namer: KernelNamer, tmp_path: Path
+) -> None:
+    path = compile_c(tmp_path, "hidden.so", "int f(void) { return 1; }", *("-shared", "-s", "-Wl,--build-id"))
+    ctypes.CDLL(str(path))  # its code begins with what the linker puts there, which has no symbol
+    code = next(each for each in executable_mappings(os.getpid()) if each.path == str(path))
+    launch = calls({"function": code.start}, tgid=os.getpid())
+    namer.learn(launch, KINDS)
+    (found,) = namer.name(launch)
+    assert (found.name, found.known) == (f"hidden.so+{code.offset:#x}", False)
+    assert (found.module, found.offset) == ("hidden.so", code.offset)
+    assert found.build_id == ElfImage(path.read_bytes()).build_id
 
 
 def test_a_registration_names_a_stub_of_any_program(namer: KernelNamer) -> None:

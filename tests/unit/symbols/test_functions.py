@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from otelgpu.elf.image import ElfImage
-from otelgpu.symbols.functions import FunctionTable, unknown_name
+from otelgpu.symbols.functions import FunctionTable, unknown_name, unknown_place
 from tests.unit.elf.elf_builders import compile_c, synthetic_elf
 
 
@@ -29,3 +29,6 @@ def test_a_host_stub_is_named_like_its_kernel() -> None:
 
 def test_the_form_of_unknown_names() -> None:
     assert unknown_name("libfoo.so", 6699) == "libfoo.so+0x1a2b"
+    assert unknown_place("libfoo.so+0x1a2b") == ("libfoo.so", 6699)
+    assert unknown_place(unknown_name("a+0x1", 2)) == ("a+0x1", 2)
+    assert unknown_place("[unknown]+0x7f00") == unknown_place("[anonymous]+0x10") == ("", 0)

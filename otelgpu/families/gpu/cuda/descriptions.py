@@ -15,7 +15,12 @@ DESCRIPTIONS: Final = Descriptions(
         "cuda.synchronize.calls": Described("Waits for a stream, an event or the device.", "33"),
         "cuda.synchronize.host.duration": Described("Host time in those waits, in seconds.", "0.0812"),
         "cuda.kernel.name": Described(
-            "Full demangled name; `module+0xoffset` when no symbol names it.", "axpy(float, …)"
+            "Full demangled name; `[unknown]` when no symbol names it.", "axpy(float, …)"
+        ),
+        "cuda.kernel.module": Described("File of a kernel that has no name.", "libmodel.so"),
+        "cuda.kernel.build_id": Described("The GNU build id of that file.", "1b2c7e…"),
+        "cuda.kernel.offset": Described(
+            "Where the kernel's host function begins in that file, in bytes.", "6699"
         ),
         "cuda.grid.x": Described("Blocks in the grid, first dimension.", "256"),
         "cuda.grid.y": Described("Second dimension.", "1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from otelgpu.engine.facts import CallsCorrelated, DeviceActivities, FilesCalled, ProcessForgotten
+from otelgpu.engine.function_names import UNKNOWN
 from otelgpu.engine.operation_metrics import Part
 from otelgpu.engine.services import Services
 from otelgpu.families.steps.reporting import report_steps
@@ -63,8 +64,8 @@ class TrainingHandler:
 
     def _kernel_name(self, tgid: int, name: int) -> str:
         """The full name of a kernel, "" where it is not known."""
-        index = self._functions.index(tgid, name)
-        return self._functions.full[index] if index else ""
+        full = self._functions.full[self._functions.index(tgid, name)]
+        return full if full != UNKNOWN else ""
 
     def _lose(self, loss: LossCounted) -> None:
         if loss.reason in LOST:

@@ -12,6 +12,9 @@ DESCRIPTIONS: Final = Descriptions(
         "hip.memcpy.calls": Described("Copies.", "9"),
         "hip.memcpy.size": Described("Bytes copied.", "1048576"),
         "hip.synchronize.calls": Described("Waits for a stream, an event or the device.", "33"),
+        "hip.kernel.module": Described("File of a kernel that has no name.", "libmodel.so"),
+        "hip.kernel.build_id": Described("The GNU build id of that file.", "1b2c7e…"),
+        "hip.kernel.offset": Described("Where the kernel's stub begins in that file, in bytes.", "6699"),
         "hip.kernel.name": Described(
             "Full demangled name; `module+0xoffset` when no symbol names it.", "axpy(float, …)"
         ),
