@@ -49,7 +49,8 @@ def test_callers_of_callers_have_their_shares_of_waits(watch: Callable[..., Watc
     for name in truth:  # of each thread: none is taken to be for ever where it was first
         assert len(set(taken.under(waits, name)["tid"].tolist())) == len(set(waits["tid"].tolist()))
     share = found["has_three_naps"] / sum(found.values())
-    assert abs(share - truth["has_three_naps"] / sum(truth.values())) < 0.08
+    # Some hundred walks stand for some thousand waits: 0.75, and neither 0.5 nor 1.
+    assert abs(share - truth["has_three_naps"] / sum(truth.values())) < 0.12
     assert sum(found.values()) > 0.5 * sum(truth.values())
     assumed = taken.watching.total("profile", ASSUMED)
     assert 0.2 * len(waits) < assumed <= len(taken.of_kind(SampleKind.OFF_CPU))

@@ -79,6 +79,12 @@ class _Process:
     look_again: bool = False
     refused: str = ""  # the reason that was counted
 
+    @property
+    def code_type(self) -> int | None:
+        """Address of PyCode_Type, where the file says it."""
+        known = self.interpreter.code_type if self.interpreter is not None else None
+        return self.base + known if known is not None else None
+
 
 class Interpreters:
     """The processes that run CPython. Call :meth:`forget` at exec and when one ends."""
@@ -136,7 +142,9 @@ class Interpreters:
             self._names.forget(tgid)
 
     def _known(self, tgid: int) -> _Process | None:
-        return self._processes[tgid] if self.see(tgid) else self._ended.get(tgid)
+        if tgid in self._ended and tgid not in self._processes:
+            return self._ended[tgid]
+        return self._processes[tgid] if self.see(tgid) else None
 
     def evaluators(self, tgid: int) -> Sequence[tuple[int, int]]:
         """[start, end) of the native code that evaluates Python frames, as addresses in that process."""
@@ -154,10 +162,10 @@ class Interpreters:
         return str(process.interpreter.version) if process and process.interpreter else ""
 
     def expect(self, tgid: int, addresses: Iterable[int]) -> None:
-        """These code objects are asked for next: what they are now is read in one go."""
+        """These code objects are named next: what they are now is read in one go."""
         process = self._known(tgid)
         if process is not None and process.interpreter is not None:
-            self._names.expect(tgid, process.interpreter.layout, addresses)
+            self._names.expect(tgid, process.interpreter.layout, process.code_type, addresses)
 
     def code(self, tgid: int, address: int, instruction: int) -> Frame | None:
         """The Python frame of a code object, at an instruction as the BPF program gives it; None is counted."""
@@ -165,9 +173,7 @@ class Interpreters:
         if process is None or process.interpreter is None:
             self.counters[UNREADABLE_CODE] += 1
             return None
-        known = process.interpreter.code_type
-        code_type = process.base + known if known is not None else None
-        return self._names.name(tgid, process.interpreter.layout, code_type, address, instruction)
+        return self._names.name(tgid, process.interpreter.layout, process.code_type, address, instruction)
 
     def close(self) -> None:
         """Let go of what is open."""

@@ -6,16 +6,22 @@ lengths, kinds), because the object may be gone by now and its memory something 
 
 A code object is read whole once. At each later use its head is read and compared: memory that was given to another
 code object is noticed. Example: a function that is reloaded at the same address with the same first line but another
-table of lines has another head. The heads of a stack's code objects are read in one go (:meth:`CodeNames.expect`).
+table of lines has another head.
+
+A question to the worker that reads takes as long as it waits for a processor, so what some dozen stacks need is read
+together (:meth:`CodeNames.expect`): the heads of all their code objects; of those that are new, where their parts are;
+and these parts. Example: 64 stacks of a program that imports, with 300 code objects of which 200 are new, are three
+questions.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from otelgpu.families.profiles.python.lines import LineTable, line_table
 from otelgpu.model.profiles import FrameType
@@ -23,6 +29,8 @@ from otelgpu.model.samples import Frame
 from otelgpu.processes.memory import OpenMemory, ProcessMemory, Range, session_memory
 from otelgpu.processes.reader.client import ReaderError
 from otelgpu.symbols.cpython.layout import CodeHead, CPython, TextPlace, code_head, text_place
+
+R = TypeVar("R")
 
 UNREADABLE: Final = "python_code_unreadable"
 IMPLAUSIBLE: Final = "python_code_implausible"
@@ -36,6 +44,7 @@ REASONS: Final[Mapping[str, str]] = {
 _MAX_CODES: Final = 1 << 15  # of all processes: a large service runs some thousands
 _MAX_MEMORIES: Final = 64
 _MAX_TABLE_BYTES: Final = 1 << 20
+_MAX_QUESTION_BYTES: Final = 4 << 20
 _MAX_FRAMES_OF_CODE: Final = 1 << 10
 _FIRST_ADDRESS: Final = 1 << 16  # vm.mmap_min_addr
 _TYPE_NAME: Final = b"code\0"
@@ -52,11 +61,15 @@ class _Code:
     frames: dict[int, Frame] = field(default_factory=dict)
 
 
-class _Gone(Exception):
+class _Failure(Exception):
+    """A code object is not known."""
+
+
+class _Gone(_Failure):
     """The memory cannot be read."""
 
 
-class _Implausible(Exception):
+class _Implausible(_Failure):
     """It holds no code object."""
 
 
@@ -72,17 +85,14 @@ class CodeNames:
         self._memory = memory or session_memory()
         self._codes: OrderedDict[tuple[int, int], _Code] = OrderedDict()
         self._memories: OrderedDict[int, OpenMemory] = OrderedDict()  # by tgid
-        self._heads: dict[tuple[int, int], bytes] = {}  # of the codes that are named next
+        self._expected: dict[tuple[int, int], _Code | _Failure] = {}  # what is named next, as it was just now
         self._known: set[int] = set()  # processes that have codes
 
-    def expect(self, tgid: int, layout: CPython, addresses: Iterable[int]) -> None:
-        """These code objects of a process are named next: their heads are as they are now."""
-        places = [each for each in dict.fromkeys(addresses) if _is_address(each)]
-        try:
-            heads = self._parts(tgid, *((place, layout.code_bytes) for place in places))
-        except _Gone:
-            heads = (b"",) * len(places)
-        self._heads = {(tgid, place): head for place, head in zip(places, heads, strict=True)}
+    def expect(self, tgid: int, layout: CPython, code_type: int | None, addresses: Iterable[int]) -> None:
+        """These code objects of a process are named next: they are as they are now. Otherwise as :meth:`name`."""
+        places = tuple(dict.fromkeys(addresses))
+        found = self._codes_at(tgid, layout, code_type, places)
+        self._expected = {(tgid, place): each for place, each in zip(places, found, strict=True)}
 
     def name(
         self, tgid: int, layout: CPython, code_type: int | None, address: int, instruction: int
@@ -126,80 +136,76 @@ class CodeNames:
     # -- Reading -----------------------------------------------------------------------------------------------
 
     def _code(self, tgid: int, layout: CPython, code_type: int | None, address: int) -> _Code:
-        known = self._codes.get((tgid, address))
-        try:
-            head = code_head(layout, self._head(tgid, layout, address))
-        except _Gone:
-            if known is None:
-                raise
-            return known  # it has ended, or freed this: nothing else can be there
-        if head is None:
-            raise _Implausible
-        if known is not None and known.head == head:
-            self._codes.move_to_end((tgid, address))
-            return known
-        if not head.is_plausible():
-            raise _Implausible
-        code = self._read_code(tgid, layout, code_type, head)
+        found = self._expected.get((tgid, address))
+        if found is None:
+            (found,) = self._codes_at(tgid, layout, code_type, [address])
+        if isinstance(found, _Failure):
+            raise found
+        return found
+
+    def _codes_at(
+        self, tgid: int, layout: CPython, code_type: int | None, places: Sequence[int]
+    ) -> list[_Code | _Failure]:
+        """What is at each address now, or why that is not known."""
+        found: dict[int, _Code | _Failure] = {}
+        new: dict[int, CodeHead] = {}
+        heads = self._read(tgid, [((place, layout.code_bytes),) for place in places])
+        for place, data in zip(places, heads, strict=True):
+            known = self._codes.get((tgid, place))
+            head = code_head(layout, data[0]) if isinstance(data, tuple) else None
+            if known is not None and (isinstance(data, _Gone) or head == known.head):
+                # It may have ended, or have freed this: nothing else can be there.
+                found[place] = known
+                self._codes.move_to_end((tgid, place))
+            elif isinstance(data, _Failure):
+                found[place] = data
+            elif head is None or not head.is_plausible() or code_type not in (None, head.type):
+                found[place] = _Implausible()
+            else:
+                new[place] = head
+        for place, code in zip(new, self._read_codes(tgid, layout, code_type, new.values()), strict=True):
+            found[place] = code
+            if isinstance(code, _Code):
+                self._keep(tgid, place, code)
+        return [found[place] for place in places]
+
+    def _keep(self, tgid: int, place: int, code: _Code) -> None:
         self._known.add(tgid)
-        self._codes[(tgid, address)] = code
-        self._codes.move_to_end((tgid, address))
+        self._codes[(tgid, place)] = code
+        self._codes.move_to_end((tgid, place))
         if len(self._codes) > _MAX_CODES:
             self._codes.popitem(last=False)
-        return code
 
-    def _head(self, tgid: int, layout: CPython, address: int) -> bytes:
-        head = self._heads.get((tgid, address))
-        if head is None:
-            (head,) = self._read(tgid, (address, layout.code_bytes))
-        elif len(head) != layout.code_bytes:
-            raise _Gone
-        return head
+    def _read_codes(
+        self, tgid: int, layout: CPython, code_type: int | None, heads: Iterable[CodeHead]
+    ) -> list[_Code | _Failure]:
+        """What heads refer to: where the parts are, and then the parts."""
+        unread = [_Unread(layout, head) for head in heads]
+        of_places = self._read(tgid, [each.places(code_type) for each in unread])
+        wanted = [_attempt(each.parts, data) for each, data in zip(unread, of_places, strict=True)]
+        self._counters[LINES_CUT] += sum(each.is_cut for each in unread)
+        of_parts = self._read(tgid, wanted)
+        return [_attempt(each.code, data) for each, data in zip(unread, of_parts, strict=True)]
 
-    def _read_code(self, tgid: int, layout: CPython, code_type: int | None, head: CodeHead) -> _Code:
-        """What a head refers to: where the parts are, and then the parts."""
-        if code_type is not None and head.type != code_type:
-            raise _Implausible
-        name_head, file_head, size, *type_name = self._read(
-            tgid,
-            (head.name, layout.ascii_at),
-            (head.filename, layout.ascii_at),
-            (head.line_table + layout.size, 8),
-            *(() if code_type is not None else ((head.type + layout.type_name, 8),)),
-        )
-        name_at, file_at = _text_place(layout, name_head), _text_place(layout, file_head)
-        name, file, lines, *kind = self._read(
-            tgid,
-            (head.name + name_at.offset, name_at.letters * name_at.letter_bytes),
-            (head.filename + file_at.offset, file_at.letters * file_at.letter_bytes),
-            (head.line_table + layout.bytes_at, self._table_bytes(size)),
-            *((int.from_bytes(each, "little"), len(_TYPE_NAME)) for each in type_name),
-        )
-        if not name or kind not in ([], [_TYPE_NAME]):
-            raise _Implausible
-        return _Code(
-            head=head,
-            name=_text(name_at, name),
-            file=_text(file_at, file),
-            lines=line_table(lines, head.first_line, layout.minor),
-        )
-
-    def _table_bytes(self, size: bytes) -> int:
-        count = int.from_bytes(size, "little")
-        if count >= 1 << 40:
-            raise _Implausible
-        if count > _MAX_TABLE_BYTES:
-            self._counters[LINES_CUT] += 1
-        return min(count, _MAX_TABLE_BYTES)
-
-    def _read(self, tgid: int, *ranges: Range) -> tuple[bytes, ...]:
-        """All of them, whole; raises _Gone."""
-        if not all(_is_address(address) for address, size in ranges if size):
-            raise _Implausible
-        parts = self._parts(tgid, *ranges)
-        if not _are_whole(parts, ranges):
-            raise _Gone
-        return parts
+    def _read(
+        self, tgid: int, asked: Sequence[tuple[Range, ...] | _Failure]
+    ) -> list[tuple[bytes, ...] | _Failure]:
+        """All ranges of each that is asked for, whole, or why not; what has failed already is passed on."""
+        found: list[tuple[bytes, ...] | _Failure] = []
+        for some in _in_questions(asked):
+            ranges = [each for one in some if isinstance(one, tuple) for each in one]
+            try:
+                parts = iter(self._parts(tgid, *ranges) if ranges else ())
+            except _Gone as gone:
+                found += [gone if isinstance(one, tuple) else one for one in some]
+                continue
+            for one in some:
+                if isinstance(one, tuple):
+                    mine = tuple(islice(parts, len(one)))
+                    found.append(mine if _are_whole(mine, one) else _Gone())
+                else:
+                    found.append(one)
+        return found
 
     def _parts(self, tgid: int, *ranges: Range) -> tuple[bytes, ...]:
         """What of each is there; raises _Gone where nothing can be read."""
@@ -233,6 +239,84 @@ def _is_address(address: int) -> bool:
 
 def _are_whole(parts: Iterable[bytes], ranges: Iterable[Range]) -> bool:
     return all(len(part) == size for part, (_, size) in zip(parts, ranges, strict=True))
+
+
+def _in_questions(
+    asked: Sequence[tuple[Range, ...] | _Failure],
+) -> Iterator[list[tuple[Range, ...] | _Failure]]:
+    """In their order, as many at a time as may be asked for; ranges that no memory can have have failed."""
+    some: list[tuple[Range, ...] | _Failure] = []
+    left = _MAX_QUESTION_BYTES
+    for one in asked:
+        if isinstance(one, tuple) and not all(_is_address(address) for address, size in one if size):
+            one = _Implausible()
+        size = sum(size for _, size in one) if isinstance(one, tuple) else 0
+        if some and size > left:
+            yield some
+            some, left = [], _MAX_QUESTION_BYTES
+        some.append(one)
+        left -= size
+    if some:
+        yield some
+
+
+class _Unread:
+    """A code object of which the head is known; the others of its parts are asked for in two steps."""
+
+    def __init__(self, layout: CPython, head: CodeHead) -> None:
+        self._layout, self._head = layout, head
+        self.is_cut = False
+
+    def places(self, code_type: int | None) -> tuple[Range, ...]:
+        """What says how long the texts and the table are; and the type's name, if its address is not known."""
+        layout, head = self._layout, self._head
+        return (
+            (head.name, layout.ascii_at),
+            (head.filename, layout.ascii_at),
+            (head.line_table + layout.size, 8),
+            *(() if code_type is not None else ((head.type + layout.type_name, 8),)),
+        )
+
+    def parts(self, places: tuple[bytes, ...]) -> tuple[Range, ...]:
+        """The texts and the table. Raises _Implausible."""
+        layout, head = self._layout, self._head
+        name_head, file_head, size, *type_name = places
+        self._name, self._file = _text_place(layout, name_head), _text_place(layout, file_head)
+        return (
+            (head.name + self._name.offset, self._name.letters * self._name.letter_bytes),
+            (head.filename + self._file.offset, self._file.letters * self._file.letter_bytes),
+            (head.line_table + layout.bytes_at, self._table_bytes(size)),
+            *((int.from_bytes(each, "little"), len(_TYPE_NAME)) for each in type_name),
+        )
+
+    def code(self, parts: tuple[bytes, ...]) -> _Code:
+        """With them. Raises _Implausible."""
+        name, file, lines, *kind = parts
+        if not name or kind not in ([], [_TYPE_NAME]):
+            raise _Implausible
+        return _Code(
+            head=self._head,
+            name=_text(self._name, name),
+            file=_text(self._file, file),
+            lines=line_table(lines, self._head.first_line, self._layout.minor),
+        )
+
+    def _table_bytes(self, size: bytes) -> int:
+        count = int.from_bytes(size, "little")
+        if count >= 1 << 40:
+            raise _Implausible
+        self.is_cut = count > _MAX_TABLE_BYTES
+        return min(count, _MAX_TABLE_BYTES)
+
+
+def _attempt(step: Callable[[tuple[bytes, ...]], R], data: tuple[bytes, ...] | _Failure) -> R | _Failure:
+    """The next step, or why there is none."""
+    if isinstance(data, _Failure):
+        return data
+    try:
+        return step(data)
+    except _Failure as failure:
+        return failure
 
 
 def _text_place(layout: CPython, head: bytes) -> TextPlace:

@@ -12,11 +12,11 @@ second that is one record of 560 bytes and 100 samples that name it by number.
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from otelgpu.families.profiles.discover.kernel_functions import REASONS as KERNEL_REASONS
 from otelgpu.families.profiles.discover.kernel_functions import KernelFunctions
@@ -31,6 +31,8 @@ from otelgpu.model.samples import Frame, StackNamed
 from otelgpu.processes.address_resolver import AddressResolver, CodeLocation
 from otelgpu.symbols.functions import unknown_name
 from otelgpu.symbols.kernel_symbols import probe_frames
+
+T = TypeVar("T")
 
 PYTHON_ENTRY: Final = 1 << 32
 """In the second word of a Python frame, as ``profile.h`` has it: the interpreter was entered from C here."""
@@ -49,6 +51,8 @@ _MOST_FILES: Final = 256
 _LIMITS: Final = (64, 256, 128)  # MAX_KERNEL_FRAMES, MAX_USER_FRAMES, MAX_PYTHON_FRAMES
 SLICE_S: Final = 0.2
 """How long one collection names stacks; what is left over is named with the next, or the rings would run full."""
+_TOGETHER: Final = 64
+"""Stacks of a process whose code objects are read together, before it is another process' turn."""
 _ROUNDS: Final = 2  # collections that a stack waits for its parts
 _SNAPSHOT_S: Final = 0.05  # between two looks at what a process has mapped
 _STACK_S: Final = 600.0  # after which a stack is named anew: code objects may have been replaced
@@ -134,14 +138,28 @@ class _Pending:
         return found, len(found) == total
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A stack that is to be named, from all of its parts or as many as have come."""
+
+    stack: int
+    pending: _Pending
+    words: list[int]
+    is_whole: bool
+
+    @property
+    def pairs(self) -> list[int]:
+        """Of each Python frame that is all there the code object and the instruction."""
+        found = self.words[self.pending.kernel + self.pending.user :]
+        return found[: len(found) // 2 * 2]
+
+
 @dataclass(slots=True)
 class _Later:
     """A stack of which a frame had no name, to be named once more."""
 
     tgid: int
-    stack: int
-    pending: _Pending
-    words: list[int]
+    ready: _Ready
     due_s: float
     times: int = 0
 
@@ -225,25 +243,44 @@ class StackNamer:
     def collect(self, limit_s: float = SLICE_S, *, last: bool = False) -> list[StackNamed]:
         """Those of which all parts are there, and those whose parts are not to be waited for any longer.
 
-        The oldest first, for ``limit_s``; what is not named the ``last`` time is counted.
+        Processes in turns, of each the oldest and the newest, for ``limit_s``; what is not named the ``last`` time is
+        counted. Where there is not enough time for all, what is named late has lost its names: code is freed, and
+        processes end.
         """
-        named: list[StackNamed] = []
-        waiting: OrderedDict[tuple[int, int], _Pending] = OrderedDict()
         self._codes.clear()  # what was read a moment ago is as it was; later it may be another function's
         until_s = time.monotonic() + limit_s
-        for key, pending in self._pending.items():
-            if time.monotonic() >= until_s:
-                self._own["stack_not_named"] += last
-                waiting[key] = pending
-                continue
+        named: list[StackNamed] = []
+        ready = self._ready()
+        while ready:
+            for tgid, stacks in list(ready.items()):
+                some = _both_ends(stacks, _TOGETHER)
+                if not stacks:
+                    del ready[tgid]
+                in_time = time.monotonic() < until_s
+                if in_time:
+                    self._expect(tgid, some)
+                for each in some:
+                    if in_time:
+                        named.append(self._named(tgid, each))
+                        in_time = time.monotonic() < until_s
+                    else:
+                        self._own["stack_not_named"] += last
+                        self._pending[(tgid, each.stack)] = each.pending
+        return named + self._named_later(until_s)
+
+    def _ready(self) -> dict[int, deque[_Ready]]:
+        """By process, in their order: stacks that wait for no more parts. The others are pending still."""
+        ready: dict[int, deque[_Ready]] = {}
+        waiting: OrderedDict[tuple[int, int], _Pending] = OrderedDict()
+        for (tgid, stack), pending in self._pending.items():
             words, is_whole = pending.words(self._part_words)
             pending.rounds += 1
             if is_whole or pending.rounds >= _ROUNDS:
-                named.append(self._named(*key, pending, words, is_whole))
+                ready.setdefault(tgid, deque()).append(_Ready(stack, pending, words, is_whole))
             else:
-                waiting[key] = pending
+                waiting[(tgid, stack)] = pending
         self._pending = waiting
-        return named + self._named_later()
+        return ready
 
     # -- Processes -----------------------------------------------------------------------------------------
 
@@ -312,12 +349,11 @@ class StackNamer:
 
     # -- Naming --------------------------------------------------------------------------------------------
 
-    def _named(
-        self, tgid: int, stack: int, pending: _Pending, words: list[int], is_whole: bool
-    ) -> StackNamed:
+    def _named(self, tgid: int, ready: _Ready) -> StackNamed:
         process = self._process(tgid)
         self._fresh(tgid, process, at_once=True)
         now_s = time.monotonic()
+        stack, is_whole = ready.stack, ready.is_whole
         if is_whole:
             known = process.stacks.get(stack)
             if known is not None and now_s - known[1] < _STACK_S:
@@ -325,17 +361,17 @@ class StackNamer:
         else:
             self._own["stack_parts_lost"] += 1
             self.to_report_again.append(stack)
-        end = self._ends.get(pending.end, "unknown") if is_whole else PARTS_LOST
+        end = self._ends.get(ready.pending.end, "unknown") if is_whole else PARTS_LOST
         named = StackNamed(
             tgid=tgid,
             stack=stack,
-            frames=self._frames(tgid, process, pending, words, end),
+            frames=self._frames(tgid, process, ready, end),
             truncated="" if end == _COMPLETE else end,
         )
         if is_whole:
             self._keep(process, named, now_s)
             if not _NAMELESS.isdisjoint(named.frames) and len(self._later) < _MAX_LATER:
-                self._later.append(_Later(tgid, stack, pending, words, now_s + _LATER_S[0]))
+                self._later.append(_Later(tgid, ready, now_s + _LATER_S[0]))
         self._bound(process)
         return named
 
@@ -344,46 +380,58 @@ class StackNamer:
         settled = _NAMELESS.isdisjoint(named.frames)
         process.stacks[named.stack] = (named, now_s if settled else -_STACK_S)
 
-    def _named_later(self) -> list[StackNamed]:
+    def _named_later(self, until_s: float) -> list[StackNamed]:
         """Stacks of which a frame had no name, if it has one now: an interpreter, or a compiler, may have been late."""
         now_s = time.monotonic()
-        due = [each for each in self._later if each.due_s <= now_s]
-        if not due:
-            return []
-        self._later = [each for each in self._later if each.due_s > now_s]
-        named = []
-        for each in due:
-            process = self._processes.get(each.tgid)
-            known = process.stacks.get(each.stack) if process is not None else None
-            if process is None or known is None or _NAMELESS.isdisjoint(known[0].frames):
-                continue
-            end = self._ends.get(each.pending.end, "unknown")
-            frames = self._frames(each.tgid, process, each.pending, each.words, end)
-            if frames != known[0].frames:
-                named.append(replace(known[0], frames=frames))
-                self._keep(process, named[-1], now_s)
-            each.times += 1
-            if each.times < len(_LATER_S) and not _NAMELESS.isdisjoint(frames):
-                each.due_s = now_s + _LATER_S[each.times]
+        due: dict[int, deque[_Later]] = {}
+        later, self._later = self._later, []
+        for each in later:
+            if each.due_s > now_s:
                 self._later.append(each)
+            elif self._lacks_names(each):
+                due.setdefault(each.tgid, deque()).append(each)
+        named = []
+        for tgid, stacks in due.items():
+            while stacks and time.monotonic() < until_s:
+                some = _both_ends(stacks, _TOGETHER)
+                self._expect(tgid, [each.ready for each in some])
+                named += [stack for each in some if (stack := self._named_again(each, now_s)) is not None]
+            self._later += stacks
         return named
 
-    def _frames(
-        self, tgid: int, process: _Process, pending: _Pending, words: list[int], end: str
-    ) -> tuple[Frame, ...]:
+    def _lacks_names(self, later: _Later) -> bool:
+        process = self._processes.get(later.tgid)
+        known = process.stacks.get(later.ready.stack) if process is not None else None
+        return known is not None and not _NAMELESS.isdisjoint(known[0].frames)
+
+    def _named_again(self, later: _Later, now_s: float) -> StackNamed | None:
+        """Of one that lacks names; None if it is as it was."""
+        process = self._process(later.tgid)
+        known, _ = process.stacks[later.ready.stack]
+        end = self._ends.get(later.ready.pending.end, "unknown")
+        named = replace(known, frames=self._frames(later.tgid, process, later.ready, end))
+        if named != known:
+            self._keep(process, named, now_s)
+        later.times += 1
+        if later.times < len(_LATER_S) and not _NAMELESS.isdisjoint(named.frames):
+            later.due_s = now_s + _LATER_S[later.times]
+            self._later.append(later)
+        return named if named != known else None
+
+    def _frames(self, tgid: int, process: _Process, ready: _Ready, end: str) -> tuple[Frame, ...]:
+        pending, words = ready.pending, ready.words
         behind_kernel = pending.kernel
         behind_user = behind_kernel + pending.user
         kernel = [self._kernel.frame(word - (place > 0)) for place, word in enumerate(words[:behind_kernel])]
         if kernel and kernel[0].file == _BPF:
             kernel = kernel[probe_frames([frame.name for frame in kernel]) :]
         native, evaluators = self._native(tgid, process, words[behind_kernel:behind_user])
-        pairs = words[behind_user:]
+        pairs = ready.pairs
         if not pairs:
             return (*kernel, *native)
-        self._expect(tgid, pairs)
         python: list[Frame | None] = []
         entries = []
-        for code, instruction in zip(pairs[::2], pairs[1::2], strict=False):  # the last may be cut off
+        for code, instruction in zip(pairs[::2], pairs[1::2], strict=True):
             # Without code: an evaluation that has begun and runs no function yet.
             frame = self._python(tgid, code, instruction & (PYTHON_ENTRY - 1)) if code else None
             python.append(frame)
@@ -467,10 +515,12 @@ class StackNamer:
         self._frame_count += 1
         return found
 
-    def _expect(self, tgid: int, pairs: list[int]) -> None:
+    def _expect(self, tgid: int, stacks: Iterable[_Ready]) -> None:
+        """These are named next: their code objects are read together."""
         wanted = [
             code
-            for code, instruction in zip(pairs[::2], pairs[1::2], strict=False)
+            for pairs in (each.pairs for each in stacks)
+            for code, instruction in zip(pairs[::2], pairs[1::2], strict=True)
             if code and (tgid, code, instruction & (PYTHON_ENTRY - 1)) not in self._codes
         ]
         if wanted and self._pythons is not None:
@@ -489,6 +539,16 @@ class StackNamer:
         if len(self._interned) >= _INTERNED:
             self._interned.clear()
         return self._interned.setdefault(frame, frame)
+
+
+def _both_ends(waiting: deque[T], most: int) -> list[T]:
+    """Take the oldest and the newest, as many of both, and most together."""
+    some: list[T] = []
+    while waiting and len(some) < most:
+        some.append(waiting.popleft())
+        if waiting:
+            some.append(waiting.pop())
+    return some
 
 
 def _is_made_at_run_time(place: CodeLocation) -> bool:

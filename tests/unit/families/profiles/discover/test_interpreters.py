@@ -23,6 +23,7 @@ from otelgpu.families.profiles.discover.python_code import UNREADABLE as CODE_UN
 from otelgpu.kernel.loader import LoadedFamily, read_image
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame
+from otelgpu.processes.memory import OpenMemory
 from otelgpu.symbols.cpython.layout import CPython, Frames
 from tests.unit.families.profiles.discover.tables import FakeTable
 
@@ -230,6 +231,34 @@ def test_descriptors_of_memories_are_bounded_and_closed(
     finally:
         for child in children:
             child.communicate(b"\n")
+
+
+def test_code_objects_that_are_expected_are_read_with_three_questions(
+    interpreters: Interpreters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = [compile("x", f"file{number}", "exec") for number in range(200)]
+    asked = []
+    read = OpenMemory.read
+    monkeypatch.setattr(OpenMemory, "read", lambda self, *ranges: asked.append(ranges) or read(self, *ranges))
+    nothing = [0, 4096, id(Holder)]
+    interpreters.expect(ME, [*nothing, *map(id, codes)])
+    assert len(asked) == 3
+    frames = [interpreters.code(ME, id(code), 0) for code in codes]
+    assert [frame.file if frame else "" for frame in frames] == [code.co_filename for code in codes]
+    assert [interpreters.code(ME, address, 0) for address in nothing] == [None] * 3
+    assert len(asked) == 3
+    interpreters.expect(ME, map(id, codes))  # known by now: whether they are still there
+    assert len(asked) == 4
+
+
+def test_what_is_expected_of_long_tables_is_asked_in_parts(
+    interpreters: Interpreters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_code, "_MAX_QUESTION_BYTES", 4096)
+    codes = [compile("x\n" * 2000, f"file{number}", "exec") for number in range(5)]
+    interpreters.expect(ME, map(id, codes))
+    frames = [interpreters.code(ME, id(code), 0) for code in codes]
+    assert [frame.file if frame else "" for frame in frames] == [code.co_filename for code in codes]
 
 
 # -- Processes that end --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import subprocess
@@ -90,9 +91,10 @@ class Pythons:
         self.names: dict[int, str] = {}
         self.ranges: Sequence[tuple[int, int]] = ()
         self.tail_calls = False
+        self.expected: list[tuple[int, list[int]]] = []
 
     def expect(self, tgid: int, addresses: Iterable[int]) -> None:
-        pass
+        self.expected.append((tgid, list(addresses)))
 
     def code(self, tgid: int, address: int, instruction: int) -> Frame | None:
         name = self.names.get(address)
@@ -600,7 +602,7 @@ def test_fifty_thousand_frames_a_second_that_are_known(running: Running, namer: 
     began = time.process_time()
     for record in records:
         namer.add(record)
-    assert sum(len(stack.frames) for stack in namer.collect()) == 20_000
+    assert sum(len(stack.frames) for stack in namer.collect(60)) == 20_000
     assert 20_000 / (time.process_time() - began) > 50_000
 
 
@@ -613,7 +615,48 @@ def test_what_there_is_no_time_for_is_named_with_the_next_collection(
     for stack in (1, 2, 3):
         namer.add(parts(running.pid, user=[running.at["axpy"]], stack=stack))
     assert namer.collect(limit_s=0) == []
-    assert [each.stack for each in namer.collect()] == [1, 2, 3]
+    assert sorted(each.stack for each in namer.collect(60)) == [1, 2, 3]
+
+
+def test_code_objects_of_many_stacks_are_read_together_and_processes_have_turns(
+    running: Running, namer: StackNamer, pythons: Pythons
+) -> None:
+    pythons.names = {0x100000 + number: f"f{number}" for number in range(200)}
+    for stack in range(1, 201):
+        namer.add(parts(running.pid, python=[(0x100000 + stack - 1, 0)], stack=stack))
+    namer.add(parts(os.getpid(), python=[(0x100000, 0)], stack=7))
+    found = namer.collect(60)
+    assert len(found) == 201 and all(each.frames[0].name.startswith("f") for each in found)
+    assert [(tgid == running.pid, len(codes)) for tgid, codes in pythons.expected] == [
+        *((True, 64), (False, 1)),
+        *((True, 64), (True, 64), (True, 8)),
+    ]
+    assert [each.tgid for each in found].index(os.getpid()) == 64
+
+
+def test_of_more_stacks_than_there_is_time_for_the_newest_are_named_too(
+    running: Running, namer: StackNamer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stack in range(1, 101):
+        namer.add(parts(running.pid, user=[running.at["axpy"]], stack=stack))
+    ticks = itertools.count()
+    monkeypatch.setattr(stacks.time, "monotonic", lambda: next(ticks))
+    found = [each.stack for each in namer.collect(40)]
+    assert {1, 2, 99, 100} <= set(found) and len(found) < 64
+
+
+def test_stacks_that_lack_names_take_no_more_time_than_there_is(
+    running: Running, namer: StackNamer, pythons: Pythons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stack in range(1, 101):
+        namer.add(parts(running.pid, python=[(0x100000 + stack, 0)], stack=stack))
+    namer.collect(60)
+    pythons.names = {0x100000 + stack: "late" for stack in range(1, 101)}
+    monkeypatch.setattr(stacks, "_LATER_S", (0.0, 0.0))
+    time.sleep(0.25)
+    assert namer.collect(limit_s=0) == []
+    found = namer.collect(60)
+    assert {each.frames[0].name for each in found} == {"late"} and len(found) == 100
 
 
 def test_what_is_left_at_the_end_is_counted(running: Running, namer: StackNamer) -> None:
