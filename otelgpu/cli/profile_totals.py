@@ -28,7 +28,7 @@ def written(value: int, unit: str) -> str:
 
 
 def write_totals(kinds: Sequence[KindTotals], console: Console) -> None:
-    """A table of each kind: the places that most of it is at, by innermost frame and Python line."""
+    """A table of each kind: the places that most of it is at, by innermost frame, Python line and state."""
     if not kinds:
         console.print("no samples: nothing ran, or nothing of the wanted kinds happened")
     for kind in kinds:
@@ -43,6 +43,9 @@ def _table(kind: KindTotals) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
+    has_states = any(place.state for place in kind.places)
+    if has_states:
+        table.add_column("state", no_wrap=True)
     table.add_column("innermost frame", overflow="fold")
     table.add_column("Python line", overflow="fold")
     for place in kind.places[:PLACES]:
@@ -50,6 +53,7 @@ def _table(kind: KindTotals) -> Table:
         cells = (
             written(place.value, kind.unit),
             share,
+            *([place.state or "-"] if has_states else []),
             place.leaf,
             "" if place.line == place.leaf else place.line,
         )

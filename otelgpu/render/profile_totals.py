@@ -1,8 +1,8 @@
 """What stands out in profiles: per kind, where most of it is, as a table's rows.
 
 In: :class:`~otelgpu.model.profiles.ProfileColumns` of any number of processes and intervals. Out: :class:`KindTotals`.
-Stacks are summed by their *place*: the innermost frame, and the innermost Python line above it. That is what a reader
-looks for first; whole stacks are the flame graph's.
+Stacks are summed by their *place*: the innermost frame, the innermost Python line above it, and of waits the state of
+the thread. That is what a reader looks for first; whole stacks are the flame graph's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from otelgpu.model.codes import Codes
 from otelgpu.model.profiles import FrameType, Location, ProfileColumns, ValueType
+from otelgpu.render.thread_states import states_of
 
 UNKNOWN: Final = "(no stack)"
 """The leaf of what has no stack, which was counted where it was lost."""
@@ -21,12 +23,16 @@ UNKNOWN: Final = "(no stack)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpentAt:
-    """Where something was spent. ``line``: the innermost Python frame, ``file.py:12 function``; "" without one."""
+    """Where something was spent. ``line``: the innermost Python frame, ``file.py:12 function``; "" without one.
+
+    ``state``: of waits, see :mod:`~otelgpu.render.thread_states`.
+    """
 
     leaf: str
     line: str
     value: int
     samples: int
+    state: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,15 +78,17 @@ def place_of(batch: ProfileColumns, stack: Sequence[int]) -> tuple[str, str]:
 def totals(batches: Iterable[ProfileColumns]) -> list[KindTotals]:
     """Per sample type, in the order of their first batch."""
     found: dict[ValueType, KindTotals] = {}
-    sums: dict[ValueType, dict[tuple[str, str], list[int]]] = {}
+    sums: dict[ValueType, dict[tuple[str, str, str], list[int]]] = {}
     for batch in batches:
         kind = found.setdefault(
             batch.sample_type, KindTotals(type=batch.sample_type.type, unit=batch.sample_type.unit)
         )
         places = sums.setdefault(batch.sample_type, {})
-        values, counts = stack_sums(batch)
-        for code in np.flatnonzero(counts):
-            place = places.setdefault(place_of(batch, batch.stacks[code]), [0, 0])
+        state, states = states_of(batch)
+        values, counts = _sums(batch, np.asarray(batch.stack) * len(states) + state, len(states))
+        for code in np.flatnonzero(counts).tolist():
+            stack, its_state = divmod(code, len(states))
+            place = places.setdefault((*place_of(batch, batch.stacks[stack]), states[its_state]), [0, 0])
             place[0] += int(values[code])
             place[1] += int(counts[code])
         kind.value += int(values.sum())
@@ -88,17 +96,16 @@ def totals(batches: Iterable[ProfileColumns]) -> list[KindTotals]:
     for value_type, kind in found.items():
         kind.places = sorted(
             (
-                SpentAt(leaf=leaf, line=line, value=value, samples=samples)
-                for (leaf, line), (value, samples) in sums[value_type].items()
+                SpentAt(leaf=leaf, line=line, value=value, samples=samples, state=state)
+                for (leaf, line, state), (value, samples) in sums[value_type].items()
             ),
-            key=lambda place: (-place.value, place.leaf, place.line),
+            key=lambda place: (-place.value, place.leaf, place.line, place.state),
         )
     return list(found.values())
 
 
-def stack_sums(batch: ProfileColumns) -> tuple[np.ndarray, np.ndarray]:
-    """(int64, int64), shape (len(batch.stacks),): the value and the number of rows of each stack."""
-    values = np.zeros(len(batch.stacks), dtype=np.int64)
-    np.add.at(values, batch.stack, np.asarray(batch.value, dtype=np.int64))  # exact, as float weights are not
-    counts = np.bincount(np.asarray(batch.stack, dtype=np.int64), minlength=len(batch.stacks))
-    return values, counts
+def _sums(batch: ProfileColumns, codes: Codes, states: int) -> tuple[np.ndarray, np.ndarray]:
+    """(int64, int64), shape (stacks × states,): the value and the number of the rows that have each code."""
+    values = np.zeros(len(batch.stacks) * states, dtype=np.int64)
+    np.add.at(values, codes, np.asarray(batch.value, dtype=np.int64))  # exact, as float weights are not
+    return values, np.bincount(codes, minlength=len(values))

@@ -17,8 +17,9 @@ from otelgpu.model.profiles import ProfileColumns, ValueType
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Text
 from otelgpu.render.flame_graph import clean
-from otelgpu.render.frames import location_frames
+from otelgpu.render.frames import Kind, location_frames
 from otelgpu.render.stacks import NANOSECONDS
+from otelgpu.render.thread_states import states_of
 
 MOST_SAMPLES: Final = 100_000
 """Of more, every so many-th is shown and the rest counted."""
@@ -62,7 +63,7 @@ class Observed:
     shown: Shown
     start: int
     end: int
-    name: str  # the leaf of its stack
+    name: str  # the leaf of its stack; of a wait its Python line if there is one, and the state before it
     args: dict[str, Any]
 
 
@@ -102,21 +103,22 @@ def _of_batch(batch: ProfileColumns, step: int, calls: ProfileColumns | None) ->
     nothing = [None] * len(batch.value[::step])
     threads, names = columns.get("thread.id", nothing), columns.get("thread.name", nothing)
     others = {clean(key): values for key, values in columns.items() if not key.startswith("thread.")}
-    stacks: dict[int, list[str]] = {}
+    state, states = states_of(batch)
+    stacks: dict[int, tuple[list[str], str]] = {}
     rows = zip(
         batch.time_unix_ns[::step].tolist(),
         batch.value[::step].tolist(),
         batch.stack[::step].tolist(),
         counts[::step].tolist(),
+        state[::step].tolist(),
         threads,
         names,
         strict=True,
     )
-    for row, (time, value, stack, count, thread, name) in enumerate(rows):
-        frames = stacks.get(stack)
-        if frames is None:
-            named = (frame for code in batch.stacks[stack] for frame in location_frames(batch, code))
-            frames = stacks[stack] = [clean(frame.label) for frame in named]
+    for row, (time, value, stack, count, its_state, thread, name) in enumerate(rows):
+        if stack not in stacks:
+            stacks[stack] = _labels(batch, stack, waits=shown is Shown.WAIT)
+        frames, where = stacks[stack]
         args: dict[str, Any] = {
             "stack": frames[:MOST_FRAMES],
             clean(batch.sample_type.unit) or "value": value,
@@ -133,7 +135,7 @@ def _of_batch(batch: ProfileColumns, step: int, calls: ProfileColumns | None) ->
             shown=Shown.WAIT if is_instant and shown is Shown.APART else shown,
             start=time,
             end=time if is_instant else time + max(value, 0),
-            name=frames[0] if frames else "[no stack]",
+            name=f"{states[its_state]}, {where}" if its_state else where,
             args=args,
         )
 
@@ -153,3 +155,12 @@ def column_of(attribute: Any, rows: int) -> list[Any]:
         there = attribute.present.tolist()
         column = [value if present else None for value, present in zip(column, there, strict=True)]
     return column
+
+
+def _labels(batch: ProfileColumns, stack: int, *, waits: bool) -> tuple[list[str], str]:
+    """The frames of a stack, the leaf first, and what it is called by: in a wait the leaf is the kernel's or libc's."""
+    frames = [frame for code in batch.stacks[stack] for frame in location_frames(batch, code)]
+    labels = [clean(frame.label) for frame in frames]
+    python = (label for label, frame in zip(labels, frames, strict=True) if frame.kind is Kind.PYTHON)
+    leaf = labels[0] if labels else "[no stack]"
+    return labels, next(python, leaf) if waits else leaf

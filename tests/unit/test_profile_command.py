@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -166,6 +167,15 @@ def test_the_table_has_values_shares_frames_and_lines() -> None:
     assert ["1.00", "ms", "25.0", "%", "leaf2", "loop.py:2", "write"] in [
         line.split() for line in text.splitlines()
     ]
+
+
+def test_the_table_of_waits_has_their_states() -> None:
+    kind = off_cpu(2)
+    kind.places = [replace(kind.places[0], state="runnable"), kind.places[1]]
+    found = [line.split() for line in table(kind).splitlines()]
+    assert ["1.00", "ms", "50.0", "%", "runnable", "leaf0", "loop.py:0", "write"] in found
+    assert ["1.00", "ms", "50.0", "%", "-", "leaf1", "loop.py:1", "write"] in found
+    assert "state" not in table(off_cpu(2))
 
 
 def test_a_long_table_says_how_much_it_leaves_out() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from otelgpu.model.profiles import FrameType, Function, Line, Location, ProfileColumns, ValueType
+from otelgpu.model.spans import Attribute, Text
 from otelgpu.render.profile_changes import changes
 from otelgpu.render.profile_totals import UNKNOWN, KindTotals, SpentAt, totals
 from tests.unit.export.profile_builders import samples
@@ -44,6 +45,15 @@ def test_a_place_is_the_innermost_frame_and_the_innermost_python_line() -> None:
     assert kind.places == [
         SpentAt(leaf="write", line="loop.py:12 train", value=30, samples=1),
         SpentAt(leaf="matmul", line="loop.py:12 train", value=10, samples=1),
+    ]
+
+
+def test_waits_at_one_place_are_parted_by_the_state_of_the_thread() -> None:
+    words = Text.of(["interruptible", "runnable", "interruptible", "new to us"])
+    state = Attribute(key="otelgpu.thread.state", values=words)
+    (kind,) = totals([cpu([5, 30, 2, 1], [(1,), (1,), (1,), (1,)], attributes=(state,))])
+    assert [(place.state, place.value, place.samples) for place in kind.places] == [
+        *(("runnable", 30, 1), ("sleeping", 7, 2), ("", 1, 1))
     ]
 
 

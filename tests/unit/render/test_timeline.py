@@ -314,6 +314,19 @@ def test_waits_last_as_long_as_they_did() -> None:
     assert tracks(drawn([], [batch])) == {"worker (7): waits": [("off_cpu: io_schedule", 0, 4000)]}
 
 
+def test_a_wait_is_called_by_its_state_and_python_line() -> None:
+    rows = [(("py:train:7", "main", "k:io_schedule"), 1_000_000), (("main", "k:io_schedule"), 1_000_000)]
+    words = Text.of(["uninterruptible", "runnable"])
+    state = Attribute(key="otelgpu.thread.state", values=words, present=np.array([True, False]))
+    times = [START, START + 2_000_000]
+    batch = profile(rows, type_=OFF_CPU, times=times, owner=OWNER, attributes=(*of_thread(2), state))
+    (found,) = tracks(drawn([], [batch])).values()
+    assert [name for name, *_ in found] == [
+        "off_cpu: uninterruptible, train (model.py:7)",
+        "off_cpu: io_schedule",
+    ]
+
+
 def test_block_requests_overlap_as_they_like() -> None:
     type_ = ValueType(type="block_time", unit="nanoseconds")
     rows = [(("main",), 10_000), (("main",), 20_000), (("main",), 5_000)]
