@@ -48,7 +48,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     export: tuple[str, ...] = ()
     """Destinations, as `--export` has them. Empty: otlp when an endpoint is set, else a file."""
     detail: Detail = "ops"
-    """phases: no operation spans; ops: runs of equal calls folded; all: a span for each call (to 16,384 a parent)."""
+    """phases: no operation spans; ops: equal calls folded; all: a span for each call (to 16,384 a parent)."""
     source: Literal["uprobe", "inject"] = "uprobe"
     """Where CUDA calls come from: eBPF probes, or a library loaded into the programs (docs/inject.md)."""
     inject_socket: str = ""

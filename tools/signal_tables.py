@@ -77,6 +77,8 @@ def common_attributes() -> str:
         attribute_row(names.CONTEXT_SOURCE, "string", "always"),
         attribute_row(names.COUNT, "int", "folded runs"),
         attribute_row(names.HOST_TIME, "double", "folded runs"),
+        attribute_row(names.HOST_LEAST, "double", "folded runs"),
+        attribute_row(names.HOST_MOST, "double", "folded runs"),
         attribute_row(names.MERGED, "boolean", "beyond the bound"),
         attribute_row(names.ERROR_TYPE, "string", "failed calls"),
     )

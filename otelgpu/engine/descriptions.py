@@ -34,11 +34,16 @@ DESCRIPTIONS: Final = Descriptions(
             "decode",
         ),
         "otelgpu.count": Described(
-            "How many equal calls in a row the span stands for; absent when one.", "32"
+            "How many equal calls of a thread the span stands for; absent when one. It lasts from the first's "
+            "start to the last's end; where its parent has more than 32 runs others lie between them.",
+            "32",
         ),
         "otelgpu.host.duration": Described("Sum of those calls' host durations, in seconds.", "0.000912"),
+        "otelgpu.host.duration.min": Described("The shortest of them, in seconds.", "0.000021"),
+        "otelgpu.host.duration.max": Described("The longest of them, in seconds.", "0.000087"),
         "otelgpu.merged": Described(
-            "True: not a run, but all further equal calls under the same parent, beyond its 512 spans.",
+            "True: calls of one function and kernel that may differ otherwise: all further ones under the same "
+            "parent, beyond its 512 spans.",
             "true",
         ),
         "code.function.name": Described(

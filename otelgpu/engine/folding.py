@@ -1,11 +1,15 @@
-"""Runs of equal calls become one row with a count, so that the volume of spans is bounded.
+"""Equal calls become one row with a count, so that a trace can be read and the volume of spans is bounded.
 
 In: operations and the group (a parent span) of each. Out: rows of :class:`Folded`. Two calls are equal when
 the columns of :data:`SAME` are, alike when those of :data:`ALIKE` are; a run is equal calls of one thread that
 follow one another. Columns share their bytes by kind, so each is compared for the kinds that have it. Sums
 are exact: over the rows of a group, ``count`` adds up to the calls that went in.
 
-Example: a thread launches a, a, b, a. Folded with room: a 2, b 1, a 1. With room for two runs: a 2, b 1, and
+A group of few runs keeps them: what came after what. One of more than :data:`RUNS` is a loop as a rule, whose calls
+take turns; there a row is all equal calls of a thread, whatever lies between them. Example: 40 layers of 12 kernels are
+480 launches, 480 runs and 12 rows.
+
+Example: a thread launches a, a, b, a. Folded with room: a 2, b 1, a 1. With room for two rows: a 2, b 1, and
 one merged row a 1.
 """
 
@@ -27,6 +31,7 @@ _Kinds = tuple[OperationKind, ...]
 
 _ALL: Final[_Kinds] = ()
 _LAUNCH: Final = (OperationKind.LAUNCH,)
+_PRIME: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, odd
 SIZED: Final = (OperationKind.COPY, OperationKind.ALLOCATION, OperationKind.SET, OperationKind.MAPPING)
 """Kinds whose ``size_bytes`` is a size, which adds up."""
 
@@ -46,24 +51,33 @@ SAME: Final[Mapping[str, _Kinds]] = {
 """Columns that are compared, and the kinds that have them (none: all)."""
 
 
+RUNS: Final = 32
+"""Of a group: so many are read one after the other; of more, calls are folded whatever lies between them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """What n runs are beside their first calls: columns of shape (n,)."""
+    """What n rows are beside the first of their calls: columns of shape (n,)."""
 
     count: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.uint64]  # of the last call to end
-    merged: npt.NDArray[np.bool_]  # not one run: calls beyond the bound, summed up
+    least_ns: npt.NDArray[np.uint64]  # the shortest call
+    most_ns: npt.NDArray[np.uint64]  # the longest
+    merged: npt.NDArray[np.bool_]  # of calls that are alike only: those beyond the bound, summed up
 
     def take(self, rows: npt.NDArray[Any]) -> Runs:
         """The given rows, in the given order."""
-        return Runs(count=self.count[rows], end_ns=self.end_ns[rows], merged=self.merged[rows])
+        return Runs(**{name: getattr(self, name)[rows] for name in _RUN_COLUMNS})
+
+
+_RUN_COLUMNS: Final = tuple(Runs.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """n runs in columns, each of shape (n,).
+    """n rows in columns, each of shape (n,).
 
-    ``operations`` are the first call of each run, with ``duration_ns`` and, where the kind has one,
+    ``operations`` are the first call of each row, with ``duration_ns`` and, where the kind has one,
     ``size_bytes`` replaced by sums. ``runs`` is None where every row is a call as it came.
     """
 
@@ -76,17 +90,17 @@ class Folded:
 
     @property
     def count(self) -> npt.NDArray[np.int64]:
-        """Calls of each run."""
+        """Calls of each row."""
         return self.as_runs().count
 
     @property
     def end_ns(self) -> npt.NDArray[np.uint64]:
-        """When the last call of each run ended."""
+        """When the last call of each row ended."""
         return _ends(self.operations) if self.runs is None else self.runs.end_ns
 
     @property
     def merged(self) -> npt.NDArray[np.bool_]:
-        """Whether a row is not one run, but calls beyond the bound, summed up."""
+        """Whether a row is of calls that are alike and no more: those beyond the bound, summed up."""
         return self.as_runs().merged
 
     def as_runs(self) -> Runs:
@@ -96,6 +110,8 @@ class Folded:
         return Runs(
             count=np.ones(len(self), dtype=np.int64),
             end_ns=_ends(self.operations),
+            least_ns=self.operations["duration_ns"],
+            most_ns=self.operations["duration_ns"],
             merged=np.zeros(len(self), dtype=np.bool_),
         )
 
@@ -111,9 +127,9 @@ def unfolded(operations: Operations, group: npt.NDArray[np.int64]) -> Folded:
 
 
 def fold(work: Folded, *, limit: int, runs: bool = True) -> Folded:
-    """Fold each group's calls into runs, at most ``limit`` a group; what was folded before may be folded on.
+    """Fold each group's calls, into at most ``limit`` rows a group; what was folded before may be folded on.
 
-    Runs beyond the limit are merged with what is alike in their group, whatever lies between them
+    Rows beyond the limit are merged with what is alike in their group, whatever lies between them
     (``merged``). With ``runs`` False every row stays a row of its own, within the limit.
     """
     if not len(work):
@@ -122,7 +138,7 @@ def fold(work: Folded, *, limit: int, runs: bool = True) -> Folded:
     if not runs and np.bincount(groups).max() <= limit:
         return work
     ordered = take(work, _in_time(work, groups, size))
-    folded = _sum(ordered, _changes(ordered, SAME)) if runs else ordered
+    folded = _by_call(_sum(ordered, _changes(ordered, SAME))) if runs else ordered
     first_of_group = np.flatnonzero(np.r_[True, folded.group[1:] != folded.group[:-1]])
     lengths = np.diff(np.r_[first_of_group, len(folded)])
     if lengths.max() <= limit:
@@ -156,9 +172,7 @@ def concatenate(parts: Sequence[Folded]) -> Folded:
     if any(part.runs is not None for part in parts):
         several = [part.as_runs() for part in parts]
         runs = Runs(
-            count=np.concatenate([each.count for each in several]),
-            end_ns=np.concatenate([each.end_ns for each in several]),
-            merged=np.concatenate([each.merged for each in several]),
+            **{name: np.concatenate([getattr(each, name) for each in several]) for name in _RUN_COLUMNS}
         )
     return Folded(
         operations=concatenate_operations([part.operations for part in parts]),
@@ -205,18 +219,42 @@ def _sum(folded: Folded, change: npt.NDArray[np.bool_]) -> Folded:
     runs = Runs(
         count=np.add.reduceat(before.count, starts),
         end_ns=np.maximum.reduceat(before.end_ns, starts),
+        least_ns=np.minimum.reduceat(before.least_ns, starts),
+        most_ns=np.maximum.reduceat(before.most_ns, starts),
         merged=np.logical_or.reduceat(before.merged, starts),
     )
     return Folded(operations=first, group=folded.group[starts], runs=runs)
 
 
+def _by_call(folded: Folded) -> Folded:
+    """In groups of many runs one row for equal calls of a thread. ``folded`` is ordered by group, and so is this."""
+    begins = np.flatnonzero(np.r_[True, folded.group[1:] != folded.group[:-1]])
+    lengths = np.diff(np.r_[begins, len(folded)])
+    many = np.repeat(lengths > RUNS, lengths)
+    if not many.any():
+        return folded
+    some = _gathered(take(folded, np.flatnonzero(many)), SAME)
+    both = concatenate([take(folded, np.flatnonzero(~many)), some])
+    return take(both, np.lexsort((both.operations["start_ns"], both.group)))
+
+
 def _merge(folded: Folded) -> Folded:
     """One row for what is alike in a group, whatever lay between."""
-    rows = folded.operations
-    keys: list[npt.NDArray[Any]] = [
-        np.where(_of_kinds(rows, kinds), rows[column], 0) if kinds else rows[column]
-        for column, kinds in ALIKE.items()
-    ]
-    ordered = take(folded, np.lexsort((rows["start_ns"], *keys, folded.group)))
-    merged = _sum(ordered, _changes(ordered, ALIKE))
+    merged = _gathered(folded, ALIKE)
     return replace(merged, runs=replace(merged.as_runs(), merged=np.ones(len(merged), dtype=np.bool_)))
+
+
+def _gathered(folded: Folded, columns: Mapping[str, _Kinds]) -> Folded:
+    """One row for what is equal in a group in these columns, whatever lay between."""
+    rows = folded.operations
+    key = np.zeros(len(rows), dtype=np.uint64)
+    for column, kinds in columns.items():
+        values = rows[column]
+        for part in values.T if values.ndim == 2 else (values,):
+            words = np.where(_of_kinds(rows, kinds), part, 0) if kinds else part
+            key = (
+                key ^ words.astype(np.uint64)
+            ) * _PRIME  # two calls of one hash are seen to differ, and stay apart
+            key ^= key >> np.uint64(32)
+    ordered = take(folded, np.lexsort((rows["start_ns"], key, folded.as_runs().merged, folded.group)))
+    return _sum(ordered, _changes(ordered, columns))

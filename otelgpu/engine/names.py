@@ -14,8 +14,14 @@ COUNT: Final = "otelgpu.count"
 HOST_TIME: Final = "otelgpu.host.duration"
 """Sum of the host durations of the calls that a folded span stands for, in seconds."""
 
+HOST_LEAST: Final = "otelgpu.host.duration.min"
+"""The shortest of them, in seconds."""
+
+HOST_MOST: Final = "otelgpu.host.duration.max"
+"""The longest, in seconds."""
+
 MERGED: Final = "otelgpu.merged"
-"""True: not a run but further calls of the same function under the same parent, beyond the bound of spans."""
+"""True: calls of the same function under the same parent that may differ otherwise, beyond the bound of spans."""
 
 CONTEXT_SOURCE: Final = "otelgpu.context.source"
 """How the operation was tied to its request: DESIGN.md section 5."""

@@ -252,6 +252,8 @@ class _Batch:
                 host_time = rows["duration_ns"] / 1e9
                 yield Attribute(key=names.COUNT, values=runs.count, present=several)
                 yield Attribute(key=names.HOST_TIME, values=host_time, present=several)
+                yield Attribute(key=names.HOST_LEAST, values=runs.least_ns / 1e9, present=several)
+                yield Attribute(key=names.HOST_MOST, values=runs.most_ns / 1e9, present=several)
             if runs.merged.any():
                 yield Attribute(key=names.MERGED, values=runs.merged, present=runs.merged)
         if self._any_failed:

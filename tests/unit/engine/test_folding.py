@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.engine.folding import ALIKE, SAME, SIZED, Folded, concatenate, fold, take, unfolded
+from otelgpu.engine import folding
+from otelgpu.engine.folding import ALIKE, RUNS, SAME, SIZED, Folded, concatenate, fold, take, unfolded
 from otelgpu.model.operations import OPERATION, OperationKind, Operations
 from tests.unit.model.builders import any_calls, calls
+
+LOOPS = st.sampled_from((1, 3, RUNS))
+"""So many runs of a group are kept."""
 
 
 def in_groups(rows: Operations, groups: Iterable[int] | int = 0) -> Folded:
@@ -116,6 +121,46 @@ def test_a_long_call_that_began_first_ends_the_run() -> None:
     assert folded.end_ns.tolist() == [110]
 
 
+def test_a_loop_is_a_row_for_each_of_its_calls() -> None:
+    layers, kernels = 40, 12
+    rows = calls(layers * kernels, name=[1 + number % kernels for number in range(layers * kernels)])
+    rows["duration_ns"] = np.arange(len(rows)) + 1
+    folded = fold(in_groups(rows), limit=512)
+    assert folded.count.tolist() == [layers] * kernels
+    assert folded.operations["name"].tolist() == list(range(1, kernels + 1))
+    assert folded.operations["start_ns"].tolist() == rows["start_ns"][:kernels].tolist()
+    assert folded.end_ns.tolist() == (rows["start_ns"] + rows["duration_ns"])[-kernels:].tolist()
+    of_each = rows["duration_ns"].reshape(layers, kernels)
+    assert folded.operations["duration_ns"].tolist() == of_each.sum(axis=0).tolist()
+    runs = folded.as_runs()
+    assert (runs.least_ns.tolist(), runs.most_ns.tolist()) == (of_each[0].tolist(), of_each[-1].tolist())
+    assert not folded.merged.any()
+
+
+def test_in_a_loop_too_calls_of_other_threads_and_with_other_grids_are_apart() -> None:
+    rows = calls(4 * RUNS, tid=[1, 1, 2, 2] * RUNS, name=[1, 2] * 2 * RUNS)
+    rows["grid"][::8, 0] = 7
+    folded = fold(in_groups(rows), limit=512)
+    found = sorted(
+        zip(*(folded.operations[key].tolist() for key in ("tid", "name")), folded.count.tolist(), strict=True)
+    )
+    assert found == [(1, 1, RUNS // 2), (1, 1, RUNS // 2), (1, 2, RUNS), (2, 1, RUNS), (2, 2, RUNS)]
+
+
+def test_a_group_of_few_runs_keeps_them_beside_a_loop() -> None:
+    rows = calls(2 * RUNS + 2, name=[1, 2] * (RUNS + 1))
+    folded = fold(in_groups(rows, [0] * RUNS + [1] * (RUNS + 2)), limit=512)
+    assert np.bincount(folded.group).tolist() == [RUNS, 2]
+
+
+def test_a_loop_that_goes_on_is_folded_on() -> None:
+    parts = [in_groups(calls(2 * RUNS, name=[1, 2] * RUNS)) for _ in range(3)]
+    folded = unfolded(calls(0), np.zeros(0, dtype=np.int64))
+    for part in parts:
+        folded = fold(concatenate([folded, part]), limit=512)
+    assert sorted(folded.count.tolist())[-2:] == [3 * RUNS, 3 * RUNS]
+
+
 def test_beyond_the_limit_equal_calls_are_merged_whatever_lies_between() -> None:
     folded = fold(in_groups(calls(9, name=[1, 2, 3, 1, 2, 1, 2, 1, 2])), limit=3)
     assert folded.count.tolist() == [1, 1, 1, 3, 3]
@@ -153,12 +198,28 @@ def groups_for(rows: Operations) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows))
 
 
-@given(st.data(), st.integers(1, 12), st.booleans())
-def test_every_sum_is_exact(data: st.DataObject, limit: int, runs: bool) -> None:
+@given(st.data(), st.integers(1, 12), st.booleans(), LOOPS)
+def test_every_sum_is_exact(data: st.DataObject, limit: int, runs: bool, many: int) -> None:
     rows = data.draw(any_calls())
     work = in_groups(rows, data.draw(groups_for(rows)))
     before = sums(work)
-    assert sums(fold(work, limit=limit, runs=runs)) == before
+    with patch.object(folding, "RUNS", many):
+        folded = fold(work, limit=limit, runs=runs)
+    assert sums(folded) == before
+    shown = folded.as_runs()
+    assert (shown.least_ns * shown.count <= folded.operations["duration_ns"]).all()
+    assert (folded.operations["duration_ns"] <= shown.most_ns * shown.count).all()
+
+
+@given(st.data(), LOOPS)
+def test_of_a_loop_no_two_rows_are_of_equal_calls(data: st.DataObject, many: int) -> None:
+    rows = data.draw(any_calls())
+    groups = data.draw(groups_for(rows))
+    with patch.object(folding, "RUNS", many):
+        folded = fold(in_groups(rows, groups), limit=1000)
+    for group in set(groups):
+        mine = [equal_calls(row) for row in folded.operations[folded.group == group]]
+        assert len(mine) <= many or len(mine) == len(set(mine))
 
 
 @given(st.data(), st.integers(1, 12), st.booleans())
