@@ -14,6 +14,7 @@
 
 #define CONNECTIONS	131072 /* of all processes; half of them of one at most */
 #define TLS_SESSIONS	131072
+#define GO_CALLS	(2 * TLS_SESSIONS) /* of each session one that reads, one that writes */
 #define HOLDERS		32768
 #define HOLDING_CGROUPS 8192
 
@@ -21,16 +22,17 @@
 enum http_table {
 	HTTP_TABLE_CONNECTIONS = 0,
 	HTTP_TABLE_SESSIONS = 1,
-	HTTP_TABLE_HOLDERS = 2,
-	HTTP_TABLES = 3,
+	HTTP_TABLE_GO_CALLS = 2,
+	HTTP_TABLE_HOLDERS = 3,
+	HTTP_TABLES = 4,
 };
 
 /* A process that has, or had, entries. */
 struct holder {
 	__u64 number; /* the key of its entries */
 	__u64 cgroup; /* whose share it is; 0: user space made it, and it has begun no connection since */
-	__u64 held[2]; /* entries, by enum http_table */
-	__u64 refused; /* for want of a share, ever */
+	__u64 held[HTTP_TABLE_HOLDERS]; /* entries, by enum http_table */
+	__u64 refused;			/* for want of a share, ever */
 };
 
 struct {
@@ -75,6 +77,7 @@ static __always_inline __u64 places_of(__u32 table)
 {
 	return table == HTTP_TABLE_CONNECTIONS ? CONNECTIONS
 	       : table == HTTP_TABLE_SESSIONS  ? TLS_SESSIONS
+	       : table == HTTP_TABLE_GO_CALLS  ? GO_CALLS
 					       : HOLDERS;
 }
 
@@ -156,9 +159,11 @@ static __noinline struct holder *begin_holding(__u32 tgid)
 static __noinline bool take_place(struct holder *holder, __u32 table)
 {
 	struct holding *cgroup = holding_of(holder->cgroup);
-	__u64 all = cgroup ? cgroup->held[table & 1] : 0;
+	__u64 all;
 
-	table &= 1;
+	if (table >= HTTP_TABLE_HOLDERS)
+		return false;
+	all = cgroup ? cgroup->held[table] : 0;
 	if (!within_dynamic_share(holder->held[table] + 1, all + 1, free_places(table),
 				  places_of(table))) {
 		__sync_fetch_and_add(&holder->refused, 1);
@@ -177,7 +182,8 @@ static __noinline void give_place_back(__u32 tgid, __u32 table, bool charged)
 {
 	struct holder *holder = holder_of(tgid);
 
-	table &= 1;
+	if (table >= HTTP_TABLE_HOLDERS)
+		return;
 	__sync_fetch_and_add(&http_turnover.out[table], 1);
 	if (!holder || !charged)
 		return;
@@ -212,6 +218,7 @@ int BPF_PROG(holder_ends, struct task_struct *task)
 	take_from(cgroup, HTTP_TABLE_HOLDERS, 1);
 	take_from(cgroup, HTTP_TABLE_CONNECTIONS, ended.held[HTTP_TABLE_CONNECTIONS]);
 	take_from(cgroup, HTTP_TABLE_SESSIONS, ended.held[HTTP_TABLE_SESSIONS]);
+	take_from(cgroup, HTTP_TABLE_GO_CALLS, ended.held[HTTP_TABLE_GO_CALLS]);
 	return 0;
 }
 

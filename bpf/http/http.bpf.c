@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Family http: the bytes of connections that a process accepted or made, bounded: by syscall tracepoints here, of
- * TLS sessions in clear text by tls.h. Connections of no known protocol are dropped: protocol_detection.h.
+ * TLS sessions in clear text by tls.h and go_tls.h. Connections of no known protocol are dropped: protocol_detection.h.
  */
 #include "capture.h"
-#include "tls.h"
+#include "go_tls.h"
 
 RECORD(http_open);
 RECORD(http_data_256);

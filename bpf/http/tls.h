@@ -94,6 +94,7 @@ static __noinline struct connection *new_session(__u32 tgid, __u64 ssl, __u64 no
 	};
 	struct holder *holder = begin_holding(tgid);
 	struct session_key key = { .ssl = ssl };
+	struct connection *found;
 
 	if (!holder || !take_place(holder, HTTP_TABLE_SESSIONS))
 		return NULL;
@@ -102,8 +103,10 @@ static __noinline struct connection *new_session(__u32 tgid, __u64 ssl, __u64 no
 	see_tls(tgid, 0, 1);
 	if (bpf_map_update_elem(&tls_sessions, &key, &session, BPF_NOEXIST)) {
 		give_place_back(tgid, HTTP_TABLE_SESSIONS, true);
-		count(COUNTER_CONNECTION_TABLE_FULL);
-		return NULL;
+		found = bpf_map_lookup_elem(&tls_sessions, &key); /* another thread's, perhaps */
+		if (!found)
+			count(COUNTER_CONNECTION_TABLE_FULL);
+		return found;
 	}
 	return bpf_map_lookup_elem(&tls_sessions, &key);
 }
@@ -232,13 +235,49 @@ static __always_inline struct connection *ciphertext_of(struct identity who,
 }
 
 /* A read has found that there is no clear text yet. */
-static __always_inline void nothing_read(const struct tls_call *call)
+static __always_inline void nothing_read(const struct transfer *call, __u64 ssl)
 {
-	struct connection *session = session_of(call->transfer.who, call->ssl), *socket;
+	struct connection *session = session_of(call->who, ssl), *socket;
 
-	socket = session ? ciphertext_of(call->transfer.who, session) : NULL;
+	socket = session ? ciphertext_of(call->who, session) : NULL;
 	if (socket)
 		take_nothing(socket);
+}
+
+/*
+ * A call has moved clear text of a session that there is, or none: reported by chunks, which are made in `chunk`. Global,
+ * so that the verifier proves it once.
+ */
+__noinline int clear_text(struct transfer *call, __u64 ssl, struct data_chunk *chunk)
+{
+	struct connection *session, *socket;
+
+	if (!call || !chunk)
+		return 0;
+	if (call->result <= 0) {
+		if (call->direction == HTTP_DIRECTION_READ)
+			nothing_read(call, ssl);
+		return 0;
+	}
+	session = session_of(call->who, ssl);
+	if (!session)
+		return 0;
+	if (!session->sock && session->fd >= 0)
+		session->sock = (__u64)socket_of(session->fd);
+	call->fd = session->fd;
+	call->arrival_ns = 0;
+	if (call->direction == HTTP_DIRECTION_READ) {
+		socket = ciphertext_of(call->who, session);
+		if (socket && socket->role != HTTP_ROLE_CLIENT)
+			call->arrival_ns = take_arrival(socket);
+	}
+	call->end_ns = bpf_ktime_get_ns();
+	if (follow(session, call, chunk) == FOLLOW_DROP) {
+		if (is_reported(session))
+			emit_close(call->who, session);
+		session->state = CONNECTION_LET_GO;
+	}
+	return 0;
 }
 
 static __always_inline int leave_tls(struct pt_regs *regs)
@@ -246,7 +285,7 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 	struct tls_thread *thread =
 		bpf_task_storage_get(&tls_threads, bpf_get_current_task_btf(), NULL, 0);
 	__u32 api = (__u32)bpf_get_attach_cookie(regs);
-	struct connection *session, *socket;
+	struct connection *session;
 	struct tls_call *call;
 
 	if (!thread)
@@ -255,34 +294,14 @@ static __always_inline int leave_tls(struct pt_regs *regs)
 	if (!call)
 		return 0;
 	call->transfer.result = tls_result(regs, call);
-	if (call->transfer.result <= 0) {
-		if (call->transfer.direction == HTTP_DIRECTION_READ)
-			nothing_read(call);
-		return 0;
+	if (call->transfer.result > 0) {
+		session = session_of(call->transfer.who, call->ssl);
+		if (!session)
+			session = new_session(call->transfer.who.tgid, call->ssl, 0);
+		if (session && call->transfer.direction == HTTP_DIRECTION_READ)
+			bind_session(session);
 	}
-	session = session_of(call->transfer.who, call->ssl);
-	if (!session)
-		session = new_session(call->transfer.who.tgid, call->ssl, 0);
-	if (!session)
-		return 0;
-	if (call->transfer.direction == HTTP_DIRECTION_READ)
-		bind_session(session);
-	if (!session->sock && session->fd >= 0)
-		session->sock = (__u64)socket_of(session->fd);
-	call->transfer.fd = session->fd;
-	call->transfer.arrival_ns = 0;
-	if (call->transfer.direction == HTTP_DIRECTION_READ) {
-		socket = ciphertext_of(call->transfer.who, session);
-		if (socket && socket->role != HTTP_ROLE_CLIENT)
-			call->transfer.arrival_ns = take_arrival(socket);
-	}
-	call->transfer.end_ns = bpf_ktime_get_ns();
-	if (follow(session, &call->transfer, &thread->chunk) == FOLLOW_DROP) {
-		if (is_reported(session))
-			emit_close(call->transfer.who, session);
-		session->state = CONNECTION_LET_GO;
-	}
-	return 0;
+	return clear_text(&call->transfer, call->ssl, &thread->chunk);
 }
 
 CALL_PROGRAMS(tls, TLS_CALLS, enter_tls, leave_tls)

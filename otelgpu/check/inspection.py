@@ -29,8 +29,9 @@ from otelgpu.processes.coverage import (
     TlsStack,
 )
 from otelgpu.processes.elf_files import ElfFile, map_elf, open_elf, open_mapping
+from otelgpu.processes.go_functions import go_functions
 from otelgpu.processes.libraries import library_name_of
-from otelgpu.processes.linked_tls import linked_tls
+from otelgpu.processes.linked_tls import GO, linked_tls
 from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name
 from otelgpu.processes.maps import Mapping as Mapped
 from otelgpu.processes.maps import distinct_files, executable_mappings, read_maps
@@ -41,6 +42,7 @@ TryProbe = Callable[[str, str, int], str]
 """(symbol, path, file offset) → what the kernel says against a probe there, or ""."""
 
 _TLS_FUNCTIONS: Final = frozenset(("SSL_read", "SSL_write"))
+_GO_TLS_FUNCTIONS: Final = ("crypto/tls.(*Conn).Read", "crypto/tls.(*Conn).Write")
 _OTHER_TLS: Final = re.compile(
     r"lib(?:gnutls|boringssl|s2n|mbedtls|wolfssl|rustls|ssl3)[-.].*|cygrpc\..*\.so|_rustls\..*\.so"
 )
@@ -68,6 +70,7 @@ class _File:
     own_runtime: bool = False  # has device code, and imports no runtime to launch it
     exports_tls: bool = False  # under OpenSSL's names
     linked_tls: tuple[str, ...] = ()
+    go_tls: bool = False  # its crypto/tls has probes
     shown: Mapping[str, object] = field(default_factory=dict)  # by family, what it found itself
     error: str = ""
 
@@ -199,12 +202,15 @@ class ProcessInspector:
         ]
         if program.exports_tls:
             openssl.append(executable)
+        linked = {name: f"{name} in {_base(executable)}" for name in program.linked_tls}
+        go = [linked.pop(name) for name in program.linked_tls if program.go_tls and name.startswith(GO)]
         others = [m.path for m in mapped if _OTHER_TLS.fullmatch(_base(m.path))]
         if not openssl:
             others += [m.path for m in mapped if _OPENSSL_MODULE.fullmatch(_base(m.path))]
-            others += [f"{name} in {_base(executable)}" for name in program.linked_tls]
+            others += linked.values()
         return (
             *(TlsStack(name=path, probed=True) for path in openssl),
+            *(TlsStack(name=name, probed=True, by_return_probes=False) for name in go),
             *(TlsStack(name=name, probed=False) for name in others),
         )
 
@@ -268,6 +274,7 @@ class ProcessInspector:
                     offsets={name: at for name, at in found.items() if name in self._symbols},
                     exports_tls=found.keys() >= _TLS_FUNCTIONS,
                     linked_tls=linked_tls(file.image) if is_program else (),
+                    go_tls=is_program and bool(go_functions(file.image, _GO_TLS_FUNCTIONS).found),
                     stripped=file.image.is_stripped,
                     own_runtime=_has_own_runtime(file.image),
                     shown=self._shown_by(file.image, found.keys()),

@@ -4,6 +4,8 @@
 any ``libcudart*.so*``), as do ``uretprobe/…`` (to the returns) and ``usession/…`` (to both); which of the symbols
 it runs for, the program is reported by its cookie: the number of ``API_<symbol>`` in ``enum <family>_api``, and above
 it what is to be said of the file.
+``uprobe/go:<function>,…`` goes to the entries of functions of Go programs, and ``uprobe/go_returns:<function>,…`` to
+each of their returns: see :mod:`otelgpu.processes.go_functions`.
 ``tracepoint/<category>/<prefix><a>,<b>,…`` goes to each tracepoint of the list; ``tp_btf/<name>`` to the
 kernel's typed tracepoint.
 """
@@ -14,10 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otelgpu.kernel.libbpf import BpfError, Link, Program
+from otelgpu.kernel.libbpf import BpfError, Link, Program, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily
 
 PROBES: Final = ("uretprobe", "usession", "uprobe")  # in the order of attaching: none returns unentered
+GO: Final = "go"
+"""The library of functions of Go programs, which are probed at their entries; and of those probed at their returns."""
+GO_RETURNS: Final = "go_returns"
 _COOKIE_ENTRY_ONLY: Final = 1 << 32  # the probe's return is not to be probed
 _COOKIE_MARK_SHIFT: Final = 33
 
@@ -128,6 +133,30 @@ def attach_hooks(
     for listed in by_program.values():
         _attach(listed, path, offsets, 0 if with_returns else _COOKIE_ENTRY_ONLY, links, refused)
     return links, refused
+
+
+def attach_go_hooks(
+    wanted: Iterable[Hook], path: str, places: Mapping[tuple[str, str], Sequence[int]]
+) -> tuple[list[Link], list[BpfError]]:
+    """Put probes into the functions of the Go program at ``path``: all, or none.
+
+    ``places``: by library (:data:`GO`, :data:`GO_RETURNS`) and symbol, file offsets. Returns as :func:`attach_hooks`
+    does.
+    """
+    by_program: dict[int, list[Hook]] = {}
+    for hook in wanted:
+        if (hook.library, hook.symbol) in places:
+            by_program.setdefault(id(hook.program), []).append(hook)
+    links: list[Link] = []
+    try:
+        # Returns first: none is entered whose return is not seen.
+        for listed in sorted(by_program.values(), key=lambda hooks: hooks[0].library != GO_RETURNS):
+            offsets = [at for hook in listed for at in places[hook.library, hook.symbol]]
+            links += listed[0].program.attach_uprobes(path, offsets, [0] * len(offsets))
+    except BpfError as error:
+        detach_all(links)
+        return [], [error]
+    return links, []
 
 
 def _attach(

@@ -66,10 +66,14 @@ class EmbeddedRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsStack:
-    """Something mapped that can encrypt. ``probed``: it exports OpenSSL's functions, which have probes."""
+    """Something mapped that can encrypt. ``probed``: its functions have probes, under OpenSSL's names or as Go's.
+
+    ``by_return_probes``: what it has read is known by these alone.
+    """
 
     name: str
     probed: bool
+    by_return_probes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Final
@@ -18,6 +18,7 @@ import msgspec
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.model.runtimes import RUNTIMES
+from otelgpu.processes.go_functions import GoFunctions, go_functions
 from otelgpu.processes.linked_tls import linked_tls
 from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.client import Limits, Reader
@@ -41,17 +42,21 @@ _CONSTANTS_LIMITS: Final = Limits(busy_s=1.0, wall_s=2.0, failure_s=10.0)
 
 @dataclass(frozen=True, slots=True)
 class FoundFunctions:
-    """``offsets``: in the file, by name. ``is_go``: of a Go program, whose stacks move."""
+    """``offsets``: in the file, by name. ``is_go``: of a Go program, whose stacks move; ``go``: its own."""
 
     offsets: dict[str, int]
     is_go: bool
+    go: GoFunctions
 
 
 @question(ElfError)
-def functions_in(file: Descriptor, names: tuple[str, ...]) -> FoundFunctions:
-    """Those of ``names`` that are defined. A file that shrinks meanwhile is the worker's end, on purpose."""
+def functions_in(file: Descriptor, names: tuple[str, ...], of_go: tuple[str, ...]) -> FoundFunctions:
+    """Those of ``names`` that are defined, and of Go functions ``of_go``.
+
+    A file that shrinks meanwhile is the worker's end, on purpose.
+    """
     image = image_of(file)
-    return FoundFunctions(image.function_offsets(names), image.is_go)
+    return FoundFunctions(image.function_offsets(names), image.is_go, go_functions(image, of_go))
 
 
 @question(ElfError)
@@ -110,11 +115,16 @@ class FunctionFinder:
         """Who may have how much read, here or by this program itself."""
         return self._reader.accounts
 
-    def find(self, owner: Owner, descriptor: int, names: frozenset[str]) -> FoundFunctions:
-        """Of an open file. Raises :class:`~.reader.client.ReaderError`, OSError, :class:`ElfError`."""
+    def find(
+        self, owner: Owner, descriptor: int, names: frozenset[str], of_go: Collection[str] = ()
+    ) -> FoundFunctions:
+        """Of an open file; ``of_go``: functions of Go programs.
+
+        Raises :class:`~.reader.client.ReaderError`, OSError, :class:`ElfError`.
+        """
         if self._names[0] is not names:
             self._names = names, tuple(sorted(names))
-        return self._reader.ask(owner, functions_in, Descriptor(descriptor), self._names[1])
+        return self._reader.ask(owner, functions_in, Descriptor(descriptor), self._names[1], tuple(of_go))
 
     def runtimes(self, owner: Owner, descriptor: int) -> tuple[str, ...]:
         """Those that are linked into an open program. Raises :class:`~.reader.client.ReaderError`."""

@@ -19,7 +19,7 @@ from resource import RLIMIT_NOFILE, getrlimit
 from typing import Final
 
 from otelgpu.elf.image import ElfError, ElfImage
-from otelgpu.kernel.attach import Hook, attach_hooks
+from otelgpu.kernel.attach import GO, GO_RETURNS, Hook, attach_go_hooks, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.features import filesystem_magic
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all
@@ -48,6 +48,8 @@ REASONS: Final = Reasons(
         "mapped_file_replaced": "another file lies where a mapped one was: the mapped one got no probes",
         "probed_file_changed": "a probed file was written over in place: its probes were taken off",
         "probes_refused": "the kernel refused a probe; the log says which and why",
+        "go_program_unknown": "a Go program that has functions to be probed, and whose code or table of functions "
+        "is not understood: they are not probed",
         "probe_share_spent": "a library or program that is to be probed, of a container or user whose files have two "
         "thirds of the probes already: its calls are not seen",
         "file_postponed": "a process, or a library or program of it, was not looked at, as that took too long or its "
@@ -132,6 +134,7 @@ class ProbePlacer:
     def __init__(self, hooks: Iterable[Hook], finder: FunctionFinder, *, with_returns: bool) -> None:
         self._hooks: list[Hook] = []
         self._nameless: list[Hook] = []
+        self._go_hooks: list[Hook] = []
         self._later: list[_Later] = []
         self._hooked: set[str] = set()
         self._symbols: frozenset[str] = frozenset()  # and those that there will be hooks for
@@ -162,10 +165,15 @@ class ProbePlacer:
     def add(self, hooks: Iterable[Hook]) -> None:
         """More hooks, before any file is inspected."""
         for hook in hooks:
-            (self._hooks if hook.library.startswith(_LIBRARY) else self._nameless).append(hook)
+            self._list_for(hook.library).append(hook)
         self._hooked |= {hook.symbol for hook in self._hooks}
         self._symbols |= self._hooked
         self.library_names |= {hook.library for hook in self._hooks}
+
+    def _list_for(self, library: str) -> list[Hook]:
+        if library in (GO, GO_RETURNS):
+            return self._go_hooks
+        return self._hooks if library.startswith(_LIBRARY) else self._nameless
 
     def _load_for(self, offsets: Container[str]) -> None:
         """What a file with these functions is the first to need."""
@@ -414,14 +422,16 @@ class ProbePlacer:
         """Attach what the file has symbols for; None when it has none. Raises :class:`ReaderError`."""
         owner = owner_of(tgid) if tgid else NOBODYS
         try:
-            found = self._finder.find(owner, descriptor, self._symbols)
+            of_go = {hook.symbol for hook in self._go_hooks}
+            found = self._finder.find(owner, descriptor, self._symbols, of_go)
         except ElfError as error:
             self.counters["file_not_elf"] += 1
             _log.debug("not an ELF file that can be probed: %s: %s", path, error)
             return None
         self._load_for(found.offsets)
+        self.counters["go_program_unknown"] += found.go.unknown
         offsets = {symbol: offset for symbol, offset in found.offsets.items() if symbol in self._hooked}
-        if not offsets:
+        if not offsets and not found.go.found:
             return None
         if not self._has_room(owner):
             self.counters["probe_share_spent"] += 1
@@ -429,13 +439,16 @@ class ProbePlacer:
             return None
         # The descriptor's own path: right in every mount namespace, and for deleted files.
         # Go moves its stacks, return addresses included: a return probe would crash it.
+        opened = f"/proc/self/fd/{descriptor}"
         links, refused = attach_hooks(
             self._hooks,
-            f"/proc/self/fd/{descriptor}",
+            opened,
             offsets,
             with_returns=self.with_returns and not found.is_go,
             file_cookies=self._cookies_of(owner, descriptor, path, offsets),
         )
+        links_of_go, refused_of_go = attach_go_hooks(self._go_hooks, opened, found.go.places)
+        links, refused = links + links_of_go, refused + refused_of_go
         self.counters["probes_refused"] += len(refused)
         for refusal in refused:
             _log.warning("%s: %s", path, refusal)
@@ -445,7 +458,7 @@ class ProbePlacer:
             path=path,
             library=library_name_of(path) or "",
             identity=identity,
-            symbols=tuple(sorted(offsets)),
+            symbols=tuple(sorted((*offsets, *found.go.found))),
             refused=tuple(refusal.message for refusal in refused),
             ready_ns=ready_ns,
             links=links,

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -25,6 +26,7 @@ from otelgpu.families.requests.zmtp.parser import ZmtpParser, recognise
 from otelgpu.model.exchange import Role
 from otelgpu.otlp_json.profile_reader import read_profile_lines
 from otelgpu.otlp_json.reader import Reader
+from otelgpu.processes.go_functions import go_functions
 from otelgpu.processes.maps import parse_maps
 from otelgpu.render.pprof import pprof
 from otelgpu.render.pprof_reader import read_pprof
@@ -38,6 +40,7 @@ from otelgpu.symbols.registrations import read_registrations
 from otelgpu.view.batch import Batch
 from tests.fuzz import connections, hosts, records, workers
 from tests.rig.unwind_rows import read_unwind_table, unwind_table
+from tests.unit.elf.go_builders import FUNCTION, Base, go_elf
 from tests.unit.families.profiles.python.frames import Frames, advance, cfa_offset, saved
 from tests.unit.render.profile_columns import profile
 
@@ -133,6 +136,21 @@ def elf(data: bytes) -> None:
         image.symbol_at(0x1000)
     except ElfError:
         pass
+
+
+_GO_FUNCTIONS = ("crypto/tls.(*Conn).Read", "crypto/tls.(*Conn).Write")
+
+
+def go_table(data: bytes) -> None:
+    """The functions of a Go program, and the code of two."""
+    try:
+        image = ElfImage(data)
+    except ElfError:
+        return
+    functions = go_functions(image, _GO_FUNCTIONS)
+    for function in functions.found.values():
+        assert all(0 <= function.entry <= place < len(data) for place in function.returns)
+    assert not (functions.found and functions.unknown)
 
 
 def registrations(data: bytes) -> None:
@@ -398,6 +416,9 @@ TARGETS = {
         ),
     ),
     "elf": Target(elf, (_DATA / "stripped.program",)),
+    "go_table": Target(
+        go_table, tuple(go_elf(dict.fromkeys(_GO_FUNCTIONS, FUNCTION), base) for base in get_args(Base))
+    ),
     "registrations": Target(registrations, (_DATA / "stripped.program",)),
     "names": Target(
         names,

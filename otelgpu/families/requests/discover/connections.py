@@ -115,7 +115,7 @@ class _Turnover:
         self._loaded = loaded
         self._ours = np.zeros(1, btf.dtype("http_turnover"))
         self._capacities = [
-            loaded.map(name).max_entries for name in ("connections", "tls_sessions", "holders")
+            loaded.map(name).max_entries for name in ("connections", "tls_sessions", "go_calls", "holders")
         ]  # by enum http_table
 
     def free(self, table: int) -> int:
@@ -148,6 +148,12 @@ class _Sweeper:
         self._swept = [
             (tables["HTTP_TABLE_CONNECTIONS"], loaded.map("connections"), btf.dtype("connection_key"), value),
             (tables["HTTP_TABLE_SESSIONS"], loaded.map("tls_sessions"), btf.dtype("session_key"), value),
+            (
+                tables["HTTP_TABLE_GO_CALLS"],
+                loaded.map("go_calls"),
+                btf.dtype("go_call_key"),
+                btf.dtype("go_call"),
+            ),
         ]
         self._holders = CountedTable(loaded.map("holders"), np.dtype([("tgid", "<u4")]), btf.dtype("holder"))
         self._loaded, self._turnover, self._found_from = loaded, turnover, found_from

@@ -85,12 +85,13 @@ def _encrypted(process: Observed, machine: Machine) -> Findings:
     """TLS, in clear where its library's functions can be probed at their returns."""
     sees: list[str] = []
     blind: list[Blind] = []
-    if probed := [stack.name for stack in process.tls if stack.probed]:
-        if machine.return_probes is False:
-            why = "what SSL_read has read is known at its return only, and return probes are off (see above)"
-            blind.append(Blind(what=f"what {file_names(probed)} encrypts", why=why, do=_END_TLS))
-        else:
-            sees.append(f"the same in TLS, as {file_names(probed)} gives and takes it in clear")
+    probed = [stack for stack in process.tls if stack.probed]
+    off = [stack.name for stack in probed if stack.by_return_probes and machine.return_probes is False]
+    if off:
+        why = "what SSL_read has read is known at its return only, and return probes are off (see above)"
+        blind.append(Blind(what=f"what {file_names(off)} encrypts", why=why, do=_END_TLS))
+    if clear := [stack.name for stack in probed if stack.name not in off]:
+        sees.append(f"the same in TLS, as {file_names(clear)} gives and takes it in clear")
     if hidden := [stack.name for stack in process.tls if not stack.probed]:
         why = "no file exports its functions under OpenSSL's names, by which they would be found"
         blind.append(Blind(what=f"what {file_names(hidden)} encrypts, if anything", why=why, do=_END_TLS))

@@ -29,7 +29,7 @@ from otelgpu.processes.reader.client import ReaderError
 REASONS: Final = Reasons(
     "http",
     {
-        "tls_of_go_unread": "a TLS connection of a Go program: no probe sees what crypto/tls encrypts",
+        "tls_of_go_unread": "a TLS connection of a Go program whose crypto/tls could not be probed",
         "tls_of_rustls_unread": "a TLS connection of a program that has rustls: no probe sees what it encrypts",
         "tls_of_boringssl_unread": "a TLS connection of a program that has BoringSSL: no probe sees what it encrypts",
         "tls_unread": "a TLS connection of a program whose TLS library is not known, or has no probes",

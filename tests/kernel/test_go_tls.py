@@ -1,0 +1,141 @@
+"""HTTPS of a stripped Go program, in clear: bpf/http/go_tls.h. Goroutines' stacks grow, and garbage is collected."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from otelgpu.check.inspection import ProcessInspector
+from tests.kernel.captured_connections import (
+    READ,
+    SERVER,
+    SOCKET,
+    TLS,
+    WRITE,
+    CapturedConnection,
+    captured_connections,
+)
+from tests.kernel.observing import OTELGPU, Watch, read_spans, requests
+from tests.kernel.test_real_programs import GO
+from tests.rig import ROOT
+from tests.rig.certificates import make_certificate
+
+LOADS = (1, 8, 64)  # at once
+COUNT = 100
+VERSIONS = ("1.1", "2")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tests/rig/serve_https.go, stripped, as release builds are."""
+    if GO is None:
+        pytest.skip("go is not installed")
+    built = tmp_path_factory.mktemp("go") / "serve"
+    source = ROOT / "tests/rig/serve_https.go"
+    command = [GO, "build", "-trimpath", "-ldflags", "-s -w", "-o", built, source]
+    subprocess.run(command, cwd=source.parent, check=True)
+    return built
+
+
+@contextmanager
+def serving(*command: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A program that prints its port, and ends when its stdin does."""
+    process = subprocess.Popen(
+        list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def asking(program: Path, port: int, count: int, at_once: int, *how: str) -> subprocess.Popen[str]:
+    """So many requests, each of whose answers is checked by who asks."""
+    command = [program, "ask", str(port), str(count), str(at_once), *how]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def ask(program: Path, port: int, count: int, at_once: int, *how: str) -> None:
+    with asking(program, port, count, at_once, *how) as asked:
+        wrong, _ = asked.communicate(timeout=100)
+    assert (wrong, asked.returncode) == ("0\n", 0)
+
+
+@pytest.mark.parametrize("tunnelled", [(), ("tunnelled",)], ids=["plain", "tunnelled"])
+def test_each_request_is_seen_once_with_its_status(
+    program: Path, certificate: Path, tmp_path: Path, tunnelled: tuple[str, ...]
+) -> None:
+    traces = tmp_path / "traces.jsonl"
+    command = (OTELGPU, "run", "--quiet", "--families=http", f"--export=file:{traces}", "--", program)
+    with serving(*command, "serve", certificate, *tunnelled) as (_, port):
+        for version in VERSIONS:
+            for at_once in LOADS:
+                ask(program, port, COUNT, at_once, version, *tunnelled)
+    seen = [span["attributes"] for span in requests(read_spans(traces))]
+    assert Counter(
+        (each["network.protocol.version"], int(each["url.path"][1:]), each["http.response.status_code"])
+        for each in seen
+    ) == {
+        (version, number, 200 if number % 5 else 404): len(LOADS)
+        for number in range(1, COUNT + 1)
+        for version in VERSIONS
+    }
+    if not tunnelled:  # there is no socket beneath
+        assert {each["server.port"] for each in seen} == {port}
+        assert all("client.port" in each for each in seen)
+
+
+def end_of(watching: Watch, role: int) -> CapturedConnection:
+    ends = captured_connections(watching).values()
+    assert SOCKET not in {each.layer for each in ends}  # nothing of what is encrypted
+    (found,) = (each for each in ends if each.role == role)
+    return found
+
+
+def test_one_that_runs_already_is_read_from_then_on(
+    program: Path, certificate: Path, watch: Callable[..., Watch]
+) -> None:
+    watching = watch(families=("http",))
+    with serving(program, "serve", certificate) as (process, port):
+        watching.observe(process.pid)
+        watching.start_anew()
+        watching.during(lambda: ask(program, port, 20, 1, "1.1"))
+        server = end_of(watching, SERVER)
+        found = ProcessInspector({}).observe(process.pid)
+    assert server.layer == TLS
+    assert server.bytes_of(READ).count(b"POST /") == server.bytes_of(WRITE).count(b"HTTP/1.1 ") == 20
+    assert server.closed is not None
+    assert server.opened is not None and not server.opened["late"]
+    assert server.numbers() == list(range(int(server.closed["sequence"])))
+    assert found is not None
+    assert [(each.name.split()[0], each.probed, each.by_return_probes) for each in found.tls] == [
+        ("Go's", True, False)
+    ]
+
+
+def test_a_server_under_load_is_not_harmed_by_probes_that_come_and_go(
+    program: Path, certificate: Path
+) -> None:
+    with serving(program, "serve", certificate) as (process, port):
+        for version in VERSIONS:
+            with asking(program, port, 1500, 16, version) as asked:
+                rounds = 0
+                while asked.poll() is None:
+                    with Watch(families=("http",)) as watching:
+                        watching.observe(process.pid)
+                        watching.pump(0.1)
+                    rounds += 1
+                wrong, _ = asked.communicate(timeout=100)
+            assert (wrong, asked.returncode) == ("0\n", 0)
+            assert rounds and process.poll() is None
