@@ -6,6 +6,7 @@ do. A family that says something has an :class:`Inspection` in its :class:`~otel
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -154,7 +155,7 @@ def is_seen(library: Library) -> bool:
 
 
 def file_names(paths: Sequence[str]) -> str:
-    """File names in a sentence, the first few of them."""
-    shown = list(dict.fromkeys(path.rpartition("/")[2] or path for path in paths))
+    """File names in a sentence, the first few of them; what is no path stays whole (``Go's crypto/tls``)."""
+    shown = list(dict.fromkeys(os.path.basename(path) if path.startswith("/") else path for path in paths))
     more = len(shown) - _SHOWN_NAMES
     return ", ".join(shown[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -44,6 +44,7 @@ MACHINE = Machine(wanted=WANTED)
 
 
 RUSTLS = TlsStack(name="rustls in serve", probed=False)
+UNKNOWN_GO = TlsStack(name="Go's crypto/tls 1.40 in serve", probed=False)
 
 
 def judge(observed: Observed, machine: Machine = MACHINE, *, http: bool = True) -> ProcessReport:
@@ -233,6 +234,7 @@ def test_open_connections_are_counted() -> None:
     [
         ({"io_uring": 2}, "requests that go through io_uring"),
         ({"sockets": 1, "tls": (RUSTLS,)}, "what rustls in serve encrypts, if anything"),
+        ({"sockets": 1, "tls": (UNKNOWN_GO,)}, "what Go's crypto/tls 1.40 in serve encrypts, if anything"),
         (
             {"sockets": 1, "runtimes": ("cpython", "asyncio")},
             "which request a call belongs to, by its thread (asyncio (uvloop too))",
@@ -273,6 +275,19 @@ def test_openssl_is_seen_in_clear_as_long_as_returns_are_probed(return_probes: b
     said = any("libssl.so.3 gives and takes it in clear" in line for line in report.sees)
     assert said == (return_probes is not False)
     assert [one.what for one in report.blind] == ([] if said else ["what libssl.so.3 encrypts"])
+
+
+@pytest.mark.parametrize("return_probes", [True, None, False])
+def test_go_s_tls_needs_no_return_probes(return_probes: bool | None) -> None:
+    go = TlsStack(name="Go's crypto/tls 1.26.8 in serve", probed=True, by_return_probes=False)
+    report = judge(process(sockets=1, tls=(go,)), replace(MACHINE, return_probes=return_probes))
+    seen = "the same in TLS, as Go's crypto/tls 1.26.8 in serve gives and takes it in clear"
+    assert seen in report.sees and report.blind == ()
+
+
+def test_a_go_program_that_is_not_understood_is_said_to_be_so() -> None:
+    (blind,) = judge(process(sockets=1, tls=(UNKNOWN_GO,)), MACHINE).blind
+    assert "table of functions" in blind.why
 
 
 def test_requests_are_blind_without_syscall_tracepoints() -> None:

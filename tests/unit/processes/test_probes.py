@@ -19,6 +19,7 @@ from otelgpu.processes.function_finder import session_function_finder
 from otelgpu.processes.maps import executable_mappings
 from otelgpu.processes.probes import ProbedFile, ProbePlacer
 from otelgpu.processes.reader.client import ReaderError
+from tests.unit.elf.go_builders import FUNCTION, go_elf
 
 LIBRARY = "int {name}(void) {{ return {value}; }}\n"
 
@@ -209,6 +210,31 @@ def test_what_has_taken_the_path_of_a_mapped_file_is_not_taken_for_it(
     assert placer.examine_mapping(os.getpid(), start, end, str(path), 0) is None
     assert program.put == []
     assert placer.counters["mapping_vanished"] + placer.counters["mapped_file_replaced"] == 1
+
+
+GO_PROGRAMS = ("uprobe/go:a.(*B).Read", "uprobe/go_returns:a.(*B).Read", "uprobe/go:a.(*B).Close")
+
+
+def test_a_go_program_s_functions_are_probed_at_each_of_their_returns(tmp_path: Path) -> None:
+    entry, returns, close = programs = [Program(section) for section in GO_PROGRAMS]
+    placer = ProbePlacer(hooks(programs), session_function_finder(), with_returns=True)  # type: ignore[arg-type]
+    path = tmp_path / "serve"
+    path.write_bytes(go_elf({"a.(*B).Read": FUNCTION, "a.(*B).Close": FUNCTION, "main.main": b"\x06"}))
+    probed_file = placer.examine_file(path)
+    at = path.read_bytes().index(FUNCTION)
+    assert (entry.put, returns.put, close.put) == ([(at,)], [(at + 6, at + 8)], [(at + 32,)])
+    assert probed_file is not None and probed_file.symbols == ("a.(*B).Close", "a.(*B).Read")
+    assert len(probed_file.links) == 3 and not placer.counters["go_program_unknown"]
+
+
+def test_of_a_go_program_that_is_not_understood_nothing_is_probed_and_that_is_counted(tmp_path: Path) -> None:
+    programs = [Program(section) for section in GO_PROGRAMS]
+    placer = ProbePlacer(hooks(programs), session_function_finder(), with_returns=True)  # type: ignore[arg-type]
+    path = tmp_path / "serve"
+    path.write_bytes(go_elf({"a.(*B).Read": FUNCTION, "a.(*B).Close": b"\x06"}))
+    assert placer.examine_file(path) is None
+    assert not any(each.put for each in programs)
+    assert placer.counters["go_program_unknown"] == 1
 
 
 def test_without_probes_to_place_nothing_is_looked_at(build: Callable[..., Path]) -> None:

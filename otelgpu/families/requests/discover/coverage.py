@@ -10,6 +10,7 @@ from otelgpu.kernel.features import Feature
 from otelgpu.kernel.kernel_btf import has_typed_tracepoint
 from otelgpu.model.runtimes import CPYTHON, RUNTIMES, multiplexing
 from otelgpu.processes.coverage import Blind, Findings, Inspection, Machine, Observed, file_names
+from otelgpu.processes.linked_tls import GO
 
 
 def examine_machine() -> Sequence[Feature]:
@@ -92,12 +93,21 @@ def _encrypted(process: Observed, machine: Machine) -> Findings:
         blind.append(Blind(what=f"what {file_names(off)} encrypts", why=why, do=_END_TLS))
     if clear := [stack.name for stack in probed if stack.name not in off]:
         sees.append(f"the same in TLS, as {file_names(clear)} gives and takes it in clear")
-    if hidden := [stack.name for stack in process.tls if not stack.probed]:
-        why = "no file exports its functions under OpenSSL's names, by which they would be found"
-        blind.append(Blind(what=f"what {file_names(hidden)} encrypts, if anything", why=why, do=_END_TLS))
+    hidden = [stack.name for stack in process.tls if not stack.probed]
+    of_go = [name for name in hidden if name.startswith(GO)]
+    for names, why in (
+        ([name for name in hidden if name not in of_go], _NO_NAMES),
+        (of_go, _NOT_UNDERSTOOD),
+    ):
+        if names:
+            blind.append(Blind(what=f"what {file_names(names)} encrypts, if anything", why=why, do=_END_TLS))
     return Findings(sees, blind)
 
 
+_NO_NAMES: Final = "no file exports its functions under OpenSSL's names, by which they would be found"
+_NOT_UNDERSTOOD: Final = (
+    "Go's table of functions, or their code, is not of a form that is known (x86-64, Go 1.20 and later)"
+)
 _END_TLS: Final = "let a proxy in front of the service end TLS, or use a shared OpenSSL"
 
 
