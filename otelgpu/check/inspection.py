@@ -59,6 +59,7 @@ _FATBIN_SECTIONS: Final = (".nv_fatbin", ".nvFatBinSegment")
 _REGISTER: Final = re.compile(rb"__cudaRegisterFatBinary\0")
 """What code made by nvcc calls before main: in ``.dynstr`` when a shared runtime provides it."""
 _MAX_STRINGS_BYTES: Final = 64 << 20
+_MOST_LIBRARY_BYTES: Final = 64 << 20  # of one that is looked through for TLS that is linked into it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,18 +128,19 @@ class ProcessInspector:
         rest = [m for m in mapped if m not in libraries and m.path != facts.executable]
         others = {m.path: self._mapped_file(pid, m) for m in rest} if libraries else {}
         descriptors = _descriptors(pid)
+        sockets = sum(target.startswith("socket:") for target in descriptors)
         files = self._with_facts(pid, libraries, {facts.executable: program, **others})
         runtimes = recognise(pid, _linked_runtimes)
         observed = self._observed(
             facts,
             libraries=tuple(self._library(pid, m) for m in libraries),
             embedded=_embedded(facts.executable, program, others),
-            tls=self._tls(pid, facts.executable, program, mapped),
+            tls=self._tls(pid, facts.executable, program, mapped, has_sockets=bool(sockets)),
             runtimes=runtimes,
             has_libuv="node" in runtimes or any(_UVLOOP.fullmatch(m.path) for m in mapped),
             io_uring=descriptors.count(_IO_URING),
             connections=sum(each.role == "SERVER" for each in open_connections(pid).connections),
-            sockets=sum(target.startswith("socket:") for target in descriptors),
+            sockets=sockets,
         )
         return replace(observed, shown=self._shown(observed, files))
 
@@ -194,19 +196,28 @@ class ProcessInspector:
         return is_python and any(target.startswith("socket:") for target in _descriptors(pid))
 
     def _tls(
-        self, pid: int, executable: str, program: _File, mapped: Sequence[Mapped]
+        self, pid: int, executable: str, program: _File, mapped: Sequence[Mapped], *, has_sockets: bool
     ) -> tuple[TlsStack, ...]:
-        """What can encrypt: OpenSSL by its functions, others by their names or what is linked into the program."""
-        openssl = [
-            m.path for m in mapped if library_name_of(m.path) == TLS and self._mapped_file(pid, m).exports_tls
-        ]
+        """What can encrypt: by OpenSSL's names or as Go's, by the names of files, or by what is linked into them.
+
+        Of a process without sockets only what is called like a TLS library, and the program, are looked at.
+        """
+        libraries = [m for m in mapped if m.path != executable]
+        looked_at = [m for m in libraries if has_sockets or library_name_of(m.path) == TLS]
+        openssl = [m.path for m in looked_at if self._mapped_file(pid, m).exports_tls]
         if program.exports_tls:
             openssl.append(executable)
         linked = {name: f"{name} in {_base(executable)}" for name in program.linked_tls}
         go = [linked.pop(name) for name in program.linked_tls if program.go_tls and name.startswith(GO)]
-        others = [m.path for m in mapped if _OTHER_TLS.fullmatch(_base(m.path))]
+        others = [m.path for m in libraries if _OTHER_TLS.fullmatch(_base(m.path)) and m.path not in openssl]
+        others += [
+            f"{name} in {_base(m.path)}"
+            for m in looked_at
+            if m.path not in openssl and m.path not in others
+            for name in self._mapped_file(pid, m).linked_tls
+        ]
         if not openssl:
-            others += [m.path for m in mapped if _OPENSSL_MODULE.fullmatch(_base(m.path))]
+            others += [m.path for m in libraries if _OPENSSL_MODULE.fullmatch(_base(m.path))]
             others += linked.values()
         return (
             *(TlsStack(name=path, probed=True) for path in openssl),
@@ -270,10 +281,11 @@ class ProcessInspector:
         try:
             with opener() as file:
                 found = file.image.function_offsets(self._symbols | _TLS_FUNCTIONS)
+                is_small = file.size_bytes <= _MOST_LIBRARY_BYTES
                 return _File(
                     offsets={name: at for name, at in found.items() if name in self._symbols},
                     exports_tls=found.keys() >= _TLS_FUNCTIONS,
-                    linked_tls=linked_tls(file.image) if is_program else (),
+                    linked_tls=linked_tls(file.image) if is_program or is_small else (),
                     go_tls=is_program and bool(go_functions(file.image, _GO_TLS_FUNCTIONS).found),
                     stripped=file.image.is_stripped,
                     own_runtime=_has_own_runtime(file.image),

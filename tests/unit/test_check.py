@@ -44,6 +44,7 @@ MACHINE = Machine(wanted=WANTED)
 
 
 RUSTLS = TlsStack(name="rustls in serve", probed=False)
+OPENSSL = ("SSL_read", "SSL_write")
 UNKNOWN_GO = TlsStack(name="Go's crypto/tls 1.40 in serve", probed=False)
 
 
@@ -475,6 +476,36 @@ def test_tls_that_is_linked_into_a_program_is_reported_by_its_library(program: P
     subprocess.run(["gcc", "-O1", "-s", "-o", program, source], check=True)
     stacks = inspected(program, ProcessInspector({})).tls
     assert stacks == (TlsStack(name="rustls 0.23.35 in serve", probed=False),)
+
+
+def test_tls_that_is_linked_into_a_library_is_seen_by_its_functions_or_reported_by_its_name(
+    tmp_path: Path,
+) -> None:
+    """As BoringSSL is in Python modules, whatever they are called; functions may be local."""
+    mark = 'static const char mark[] __attribute__((used)) = "/deps/boringssl/ssl/handshake_client.cc";'
+    functions = "".join(
+        f"__attribute__((used)) static int {name}(void) {{ return 1; }}\n" for name in OPENSSL
+    )
+    for name, source in (("kept.abi3.so", functions + mark), ("hidden.abi3.so", mark)):
+        (tmp_path / "module.c").write_text(source)
+        command = ["gcc", "-shared", "-fPIC", "-O1", "-o", tmp_path / name, tmp_path / "module.c"]
+        subprocess.run(command, check=True)
+    loader = (
+        "import ctypes, socket, sys; own = socket.socket(); [ctypes.CDLL(path) for path in sys.argv[1:]]; "
+        "print('ready', flush=True); input()"
+    )
+    modules = [tmp_path / "kept.abi3.so", tmp_path / "hidden.abi3.so"]
+    with subprocess.Popen(
+        [sys.executable, "-c", loader, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        observed = ProcessInspector({}).observe(child.pid)
+        child.communicate(b"\n")
+    assert observed is not None
+    stacks = {stack.name: stack.probed for stack in observed.tls}
+    assert stacks[str(modules[0])] and not stacks["BoringSSL in hidden.abi3.so"]
+    assert "BoringSSL in kept.abi3.so" not in stacks
 
 
 def test_a_vanished_process_has_no_facts() -> None:
