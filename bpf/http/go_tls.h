@@ -185,44 +185,45 @@ static __noinline void let_go_session(const struct identity *who, __u64 conn)
 	session->state = CONNECTION_LET_GO;
 }
 
-static __noinline void keep_go_call(const struct go_call_key *key, const struct go_call *call)
-{
-	const struct identity *who = &call->transfer.who;
-	bool again = bpf_map_lookup_elem(&go_calls, key) != NULL;
-	struct holder *holder = holder_of(who->tgid);
-
-	if (!holder)
-		return;
-	if (!again && !take_place(holder, HTTP_TABLE_GO_CALLS)) {
-		let_go_session(who, call->conn);
-	} else if (bpf_map_update_elem(&go_calls, key, call, BPF_ANY)) {
-		if (!again)
-			give_place_back(who->tgid, HTTP_TABLE_GO_CALLS, true);
-		count(COUNTER_CONNECTION_TABLE_FULL);
-		let_go_session(who, call->conn);
-	}
-}
-
-static __noinline int enter_go_tls(struct pt_regs *regs, __u8 direction)
+/* Whether the return will find the call. */
+static __noinline bool keep_go_call(const struct identity *who, struct pt_regs *regs,
+				    __u8 direction)
 {
 	struct go_call call = { .conn = GO_ARGUMENT_1(regs) };
+	struct holder *holder = begin_holding(who->tgid);
 	__u64 at = GO_ARGUMENT_2(regs);
 	struct go_call_key key = {};
 	struct go_stack stack = {};
-	struct holder *holder;
+	bool again;
 
-	if (!in_scope(&call.transfer.who))
-		return 0;
-	holder = begin_holding(call.transfer.who.tgid);
 	if (!holder || !go_call_of(regs, holder->number, &key, &stack))
-		return 0;
-	check_go_session(&call.transfer.who, call.conn);
+		return false;
 	/* A buffer in the stack may have moved when the call returns. */
 	call.transfer.at = at >= stack.low && at < stack.high ? 0 : at;
+	call.transfer.who = *who;
 	call.transfer.kind = TRANSFER_BUFFER;
 	call.transfer.direction = direction;
 	call.transfer.start_ns = bpf_ktime_get_ns();
-	keep_go_call(&key, &call);
+	again = bpf_map_lookup_elem(&go_calls, &key) != NULL;
+	if (!again && !take_place(holder, HTTP_TABLE_GO_CALLS))
+		return false;
+	if (!bpf_map_update_elem(&go_calls, &key, &call, BPF_ANY))
+		return true;
+	if (!again)
+		give_place_back(who->tgid, HTTP_TABLE_GO_CALLS, true);
+	count(COUNTER_CONNECTION_TABLE_FULL);
+	return false;
+}
+
+static __always_inline int enter_go_tls(struct pt_regs *regs, __u8 direction)
+{
+	struct identity who;
+
+	if (!in_scope(&who))
+		return 0;
+	check_go_session(&who, GO_ARGUMENT_1(regs));
+	if (!keep_go_call(&who, regs, direction))
+		let_go_session(&who, GO_ARGUMENT_1(regs));
 	return 0;
 }
 

@@ -244,16 +244,11 @@ static __always_inline void nothing_read(const struct transfer *call, __u64 ssl)
 		take_nothing(socket);
 }
 
-/*
- * A call has moved clear text of a session that there is, or none: reported by chunks, which are made in `chunk`. Global,
- * so that the verifier proves it once.
- */
-__noinline int clear_text(struct transfer *call, __u64 ssl, struct data_chunk *chunk)
+/* A call has moved clear text of a session that there is, or none: reported by chunks, which are made in `chunk`. */
+static __always_inline int clear_text(struct transfer *call, __u64 ssl, struct data_chunk *chunk)
 {
 	struct connection *session, *socket;
 
-	if (!call || !chunk)
-		return 0;
 	if (call->result <= 0) {
 		if (call->direction == HTTP_DIRECTION_READ)
 			nothing_read(call, ssl);
