@@ -16,7 +16,7 @@ from tests.kernel.captured_connections import captured_connections, traffic_prog
 from tests.kernel.observing import Watch
 from tests.rig.certificates import make_certificate
 
-TABLES = ("connections", "tls_sessions", "holders")
+TABLES = ("connections", "tls_sessions", "go_calls", "holders")
 
 
 @pytest.fixture
@@ -34,14 +34,19 @@ def entries(watch: Watch) -> dict[str, int]:
     return {name: len(loaded_by(watch).map(name).list_keys()) for name in TABLES}
 
 
+def held(connections: int, tls_sessions: int, holders: int) -> dict[str, int]:
+    """Of programs that are not of Go."""
+    return dict(zip(TABLES, (connections, tls_sessions, 0, holders), strict=True))
+
+
 def counted(watch: Watch) -> dict[str, int]:
     """The same, as programs and user space count what goes in and out."""
     loaded = loaded_by(watch)
     dtype = loaded.image.btf.dtype("http_turnover")
     parts = loaded.variable("http_turnover"), loaded.map("user_turnover").get(bytes(4))
     both = [np.frombuffer(part or b"", dtype)[0] for part in parts]
-    held = sum(part["in"].astype(int) - part["out"].astype(int) for part in both)
-    return dict(zip(TABLES, map(int, held), strict=True))
+    inside = sum(part["in"].astype(int) - part["out"].astype(int) for part in both)
+    return dict(zip(TABLES, map(int, inside), strict=True))
 
 
 def rows(watch: Watch, name: str, key: str, value: str) -> Rows:
@@ -63,20 +68,22 @@ def test_entries_go_with_their_process_and_nobody_elses(
             watch.during(lambda: ends.do("hold", "unix", 60))
             for each in (stays, ends):
                 watch.during(lambda each=each: each.do("hold_tls", str(certificate)))
-            held = {"connections": 2 * (20 + 60 + 1 + 1), "tls_sessions": 4, "holders": 2}
-            assert entries(watch) == counted(watch) == held
-            assert sorted(map(list, rows(watch, "holders", "<u4", "holder")["held"])) == [[42, 2], [122, 2]]
+            assert entries(watch) == counted(watch) == held(2 * (20 + 60 + 1 + 1), 4, 2)
+            assert sorted(map(list, rows(watch, "holders", "<u4", "holder")["held"])) == [
+                [42, 2, 0],
+                [122, 2, 0],
+            ]
             (cgroup,) = rows(watch, "holding_cgroups", "<u8", "holding")
-            assert list(cgroup["held"]) == [164, 4, 2]
+            assert list(cgroup["held"]) == [164, 4, 0, 2]
         watch.pump(1)
-        assert entries(watch) == counted(watch) == {"connections": 42, "tls_sessions": 2, "holders": 1}
+        assert entries(watch) == counted(watch) == held(42, 2, 1)
         (cgroup,) = rows(watch, "holding_cgroups", "<u8", "holding")
-        assert list(cgroup["held"]) == [42, 2, 1]
+        assert list(cgroup["held"]) == [42, 2, 0, 1]
         watch.start_anew()
         watch.during(lambda: stays.do("talk_on", 5))
         assert len(captured_connections(watch)) == 2
         watch.during(lambda: (stays.do("let_go"), stays.do("let_go_tls")))
-        assert entries(watch) == counted(watch) == {"connections": 0, "tls_sessions": 0, "holders": 1}
+        assert entries(watch) == counted(watch) == held(0, 0, 1)
     watch.pump(1)
     assert set(entries(watch).values()) == set(counted(watch).values()) == {0}
     assert not any(rows(watch, "holding_cgroups", "<u8", "holding")["held"][0])
@@ -87,15 +94,15 @@ def test_connections_from_before_are_charged_to_the_cgroup_that_goes_on_with_the
         early.do("hold", "tcp", 10)
         watch.observe(early.pid)
         (holder,) = rows(watch, "holders", "<u4", "holder")
-        assert (list(holder["held"]), holder["cgroup"]) == ([20, 0], 0)
+        assert (list(holder["held"]), holder["cgroup"]) == ([20, 0, 0], 0)
         watch.during(lambda: early.do("hold", "tcp", 1))
         (holder,) = rows(watch, "holders", "<u4", "holder")
-        assert list(holder["held"]) == [22, 0]
+        assert list(holder["held"]) == [22, 0, 0]
         (cgroup,) = rows(watch, "holding_cgroups", "<u8", "holding")
-        assert list(cgroup["held"]) == [22, 0, 1]
-        assert entries(watch) == counted(watch) == {"connections": 22, "tls_sessions": 0, "holders": 1}
+        assert list(cgroup["held"]) == [22, 0, 0, 1]
+        assert entries(watch) == counted(watch) == held(22, 0, 1)
         watch.observe(early.pid)  # again: they are known
-        assert entries(watch) == counted(watch) == {"connections": 22, "tls_sessions": 0, "holders": 1}
+        assert entries(watch) == counted(watch) == held(22, 0, 1)
     watch.pump(1)
     assert set(entries(watch).values()) == set(counted(watch).values()) == {0}
 
@@ -107,7 +114,7 @@ def test_of_what_a_process_had_open_before_half_of_what_is_free_is_followed(
     monkeypatch.setattr(connections, "open_connections", lambda tgid: Found(many))
     with traffic_program() as first, traffic_program() as second, traffic_program() as third:
         watch.observe(first.pid, second.pid)
-        assert entries(watch) == counted(watch) == {"connections": 98_304, "tls_sessions": 0, "holders": 2}
+        assert entries(watch) == counted(watch) == held(98_304, 0, 2)
         assert watch.total("http", "found_beyond_share") == 200_000 - 98_304
         watch.during(lambda: second.do("hold", "unix", 50))
         assert watch.total("http", "connection_share_spent") == 100  # it has its share
@@ -115,6 +122,6 @@ def test_of_what_a_process_had_open_before_half_of_what_is_free_is_followed(
         watch.observe(third.pid)
         watch.during(lambda: third.do("hold", "unix", 50))
         assert watch.total("http", "connection_share_spent") == 100  # others have theirs
-        assert entries(watch) == counted(watch) == {"connections": 98_404, "tls_sessions": 0, "holders": 3}
+        assert entries(watch) == counted(watch) == held(98_404, 0, 3)
     watch.pump(3)
     assert set(entries(watch).values()) == set(counted(watch).values()) == {0}

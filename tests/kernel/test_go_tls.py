@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,8 @@ from tests.kernel.captured_connections import (
     CapturedConnection,
     captured_connections,
 )
-from tests.kernel.observing import OTELGPU, Watch, read_spans, requests
+from tests.kernel.observing import OTELGPU, WAIT_S, Watch, read_spans, requests
+from tests.kernel.test_connection_tables import counted, entries
 from tests.kernel.test_real_programs import GO
 from tests.rig import ROOT
 from tests.rig.certificates import make_certificate
@@ -122,6 +124,28 @@ def test_one_that_runs_already_is_read_from_then_on(
     assert [(each.name.split()[0], each.probed, each.by_return_probes) for each in found.tls] == [
         ("Go's", True, False)
     ]
+
+
+def test_what_a_server_that_is_killed_was_doing_is_forgotten(program: Path, certificate: Path) -> None:
+    server = subprocess.Popen(
+        [program, "serve", certificate], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with server, Watch(families=("http",)) as watching:
+        watching.observe(server.pid)
+        assert server.stdout is not None
+        with asking(program, int(server.stdout.readline()), 1 << 30, 8, "1.1") as asked:
+            wait_for(watching, lambda: entries(watching)["go_calls"] > 0)
+            server.kill()
+            asked.kill()
+        wait_for(watching, lambda: not any(entries(watching).values()))
+        assert not any(counted(watching).values())
+
+
+def wait_for(watching: Watch, done: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_S
+    while not done():
+        assert time.monotonic() < until
+        watching.pump(0.05)
 
 
 def test_a_server_under_load_is_not_harmed_by_probes_that_come_and_go(
