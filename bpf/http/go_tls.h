@@ -27,6 +27,7 @@
 #define GOROUTINE(regs)	    ((regs)->r14) /* struct g *, at a function's entry and at its return */
 #define GO_ARGUMENT_1(regs) ((regs)->ax)
 #define GO_ARGUMENT_2(regs) ((regs)->bx)
+#define GO_ARGUMENT_3(regs) ((regs)->cx)
 #define GO_RESULT_1(regs)   ((regs)->ax)
 
 /* What struct g begins with. */
@@ -67,7 +68,11 @@ struct go_call_key {
 
 struct go_call {
 	struct transfer transfer;
-	__u64 conn; /* struct tls.Conn * */
+	__u64 conn;    /* struct tls.Conn * */
+	__u64 length;  /* of the buffer */
+	__u8 in_stack; /* the buffer: it may have moved when the call returns */
+	__u8 reported; /* at its entry */
+	__u8 reserved[6];
 };
 
 /* Calls under way: one that waits of each session that is idle. Those of processes that ended go by user space. */
@@ -92,6 +97,16 @@ static __noinline bool go_call_of(struct pt_regs *regs, __u64 holder, struct go_
 
 #define GO_CLOSED    (-1)
 #define GO_NO_SOCKET (-2) /* it is in another connection, or of another layout */
+
+static __always_inline struct tls_thread *go_thread(void)
+{
+	struct tls_thread *thread = bpf_task_storage_get(&tls_threads, bpf_get_current_task_btf(),
+							 NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!thread)
+		count(COUNTER_THREAD_STATE_FAILED);
+	return thread;
+}
 
 /* The socket of a connection, or why there is none. */
 static __noinline __s32 go_descriptor(__u64 at, __u8 *role)
@@ -185,60 +200,87 @@ static __noinline void let_go_session(const struct identity *who, __u64 conn)
 	session->state = CONNECTION_LET_GO;
 }
 
-/* Whether the return will find the call. */
+/* Whether the return will find the call, by `key`. */
 static __noinline bool keep_go_call(const struct identity *who, struct pt_regs *regs,
-				    __u8 direction)
+				    __u8 direction, struct go_call_key *key)
 {
-	struct go_call call = { .conn = GO_ARGUMENT_1(regs) };
+	struct go_call call = { .conn = GO_ARGUMENT_1(regs), .length = GO_ARGUMENT_3(regs) };
 	struct holder *holder = begin_holding(who->tgid);
-	__u64 at = GO_ARGUMENT_2(regs);
-	struct go_call_key key = {};
 	struct go_stack stack = {};
-	bool again;
+	struct go_call *before;
 
-	if (!holder || !go_call_of(regs, holder->number, &key, &stack))
+	if (!holder || !go_call_of(regs, holder->number, key, &stack))
 		return false;
-	/* A buffer in the stack may have moved when the call returns. */
-	call.transfer.at = at >= stack.low && at < stack.high ? 0 : at;
+	call.transfer.at = GO_ARGUMENT_2(regs);
+	call.in_stack = call.transfer.at >= stack.low && call.transfer.at < stack.high;
 	call.transfer.who = *who;
 	call.transfer.kind = TRANSFER_BUFFER;
 	call.transfer.direction = direction;
 	call.transfer.start_ns = bpf_ktime_get_ns();
-	again = bpf_map_lookup_elem(&go_calls, &key) != NULL;
-	if (!again && !take_place(holder, HTTP_TABLE_GO_CALLS))
+	before = bpf_map_lookup_elem(&go_calls, key);
+	if (before && before->reported && before->conn == call.conn &&
+	    before->length == call.length &&
+	    (before->in_stack || before->transfer.at == call.transfer.at))
+		return true; /* the same call, which has begun again */
+	if (!before && !take_place(holder, HTTP_TABLE_GO_CALLS))
 		return false;
-	if (!bpf_map_update_elem(&go_calls, &key, &call, BPF_ANY))
+	if (!bpf_map_update_elem(&go_calls, key, &call, BPF_ANY))
 		return true;
-	if (!again)
+	if (!before)
 		give_place_back(who->tgid, HTTP_TABLE_GO_CALLS, true);
 	count(COUNTER_CONNECTION_TABLE_FULL);
 	return false;
 }
 
-static __always_inline int enter_go_tls(struct pt_regs *regs, __u8 direction)
+static __always_inline bool enter_go_tls(struct pt_regs *regs, __u8 direction, struct identity *who,
+					 struct go_call_key *key)
 {
-	struct identity who;
-
-	if (!in_scope(&who))
-		return 0;
-	check_go_session(&who, GO_ARGUMENT_1(regs));
-	if (!keep_go_call(&who, regs, direction))
-		let_go_session(&who, GO_ARGUMENT_1(regs));
-	return 0;
+	if (!in_scope(who))
+		return false;
+	check_go_session(who, GO_ARGUMENT_1(regs));
+	if (keep_go_call(who, regs, direction, key))
+		return true;
+	let_go_session(who, GO_ARGUMENT_1(regs));
+	return false;
 }
 
 SEC("uprobe/go:" GO_TLS ".Read")
 int go_tls_reads(struct pt_regs *regs)
 {
+	struct go_call_key key = {};
+	struct identity who;
+
 	ON_OWN_STACK(regs);
-	return enter_go_tls(regs, HTTP_DIRECTION_READ);
+	enter_go_tls(regs, HTTP_DIRECTION_READ, &who, &key);
+	return 0;
 }
 
+/*
+ * What a client writes is reported when it begins to: another goroutine may have read the response before the call
+ * returns. It is written whole, or the connection is of no use any more.
+ */
 SEC("uprobe/go:" GO_TLS ".Write")
 int go_tls_writes(struct pt_regs *regs)
 {
+	struct go_call_key key = {};
+	struct connection *session;
+	struct tls_thread *thread;
+	struct identity who;
+	struct go_call *call;
+
 	ON_OWN_STACK(regs);
-	return enter_go_tls(regs, HTTP_DIRECTION_WRITE);
+	if (!enter_go_tls(regs, HTTP_DIRECTION_WRITE, &who, &key))
+		return 0;
+	session = session_of(who, GO_ARGUMENT_1(regs));
+	call = bpf_map_lookup_elem(&go_calls, &key);
+	if (!session || session->role != HTTP_ROLE_CLIENT || !call || call->reported)
+		return 0;
+	thread = go_thread();
+	if (!thread)
+		return 0;
+	call->reported = 1;
+	call->transfer.result = (__s64)call->length;
+	return clear_text(&call->transfer, call->conn, &thread->chunk);
 }
 
 SEC("uprobe/go_returns:" GO_TLS ".Read," GO_TLS ".Write")
@@ -262,16 +304,15 @@ int go_tls_returns(struct pt_regs *regs)
 		count(COUNTER_RETURN_WITHOUT_ENTRY);
 		return 0;
 	}
-	thread = bpf_task_storage_get(&tls_threads, bpf_get_current_task_btf(), NULL,
-				      BPF_LOCAL_STORAGE_GET_F_CREATE);
+	thread = call->reported ? NULL : go_thread();
 	if (thread) {
+		if (call->in_stack)
+			call->transfer.at = 0;
 		call->transfer.who = who;
 		call->transfer.result = (__s64)GO_RESULT_1(regs);
 		if (call->transfer.result > 0 && !session_of(who, call->conn))
 			begin_go_session(&who, call->conn, 0);
 		clear_text(&call->transfer, call->conn, &thread->chunk);
-	} else {
-		count(COUNTER_THREAD_STATE_FAILED);
 	}
 	if (!bpf_map_delete_elem(&go_calls, &key))
 		give_place_back(who.tgid, HTTP_TABLE_GO_CALLS, true);

@@ -29,6 +29,7 @@ from tests.rig.certificates import make_certificate
 
 LOADS = (1, 8, 64)  # at once
 COUNT = 100
+CLIENT = 3  # SpanKind
 VERSIONS = ("1.1", "2")
 
 
@@ -96,6 +97,21 @@ def test_each_request_is_seen_once_with_its_status(
     if not tunnelled:  # there is no socket beneath
         assert {each["server.port"] for each in seen} == {port}
         assert all("client.port" in each for each in seen)
+
+
+def test_each_request_of_a_client_is_seen_once_with_its_own_response(
+    program: Path, certificate: Path, tmp_path: Path
+) -> None:
+    """Another goroutine may have read the response before the call that sent the request returns."""
+    traces, count = tmp_path / "traces.jsonl", 300
+    command = (OTELGPU, "run", "--quiet", "--families=http", f"--export=file:{traces}", "--", program, "ask")
+    with serving(program, "serve", certificate) as (_, port):
+        subprocess.run([*command, str(port), str(count), "16", "1.1"], check=True, timeout=100)
+    seen = [span["attributes"] for span in read_spans(traces) if span["kind"] == CLIENT]
+    assert Counter((int(each["url.path"][1:]), each.get("http.response.status_code")) for each in seen) == {
+        (number, 200 if number % 5 else 404): 1 for number in range(1, count + 1)
+    }
+    assert {each["server.port"] for each in seen} == {port}
 
 
 def end_of(watching: Watch, role: int) -> CapturedConnection:
