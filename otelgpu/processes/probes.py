@@ -48,8 +48,8 @@ REASONS: Final = Reasons(
         "mapped_file_replaced": "another file lies where a mapped one was: the mapped one got no probes",
         "probed_file_changed": "a probed file was written over in place: its probes were taken off",
         "probes_refused": "the kernel refused a probe; the log says which and why",
-        "go_program_unknown": "a Go program that has functions to be probed, and whose code or table of functions "
-        "is not understood: they are not probed",
+        "go_program_unknown": "a Go program whose table of functions, or the code of those that are to be probed, is "
+        "not understood: Go's own functions are not probed there",
         "probe_share_spent": "a library or program that is to be probed, of a container or user whose files have two "
         "thirds of the probes already: its calls are not seen",
         "file_postponed": "a process, or a library or program of it, was not looked at, as that took too long or its "
