@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 from collections import Counter
 from collections.abc import Collection, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Final
 
@@ -18,7 +18,7 @@ import msgspec
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.model.runtimes import RUNTIMES
-from otelgpu.processes.go_functions import GoFunctions, go_functions
+from otelgpu.processes.go_functions import MOST_RETURNS, GoFunctions, go_functions
 from otelgpu.processes.linked_tls import linked_tls
 from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.client import Limits, Reader
@@ -124,7 +124,10 @@ class FunctionFinder:
         """
         if self._names[0] is not names:
             self._names = names, tuple(sorted(names))
-        return self._reader.ask(owner, functions_in, Descriptor(descriptor), self._names[1], tuple(of_go))
+        found = self._reader.ask(owner, functions_in, Descriptor(descriptor), self._names[1], tuple(of_go))
+        if any(name not in of_go or len(one.returns) > MOST_RETURNS for name, one in found.go.found.items()):
+            return replace(found, go=GoFunctions(unknown=True))  # a worker may answer anything of the kind
+        return found
 
     def runtimes(self, owner: Owner, descriptor: int) -> tuple[str, ...]:
         """Those that are linked into an open program. Raises :class:`~.reader.client.ReaderError`."""

@@ -17,6 +17,7 @@ from otelgpu.processes.function_finder import (
     functions_in,
     registrations_in,
 )
+from otelgpu.processes.go_functions import GoFunction, GoFunctions
 from otelgpu.processes.memory import memory_at
 from otelgpu.processes.mounts import kind_in
 from otelgpu.processes.reader.messages import (
@@ -78,6 +79,7 @@ def _check(question: Callable[..., object], value: Any) -> None:
     elif question is functions_in:
         assert isinstance(value, FoundFunctions)
         assert all(isinstance(at, int) for at in value.offsets.values())
+        assert all(isinstance(at, int) for one in value.go.found.values() for at in (one.entry, *one.returns))
     elif question is registrations_in:
         assert isinstance(value, FoundRegistrations)
         assert all(key >= 0 and at >= 0 for key, at in value.stubs.items())
@@ -95,7 +97,10 @@ def answer_seeds() -> tuple[bytes, ...]:
     return (
         _answer(demangled, "f(int)"),
         _answer(memory_at, (b"OTEL_CTX", b"")),
-        _answer(functions_in, FoundFunctions({"cudaLaunchKernel": 4096}, False)),
+        _answer(
+            functions_in,
+            FoundFunctions({"cudaLaunchKernel": 4096}, True, GoFunctions({"a.b": GoFunction(64, (72,))})),
+        ),
         _answer(registrations_in, FoundRegistrations({16: 4096}, {"fatbin_damaged": 1})),
         _answer(members_in, None),
         _answer(contexts_at, [{"address": 4096}]),

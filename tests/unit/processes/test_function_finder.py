@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from otelgpu.elf.image import ElfError, ElfImage
-from otelgpu.processes.function_finder import FunctionFinder
+from otelgpu.processes.function_finder import FoundFunctions, FunctionFinder
+from otelgpu.processes.go_functions import GoFunction, GoFunctions
 from otelgpu.processes.reader.client import Limits, ReaderError
 from otelgpu.symbols.functions import FunctionTable
 from otelgpu.symbols.registrations import Registrations, read_registrations
 from tests.unit.elf.elf_builders import compile_library, registering_elf, synthetic_elf
+from tests.unit.elf.go_builders import FUNCTION, go_elf
 from tests.unit.symbols.cuda_programs import DATA, NAMES, compile_program
 
 TENANT, NEIGHBOUR = ("/tenant", 1000), ("/neighbour", 1000)
@@ -51,6 +53,23 @@ def test_a_file_s_functions_are_found(finder: FunctionFinder, library: int) -> N
     found = finder.find(TENANT, library, WANTED)
     assert found.offsets.keys() == {"exported", "versioned"} and not found.is_go
     assert finder.find(TENANT, library, frozenset({"absent"})).offsets == {}  # other names, the same worker
+
+
+def test_functions_of_go_come_with_them(finder: FunctionFinder, tmp_path: Path) -> None:
+    (tmp_path / "serve").write_bytes(go_elf({"a.b": FUNCTION, "c.d": FUNCTION}))
+    with (tmp_path / "serve").open("rb") as file:
+        found = finder.find(TENANT, file.fileno(), WANTED, {"a.b", "no.such"})
+        assert found.is_go and found.go.found.keys() == {"a.b"}
+        assert not finder.find(TENANT, file.fileno(), WANTED).go.found
+
+
+def test_a_worker_that_answers_what_was_not_asked_is_not_believed(
+    finder: FunctionFinder, library: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for go in ({"a.b": GoFunction(0, tuple(range(1 << 10)))}, {"c.d": GoFunction(0, (1,))}):
+        answer = FoundFunctions({}, True, GoFunctions(go))
+        monkeypatch.setattr(finder._reader, "ask", lambda *_, answer=answer: answer)
+        assert finder.find(TENANT, library, WANTED, {"a.b"}).go == GoFunctions(unknown=True)
 
 
 def test_what_is_no_image_is_told_as_such(finder: FunctionFinder, tmp_path: Path) -> None:
