@@ -4,6 +4,7 @@
 #define OTELGPU_CAPTURE_H
 
 #include "ciphertext.h"
+#include "go_client.h"
 #include "../lib/ring_share.h"
 #include "../lib/arguments.h"
 
@@ -397,6 +398,8 @@ static __always_inline void begin_chunk(struct data_chunk *chunk,
 					__u64 start_ns, __u64 end_ns, __u8 direction)
 {
 	fill_head(&chunk->head.head, 0, who, start_ns, end_ns);
+	if (direction == HTTP_DIRECTION_WRITE)
+		take_go_caller(&chunk->head.head);
 	chunk->head.connection = connection->id;
 	chunk->head.direction = direction;
 }

@@ -12,7 +12,11 @@ enum context_source {
 	CONTEXT_NONE = 0,
 	CONTEXT_THREAD_CONTEXT = 1, /* OTEP 4947, read by the probe */
 	CONTEXT_OBI = 2,	    /* traces_ctx_v1 */
-	CONTEXT_TASK = 7, /* none was published: span_id is the task that the thread runs */
+	/*
+	 * None was published: span_id is the task that the thread runs. Where that one wrote for another, it is the
+	 * other one, and trace_id begins with the time when it asked for that, in ns: http/go_client.h.
+	 */
+	CONTEXT_TASK = 7,
 };
 
 struct record_head {

@@ -32,30 +32,37 @@ struct {
 	__type(value, struct task_path);
 } task_processes SEC(".maps");
 
-/* Its task into a head whose context is zero. A word that is zero on the way: the thread runs none. */
-static __always_inline void take_task(struct record_head *head)
+/* The one that the current thread, of that process, runs. 0: none, also where a word on the way is zero, or not known. */
+static __always_inline __u64 current_task(__u32 tgid)
 {
 	struct task_struct *thread = (struct task_struct *)bpf_get_current_task();
-	__u32 tgid = head->tgid; /* Linux 6.1 refuses a key in the ring's memory */
 	struct task_path *path = bpf_map_lookup_elem(&task_processes, &tgid);
 	__u64 word;
 
 	if (!path)
-		return;
+		return 0;
 	word = BPF_CORE_READ(thread, thread.fsbase);
 	for (__u64 i = 0; i < TASK_STEPS; i++) {
 		if (i >= path->steps)
 			break;
 		if (!word)
-			return;
+			return 0;
 		if (bpf_probe_read_user(&word, sizeof(word), (void *)(word + path->offset[i]))) {
 			count(COUNTER_TASK_UNREADABLE);
-			return;
+			return 0;
 		}
 	}
-	if (!word)
+	return word;
+}
+
+/* It into a head whose context is zero. */
+static __always_inline void take_task(struct record_head *head)
+{
+	__u64 task = current_task(head->tgid); /* Linux 6.1 refuses a key in the ring's memory */
+
+	if (!task)
 		return;
-	__builtin_memcpy(head->span_id, &word, sizeof(word));
+	__builtin_memcpy(head->span_id, &task, sizeof(task));
 	head->context_source = CONTEXT_TASK;
 }
 

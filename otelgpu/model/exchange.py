@@ -164,7 +164,8 @@ class Exchange:
     tls: bool = False
     rpc: Rpc | None = None
     published: Published | None = None  # what the process itself worked under when it answered (asked)
-    task: int = 0  # servers: it wrote the response's first bytes; clients: the request's; 0: not known
+    task: int = 0  # servers: it wrote the response's first bytes; clients: the request's, or had them written
+    asked_ns: int = 0  # clients: when that task asked another one to write the request; 0: it wrote it
     answered: bool = True  # the end of the response was seen: ``end_ns`` is that
     wire_id: bytes = b""  # what both endpoints derive alike for this request; "" where unknown
     span_name: str = ""  # a plug-in's; "": made by the family's rules
@@ -230,7 +231,8 @@ class Opened:
     role: Role
     parent: TraceParent | None
     wire_id: bytes
-    task: int = 0  # of clients: the one that wrote it
+    task: int = 0  # of clients: the one that wrote it, or had it written
+    asked_ns: int = 0  # ... when it asked another one to write it; 0: it wrote it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ FIRST = "/job/1"
 
 
 class _Backend(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
     def do_GET(self) -> None:
         time.sleep(0.001 * (int(self.path.rpartition("/")[2]) % 3))
         self.send_response(200)

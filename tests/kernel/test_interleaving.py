@@ -25,15 +25,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.mark.parametrize("clients", [1, 32])
+@pytest.mark.parametrize(("how", "clients"), [("raw", 1), ("raw", 32), ("client", 32)])
 @pytest.mark.parametrize("beside", [0, 1])
 def test_what_a_goroutine_asks_for_is_its_requests_however_many_run(
-    server: Path, clients: int, beside: int, tmp_path: Path
+    server: Path, how: str, clients: int, beside: int, tmp_path: Path
 ) -> None:
     """``beside``: a goroutine that a handler starts asks once more, and is nobody's."""
     asked = clients * 10
     with backend() as port:
-        command = [str(server), str(port), *["children"][:beside]]
+        command = [str(server), str(port), how, *["children"][:beside]]
         _, outbound = judged(observe(command, tmp_path, clients, requests=10))
     assert outbound.wrong == 0
     assert (outbound.right, outbound.none) == (2 * asked, beside * asked)

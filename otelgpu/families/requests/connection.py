@@ -40,8 +40,9 @@ _DEAD = frozenset(
     -e for e in (errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.ENOTCONN)
 )
 
-#: time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, task, stream_offset, result, direction, data
-DataChunk = tuple[int, int, int, int, int, int, Published | None, int, int, int, int, bytes]
+#: As of Call: begin_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, task, asked_ns; stream_offset, result,
+#: direction, data
+DataChunk = tuple[int, int, int, int, int, int, Published | None, int, int, int, int, int, bytes]
 #: Which protocol recognised some bytes, and whether the client sent them.
 RecognitionResult = tuple[Recognition, ProtocolSpec | None, bool]
 
@@ -140,7 +141,8 @@ class Connection:
         """Take the next chunk. Never raises on what is in it."""
         if self.ignored:
             return
-        time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, task, offset, result, _, data = chunk
+        time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns = chunk[:6]
+        offset, result, _, data = chunk[9:]
         direction, other = (self._writes, self._reads) if write else (self._reads, self._writes)
         if direction.offset < 0:
             direction.offset = offset
@@ -153,7 +155,7 @@ class Connection:
                 tid == other.call.tid or time_ns > other.call.end_ns + NUMBERED_WITHIN_NS
             ):
                 self._settle(other)
-            direction.call = call = Call(time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, published, task)
+            direction.call = call = Call(time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, *chunk[6:9])
             direction.end_offset = offset + result if result > 0 else -1
         if result <= 0 and not data:
             self._nothing_moved(call, result, write)
@@ -181,7 +183,7 @@ class Connection:
         if streamed is None or write is self._at_client:
             return False
         direction, other = (self._writes, self._reads) if write else (self._reads, self._writes)
-        time_ns, end_ns, _, _, _, _, _, task, offset, _, _, data = chunk
+        time_ns, end_ns, _, _, _, _, _, task, _, offset, _, _, data = chunk
         if offset != direction.offset or other.end_offset > other.offset:
             return False
         if not streamed(data, time_ns, end_ns, task):

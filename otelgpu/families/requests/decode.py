@@ -251,15 +251,17 @@ class HttpState:
                 self._move(connection, tgid)
             end_ns = time_ns + duration_ns
             connection.last_ns = end_ns
-            published, task = None, 0
+            published, task, asked_ns = None, 0, 0
             if context_source == _TASK:
                 task = int.from_bytes(span_id, "little")
+                asked_ns = int.from_bytes(trace_id[:8], "little")
             elif context_source:
                 published = Published(
                     trace_id=trace_id, span_id=span_id, flags=trace_flags, source=context_source
                 )
             data = data[:captured]
-            chunk = time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, task, offset, result, way, data
+            by = tgid, tid, cgroup, arrival_ns, published, task, asked_ns
+            chunk = time_ns, end_ns, *by, offset, result, way, data
             if sequence != connection.next_sequence:
                 self._hold_back(connection, sequence, chunk)
             elif connection.put_off or not self._is_turn(connection, chunk):
@@ -339,10 +341,10 @@ class HttpState:
     def _take(self, connection: Connection, chunk: DataChunk, *, is_turn: bool) -> None:
         """Have the next chunk read, or counted where it is not its turn."""
         connection.next_sequence = (connection.next_sequence + 1) % _SEQUENCES
-        if is_turn and chunk[10] == self._ended_direction:
+        if is_turn and chunk[11] == self._ended_direction:
             connection.end_writes(chunk)
         elif is_turn:
-            connection.take(chunk, chunk[10] == self._write_direction)
+            connection.take(chunk, chunk[11] == self._write_direction)
         else:
             self._output.count("chunks_shed")
             if self._turns is not None:

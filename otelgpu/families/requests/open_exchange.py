@@ -42,6 +42,7 @@ class OpenExchange:
 
     __slots__ = (
         "answered",
+        "asked_ns",
         "begun_ns",
         "cgroup_id",
         "end_ns",
@@ -119,6 +120,7 @@ class OpenExchange:
         self.answered = False  # the response is complete
         self.framing_lost = False  # where the response ends is unknown
         self.task = 0  # servers: wrote the first bytes of the response; clients: of the request
+        self.asked_ns = 0  # clients: when the task asked another one to write the request; 0: it wrote it
         self.begun_ns = 0  # servers with tasks: from when on the one that answers may have worked for it
         self.reader = 0  # ... that read the end of the head
         self.stream_ns = 0  # ... when the response began, if that is a stream; 0: it is none
@@ -130,6 +132,10 @@ class OpenExchange:
         """Whether the connection changes to another protocol after the response (RFC 9110, 7.8 and 9.3.6)."""
         tunnel = self.method == "CONNECT" and 200 <= self.status_code < 300
         return tunnel or self.status_code == SWITCHING_PROTOCOLS
+
+    def asked_by(self, call: Call) -> None:
+        """A client's call wrote the first bytes of the request."""
+        self.published, self.task, self.asked_ns = call.published, call.task, call.asked_ns
 
     def written_by(self, task: int, end_ns: int, *, first: int = 0) -> None:
         """A server's task wrote bytes that are known to be of the response; ``first``: that of the first ones."""
@@ -223,5 +229,6 @@ class OpenExchange:
             published=self.published,
             answered=self.answered,
             task=self.task,
+            asked_ns=self.asked_ns,
             wire_id=self.wire_id,
         )

@@ -39,7 +39,8 @@ class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
     tid: int
     cgroup_id: int
     published: Published | None
-    task: int = 0  # that the thread ran (model/tasks.py); 0: none is known
+    task: int = 0  # that the thread ran, or wrote for (model/tasks.py); 0: none is known
+    asked_ns: int = 0  # when that task asked the thread's own to write; 0: it is the thread's
 
 
 @dataclass(slots=True, kw_only=True)

@@ -272,7 +272,7 @@ class Http1:
         if self.at_server:
             self.exchanges.begin_task(exchange, self.call)
         else:
-            exchange.published, exchange.task = self.call.published, self.call.task
+            exchange.asked_by(self.call)
         self.output.opened.append(
             Opened(
                 key=exchange.key,
@@ -283,6 +283,7 @@ class Http1:
                 parent=exchange.parent,
                 wire_id=exchange.wire_id,
                 task=exchange.task,
+                asked_ns=exchange.asked_ns,
             )
         )
 

@@ -249,7 +249,7 @@ class Http2:
         self._next_ordinal += 1
         exchange.wire_id = self._facts.wire_id(frames.offset)
         if not self._server:
-            exchange.published, exchange.task = began.published, began.task
+            exchange.asked_by(began)
         if self._responses.frames.lost:  # its response may pass unseen
             exchange.framing_lost = self.doubtful_streams = True
         stream = Stream(exchange, self.output, self._facts.identity)
@@ -272,6 +272,7 @@ class Http2:
                 parent=exchange.parent,
                 wire_id=exchange.wire_id,
                 task=exchange.task,
+                asked_ns=exchange.asked_ns,
             )
         )
         self._take_up(stream, self.call.end_ns)

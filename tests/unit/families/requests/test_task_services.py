@@ -33,7 +33,7 @@ class Wire:
         begin, self.now = self.now, self.now + 2
         offset = self.offsets[way]
         self.offsets[way] += len(data)
-        self.chunks.append((begin, self.now, TGID, TID, 1, 0, None, task, offset, len(data), way, data))
+        self.chunks.append((begin, self.now, TGID, TID, 1, 0, None, task, 0, offset, len(data), way, data))
         self.now += 1
         return self.now - 1
 
@@ -44,7 +44,7 @@ def parsed(chunks: list[DataChunk]) -> tuple[list[TaskService], dict[int, str]]:
     facts = ConnectionFacts(identity=1, role=Role.SERVER)
     connection = Connection(facts, output, BUILT_IN, opened=True)
     for chunk in chunks:
-        connection.take(chunk, chunk[10] == WRITE)
+        connection.take(chunk, chunk[11] == WRITE)
     connection.close(10**9)
     taken = output.take()
     return list(taken.tasks), {each.key: each.path for each in taken.exchanges}
