@@ -1,55 +1,70 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Requests of Go's net/http client: written by a goroutine of the connection, (*persistConn).writeLoop, for the one that
- * called (*persistConn).roundTrip. Both are seen where they enter functions that know the connection; from its pointer
- * to whom it writes for.
+ * called (*persistConn).roundTrip. Both are seen where they enter functions that know the connection.
  *
- * Exact because HTTP/1.1 has one request at a time on a connection: net/http gives a connection to the next one when
- * the former's response has been read and its write has returned ((*persistConn).wroteRequest). A connection of HTTP/2
- * passes neither function. Entries only: Go moves its stacks, return addresses included.
+ * That is exact, for HTTP/1.1 has one request at a time on a connection: net/http gives a connection to the next one
+ * when the former's response has been read and its write has returned ((*persistConn).wroteRequest). A connection of
+ * HTTP/2 passes neither function.
  *
- * Arguments are in registers since Go 1.17 (src/cmd/compile/abi-internal.md): rax, rbx, …; the receiver is the first.
+ * Where the request has the context of one that the process serves (context.Context, which handlers pass on to what they
+ * start), it is written for the goroutine that serves that one, whoever called. Contexts are known by their addresses,
+ * which are others' once they are freed: user space links only what was asked while the request was served, for that
+ * keeps its context from being freed.
+ *
+ * Entries only: Go moves its stacks, return addresses included. Arguments are in registers since Go 1.17
+ * (src/cmd/compile/abi-internal.md): rax, rbx, rcx, rdi, …, the receiver first.
  */
 #ifndef OTELGPU_GO_CLIENT_H
 #define OTELGPU_GO_CLIENT_H
 
-#include "../lib/emit.h"
-#include "../lib/own_stack.h"
+#include "../lib/calls.h"
 
-#define GO_REQUESTS	  16384
-#define GO_ARGUMENT(regs) ((regs)->ax)
+#define GO_REQUESTS	    16384
+#define GO_CONTEXTS	    16 /* of which one was made of the other: more are not looked at */
+#define GO_ARGUMENT_1(regs) ((regs)->ax)
+#define GO_ARGUMENT_2(regs) ((regs)->bx)
+#define GO_ARGUMENT_4(regs) ((regs)->di)
+
+/* When a task asked for a request, and when it was given the context of that: model/tasks.py. */
+struct asked {
+	__u64 at_ns;
+	__u64 since_ns;
+};
+
+/* The task that a request is written for. */
+struct go_caller {
+	struct asked asked;
+	__u64 task;
+	__u64 parent; /* of a context: the one that it was made of, which tells it from what has its address later */
+};
 
 struct go_key {
-	__u64 of; /* a connection's address, or a goroutine's number */
+	__u64 of; /* the address of a connection or a context, or a goroutine's number */
 	__u32 tgid;
 	__u32 reserved;
 };
 
-/* The task that a request is written for, and when it asked. */
-struct go_caller {
-	__u64 task;
-	__u64 asked_ns;
+/* As all maps here: the least used go, and the requests are then nobody's. */
+struct go_requests {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, GO_REQUESTS);
+	__type(key, struct go_key);
+	__type(value, struct go_caller);
 };
 
-/* (*persistConn) -> who called roundTrip last. The least used go: their requests are then nobody's. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, GO_REQUESTS);
-	__type(key, struct go_key);
-	__type(value, struct go_caller);
-} go_connections SEC(".maps");
+/* *persistConn -> for whom roundTrip was called last. */
+struct go_requests go_connections SEC(".maps");
 
-/* The goroutine that writes to a connection -> for whom it does now. The least used go. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, GO_REQUESTS);
-	__type(key, struct go_key);
-	__type(value, struct go_caller);
-} go_writers SEC(".maps");
+/* A goroutine that writes to a connection -> for whom it does now. */
+struct go_requests go_writers SEC(".maps");
+
+/* The context of a request that is served -> who serves it. */
+struct go_requests go_contexts SEC(".maps");
 
 bool go_has_client = false; /* a request was ever seen: else nobody pays */
 
-/* In front of the bytes that the current thread wrote: for whom its goroutine did, where that is another. */
+/* In front of bytes that the current thread wrote: for whom its goroutine did, where that is another. */
 static __always_inline void take_go_caller(struct record_head *head)
 {
 	struct go_key writer = { .tgid = head->tgid };
@@ -62,23 +77,87 @@ static __always_inline void take_go_caller(struct record_head *head)
 	if (!caller)
 		return;
 	__builtin_memcpy(head->span_id, &caller->task, sizeof(caller->task));
-	__builtin_memcpy(head->trace_id, &caller->asked_ns, sizeof(caller->asked_ns));
+	__builtin_memcpy(head->trace_id, &caller->asked, sizeof(caller->asked));
 }
 
-/* func (pc *persistConn) roundTrip(req *transportRequest) (*Response, error) */
-SEC("uprobe/libgo:net/http.(*persistConn).roundTrip")
-int go_asks(struct pt_regs *regs)
+/*
+ * An interface's second word: what it holds. Contexts that are made of another one begin with it (cancelCtx, timerCtx,
+ * valueCtx, …, and what embeds a context.Context first), which is one word in, then.
+ */
+#define GO_HELD 8
+
+static __always_inline bool go_held(__u64 *held, __u64 interface)
 {
-	struct go_key connection = { .of = GO_ARGUMENT(regs) };
-	struct go_caller caller = {};
+	return !bpf_probe_read_user(held, sizeof(*held), (void *)(interface + GO_HELD));
+}
+
+/* The context of a *http.Request, which has it where the cookie says. 0: that is not known. */
+static __always_inline __u64 go_context_of(struct pt_regs *regs, __u64 request)
+{
+	__u64 offset = bpf_get_attach_cookie(regs) >> COOKIE_FILE_SHIFT, context = 0;
+
+	if (offset && !go_held(&context, request + offset))
+		count(COUNTER_ARGUMENT_UNREADABLE);
+	return context;
+}
+
+/* func (sh serverHandler) ServeHTTP(rw ResponseWriter, req *Request): an interface is two words */
+SEC("uprobe/libgo:net/http.serverHandler.ServeHTTP")
+int go_serves(struct pt_regs *regs)
+{
+	struct go_caller server = {};
+	struct go_key key = {};
 	struct identity who;
 
 	ON_OWN_STACK(regs);
 	if (!in_scope(&who))
 		return 0;
-	connection.tgid = who.tgid;
-	caller.task = current_task(who.tgid);
-	caller.asked_ns = bpf_ktime_get_ns();
+	key.tgid = who.tgid;
+	key.of = go_context_of(regs, GO_ARGUMENT_4(regs));
+	server.task = current_task(who.tgid);
+	server.asked.since_ns = bpf_ktime_get_ns();
+	if (key.of && server.task && go_held(&server.parent, key.of))
+		bpf_map_update_elem(&go_contexts, &key, &server, BPF_ANY);
+	return 0;
+}
+
+/* For whom a request is: whose context it has, else for the current goroutine. */
+static __always_inline void find_go_caller(struct go_caller *caller, struct go_key context)
+{
+	for (int i = 0; i < GO_CONTEXTS && context.of; i++) {
+		struct go_caller *server = bpf_map_lookup_elem(&go_contexts, &context);
+		__u64 parent = 0;
+
+		if (!go_held(&parent, context.of))
+			break; /* not every context is made of another one */
+		if (server && server->parent == parent) {
+			caller->task = server->task;
+			caller->asked.since_ns = server->asked.since_ns;
+			return;
+		}
+		context.of = parent;
+	}
+	caller->task = current_task(context.tgid);
+	caller->asked.since_ns = caller->asked.at_ns;
+}
+
+/* func (pc *persistConn) roundTrip(req *transportRequest), which begins with a *Request */
+SEC("uprobe/libgo:net/http.(*persistConn).roundTrip")
+int go_asks(struct pt_regs *regs)
+{
+	struct go_key connection = { .of = GO_ARGUMENT_1(regs) }, context = {};
+	struct go_caller caller = {};
+	struct identity who;
+	__u64 request = 0;
+
+	ON_OWN_STACK(regs);
+	if (!in_scope(&who))
+		return 0;
+	connection.tgid = context.tgid = who.tgid;
+	if (read_user(&request, sizeof(request), (void *)GO_ARGUMENT_2(regs)))
+		context.of = go_context_of(regs, request);
+	caller.asked.at_ns = bpf_ktime_get_ns();
+	find_go_caller(&caller, context);
 	if (!caller.task || bpf_map_update_elem(&go_connections, &connection, &caller, BPF_ANY))
 		bpf_map_delete_elem(&go_connections, &connection);
 	else
@@ -86,11 +165,11 @@ int go_asks(struct pt_regs *regs)
 	return 0;
 }
 
-/* func (w persistConnWriter) Write(p []byte) (n int, err error), a struct of one pointer, the connection */
+/* func (w persistConnWriter) Write(p []byte) (n int, err error): a struct of one pointer, the connection */
 SEC("uprobe/libgo:net/http.persistConnWriter.Write")
 int go_writes(struct pt_regs *regs)
 {
-	struct go_key key = { .of = GO_ARGUMENT(regs) };
+	struct go_key key = { .of = GO_ARGUMENT_1(regs) };
 	struct go_caller *caller;
 	struct identity who;
 

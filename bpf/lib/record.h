@@ -14,7 +14,7 @@ enum context_source {
 	CONTEXT_OBI = 2,	    /* traces_ctx_v1 */
 	/*
 	 * None was published: span_id is the task that the thread runs. Where that one wrote for another, it is the
-	 * other one, and trace_id begins with the time when it asked for that, in ns: http/go_client.h.
+	 * other one, and trace_id is a struct asked: http/go_client.h.
 	 */
 	CONTEXT_TASK = 7,
 };

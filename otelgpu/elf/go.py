@@ -1,6 +1,6 @@
-"""Functions of Go programs by name, also of stripped ones: Go keeps a table of all its functions for itself.
+"""What Go writes into its programs, also into stripped ones: its version, and a table of all functions.
 
-In: an image, which anybody may have made. Out: addresses and sizes. The table (``.gopclntab``) has had this form since
+In: an image, which anybody may have made. Out: numbers, addresses and sizes. The table (``.gopclntab``) has had this form since
 Go 1.20:
 
     header     magic 0xfffffff1, 0, 0, quantum, pointer size; then words: functions, files, address of the code, offsets
@@ -13,11 +13,13 @@ Entries are counted from the address of the code, ``runtime.text``. The header h
 where ``.text`` begins, unless the C linker put something before it. Each of these is a candidate: the code there says
 which one holds.
 
-Sources: src/runtime/symtab.go (pcHeader, functab, _func, moduledata), src/internal/abi/symtab.go.
+Sources: src/runtime/symtab.go (pcHeader, functab, _func, moduledata), src/internal/abi/symtab.go,
+src/debug/buildinfo/buildinfo.go.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from otelgpu.elf.tls import RELOCATION
 TABLES: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 """Sections that have the table; the latter in position-independent programs."""
 MAX_FUNCTION_BYTES: Final = 1 << 16
+_VERSION: Final = re.compile(rb"\xff Go buildinf:.{18}.{1,2}?go1\.(\d{1,3})[^\d]", re.DOTALL)
 _MAGIC: Final = b"\xf1\xff\xff\xff\0\0"
 _POINTER_BYTES: Final = 8
 _HEADER: Final = struct.Struct("<8x8Q")
@@ -41,6 +44,13 @@ _MAX_NAME_BYTES: Final = 1 << 27
 _DT_RELA, _DT_RELASZ = 7, 8
 _RELATIVE: Final = 8  # R_X86_64_RELATIVE
 _MAX_RELOCATION_BYTES: Final = 1 << 27
+
+
+def go_minor(image: ElfImage) -> int | None:
+    """The n of the Go 1.n that built a program; None: it does not say."""
+    section = image.section(".go.buildinfo")
+    match = _VERSION.match(bytes(section.content[:64])) if section is not None else None
+    return int(match[1]) if match is not None else None
 
 
 @dataclass(frozen=True, slots=True)

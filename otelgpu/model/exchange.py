@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
 
+from otelgpu.model.tasks import Asked
+
 
 class Role(IntEnum):
     """The role of the process on the connection: ``enum http_role``."""
@@ -165,7 +167,7 @@ class Exchange:
     rpc: Rpc | None = None
     published: Published | None = None  # what the process itself worked under when it answered (asked)
     task: int = 0  # servers: it wrote the response's first bytes; clients: the request's, or had them written
-    asked_ns: int = 0  # clients: when that task asked another one to write the request; 0: it wrote it
+    asked: Asked | None = None  # clients: how that task had another one write the request; None: it wrote it
     answered: bool = True  # the end of the response was seen: ``end_ns`` is that
     wire_id: bytes = b""  # what both endpoints derive alike for this request; "" where unknown
     span_name: str = ""  # a plug-in's; "": made by the family's rules
@@ -232,7 +234,7 @@ class Opened:
     parent: TraceParent | None
     wire_id: bytes
     task: int = 0  # of clients: the one that wrote it, or had it written
-    asked_ns: int = 0  # ... when it asked another one to write it; 0: it wrote it
+    asked: Asked | None = None  # ... how it had another one write it; None: it wrote it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

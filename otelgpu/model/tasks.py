@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Asked(NamedTuple):
+    """When a task had another one write a request, and when it had been given the context under which it did.
+
+    The request that it worked for is the one that holds both times. CLOCK_MONOTONIC ns.
+    """
+
+    at_ns: int
+    since_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

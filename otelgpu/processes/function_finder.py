@@ -18,7 +18,7 @@ import msgspec
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.model.runtimes import RUNTIMES
-from otelgpu.processes.go_functions import MOST_RETURNS, GoFunctions, go_functions
+from otelgpu.processes.go_functions import MOST_RETURNS, GoFunctions, go_entries, go_functions
 from otelgpu.processes.linked_tls import linked_tls
 from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.client import Limits, Reader
@@ -56,7 +56,10 @@ def functions_in(file: Descriptor, names: tuple[str, ...], of_go: tuple[str, ...
     A file that shrinks meanwhile is the worker's end, on purpose.
     """
     image = image_of(file)
-    return FoundFunctions(image.function_offsets(names), image.is_go, go_functions(image, of_go))
+    offsets = image.function_offsets(names)
+    if image.is_go and image.is_stripped:
+        offsets |= go_entries(image, [name for name in names if "." in name])
+    return FoundFunctions(offsets, image.is_go, go_functions(image, of_go))
 
 
 @question(ElfError)

@@ -28,6 +28,7 @@ _PROLOGUE: Final = re.compile(
     rb"|\x4c\x8d(?:\x64\x24.|\xa4\x24....)\x4d\x3b\x66\x10",  # lea r12, [rsp-…]; cmp r12, [r14+0x10]
     re.DOTALL,
 )
+_PROLOGUE_BYTES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,22 @@ class GoFunctions:
         """As :func:`otelgpu.kernel.attach.attach_go_hooks` wants them."""
         entries = {(GO, name): (function.entry,) for name, function in self.found.items()}
         return entries | {(GO_RETURNS, name): function.returns for name, function in self.found.items()}
+
+
+def go_entries(image: ElfImage, names: Collection[str]) -> dict[str, int]:
+    """File offsets of those of ``names`` that begin as Go's functions do: all that it has, or none."""
+    try:
+        table = go_table(image, names)
+    except ElfError:
+        table = None
+    if image.machine != _MACHINE or table is None:
+        return {}
+    for base in table.bases:
+        places = {name: base + entry for name, (entry, _) in table.functions.items()}
+        if all(_PROLOGUE.match(image.content_at(place)[:_PROLOGUE_BYTES]) for place in places.values()):
+            offsets = {name: image.offset_of(place) for name, place in places.items()}
+            return {name: offset for name, offset in offsets.items() if offset is not None}
+    return {}
 
 
 def go_functions(image: ElfImage, names: Collection[str]) -> GoFunctions:

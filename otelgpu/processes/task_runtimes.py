@@ -17,12 +17,11 @@ Example: python3.11 has ``_PyRuntime`` at 0x55…f80; its first interpreter's fi
 pthread_self() 0x7f…740. At 0x7f…740 + 0x310 + 8 lies 0x55…a10: the path is +0x318, then +224 (PyThreadState.context).
 
 Sources: ``nptl/descr.h`` of glibc (specific_1stblock), ``src/internal/pthread_impl.h`` of musl (tsd);
-:mod:`otelgpu.symbols.cpython.layout`; of Go ``src/runtime/runtime2.go`` and ``src/debug/buildinfo``.
+:mod:`otelgpu.symbols.cpython.layout`; of Go ``src/runtime/runtime2.go``.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from otelgpu.elf.btf import Btf
+from otelgpu.elf.go import go_minor
 from otelgpu.elf.image import ElfError, ElfImage, Load
 from otelgpu.elf.tls import thread_variable_distance
 from otelgpu.kernel.libbpf import BpfError
@@ -68,7 +68,6 @@ _GLIBC_KEYS_AT: Final = 0x310  # struct pthread.specific_1stblock: pairs of a se
 _MUSL_KEYS_AT: Final = 0x80  # struct pthread.tsd: a pointer to values
 _GO_M: Final = 48  # runtime.g.m
 _GO_TLS: Final = -8
-_GO_VERSION: Final = re.compile(rb"\xff Go buildinf:.{18}.{1,2}?go1\.(\d{1,3})[^\d]", re.DOTALL)
 _GO: Final = {  # minor → runtime.m.curg, runtime.g.goid
     **dict.fromkeys((21, 22), (192, 152)),
     **dict.fromkeys((23, 24), (192, 160)),
@@ -254,9 +253,7 @@ def find_tasks(image: ElfImage, name: str) -> Steps | Runtime | str | None:
 
 def go_path(image: ElfImage) -> Steps | str:
     """How the number of a goroutine is reached in a program that Go built; a text: why it is not known."""
-    section = image.section(".go.buildinfo")
-    match = _GO_VERSION.match(bytes(section.content[:64])) if section is not None else None
-    places = _GO.get(int(match[1])) if match is not None else None
+    places = _GO.get(go_minor(image) or 0)
     if places is None:
         return "go_version_unknown"
     tls = _GO_TLS

@@ -41,7 +41,7 @@ class _Calls:
     def move(self, write: bool, data: bytes, *, result: int) -> None:
         self.now_ns += 100_000
         begin, offset = self.now_ns, self.offsets[write]
-        chunk: DataChunk = (begin, begin + 1, 1, 1, 1, 0, None, _TASK, 0, offset, result, int(write), data)
+        chunk: DataChunk = (begin, begin + 1, 1, 1, 1, 0, None, _TASK, None, offset, result, int(write), data)
         self.connection.take(chunk, write)
         self.offsets[write] = offset + max(result, len(data))
 

@@ -21,19 +21,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if go is None:
         pytest.skip("needs the Go toolchain: there is no `go` on PATH")
     program = tmp_path_factory.mktemp("go") / "task_server"
-    subprocess.run([go, "build", "-o", str(program), str(SOURCE)], check=True, timeout=300)
+    subprocess.run([go, "build", "-ldflags=-s -w", "-o", str(program), str(SOURCE)], check=True, timeout=300)
     return program
 
 
-@pytest.mark.parametrize(("how", "clients"), [("raw", 1), ("raw", 32), ("client", 32)])
+@pytest.mark.parametrize(("how", "clients"), [("raw", 1), ("raw", 32), ("client", 32), ("context", 32)])
 @pytest.mark.parametrize("beside", [0, 1])
 def test_what_a_goroutine_asks_for_is_its_requests_however_many_run(
     server: Path, how: str, clients: int, beside: int, tmp_path: Path
 ) -> None:
-    """``beside``: a goroutine that a handler starts asks once more, and is nobody's."""
+    """``beside``: a goroutine that some handler started asks too, and is nobody's but by the request's context."""
     asked = clients * 10
     with backend() as port:
-        command = [str(server), str(port), how, *["children"][:beside]]
+        command = [str(server), str(port), how, *["pool"][:beside]]
         _, outbound = judged(observe(command, tmp_path, clients, requests=10))
+    none = 0 if how == "context" else beside * asked
     assert outbound.wrong == 0
-    assert (outbound.right, outbound.none) == (2 * asked, beside * asked)
+    assert (outbound.right, outbound.none) == ((2 + beside) * asked - none, none)

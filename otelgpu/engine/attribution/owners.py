@@ -248,11 +248,15 @@ class Attribution:
             return np.full(len(tgids), NO_TASK, dtype=np.int64)
         return self._tasks.owners(tgids, _tasks_of(span_ids), times_ns, final=final or self._final)
 
-    def owner_by_task(self, tgid: int, tid: int, task: int, time_ns: int) -> int:
-        """The same of one task, on a thread, at one time."""
-        of_one = np.array([tgid], np.uint32), np.array([tid], np.uint32)
-        span_id = np.array([task], np.uint64).view(np.uint8).reshape(1, 8)
-        return int(self.owners_by_task(*of_one, span_id, np.array([time_ns], np.uint64), self._final)[0])
+    def owner_by_task(self, tgid: int, tid: int, task: int, times_ns: Sequence[int]) -> int:
+        """The same of one task, on a thread: the request that it worked for at all of these times."""
+        times = np.array(times_ns, np.uint64)
+        tgids, tids = np.full(len(times), tgid, np.uint32), np.full(len(times), tid, np.uint32)
+        span_ids = np.full(len(times), task, np.uint64).view(np.uint8).reshape(-1, 8)
+        owners = set(self.owners_by_task(tgids, tids, span_ids, times, self._final).tolist())
+        if len(owners) == 1:
+            return int(owners.pop())
+        return UNSETTLED if UNSETTLED in owners else NO_TASK
 
     def _settle_tasks(self) -> None:
         """What waited for requests that have ended by now; of too much the oldest is nobody's."""

@@ -26,6 +26,7 @@ from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.model.exchange import Published, Role
 from otelgpu.model.shares import Share
+from otelgpu.model.tasks import Asked
 
 #: All chunks of a call are numbered this long after it returned at most.
 NUMBERED_WITHIN_NS = 20_000
@@ -40,9 +41,9 @@ _DEAD = frozenset(
     -e for e in (errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.ENOTCONN)
 )
 
-#: As of Call: begin_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, task, asked_ns; stream_offset, result,
+#: As of Call: begin_ns, end_ns, tgid, tid, cgroup_id, arrival_ns, published, task, asked; stream_offset, result,
 #: direction, data
-DataChunk = tuple[int, int, int, int, int, int, Published | None, int, int, int, int, int, bytes]
+DataChunk = tuple[int, int, int, int, int, int, Published | None, int, Asked | None, int, int, int, bytes]
 #: Which protocol recognised some bytes, and whether the client sent them.
 RecognitionResult = tuple[Recognition, ProtocolSpec | None, bool]
 

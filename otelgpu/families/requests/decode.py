@@ -29,6 +29,7 @@ from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.exchange import Published, Role
 from otelgpu.model.inputs import Batch, Records
 from otelgpu.model.shares import Headroom, Pool, Refusals, Remembered
+from otelgpu.model.tasks import Asked
 
 MAX_CONNECTIONS = 65536
 BUDGET_BYTES = 32 << 20
@@ -53,6 +54,8 @@ _EVICTIONS = 1024  # at a tick, while memory is short
 _EXPIRE_EVERY_NS = 10_000_000_000
 _SEQUENCES = 1 << 32
 _TASK = int(ContextSource.TASK)
+_ASKED = struct.Struct("<2Q")  # of bpf/http/go_client.h
+_NOT_ASKED = bytes(_ASKED.size)
 
 
 class HttpState:
@@ -251,16 +254,17 @@ class HttpState:
                 self._move(connection, tgid)
             end_ns = time_ns + duration_ns
             connection.last_ns = end_ns
-            published, task, asked_ns = None, 0, 0
+            published, task, asked = None, 0, None
             if context_source == _TASK:
                 task = int.from_bytes(span_id, "little")
-                asked_ns = int.from_bytes(trace_id[:8], "little")
+                if trace_id != _NOT_ASKED:
+                    asked = Asked(*_ASKED.unpack(trace_id))
             elif context_source:
                 published = Published(
                     trace_id=trace_id, span_id=span_id, flags=trace_flags, source=context_source
                 )
             data = data[:captured]
-            by = tgid, tid, cgroup, arrival_ns, published, task, asked_ns
+            by = tgid, tid, cgroup, arrival_ns, published, task, asked
             chunk = time_ns, end_ns, *by, offset, result, way, data
             if sequence != connection.next_sequence:
                 self._hold_back(connection, sequence, chunk)

@@ -159,7 +159,7 @@ class Identities:
             parent=exchange.parent,
             wire_id=exchange.wire_id,
             task=exchange.task,
-            asked_ns=exchange.asked_ns,
+            asked=exchange.asked,
         )
         _remember(self._opened, exchange.key, opened)
         _remember(self._ends_ns, exchange.key, exchange.end_ns)

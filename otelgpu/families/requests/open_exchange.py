@@ -13,7 +13,7 @@ from otelgpu.families.requests.llm.reader import GenerationReader
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
 from otelgpu.families.requests.trace_context import parse_trace_context
 from otelgpu.model.exchange import UNSEEN, Exchange, Published, Rpc, StartSource, TraceParent
-from otelgpu.model.tasks import TaskService
+from otelgpu.model.tasks import Asked, TaskService
 
 SWITCHING_PROTOCOLS = 101
 MAX_PATH = 1024
@@ -42,7 +42,7 @@ class OpenExchange:
 
     __slots__ = (
         "answered",
-        "asked_ns",
+        "asked",
         "begun_ns",
         "cgroup_id",
         "end_ns",
@@ -120,7 +120,7 @@ class OpenExchange:
         self.answered = False  # the response is complete
         self.framing_lost = False  # where the response ends is unknown
         self.task = 0  # servers: wrote the first bytes of the response; clients: of the request
-        self.asked_ns = 0  # clients: when the task asked another one to write the request; 0: it wrote it
+        self.asked: Asked | None = None  # clients: how the task had another one write the request
         self.begun_ns = 0  # servers with tasks: from when on the one that answers may have worked for it
         self.reader = 0  # ... that read the end of the head
         self.stream_ns = 0  # ... when the response began, if that is a stream; 0: it is none
@@ -135,7 +135,7 @@ class OpenExchange:
 
     def asked_by(self, call: Call) -> None:
         """A client's call wrote the first bytes of the request."""
-        self.published, self.task, self.asked_ns = call.published, call.task, call.asked_ns
+        self.published, self.task, self.asked = call.published, call.task, call.asked
 
     def written_by(self, task: int, end_ns: int, *, first: int = 0) -> None:
         """A server's task wrote bytes that are known to be of the response; ``first``: that of the first ones."""
@@ -229,6 +229,6 @@ class OpenExchange:
             published=self.published,
             answered=self.answered,
             task=self.task,
-            asked_ns=self.asked_ns,
+            asked=self.asked,
             wire_id=self.wire_id,
         )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Endpoint, Published, Role
+from otelgpu.model.tasks import Asked
 
 if TYPE_CHECKING:
     from otelgpu.families.requests.parser_output import ParserOutput
@@ -40,7 +41,7 @@ class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
     cgroup_id: int
     published: Published | None
     task: int = 0  # that the thread ran, or wrote for (model/tasks.py); 0: none is known
-    asked_ns: int = 0  # when that task asked the thread's own to write; 0: it is the thread's
+    asked: Asked | None = None  # how that task had the thread's write; None: it is the thread's
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,11 +1,13 @@
 // A net/http server whose handlers wait in between: /job/N asks its backend for /called/N twice, on connections that the
 // handler's goroutine writes to itself, or by net/http's client, which writes in a goroutine of the connection.
 //
-// In: the port of the backend, "raw" or "client", and "children" where a goroutine of the handler's asks once more. Out: a
-// line with its port. It serves until it is killed.
+// In: the port of the backend, "raw", "client", or "context", where the client's requests have the context of the one
+// that is served, and "pool" where a worker asks once more, which the first handler that finds none free starts and
+// later ones use. Out: a line with its port. It serves until it is killed.
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -16,7 +18,7 @@ import (
 	"time"
 )
 
-func raw(number int) {
+func raw(_ context.Context, number int) {
 	connection, err := net.Dial("tcp", "127.0.0.1:"+os.Args[1])
 	if err != nil {
 		panic(err)
@@ -28,8 +30,10 @@ func raw(number int) {
 
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}
 
-func fetch(number int) {
-	answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%s/called/%d", os.Args[1], number))
+func fetch(ctx context.Context, number int) {
+	url := fmt.Sprintf("http://127.0.0.1:%s/called/%d", os.Args[1], number)
+	request, _ := http.NewRequestWithContext(ctx, "GET", url, nil)
+	answer, err := client.Do(request)
 	if err != nil {
 		panic(err)
 	}
@@ -37,20 +41,41 @@ func fetch(number int) {
 	answer.Body.Close()
 }
 
+var jobs = make(chan func())
+
+func share(job func()) {
+	select {
+	case jobs <- job:
+	default:
+		go func() {
+			for {
+				job()
+				job = <-jobs
+			}
+		}()
+	}
+}
+
 func main() {
 	ask := raw
-	if os.Args[2] == "client" {
+	if os.Args[2] != "raw" {
 		ask = fetch
 	}
 	http.HandleFunc("/job/", func(writer http.ResponseWriter, request *http.Request) {
 		number, _ := strconv.Atoi(request.URL.Path[len("/job/"):])
-		ask(number)
+		ctx := context.Background()
+		if os.Args[2] == "context" {
+			limited, cancel := context.WithTimeout(request.Context(), time.Minute)
+			defer cancel()
+			ctx = context.WithValue(limited, client, number)
+		}
+		ask(ctx, number)
 		time.Sleep(time.Duration(number%7) * time.Millisecond)
-		ask(number)
+		ask(ctx, number)
 		if len(os.Args) > 3 {
 			var done sync.WaitGroup
 			done.Add(1)
-			go func() { ask(number); done.Done() }()
+			share(func() { ask(ctx, number); done.Done() })
 			done.Wait()
 		}
 		io.WriteString(writer, "done\n")

@@ -1,7 +1,9 @@
-// The service by net/http: go_server PORT. Its calls are net/http's too, kept alive. See service.py.
+// The service by net/http: go_server PORT. Its calls are net/http's too, kept alive; those that goroutines make have the
+// context of the request. See service.py.
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -33,8 +35,10 @@ type question struct {
 	} `json:"stream_options"`
 }
 
-func call(number string, which int) {
-	answer, err := client.Get(fmt.Sprintf("%s/call/%s/%d", os.Getenv("SERVER_UPSTREAM"), number, which))
+func call(ctx context.Context, number string, which int) {
+	url := fmt.Sprintf("%s/call/%s/%d", os.Getenv("SERVER_UPSTREAM"), number, which)
+	request, _ := http.NewRequestWithContext(ctx, "GET", url, nil)
+	answer, err := client.Do(request)
 	if err != nil {
 		panic(err)
 	}
@@ -42,14 +46,14 @@ func call(number string, which int) {
 	io.Copy(io.Discard, answer.Body)
 }
 
-func calls(number string) {
-	call(number, 0)
+func calls(ctx context.Context, number string) {
+	call(context.Background(), number, 0)
 	var both sync.WaitGroup
 	for which := 1; which <= 2; which++ {
 		both.Add(1)
 		go func() {
 			defer both.Done()
-			call(number, which)
+			call(ctx, number, which)
 		}()
 	}
 	both.Wait()
@@ -70,7 +74,7 @@ func chat(writer http.ResponseWriter, request *http.Request) {
 	if err := json.NewDecoder(request.Body).Decode(&asked); err != nil {
 		panic(err)
 	}
-	calls(number)
+	calls(request.Context(), number)
 	if asked.Stream {
 		stream(writer, number, asked, began)
 		return
@@ -94,7 +98,7 @@ func stream(writer http.ResponseWriter, number string, asked question, began tim
 	event(object{"role": "assistant", "content": ""}, nil)
 	fmt.Fprintf(truth, "{\"number\": %s, \"ttft_s\": %.9f}\n", number, time.Since(began).Seconds())
 	event(object{"content": word}, nil)
-	call(number, 3)
+	call(context.Background(), number, 3)
 	for token := 1; token < asked.MaxTokens; token++ {
 		time.Sleep(pause)
 		event(object{"content": word}, nil)
@@ -125,11 +129,11 @@ func main() {
 	}
 	http.HandleFunc("POST /v1/chat/completions", chat)
 	http.HandleFunc("GET /items/{number}", func(writer http.ResponseWriter, request *http.Request) {
-		calls(request.PathValue("number"))
+		calls(request.Context(), request.PathValue("number"))
 		send(writer, http.StatusOK, object{"number": request.PathValue("number")})
 	})
 	http.HandleFunc("GET /fail/{number}", func(writer http.ResponseWriter, request *http.Request) {
-		call(request.PathValue("number"), 0)
+		call(request.Context(), request.PathValue("number"), 0)
 		send(writer, http.StatusInternalServerError, object{"error": "as asked"})
 	})
 	http.HandleFunc("GET /health", func(writer http.ResponseWriter, _ *http.Request) {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otelgpu.elf.go import MAX_FUNCTION_BYTES, go_table
+from otelgpu.elf.go import MAX_FUNCTION_BYTES, go_minor, go_table
 from otelgpu.elf.image import ElfError, ElfImage
 from tests.unit.elf.go_builders import ADDRESS, FUNCTION, Base, go_elf
 
@@ -31,6 +31,7 @@ def test_functions_are_where_the_symbol_table_has_them(gofmt: bytes) -> None:
     image = ElfImage(gofmt)
     by_symbols = image.function_offsets(NAMES)
     assert by_symbols.keys() == set(NAMES[:-1])
+    assert go_minor(image) in range(20, 40)
     found = go_table(image, NAMES)
     assert found is not None
     base, places = found.bases[0], found.functions

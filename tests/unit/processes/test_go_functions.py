@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.elf.image import ElfImage
-from otelgpu.processes.go_functions import MOST_RETURNS, GoFunctions, go_functions
+from otelgpu.processes.go_functions import MOST_RETURNS, GoFunctions, go_entries, go_functions
 from tests.unit.elf.go_builders import FUNCTION, PROLOGUE, go_elf
 
 CONN = "crypto/tls.(*Conn)."
@@ -69,3 +69,21 @@ def test_a_damaged_table_and_another_machine_are_not_understood() -> None:
     for each in (damaged, other, made.replace(b".gopclntab", b".hidden\0\0\0")):
         assert go_functions(ElfImage(bytes(each)), ("a.b",)) == GoFunctions(unknown=True)
     assert go_functions(ElfImage(made), ()) == GoFunctions()
+
+
+def test_entries_of_a_stripped_program_are_where_its_symbols_were(tmp_path: Path) -> None:
+    go = shutil.which("go", path="/usr/local/go/bin:/usr/local/bin:/usr/bin")
+    if go is None:
+        pytest.skip("go is not installed")
+    whole, stripped = Path(go).resolve(), tmp_path / "go"
+    subprocess.run(["strip", "-s", "-o", stripped, whole], check=True)
+    wanted = ("net/http.(*persistConn).roundTrip", "net/http.persistConnWriter.Write", "no.such")
+    by_symbols = ElfImage(whole.read_bytes()).function_offsets(wanted)
+    assert len(by_symbols) == 2
+    assert go_entries(ElfImage(stripped.read_bytes()), wanted) == by_symbols
+
+
+def test_what_does_not_begin_as_go_s_functions_do_has_no_entry() -> None:
+    image = ElfImage(go_elf({"a.b": FUNCTION, "c.d": b"\x90\xc3"}))
+    assert go_entries(image, ("a.b", "c.d")) == go_entries(image, ("no.such",)) == {}
+    assert go_entries(image, ("a.b",)).keys() == {"a.b"}

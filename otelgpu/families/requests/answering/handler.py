@@ -79,8 +79,8 @@ class RequestHandler:
     def _serving_request(self, opened: Opened) -> int:
         """The request that a client's task, or else its thread, worked for; 0 for none, UNSETTLED: known later."""
         if opened.task:
-            when_ns = opened.asked_ns or opened.start_ns
-            return self._attribution.owner_by_task(opened.tgid, opened.tid, opened.task, when_ns)
+            times_ns = opened.asked or (opened.start_ns,)
+            return self._attribution.owner_by_task(opened.tgid, opened.tid, opened.task, times_ns)
         return max(self._attribution.timeline.owner(opened.tid, opened.start_ns), 0)
 
     def _count_unserved(self, opened: Opened) -> None:

@@ -28,10 +28,12 @@ def _choose(settings: Settings) -> Choice:
 
 def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
     from otelgpu.families.requests.discover.connections import ConnectionTables
+    from otelgpu.families.requests.discover.go_requests import watch_go
     from otelgpu.families.requests.discover.refusals import watch_refusals
     from otelgpu.families.requests.discover.runtimes import RuntimeWatcher
     from otelgpu.families.requests.discover.unread_tls import UnreadTls, reason_by_program
 
+    watch_go(placer)
     return (
         ConnectionTables(loaded),
         RuntimeWatcher(loaded),

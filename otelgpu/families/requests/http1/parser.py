@@ -283,7 +283,7 @@ class Http1:
                 parent=exchange.parent,
                 wire_id=exchange.wire_id,
                 task=exchange.task,
-                asked_ns=exchange.asked_ns,
+                asked=exchange.asked,
             )
         )
 

@@ -272,7 +272,7 @@ class Http2:
                 parent=exchange.parent,
                 wire_id=exchange.wire_id,
                 task=exchange.task,
-                asked_ns=exchange.asked_ns,
+                asked=exchange.asked,
             )
         )
         self._take_up(stream, self.call.end_ns)

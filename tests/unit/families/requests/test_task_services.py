@@ -33,7 +33,7 @@ class Wire:
         begin, self.now = self.now, self.now + 2
         offset = self.offsets[way]
         self.offsets[way] += len(data)
-        self.chunks.append((begin, self.now, TGID, TID, 1, 0, None, task, 0, offset, len(data), way, data))
+        self.chunks.append((begin, self.now, TGID, TID, 1, 0, None, task, None, offset, len(data), way, data))
         self.now += 1
         return self.now - 1
 
