@@ -47,6 +47,7 @@ func call(ctx context.Context, number string, which int) {
 }
 
 func calls(ctx context.Context, number string) {
+	ctx = context.WithoutCancel(ctx) // the client may hang up
 	call(context.Background(), number, 0)
 	var both sync.WaitGroup
 	for which := 1; which <= 2; which++ {
@@ -133,7 +134,7 @@ func main() {
 		send(writer, http.StatusOK, object{"number": request.PathValue("number")})
 	})
 	http.HandleFunc("GET /fail/{number}", func(writer http.ResponseWriter, request *http.Request) {
-		call(request.Context(), request.PathValue("number"), 0)
+		call(context.Background(), request.PathValue("number"), 0)
 		send(writer, http.StatusInternalServerError, object{"error": "as asked"})
 	})
 	http.HandleFunc("GET /health", func(writer http.ResponseWriter, _ *http.Request) {
