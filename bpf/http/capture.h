@@ -398,7 +398,7 @@ static __always_inline void begin_chunk(struct data_chunk *chunk,
 					__u64 start_ns, __u64 end_ns, __u8 direction)
 {
 	fill_head(&chunk->head.head, 0, who, start_ns, end_ns);
-	if (direction == HTTP_DIRECTION_WRITE)
+	if (direction == HTTP_DIRECTION_WRITE && connection->role != HTTP_ROLE_SERVER)
 		take_go_caller(&chunk->head.head);
 	chunk->head.connection = connection->id;
 	chunk->head.direction = direction;

@@ -42,8 +42,19 @@ struct go_caller {
 struct go_key {
 	__u64 of; /* the address of a connection or a context, or a goroutine's number */
 	__u32 tgid;
-	__u32 reserved;
+	__u32 program; /* which of those that a process of this number has run: low numbers are used by all */
 };
+
+static __always_inline struct go_key go_key_of(__u32 tgid, __u64 of)
+{
+	struct task_struct *thread = (struct task_struct *)bpf_get_current_task();
+	struct task_struct *leader = BPF_CORE_READ(thread, group_leader);
+	struct go_key key = { .of = of, .tgid = tgid };
+
+	key.program = (__u32)(BPF_CORE_READ(leader, start_time) >> 10) +
+		      (__u32)BPF_CORE_READ(leader, self_exec_id);
+	return key;
+}
 
 /* As all maps here: the least used go, and the requests are then nobody's. */
 struct go_requests {
@@ -67,12 +78,14 @@ bool go_has_client = false; /* a request was ever seen: else nobody pays */
 /* In front of bytes that the current thread wrote: for whom its goroutine did, where that is another. */
 static __always_inline void take_go_caller(struct record_head *head)
 {
-	struct go_key writer = { .tgid = head->tgid };
 	struct go_caller *caller;
+	struct go_key writer;
+	__u64 task;
 
 	if (!go_has_client || head->context_source != CONTEXT_TASK)
 		return;
-	__builtin_memcpy(&writer.of, head->span_id, sizeof(writer.of));
+	__builtin_memcpy(&task, head->span_id, sizeof(task));
+	writer = go_key_of(head->tgid, task);
 	caller = bpf_map_lookup_elem(&go_writers, &writer);
 	if (!caller)
 		return;
@@ -106,14 +119,13 @@ SEC("uprobe/libgo:net/http.serverHandler.ServeHTTP")
 int go_serves(struct pt_regs *regs)
 {
 	struct go_caller server = {};
-	struct go_key key = {};
 	struct identity who;
+	struct go_key key;
 
 	ON_OWN_STACK(regs);
 	if (!in_scope(&who))
 		return 0;
-	key.tgid = who.tgid;
-	key.of = go_context_of(regs, GO_ARGUMENT_4(regs));
+	key = go_key_of(who.tgid, go_context_of(regs, GO_ARGUMENT_4(regs)));
 	server.task = current_task(who.tgid);
 	server.asked.since_ns = bpf_ktime_get_ns();
 	if (key.of && server.task && go_held(&server.parent, key.of))
@@ -145,7 +157,7 @@ static __always_inline void find_go_caller(struct go_caller *caller, struct go_k
 SEC("uprobe/libgo:net/http.(*persistConn).roundTrip")
 int go_asks(struct pt_regs *regs)
 {
-	struct go_key connection = { .of = GO_ARGUMENT_1(regs) }, context = {};
+	struct go_key connection, context;
 	struct go_caller caller = {};
 	struct identity who;
 	__u64 request = 0;
@@ -153,7 +165,8 @@ int go_asks(struct pt_regs *regs)
 	ON_OWN_STACK(regs);
 	if (!in_scope(&who))
 		return 0;
-	connection.tgid = context.tgid = who.tgid;
+	connection = context = go_key_of(who.tgid, GO_ARGUMENT_1(regs));
+	context.of = 0;
 	if (read_user(&request, sizeof(request), (void *)GO_ARGUMENT_2(regs)))
 		context.of = go_context_of(regs, request);
 	caller.asked.at_ns = bpf_ktime_get_ns();
@@ -169,14 +182,14 @@ int go_asks(struct pt_regs *regs)
 SEC("uprobe/libgo:net/http.persistConnWriter.Write")
 int go_writes(struct pt_regs *regs)
 {
-	struct go_key key = { .of = GO_ARGUMENT_1(regs) };
 	struct go_caller *caller;
 	struct identity who;
+	struct go_key key;
 
 	ON_OWN_STACK(regs);
 	if (!go_has_client || !in_scope(&who))
 		return 0;
-	key.tgid = who.tgid;
+	key = go_key_of(who.tgid, GO_ARGUMENT_1(regs));
 	caller = bpf_map_lookup_elem(&go_connections, &key);
 	key.of = current_task(who.tgid);
 	if (!key.of)

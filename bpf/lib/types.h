@@ -162,6 +162,8 @@ struct task_struct {
 	struct files_struct *files;
 	struct thread_struct thread;
 	char comm[16];
+	__u64 start_time;
+	__u32 self_exec_id; /* of 64 bits since Linux 5.7: the lower half */
 };
 struct in6_addr {
 	__u8 bytes[16];
