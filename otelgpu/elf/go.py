@@ -1,7 +1,7 @@
 """What Go writes into its programs, also into stripped ones: its version, and a table of all functions.
 
-In: an image, which anybody may have made. Out: numbers, addresses and sizes. The table (``.gopclntab``) has had this form since
-Go 1.20:
+In: an image, which anybody may have made. Out: numbers, addresses and sizes. The table (``.gopclntab``) has had this
+form since Go 1.20:
 
     header     magic 0xfffffff1, 0, 0, quantum, pointer size; then words: functions, files, address of the code, offsets
                of names, compilation units, files, tables of values, functions
