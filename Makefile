@@ -111,7 +111,7 @@ test-rdma: bpf vm ## Real RDMA programs over soft RoCE in a guest, observed (fiv
 	@$(call pytest,$(PYTHON_VENV),tests/vm)
 
 .PHONY: test-servers
-test-servers: bpf ## Real servers under one load, observed: docs/real-servers.md (SERVERS="axum tornado"; root, or sudo; twenty minutes)
+test-servers: bpf ## Real servers under one load, observed: docs/real-servers.md (SERVERS="axum tornado"; root, or sudo; half an hour)
 	$(call step,real servers)
 	@tools/servers.sh
 	@status=0; $(AS_ROOT) -m tests.servers.measure $(SERVERS) || status=$$?; \

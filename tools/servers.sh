@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Build the servers that tests/servers observes and that are not in .venv, outside the checkout, into
 # $XDG_CACHE_HOME/otelgpu/servers (or ~/.cache/…): a Python with the packages of tests/servers/requirements.txt, Express,
-# a program in Go, one in Rust with axum. Five minutes the first time, on two cores, and again what is made from files
+# a program in Go, one in Rust with axum. 0.8 GB; five minutes the first time, on two cores, and again what is made from files
 # that changed. What there is no tool for is left out, and said. Needs the registries of PyPI, npm and crates.io, not root.
 #   tools/servers.sh [python] [node] [go_server] [axum_server]
 set -euo pipefail

@@ -30,6 +30,23 @@ CLOCK_MS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """How chat completions are answered, where the server's own API does it and not programs/service.py.
+
+    ``own_ids``: ids have no numbers of requests. ``usage``: each stream ends with it, asked for or not. ``timed``: the
+    server says when it had the first token of a stream.
+    """
+
+    own_ids: bool = False
+    usage: bool = False
+    timed: bool = True
+
+
+SERVICE: Final = Answers()
+"""Those of programs/service.py."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """All that is known of a load: ``ttft_s``: the server's, of streams; ``calls``: (number, which) at the upstream."""
 
@@ -37,6 +54,7 @@ class Observed:
     ttft_s: Mapping[int, float]
     calls: Sequence[tuple[int, int]]
     spans: Sequence[Span]
+    answers: Answers = SERVICE
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,18 +87,18 @@ def compare(observed: Observed, port: int) -> Compared:
     numbers: dict[str, int] = {}  # of SERVER spans, by their ids
     for outcome, span in _paired(observed.outcomes, served, found):
         numbers[span["spanId"]] = outcome.number
-        _compare_request(outcome, span, observed.ttft_s.get(outcome.number), found)
+        _compare_request(outcome, span, found)
+        if outcome.path == _CHAT and not outcome.kind.startswith("cut"):
+            _compare_generation(outcome, span["attributes"], observed, found)
     _compare_calls(observed, numbers, found)
     return found
 
 
 def figures(found: Compared) -> dict[str, Any]:
-    """All of it as JSON can have it: of the times, the median and the 99th percentile."""
+    """All of it as JSON can have it: of the times, the median and the 99th percentile; None: there are none."""
     said = {each.name: getattr(found, each.name) for each in fields(found)}
     for name in ("ttft_after_server_ms", "ttft_before_client_ms"):
-        said[name] = (
-            [median(said[name]), quantiles(said[name], n=100)[98]] if len(said[name]) > 1 else [0.0, 0.0]
-        )
+        said[name] = [median(said[name]), quantiles(said[name], n=100)[98]] if len(said[name]) > 1 else None
     return said
 
 
@@ -126,11 +144,11 @@ def number_of(span: Span) -> int | None:
     """The request that a SERVER span is of, by what was read of it; None: it says nothing of that."""
     said = span["attributes"]
     name = said.get("gen_ai.response.id", "") or said.get("url.path", "")
-    found = re.search(r"\d+$", name)
-    return int(found[0]) if found else None
+    found = re.search(r"(?:^chatcmpl-|/)(\d+)$", name)
+    return int(found[1]) if found else None
 
 
-def _compare_request(outcome: Outcome, span: Span, server_s: float | None, found: Compared) -> None:
+def _compare_request(outcome: Outcome, span: Span, found: Compared) -> None:
     said = span["attributes"]
     cut = outcome.kind.startswith("cut")
     if said.get("url.path") != outcome.path:
@@ -148,27 +166,34 @@ def _compare_request(outcome: Outcome, span: Span, server_s: float | None, found
             found.note("traceparent", (outcome, span))
     elif span.get("parentSpanId"):
         found.note("traceparent", (outcome, span))
-    if outcome.path == _CHAT and not cut:
-        _compare_generation(outcome, said, server_s, found)
 
 
 def _compare_generation(
-    outcome: Outcome, said: Mapping[str, Any], server_s: float | None, found: Compared
+    outcome: Outcome, said: Mapping[str, Any], observed: Observed, found: Compared
 ) -> None:
-    if said.get("gen_ai.response.id") != f"chatcmpl-{outcome.number}":
+    name = said.get("gen_ai.response.id")
+    if not name if observed.answers.own_ids else name != f"chatcmpl-{outcome.number}":
         found.note("response id", (outcome, said))
     if said.get("gen_ai.usage.output_tokens") != outcome.tokens:
         found.note("tokens", (outcome, said))
-    if bool(said.get("otelgpu.gen_ai.usage.estimated")) == outcome.usage:
+    if bool(said.get("otelgpu.gen_ai.usage.estimated")) == (outcome.usage or observed.answers.usage):
         found.note("estimated", (outcome, said))
-    if outcome.kind != "stream":
-        return
+    if outcome.kind == "stream":
+        _compare_first_token(outcome, said, observed, found)
+
+
+def _compare_first_token(
+    outcome: Outcome, said: Mapping[str, Any], observed: Observed, found: Compared
+) -> None:
+    timed = observed.answers.timed
+    server_s = observed.ttft_s.get(outcome.number) if timed else 0.0
     ours_s = said.get("gen_ai.latency.time_to_first_token")
     if ours_s is None or server_s is None or outcome.ttft_s is None:
         found.note("ttft", (outcome, server_s, said))
         return
     after, before = 1e3 * (ours_s - server_s), 1e3 * (outcome.ttft_s - ours_s)
-    found.ttft_after_server_ms.append(after)
+    if timed:
+        found.ttft_after_server_ms.append(after)
     found.ttft_before_client_ms.append(before)
     if min(after, before) < -CLOCK_MS:
         found.note("ttft", (after, before, outcome, said))

@@ -36,6 +36,12 @@ ROUND: Final[tuple[Kind, ...]] = (
     *("stream", "answer", "pipelined", "missing", "answer", "stream", "health", "fail", "answer"),
     *("cut stream", "stream", "item", "answer", "cut answer"),
 )
+SINGLY: Final[tuple[Kind, ...]] = tuple("item" if kind == "pipelined" else kind for kind in ROUND)
+"""For servers that do not read ahead."""
+GENERATIONS: Final[tuple[Kind, ...]] = tuple(
+    kind for kind in ROUND if kind not in ("pipelined", "item", "fail")
+)
+"""For those with an API of their own, which has no other routes."""
 TOKENS: Final = 6
 _CUT_AFTER: Final = 2  # tokens
 _CUT_BEFORE_S: Final = 0.002  # an answer takes longer: its calls do
@@ -44,10 +50,10 @@ _TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a server is asked: each of ``together`` connections goes ``rounds`` times through all kinds of requests.
+    """What a server is asked: each of ``together`` connections goes ``rounds`` times through a round of requests.
 
     Each begins with another kind than its neighbours, and goes on for ``least_s`` seconds at least. ``first``: the
-    number of the first request. Where servers cannot read ahead, not ``pipelining``: those requests are sent singly.
+    number of the first request.
     """
 
     port: int
@@ -55,12 +61,11 @@ class Load:
     together: int
     rounds: int
     least_s: float = 0.0
-    pipelining: bool = True
+    round: Sequence[Kind] = ROUND
 
     def kinds(self, client: int) -> list[Kind]:
         """What a client asks for, in order."""
-        kinds = islice(cycle(ROUND), client, client + self.rounds * len(ROUND))
-        return ["item" if kind == "pipelined" and not self.pipelining else kind for kind in kinds]
+        return list(islice(cycle(self.round), client, client + self.rounds * len(self.round)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,8 @@ class Connection:
         self._parser = httptools.HttpResponseParser(self)
         self._ended: deque[int] = deque()  # statuses of responses that were read whole
         self.status, self.tokens, self.first_content_ns = 0, 0, 0
+        self.kept = True
+        """Whether the server reads on after its last response."""
         self._data = b""
         self._now_ns = 0
 
@@ -138,11 +145,12 @@ class Connection:
             self.first_content_ns = self._now_ns
 
     def on_message_complete(self) -> None:
+        self.kept = self._parser.should_keep_alive()
         self._ended.append(self._parser.get_status_code())
 
 
 class Client:
-    """One of those that ask at the same time: a connection at a time, a new one after each that it hung up."""
+    """One of those that ask at the same time: a connection at a time, a new one after each that was not kept."""
 
     def __init__(self, port: int, traced: bool, numbers: Iterator[int]) -> None:
         self._port, self._traced, self._numbers = port, traced, numbers
@@ -160,6 +168,17 @@ class Client:
             self._connection.close()
 
     async def _ask(self, kind: Kind) -> None:
+        """On a new connection where the server closed the one that it had kept: it may, at any time (RFC 9112, 9.5)."""
+        kept = self._connection
+        try:
+            await self._ask_once(kind)
+        except ConnectionError:
+            if kept is None or kept.status:
+                raise
+            self._leave(kept)
+            await self._ask_once(kind)
+
+    async def _ask_once(self, kind: Kind) -> None:
         connection = self._connection or await Connection.open(self._port, self._traced)
         self._connection = connection
         asked = [self._request(kind, connection.traced) for _ in range(2 if kind == "pipelined" else 1)]
@@ -181,9 +200,12 @@ class Client:
                     usage=each.usage,
                 )
             )
-        if kind.startswith("cut"):
-            connection.close()
-            self._connection, self._traced = None, not self._traced
+        if kind.startswith("cut") or not connection.kept:
+            self._leave(connection)
+
+    def _leave(self, connection: Connection) -> None:
+        connection.close()
+        self._connection, self._traced = None, not self._traced
 
     async def _status(self, connection: Connection, kind: Kind) -> int:
         if kind == "cut answer":
@@ -209,7 +231,7 @@ class Request:
         if "stream" in kind or "answer" in kind:
             method, self.path = "POST", "/v1/chat/completions"
             asked: dict[str, Any] = {"model": "tiny", "max_tokens": TOKENS}
-            asked["messages"] = [{"role": "user", "content": "Say token."}]
+            asked |= {"user": str(number), "messages": [{"role": "user", "content": "Say token."}]}
             self.usage = "answer" in kind or number % 2 == 0
             if "stream" in kind:
                 asked |= {"stream": True} | (
@@ -226,7 +248,7 @@ class Request:
 
 
 async def ask(load: Load) -> list[Outcome]:
-    """Ask, and give what came of each; raises what a connection that was not hung up ended with."""
+    """Ask, and give what came of each; raises what a connection ended with that was neither idle nor hung up."""
     numbers = iter(range(load.first, sys.maxsize))
     clients = [Client(load.port, index % 2 == 1, numbers) for index in range(load.together)]
     until_ns = time.monotonic_ns() + round(load.least_s * 1e9)

@@ -75,7 +75,7 @@ class Server:
             together=together,
             rounds=rounds,
             least_s=least_s,
-            pipelining=self.stack.pipelining,
+            round=self.stack.round,
         )
         done = subprocess.run(
             [sys.executable, "-m", "tests.servers.load", json.dumps(asdict(load))],
@@ -104,7 +104,14 @@ class Server:
         """What was exported of it with what was so."""
         numbers = {outcome.number for outcome in outcomes}
         calls = [call for call in upstream.calls() if call[0] in numbers]
-        return compare(Observed(outcomes=outcomes, ttft_s=self.ttft_s(), calls=calls, spans=spans), self.port)
+        observed = Observed(
+            outcomes=outcomes,
+            ttft_s=self.ttft_s(),
+            calls=calls,
+            spans=spans,
+            answers=self.stack.answers,
+        )
+        return compare(observed, self.port)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.servers.compare import SERVICE, Answers
+from tests.servers.load import GENERATIONS, ROUND, SINGLY, Kind
+
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS: Final = Path(__file__).parent / "programs"
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -22,15 +25,15 @@ class Stack:
     """A server. In its command: ``{port}``, ``{python}`` and ``{node}`` of where it runs.
 
     ``quick``: it needs nothing but what `make setup` installs. ``together``: connections at once, of each load.
-    ``pipelining``: it answers requests that are sent before it has answered those before them.
+    ``round``: what it is asked.
     """
 
     name: str
     command: tuple[str, ...]
     quick: bool = False
     together: tuple[int, ...] = (1, 8, 64)
-    pipelining: bool = True
-    environment: tuple[tuple[str, str], ...] = ()
+    round: tuple[Kind, ...] = ROUND
+    answers: Answers = SERVICE
     packages: tuple[str, ...] = ()
     """What makes up the stack, by the names of their distributions: their versions are in the table."""
 
@@ -50,7 +53,6 @@ class Stack:
             "SERVER_MODULES": str(BUILT / "node"),
             "SERVER_UPSTREAM": upstream,
             "SERVER_TRUTH": str(truth),
-            **dict(self.environment),
         }
 
 
@@ -95,7 +97,7 @@ STACKS: Final = (
         "--threads=80",
         "--keep-alive=60",
         quick=True,
-        pipelining=False,
+        round=SINGLY,
         packages=("gunicorn", "flask", "urllib3"),
     ),
     Stack(
@@ -121,6 +123,33 @@ STACKS: Final = (
     ),
     _python("Tornado", "{programs}/tornado_server.py", "{port}", packages=("tornado",)),
     _python("Sanic", "{programs}/sanic_server.py", "{port}", packages=("sanic", "uvloop", "httpx")),
+    _python(
+        "FastAPI, def, uvicorn",
+        *_UVICORN[:-1],
+        "fastapi_threads:app",
+        packages=("fastapi", "uvicorn", "anyio", "urllib3"),
+    ),
+    _python(
+        "BentoML",
+        *("-m", "bentoml", "serve", "bentoml_service:Service", "--host=127.0.0.1", "--port={port}"),
+        *("--working-dir={programs}", "--quiet"),
+        packages=("bentoml", "uvicorn", "httpx"),
+    ),
+    _python("Ray Serve", "{programs}/ray_server.py", "{port}", packages=("ray", "uvicorn", "httpx")),
+    _python(
+        "LitServe",
+        *("{programs}/litserve_server.py", "{port}"),
+        round=GENERATIONS,
+        answers=Answers(own_ids=True, usage=True),
+        packages=("litserve", "fastapi", "uvicorn", "urllib3"),
+    ),
+    _python(
+        "llama.cpp server",
+        *("{programs}/llama_server.py", "{port}"),
+        round=GENERATIONS,
+        answers=Answers(own_ids=True, timed=False),
+        packages=("xllamacpp", "gguf"),
+    ),
     Stack(
         name="Express",
         command=("{node}", "{programs}/express_server.mjs", "{port}"),

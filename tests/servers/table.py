@@ -84,14 +84,16 @@ def _loads(results: list[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def _links(load: dict[str, Any]) -> list[str]:
-    total = sum(load["links"].values()) or 1
+    total = sum(load["links"].values())
+    if not total:
+        return ["–"] * 3  # it makes no calls
     right, none = (f"{load['links'].get(kind, 0) / total:.1%}" for kind in ("right", "unattributed"))
     return [right, none, str(load["links"].get("wrong", 0))]
 
 
 def _latencies(load: dict[str, Any]) -> list[str]:
     ttft = (
-        f"{load[key][0]:.2f} (p99 {load[key][1]:.2f})"
+        f"{load[key][0]:.2f} (p99 {load[key][1]:.2f})" if load[key] else "–"
         for key in ("ttft_after_server_ms", "ttft_before_client_ms")
     )
     costs = (" / ".join(f"{value:.{digits}f}" for value in load[key]) for key, digits in _COSTS)

@@ -63,7 +63,7 @@ def test_what_a_server_did_is_what_is_reported(name: str, compared: Mapping[str,
         f"\n{name}: {dict(found.links)}, first tokens {median(found.ttft_after_server_ms):.2f} ms after the server's, "
         f"{median(found.ttft_before_client_ms):.2f} ms before the client's"
     )
-    assert found.requests == TOGETHER * ROUNDS * (len(ROUND) + stack.pipelining)
+    assert found.requests == TOGETHER * ROUNDS * (len(stack.round) + stack.round.count("pipelined"))
     assert found.links.total() == found.calls > found.requests
     assert len(found.ttft_after_server_ms) == TOGETHER * ROUNDS * ROUND.count("stream")
     assert not faults(found)

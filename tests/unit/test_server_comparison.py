@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.compare import Observed, compare, faults, figures
+from tests.servers.compare import SERVICE, Answers, Observed, compare, faults, figures
 from tests.servers.load import Kind, Outcome
 
 PORT, CLIENT_PORT = 8000, 40_000
@@ -62,8 +62,8 @@ def span(name: str, kind: int, attributes: dict[str, Any], **facts: Any) -> dict
     } | facts
 
 
-def found(spans: Spans) -> list[str]:
-    observed = Observed(outcomes=OUTCOMES, ttft_s={1: 0.010}, calls=CALLS, spans=spans)
+def found(spans: Spans, answers: Answers = SERVICE) -> list[str]:
+    observed = Observed(outcomes=OUTCOMES, ttft_s={1: 0.010}, calls=CALLS, spans=spans, answers=answers)
     return [fault.partition(":")[0] for fault in faults(compare(observed, PORT))]
 
 
@@ -115,6 +115,29 @@ def test_each_thing_that_is_wrong_is_found(spoil: Callable[[Spans], object], fau
     spans = right()
     spoil(spans)
     assert found(spans) == [fault]
+
+
+def test_ids_of_a_server_s_own_have_no_numbers() -> None:
+    spans = right()
+    change(0, **{"gen_ai.response.id": "chatcmpl-6aA1"})(spans)
+    assert found(spans, Answers(own_ids=True)) == []
+    spans[0]["attributes"].pop("gen_ai.response.id")
+    assert found(spans, Answers(own_ids=True)) == ["response id"]
+
+
+def test_usage_that_comes_unasked_is_no_estimate() -> None:
+    spans = right()
+    assert found(spans, Answers(usage=True)) == ["estimated"]
+    change(0, **{"otelgpu.gen_ai.usage.estimated": False})(spans)
+    assert found(spans, Answers(usage=True)) == []
+
+
+def test_where_a_server_says_no_time_only_the_client_s_bounds_the_first_token() -> None:
+    spans = right()
+    change(0, **{"gen_ai.latency.time_to_first_token": 0.009})(spans)
+    assert found(spans, Answers(timed=False)) == []
+    change(0, **{"gen_ai.latency.time_to_first_token": 0.0123})(spans)
+    assert found(spans, Answers(timed=False)) == ["ttft"]
 
 
 def test_a_call_under_no_request_is_no_fault() -> None:

@@ -1,11 +1,13 @@
-"""The service as an ASGI application of Starlette's, for uvicorn and hypercorn: ``asgi:app``. Its calls are httpx's."""
+"""The service as an ASGI application of Starlette's, for uvicorn, hypercorn and what mounts it: ``asgi:app``.
+
+Its calls are httpx's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -15,37 +17,34 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-
-@asynccontextmanager
-async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(limits=limits, trust_env=False) as app.state.client:
-        yield
+client = httpx.AsyncClient(
+    limits=httpx.Limits(max_connections=None, max_keepalive_connections=None), trust_env=False
+)
 
 
-async def call(request: Request, number: str, which: int) -> None:
-    (await request.app.state.client.get(service.call_url(number, which))).raise_for_status()
+async def call(number: str, which: int) -> None:
+    (await client.get(service.call_url(number, which))).raise_for_status()
 
 
-async def calls(request: Request, number: str) -> None:
-    await call(request, number, 0)
-    await asyncio.gather(call(request, number, 1), call(request, number, 2))
+async def calls(number: str) -> None:
+    await call(number, 0)
+    await asyncio.gather(call(number, 1), call(number, 2))
 
 
 async def chat(request: Request) -> Response:
     began = time.monotonic()
     number, asked = request.headers["x-request-id"], await request.json()
-    await calls(request, number)
+    await calls(number)
     if asked.get("stream"):
-        return StreamingResponse(events(request, number, asked, began), media_type="text/event-stream")
+        return StreamingResponse(events(number, asked, began), media_type="text/event-stream")
     return JSONResponse(service.completion(number, asked))
 
 
-async def events(request: Request, number: str, asked: dict[str, Any], began: float) -> AsyncIterator[bytes]:
+async def events(number: str, asked: dict[str, Any], began: float) -> AsyncIterator[bytes]:
     yield service.role_event(number)
     service.report_first_token(number, began)
     yield service.token_event(number)
-    await call(request, number, 3)
+    await call(number, 3)
     for _ in range(asked["max_tokens"] - 1):
         await asyncio.sleep(service.PAUSE_S)
         yield service.token_event(number)
@@ -54,12 +53,12 @@ async def events(request: Request, number: str, asked: dict[str, Any], began: fl
 
 async def item(request: Request) -> Response:
     number = request.path_params["number"]
-    await calls(request, number)
+    await calls(number)
     return JSONResponse({"number": number})
 
 
 async def fail(request: Request) -> Response:
-    await call(request, request.path_params["number"], 0)
+    await call(request.path_params["number"], 0)
     return JSONResponse({"error": "as asked"}, status_code=500)
 
 
@@ -73,6 +72,5 @@ app = Starlette(
         Route("/items/{number}", item),
         Route("/fail/{number}", fail),
         Route("/health", health),
-    ],
-    lifespan=lifespan,
+    ]
 )
