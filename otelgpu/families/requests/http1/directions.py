@@ -200,8 +200,6 @@ class Http1ResponseDirection(_Direction):
         self.parser.miss()
         if self.current is None:
             self.current = self.parser.exchanges.unanswered()
-        for exchange in self.parser.exchanges:
-            if not exchange.answered:
-                exchange.error = exchange.error or "capture_gap"
+        self.parser.exchanges.doubt()
         if self.current is not None:
             self.current.framing_lost = True

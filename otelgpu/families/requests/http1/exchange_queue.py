@@ -168,6 +168,12 @@ class ExchangeQueue:
         for exchange in self._exchanges:
             exchange.task_known = False
 
+    def doubt(self) -> None:
+        """A whole response may be missing: the next one may be for another request than it seems."""
+        for exchange in self._exchanges:
+            if not exchange.answered:
+                exchange.error = exchange.error or "capture_gap"
+
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
         """Emit an exchange that is over since ``time_ns``."""
         if self._at_server and exchange.has_task:

@@ -180,6 +180,8 @@ class Http1:
             direction.reader.state is State.LOST
         ):  # as it may have been before: a whole response may be missing
             self.exchanges.distrust()
+            if not from_client:
+                self.exchanges.doubt()
         if not from_client:
             self._last_response_ns = call.end_ns
         if self.exchanges.awaits_assignment:
@@ -240,10 +242,9 @@ class Http1:
         if lost or self._lossy or (self._any_missed and (self.requests_missed or other or self._pipelines)):
             self.exchanges.distrust()  # the response to a request that was not seen would be taken for ours
         self._pipelines = self._pipelines or other
-        if self.requests_missed:
-            self.requests_missed = False
-            if other:
-                exchange.error = "capture_gap"
+        self.requests_missed = False
+        if other and self._lossy:  # what is unanswered may have had its response, and get the one after it
+            exchange.error = "capture_gap"
         return exchange
 
     def miss_requests(self) -> None:

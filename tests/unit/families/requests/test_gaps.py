@@ -128,6 +128,24 @@ def test_the_answer_to_a_request_that_was_not_seen_is_not_that_of_the_one_before
     assert found["/third"] == (404, "")
 
 
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_where_an_answer_may_be_missing_no_exchange_with_another_one_s_is_unmarked(pipelined: bool) -> None:
+    """The end of a stream is lost, then an answer as a whole: each that follows may be taken for the one before it."""
+    c, seen = opened()
+    if pipelined:
+        seen.feed(c.read(request(target="/0") + request(target="/00"))).feed(c.write(response() + response()))
+    seen.feed(c.read(request(target="/200"))).feed(c.write(response(200, None, transfer_encoding="chunked")))
+    c.skip(WRITE, 50)
+    seen.feed(c.write(LAST_CHUNK)).feed(c.read(request(target="/201")))
+    c.skip(WRITE, len(response(201)))
+    for status in range(202, 210):
+        seen.feed(c.read(request(target=f"/{status}"))).feed(c.write(response(status)))
+    seen.feed(c.close())
+    known = [(path, status) for path, status, error in facts(seen) if not error]
+    assert [(path, status) for path, status in known if int(path[1:]) not in (0, status)] == []
+    assert len(seen.exchanges) == 10 + 2 * pipelined
+
+
 def test_an_answer_with_a_lost_start_is_marked() -> None:
     c, seen = opened()
     seen.feed(c.read(request("GET", "/a")))
