@@ -77,7 +77,7 @@ class Compared:
     def note(self, what: str, example: object) -> None:
         """Count something wrong, and keep the first of its kind."""
         self.wrong[what] += 1
-        self.examples.setdefault(what, str(example)[:600])
+        self.examples.setdefault(what, str(example)[:2000])
 
 
 def compare(observed: Observed, port: int) -> Compared:

@@ -140,7 +140,7 @@ class Connection:
 
     def on_body(self, body: bytes) -> None:
         *events, self._data = (self._data + body).split(b"\n\n")
-        self.tokens += sum(b'"content":' in event and b"token " in event for event in events)
+        self.tokens += sum(event.count(b"token ") for event in events if b'"content":' in event)
         if self.tokens and not self.first_content_ns:
             self.first_content_ns = self._now_ns
 
