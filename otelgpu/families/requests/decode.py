@@ -410,7 +410,7 @@ class HttpState:
         if connection.close_at is not None and connection.close_at[0] <= before_ns:
             time_ns, chunks = connection.close_at
             self._skip_to(connection, chunks)
-            self._end(connection, time_ns)
+            self._end(connection, time_ns, "capture_gap")  # the last records are missing
         elif not (connection.held or connection.unsettled or connection.close_at):
             self._waiting.pop(connection.facts.identity, None)
 
@@ -494,8 +494,12 @@ class HttpState:
             if not members:
                 del self._by_process[connection.tgid]
 
-    def _end(self, connection: Connection, time_ns: int) -> None:
-        connection.close(time_ns)
+    def _end(self, connection: Connection, time_ns: int, unknown: str = "") -> None:
+        """It was closed; ``unknown``: why nobody knows how what is open ended."""
+        if unknown:
+            connection.abort(time_ns, unknown)
+        else:
+            connection.close(time_ns)
         self._forget(connection)
         self._ended.add(connection.output.container, connection.facts.identity)
 

@@ -154,6 +154,17 @@ def test_an_answer_with_a_lost_start_is_marked() -> None:
     assert facts(seen) == [("/a", 0, "capture_gap"), ("/b", 204, "")]
 
 
+def test_an_answer_that_was_lost_with_the_last_records_is_no_connection_closed_without_one() -> None:
+    c, seen = opened()
+    seen.feed(c.read(request()))
+    c.write(response())
+    seen.feed(c.close())
+    seen.take(seen.state.expire(LATER))
+    (exchange,) = seen.exchanges
+    assert (exchange.error_type, exchange.incomplete) == ("", "capture_gap")
+    assert seen.counts() == {"chunks_lost": 1, "capture_gaps": 1}
+
+
 def test_a_body_sent_by_sendfile_ends_when_the_next_answer_starts() -> None:
     c, seen = opened()
     seen.feed(c.read(request("GET", "/file"))).feed(c.write(response(200, None, content_length="5000")))
