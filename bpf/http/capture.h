@@ -4,28 +4,28 @@
 #define OTELGPU_CAPTURE_H
 
 #include "ciphertext.h"
+#include "frames.h"
 #include "go_client.h"
-#include "../lib/ring_share.h"
 #include "../lib/arguments.h"
 
-#define SMALL_BYTES  256
-#define TOKEN_BYTES  1024 /* of a streamed event: with log probabilities, of several choices */
-#define MEDIUM_BYTES 4096
-#define LARGE_BYTES  16384
 #define VECTORS	     128 /* iovecs followed in one message */
 #define MESSAGES     8	 /* messages followed in one recvmmsg, sendmmsg */
 #define EMPTY_PARTS  4	 /* empty iovecs skipped before the first byte */
-#define FRAME_CHUNKS 4	 /* of LARGE_BYTES, of a call that moves frames */
-#define EVENT_CHUNKS 16	 /* the same, of one that moves events of a stream */
+#define EVENT_CHUNKS 16	 /* of LARGE_BYTES, of a call that moves events of a stream, or frames */
+#define FRAME_CHUNKS 4	 /* the same, of frames while the ring is crowded */
 #define EVENT_TRIES  16	 /* calls that are looked at for an event */
 
-/* On connections of framed protocols the bounds below apply to each such interval. */
-#define FRAMES_WITHIN_NS 1000000000ULL
+/*
+ * On connections of framed protocols, where requests are interleaved, what was captured is forgotten at this rate:
+ * 2^-6 bytes a nanosecond, 15 MiB a second.
+ */
+#define FRAMES_FORGOTTEN_SHIFT 6
 
 /*
  * Bytes captured per direction until the direction turns: a request's body,
  * a response's. Calls of up to MEDIUM_BYTES (a streamed token) have a bound
- * of their own, so that a long stream stays whole.
+ * of their own, so that a long stream stays whole, and so have larger ones that
+ * move events of a stream. Of frames, half of the latter is for small calls alone.
  */
 const volatile __u64 http_bulk_bytes = 1 << 20;
 const volatile __u64 http_stream_bytes = 64 << 20;
@@ -84,65 +84,6 @@ static __always_inline bool read_message(struct message_vectors *vectors, __u32 
 }
 
 /*
- * One chunk: bytes that a call moved at `from`, of which `head.captured` are captured. It is made in the thread's
- * storage: kernels before 6.13 have 512 bytes of stack for the whole call chain.
- */
-struct data_chunk {
-	struct http_data_head head;
-	__u64 from;
-};
-
-/*
- * Bytes of data[] past `captured` keep what the ring held before: earlier
- * records, never kernel memory. Zeroing 16 KiB for 300 would cost more than
- * the copy.
- */
-#define EMIT_CHUNK(type, number, chunk)                                                            \
-	do {                                                                                       \
-		struct type *_record = bpf_ringbuf_reserve(&ring, sizeof(*_record), 0);            \
-		__u32 _bytes = (chunk)->head.captured;                                             \
-		if (!_record) {                                                                    \
-			count(COUNTER_RING_FULL);                                                  \
-			break;                                                                     \
-		}                                                                                  \
-		_record->chunk = (chunk)->head;                                                    \
-		_record->chunk.head.kind = number;                                                 \
-		if (_bytes > sizeof(_record->data))                                                \
-			_bytes = sizeof(_record->data);                                            \
-		if (_bytes && bpf_probe_read_user(_record->data, _bytes, (void *)(chunk)->from)) { \
-			count(COUNTER_ARGUMENT_UNREADABLE);                                        \
-			_record->chunk.captured = 0;                                               \
-		}                                                                                  \
-		submit(_record);                                                                   \
-	} while (0)
-
-/* Global, so that the verifier proves it once and not on every path to it. */
-__noinline int emit_chunk(const struct data_chunk *chunk)
-{
-	__u32 bytes;
-
-	if (!chunk)
-		return 0;
-	bytes = chunk->head.captured <= SMALL_BYTES    ? sizeof(struct http_data_256)
-		: chunk->head.captured <= TOKEN_BYTES  ? sizeof(struct http_data_1k)
-		: chunk->head.captured <= MEDIUM_BYTES ? sizeof(struct http_data_4k)
-						       : sizeof(struct http_data_16k);
-	if (!within_ring_share(chunk->head.head.tgid, chunk->head.head.cgroup_id, bytes)) {
-		count(COUNTER_RING_SHARE_SPENT);
-		return 0;
-	}
-	if (chunk->head.captured <= SMALL_BYTES)
-		EMIT_CHUNK(http_data_256, HTTP_DATA_256, chunk);
-	else if (chunk->head.captured <= TOKEN_BYTES)
-		EMIT_CHUNK(http_data_1k, HTTP_DATA_1K, chunk);
-	else if (chunk->head.captured <= MEDIUM_BYTES)
-		EMIT_CHUNK(http_data_4k, HTTP_DATA_4K, chunk);
-	else
-		EMIT_CHUNK(http_data_16k, HTTP_DATA_16K, chunk);
-	return 0;
-}
-
-/*
  * Whether a direction carries events: a call of it began with one, since it turned. Asked only where a call would not
  * be captured whole otherwise, and EVENT_TRIES times, so that it costs other traffic nothing.
  */
@@ -168,8 +109,8 @@ struct capture_plan {
 	__u64 bound; /* of the direction */
 	__u32 most;  /* of bytes in a chunk */
 	__u32 chunks;
-	__u32 tail; /* bytes of the call's end */
-	__u32 reserved;
+	__u32 tail;	  /* bytes of the call's end */
+	__u32 is_partial; /* of frames: not all of it is */
 };
 
 static __always_inline struct capture_plan plan_capture(struct connection *connection,
@@ -179,9 +120,14 @@ static __always_inline struct capture_plan plan_capture(struct connection *conne
 
 	if (bytes <= MEDIUM_BYTES) {
 		plan.bound = http_stream_bytes;
-	} else if (connection->protocol == PROTOCOL_FRAMED) {
-		plan.chunks = FRAME_CHUNKS;
+	} else if (is_framed(connection->protocol)) {
+		__u64 used = connection->captured[direction & 1];
+
+		plan.bound = http_stream_bytes / 2;
+		plan.chunks = ring_is_crowded() ? FRAME_CHUNKS : EVENT_CHUNKS;
 		plan.tail = LARGE_BYTES;
+		plan.is_partial = bytes >= (plan.chunks + 1) * LARGE_BYTES ||
+				  (used >= plan.bound && used < http_stream_bytes);
 	} else if (carries_events(connection, direction, from, bytes)) {
 		plan.bound = http_stream_bytes;
 		if (ring_is_crowded()) { /* the beginning and the end tell when there was a token */
@@ -192,6 +138,34 @@ static __always_inline struct capture_plan plan_capture(struct connection *conne
 		}
 	}
 	return plan;
+}
+
+/*
+ * Bytes that were captured stop to count: when the direction turns, for then another message begins; of framed
+ * protocols, whose messages lie between each other's frames, with time.
+ */
+static __always_inline void allow_more(struct connection *connection,
+				       const struct transfer *transfer)
+{
+	__u8 direction = transfer->direction & 1;
+	__s64 passed = (__s64)(transfer->end_ns - connection->counted_ns[direction]);
+
+	if (is_framed(connection->protocol)) {
+		__u64 forgotten = passed > 0 ? (__u64)passed >> FRAMES_FORGOTTEN_SHIFT : 0;
+
+		if (!forgotten)
+			return;
+		connection->counted_ns[direction] = transfer->end_ns;
+		connection->captured[direction] -= forgotten < connection->captured[direction]
+							   ? forgotten
+							   : connection->captured[direction];
+		return;
+	}
+	if (connection->direction == transfer->direction)
+		return;
+	connection->direction = transfer->direction;
+	connection->captured[direction] = 0;
+	connection->carries_events = connection->event_tries = 0;
 }
 
 /* How many of `bytes` may still be captured in this direction. */
@@ -205,16 +179,6 @@ static __always_inline __u32 allowance(struct connection *connection, __u8 direc
 		return 0;
 	connection->captured[direction & 1] = used + wanted;
 	return (__u32)wanted;
-}
-
-static __always_inline void emit_part(struct connection *connection, struct data_chunk *chunk,
-				      __u64 offset, __u64 from, __u32 bytes)
-{
-	chunk->head.stream_offset = offset;
-	chunk->head.captured = (__u16)bytes;
-	chunk->from = from;
-	chunk->head.sequence = __sync_fetch_and_add(&connection->sequence, 1);
-	emit_chunk(chunk);
 }
 
 /*
@@ -233,6 +197,10 @@ __noinline int move(struct connection *connection, struct data_chunk *chunk, __u
 	offset = connection->offset[chunk->head.direction & 1];
 	connection->offset[chunk->head.direction & 1] = offset + bytes;
 	plan = plan_capture(connection, chunk->head.direction, from, bytes);
+	if (connection->protocol == PROTOCOL_HTTP2 &&
+	    find_frames(&connection->frames[chunk->head.direction & 1], from, bytes) &&
+	    walk_frames(connection, chunk, from, bytes, plan.is_partial))
+		return 0;
 	captured = allowance(connection, chunk->head.direction, from ? bytes : 0, &plan);
 	emit_part(connection, chunk, offset, from, captured);
 	chunk->head.arrival_ns = 0; /* of the first byte of the call only */
@@ -459,16 +427,7 @@ __noinline int follow(struct connection *connection, const struct transfer *tran
 	}
 	if (connection->state == CONNECTION_CIPHERTEXT)
 		return follow_ciphertext(connection, transfer);
-	if (connection->direction != transfer->direction) {
-		connection->direction = transfer->direction;
-		connection->captured[transfer->direction & 1] = 0;
-		connection->carries_events = connection->event_tries = 0;
-	}
-	if (connection->protocol == PROTOCOL_FRAMED &&
-	    transfer->end_ns - connection->allowed_ns >= FRAMES_WITHIN_NS) {
-		connection->allowed_ns = transfer->end_ns;
-		connection->captured[0] = connection->captured[1] = 0;
-	}
+	allow_more(connection, transfer);
 	begin_chunk(chunk, connection, transfer->who, transfer->start_ns, transfer->end_ns,
 		    transfer->direction);
 	chunk->head.arrival_ns = transfer->arrival_ns;

@@ -35,14 +35,22 @@ struct tls_records {
 	__u8 reserved[2];
 };
 
+/* Where a frame of HTTP/2 begins in what a direction moves: frames.h. */
+struct frame_walk {
+	struct prefix head; /* what was read of a head that a call ended in */
+	__u32 left;	    /* bytes until the next head */
+	__u8 known;	    /* whether that is known */
+	__u8 reserved[3];
+};
+
 /* User space adds those that it finds open, with id, role and late. */
 struct connection {
 	__u64 id;
-	__u64 sock;	   /* struct sock, compared only; 0: not known yet, or no socket */
-	__u64 began_ns;	   /* 0: before observation began */
-	__u64 offset[2];   /* bytes moved, by enum http_direction */
-	__u64 captured[2]; /* bytes captured since the direction turned, or since allowed_ns */
-	__u64 allowed_ns; /* framed protocols, which may send one way for ever: when the bound was last reset */
+	__u64 sock;	     /* struct sock, compared only; 0: not known yet, or no socket */
+	__u64 began_ns;	     /* 0: before observation began */
+	__u64 offset[2];     /* bytes moved, by enum http_direction */
+	__u64 captured[2];   /* bytes captured that still count: allow_more() */
+	__u64 counted_ns[2]; /* framed protocols: until when they are counted */
 	__u32 sequence;
 	__s32 fd;
 	__u8 state;
@@ -57,6 +65,7 @@ struct connection {
 	__u8 event_tries;    /* calls that were looked at for that */
 	__u8 reserved[6];
 	struct tls_records records;
+	struct frame_walk frames[2]; /* by enum http_direction */
 };
 
 struct connection_key {

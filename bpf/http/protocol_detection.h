@@ -20,11 +20,17 @@ enum detected_protocol {
 	PROTOCOL_UNDECIDED =
 		0,	    /* so far: the connection was found open, in the middle of a message */
 	PROTOCOL_HTTP1 = 1, /* HTTP/1 */
-	PROTOCOL_FRAMED =
-		2, /* HTTP/2, ZMTP: a frame that is not captured whole costs those after it */
+	PROTOCOL_HTTP2 = 2,
 	PROTOCOL_TLS = 3,
 	PROTOCOL_UNKNOWN = 4,
+	PROTOCOL_ZMTP = 5,
 };
+
+/* Of frames, between which those of other messages come: one whose head is not captured costs those after it. */
+static __always_inline bool is_framed(__u8 protocol)
+{
+	return protocol == PROTOCOL_HTTP2 || protocol == PROTOCOL_ZMTP;
+}
 
 static __always_inline bool is_capital(__u8 byte)
 {
@@ -69,11 +75,17 @@ enum {
 	HTTP2_CONTINUATION = 9,
 };
 
+/* RFC 9113, 4.1: of its payload. */
+static __always_inline __u32 http2_frame_length(const struct prefix *prefix)
+{
+	return prefix->bytes[0] << 16 | prefix->bytes[1] << 8 | prefix->bytes[2];
+}
+
 /* RFC 9113, 6: a frame's head whose length and stream are such as its type may have. */
 static __always_inline bool is_http2_frame(const struct prefix *prefix)
 {
 	const __u8 *bytes = prefix->bytes;
-	__u32 length = bytes[0] << 16 | bytes[1] << 8 | bytes[2];
+	__u32 length = http2_frame_length(prefix);
 	bool whole = !(bytes[5] | bytes[6] | bytes[7] | bytes[8]); /* the connection's own stream */
 
 	if (prefix->count < 9 || bytes[5] & 0x80)
@@ -192,16 +204,19 @@ static __always_inline enum detected_protocol detect_protocol(const struct prefi
 {
 	if (!prefix->count)
 		return PROTOCOL_UNDECIDED;
-	if (starts_zmtp(prefix) || starts_settings(prefix))
-		return PROTOCOL_FRAMED;
+	if (starts_zmtp(prefix))
+		return PROTOCOL_ZMTP;
+	if (starts_settings(prefix))
+		return PROTOCOL_HTTP2;
 	if (from_client && (starts_http1(prefix) || starts_empty_line(prefix)))
-		return starts_preface(prefix) ? PROTOCOL_FRAMED : PROTOCOL_HTTP1;
+		return starts_preface(prefix) ? PROTOCOL_HTTP2 : PROTOCOL_HTTP1;
 	if (is_tls(prefix, !late))
 		return PROTOCOL_TLS;
 	if (!late)
 		return PROTOCOL_UNKNOWN;
-	return is_http2_frame(prefix) || is_zmtp_frame(prefix) ? PROTOCOL_FRAMED
-							       : PROTOCOL_UNDECIDED;
+	if (is_http2_frame(prefix))
+		return PROTOCOL_HTTP2;
+	return is_zmtp_frame(prefix) ? PROTOCOL_ZMTP : PROTOCOL_UNDECIDED;
 }
 
 #endif

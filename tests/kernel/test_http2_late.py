@@ -2,59 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.kernel.http2_ends import CLIENT, SERVER, ask, line_of, program, until_first_token
 from tests.kernel.observing import Session, Span
-from tests.rig import ROOT
+from tests.rig.certificates import make_certificate
 from tests.rig.http2_traffic import FIRST_S, MODEL, TOKENS
 
 BEFORE, AFTER, AT_ONCE = 23, 64, 8
-SERVER, CLIENT = 2, 3  # span kinds
 
 
-@contextmanager
-def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, str(ROOT / "tests/rig/http2_traffic.py"), *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
-
-
-def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, f"{process.args} ended"
-    return line
-
-
-def ask(client: subprocess.Popen[str], streams: int) -> list[float]:
-    """Have generations made; the seconds until the first chunk of each came."""
-    assert client.stdin is not None
-    client.stdin.write(f"{streams} {AT_ONCE}\n")
-    client.stdin.flush()
-    waited: list[float] = json.loads(line_of(client))
-    return waited
-
-
-@pytest.mark.parametrize("protocol", ["h2", "grpc"])
+@pytest.mark.parametrize("protocol", ["h2", "h2-tls", "grpc"])
 def test_generations_have_their_tokens_and_times(protocol: str, tmp_path: Path) -> None:
-    with program("serve", protocol) as server:
+    certificate = [str(make_certificate(tmp_path))] if protocol == "h2-tls" else []
+    with program("serve", protocol, *certificate) as server:
         port = line_of(server).strip()
         with program("ask", protocol, port) as client:
-            ask(client, BEFORE)
+            ask(client, BEFORE, AT_ONCE)
             with Session(
                 "attach", f"-p{server.pid},{client.pid}", traces=tmp_path / "traces.jsonl"
             ) as session:
-                waited = ask(client, AFTER)
+                waited = ask(client, AFTER, AT_ONCE)
                 spans = session.spans(lambda span: span["kind"] in (SERVER, CLIENT), 2 * AFTER)
     for kind in (SERVER, CLIENT):
         found = [span for span in spans if span["kind"] == kind]
@@ -64,15 +34,6 @@ def test_generations_have_their_tokens_and_times(protocol: str, tmp_path: Path) 
         first = sorted(until_first_token(span) for span in found)
         for reported, truth in zip(first, sorted(waited), strict=True):
             assert FIRST_S < reported <= truth + 0.001
-
-
-def until_first_token(span: Span) -> float:
-    """Seconds, of a server; of a client until the first chunk."""
-    reported = span["attributes"]
-    server = span["kind"] == SERVER
-    return float(
-        reported["gen_ai.latency.time_to_first_token" if server else "gen_ai.response.time_to_first_chunk"]
-    )
 
 
 def check(span: Span, protocol: str) -> None:

@@ -1,4 +1,4 @@
-"""Streams of events of 40 KB, longer than what is captured of a body: time to first token, per token, and tokens."""
+"""Streams of events of 40 KB and more, longer than what is captured of a body: their times and their tokens."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
+from tests.kernel.http2_ends import CLIENT, SERVER, ask, line_of, until_first_token
+from tests.kernel.http2_ends import program as http2_program
 from tests.kernel.observing import Session, Span
 from tests.rig import ROOT
+from tests.rig.http2_traffic import FIRST_S
 
 TOKENS = 79
 EVENT_BYTES = 40_000  # llama-server's with the probabilities of sixty tokens; 3 MiB in all
+HTTP2_TOKENS = 19
+HTTP2_CHUNKS = {40_000: 3, 200_000: 2}  # streams of each
+HTTP2_RING = f"--ring-bytes={64 << 20}"
+HTTP2_READ_BYTES = "50000"  # reads end anywhere in a frame, and none is as long as an event
 CLOCK_S = 0.002  # between a clock read in Python and the call beside it, on a busy machine
 
 
@@ -73,3 +80,33 @@ def test_a_long_stream_of_large_events_keeps_its_tokens_and_times(
             break
     else:
         raise AssertionError(off)
+
+
+@pytest.mark.parametrize("protocol", ["h2", "grpc"])
+def test_large_chunks_of_http2_keep_tokens_times_and_statuses(protocol: str, tmp_path: Path) -> None:
+    """Several at once over one connection, 0.8 or 4 MB each: less than a quarter of the ring, and so read whole."""
+    with (
+        http2_program("serve", protocol) as server,
+        http2_program("ask", protocol, line_of(server).strip(), HTTP2_READ_BYTES) as client,
+    ):
+        ask(client, 1, 1)
+        observed = f"-p{server.pid},{client.pid}"
+        with Session("attach", observed, HTTP2_RING, traces=tmp_path / "traces.jsonl") as session:
+            waited = [
+                waited
+                for chunk_bytes, streams in HTTP2_CHUNKS.items()
+                for waited in ask(client, streams, streams, HTTP2_TOKENS, chunk_bytes)
+            ]
+            spans = session.spans(lambda span: span["kind"] in (SERVER, CLIENT), 2 * len(waited))
+    for kind in (SERVER, CLIENT):
+        found = [span for span in spans if span["kind"] == kind]
+        assert len(found) == len(waited)
+        for span in found:
+            reported = span["attributes"]
+            assert not reported.keys() & {"otelgpu.incomplete", "error.type"}
+            assert reported["gen_ai.usage.output_tokens"] == HTTP2_TOKENS
+            assert reported["otelgpu.gen_ai.chunks"] == HTTP2_TOKENS
+        assert min(until_first_token(span) for span in found) > FIRST_S
+    first = sorted(until_first_token(span) for span in spans if span["kind"] == CLIENT)
+    for seconds, truth in zip(first, sorted(waited), strict=True):
+        assert seconds <= truth + CLOCK_S

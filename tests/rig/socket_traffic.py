@@ -200,6 +200,24 @@ def say_slowly(parts: list[str], pause_s: float = 0) -> dict[str, int]:
     return {}
 
 
+def move(parts: list[str], reads: list[int]) -> dict[str, int]:
+    """The client says something in several writes, and the server reads so many bytes of it in each of its calls."""
+    client, server = connected_pair()
+
+    def say_all() -> None:
+        for part in parts:
+            client.sendall(bytes.fromhex(part))
+
+    saying = threading.Thread(target=say_all)
+    saying.start()
+    for size in reads:
+        assert len(server.recv(size, socket.MSG_WAITALL)) == size
+    saying.join()
+    client.close()
+    server.close()
+    return {}
+
+
 def busy(family: str, delay_s: float, accepted_late: bool) -> dict[str, int]:
     """A client sends while the server is busy: when it did, and when the server began to read."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -497,8 +515,8 @@ def batched_tls(certificate: str) -> dict[str, int]:
 DO: Final[dict[str, Callable[..., Any]]] = {
     function.__name__: function
     for function in (
-        talk, say, say_slowly, busy, busy_with_parts, loop_tls, batched_tls, hold, talk_on, let_go, reuse, refused,
-        connect_without_waiting, hold_tls, talk_tls, let_go_tls, busy_tls,
+        talk, say, say_slowly, move, busy, busy_with_parts, loop_tls, batched_tls, hold, talk_on, let_go, reuse,
+        refused, connect_without_waiting, hold_tls, talk_tls, let_go_tls, busy_tls,
     )
 }  # fmt: skip
 

@@ -7,7 +7,8 @@ Invariant: the events depend only on the bytes, never on how they were cut into 
 ``b"data: a\r"``, ``b"\ndata: b\r\n\r\n"`` gives ``[]`` and then ``[b"a\nb"]``.
 
 A gap in an event leaves its beginning and its end (:class:`CutEvent`), if it is one event: it began where a piece of
-the body began (a chunk, a call), ends where one ends, and no piece of the stream so far held two.
+the body began (a chunk, a call, a frame), ends where one ends, and no piece of the stream so far held two. So does the
+middle of one that is longer than MAX_EVENT_BYTES, which is not kept.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MAX_EVENT_BYTES = 65536
+CUT_BYTES = 4096  # kept of the beginning of a longer one, and of its end
 
 
 class CutEvent(NamedTuple):
-    """An event in which bytes are missing."""
+    """An event in which bytes are missing, or were not kept."""
 
     beginning: bytes  # of its data; empty where it is not known that it is one event
     end: bytes
 
 
 class EventReader:
-    """One event stream. ``too_long`` counts the events that were dropped for their size.
+    """One event stream. ``too_long`` counts the events that were not kept whole for their size; some may be ``cut``.
 
-    ``cut``: events with a gap that were completed since the owner emptied it.
+    ``cut``: events with a gap, and long ones, that were completed since the owner emptied it. ``dropped``: whether
+    there was one of which nothing is known.
     """
 
     __slots__ = (
@@ -40,6 +43,7 @@ class EventReader:
         "_several",
         "_skipping",
         "cut",
+        "dropped",
         "too_long",
     )
 
@@ -53,6 +57,7 @@ class EventReader:
         self._several = False  # whether a piece held several
         self._beginning = b""  # of the event that a gap was in
         self.cut: list[CutEvent] = []
+        self.dropped = False
         self.too_long = 0
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -81,8 +86,8 @@ class EventReader:
         if len(rest) > MAX_EVENT_BYTES + 1:  # one for the first half of its blank line
             if not self._skipping:
                 self._skipping = True
-                self.too_long += 1
-            rest = rest[-1:]  # half of a blank line, perhaps
+                self._begin_cut(rest, alone=self._alone)
+            rest = rest[-CUT_BYTES:]
         self._buffer = rest
         self._between = not (rest or self._first or self._skipping or self._carriage_return)
         return events
@@ -119,7 +124,8 @@ class EventReader:
             self._end_cut(buffer, start, stop)
             return
         if stop - start > MAX_EVENT_BYTES:
-            self.too_long += 1
+            self._begin_cut(buffer, alone=not start and (self._alone or not self._buffer))
+            self._end_cut(buffer, stop - CUT_BYTES, stop)
             return
         text = buffer[start:stop]
         if self._first:
@@ -130,6 +136,14 @@ class EventReader:
             return
         if (data := _data(text)) is not None:
             events.append(data)
+
+    def _begin_cut(self, event: bytes, *, alone: bool) -> None:
+        """Keep the beginning of an event that is too long, if it is one: ``alone`` in its pieces."""
+        self.too_long += 1
+        if alone and not self._several:
+            self._beginning = event[:CUT_BYTES]
+        else:
+            self.dropped = True
 
     def _end_cut(self, buffer: bytes, start: int, stop: int) -> None:
         if self._beginning:

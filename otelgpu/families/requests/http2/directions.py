@@ -210,7 +210,6 @@ class Http2ResponseDirection(_Direction):
         for open_stream in self.connection.streams.values():
             if not open_stream.exchange.answered:
                 open_stream.exchange.framing_lost = True
-                if open_stream.response_head_seen:
-                    open_stream.response_gap(0)
+                open_stream.response_lost()
                 self.connection.unassign(open_stream, self.connection.call.end_ns)
         self.connection.doubtful_streams = True

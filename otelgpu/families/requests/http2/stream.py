@@ -93,7 +93,7 @@ class Stream:
         self._engine: GrpcEngineReader | None = None
         self._request_wanted = False
         self._response_wanted = False
-        self._response_unseen = False  # its beginning
+        self._response_unseen = False  # bytes of it may have passed, and it is not known how many
         self._undecided: Http2Head | None = (
             None  # of a request that may be gRPC: what its body is made of decides
         )
@@ -184,6 +184,12 @@ class Stream:
             self._response_wanted = True
             self.exchange.generation.response_began_unseen()
 
+    def response_lost(self) -> None:
+        """Note that framing was lost: if the response has begun, more of it may pass than will be seen."""
+        if self.response_head_seen:
+            self._response_unseen = True
+            self.response_gap(0)
+
     def request_body(self, call: Call, data: bytes, time_ns: int) -> None:
         """Take body bytes that moved at that time."""
         if self._undecided is not None:
@@ -249,7 +255,7 @@ class Stream:
         exchange = self.exchange
         if self._response_unseen:
             exchange.error = exchange.error or "capture_gap"
-            exchange.response_bytes = 0  # how many passed before is not known
+            exchange.response_bytes = 0
         if self.rpc is not None:
             if exchange.error in UNSEEN and not exchange.answered:
                 self.rpc.responses.gap(0)

@@ -15,7 +15,7 @@ MAX_LINE_BYTES: Final = 65536
 
 
 class LineReader:
-    """One stream. ``too_long`` counts the lines that were dropped for their size."""
+    """One stream. ``too_long`` counts the lines that were ``dropped`` for their size."""
 
     __slots__ = ("_buffer", "_skipping", "cut", "too_long")
     is_in_cut = False  # a line with a gap is dropped
@@ -46,6 +46,11 @@ class LineReader:
         self._buffer = b""
         self._skipping = True
         return False
+
+    @property
+    def dropped(self) -> bool:
+        """Whether nothing is known of a line."""
+        return self.too_long > 0
 
     def ended(self) -> list[bytes]:
         """Return the last line where no line end follows it."""

@@ -214,11 +214,11 @@ class GenerationReader:
             self._plain(data, time_ns)
 
     def response_gap(self, size: int) -> None:
-        """Note missing bytes in the response's body."""
+        """Note missing bytes in the response's body; 0: an unknown number, which may be more than one event's."""
         inflater, events = self._response_inflater, self._events
         if inflater is not None:
             inflater.gap()
-        if events is None or not events.gap() or inflater is not None:
+        if events is None or not events.gap() or inflater is not None or not size:
             self._unseen()
         if self._response is not None:
             self._response.gap(size)
@@ -242,7 +242,7 @@ class GenerationReader:
                     self._event(line, self._time_ns)
             if events.too_long:
                 self._output.count("stream_event_too_long", events.too_long)
-                self._gaps = True
+                self._gaps = self._gaps or events.dropped
                 events.too_long = 0
         body, self._response = self._response, None
         if body is None:
@@ -306,6 +306,8 @@ class GenerationReader:
         if self._events is not None:
             for event in self._events.feed(data):
                 self._event(event, time_ns)
+            if self._events.cut:
+                self._cut_events(self._events, time_ns)
         elif self._response is not None:
             self._response.add(data)
 

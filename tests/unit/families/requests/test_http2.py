@@ -369,7 +369,7 @@ def test_a_gap_in_a_frame_head_ends_assignments_and_is_healed_by_the_next_call()
     observed.feed(False, frame(DATA, 1, 1, b"end"))
     observed.close()
     assert [(exchange.status_code, exchange.error) for exchange in observed.exchanges] == [
-        (200, ""),
+        (200, "capture_gap"),
         (0, "capture_gap"),
     ]
 

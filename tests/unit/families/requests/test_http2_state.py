@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from h2.settings import SettingCodes
+
 from otelgpu.families.requests.http2.frame_heads import DATA, HEADERS, PREFACE, SETTINGS
 from otelgpu.model.exchange import Role
 from tests.unit.families.requests.http2_traffic import Pair, Wire, frame, request_fields
@@ -104,3 +106,34 @@ def test_a_stream_of_tokens() -> None:
     assert (generation.content_deltas, generation.stream, generation.response_id) == (5, True, "chatcmpl-1")
     assert exchange.first_byte_ns <= generation.first_content_ns < generation.last_content_ns
     assert [named.request_id for named in seen.named] == ["chatcmpl-1"]
+
+
+def test_frames_beyond_what_is_captured_fail_nobody() -> None:
+    """Framing is lost in the third of five events of 90 KB, and found again with the next call."""
+    event = CHUNK.replace(b'"x"', b'"x"},"logprobs":{"content":"%s"' % (b"p" * 90_000))
+    pair = Pair()
+    pair.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 24})
+    pair.client.increment_flow_control_window(1 << 24)
+    number = pair.request(request_fields("/v1/chat/completions", JSON), CHAT)
+    pair.respond(number, 200, b"", EVENTS, end=False)
+    for _ in range(5):
+        for at in range(0, len(event), 1 << 14):
+            pair.server.send_data(number, event[at : at + (1 << 14)])
+        pair.flush()
+    pair.server.send_data(number, b"data: [DONE]\n\n", end_stream=True)
+    pair.flush()
+    seen = Seen(new_state())
+    connection = Connection()
+    seen.feed(connection.open())
+    large = 0
+    for from_client, data in pair.wire:
+        large += len(data) > 90_000
+        cut = 16_384 if len(data) > 90_000 and large == 3 else None
+        seen.feed(connection.read(data) if from_client else connection.write(data, captured=cut))
+    (exchange,) = seen.feed(connection.close()).exchanges
+    assert large == 5
+    assert (exchange.status_code, exchange.error_type, exchange.incomplete) == (200, "", "capture_gap")
+    generation = exchange.generation
+    assert generation is not None
+    assert (generation.output_tokens, exchange.time_per_output_token_s) == (None, None)
+    assert exchange.time_to_first_token_s is not None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.families.requests.sse import MAX_EVENT_BYTES, CutEvent, EventReader
+from otelgpu.families.requests.sse import CUT_BYTES, MAX_EVENT_BYTES, CutEvent, EventReader
 
 
 def events(*parts: bytes) -> list[bytes]:
@@ -121,3 +121,29 @@ def test_after_a_gap_the_next_whole_event_counts() -> None:
     assert reader.feed(b"data: a\n\ndata: b") == [b"a"]
     reader.gap()
     assert reader.feed(b"tail of c\n\ndata: d\n\n") == [b"d"]
+
+
+@pytest.mark.parametrize("step", [16_384, 70_000, 200_000])
+def test_of_one_that_begins_and_ends_a_piece_the_beginning_and_the_end_are_kept(step: int) -> None:
+    """As of one with a gap: several may not be told apart."""
+    pieces = [b"data: a\n\n", b"data: " + b"b" * 99_994 + b"c" * 50_000 + b"\n\n", b"data: d\n\n"]
+    reader = EventReader()
+    got = [
+        event
+        for piece in pieces
+        for at in range(0, len(piece), step)
+        for event in reader.feed(piece[at : at + step])
+    ]
+    assert got == [b"a", b"d"]
+    assert (reader.too_long, reader.dropped) == (1, False)
+    (cut,) = reader.cut
+    assert cut.beginning == b"b" * (CUT_BYTES - 6)
+    assert cut.end.strip(b"c") == b"" and len(cut.end) >= CUT_BYTES // 2
+
+
+def test_a_long_one_that_may_be_several_is_dropped() -> None:
+    reader = EventReader()
+    long = b"data: " + b"b" * 150_000
+    assert reader.feed(b"data: a\n\ndata: a2\n\n") == [b"a", b"a2"]
+    assert reader.feed(long + b"\n\n") == []
+    assert (reader.too_long, reader.dropped) == (1, True)
