@@ -251,6 +251,22 @@ static __always_inline struct thread *this_thread(bool create)
 	return thread;
 }
 
+/* What is known of a function; NULL: there is none. */
+static __always_inline const struct spec *spec_of(__u32 api)
+{
+	__u64 index = api;
+
+	/*
+	 * The compiler may not know what it is, nor what it became: else it compares a copy, or adds before it compares,
+	 * and the verifier of Linux 6.1 has no bound of what it adds.
+	 */
+	asm volatile("" : "+r"(index));
+	if (index >= API_COUNT)
+		return NULL;
+	asm volatile("" : "+r"(index));
+	return &specs[index];
+}
+
 /* The list of functions that a program serves. */
 enum served { SERVES_LAUNCHES, SERVES_PAIRS, SERVES_ENTRIES };
 
@@ -268,9 +284,9 @@ static __always_inline int enter(struct pt_regs *regs, enum served serves, bool 
 	bool naming, counted, inner;
 	struct call *call;
 
-	if (!in_scope(&who) || api >= API_COUNT)
+	spec = spec_of(api);
+	if (!in_scope(&who) || !spec)
 		return RETURN_IGNORED;
-	spec = &specs[api];
 	thread = this_thread(true);
 	if (!thread)
 		return RETURN_IGNORED;
@@ -340,9 +356,9 @@ static __always_inline int leave(struct pt_regs *regs, enum served serves)
 	struct call *call;
 
 	thread = this_thread(false);
-	if (!thread || api >= API_COUNT)
+	spec = spec_of(api);
+	if (!thread || !spec)
 		return 0; /* out of scope at entry */
-	spec = &specs[api];
 	call = close_call(OPEN_CALLS(thread->calls, CALLS_NESTED, thread->depth), regs, api, true);
 	if (!call || (call->open.silent && !follows_device(spec->shape)))
 		return 0;

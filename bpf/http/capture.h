@@ -87,7 +87,7 @@ static __always_inline bool read_message(struct message_vectors *vectors, __u32 
  * Whether a direction carries events: a call of it began with one, since it turned. Asked only where a call would not
  * be captured whole otherwise, and EVENT_TRIES times, so that it costs other traffic nothing.
  */
-static __always_inline bool carries_events(struct connection *connection, __u8 direction,
+static __noinline bool carries_events(struct connection *connection, __u8 direction,
 					   __u64 from, __u64 bytes)
 {
 	struct prefix prefix = { .count = PREFIX_BYTES };
@@ -104,40 +104,33 @@ static __always_inline bool carries_events(struct connection *connection, __u8 d
 	return connection->carries_events;
 }
 
-/* How much of a call is captured. */
-struct capture_plan {
-	__u64 bound; /* of the direction */
-	__u32 most;  /* of bytes in a chunk */
-	__u32 chunks;
-	__u32 tail;	  /* bytes of the call's end */
-	__u32 is_partial; /* of frames: not all of it is */
-};
-
-static __always_inline struct capture_plan plan_capture(struct connection *connection,
-							__u8 direction, __u64 from, __u64 bytes)
+static __always_inline void plan_capture(struct capture_plan *plan, struct connection *connection,
+					 __u8 direction, __u64 from, __u64 bytes)
 {
-	struct capture_plan plan = { http_bulk_bytes, LARGE_BYTES, 1, MEDIUM_BYTES, 0 };
-
+	plan->bound = http_bulk_bytes;
+	plan->most = LARGE_BYTES;
+	plan->chunks = 1;
+	plan->tail = MEDIUM_BYTES;
+	plan->is_partial = 0;
 	if (bytes <= MEDIUM_BYTES) {
-		plan.bound = http_stream_bytes;
+		plan->bound = http_stream_bytes;
 	} else if (is_framed(connection->protocol)) {
 		__u64 used = connection->captured[direction & 1];
 
-		plan.bound = http_stream_bytes / 2;
-		plan.chunks = ring_is_crowded() ? FRAME_CHUNKS : EVENT_CHUNKS;
-		plan.tail = LARGE_BYTES;
-		plan.is_partial = bytes >= (plan.chunks + 1) * LARGE_BYTES ||
-				  (used >= plan.bound && used < http_stream_bytes);
+		plan->bound = http_stream_bytes / 2;
+		plan->chunks = ring_is_crowded() ? FRAME_CHUNKS : EVENT_CHUNKS;
+		plan->tail = LARGE_BYTES;
+		plan->is_partial = bytes >= (plan->chunks + 1) * LARGE_BYTES ||
+				   (used >= plan->bound && used < http_stream_bytes);
 	} else if (carries_events(connection, direction, from, bytes)) {
-		plan.bound = http_stream_bytes;
+		plan->bound = http_stream_bytes;
 		if (ring_is_crowded()) { /* the beginning and the end tell when there was a token */
-			plan.most = MEDIUM_BYTES;
+			plan->most = MEDIUM_BYTES;
 		} else {
-			plan.chunks = EVENT_CHUNKS;
-			plan.tail = LARGE_BYTES;
+			plan->chunks = EVENT_CHUNKS;
+			plan->tail = LARGE_BYTES;
 		}
 	}
-	return plan;
 }
 
 /*
@@ -181,27 +174,16 @@ static __always_inline __u32 allowance(struct connection *connection, __u8 direc
 	return (__u32)wanted;
 }
 
-/*
- * Capture `bytes` moved at `from` (0: address unknown): the beginning, and the end, for it holds what ends a
- * message: `usage`, the last chunk of a chunked body. Of framed protocols, and of events, more of the beginning.
- */
-__noinline int move(struct connection *connection, struct data_chunk *chunk, __u64 from,
-		    __u64 bytes)
+/* Capture `bytes` moved at `from` as planned; the first of them are at `offset`. Global, for the stack's sake. */
+__noinline int move_planned(struct connection *connection, struct data_chunk *chunk, __u64 from,
+			    __u64 bytes, __u64 offset)
 {
-	struct capture_plan plan;
-	__u64 done, offset;
 	__u32 captured;
+	__u64 done;
 
 	if (!connection || !chunk)
 		return 0;
-	offset = connection->offset[chunk->head.direction & 1];
-	connection->offset[chunk->head.direction & 1] = offset + bytes;
-	plan = plan_capture(connection, chunk->head.direction, from, bytes);
-	if (connection->protocol == PROTOCOL_HTTP2 &&
-	    find_frames(&connection->frames[chunk->head.direction & 1], from, bytes) &&
-	    walk_frames(connection, chunk, from, bytes, plan.is_partial))
-		return 0;
-	captured = allowance(connection, chunk->head.direction, from ? bytes : 0, &plan);
+	captured = allowance(connection, chunk->head.direction, from ? bytes : 0, &chunk->plan);
 	emit_part(connection, chunk, offset, from, captured);
 	chunk->head.arrival_ns = 0; /* of the first byte of the call only */
 	done = captured;
@@ -212,19 +194,40 @@ __noinline int move(struct connection *connection, struct data_chunk *chunk, __u
 		return 0;
 	}
 	for (__u32 i = 1; i < EVENT_CHUNKS; i++) {
-		if (i >= plan.chunks || bytes - done < LARGE_BYTES)
+		if (i >= chunk->plan.chunks || bytes - done < LARGE_BYTES)
 			break;
-		captured = allowance(connection, chunk->head.direction, bytes - done, &plan);
+		captured = allowance(connection, chunk->head.direction, bytes - done, &chunk->plan);
 		if (!captured)
 			break;
 		emit_part(connection, chunk, offset + done, from + done, captured);
 		done += captured;
 	}
-	captured = bytes - done < plan.tail ? (__u32)(bytes - done) : MEDIUM_BYTES;
+	captured = bytes - done < chunk->plan.tail ? (__u32)(bytes - done) : MEDIUM_BYTES;
 	if (captured)
 		emit_part(connection, chunk, offset + bytes - captured, from + bytes - captured,
 			  captured);
 	count_many(COUNTER_BYTES_NOT_CAPTURED, bytes - done - captured);
+	return 0;
+}
+
+/*
+ * Capture `bytes` moved at `from` (0: address unknown): the beginning, and the end, for it holds what ends a
+ * message: `usage`, the last chunk of a chunked body. Of framed protocols, and of events, more of the beginning.
+ */
+__noinline int move(struct connection *connection, struct data_chunk *chunk, __u64 from,
+		    __u64 bytes)
+{
+	__u64 offset;
+
+	if (!connection || !chunk)
+		return 0;
+	offset = connection->offset[chunk->head.direction & 1];
+	connection->offset[chunk->head.direction & 1] = offset + bytes;
+	plan_capture(&chunk->plan, connection, chunk->head.direction, from, bytes);
+	if (connection->protocol != PROTOCOL_HTTP2 ||
+	    !find_frames(&connection->frames[chunk->head.direction & 1], from, bytes) ||
+	    !walk_frames(connection, chunk, from, bytes, chunk->plan.is_partial))
+		move_planned(connection, chunk, from, bytes, offset);
 	return 0;
 }
 

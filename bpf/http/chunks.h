@@ -21,6 +21,15 @@ struct frame_steps {
 	__u64 captures;
 };
 
+/* How much of a call is captured. */
+struct capture_plan {
+	__u64 bound; /* of the direction */
+	__u32 most;  /* of bytes in a chunk */
+	__u32 chunks;
+	__u32 tail;	  /* bytes of the call's end */
+	__u32 is_partial; /* of frames: not all of it is */
+};
+
 /*
  * One chunk: bytes that a call moved at `from`, of which `head.captured` are captured. It is made in the thread's
  * storage: kernels before 6.13 have 512 bytes of stack for the whole call chain.
@@ -28,7 +37,8 @@ struct frame_steps {
 struct data_chunk {
 	struct http_data_head head;
 	__u64 from;
-	struct frame_steps steps; /* of the call that it is a part of: frames.h */
+	struct capture_plan plan; /* of the call that it is a part of, ... */
+	struct frame_steps steps; /* ... as far as its frames were gone through: frames.h */
 };
 
 /*

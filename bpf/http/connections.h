@@ -174,10 +174,10 @@ __noinline int let_go(__u64 holder, __s32 fd, __u32 tgid, __u32 tid)
 	return 0;
 }
 
-/* A descriptor is a connection's from now on: it was accepted, or is being made. */
-static __noinline void begin_connection(const struct identity *who, __s32 fd, __u8 role, __u64 now)
+/* A descriptor is a connection's from now on: it was accepted, or is being made. It is put together in `connection`. */
+static __noinline void begin_connection(const struct identity *who, __s32 fd, __u8 role, __u64 now,
+					struct connection *connection)
 {
-	struct connection connection = { .began_ns = now, .fd = fd, .role = role, .charged = 1 };
 	struct connection_key key = { .fd = fd };
 	struct sock *sock = socket_of(fd);
 	struct connection *before;
@@ -189,25 +189,30 @@ static __noinline void begin_connection(const struct identity *who, __s32 fd, __
 	if (!holder)
 		return;
 	key.holder = holder->number;
-	connection.sock = (__u64)sock;
+	__builtin_memset(connection, 0, sizeof(*connection));
+	connection->began_ns = now;
+	connection->fd = fd;
+	connection->role = role;
+	connection->charged = 1;
+	connection->sock = (__u64)sock;
 	before = bpf_map_lookup_elem(&connections, &key);
 	if (before) {
-		if (role == HTTP_ROLE_CLIENT && before->sock == connection.sock)
+		if (role == HTTP_ROLE_CLIENT && before->sock == connection->sock)
 			return; /* connect() again: to get its result */
 		count(COUNTER_CLOSE_UNSEEN);
 		let_go(key.holder, fd, who->tgid, who->tid);
 	}
 	if (!take_place(holder, HTTP_TABLE_CONNECTIONS))
 		return;
-	connection.id = next_connection();
-	connection.is_tcp = is_inet(sock);
-	if (bpf_map_update_elem(&connections, &key, &connection, BPF_NOEXIST)) {
+	connection->id = next_connection();
+	connection->is_tcp = is_inet(sock);
+	if (bpf_map_update_elem(&connections, &key, connection, BPF_NOEXIST)) {
 		give_place_back(who->tgid, HTTP_TABLE_CONNECTIONS, true);
 		count(COUNTER_CONNECTION_TABLE_FULL);
 		return;
 	}
-	if (connection.is_tcp)
-		watch_arrivals(connection.sock);
+	if (connection->is_tcp)
+		watch_arrivals(connection->sock);
 }
 
 /* The entry for a descriptor of the current process, or NULL; fills in the key's holder. */

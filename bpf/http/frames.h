@@ -17,15 +17,17 @@
 /* Whether it is known where the frames of a call begin, whose first bytes lie at `from`. */
 static __always_inline bool find_frames(struct frame_walk *walk, __u64 from, __u64 bytes)
 {
-	struct prefix prefix = { .count = PREFIX_BYTES };
-
 	if (!from)
 		walk->known = 0;
-	if (walk->known || bytes < PREFIX_BYTES ||
-	    bpf_probe_read_user(prefix.bytes, PREFIX_BYTES, (void *)from))
-		return walk->known;
-	walk->left = starts_preface(&prefix) ? PREFACE_BYTES : 0;
-	walk->known = walk->left || is_http2_frame(&prefix);
+	if (walk->known)
+		return true;
+	walk->head.count = 0;
+	if (bytes < PREFIX_BYTES ||
+	    bpf_probe_read_user(walk->head.bytes, PREFIX_BYTES, (void *)from))
+		return false;
+	walk->head.count = PREFIX_BYTES;
+	walk->left = starts_preface(&walk->head) ? PREFACE_BYTES : 0;
+	walk->known = walk->left || is_http2_frame(&walk->head);
 	walk->head.count = 0;
 	return walk->known;
 }

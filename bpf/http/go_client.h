@@ -75,8 +75,11 @@ struct go_requests go_contexts SEC(".maps");
 
 bool go_has_client = false; /* a request was ever seen: else nobody pays */
 
-/* In front of bytes that the current thread wrote: for whom its goroutine did, where that is another. */
-static __always_inline void take_go_caller(struct record_head *head)
+/*
+ * In front of bytes that the current thread wrote: for whom its goroutine did, where that is another. Of its own for the
+ * stack's sake.
+ */
+static __noinline void take_go_caller(struct record_head *head)
 {
 	struct go_caller *caller;
 	struct go_key writer;

@@ -36,9 +36,18 @@ ENUM(connection_number);
  */
 const volatile bool calls_before = false;
 
+/* Of struct pt_regs: from r10 to di. */
+struct call_arguments {
+	__u64 r10, r9, r8, ax, cx, dx, si, di;
+};
+
 struct socket_call {
 	struct transfer transfer;
-	struct data_chunk chunk;
+	union { /* at its return, where the stack is short: kernels before 6.13 have 512 bytes */
+		struct data_chunk chunk;	 /* of one that moved bytes */
+		struct connection made;		 /* by one that made a connection */
+		struct call_arguments arguments; /* of one whose entry was not seen */
+	};
 };
 
 /* A system call under way. The kernel frees it with the thread. */
@@ -124,11 +133,6 @@ enum {
 	NR_SENDMMSG = 307,
 };
 
-/* Of struct pt_regs: from r10 to di. */
-struct call_arguments {
-	__u64 r10, r9, r8, ax, cx, dx, si, di;
-};
-
 /*
  * The call that a thread is returning from, whose entry was not seen: from its
  * registers, which keep the arguments. It counts as begun now; what it waited
@@ -136,19 +140,24 @@ struct call_arguments {
  */
 static __noinline int begun_before(struct syscall_exit *exit)
 {
-	struct call_arguments arguments = {};
+	struct call_arguments *arguments;
+	struct socket_call *thread;
 	struct pt_regs *regs;
 	struct identity who;
 	__s32 fd;
 
-	if (!in_scope(&who) || !thread_call(BPF_LOCAL_STORAGE_GET_F_CREATE))
+	if (!in_scope(&who))
 		return 0;
+	thread = thread_call(BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!thread)
+		return 0;
+	arguments = &thread->arguments;
 	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	if (bpf_probe_read_kernel(&arguments, sizeof(arguments), &regs->r10)) {
+	if (bpf_probe_read_kernel(arguments, sizeof(*arguments), &regs->r10)) {
 		count(COUNTER_ARGUMENT_UNREADABLE);
 		return 0;
 	}
-	fd = (__s32)arguments.di;
+	fd = (__s32)arguments->di;
 	switch (exit->number) {
 	case NR_ACCEPT:
 	case NR_ACCEPT4:
@@ -156,28 +165,28 @@ static __noinline int begun_before(struct syscall_exit *exit)
 	case NR_CONNECT:
 		return begin_new(fd, TRANSFER_CONNECT);
 	case NR_RECVFROM:
-		if (arguments.r10 & MSG_PEEK)
+		if (arguments->r10 & MSG_PEEK)
 			return 0;
-		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, arguments.si, 0);
+		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, arguments->si, 0);
 	case NR_READ:
-		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, arguments.si, 0);
+		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, arguments->si, 0);
 	case NR_WRITE:
 	case NR_SENDTO:
-		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_WRITE, arguments.si, 0);
+		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_WRITE, arguments->si, 0);
 	case NR_READV:
-		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_READ, arguments.si, arguments.dx);
+		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_READ, arguments->si, arguments->dx);
 	case NR_WRITEV:
-		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_WRITE, arguments.si, arguments.dx);
+		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_WRITE, arguments->si, arguments->dx);
 	case NR_RECVMSG:
-		if (arguments.dx & MSG_PEEK)
+		if (arguments->dx & MSG_PEEK)
 			return 0;
-		return begin_message(fd, HTTP_DIRECTION_READ, arguments.si);
+		return begin_message(fd, HTTP_DIRECTION_READ, arguments->si);
 	case NR_SENDMSG:
-		return begin_message(fd, HTTP_DIRECTION_WRITE, arguments.si);
+		return begin_message(fd, HTTP_DIRECTION_WRITE, arguments->si);
 	case NR_RECVMMSG:
-		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_READ, arguments.si, 0);
+		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_READ, arguments->si, 0);
 	case NR_SENDMMSG:
-		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_WRITE, arguments.si, 0);
+		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_WRITE, arguments->si, 0);
 	case NR_SENDFILE:
 		return begin(fd, TRANSFER_FILE, HTTP_DIRECTION_WRITE, 0, 0);
 	default:
@@ -185,27 +194,25 @@ static __noinline int begun_before(struct syscall_exit *exit)
 	}
 }
 
-/* A call that moves bytes has returned. */
-static __noinline int moved(struct transfer *call, struct data_chunk *chunk)
+/* The connection of a call that has moved bytes, or found its end; NULL: there is none, or nothing happened. */
+static __noinline struct connection *moved(struct transfer *call)
 {
 	struct connection_key key = { .holder = call->holder, .fd = call->fd };
 	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
 	__u32 position[2];
 
 	if (!connection)
-		return 0;
-	/* Nothing happened: a non-blocking call that would block, or a signal. */
+		return NULL;
+	/* A non-blocking call that would block, or a signal. */
 	if (call->result == -EAGAIN || call->result == -EINTR || call->result == -ERESTARTSYS)
-		return 0;
+		return NULL;
 	call->arrival_ns = 0;
 	if (connection->is_tcp && call->direction == HTTP_DIRECTION_READ && call->result > 0 &&
 	    call->kind != TRANSFER_MESSAGES &&
 	    tcp_position((struct sock *)connection->sock, position))
 		call->arrival_ns = arrival_of(connection->sock,
 					      position[HTTP_DIRECTION_READ] - (__u32)call->result);
-	if (follow(connection, call, chunk) == FOLLOW_DROP)
-		let_go(call->holder, call->fd, call->who.tgid, call->who.tid);
-	return 0;
+	return connection;
 }
 
 /* One program for every exit: user space attaches it to each name in the list. */
@@ -215,6 +222,7 @@ SEC("tracepoint/syscalls/"
 int exit_call(struct syscall_exit *exit)
 {
 	struct socket_call *thread = thread_call(0);
+	struct connection *connection;
 	struct transfer *call;
 	__u16 kind;
 
@@ -231,12 +239,15 @@ int exit_call(struct syscall_exit *exit)
 	if (kind == TRANSFER_ACCEPT) {
 		if (exit->ret >= 0)
 			begin_connection(&call->who, (__s32)exit->ret, HTTP_ROLE_SERVER,
-					 call->end_ns);
+					 call->end_ns, &thread->made);
 	} else if (kind == TRANSFER_CONNECT) {
 		if (!exit->ret || exit->ret == -EINPROGRESS)
-			begin_connection(&call->who, call->fd, HTTP_ROLE_CLIENT, call->end_ns);
+			begin_connection(&call->who, call->fd, HTTP_ROLE_CLIENT, call->end_ns,
+					 &thread->made);
 	} else {
-		moved(call, &thread->chunk);
+		connection = moved(call);
+		if (connection && follow(connection, call, &thread->chunk) == FOLLOW_DROP)
+			let_go(call->holder, call->fd, call->who.tgid, call->who.tid);
 	}
 	call->kind = TRANSFER_NONE;
 	return 0;
