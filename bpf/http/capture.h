@@ -87,8 +87,8 @@ static __always_inline bool read_message(struct message_vectors *vectors, __u32 
  * Whether a direction carries events: a call of it began with one, since it turned. Asked only where a call would not
  * be captured whole otherwise, and EVENT_TRIES times, so that it costs other traffic nothing.
  */
-static __noinline bool carries_events(struct connection *connection, __u8 direction,
-					   __u64 from, __u64 bytes)
+static __noinline bool carries_events(struct connection *connection, __u8 direction, __u64 from,
+				      __u64 bytes)
 {
 	struct prefix prefix = { .count = PREFIX_BYTES };
 

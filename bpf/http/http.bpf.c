@@ -174,9 +174,11 @@ static __noinline int begun_before(struct syscall_exit *exit)
 	case NR_SENDTO:
 		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_WRITE, arguments->si, 0);
 	case NR_READV:
-		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_READ, arguments->si, arguments->dx);
+		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_READ, arguments->si,
+			     arguments->dx);
 	case NR_WRITEV:
-		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_WRITE, arguments->si, arguments->dx);
+		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_WRITE, arguments->si,
+			     arguments->dx);
 	case NR_RECVMSG:
 		if (arguments->dx & MSG_PEEK)
 			return 0;
