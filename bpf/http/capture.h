@@ -116,12 +116,16 @@ static __always_inline void plan_capture(struct capture_plan *plan, struct conne
 		plan->bound = http_stream_bytes;
 	} else if (is_framed(connection->protocol)) {
 		__u64 used = connection->captured[direction & 1];
+		bool crowded = ring_is_crowded();
 
-		plan->bound = http_stream_bytes / 2;
-		plan->chunks = ring_is_crowded() ? FRAME_CHUNKS : EVENT_CHUNKS;
+		/* An upload has as many bytes as a stream, and no tokens: others of the process have the ring, too. */
+		if (!crowded)
+			plan->bound = http_stream_bytes / 2;
+		plan->chunks = crowded ? FRAME_CHUNKS : EVENT_CHUNKS;
 		plan->tail = LARGE_BYTES;
-		plan->is_partial = bytes >= (plan->chunks + 1) * LARGE_BYTES ||
-				   (used >= plan->bound && used < http_stream_bytes);
+		plan->is_partial = bytes >= (plan->chunks + 1) * LARGE_BYTES || used >= plan->bound;
+		if (used >= (crowded ? plan->bound : http_stream_bytes))
+			plan->is_partial = 0;
 	} else if (carries_events(connection, direction, from, bytes)) {
 		plan->bound = http_stream_bytes;
 		if (ring_is_crowded()) { /* the beginning and the end tell when there was a token */

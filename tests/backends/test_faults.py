@@ -364,10 +364,10 @@ def test_a_backlog_of_minutes_takes_no_more_than_its_queue(sink: Collector) -> N
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for 256 KiB."""
+    """A file system with room for the header of a capture, which has the types of all families, and little more."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder], check=True)
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
 
