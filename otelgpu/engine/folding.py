@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.model.codes import Codes, dense, distinct, mix, order_of
+from otelgpu.model.ids import GOLDEN
 from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.operations import concatenate as concatenate_operations
 
@@ -31,7 +32,6 @@ _Kinds = tuple[OperationKind, ...]
 
 _ALL: Final[_Kinds] = ()
 _LAUNCH: Final = (OperationKind.LAUNCH,)
-_PRIME: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, odd
 SIZED: Final = (OperationKind.COPY, OperationKind.ALLOCATION, OperationKind.SET, OperationKind.MAPPING)
 """Kinds whose ``size_bytes`` is a size, which adds up."""
 
@@ -254,7 +254,7 @@ def _gathered(folded: Folded, columns: Mapping[str, _Kinds]) -> Folded:
             words = np.where(_of_kinds(rows, kinds), part, 0) if kinds else part
             key = (
                 key ^ words.astype(np.uint64)
-            ) * _PRIME  # two calls of one hash are seen to differ, and stay apart
+            ) * GOLDEN  # two calls of one hash are seen to differ, and stay apart
             key ^= key >> np.uint64(32)
     ordered = take(folded, np.lexsort((rows["start_ns"], key, folded.as_runs().merged, folded.group)))
     return _sum(ordered, _changes(ordered, columns))

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.model.codes import distinct
+from otelgpu.model.ids import GOLDEN
 from otelgpu.model.inputs import FunctionNamed
 from otelgpu.model.losses import Reasons
 
@@ -34,7 +35,6 @@ PLACES: Final = 1024
 UNKNOWN: Final = "[unknown]"
 """What a kernel without a name is called: a name with an address in it would be another one in each process."""
 
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, odd
 _SPARSE: Final = 16
 _LEAST_BITS: Final = 8
 
@@ -76,7 +76,7 @@ class AddressCodes:
 
     def _places(self, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         with np.errstate(over="ignore"):
-            places: npt.NDArray[np.uint64] = (addresses * _GOLDEN) >> self._shift
+            places: npt.NDArray[np.uint64] = (addresses * GOLDEN) >> self._shift
         return places
 
     def _fill(self) -> None:

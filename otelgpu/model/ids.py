@@ -7,12 +7,15 @@ on 64 bits and runs on whole columns.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 U64 = npt.NDArray[np.uint64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio, odd: products with it spread (Knuth, TAOCP 3, 6.4)."""
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
@@ -21,7 +24,7 @@ _MASK = (1 << 64) - 1
 def mix(words: U64) -> U64:
     """SplitMix64's output function on each word; shape kept."""
     with np.errstate(over="ignore"):
-        z = words + _GOLDEN
+        z = words + GOLDEN
         z = (z ^ (z >> np.uint64(30))) * _MIX1
         z = (z ^ (z >> np.uint64(27))) * _MIX2
         return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)

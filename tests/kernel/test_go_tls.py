@@ -23,9 +23,8 @@ from tests.kernel.captured_connections import (
 )
 from tests.kernel.observing import OTELGPU, WAIT_S, Watch, read_spans, requests
 from tests.kernel.test_connection_tables import counted, entries
-from tests.kernel.test_real_programs import GO
-from tests.rig import ROOT
 from tests.rig.certificates import make_certificate
+from tests.rig.go_servers import build_https_server
 
 LOADS = (1, 8, 64)  # at once
 COUNT = 100
@@ -41,13 +40,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tests/rig/serve_https.go, stripped, as release builds are."""
-    if GO is None:
-        pytest.skip("go is not installed")
-    built = tmp_path_factory.mktemp("go") / "serve"
-    source = ROOT / "tests/rig/serve_https.go"
-    command = [GO, "build", "-trimpath", "-ldflags", "-s -w", "-o", built, source]
-    subprocess.run(command, cwd=source.parent, check=True)
-    return built
+    return build_https_server(tmp_path_factory.mktemp("go"))
 
 
 @contextmanager

@@ -15,9 +15,8 @@ import pytest
 
 from tests.kernel.captured_connections import traffic_program
 from tests.kernel.observing import OTELGPU, Watch
-from tests.kernel.test_real_programs import GO
-from tests.rig import ROOT
 from tests.rig.certificates import make_certificate
+from tests.rig.go_servers import build_https_server
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +27,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Go program that serves HTTPS, stripped, whose functions are not found: their table is under another name."""
-    if GO is None:
-        pytest.skip("go is not installed")
-    program = tmp_path_factory.mktemp("go") / "serve"
-    source = ROOT / "tests/rig/serve_https.go"
-    command = [GO, "build", "-trimpath", "-ldflags", "-s -w", "-o", program, source]
-    subprocess.run(command, cwd=source.parent, check=True)
+    program = build_https_server(tmp_path_factory.mktemp("go"))
     subprocess.run(["objcopy", "--rename-section", ".gopclntab=.hidden", program], check=True)
     return program
 

@@ -437,16 +437,22 @@ uvloop.run(serve())
 """
 
 
-def test_uvloop_is_known_and_not_called_blind_for_its_io_uring() -> None:
-    pytest.importorskip("uvloop", reason="uvloop is not installed")
+def observed_running(*code: str | Path) -> Observed:
+    """What is seen of a Python program that has said a line."""
     with subprocess.Popen(
-        [sys.executable, "-c", UVLOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", *code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
         observed = ProcessInspector({}).observe(child.pid)
         child.communicate(b"\n")
     assert observed is not None
+    return observed
+
+
+def test_uvloop_is_known_and_not_called_blind_for_its_io_uring() -> None:
+    pytest.importorskip("uvloop", reason="uvloop is not installed")
+    observed = observed_running(UVLOOP)
     assert (observed.runtimes, observed.has_libuv) == (("asyncio", "cpython"), True)
     assert [
         spot for spot in blind_spots(replace(observed, io_uring=observed.io_uring or 1)) if "io_uring" in spot
@@ -495,14 +501,7 @@ def test_tls_that_is_linked_into_a_library_is_seen_by_its_functions_or_reported_
         "print('ready', flush=True); input()"
     )
     modules = [tmp_path / "kept.abi3.so", tmp_path / "hidden.abi3.so"]
-    with subprocess.Popen(
-        [sys.executable, "-c", loader, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        observed = ProcessInspector({}).observe(child.pid)
-        child.communicate(b"\n")
-    assert observed is not None
+    observed = observed_running(loader, *modules)
     stacks = {stack.name: stack.probed for stack in observed.tls}
     assert stacks[str(modules[0])] and not stacks["BoringSSL in hidden.abi3.so"]
     assert "BoringSSL in kept.abi3.so" not in stacks
