@@ -291,8 +291,9 @@ __noinline int move_messages(struct connection *connection, struct data_chunk *c
 /* The first bytes that a call moved. */
 static __always_inline void read_prefix(const struct transfer *transfer, struct prefix *prefix)
 {
-	__u64 at = transfer->at, bytes = transfer->result;
+	__u64 at = transfer->at, bytes = transfer->result, readable;
 	struct iovec vector = {};
+	__u32 next;
 
 	if (transfer->kind == TRANSFER_FILE)
 		return;
@@ -316,10 +317,15 @@ static __always_inline void read_prefix(const struct transfer *transfer, struct 
 	} else {
 		prefix->moved = (__u32)bytes;
 	}
+	readable = bytes;
 	if (bytes > PREFIX_BYTES)
 		bytes = PREFIX_BYTES;
 	if (bytes && !bpf_probe_read_user(prefix->bytes, (__u32)bytes, (void *)at))
 		prefix->count = (__u32)bytes;
+	prefix->after_frame = 0xff;
+	next = ZMTP_SHORT_HEAD + prefix->bytes[1];
+	if (is_short_zmtp_frame(prefix) && next < readable)
+		bpf_probe_read_user(&prefix->after_frame, 1, (void *)(at + next));
 }
 
 enum follow_result { FOLLOW_KEEP = 0, FOLLOW_DROP = 1 };

@@ -56,7 +56,7 @@ static __always_inline struct go_key go_key_of(__u32 tgid, __u64 of)
 	return key;
 }
 
-/* As all maps here: the least used go, and the requests are then nobody's. */
+/* As all maps here: the least used go, and the requests are then nobody's: COUNTER_GO_CALLER_UNKNOWN. */
 struct go_requests {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, GO_REQUESTS);
@@ -194,6 +194,8 @@ int go_writes(struct pt_regs *regs)
 		return 0;
 	key = go_key_of(who.tgid, GO_ARGUMENT_1(regs));
 	caller = bpf_map_lookup_elem(&go_connections, &key);
+	if (!caller)
+		count(COUNTER_GO_CALLER_UNKNOWN);
 	key.of = current_task(who.tgid);
 	if (!key.of)
 		return 0;

@@ -18,6 +18,7 @@ enum http_counter {
 	COUNTER_RING_SHARE_SPENT =
 		COUNTER_COUNT, /* a chunk beyond the share of its process or container in the ring */
 	COUNTER_CONNECTION_SHARE_SPENT, /* as above, of a connection in the tables: not followed */
+	COUNTER_GO_CALLER_UNKNOWN, /* a write of Go's http.Client whose caller was not seen, or is forgotten */
 };
 
 enum http_direction {

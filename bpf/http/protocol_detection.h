@@ -9,11 +9,14 @@
 #include "http.h"
 
 #define PREFIX_BYTES 16 /* looked at; a power of two */
+#define ZMTP_SHORT_HEAD 2 /* bytes of flags and size before a short frame's body */
 
 struct prefix {
 	__u8 bytes[PREFIX_BYTES];
 	__u32 count; /* of bytes: as many as the call moved and can be read */
 	__u32 moved; /* by the call */
+	__u8 after_frame; /* the byte behind a short ZMTP frame, if `moved` has one that can be read; else 0xff */
+	__u8 reserved[3];
 };
 
 enum detected_protocol {
@@ -126,21 +129,28 @@ static __always_inline bool starts_zmtp(const struct prefix *prefix)
 
 /*
  * ZMTP 3.1, framing: flags (1 more, 2 long, 4 command), then one byte of length or eight. A short frame is taken
- * for one if it ends with the call, or if flags follow it; a long one, if it is shorter than 4 GiB.
+ * for one if it ends with the call, or if flags follow it: several messages are moved by one call where their reader
+ * is behind; a long one, if it is shorter than 4 GiB.
  */
+static __always_inline bool is_zmtp_flags(__u8 byte)
+{
+	return byte <= 7 && byte != 5 && byte != 7; /* a command is one frame */
+}
+
+static __always_inline bool is_short_zmtp_frame(const struct prefix *prefix)
+{
+	return prefix->count >= 2 && is_zmtp_flags(prefix->bytes[0]) && !(prefix->bytes[0] & 2);
+}
+
 static __always_inline bool is_zmtp_frame(const struct prefix *prefix)
 {
 	const __u8 *bytes = prefix->bytes;
-	__u32 next = 2 + bytes[1];
 
-	if (prefix->count < 2 || bytes[0] > 7 || bytes[0] == 5 || bytes[0] == 7)
-		return false; /* a command is one frame */
-	if (bytes[0] & 2)
-		return prefix->count >= 9 && !(bytes[1] | bytes[2] | bytes[3] | bytes[4]) &&
-		       (bytes[5] | bytes[6] | bytes[7]);
-	if (next == prefix->moved)
-		return true;
-	return next < prefix->count && bytes[next & (PREFIX_BYTES - 1)] <= 7;
+	if (is_short_zmtp_frame(prefix))
+		return ZMTP_SHORT_HEAD + bytes[1] == prefix->moved ||
+		       is_zmtp_flags(prefix->after_frame);
+	return prefix->count >= 9 && is_zmtp_flags(bytes[0]) &&
+	       !(bytes[1] | bytes[2] | bytes[3] | bytes[4]) && (bytes[5] | bytes[6] | bytes[7]);
 }
 
 /* RFC 8446, 5.1: a record's type and version; a connection starts with a handshake, 22. */

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,8 +11,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from examples.engine.messages import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
 from examples.llm_server.client import Load, Outcome, run
 from otelgpu.families.requests.decode import HttpState
 from otelgpu.model.engine_messages import EngineMessage, EngineOutput, EngineRequest
@@ -23,6 +27,23 @@ START_LIMIT_S = 30
 OPTIONS = ("--max-batch=6", "--max-batched-tokens=64")
 # Says its process id, then waits for a file before it becomes the service: the observer comes first.
 WAIT = 'echo $$ > "$0/pid"; while [ ! -e "$0/go" ]; do sleep 0.02; done; exec "$@"'
+
+# A connection that was made before; then, at a line, what the argument says by one call, received by one call.
+SPEAKER = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+sender = socket.create_connection(listener.getsockname())
+receiver, _ = listener.accept()
+said = bytes.fromhex(sys.argv[1])
+print("open", flush=True)
+sys.stdin.readline()
+sender.sendall(said)
+while len(receiver.recv(65536, socket.MSG_PEEK)) < len(said):
+    pass
+receiver.recv(65536)
+print("said", flush=True)
+sys.stdin.readline()
+"""
 
 
 @contextmanager
@@ -160,3 +181,41 @@ def test_an_engine_found_running_is_read_from_then_on() -> None:
         check_steps(messages, server, after=before)
         known = {one.request_id for one in messages if isinstance(one, EngineRequest)}
         assert known == {line["engine_request_id"] for line in server.requests(25)[5:]}
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_connection_found_open_is_recognised_by_a_call_that_moves_several_messages(frames: int) -> None:
+    """So its reader takes them where it is behind: under load that may be all that it does."""
+    outputs = [
+        EngineCoreOutputs(
+            outputs=[EngineCoreOutput(request_id=f"chatcmpl-{number:016x}", new_token_ids=[number])],
+            scheduler_stats=SchedulerStats(num_running_reqs=1, num_waiting_reqs=0, step_counter=number),
+        )
+        for number in range(frames)
+    ]
+    bodies = [msgspec.msgpack.encode(one) for one in outputs]
+    said = b"".join(bytes((0, len(body))) + body for body in bodies)
+    command = [sys.executable, "-c", SPEAKER, said.hex()]
+    with (
+        Watch(families=("http",)) as watch,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as speaker,
+    ):
+
+        def order() -> None:
+            assert speaker.stdin is not None
+            assert speaker.stdout is not None
+            speaker.stdin.write(b"\n")
+            speaker.stdin.flush()
+            assert speaker.stdout.readline() == b"said\n"
+
+        assert speaker.stdout is not None
+        assert speaker.stdout.readline() == b"open\n"
+        watch.observe(speaker.pid)
+        watch.during(order)
+        messages, _ = read(watch)
+        speaker.kill()
+    for sent in (True, False):
+        reported = [one for one in messages if isinstance(one, EngineOutput) and one.sent is sent]
+        assert [reported_items(one) for one in reported] == [
+            [(one.outputs[0].request_id, 1, False)] for one in outputs
+        ]

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from otelgpu.elf.go import go_minor
+from otelgpu.model.losses import Reasons
 from otelgpu.processes.probes import InspectedFile, ProbePlacer
+
+REASONS: Final = Reasons(
+    "http",
+    {
+        "go_caller_unknown": "a write of a request of Go's http.Client that was asked for before observation began, or "
+        "so long ago that others' took its place: it is linked to no request",
+    },
+)
+"""What one count of (``http``, reason) means."""
 
 LIBRARY: Final = "libgo"
 _CONTEXT: Final = {**dict.fromkeys((21, 22), 232), **dict.fromkeys((23, 24, 25, 26), 248)}
