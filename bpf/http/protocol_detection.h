@@ -8,8 +8,8 @@
 
 #include "http.h"
 
-#define PREFIX_BYTES 16 /* looked at; a power of two */
-#define ZMTP_SHORT_HEAD 2 /* bytes of flags and size before a short frame's body */
+#define PREFIX_BYTES	16 /* looked at; a power of two */
+#define ZMTP_SHORT_HEAD 2  /* bytes of flags and size before a short frame's body */
 
 struct prefix {
 	__u8 bytes[PREFIX_BYTES];
