@@ -7,7 +7,9 @@ variable is ``OTELGPU_`` and the name in capitals. ``OTEL_EXPORTER_OTLP_*``, ``O
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +22,7 @@ from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.settings import Detail, OwnSpans, Settings, SignalSettings, captures_content
 from otelgpu.model.text import did_you_mean
 
+SYSTEM_FILE: Final = Path("/etc/otelgpu/config.yaml")
 _PREFIX: Final = "OTELGPU_"
 _ALL: Final = "all"
 _PROFILES: Final = (*ProfileKind, _ALL)
@@ -121,6 +124,28 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Of this program's own log, on standard error."""
     log_format: Literal["text", "json"] = "text"
     """json: each line of the log is a JSON object."""
+
+
+def default_file(environ: Mapping[str, str], system: Path = SYSTEM_FILE) -> Path | None:
+    """The file that is read where none is named: the user's, else the system's, else none.
+
+    Raises :class:`ConfigError` for one that somebody else could have written: it names programs to be loaded.
+    """
+    home = environ.get("XDG_CONFIG_HOME") or (environ.get("HOME") and f"{environ['HOME']}/.config")
+    for path in (*([Path(home, "otelgpu/config.yaml")] if home else []), system):
+        try:
+            found = path.stat()
+        except OSError:  # there is none, or it is nothing of ours
+            continue
+        if not os.access(path, os.R_OK):
+            continue
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
+            raise ConfigError(
+                f"{path} belongs to user {found.st_uid}, or everybody may write to it",
+                hint="name the file to read it all the same: --config, or OTELGPU_CONFIG",
+            )
+        return path
+    return None
 
 
 def load_config(

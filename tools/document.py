@@ -1,4 +1,4 @@
-"""Write what the code knows into ``docs/``, its marked regions and the pages of ``docs/signals/``.
+"""Write what the code knows into ``docs/``, its marked regions and the pages of ``docs/signals/`` and ``docs/man/``.
 
 A region begins with ``<!-- generated: NAME -->`` and ends with ``<!-- end -->``. What stands between is
 replaced by the function that :data:`REGIONS` has for NAME. With ``--check`` nothing is written and the
@@ -22,6 +22,7 @@ import msgspec
 
 from otelgpu import config
 from otelgpu.cli.commands import cli
+from otelgpu.cli.headings import headed
 from otelgpu.cli.reload import LIVE
 from otelgpu.engine import description_tables, names
 from otelgpu.engine.description_tables import EXAMPLE, TEXT, MetricTable, Page, Table
@@ -33,6 +34,7 @@ from otelgpu.export.prometheus import metric_name
 from otelgpu.kernel.privileges.capabilities import NEEDS, Capability, Need
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Exchange, Role
 from otelgpu.render.format import FORMATS
+from tools import man_pages
 from tools.cuda_calls import rows as calls
 from tools.examples import exchanges_reported, full_exchange, reported, step_attributes
 from tools.loss_reasons import export_reasons
@@ -55,6 +57,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 PAGES: Final = DOCS / "signals"
 """Pages that are written whole: see :mod:`tools.signal_tables`."""
+MAN: Final = DOCS / "man"
+"""Likewise: see :mod:`tools.man_pages`."""
 _REGION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -70,7 +74,8 @@ def commands() -> dict[str, click.Command]:
 
 def options(command: click.Command) -> list[click.Option]:
     """The options of a command, in the order that --help has them."""
-    return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    found = headed(command, click.Context(command, **cli.context_settings))
+    return [option for under in found.values() for option in under]
 
 
 def spelling(option: click.Option) -> str:
@@ -84,7 +89,7 @@ def spelling(option: click.Option) -> str:
 def options_of(name: str) -> str:
     """The table of a command's options."""
     rows = [(code(spelling(option)), option.help or "") for option in options(commands()[name])]
-    return table(("Option", "Meaning"), [*rows, (code("-h, --help"), "Show the synopsis and the options.")])
+    return table(("Option", "Meaning"), rows)
 
 
 def field_docs() -> dict[str, str]:
@@ -134,12 +139,14 @@ def _type_name(annotation: Any) -> str:
         bounds = [
             f"{word} {bound}" for word, bound in (("from", meta.ge), ("to", meta.le)) if bound is not None
         ]
-        return " ".join(["integer", *bounds])
+        return " ".join([_type_name(get_args(annotation)[0]), *bounds])
     if "dict" in text:
         return "mapping"
     if "tuple" in text:
         return "list"
-    return {"bool": "true or false", "int": "integer"}.get(getattr(annotation, "__name__", ""), "text")
+    return {"bool": "true or false", "int": "integer", "float": "number"}.get(
+        getattr(annotation, "__name__", ""), "text"
+    )
 
 
 def _yaml(value: Any) -> str:
@@ -358,7 +365,8 @@ def renewed(text: str) -> str:
 def manual() -> dict[Path, str | None]:
     """Each page of the manual as it should be; None: there should be none, for nobody makes it."""
     wanted: dict[Path, str | None] = {path: renewed(path.read_text()) for path in sorted(DOCS.glob("*.md"))}
-    wanted |= dict.fromkeys(sorted(PAGES.glob("*.md")))
+    wanted |= dict.fromkeys(sorted((*PAGES.glob("*.md"), *MAN.glob("*"))))
+    wanted |= {MAN / name: text for name, text in man_pages.pages().items()}
     return wanted | {PAGES / name: text for name, text in pages().items()}
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.line_files import lines
 from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.diagnose.straggler_verdicts import straggler_verdicts
@@ -27,7 +28,7 @@ def analyze() -> None:
     """Look at collected data: files of OTLP/JSON lines, as --export file:PATH and Collectors write them."""
 
 
-@analyze.command()
+@analyze.command(cls=HeadedCommand)
 @click.argument(
     "files",
     metavar="FILE…",

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from otelgpu.check.inspection import InspectedFamily, ProcessInspector, TryProbe, process_of_thread
 from otelgpu.check.process_report import ProcessReport, gone, is_thread, judge
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.listing import Finding, Listing, Report
 from otelgpu.cli.options import DEFAULT_FILE, common_options, configure, families_of, resource_detector
 from otelgpu.cli.parameters import pid_option
@@ -385,7 +386,7 @@ def _images(families: Iterable[str]) -> list[Image]:
 # -- The command -----------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(cls=HeadedCommand)
 @pid_option("Only these processes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; see docs/cli.md.")
 @click.option(

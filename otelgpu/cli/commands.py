@@ -31,6 +31,7 @@ class _Lazy(click.Group):
         "check": "check",
         "analyze": "analyze",
         "view": "view",
+        "completion": "completion",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -64,7 +65,7 @@ class _Lazy(click.Group):
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="otelgpu")
+@click.version_option(__version__, "-V", "--version", prog_name="otelgpu")
 def cli() -> None:
     """OpenTelemetry traces and metrics of GPU services, with no change to them.
 
@@ -88,7 +89,7 @@ def run() -> NoReturn:
     130 for Ctrl-C.
     """
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="otelgpu", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import page_files
 from otelgpu.cli.parameters import force_option, refuse_overwriting
@@ -71,7 +72,7 @@ def _table(kind: KindChanges) -> Table:
     return table
 
 
-@click.command()
+@click.command(cls=HeadedCommand)
 @common_options
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="A differential flame graph: FILE.html."

@@ -17,6 +17,7 @@ import click
 
 from otelgpu import agent as wiring
 from otelgpu.child import Child, RunningProcesses
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.logs import say
 from otelgpu.cli.options import (
     agent_scope,
@@ -251,7 +252,7 @@ def _work_and_reload(
         reloader.reload()
 
 
-@click.command(context_settings=PROGRAM_FOLLOWS)
+@click.command(cls=HeadedCommand, context_settings=PROGRAM_FOLLOWS)
 @live_options
 @source_options
 @program_argument(required=True)
@@ -270,7 +271,7 @@ def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
     sys.exit(observe_program(configure(options), command, capture=None, quiet=quiet))
 
 
-@click.command()
+@click.command(cls=HeadedCommand)
 @live_options
 @pid_option("Running processes.")
 @duration_option
@@ -287,7 +288,7 @@ def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options
     sys.exit(observe_processes(configure(options), pids, duration=duration, capture=None, quiet=quiet))
 
 
-@click.command()
+@click.command(cls=HeadedCommand)
 @live_options
 @scope_options
 @duration_option
@@ -300,7 +301,7 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
     Examples:
       otelgpu agent --export otlp:http://localhost:4317
       otelgpu agent --executable 'python3*' --executable vllm
-      otelgpu agent --config /etc/otelgpu/otelgpu.yaml
+      otelgpu agent --config /etc/otelgpu/config.yaml
     """
     with (
         ReloadSignals() as reload_signals
@@ -314,7 +315,7 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
         )
 
 
-@click.command(context_settings=PROGRAM_FOLLOWS)
+@click.command(cls=HeadedCommand, context_settings=PROGRAM_FOLLOWS)
 @live_options
 @source_options
 @pid_option("Running processes.")

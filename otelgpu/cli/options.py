@@ -14,8 +14,23 @@ import click
 
 from otelgpu import __version__
 from otelgpu.agent import Plan
+from otelgpu.cli.completion import (
+    complete_containers,
+    complete_destinations,
+    complete_families,
+    complete_profiles,
+)
+from otelgpu.cli.headings import option_group
 from otelgpu.cli.logs import start_log
-from otelgpu.config import Config, family_settings, load_config, otlp_defaults, profiling, reporting
+from otelgpu.config import (
+    Config,
+    default_file,
+    family_settings,
+    load_config,
+    otlp_defaults,
+    profiling,
+    reporting,
+)
 from otelgpu.engine import registry
 from otelgpu.engine.contract import Family
 from otelgpu.export.base import Exporter
@@ -36,6 +51,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE: Final = "file:otelgpu.jsonl"
 OTEL_CONFIG_FILE: Final = "OTEL_CONFIG_FILE"
+_RESULTS: Final = "Results"
 _OF_HOST: Final = ("host.", "os.", "cloud.")
 """What holds for every process here."""
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -53,31 +69,38 @@ class _Families(click.Option):
         return record[0], f"{record[1]} By default: {', '.join(registry.select(()))}."
 
 
-def common_options(command: _Command) -> _Command:
-    """``--config --families``: of every command that works with records."""
-    for option in (
-        click.option(
-            "--config",
-            "config_file",
-            type=click.Path(path_type=Path),
-            envvar="OTELGPU_CONFIG",
-            help="YAML file; see docs/configuration.md.",
-        ),
-        click.option(
-            "--families",
-            cls=_Families,
-            metavar="LIST",
-            help="Comma-separated; default: all but those that have to be asked for.",
-        ),
-        click.option(
-            "--probe-file",
-            type=click.Path(),
-            metavar="FILE",
-            help="Probes of your own, in JSON: functions, USDT, tracepoints (docs/probes.md).",
-        ),
-    ):
-        command = option(command)
-    return command
+def _or_default(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None or context.resilient_parsing:
+        return value
+    return default_file(os.environ)
+
+
+common_options = option_group(
+    "What is observed",
+    click.option(
+        "--config",
+        "config_file",
+        type=click.Path(path_type=Path),
+        envvar="OTELGPU_CONFIG",
+        callback=_or_default,
+        help="YAML file, see docs/configuration.md. Default: otelgpu/config.yaml in the user's folder for "
+        "configuration (XDG_CONFIG_HOME, ~/.config), else /etc/otelgpu/config.yaml, where there is one.",
+    ),
+    click.option(
+        "--families",
+        cls=_Families,
+        metavar="LIST",
+        shell_complete=complete_families,
+        help="Comma-separated; default: all but those that have to be asked for.",
+    ),
+    click.option(
+        "--probe-file",
+        type=click.Path(),
+        metavar="FILE",
+        help="Probes of your own, in JSON: functions, USDT, tracepoints (docs/probes.md).",
+    ),
+)
+"""``--config --families --probe-file``: of every command that works with records."""
 
 
 detail_option = click.option(
@@ -86,107 +109,117 @@ detail_option = click.option(
     help="Spans under a request: phases only; operations, equal runs folded (default); every call.",
 )
 
+_export_options = option_group(
+    _RESULTS,
+    click.option(
+        "--export",
+        multiple=True,
+        metavar="DEST",
+        shell_complete=complete_destinations,
+        help=f"{forms()}; repeatable. Default: otlp if OTEL_EXPORTER_OTLP_ENDPOINT "
+        "is set, else file:otelgpu.jsonl; of record: none.",
+    ),
+    detail_option,
+)
+
 
 def output_options(command: _Command) -> _Command:
     """``--export --detail``, and the common ones: what to make of the records."""
-    for option in (
-        detail_option,
-        click.option(
-            "--export",
-            multiple=True,
-            metavar="DEST",
-            help=f"{forms()}; repeatable. Default: otlp if OTEL_EXPORTER_OTLP_ENDPOINT "
-            "is set, else file:otelgpu.jsonl; of record: none.",
-        ),
-    ):
-        command = option(command)
-    return common_options(command)
+    return common_options(_export_options(command))
 
 
-def probe_options(command: _Command) -> _Command:
-    """How probes are placed and read."""
-    for option in (
-        click.option(
-            "--hold-on-load/--no-hold-on-load",
-            default=None,
-            help="Stop a process for the moment in which a newly loaded library gets its probes.",
-        ),
-        click.option(
-            "--rdma-budget",
-            type=float,
-            metavar="PERCENT",
-            help="Of a core, that counting RDMA posts and polls may cost each process (default 1; 100: count all).",
-        ),
-        click.option(
-            "--probe-program",
-            type=click.Path(),
-            metavar="FILE",
-            help="BPF in C for probes of --probe-file, compiled here by bcc.",
-        ),
-        click.option("--ring-bytes", type=int, help="Size of each ring, a power of two (default 8 MiB)."),
-    ):
-        command = option(command)
-    return command
+probe_options = option_group(
+    "Probes",
+    click.option("--ring-bytes", type=int, help="Size of each ring, a power of two (default 8 MiB)."),
+    click.option(
+        "--probe-program",
+        type=click.Path(),
+        metavar="FILE",
+        help="BPF in C for probes of --probe-file, compiled here by bcc.",
+    ),
+    click.option(
+        "--rdma-budget",
+        type=float,
+        metavar="PERCENT",
+        help="Of a core, that counting RDMA posts and polls may cost each process (default 1; 100: count all).",
+    ),
+    click.option(
+        "--hold-on-load/--no-hold-on-load",
+        default=None,
+        help="Stop a process for the moment in which a newly loaded library gets its probes.",
+    ),
+)
+"""How probes are placed and read."""
+
+_session_options = option_group(
+    _RESULTS,
+    click.option("--quiet", is_flag=True, help="No summary at the end."),
+    click.option(
+        "--rdma-transfers/--no-rdma-transfers", default=None, help="A span for each RDMA work request."
+    ),
+    click.option(
+        "--kernel-metrics",
+        type=int,
+        metavar="N",
+        help="Count launches per kernel name, for N names (default 0: none).",
+    ),
+)
+
+_profile_options = option_group(
+    "Continuous profiles",
+    click.option(
+        "--profiles",
+        metavar="LIST",
+        shell_complete=complete_profiles,
+        help="Kinds: cpu,python,offcpu,syscall,file,block,cuda,kernel,mem,nccl,verbs or all.",
+    ),
+    click.option(
+        "--profile-frequency-hz",
+        type=int,
+        metavar="HZ",
+        help="Of --profiles cpu and python (default 19).",
+    ),
+)
 
 
 def live_options(command: _Command) -> _Command:
     """Options of the commands that observe a running system and export what they see."""
-    for option in (
-        click.option(
-            "--kernel-metrics",
-            type=int,
-            metavar="N",
-            help="Count launches per kernel name, for N names (default 0: none).",
-        ),
-        click.option(
-            "--rdma-transfers/--no-rdma-transfers", default=None, help="A span for each RDMA work request."
-        ),
-        click.option("--quiet", is_flag=True, help="No summary at the end."),
-        click.option(
-            "--profile-frequency-hz",
-            type=int,
-            metavar="HZ",
-            help="Of --profiles cpu and python (default 19).",
-        ),
-        click.option(
-            "--profiles",
-            metavar="LIST",
-            help="Continuous profiles: cpu,python,offcpu,syscall,file,block,cuda,kernel,mem,nccl,verbs or all.",
-        ),
-    ):
-        command = option(command)
-    return output_options(probe_options(command))
+    return output_options(probe_options(_session_options(_profile_options(command))))
 
 
-def source_options(command: _Command) -> _Command:
-    """``--source --device-time``: of the commands that start a program."""
-    for option in (
-        click.option(
-            "--device-time/--no-device-time",
-            default=None,
-            help="With --source inject: GPU time of kernels and copies, by CUPTI, within a budget.",
-        ),
-        click.option(
-            "--source",
-            type=click.Choice(["uprobe", "inject"]),
-            help="CUDA calls by eBPF probes (default), or by a library loaded into the program.",
-        ),
-    ):
-        command = option(command)
-    return command
+source_options = option_group(
+    "CUDA calls",
+    click.option(
+        "--source",
+        type=click.Choice(["uprobe", "inject"]),
+        help="CUDA calls by eBPF probes (default), or by a library loaded into the program.",
+    ),
+    click.option(
+        "--device-time/--no-device-time",
+        default=None,
+        help="With --source inject: GPU time of kernels and copies, by CUPTI, within a budget.",
+    ),
+)
+"""``--source --device-time``: of the commands that start a program."""
 
 
 def scope_options(command: _Command) -> _Command:
     """``--executable --container --cgroup``: which processes the agent observes."""
     for option in (
         click.option(
-            "--cgroup", "cgroups", multiple=True, metavar="DIR", help="Only this cgroup v2 directory."
+            "--cgroup",
+            "cgroups",
+            multiple=True,
+            type=click.Path(),
+            metavar="DIR",
+            help="Only this cgroup v2 directory.",
         ),
         click.option(
             "--container",
             "containers",
             multiple=True,
             metavar="ID",
+            shell_complete=complete_containers,
             help="Only this container (id or its start).",
         ),
         click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from otelgpu.cli.completion import complete_pids
 from otelgpu.errors import OtelgpuError
 from otelgpu.processes.listing import is_kernel_thread
 
@@ -91,6 +92,7 @@ def pid_option(text: str) -> Callable[[_Command], _Command]:
         multiple=True,
         type=ProcessIds(),
         callback=_joined,
+        shell_complete=complete_pids,
         metavar="PID[,PID…]",
         help=text,
     )

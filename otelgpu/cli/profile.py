@@ -22,6 +22,8 @@ from msgspec import structs
 from otelgpu import agent as wiring
 from otelgpu.child import Child, RunningProcesses
 from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.completion import complete_containers, complete_profiles
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.logs import say
 from otelgpu.cli.main import INTERRUPTED
 from otelgpu.cli.observe import SETTLE_S, forwarding
@@ -354,10 +356,15 @@ def _waited(seconds: float, *others: int) -> bool:
     return not seconds or not select.select(others, [], [], seconds)[0]
 
 
-@click.command(context_settings=PROGRAM_FOLLOWS)
+@click.command(cls=HeadedCommand, context_settings=PROGRAM_FOLLOWS)
 @common_options
 @pid_option("Running processes.")
-@click.option("--container", metavar="ID", help="Processes of this container (id or its start).")
+@click.option(
+    "--container",
+    metavar="ID",
+    shell_complete=complete_containers,
+    help="Processes of this container (id or its start).",
+)
 @click.option(
     "-t",
     "--type",
@@ -365,6 +372,7 @@ def _waited(seconds: float, *others: int) -> bool:
     multiple=True,
     default=("python,cpu",),
     metavar="LIST",
+    shell_complete=complete_profiles,
     help=f"Kinds: {','.join(ProfileKind)}; or all. Default: python,cpu.",
 )
 @click.option(

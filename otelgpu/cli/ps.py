@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu.cli.check import wanted_symbols
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.engine import registry
 from otelgpu.export.quantities import size
 from otelgpu.kernel.libbpf import BpfError
@@ -245,7 +246,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-@click.command()
+@click.command(cls=HeadedCommand)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def ps(as_json: bool) -> None:
     """List processes that use GPUs: device, memory, container, pod, and the command that profiles each.

@@ -10,6 +10,7 @@ import click
 from msgspec import structs
 
 from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.observe import print_summary
 from otelgpu.cli.options import configure, openings, output_options
 from otelgpu.cli.parameters import force_option, refuse_overwriting
@@ -37,7 +38,7 @@ def is_picture(name: str) -> bool:
     return True
 
 
-@click.command()
+@click.command(cls=HeadedCommand)
 @output_options
 @click.option("--quiet", is_flag=True, help="No summary at the end.")
 @click.option(

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu import agent as wiring
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.options import (
     agent_scope,
     common_options,
@@ -190,7 +191,7 @@ def _sort_key(view: str, wanted: str) -> str:
     return wanted
 
 
-@click.command()
+@click.command(cls=HeadedCommand)
 @common_options
 @probe_options
 @scope_options

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from otelgpu.cli.browser import HandOver, open_page
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.options import common_options, configure, detail_option
 from otelgpu.cli.view_file import FOLLOWED_BYTES, Follower, Limits, batches
 from otelgpu.errors import OtelgpuError
@@ -23,7 +24,7 @@ from otelgpu.view.shown import shown
 DEFAULT_PATH = Path("otelgpu.jsonl")
 
 
-@click.command()
+@click.command(cls=HeadedCommand)
 @common_options
 @detail_option
 @click.option(

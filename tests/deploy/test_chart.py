@@ -96,7 +96,7 @@ def test_collector_gets_the_files_of_the_repository(mode: str) -> None:
 
 def test_settings_reach_the_agent_and_a_change_starts_it_anew() -> None:
     one, other = (render("daemonset", f"--set=config.detail={detail}") for detail in ("phases", "all"))
-    settings = yaml.safe_load(one["ConfigMap", "otelgpu"]["data"]["otelgpu.yaml"])
+    settings = yaml.safe_load(one["ConfigMap", "otelgpu"]["data"]["config.yaml"])
     assert settings == {"detail": "phases"}
     assert set(settings) <= set(Config.__struct_fields__)
     annotations = [

@@ -94,6 +94,6 @@ def expand(*names: str) -> set[str]:
 
 
 def test_settings_of_the_image_and_of_the_unit_are_valid() -> None:
-    assert settings()["ExecStart"][0].endswith("--config /etc/otelgpu/otelgpu.yaml")
+    assert settings()["ExecStart"][0].endswith("--config /etc/otelgpu/config.yaml")
     config = load_config(DEPLOY / "otelgpu.yaml", {}, {})
     assert config.health_address == "127.0.0.1:13134"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 import yaml
 
-from otelgpu.config import Config, ConfigError, load_config, otlp_defaults
+from otelgpu.config import Config, ConfigError, default_file, load_config, otlp_defaults
 
 # Setting → (in the file, in the environment, what that is, as a flag): three values that are not the default.
 GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
@@ -211,3 +214,39 @@ def test_a_setting_that_was_removed_is_refused_with_what_takes_its_place(tmp_pat
         load_config(file, {}, {})
     with pytest.raises(ConfigError, match=r"OTELGPU_KUBERNETES_API was removed: .*k8s_attributes"):
         load_config(None, {"OTELGPU_KUBERNETES_API": value}, {})
+
+
+def placed(path: Path, mode: int = 0o600) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("detail: all\n")
+    path.chmod(mode)
+    return path
+
+
+def test_the_users_file_is_read_where_none_is_named_else_the_systems(tmp_path: Path) -> None:
+    environ, system = {"HOME": str(tmp_path)}, tmp_path / "etc/config.yaml"
+    assert default_file(environ, system) is None
+    assert default_file({}, placed(system)) == system
+    assert default_file(environ, system) == system
+    own = placed(tmp_path / ".config/otelgpu/config.yaml")
+    assert default_file(environ, system) == own
+    other = placed(tmp_path / "xdg/otelgpu/config.yaml")
+    assert default_file({**environ, "XDG_CONFIG_HOME": str(tmp_path / "xdg")}, system) == other
+
+
+def test_a_file_that_others_could_have_written_is_not_read_unless_it_is_named(tmp_path: Path) -> None:
+    path = placed(tmp_path / ".config/otelgpu/config.yaml", 0o666)
+    with pytest.raises(ConfigError, match="everybody may write to it"):
+        default_file({"HOME": str(tmp_path)}, tmp_path / "none")
+    assert load_config(path, {}, {}).detail == "all"
+
+
+def test_commands_read_the_file_that_is_there(tmp_path: Path) -> None:
+    path = placed(tmp_path / "otelgpu/config.yaml")
+    path.write_text("no_such_setting: 1\n")
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "otelgpu", "replay", "/dev/null"]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 1
+    assert f"{path}" in told.stderr
+    assert "no_such_setting" in told.stderr

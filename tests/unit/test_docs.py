@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
@@ -55,6 +57,20 @@ def section(text: str, title: str) -> str:
 def test_generated_regions_and_pages_are_up_to_date(path: Path, wanted: str | None) -> None:
     text = path.read_text() if path.exists() else None
     assert text == wanted, "run: .venv/bin/python -m tools.document"
+
+
+@pytest.mark.parametrize("path", sorted(document.MAN.glob("*.1")), ids=lambda path: path.stem)
+def test_a_manual_page_is_roff_that_a_pager_shows(path: Path) -> None:
+    groff = shutil.which("groff")
+    if groff is None:
+        pytest.skip("needs groff to read manual pages")
+    command = [groff, "-man", "-Kutf8", "-Tutf8", "-ww", "-P-cbou", str(path)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0
+    assert not [line for line in shown.stderr.splitlines() if "adjust line" not in line]  # a long word
+    assert path.stem in shown.stdout
+    for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "SEE ALSO"):
+        assert f"\n{heading}\n" in shown.stdout
 
 
 def test_every_region_is_used() -> None:

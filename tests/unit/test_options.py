@@ -118,3 +118,20 @@ def test_the_help_names_the_families_that_are_observed_by_default() -> None:
     said = " ".join(CliRunner().invoke(cli, ["run", "--help"]).output.split())
     assert f"By default: {', '.join(registry.select(()))}." in said
     assert "torch" not in said.partition("By default:")[2].partition(".")[0]
+
+
+def test_help_has_a_commands_own_options_first_and_shared_ones_under_headings() -> None:
+    shown = CliRunner().invoke(cli, ["record", "--help"]).output
+    places = [
+        shown.index(f"\n{heading}:\n")
+        for heading in (
+            "Options",
+            "What is observed",
+            "Results",
+            "Probes",
+            "Continuous profiles",
+            "CUDA calls",
+        )
+    ]
+    assert places == sorted(places)
+    assert places[0] < shown.index("--output") < places[1] < shown.index("--config") < places[2]

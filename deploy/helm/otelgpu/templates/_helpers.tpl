@@ -57,7 +57,7 @@ httpGet:
 {{- define "otelgpu.agent" -}}
 image: {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
-args: [agent, --config, /etc/otelgpu/otelgpu.yaml]
+args: [agent, --config, /etc/otelgpu/config.yaml]
 env:
   - name: OTEL_EXPORTER_OTLP_ENDPOINT
     value: {{ include "otelgpu.endpoint" . }}
