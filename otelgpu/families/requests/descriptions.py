@@ -23,7 +23,8 @@ DESCRIPTIONS: Final = Descriptions(
             "/v1/chat/completions",
         ),
         "http.route": Described(
-            "Derived from the path: segments that vary are `*`; of bounded cardinality.", "/v1/users/*"
+            "Derived from the path: segments that vary are `*`; of bounded cardinality. gRPC has `rpc.method`.",
+            "/v1/users/*",
         ),
         "url.template": Described("The same for the requests of a client.", "/v1/users/*"),
         "url.scheme": Described("`https` where the bytes were read inside a TLS library.", "http"),

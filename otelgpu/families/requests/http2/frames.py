@@ -99,7 +99,7 @@ class Http2FrameSink(Protocol):
 class Http2FrameReader:
     """One direction. ``began`` and ``offset``: the call and the stream offset of the present frame's first byte.
 
-    For a header block over several frames these are its first frame's.
+    ``first``: whether that is the call's first. For a header block over several frames these are its first frame's.
     """
 
     __slots__ = (
@@ -112,6 +112,7 @@ class Http2FrameReader:
         "_call",
         "_carry",
         "_carry_began",
+        "_carry_first",
         "_client",
         "_collected",
         "_control",
@@ -131,6 +132,7 @@ class Http2FrameReader:
         "_unread_pad",
         "_want",
         "began",
+        "first",
         "found",
         "lost",
         "offset",
@@ -149,9 +151,11 @@ class Http2FrameReader:
         self._control = 0
         self._call: Call | None = None
         self.began: Call | None = None
+        self.first = False
         self.offset = 0
         self._carry = b""  # of a frame's head, or of the preface
         self._carry_began: Call | None = None
+        self._carry_first = False
         # The frame under way, with bytes of its payload still to come:
         self._type = self._flags = self._stream = 0
         self._left = 0
@@ -195,14 +199,14 @@ class Http2FrameReader:
             self._output.count(self._skipped, position)
             if self.lost:
                 return
-            data, offset = data[position:], offset + position
+            data, offset, fresh = data[position:], offset + position, fresh and not position
             self._skipped = "resync_bytes_skipped"
         began = call
         if self._carry:
             data = self._carry + data
             offset -= len(self._carry)
             self._carry = b""
-            began = self._carry_began or call
+            began, fresh = self._carry_began or call, self._carry_first
         position, end = 0, len(data)
         if self._preface:
             position = self._read_preface(data)
@@ -225,6 +229,7 @@ class Http2FrameReader:
                 continue
             if not self._block_stream:
                 self.began = began
+                self.first = fresh and not position
                 self.offset = offset + position
             began = call
             self._begin(kind, flags, stream & MAX_STREAM, length)
@@ -232,6 +237,7 @@ class Http2FrameReader:
         if position < end:
             self._carry = data[position:]
             self._carry_began = began
+            self._carry_first = fresh and not position
 
     def _find(self, call: Call, data: bytes, *, fresh: bool) -> int:
         """Look for frames; return how many bytes come before them: all, while they are not found."""
@@ -284,6 +290,7 @@ class Http2FrameReader:
             raise InvalidHttp2("preface")
         self._carry = data
         self._carry_began = self._call
+        self._carry_first = False  # a frame comes after it
         return len(data)
 
     def _begin(self, kind: int, flags: int, stream: int, length: int) -> None:

@@ -33,8 +33,10 @@ _UNIT_NS = {
     b"u": 1000,
     b"n": 1,
 }
-#: A client counts its deadline from a little before it writes the request.
+#: A client counts its deadline from a little before it writes the request,
 _TIMEOUT_TOLERANCE_NS = 5_000_000
+#: and gRPC's C core rounds what is left of it up, to some 100 or 1000 steps of a unit (timeout_encoding.cc).
+_TIMEOUT_STEPS = 100
 
 _STATUSES = (
     "OK",
@@ -253,7 +255,8 @@ class OpenRpc:
         """
         if self._status:
             return
-        if code == "CANCEL" and 0 < self._timeout_ns <= after_ns + _TIMEOUT_TOLERANCE_NS:
+        tolerance_ns = _TIMEOUT_TOLERANCE_NS + self._timeout_ns // _TIMEOUT_STEPS
+        if code == "CANCEL" and 0 < self._timeout_ns <= after_ns + tolerance_ns:
             self._status = "DEADLINE_EXCEEDED"
         else:
             self._status = _RESET_STATUSES.get(code, "INTERNAL")

@@ -238,7 +238,7 @@ class Http2:
         self.last_stream = number
         frames = self._requests.frames
         began = frames.began or self.call
-        start_ns, source = _start(began, server=self._server)
+        start_ns, source = _start(began, server=self._server, first=frames.first)
         exchange = OpenExchange(
             key=self.output.new_key(),
             ordinal=self._next_ordinal,
@@ -413,10 +413,11 @@ class Http2:
 _NO_CALL = Call(0, 0, 0, 0, 0, 0, None)
 
 
-def _start(call: Call, *, server: bool) -> tuple[int, StartSource]:
+def _start(call: Call, *, server: bool, first: bool) -> tuple[int, StartSource]:
+    """When a request began. ``first``: with its call's first byte, which is the one that an arrival is known of."""
     if not server:
         return call.begin_ns, StartSource.WRITE
-    if call.arrival_ns:
+    if first and 0 < call.arrival_ns <= call.end_ns:
         return call.arrival_ns, StartSource.ARRIVAL
     return call.end_ns, StartSource.READ
 

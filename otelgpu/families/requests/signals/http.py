@@ -60,18 +60,19 @@ def _size_unknown(exchange: Exchange) -> bool:
 def columns(exchanges: Sequence[Exchange], routes: Sequence[str]) -> dict[str, list[Any]]:
     """Attributes by key, a value or None per exchange."""
     are_http = [_is_http(e) for e in exchanges]
+    routed = [http and bool(e.path) and e.rpc is None for e, http in zip(exchanges, are_http, strict=True)]
     clients = [is_client(e) for e in exchanges]
     return {
         "http.request.method": [
             _method(e) if http else None for e, http in zip(exchanges, are_http, strict=True)
         ],
         "http.route": [
-            route if http and not client and e.path else None
-            for e, route, http, client in zip(exchanges, routes, are_http, clients, strict=True)
+            route if known and not client else None
+            for route, known, client in zip(routes, routed, clients, strict=True)
         ],
         "url.template": [
-            route if http and client and e.path else None
-            for e, route, http, client in zip(exchanges, routes, are_http, clients, strict=True)
+            route if known and client else None
+            for route, known, client in zip(routes, routed, clients, strict=True)
         ],
         "url.path": [(e.path or None) if http else None for e, http in zip(exchanges, are_http, strict=True)],
         "url.scheme": [scheme(e) if http else None for e, http in zip(exchanges, are_http, strict=True)],

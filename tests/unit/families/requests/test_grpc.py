@@ -157,6 +157,8 @@ def test_statuses_and_whose_error_they_are(status: bytes, name: str, server: boo
         ("CANCEL", 10, b"", "CANCELLED"),
         ("CANCEL", 100_000_000, b"200m", "CANCELLED"),
         ("CANCEL", 200_000_000, b"200m", "DEADLINE_EXCEEDED"),
+        ("CANCEL", 1_003_000_000, b"1010m", "DEADLINE_EXCEEDED"),  # 1003 ms of grpcio's
+        ("CANCEL", 99_000_000_000, b"101S", "CANCELLED"),
         ("REFUSED_STREAM", 10, b"", "UNAVAILABLE"),
         ("ENHANCE_YOUR_CALM", 10, b"1S", "RESOURCE_EXHAUSTED"),
         ("PROTOCOL_ERROR", 10, b"nonsense", "INTERNAL"),

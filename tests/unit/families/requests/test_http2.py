@@ -93,6 +93,48 @@ def test_arrival_is_the_start_where_it_is_known() -> None:
     assert (observed.exchanges[0].start_ns, observed.exchanges[0].start_source) == (77, StartSource.ARRIVAL)
 
 
+@pytest.mark.parametrize("cut", [0, 4, 13, 17, 40])
+def test_the_arrival_is_of_the_calls_first_byte_only(cut: int) -> None:
+    """What came before may have waited for the server longer than the request: a PING, another stream's request."""
+    observed = hello()
+    data = frame(PING, 0, 0, b"12345678") + frame(HEADERS, 5, 1, GET) + frame(HEADERS, 5, 3, GET)
+    call = observed.call(True, arrival_ns=77)
+    observed.feed(True, data, call=call, cuts=[cut])
+    for stream in (1, 3):
+        observed.feed(False, frame(HEADERS, 5, stream, OK))
+    assert {(e.start_ns, e.start_source) for e in observed.exchanges} == {(call.end_ns, StartSource.READ)}
+
+
+def test_of_bytes_behind_some_that_were_not_captured_no_arrival_is_known() -> None:
+    observed = hello()
+    observed.feed(True, frame(HEADERS, END_HEADERS, 1, GET) + frame(DATA, END_STREAM, 1, b"12345678")[:-8])
+    call = observed.call(True, arrival_ns=77)
+    observed.gap(True, 8, call=call)
+    observed.feed(True, frame(HEADERS, 5, 3, GET), call=call)
+    observed.feed(False, frame(HEADERS, 5, 3, OK))
+    assert observed.exchanges[0].start_source is StartSource.READ
+
+
+def test_an_arrival_after_the_call_returned_is_no_arrival() -> None:
+    observed = hello()
+    call = observed.call(True, arrival_ns=5000 * MS)
+    observed.feed(True, frame(HEADERS, 5, 1, GET), call=call)
+    observed.feed(False, frame(HEADERS, 5, 1, OK))
+    assert (observed.exchanges[0].start_ns, observed.exchanges[0].start_source) == (
+        call.end_ns,
+        StartSource.READ,
+    )
+
+
+def test_a_request_whose_frame_head_is_cut_over_two_reads_has_the_firsts_arrival() -> None:
+    observed = hello()
+    head = frame(HEADERS, 5, 1, GET)
+    for part, arrival_ns in ((head[:2], 77), (head[2:4], 78), (head[4:], 79)):
+        observed.feed(True, part, call=observed.call(True, arrival_ns=arrival_ns))
+    observed.feed(False, frame(HEADERS, 5, 1, OK))
+    assert (observed.exchanges[0].start_ns, observed.exchanges[0].start_source) == (77, StartSource.ARRIVAL)
+
+
 def test_a_request_cut_over_two_reads_starts_with_the_first() -> None:
     observed = hello()
     head = frame(HEADERS, 5, 1, GET)

@@ -12,7 +12,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, http
 from otelgpu.families.requests import exchange_signals as signals
 from otelgpu.families.requests.exchange_signals import measurements, span_name
 from otelgpu.families.requests.routes import template
-from otelgpu.model.exchange import Endpoint, Exchange
+from otelgpu.model.exchange import Endpoint, Exchange, Role, Rpc
 from otelgpu.model.spans import Text
 from tests.unit.model.builders import exchange, generation
 
@@ -44,6 +44,15 @@ def attributes(given: Exchange) -> dict[str, Any]:
 )
 def test_what_varies_in_a_path_is_replaced(path: str, expected: str) -> None:
     assert template(path) == expected
+
+
+@pytest.mark.parametrize("role", [Role.SERVER, Role.CLIENT])
+def test_a_call_of_grpc_has_a_method_and_no_route(role: Role) -> None:
+    method = "inference.GRPCInferenceService/ModelInfer"
+    rpc = Rpc(system="grpc", method=method, status="OK", requests=1, responses=1, failed=False)
+    found = attributes(exchange(path=f"/{method}", role=role, rpc=rpc))
+    assert (found["rpc.method"], found["url.path"]) == (method, f"/{method}")
+    assert not found.keys() & {"http.route", "url.template"}
 
 
 @given(st.text(max_size=60))
