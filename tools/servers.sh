@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Build the servers that tests/servers observes and that are not in .venv, outside the checkout, into
 # $XDG_CACHE_HOME/otelgpu/servers (or ~/.cache/…): a Python with the packages of tests/servers/requirements.txt, Express,
-# a program in Go, one in Rust with axum. 0.8 GB; five minutes the first time, on two cores, and again what is made from files
-# that changed. What there is no tool for is left out, and said. Needs the registries of PyPI, npm and crates.io, not root.
-#   tools/servers.sh [python] [node] [go_server] [axum_server]
+# programs in Go with net/http and with grpc-go, in Rust with axum and with tonic. 0.9 GB; six minutes the first time, on two
+# cores, and again what is made from files that changed. What there is no tool for is left out, and said. Needs the registries
+# of PyPI, npm and crates.io and Go's proxy, not root.
+#   tools/servers.sh [python] [node] [go_server] [grpc_go_server] [axum_server] [tonic_server]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+all="python node go_server grpc_go_server axum_server tonic_server"
 programs=$PWD/tests/servers/programs
 built=${XDG_CACHE_HOME:-$HOME/.cache}/otelgpu/servers
 PATH=$PATH:/usr/local/go/bin:$HOME/.cargo/bin
@@ -18,9 +20,9 @@ tool() { # of what is built
     case $1 in
     python) echo .venv/bin/python ;;
     node) echo npm ;;
-    go_server) echo go ;;
-    axum_server) echo cargo ;;
-    *) printf 'servers: there is no %s: python, node, go_server and axum_server are what is built\n' "$1" >&2; exit 1 ;;
+    go_server | grpc_go_server) echo go ;;
+    axum_server | tonic_server) echo cargo ;;
+    *) printf 'servers: there is no %s: what is built are %s\n' "$1" "$all" >&2; exit 1 ;;
     esac
 }
 
@@ -29,7 +31,8 @@ sources() { # the files that it is made from
     python) echo tests/servers/requirements.txt ;;
     node) echo "$programs"/express/package-lock.json ;;
     go_server) echo "$programs"/go_server.go ;;
-    axum_server) echo "$programs"/axum/Cargo.lock "$programs"/axum/src/main.rs ;;
+    grpc_go_server) echo "$programs"/grpc_go/go.sum "$programs"/grpc_go/main.go ;;
+    axum_server | tonic_server) echo "$programs/${1%_server}"/Cargo.lock "$programs/${1%_server}"/src/main.rs ;;
     esac
 }
 
@@ -48,15 +51,21 @@ build_node() {
 
 build_go_server() { CGO_ENABLED=0 go build -trimpath -o "$1" "$programs/go_server.go"; }
 
-build_axum_server() {
-    cargo build --quiet --release --locked --manifest-path "$programs/axum/Cargo.toml" --target-dir "$built/target"
-    cp "$built/target/release/axum_server" "$1"
+build_grpc_go_server() { CGO_ENABLED=0 go -C "$programs/grpc_go" build -trimpath -o "$1" .; }
+
+build_crate() { # PROGRAM FILE
+    cargo build --quiet --release --locked --manifest-path "$programs/$1/Cargo.toml" --target-dir "$built/target"
+    cp "$built/target/release/${1}_server" "$2"
 }
+
+build_axum_server() { build_crate axum "$1"; }
+
+build_tonic_server() { build_crate tonic "$1"; }
 
 mkdir -p "$built"
 exec 9>"$built/lock" # two builds at once would write into one folder
 flock 9
-for name in "${@:-python node go_server axum_server}"; do
+for name in "${@:-$all}"; do
     for each in $name; do
         needed=$(tool "$each")
         if ! command -v "$needed" >/dev/null; then say WITHOUT "$each: needs $needed"; continue; fi

@@ -13,7 +13,7 @@ from statistics import median, quantiles
 from typing import Any, Final
 
 from tests.rig.spans import Span
-from tests.servers.load import Outcome
+from tests.servers.load import DEADLINE_S, Outcome, traced_number
 
 SERVER, CLIENT = 2, 3  # SpanKind
 _ERROR: Final = 2  # StatusCode
@@ -25,6 +25,12 @@ ROUTES: Final = {
     "health": "/health",
 }
 _CHAT: Final = "/v1/chat/completions"
+RPC_FAILURES: Final = frozenset(
+    ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+)
+"""What a server's call has failed with: https://opentelemetry.io/docs/specs/semconv/rpc/grpc/."""
+_ON_TIME_S: Final = 0.005
+"""How long a call whose deadline passes may be on its way, and the deadline have passed to the server as well."""
 CLOCK_MS: Final = 0.2
 """How much earlier or later than server and client a first token may be: their own calls before and after it."""
 
@@ -34,12 +40,14 @@ class Answers:
     """How chat completions are answered, where the server's own API does it and not programs/service.py.
 
     ``own_ids``: ids have no numbers of requests. ``usage``: each stream ends with it, asked for or not. ``timed``: the
-    server says when it had the first token of a stream.
+    server says when it had the first token of a stream. ``late``: what a gRPC server answers with, if it does, when a
+    deadline has passed.
     """
 
     own_ids: bool = False
     usage: bool = False
     timed: bool = True
+    late: str = "DEADLINE_EXCEEDED"
 
 
 SERVICE: Final = Answers()
@@ -88,7 +96,9 @@ def compare(observed: Observed, port: int) -> Compared:
     for outcome, span in _paired(observed.outcomes, served, found):
         numbers[span["spanId"]] = outcome.number
         _compare_request(outcome, span, found)
-        if outcome.path == _CHAT and not outcome.kind.startswith("cut"):
+        if outcome.rpc_status:
+            _compare_rpc(outcome, span, observed.answers, found)
+        if outcome.kind in ("stream", "answer"):
             _compare_generation(outcome, span["attributes"], observed, found)
     _compare_calls(observed, numbers, found)
     return found
@@ -118,7 +128,9 @@ def faults(found: Compared) -> list[str]:
 def _paired(
     outcomes: Iterable[Outcome], served: Iterable[Span], found: Compared
 ) -> Iterable[tuple[Outcome, Span]]:
-    """Requests and their spans: those of a client's port, in order; where some lack, those that say which they are."""
+    """Requests and their spans: those of a client's port, in order. Those that say which they are, where some lack or
+    where others were under way on the connection.
+    """
     asked: defaultdict[int, list[Outcome]] = defaultdict(list)
     seen: defaultdict[int, list[Span]] = defaultdict(list)
     for outcome in sorted(outcomes, key=lambda one: (one.sent_ns, one.number)):
@@ -129,7 +141,9 @@ def _paired(
         lacking = len(asked[port]) - len(seen[port])
         found.missing += max(0, lacking)
         found.twice += max(0, -lacking)
-        if lacking:
+        if any(outcome.multiplexed for outcome in asked[port]):
+            yield from _paired_by_trace(asked[port], seen[port], found)
+        elif lacking:
             kinds = [(outcome.kind, outcome.number) for outcome in asked[port]]
             paths = [span["attributes"].get("url.path") for span in seen[port]]
             what = "requests without a span" if lacking > 0 else "spans too many"
@@ -138,6 +152,20 @@ def _paired(
             yield from ((one, numbers[one.number]) for one in asked[port] if one.number in numbers)
         else:
             yield from zip(asked[port], seen[port], strict=True)
+
+
+def _paired_by_trace(
+    asked: Sequence[Outcome], seen: Sequence[Span], found: Compared
+) -> Iterable[tuple[Outcome, Span]]:
+    """Requests and their spans where each came with a traceparent."""
+    numbers = {traced_number(span["traceId"]): span for span in seen}
+    for outcome in asked:
+        if outcome.number in numbers:
+            yield outcome, numbers[outcome.number]
+        elif len(asked) <= len(seen):
+            found.note("traceparent", outcome)
+        else:
+            found.examples.setdefault("requests without a span", str(outcome))
 
 
 def number_of(span: Span) -> int | None:
@@ -150,15 +178,14 @@ def number_of(span: Span) -> int | None:
 
 def _compare_request(outcome: Outcome, span: Span, found: Compared) -> None:
     said = span["attributes"]
-    cut = outcome.kind.startswith("cut")
     if said.get("url.path") != outcome.path:
         found.note("path", (outcome, said))
-    if said.get("http.route") != ROUTES.get(outcome.kind, _CHAT):
+    if said.get("http.route") != _route(outcome):
         found.note("route", (outcome, said))
     if outcome.status and said.get("http.response.status_code") != outcome.status:
         found.note("status", (outcome, said))
     failed = span.get("status", {}).get("code") == _ERROR
-    if not cut and failed != (outcome.status >= 500):
+    if failed != _failed(outcome, said, failed):
         found.note("error", (outcome, said))
     if outcome.traceparent:
         _, trace, parent, _ = outcome.traceparent.split("-")
@@ -166,6 +193,41 @@ def _compare_request(outcome: Outcome, span: Span, found: Compared) -> None:
             found.note("traceparent", (outcome, span))
     elif span.get("parentSpanId"):
         found.note("traceparent", (outcome, span))
+
+
+def _route(outcome: Outcome) -> str | None:
+    return None if outcome.rpc_status else ROUTES.get(outcome.kind, _CHAT)
+
+
+def _failed(outcome: Outcome, said: Mapping[str, Any], failed: bool) -> bool:
+    """Whether a request failed; of one whose client hung up, either may be said."""
+    if outcome.rpc_status:
+        return said.get("rpc.status_code") in RPC_FAILURES
+    return failed if outcome.kind.startswith("cut") else outcome.status >= 500
+
+
+def _compare_rpc(outcome: Outcome, span: Span, answers: Answers, found: Compared) -> None:
+    said = span["attributes"]
+    if (said.get("rpc.system.name"), said.get("rpc.method")) != ("grpc", outcome.path[1:]):
+        found.note("rpc method", (outcome, said))
+    if said.get("rpc.status_code") not in _rpc_statuses(outcome, span, answers):
+        found.note("rpc status", (outcome, said))
+    if said.get("otelgpu.rpc.response.messages") != outcome.messages:
+        found.note("messages", (outcome, said))
+
+
+def _rpc_statuses(outcome: Outcome, span: Span, answers: Answers) -> Sequence[str]:
+    """What a call may have ended with for its server, which is not always what its client ended it for."""
+    if outcome.kind != "deadline":
+        return (outcome.rpc_status,)
+    if "http.response.status_code" in span["attributes"]:
+        return (answers.late,)
+    took_s = (span["end"] - span["start"]) / 1e9
+    if (
+        took_s < DEADLINE_S - _ON_TIME_S
+    ):  # how much of it was left is not known; the server had more than this
+        return "DEADLINE_EXCEEDED", "CANCELLED"
+    return ("DEADLINE_EXCEEDED",)
 
 
 def _compare_generation(
@@ -176,7 +238,8 @@ def _compare_generation(
         found.note("response id", (outcome, said))
     if said.get("gen_ai.usage.output_tokens") != outcome.tokens:
         found.note("tokens", (outcome, said))
-    if bool(said.get("otelgpu.gen_ai.usage.estimated")) == (outcome.usage or observed.answers.usage):
+    counted = outcome.tokens is not None and not (outcome.usage or observed.answers.usage)
+    if bool(said.get("otelgpu.gen_ai.usage.estimated")) != counted:
         found.note("estimated", (outcome, said))
     if outcome.kind == "stream":
         _compare_first_token(outcome, said, observed, found)

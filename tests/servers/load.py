@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, Final, Literal, get_args
@@ -30,6 +30,9 @@ Kind = Literal[
     "health",
     "cut stream",  # a stream whose client hangs up after its second token
     "cut answer",  # a chat completion whose client hangs up before the answer
+    # Of gRPC, where a generation's client cancels it instead:
+    "unknown",  # NOT_FOUND
+    "deadline",  # an answer that does not come before it
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 ROUND: Final[tuple[Kind, ...]] = (
@@ -42,10 +45,18 @@ GENERATIONS: Final[tuple[Kind, ...]] = tuple(
     kind for kind in ROUND if kind not in ("pipelined", "item", "fail")
 )
 """For those with an API of their own, which has no other routes."""
+RPCS: Final[tuple[Kind, ...]] = (
+    *("stream", "answer", "missing", "answer", "stream", "health", "fail", "answer"),
+    *("cut stream", "stream", "unknown", "answer", "cut answer", "deadline"),
+)
+"""For those of gRPC: load_grpc.py."""
 TOKENS: Final = 6
+DEADLINE_S: Final = 0.5
+"""Of those that pass: a server with little of a processor has begun by then."""
 _CUT_AFTER: Final = 2  # tokens
 _CUT_BEFORE_S: Final = 0.002  # an answer takes longer: its calls do
 _TIMEOUT_S: Final = 60.0
+_TRACES: Final = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +83,10 @@ class Load:
 class Outcome:
     """What a client knows of a request. ``status`` 0: it hung up before there was any.
 
-    ``usage``: whether the usage was sent. ``tokens``: those that it received. ``ttft_s``: from before the first byte
-    was sent until the read with the first content had returned.
+    ``usage``: whether the usage was sent. ``tokens``: those that it received; None: nobody counts them. ``ttft_s``:
+    from before the first byte was sent until the read with the first content had returned. ``multiplexed``: others were
+    under way on its connection. ``rpc_status``: gRPC's, by name; empty: it is no call of gRPC. ``messages``: of its
+    response.
     """
 
     number: int
@@ -85,8 +98,21 @@ class Outcome:
     status: int
     seconds: float
     ttft_s: float | None
-    tokens: int
+    tokens: int | None
     usage: bool
+    multiplexed: bool = False
+    rpc_status: str = ""
+    messages: int = 0
+
+
+def traceparent_of(number: int) -> str:
+    """What a request is sent with: `traced_number` is the number again."""
+    return f"00-{number + _TRACES:032x}-{number:016x}-01"
+
+
+def traced_number(trace_id: str) -> int:
+    """The number of the request that was sent with a trace."""
+    return int(trace_id, 16) - _TRACES
 
 
 class Connection:
@@ -215,7 +241,7 @@ class Client:
 
     def _request(self, kind: Kind, traced: bool) -> Request:
         number = next(self._numbers)
-        return Request(kind, number, f"00-{number + (1 << 64):032x}-{number:016x}-01" if traced else "")
+        return Request(kind, number, traceparent_of(number) if traced else "")
 
 
 class Request:
@@ -256,11 +282,11 @@ async def ask(load: Load) -> list[Outcome]:
     return [outcome for client in clients for outcome in client.outcomes]
 
 
-def main() -> None:
+def main(asking: Callable[[Load], Coroutine[Any, Any, list[Outcome]]]) -> None:
     """Print the outcomes."""
-    for outcome in asyncio.run(ask(Load(**json.loads(sys.argv[1])))):
+    for outcome in asyncio.run(asking(Load(**json.loads(sys.argv[1])))):
         print(json.dumps(dataclasses.asdict(outcome)))
 
 
 if __name__ == "__main__":
-    main()
+    main(ask)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,12 +13,12 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.rig.ports import free_port
 from tests.rig.spans import Span
 from tests.servers.compare import Compared, Observed, compare
-from tests.servers.load import Load, Outcome
+from tests.servers.load import RPCS, Load, Outcome
 from tests.servers.stacks import ROOT, Stack
 
 FOLDER: Final = Path(__file__).parent
@@ -78,7 +79,7 @@ class Server:
             round=self.stack.round,
         )
         done = subprocess.run(
-            [sys.executable, "-m", "tests.servers.load", json.dumps(asdict(load))],
+            [sys.executable, "-m", f"tests.servers.{self.stack.load}", json.dumps(asdict(load))],
             capture_output=True,
             text=True,
             timeout=_LOAD_S,
@@ -144,10 +145,17 @@ def started(stack: Stack, upstream: Upstream, folder: Path) -> Iterator[Server]:
 def _wait_until_it_answers(server: Server) -> None:
     until = time.monotonic() + _START_S
     while time.monotonic() < until and server.process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health"):
+        with contextlib.suppress(OSError), _connected(server):
             return
         time.sleep(0.05)
     raise RuntimeError(f"{server.stack.name} does not answer: {server.output()}")
+
+
+def _connected(server: Server) -> contextlib.AbstractContextManager[Any]:
+    """A response, or, of a server that speaks no HTTP/1.1, a connection. Raises OSError."""
+    if server.stack.round == RPCS:
+        return socket.create_connection(("127.0.0.1", server.port))
+    return urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health")  # type: ignore[no-any-return]
 
 
 def _tree(pid: int) -> Iterator[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.servers.compare import SERVICE, Answers
-from tests.servers.load import GENERATIONS, ROUND, SINGLY, Kind
+from tests.servers.load import GENERATIONS, ROUND, RPCS, SINGLY, Kind
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS: Final = Path(__file__).parent / "programs"
@@ -25,7 +25,7 @@ class Stack:
     """A server. In its command: ``{port}``, ``{python}`` and ``{node}`` of where it runs.
 
     ``quick``: it needs nothing but what `make setup` installs. ``together``: connections at once, of each load.
-    ``round``: what it is asked.
+    ``round``: what it is asked, by the clients of ``load``, a module beside this one.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Stack:
     quick: bool = False
     together: tuple[int, ...] = (1, 8, 64)
     round: tuple[Kind, ...] = ROUND
+    load: str = "load"
     answers: Answers = SERVICE
     packages: tuple[str, ...] = ()
     """What makes up the stack, by the names of their distributions: their versions are in the table."""
@@ -67,6 +68,10 @@ def node() -> str:
 
 def _python(name: str, *command: str, **facts: Any) -> Stack:
     return Stack(name=name, command=("{python}", *command), **facts)
+
+
+def _rpc(name: str, *command: str, **facts: Any) -> Stack:
+    return Stack(name=name, command=command, round=RPCS, load="load_grpc", **facts)
 
 
 _UVICORN: Final = ("-m", "uvicorn", "--port={port}", "--no-access-log", "--log-level=warning", "asgi:app")
@@ -160,6 +165,24 @@ STACKS: Final = (
         name="axum",
         command=("{built}/axum_server", "{port}"),
         packages=("axum", "tokio", "reqwest"),
+    ),
+    _rpc(
+        "grpcio, threads",
+        *("{python}", "{programs}/grpc_threads.py", "{port}"),
+        quick=True,
+        packages=("grpcio", "urllib3"),
+    ),
+    _rpc(
+        "grpcio, asyncio",
+        *("{python}", "{programs}/grpc_asyncio.py", "{port}"),
+        packages=("grpcio", "aiohttp"),
+    ),
+    _rpc("grpc-go", "{built}/grpc_go_server", "{port}", packages=("google.golang.org/grpc",)),
+    _rpc(
+        "tonic",
+        *("{built}/tonic_server", "{port}"),
+        answers=Answers(late="CANCELLED"),
+        packages=("tonic", "tokio", "reqwest"),
     ),
 )
 BY_NAME: Final[Mapping[str, Stack]] = {stack.name: stack for stack in STACKS}

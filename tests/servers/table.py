@@ -33,6 +33,9 @@ _FACTS: Final = (
     "tokens",
     "estimated",
     "ttft",
+    "rpc method",
+    "rpc status",
+    "messages",
 )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernel.observing import Session, read_spans
 from tests.servers.compare import SERVER, Compared, faults
-from tests.servers.load import ROUND, Outcome
+from tests.servers.load import Outcome
 from tests.servers.running import Server, Upstream, started
 from tests.servers.stacks import BY_NAME, STACKS
 
@@ -65,5 +65,5 @@ def test_what_a_server_did_is_what_is_reported(name: str, compared: Mapping[str,
     )
     assert found.requests == TOGETHER * ROUNDS * (len(stack.round) + stack.round.count("pipelined"))
     assert found.links.total() == found.calls > found.requests
-    assert len(found.ttft_after_server_ms) == TOGETHER * ROUNDS * ROUND.count("stream")
+    assert len(found.ttft_after_server_ms) == TOGETHER * ROUNDS * stack.round.count("stream")
     assert not faults(found)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tomllib
 from importlib.metadata import distributions
+from pathlib import Path
 
 from tests.servers.stacks import BUILT, PROGRAMS, Stack, node
 
@@ -16,8 +18,8 @@ def versions(stack: Stack) -> str:
     program = stack.command[0]
     found = [_node_version()] if program == "{node}" else []
     if program.endswith("go_server"):
-        found.append(_go_version())
-    known = _python_versions(stack) if program == "{python}" else _locked_versions()
+        found.append(_go_version(program.format(built=BUILT)))
+    known = _python_versions(stack) if program == "{python}" else _locked_versions(program)
     return ", ".join(found + [f"{name} {known[name]}" for name in stack.packages])
 
 
@@ -27,21 +29,25 @@ def _python_versions(stack: Stack) -> dict[str, str]:
     return {each.metadata["Name"].lower(): each.version for each in found}
 
 
-def _locked_versions() -> dict[str, str]:
-    """Of Express and of crates."""
+def _locked_versions(program: str) -> dict[str, str]:
+    """Of Go modules, crates and Express."""
+    crates = PROGRAMS / Path(program).name.removesuffix("_server") / "Cargo.lock"
+    if program.endswith("/grpc_go_server"):
+        modules = (PROGRAMS / "grpc_go" / "go.mod").read_text()
+        return dict(re.findall(r"^\t(\S+) v(\S+)$", modules, re.MULTILINE))
+    if crates.exists():
+        return {crate["name"]: crate["version"] for crate in tomllib.loads(crates.read_text())["package"]}
     npm = json.loads((PROGRAMS / "express" / "package-lock.json").read_text())["packages"]
-    crates = tomllib.loads((PROGRAMS / "axum" / "Cargo.lock").read_text())["package"]
-    express = {"express": npm["node_modules/express"]["version"]}
-    return {crate["name"]: crate["version"] for crate in crates} | express
+    return {"express": npm["node_modules/express"]["version"]}
 
 
 def _node_version() -> str:
     return f"Node {_said(node(), '--version').removeprefix('v')}"
 
 
-def _go_version() -> str:
+def _go_version(program: str) -> str:
     go = shutil.which("go") or "/usr/local/go/bin/go"
-    return _said(go, "version", str(BUILT / "go_server")).rpartition(" ")[2].replace("go", "Go ")
+    return _said(go, "version", program).rpartition(" ")[2].replace("go", "Go ")
 
 
 def _said(*command: str) -> str:
