@@ -24,7 +24,7 @@ class _Lazy(click.Group):
         "agent": "observe",
         "record": "observe",
         "replay": "replay",
-        "top": "top",
+        "top": "top.command",
         "profile": "profile",
         "diff": "diff",
         "ps": "ps",
@@ -82,6 +82,11 @@ def cli() -> None:
     """
 
 
+def _command_line(drawn: object = None) -> None:
+    """What was typed. ``drawn``: the way to who draws, where `top` is a program on a terminal."""
+    cli.main(prog_name="otelgpu", standalone_mode=False, obj=drawn)
+
+
 def run() -> NoReturn:
     """Run the command line.
 
@@ -89,7 +94,12 @@ def run() -> NoReturn:
     130 for Ctrl-C.
     """
     try:
-        cli.main(prog_name="otelgpu", standalone_mode=False)
+        if sys.argv[1:2] == ["top"]:
+            from otelgpu.cli.top.start import draw, is_program
+
+            if is_program(sys.argv[1:]):
+                sys.exit(draw(_command_line))
+        _command_line()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

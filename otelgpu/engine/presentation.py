@@ -50,13 +50,15 @@ class How(Enum):
     P99 = "p99"
     LABEL = "label"  # the text of a label, of a series that stands at 1
     WORST = "worst"  # the label whose new measurements have the largest mean
+    OBSERVED = "observed"  # no metric: what is read of the process itself, by the column's key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """``metrics``: the first of them that a row has. ``where``: only series with these labels.
 
-    ``without``: not those. ``label``: for :attr:`How.LABEL` and :attr:`How.WORST`.
+    ``without``: not those. ``having``: only series that have this label. ``label``: for :attr:`How.LABEL` and
+    :attr:`How.WORST`. ``alarming``: above zero something went wrong.
     """
 
     key: str
@@ -66,7 +68,9 @@ class Column:
     unit: Unit = Unit.COUNT
     where: Labels = field(default_factory=dict)
     without: Labels = field(default_factory=dict)
+    having: str = ""
     label: str = ""
+    alarming: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,14 @@ OF_PROCESS: Final = {"service.name": ("service", "service"), "process.pid": ("pi
 """Keys of a table that has a row for each process."""
 
 
+PROCESSES: Final = "processes"
+"""The view of processes, and its one table; made in :mod:`otelgpu.engine.top_views`, as the next."""
+AGENT: Final = "agent"
+"""The view of this program itself, and the table of what it costs."""
+LOSSES: Final = "losses"
+"""The table of what was lost, in that view."""
+
+
 def rate(key: str, title: str, *metrics: str, unit: Unit = Unit.COUNT, **more: Any) -> Column:
     """A column of what a counter grows by a second."""
     return Column(key=key, title=title, how=How.RATE, metrics=metrics, unit=unit, **more)
@@ -93,12 +105,22 @@ def rate(key: str, title: str, *metrics: str, unit: Unit = Unit.COUNT, **more: A
 class TopView:
     """What ``otelgpu top NAME`` shows. ``families``: those that it is made of, by their names.
 
-    ``rank``: views are listed by it; the first is shown where none is named.
+    ``rank``: views are listed by it (:mod:`otelgpu.engine.top_views`).
     """
 
     name: str
+    title: str
     top_tables: tuple[TopTable, ...]
     families: tuple[str, ...]
+    rank: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessColumns:
+    """What a family adds to the view of processes, whose rows have the keys :data:`OF_PROCESS`."""
+
+    columns: tuple[Column, ...]
+    families: tuple[str, ...] = ()
     rank: int = 10
 
 
@@ -227,6 +249,7 @@ class Presentation:
     """One family's. What it has none of is left out. ``step_number``: attribute of a step that says which it is."""
 
     views: tuple[TopView, ...] = ()
+    process_columns: ProcessColumns | None = None
     labels: tuple[ConsoleLabel, ...] = ()
     tracks: tuple[TrackRule, ...] = ()
     device: DeviceNames | None = None
@@ -253,13 +276,6 @@ def _packages(parent: str, levels: int) -> Iterator[str]:
             yield name
             if levels > 1:
                 yield from _packages(name, levels - 1)
-
-
-@cache
-def top_views() -> Mapping[str, TopView]:
-    """All views of ``otelgpu top`` by name."""
-    views = sorted((view for each in presentations() for view in each.views), key=lambda view: view.rank)
-    return {view.name: view for view in views}
 
 
 @cache

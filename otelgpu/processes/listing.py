@@ -132,6 +132,30 @@ def start_time_ns(tgid: int, *, proc: Path = _PROC) -> int | None:
     return status.start_ticks * _TICK_NS if status is not None else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuUse:
+    """What a process has used so far, all of its threads together, to the tick of 10 ms.
+
+    ``comm``: what the kernel calls it. ``start_time_ns``: as :attr:`ProcessFacts.start_time_ns`.
+    """
+
+    comm: str
+    start_time_ns: int
+    cpu_s: float
+
+
+def cpu_use(tgid: int, *, proc: Path = _PROC) -> CpuUse | None:
+    """One reading; None of a process that is gone."""
+    status = _stat(tgid, proc)
+    if status is None:
+        return None
+    return CpuUse(
+        comm=status.comm,
+        start_time_ns=status.start_ticks * _TICK_NS,
+        cpu_s=status.cpu_ticks * _TICK_NS / 1e9,
+    )
+
+
 def is_kernel_thread(tgid: int, *, proc: Path = _PROC) -> bool:
     """Whether a process is a thread of the kernel, which has no program and no memory of its own."""
     status = _stat(tgid, proc)
@@ -262,6 +286,7 @@ class _Stat:
     comm: str
     ppid: int
     flags: int  # PF_* of the kernel's sched.h
+    cpu_ticks: int  # user and system, of all threads
     start_ticks: int
 
 
@@ -270,7 +295,13 @@ def _stat(tgid: int, proc: Path) -> _Stat | None:
     head, _, tail = _read(proc / str(tgid) / "stat", 4096).rpartition(b")")
     fields = tail.split()
     try:
-        return _Stat(_text(head.partition(b"(")[2]), int(fields[1]), int(fields[6]), int(fields[19]))
+        return _Stat(
+            comm=_text(head.partition(b"(")[2]),
+            ppid=int(fields[1]),
+            flags=int(fields[6]),
+            cpu_ticks=int(fields[11]) + int(fields[12]),
+            start_ticks=int(fields[19]),
+        )
     except (IndexError, ValueError):
         return None
 

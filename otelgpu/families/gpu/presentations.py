@@ -13,6 +13,7 @@ from otelgpu.engine.presentation import (
     ConsoleLabel,
     How,
     Presentation,
+    ProcessColumns,
     TopTable,
     TopView,
     Unit,
@@ -32,7 +33,20 @@ def device_presentation(
     """
     names = device_names(vendor, directions)
     return Presentation(
-        views=(TopView(name=vendor, top_tables=(_processes(vendor, title),), families=(vendor,), rank=rank),),
+        views=(
+            TopView(
+                name=vendor,
+                title=title,
+                top_tables=(_processes(vendor, title), _kernels(vendor, title)),
+                families=(vendor,),
+                rank=rank,
+            ),
+        ),
+        process_columns=ProcessColumns(
+            columns=(_launches(vendor, f"{vendor}_launches_per_s", f"{title} launch/s"),),
+            families=(vendor,),
+            rank=rank,
+        ),
         labels=(
             ConsoleLabel(key=names.direction),
             ConsoleLabel(key=names.size, unit=Unit.BYTES),
@@ -75,7 +89,7 @@ def _processes(vendor: str, title: str) -> TopTable:
         title=f"{title} processes",
         keys=OF_PROCESS,
         columns=(
-            rate("launches_per_s", "launches/s", f"gpu.{vendor}.kernel.launch.calls"),
+            _launches(vendor, "launches_per_s", "launches/s"),
             rate("graph_launches_per_s", "graphs/s", f"gpu.{vendor}.graph.launch.calls"),
             Column(
                 key="launch_host_p99_s",
@@ -101,7 +115,31 @@ def _processes(vendor: str, title: str) -> TopTable:
                 unit=Unit.SHARE,
             ),
             rate("allocated_bytes_per_s", "alloc/s", f"gpu.{vendor}.memory.allocations", unit=Unit.BYTES),
-            rate("errors_per_s", "err/s", f"gpu.{vendor}.errors"),
+            rate("errors_per_s", "err/s", f"gpu.{vendor}.errors", alarming=True),
         ),
         sort="launches_per_s",
     )
+
+
+def _kernels(vendor: str, title: str) -> TopTable:
+    """Those that have a series of their own, and ``other``; none unless metrics carry names of kernels."""
+    return TopTable(
+        name="kernels",
+        title=f"{title} kernels",
+        keys={**OF_PROCESS, f"{vendor}.kernel.name": ("kernel", "kernel")},
+        columns=(
+            _launches(vendor, "launches_per_s", "launches/s", having=f"{vendor}.kernel.name"),
+            Column(
+                key="launches",
+                title="since start",
+                how=How.TOTAL,
+                metrics=(f"gpu.{vendor}.kernel.launch.calls",),
+                having=f"{vendor}.kernel.name",
+            ),
+        ),
+        sort="launches_per_s",
+    )
+
+
+def _launches(vendor: str, key: str, title: str, *, having: str = "") -> Column:
+    return rate(key, title, f"gpu.{vendor}.kernel.launch.calls", having=having)

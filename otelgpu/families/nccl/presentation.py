@@ -11,6 +11,7 @@ from otelgpu.engine.presentation import (
     Column,
     How,
     Presentation,
+    ProcessColumns,
     Reported,
     TopTable,
     TopView,
@@ -167,7 +168,18 @@ _VIEWER: Final = ViewerPart(
 )
 
 PRESENTATION: Final = Presentation(
-    views=(TopView(name="nccl", top_tables=(_COMMUNICATORS, _RANKS), families=("nccl", "cuda"), rank=2),),
+    views=(
+        TopView(
+            name="nccl",
+            title="NCCL",
+            top_tables=(_COMMUNICATORS, _RANKS),
+            families=("nccl", "cuda"),
+            rank=3,
+        ),
+    ),
+    process_columns=ProcessColumns(
+        columns=(rate("nccl_calls_per_s", "NCCL calls/s", "nccl.calls"),), families=("nccl",), rank=3
+    ),
     tracks=(TrackRule(group=TrackGroup.COMMUNICATOR, attribute=collective_names.HASH, track=_track, rank=5),),
     viewer=_VIEWER,
     collectives=CollectiveNames(

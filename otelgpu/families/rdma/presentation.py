@@ -11,6 +11,7 @@ from otelgpu.engine.presentation import (
     Column,
     How,
     Presentation,
+    ProcessColumns,
     Reported,
     TopTable,
     TopView,
@@ -58,8 +59,15 @@ _QUEUE_PAIRS: Final = TopTable(
         Column(key="outstanding", title="outst.", how=How.TOTAL, metrics=(qp.OUTSTANDING.name,)),
         Column(key="latency_p50_s", title="p50", how=How.P50, metrics=(qp.LATENCY.name,), unit=Unit.SECONDS),
         Column(key="latency_p99_s", title="p99", how=How.P99, metrics=(qp.LATENCY.name,), unit=Unit.SECONDS),
-        Column(key="failures", title="failed", how=How.TOTAL, metrics=(qp.COMPLETED.name,), without=_SUCCESS),
-        rate("losses_per_s", "lost/s", qp.LOSSES.name),
+        Column(
+            key="failures",
+            title="failed",
+            how=How.TOTAL,
+            metrics=(qp.COMPLETED.name,),
+            without=_SUCCESS,
+            alarming=True,
+        ),
+        rate("losses_per_s", "lost/s", qp.LOSSES.name, alarming=True),
         Column(
             key="observed_share",
             title="seen",
@@ -98,7 +106,7 @@ _PORTS: Final = TopTable(
         rate("retries_per_s", "retry/s", "rdma.port.retries"),
         rate("out_of_sequence_per_s", "ooseq/s", "rdma.port.out_of_sequence"),
         rate("cnps_per_s", "CNP/s", "rdma.port.cnps"),
-        rate("errors_per_s", "err/s", "hw.errors", where={"hw.type": "network"}),
+        rate("errors_per_s", "err/s", "hw.errors", where={"hw.type": "network"}, alarming=True),
     ),
     sort="sent_bytes_per_s",
 )
@@ -148,7 +156,23 @@ _VIEWER: Final = ViewerPart(
 )
 
 PRESENTATION: Final = Presentation(
-    views=(TopView(name="rdma", top_tables=(_QUEUE_PAIRS, _PORTS), families=("verbs", "nccl"), rank=1),),
+    views=(
+        TopView(
+            name="rdma",
+            title="RDMA",
+            top_tables=(_QUEUE_PAIRS, _PORTS),
+            families=("verbs", "nccl"),
+            rank=4,
+        ),
+    ),
+    process_columns=ProcessColumns(
+        columns=(
+            rate("rdma_bytes_per_s", "RDMA/s", qp.IO_ESTIMATED.name, qp.IO.name, unit=Unit.BYTES),
+            rate("rdma_losses_per_s", "RDMA lost/s", qp.LOSSES.name, alarming=True),
+        ),
+        families=("verbs",),
+        rank=4,
+    ),
     viewer=_VIEWER,
     tracks=(TrackRule(group=TrackGroup.QUEUE_PAIR, attribute=qp.NUMBER, track=_track, rank=4),),
 )

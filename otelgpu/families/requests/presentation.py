@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from otelgpu.engine.presentation import ConsoleLabel, Presentation, TrackGroup, TrackRule, Unit
+from otelgpu.engine.names import ERROR_TYPE
+from otelgpu.engine.presentation import (
+    OF_PROCESS,
+    Column,
+    ConsoleLabel,
+    How,
+    Presentation,
+    ProcessColumns,
+    TopTable,
+    TopView,
+    TrackGroup,
+    TrackRule,
+    Unit,
+    rate,
+)
 from otelgpu.engine.viewer import Histogram, Note, SpanList, ViewerPart, builtin, number, text
+from otelgpu.families.requests.signals import gen_ai, http, rpc
 
 _VIEWER: Final = ViewerPart(
     lists=(
@@ -61,7 +76,84 @@ _VIEWER: Final = ViewerPart(
     ),
 )
 
+
+def _served(duration: str) -> tuple[Column, ...]:
+    """Rate, errors and duration of what the histogram ``duration`` measures."""
+    return (
+        rate("requests_per_s", "req/s", duration),
+        rate("errors_per_s", "err/s", duration, having=ERROR_TYPE, alarming=True),
+        *_percentiles("duration", "time", duration),
+    )
+
+
+def _percentiles(key: str, title: str, metric: str) -> tuple[Column, Column]:
+    def percentile(how: How) -> Column:
+        return Column(
+            key=f"{key}_{how.value}_s",
+            title=f"{title} {how.value}",
+            how=how,
+            metrics=(metric,),
+            unit=Unit.SECONDS,
+        )
+
+    return percentile(How.P50), percentile(How.P99)
+
+
+_MODELS: Final = TopTable(
+    name="models",
+    title="Generations by model",
+    keys={**OF_PROCESS, "gen_ai.request.model": ("model", "model")},
+    columns=(
+        rate("requests_per_s", "req/s", gen_ai.REQUEST_DURATION.name),
+        rate("errors_per_s", "err/s", gen_ai.REQUEST_DURATION.name, having=ERROR_TYPE, alarming=True),
+        *_percentiles("ttft", "TTFT", gen_ai.TIME_TO_FIRST_TOKEN.name),
+        *_percentiles("tpot", "TPOT", gen_ai.TIME_PER_OUTPUT_TOKEN.name),
+        rate("chunks_per_s", "chunks/s", gen_ai.TIME_BETWEEN_CHUNKS.name),
+        *_percentiles("queue", "queue", gen_ai.QUEUE_TIME.name),
+    ),
+    sort="requests_per_s",
+)
+_ROUTES: Final = TopTable(
+    name="routes",
+    title="HTTP requests by route",
+    keys={
+        **OF_PROCESS,
+        "http.request.method": ("method", "method"),
+        "http.route": ("route", "route"),
+    },
+    columns=_served(http.SERVER_DURATION.name),
+    sort="requests_per_s",
+)
+_CALLS: Final = TopTable(
+    name="calls",
+    title="Remote procedure calls by method",
+    keys={**OF_PROCESS, "rpc.method": ("method", "method")},
+    columns=_served(rpc.SERVER_DURATION.name),
+    sort="requests_per_s",
+)
+
 PRESENTATION: Final = Presentation(
+    views=(
+        TopView(
+            name="requests",
+            title="Requests",
+            top_tables=(_MODELS, _ROUTES, _CALLS),
+            families=("http",),
+            rank=1,
+        ),
+    ),
+    process_columns=ProcessColumns(
+        columns=(
+            rate(
+                "requests_per_s",
+                "req/s",
+                http.SERVER_DURATION.name,
+                rpc.SERVER_DURATION.name,
+            ),
+        ),
+        families=("http",),
+        rank=1,
+    ),
     labels=(
         ConsoleLabel(key="http.response.status_code"),
         ConsoleLabel(key="gen_ai.latency.time_to_first_token", text="ttft {}", unit=Unit.SECONDS),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import otelgpu.families.gpu
-from otelgpu.engine import presentation
+from otelgpu.engine import presentation, top_views
 from otelgpu.export.console import exporter as console
 from otelgpu.export.console.exporter import ConsoleExporter
 from otelgpu.model.spans import Attribute, SpanColumns
@@ -22,7 +22,10 @@ from otelgpu.render.kineto import kineto
 from otelgpu.render.timeline import timeline
 from tests.unit.render.test_timeline import spans
 
-CACHES = [each for each in vars(presentation).values() if hasattr(each, "cache_clear")] + [console._shown]
+CACHES = [
+    *(each for each in vars(presentation).values() if hasattr(each, "cache_clear")),
+    *(top_views.top_views, console._shown),
+]
 IMAGINED = """
 from otelgpu.families.gpu.presentations import device_presentation
 PRESENTATION = device_presentation("imagined", "Imagined", {"imMemcpyHostToDevice": "HtoD"})
@@ -57,18 +60,20 @@ def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_without_it_nothing_is_shown_of_it() -> None:
-    assert list(presentation.top_views())[:3] == ["rdma", "nccl", "cuda"]
-    assert "imagined" not in presentation.top_views()
+    assert list(top_views.top_views()) == ["requests", "cuda", "nccl", "rdma", "processes", "agent"]
+    assert "imagined" not in top_views.top_views()
 
 
 @pytest.mark.usefixtures("imagined")
 def test_it_has_a_view_of_top_with_its_own_metrics() -> None:
-    views = presentation.top_views()
-    assert list(views)[-1] == "imagined"
-    (top_table,) = views["imagined"].top_tables
+    views = top_views.top_views()
+    assert list(views)[-3:] == ["imagined", "processes", "agent"]
+    top_table, _ = views["imagined"].top_tables
     assert (top_table.title, views["imagined"].families) == ("Imagined processes", ("imagined",))
     metrics = {metric for column in top_table.columns for metric in column.metrics}
     assert {metric.split(".")[1] for metric in metrics} == {"imagined"}
+    (processes,) = views["processes"].top_tables
+    assert "imagined_launches_per_s" in [column.key for column in processes.columns]
 
 
 @pytest.mark.usefixtures("imagined")

@@ -10,19 +10,23 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from otelgpu.cli.commands import cli
-from otelgpu.cli.top import Frames, lines, tables, written
+from otelgpu.cli.top.exporter import Frames
+from otelgpu.cli.top.plain import line, tables
 from otelgpu.engine import registry
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.presentation import How, TopTable, Unit, top_views
+from otelgpu.engine.presentation import How, TopTable, Unit
+from otelgpu.engine.top_views import top_views
 from otelgpu.families.nccl import metrics as collective_metrics
 from otelgpu.families.rdma import names as queue_pair_names
-from otelgpu.families.rdma.port_counters import METRICS as FABRIC_METRICS
 from otelgpu.families.rdma.ports import PortMetrics
+from otelgpu.families.requests.signals import gen_ai, http, rpc
 from otelgpu.model.fabric import PortReadings, PortSeen
 from otelgpu.model.resource import Resource, resource
-from otelgpu.render.top import Row, column_keys, rows
-from tools.signal_tables import operation_metrics
+from otelgpu.render.top.frames import Frame
+from otelgpu.render.top.rows import Row, column_keys, rows
+from otelgpu.render.top.values import written
+from tools.signal_tables import metric_tables, operation_metrics
 
 TRAINER = resource({"service.name": "train", "process.pid": 70})
 OTHER = resource({"service.name": "train", "process.pid": 71})
@@ -55,6 +59,10 @@ def top_table(view: str, name: str) -> TopTable:
 
 def queue_pairs(session: Session, before: Any, seconds: float = 2.0, sort: str = "") -> list[Row]:
     return rows(top_table("rdma", "queue_pairs"), before, session.read(), seconds, sort)
+
+
+def rdma_frame(pairs: list[Row]) -> Frame:
+    return Frame(seconds=2.0, unix_s=0.0, views={"rdma": {"queue_pairs": pairs, "ports": []}})
 
 
 def add_qp(
@@ -212,13 +220,15 @@ def test_a_process_share_of_waiting() -> None:
 
 def test_every_metric_of_a_view_exists() -> None:
     found = {spec.metric.name: spec.metric for spec in operation_metrics()}
-    found |= {metric.name: metric for metric in (*collective_metrics.METRICS, *qp.METRICS, *FABRIC_METRICS)}
+    of_requests = (each for module in (gen_ai, http, rpc) for each in vars(module).values())
+    found |= {each.name: each for each in of_requests if isinstance(each, Metric)}
+    found |= {metric.name: metric for table in metric_tables() for metric in table.metrics}
     for each in (each for view in top_views().values() for each in view.top_tables):
         for column in each.columns:
             for name in column.metrics:
                 metric = found.get(name)
-                assert metric is not None or name == "hw.errors", name
-                if metric is not None and column.how in (How.P50, How.P99, How.SUM_RATE, How.WORST):
+                assert metric is not None, name
+                if column.how in (How.P50, How.P99, How.SUM_RATE, How.WORST):
                     assert metric.instrument is Instrument.HISTOGRAM, name
 
 
@@ -254,10 +264,11 @@ def test_frames_are_of_what_came_between_them_and_end() -> None:
     session, now = Session(), [10.0]
     shown: list[tuple[float, Any]] = []
     frames = Frames(
-        top_views()["rdma"].top_tables,
+        [top_views()["rdma"]],
         "",
-        lambda found, seconds: shown.append((seconds, found[0][1])),
-        lambda: now[0],
+        lambda frame: shown.append((frame.seconds, frame.views["rdma"]["queue_pairs"])),
+        clock=lambda: now[0],
+        wall_clock=lambda: 0.0,
     )
     for count in (30, 50):
         add_qp(session, qp.REQUESTS, count, rdma__operation="write")
@@ -277,13 +288,13 @@ def test_a_name_cannot_steer_the_terminal() -> None:
     hostile = resource({"service.name": "\x1b[2Jx", "process.pid": 70})
     session.metrics.add(qp.REQUESTS, "test", hostile, QP, 1)
     before = Metrics(0).read(1)[0]
-    found = [(top_table("rdma", "queue_pairs"), queue_pairs(session, before))]
+    found = rdma_frame(queue_pairs(session, before))
     console = Console(width=200, markup=False, record=True, force_terminal=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(tables(found))
+    console.print(tables([top_views()["rdma"]], found))
     text = console.export_text()
     assert "\x1b" not in text
     assert "RDMA queue pairs" in text and "mlx5_0" in text
-    assert json.loads(lines("rdma", found, 2.0))["queue_pairs"][0]["service"] == "\x1b[2Jx"
+    assert json.loads(line("rdma", found))["queue_pairs"][0]["service"] == "\x1b[2Jx"
 
 
 def test_an_empty_table_says_so_and_a_long_one_is_cut() -> None:
@@ -293,7 +304,7 @@ def test_an_empty_table_says_so_and_a_long_one_is_cut() -> None:
         session.metrics.add(qp.REQUESTS, "test", TRAINER, QP | {"rdma.qp.number": number}, 1)
     many = queue_pairs(session, before)
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(tables([(top_table("rdma", "queue_pairs"), many), (top_table("rdma", "ports"), [])]))
+    console.print(tables([top_views()["rdma"]], rdma_frame(many)))
     text = console.export_text()
     assert "and 10 more" in text and "nothing yet" in text
 

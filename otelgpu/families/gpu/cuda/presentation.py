@@ -15,5 +15,5 @@ PRESENTATION: Final = device_presentation(
         "MemcpyDeviceToHost": "DtoH",
         "MemcpyDeviceToDevice": "DtoD",
     },
-    rank=3,
+    rank=2,
 )

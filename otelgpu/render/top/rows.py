@@ -1,4 +1,4 @@
-"""What ``otelgpu top`` shows: rates of a moment, from two readings of a session's metrics. Pure.
+"""Rates of a moment, from two readings of a session's metrics, and their order. Pure.
 
 In: two MetricsData of one session, cumulative, and the seconds between them. Out: rows, by the families' tables
 (:mod:`otelgpu.engine.presentation`), which say which labels make a row and which metric makes each of its columns. A
@@ -16,7 +16,7 @@ from otelgpu.engine.presentation import Column, How, TopTable
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
-Value = float | str | None
+Value = int | float | str | None
 
 
 _QUANTILES: Final = {How.P50: 0.5, How.P99: 0.99}
@@ -67,14 +67,23 @@ def rows(
         cells = {column.key: _cell(column, points, then, seconds) for column in top_table.columns}
         if any(value is not None for value in cells.values()):
             found.append(row | cells)
+    return in_order(top_table, found, sort)
+
+
+def in_order(
+    top_table: TopTable, found: Iterable[Row], sort: str = "", *, reverse: bool = False
+) -> list[Row]:
+    """By column ``sort``: numbers from the largest, texts from A; ``reverse``: the other way.
+
+    Raises KeyError where there is no such column. Of equals, in the order of their keys.
+    """
     by = sort or top_table.sort
     if by not in column_keys(top_table):
         raise KeyError(by)
-    # Of equals, in the order of their keys.
-    found.sort(key=lambda row: [_ordered(row[name]) for name, _ in top_table.keys.values()])
-    text = any(isinstance(row[by], str) for row in found)
-    found.sort(key=lambda row: _ordered(row[by]), reverse=not text)
-    return found
+    rows = sorted(found, key=lambda row: [_ordered(row[name]) for name, _ in top_table.keys.values()])
+    text = any(isinstance(row[by], str) for row in rows)
+    rows.sort(key=lambda row: _ordered(row[by]), reverse=text == reverse)
+    return rows
 
 
 def column_keys(top_table: TopTable) -> list[str]:
@@ -99,8 +108,10 @@ def _cell(column: Column, points: _Points, before: _Points, seconds: float) -> V
 
 
 def _fits(column: Column, labels: dict[str, str | int]) -> bool:
-    return column.where.items() <= labels.items() and not any(
-        labels.get(key) == value for key, value in column.without.items()
+    return (
+        column.where.items() <= labels.items()
+        and (not column.having or column.having in labels)
+        and not any(labels.get(key) == value for key, value in column.without.items())
     )
 
 

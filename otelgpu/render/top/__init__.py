@@ -1,0 +1,1 @@
+"""What ``otelgpu top`` shows, apart from drawing it: rates, their order, what fits on a screen. Pure."""
