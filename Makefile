@@ -44,7 +44,7 @@ bpf: $(PYTHON_VENV) ## Compile the BPF programs that changed
 .PHONY: fakes
 fakes: ## Compile the fake vendor libraries (tests/fakes)
 	$(call step,fake libraries)
-	@if [ -e tests/fakes/Makefile ]; then $(MAKE) -C tests/fakes; else echo 'none yet'; fi
+	@$(MAKE) $(if $(V),,--silent) -C tests/fakes && echo 'all here (V=1 shows how they are compiled)'
 
 .PHONY: lint
 lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format, hashes of what is installed

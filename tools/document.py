@@ -1,5 +1,7 @@
 """Write what the code knows into ``docs/``, its marked regions and the pages of ``docs/signals/`` and ``docs/man/``.
 
+And what reasons of losses mean, for the summary that ends a session, into ``otelgpu/cli/loss_reasons/``.
+
 A region begins with ``<!-- generated: NAME -->`` and ends with ``<!-- end -->``. What stands between is
 replaced by the function that :data:`REGIONS` has for NAME. With ``--check`` nothing is written and the
 exit code says whether something is stale; tests/unit/test_docs.py does the same.
@@ -37,7 +39,7 @@ from otelgpu.render.format import FORMATS
 from tools import man_pages
 from tools.cuda_calls import rows as calls
 from tools.examples import exchanges_reported, full_exchange, reported, step_attributes
-from tools.loss_reasons import export_reasons
+from tools.loss_reasons import export_reasons, printed
 from tools.markdown import code, table
 from tools.signal_tables import (
     ATTRIBUTE_HEADER,
@@ -59,6 +61,8 @@ PAGES: Final = DOCS / "signals"
 """Pages that are written whole: see :mod:`tools.signal_tables`."""
 MAN: Final = DOCS / "man"
 """Likewise: see :mod:`tools.man_pages`."""
+LOSSES: Final = ROOT / "otelgpu" / "cli" / "loss_reasons"
+"""Files that are written whole: see :func:`tools.loss_reasons.printed`."""
 _REGION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -363,10 +367,11 @@ def renewed(text: str) -> str:
 
 
 def manual() -> dict[Path, str | None]:
-    """Each page of the manual as it should be; None: there should be none, for nobody makes it."""
+    """Each file that is written as it should be; None: there should be none, for nobody makes it."""
     wanted: dict[Path, str | None] = {path: renewed(path.read_text()) for path in sorted(DOCS.glob("*.md"))}
-    wanted |= dict.fromkeys(sorted((*PAGES.glob("*.md"), *MAN.glob("*"))))
+    wanted |= dict.fromkeys(sorted((*PAGES.glob("*.md"), *MAN.glob("*"), *LOSSES.glob("*.json"))))
     wanted |= {MAN / name: text for name, text in man_pages.pages().items()}
+    wanted |= {LOSSES / name: text for name, text in printed().items()}
     return wanted | {PAGES / name: text for name, text in pages().items()}
 
 

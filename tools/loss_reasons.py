@@ -6,6 +6,7 @@ Each table is beside what counts (:class:`otelgpu.model.losses.Reasons`); none i
 from __future__ import annotations
 
 import ast
+import json
 import pkgutil
 import re
 from functools import cache
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import otelgpu
-from otelgpu.model.losses import Reasons
+from otelgpu.model.losses import Nature, Reasons
 
 EXPORT: Final = "export"
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -30,6 +31,8 @@ _COUNTING: Final = {
     "families/gpu/devices/metrics.py": "devices",
 }
 """Module that names its reasons where it counts them → the room under which they are reported."""
+_BOUNDS: Final = ("connection_not_http", "connection_tls", "bytes_not_captured", "wait_stack_assumed")
+"""Counters of BPF programs that are a bound or a filter at work."""
 _COUNTER: Final = re.compile(r"COUNTER_(\w+)(?:\s*=\s*\w+)?,\s*/\* (.*?) \*/", re.DOTALL)
 _FAMILYS: Final = re.compile(r"enum (\w+)_counter \{(.*?)\};", re.DOTALL)
 
@@ -106,3 +109,28 @@ def loss_reasons() -> dict[tuple[str, str], str]:
 def export_reasons() -> dict[str, str]:
     """What an exporter counts, which has a metric of its own."""
     return {name: text for table in tables() if table.family == EXPORT for name, text in table.items()}
+
+
+def natures() -> dict[tuple[str, str], Nature]:
+    """(``otelgpu.family``, ``otelgpu.reason``) → what a count of it means, where that is not a loss."""
+    found = {("*", name): Nature.INTENDED for name in _BOUNDS}
+    return found | {
+        (table.family, name): nature for table in tables() for name, nature in table.natures.items()
+    }
+
+
+def printed() -> dict[str, str]:
+    """File name → the reasons of a room, as ``otelgpu.cli.losses`` reads them: ``{reason: [nature, meaning]}``."""
+    of = natures()
+    rooms: dict[str, dict[str, tuple[str, str]]] = {}
+    exported = {(EXPORT, name): text for name, text in export_reasons().items()}
+    for (room, name), text in (loss_reasons() | exported).items():
+        nature = of.get((room, name), Nature.LOST)
+        rooms.setdefault(room, {})[name] = (nature.value, " ".join(text.replace("`", "").split()))
+    return {f"{'each' if room == '*' else room}.json": _lines(reasons) for room, reasons in rooms.items()}
+
+
+def _lines(reasons: dict[str, tuple[str, str]]) -> str:
+    """JSON with a reason a line."""
+    lines = (f"  {json.dumps(name)}: {json.dumps(said)}" for name, said in sorted(reasons.items()))
+    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -18,6 +18,7 @@ import click
 from otelgpu import agent as wiring
 from otelgpu.child import Child, RunningProcesses
 from otelgpu.cli.headings import HeadedCommand
+from otelgpu.cli.guidance import Guidance, named
 from otelgpu.cli.logs import say
 from otelgpu.cli.options import (
     agent_scope,
@@ -26,6 +27,7 @@ from otelgpu.cli.options import (
     injected_source,
     live_options,
     live_settings,
+    openings,
     read_config,
     scope_options,
     source_options,
@@ -78,19 +80,23 @@ def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -
         return calls
 
 
-def _finish(session: wiring.Agent, quiet: bool) -> None:
+def _guidance(config: Config, capture: Path | None) -> Guidance:
+    return Guidance(openings=openings(config, os.environ, needed=capture is None), capture=capture)
+
+
+def _finish(session: wiring.Agent, guidance: Guidance, quiet: bool) -> None:
     outcome = session.finish()
     if not quiet:
-        print_summary(outcome)
+        print_summary(outcome, guidance)
 
 
-def print_summary(outcome: wiring.Outcome) -> None:
-    """The tables that end a session, on standard error."""
+def print_summary(outcome: wiring.Outcome, guidance: Guidance | None = None) -> None:
+    """The tables that end a session, and what to type next, on standard error."""
     from rich.console import Console  # not needed before the end, and slow to import
 
     from otelgpu.cli.report import print_outcome
 
-    print_outcome(outcome, Console(stderr=True, markup=False, emoji=False))
+    print_outcome(outcome, Console(stderr=True, markup=False, emoji=False), guidance)
 
 
 def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | None, quiet: bool) -> int:
@@ -114,6 +120,9 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
 
     with wiring.Interrupts(forwarding(child)) as interrupts, closing(source):
         source.start_holding()
+        guidance = _guidance(config, capture)
+        if not quiet:  # before it writes anything itself
+            say(guidance.beginning(f"{os.path.basename(argv[0])} (process {child.pid}) and its children"))
         child.start()
         code: int | None = None
         try:
@@ -123,7 +132,7 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
                 interrupts.acknowledge()
                 session.work(interrupts, also=child.pidfd)
             code = child.wait()
-            _finish(session, quiet)
+            _finish(session, guidance, quiet)
         except Exception as error:
             # A fault of ours must not become one of the program's: let it run to its own end.
             _log.debug("observing failed", exc_info=True)
@@ -173,9 +182,9 @@ def observe_processes(
     source.settle(members, SETTLE_S)
     for member in members:
         source.observe(member)
-    what = "observing 1 process" if len(members) == 1 else f"observing {len(members)} processes"
+    guidance = _guidance(config, capture)
     with RunningProcesses(members) as living:
-        return _observe_until(config, source, planned, what, duration, quiet, living=living)
+        return _observe_until(config, source, planned, guidance, named(tgids), duration, quiet, living=living)
 
 
 def observe_everything(
@@ -196,14 +205,17 @@ def observe_everything(
     source = _source(config, agent_scope(config), injected)
     planned = secured_plan(config, capture=capture, serves=reloads is not None)
     source.observe_running()
-    what = "observing every matching process"
-    return _observe_until(config, source, planned, what, duration, quiet, reloads)
+    guidance = _guidance(config, capture)
+    return _observe_until(
+        config, source, planned, guidance, "every matching process", duration, quiet, reloads
+    )
 
 
 def _observe_until(
     config: Config,
     source: Source,
     planned: wiring.Plan,
+    guidance: Guidance,
     what: str,
     duration: float | None,
     quiet: bool,
@@ -216,7 +228,7 @@ def _observe_until(
     with wiring.Interrupts(guard=guard) as interrupts, closing(source):
         source.start_holding()  # before it is said: who reads it may let a program go on at once
         for_long = f"for {duration:g} s" if duration is not None else "Ctrl-C ends it"
-        say(f"{what}; {for_long}", config.log_format)
+        say(guidance.beginning(what, for_long), config.log_format)
         with guard:
             if living is not None:
                 _work_while_they_live(session, interrupts, until, living)
@@ -225,7 +237,7 @@ def _observe_until(
             else:
                 reloader = Reloader(reloads.read, config, session, source)
                 _work_and_reload(session, interrupts, until, reloads.reload_signals, reloader)
-        _finish(session, quiet or config.log_format == "json")
+        _finish(session, guidance, quiet or config.log_format == "json")
     return 0
 
 

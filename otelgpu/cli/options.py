@@ -153,7 +153,7 @@ probe_options = option_group(
 
 _session_options = option_group(
     _RESULTS,
-    click.option("--quiet", is_flag=True, help="No summary at the end."),
+    click.option("--quiet", is_flag=True, help="No summary at the end, and of run no line at its start."),
     click.option(
         "--rdma-transfers/--no-rdma-transfers", default=None, help="A span for each RDMA work request."
     ),

@@ -25,6 +25,7 @@ from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.completion import complete_containers, complete_profiles
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.logs import say
+from otelgpu.cli.losses import loss_lines
 from otelgpu.cli.main import INTERRUPTED
 from otelgpu.cli.observe import SETTLE_S, forwarding
 from otelgpu.cli.options import (
@@ -68,8 +69,6 @@ if TYPE_CHECKING:
 DEFAULT_SECONDS: Final = 10.0
 """Of processes that run already; a program that is started is profiled until it ends."""
 _FAMILY: Final = "profile"
-_ASSUMED: Final = "wait_stack_assumed"
-"""No loss: what walking each stack anew would have cost was saved."""
 _REFRESH_S: Final = 0.25
 _MIB: Final = 1 << 20
 
@@ -154,11 +153,12 @@ def attach(request: Request, scope: Scope, *, starts_program: bool = False) -> A
 
 
 class Progress:
-    """One line that says how far it is: on a terminal only."""
+    """One line at the start, and on a terminal one that says how far it is. ``goes``: where the profiles do."""
 
-    def __init__(self, source: Source, what: str, seconds: float | None) -> None:
+    def __init__(self, source: Source, what: str, goes: str, seconds: float | None) -> None:
         self._source = source
         self._what = what
+        self._goes = goes
         self._seconds = seconds
         self._began = time.monotonic()
         self._status: Status | None = None
@@ -167,8 +167,8 @@ class Progress:
     def shown(self) -> Iterator[Progress]:
         """While it goes on."""
         for_long = f"for {self._seconds:g} s" if self._seconds is not None else "until it ends"
+        say(f"profiling {self._what} {for_long}; results go to {self._goes}; Ctrl-C ends it early")
         if not sys.stderr.isatty():
-            say(f"profiling {self._what} {for_long}; Ctrl-C ends it early")
             yield self
             return
         from rich.console import Console
@@ -184,7 +184,7 @@ class Progress:
         passed = time.monotonic() - self._began
         taken = self._source.totals().get((_FAMILY, "submitted"), 0)
         of = f" of {self._seconds:g}" if self._seconds is not None else ""
-        return f"profiling {self._what}: {passed:.0f}{of} s, {taken:,} records (Ctrl-C ends it early)"
+        return f"profiling {self._what}: {passed:.0f}{of} s, {taken:,} records"
 
     def refresh(self) -> None:
         """Say it anew."""
@@ -214,7 +214,8 @@ def take(
     session = wiring.Agent(source, attached.planned)
     source.start_holding()
     until = time.monotonic() + request.seconds if request.seconds is not None else None
-    with Progress(source, what, request.seconds).shown() as progress:
+    goes = str(request.outputs) if request.outputs else "standard output"
+    with Progress(source, what, goes, request.seconds).shown() as progress:
         while lives() and not interrupts.requested:
             now = time.monotonic()
             if until is not None and now >= until:
@@ -232,15 +233,9 @@ def take(
 
 def _report_losses(outcome: wiring.Outcome) -> None:
     losses = outcome.summary.losses if outcome.summary is not None else {}
-    mine = {
-        reason: count for (family, reason), count in sorted(losses.items()) if family == _FAMILY and count
-    }
-    assumed = mine.pop(_ASSUMED, 0)
-    if mine:
-        reported = ", ".join(f"{reason} {count:,}" for reason, count in mine.items())
-        say(f"lost, skipped or cut: {reported} (docs/profiles.md)")
-    if assumed:
-        say(f"waits under a stack that was found at their place before: {assumed:,} (docs/profiles.md)")
+    mine = {key: count for key, count in losses.items() if key[0] == _FAMILY and count}
+    for line in loss_lines(mine) if mine else ():
+        say(line)
 
 
 def write(request: Request, memory: MemoryExporter, what: str) -> None:

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from otelgpu.cli.guidance import picture
 from otelgpu.cli.page_files import page_files
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.output_files import open_output
@@ -87,7 +88,7 @@ class Outputs:
         return any(format_of(file.path.name).wants_calls for file in self._files)
 
     def __str__(self) -> str:
-        return ", ".join(str(file.path) for file in self._files)
+        return ", ".join(picture(file.path) for file in self._files)
 
     def write(self, profiles: Sequence[ProfileColumns], spans: Sequence[SpanColumns], title: str) -> None:
         """All of them. Raises :class:`OtelgpuError`."""

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.headings import HeadedCommand
+from otelgpu.cli.guidance import Guidance
 from otelgpu.cli.observe import print_summary
 from otelgpu.cli.options import configure, openings, output_options
 from otelgpu.cli.parameters import force_option, refuse_overwriting
@@ -73,12 +74,12 @@ def replay(
     with Outputs(pictures) as drawn:
         if drawn.want_calls and options["detail"] is None:
             config = structs.replace(config, detail="all")
-        others = [opening.open() for opening in openings(config, os.environ, needed=not pictures)]
-        memory, outcome = replay_capture(capture, config, others)
+        wanted = openings(config, os.environ, needed=not pictures)
+        memory, outcome = replay_capture(capture, config, [opening.open() for opening in wanted])
         if pictures:
             drawn.write(memory.profiles, memory.spans, capture.name)
     if not quiet:
-        print_summary(outcome)
+        print_summary(outcome, Guidance(openings=wanted, pictures=pictures))
     if outcome.undelivered:
         raise OtelgpuError(f"{outcome.undelivered} spans, data points or samples were not delivered")
     if outcome.cut_off:

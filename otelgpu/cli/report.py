@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Final
 
@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu.agent import Outcome
+from otelgpu.cli.guidance import Guidance
+from otelgpu.cli.losses import explain, loss_lines
 from otelgpu.engine.summary import Latencies, Summary
 from otelgpu.export.quantities import duration, size
 from otelgpu.model.context_sources import SOURCES
@@ -20,10 +22,6 @@ from otelgpu.model.runtimes import RUNTIMES
 
 _TOP_KERNELS: Final = 10
 _TOP_SERVERS: Final = 10
-_EXPECTED: Final = frozenset(
-    {"connection_not_http", "connection_tls", "bytes_not_captured", "wait_stack_assumed"}
-)
-"""Reasons that are a bound or a filter at work: reported, but no cause for alarm."""
 _UNREAD: Final = {
     ("http", "tls_of_go_unread"): "TLS connections of Go programs (crypto/tls)",
     ("http", "tls_of_rustls_unread"): "TLS connections of Rust programs (rustls)",
@@ -33,7 +31,7 @@ _UNREAD: Final = {
 """Losses that are said in words."""
 
 
-def print_outcome(outcome: Outcome, console: Console) -> None:
+def print_outcome(outcome: Outcome, console: Console, guidance: Guidance | None = None) -> None:
     """Print everything worth knowing, section by section; an empty section is left out."""
     if outcome.summary is not None:
         for part in _sections(outcome.summary):
@@ -41,10 +39,15 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     for path, symbols, blind_ns in outcome.libraries:
         blind = f", blind for {blind_ns / 1e6:.1f} ms after it was loaded" if blind_ns else ""
         console.print(f"probed   {path} ({symbols} functions{blind})", highlight=False, soft_wrap=True)
-    console.print(_exported(outcome), highlight=False, soft_wrap=True)
-    for line in _unread(outcome):
+    losses = outcome.summary.losses if outcome.summary is not None else {}
+    for line in (
+        *_exported(outcome, guidance),
+        _records(outcome),
+        *_unread(losses),
+        *loss_lines({reason: count for reason, count in losses.items() if reason not in _UNREAD}),
+        *(guidance.ending() if guidance is not None else ()),
+    ):
         console.print(line, highlight=False, soft_wrap=True)
-    console.print(_losses(outcome), highlight=False, soft_wrap=True)
 
 
 def _sections(summary: Summary) -> Iterable[RenderableType]:
@@ -119,15 +122,15 @@ def _calls(summary: Summary) -> Table:
         table.add_row(
             "synchronisation waits", f"{summary.waits}", f"{_seconds(summary.wait_ns * 1e-9)} waited"
         )
-    table.add_row(
-        "linked to a request", f"{summary.linked}", f"{100 * summary.linked / max(joined, 1):.1f} %"
-    )
+    if summary.stepped:  # first: what a batch serves is its step's, and no single request's
+        share = f"{100 * summary.stepped / joined:.1f} %, {summary.steps} steps"
+        table.add_row("of steps", f"{summary.stepped}", share)
+    if summary.linked or not summary.stepped:
+        share = f"{100 * summary.linked / max(joined, 1):.1f} %"
+        table.add_row("linked to a request", f"{summary.linked}", share)
     for each in SOURCES:
         if each.summary and (count := summary.linked_by[each.source]):
             table.add_row(f"  {each.summary}", f"{count}", "")
-    if summary.stepped:
-        share = f"{100 * summary.stepped / joined:.1f} %, {summary.steps} steps"
-        table.add_row("of steps", f"{summary.stepped}", share)
     if summary.counted:
         table.add_row("counted only, there were too many", f"{summary.counted}", "no spans")
     if summary.unattributed:
@@ -149,20 +152,13 @@ def _multiplexed(summary: Summary) -> Iterable[RenderableType]:
         yield Text(f"{RUNTIMES[name].label}: {RUNTIMES[name].remedy}")
 
 
-def _exported(outcome: Outcome) -> str:
-    stats = outcome.exported
-    lost = {key: count for key, count in stats.items() if "_lost_" in key and count}
-    text = f"exported {stats.get('spans_accepted', 0)} spans, {stats.get('points_accepted', 0)} data points"
-    if stats.get("spans_queued", 0):
-        text += f", {stats['spans_queued']} spans not yet sent"
-    if lost:
-        text += "; lost: " + ", ".join(f"{key} {count}" for key, count in sorted(lost.items()))
-    return text
+def _records(outcome: Outcome) -> str:
+    seen = ", ".join(f"{count} {name}" for name, count in sorted(outcome.submitted.items()) if count)
+    return f"records  {seen or 'none'} in {outcome.seconds:.1f} s"
 
 
-def _unread(outcome: Outcome) -> list[str]:
+def _unread(losses: Mapping[tuple[str, str], int]) -> list[str]:
     """What was not read at all, a line each."""
-    losses = outcome.summary.losses if outcome.summary is not None else {}
     return [
         f"not read {count} {what}: docs/protocols.md#sockets-and-tls"
         for reason, what in _UNREAD.items()
@@ -170,20 +166,21 @@ def _unread(outcome: Outcome) -> list[str]:
     ]
 
 
-def _losses(outcome: Outcome) -> str:
-    seen = ", ".join(f"{count} {name}" for name, count in sorted(outcome.submitted.items()) if count)
-    summary = outcome.summary
-    losses = summary.losses if summary is not None else {}
-    losses = {key: count for key, count in losses.items() if key not in _UNREAD}
-    real = {key: count for key, count in losses.items() if key[1] not in _EXPECTED}
-    reported = ", ".join(f"{family}.{reason} {count}" for (family, reason), count in sorted(real.items()))
-    bounded = ", ".join(
-        f"{family}.{reason} {count}"
-        for (family, reason), count in sorted(losses.items())
-        if (family, reason) not in real
-    )
-    text = f"records  {seen or 'none'} in {outcome.seconds:.1f} s; lost or skipped: {reported or 'none'}"
-    return text + (f"\nbounded  {bounded}" if bounded else "")
+def _exported(outcome: Outcome, guidance: Guidance | None) -> Iterable[str]:
+    """What arrived where, and a line for each reason for which something did not."""
+    if guidance is not None and not guidance.exports:
+        return
+    stats = outcome.exported
+    text = f"exported {stats.get('spans_accepted', 0)} spans, {stats.get('points_accepted', 0)} data points"
+    if guidance is not None:
+        text += f" to {guidance.exports}"
+    if stats.get("spans_queued", 0):
+        text += f", {stats['spans_queued']} spans not yet sent"
+    yield text
+    for key, count in sorted(stats.items()):
+        _, lost, reason = key.partition("_lost_")
+        if lost and count:
+            yield f"lost     {key} {count}: {explain('export', reason)[1]}"
 
 
 def _seconds(value: float) -> str:

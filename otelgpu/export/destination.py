@@ -42,6 +42,15 @@ class Destination(ABC):
         Raises :class:`~otelgpu.export.base.ExportError` for what cannot be opened or used.
         """
 
+    def shown(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> str:
+        """Where that is, for whoever started the session; nothing of it is secret."""
+        return "an exporter of its own"
+
+    @property
+    def viewer(self) -> str:
+        """The command that shows what arrived there; "" where that is not one of ours."""
+        return ""
+
     def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
         """Whether it reads or writes files, which may have been replaced since it was opened."""
         return False
@@ -82,6 +91,11 @@ class Opening:
     def has_files(self) -> bool:
         """A log that was rotated, or a certificate that was renewed, has its old name."""
         return self.destination.uses_files(self.environ, self.defaults)
+
+    @property
+    def shown(self) -> str:
+        """See :meth:`Destination.shown`."""
+        return self.destination.shown(self.environ, self.defaults)
 
     def open(self) -> Exporter:
         """See :meth:`Destination.open`."""

@@ -65,6 +65,7 @@ REASONS: Final = Reasons(
         "fatbin_not_decompressed": "device code of a stripped file that cannot be decompressed",
         "decompressor_missing": "device code of a stripped file is compressed; install `otelgpu[names]`",
     },
+    unavailable=("decompressor_missing",),
 )
 """Why an entry gave no names: the keys of :attr:`KernelNames.counters`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -284,5 +285,9 @@ def test_in_normal_operation_there_is_one_line(tmp_path: Path) -> None:
         with observer.client(calls=23) as client:
             client.finish()
         time.sleep(1)
-        assert observer.lines == ["otelgpu: observing every matching process; Ctrl-C ends it"]
+        assert len(observer.lines) == 1
+        assert re.fullmatch(
+            r"otelgpu: observing every matching process; results go to \S+; Ctrl-C ends it",
+            observer.lines[0],
+        )
     assert len(observer.lines) == 1

@@ -121,9 +121,8 @@ def _of(spans: Iterable[dict[str, Any]], outcomes: Sequence[Outcome]) -> list[di
 
 def _lost(said: str) -> str:
     """What the session's end says of records that were lost."""
-    return next(
-        (line.partition("lost or skipped: ")[2] for line in said.splitlines() if "lost or" in line), ""
-    )
+    lines = (re.match(r"lost +([\w.]+ \d+)", line) for line in said.splitlines())
+    return ", ".join(found[1] for found in lines if found is not None)
 
 
 def main() -> int:

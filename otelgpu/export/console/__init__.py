@@ -23,6 +23,10 @@ class ConsoleDestination(Destination):
 
         return ConsoleExporter(self.stream or sys.stdout)
 
+    def shown(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> str:
+        """See :meth:`Destination.shown`."""
+        return "standard output"
+
     def trials(
         self, environ: Mapping[str, str], defaults: Mapping[str, str], *, connects: bool
     ) -> Iterable[Trial]:

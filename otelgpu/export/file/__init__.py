@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,15 @@ class FileDestination(Destination):
         from otelgpu.export.file.exporter import FileExporter
 
         return FileExporter(self.path, private=captures_content(environ))
+
+    def shown(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> str:
+        """See :meth:`Destination.shown`."""
+        return self.path
+
+    @property
+    def viewer(self) -> str:
+        """See :attr:`Destination.viewer`."""
+        return f"otelgpu view {shlex.quote(self.path)}"
 
     def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
         """See :meth:`Destination.uses_files`."""

@@ -37,6 +37,11 @@ class OtlpDestination(Destination):
             )
         return OtlpExporter(traces, metrics, profiles)
 
+    def shown(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> str:
+        """See :meth:`Destination.shown`: of traces and metrics the addresses, once where they are one."""
+        found = self._settings((Signal.TRACES, Signal.METRICS), environ, defaults)
+        return " and ".join(dict.fromkeys(each.shown.removesuffix(each.signal.path) for each in found))
+
     def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
         """See :meth:`Destination.uses_files`: certificates."""
         return any(

@@ -75,6 +75,7 @@ COUNTERS: Final = Reasons(
         "sequence_behind": "a communicator's count was behind the calls it had taken: the next number was given",
         "sequence_not_counted": "a communicator that counts did not count this call: it is in a trace of its own",
     },
+    intended=("collectives_sampled_out",),
 )
 """Reason → what one count means."""
 

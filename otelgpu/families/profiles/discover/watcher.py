@@ -38,6 +38,7 @@ REASONS: Final = Reasons(
         "stack_not_reported_again": "a stack that the BPF program could not be asked for again: it comes in a minute",
         **STACK_REASONS,
     },
+    unavailable=("kernel_symbols_hidden", "kernel_symbols_unreadable"),
 )
 """What is counted, and what one count means; beside it, what interpreters and unwind tables count."""
 

@@ -43,6 +43,13 @@ REASONS: Final = Reasons(
         "ports_stuck": "an RDMA driver has not answered for a minute; its ports have no readings until it does",
         "readings_dropped": "readings of RDMA ports that nobody collected in time",
     },
+    unavailable=(
+        "counter_not_a_number",
+        "netlink_missing",
+        "netlink_refused",
+        "kernel_log_missing",
+        "kernel_log_refused",
+    ),
 )
 """What one count of (``fabric``, reason) means."""
 

@@ -52,6 +52,7 @@ REASONS: Final = Reasons(
         "and its runtime interleaves these: which of them it was sent for is not known, and it begins a trace",
         "operations_not_kept": "a call summed into its request without a span of its own",
     },
+    intended=("unsampled_requests",),
 )
 """What one count of (``correlate``, reason) means."""
 
@@ -60,6 +61,7 @@ HTTP_REASONS: Final = Reasons(
     {
         "telemetry_exports": "a request that carried telemetry (OTLP): it has no span",
     },
+    intended=("telemetry_exports",),
 )
 """What one count of (``http``, reason) means."""
 

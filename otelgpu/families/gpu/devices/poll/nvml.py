@@ -56,6 +56,13 @@ REASONS: Final = Reasons(
         "poll_stuck": "the driver has not answered for a minute; what the GPUs read is not reported until it does",
         "readings_dropped": "readings that nobody collected in time",
     },
+    unavailable=(
+        "binding_missing",
+        "library_missing",
+        "driver_not_loaded",
+        "no_permission",
+        "foreign_pid_namespace",
+    ),
 )
 """What one count of (``devices``, reason) means."""
 
