@@ -2,7 +2,8 @@
 
 One table, :class:`Config`, defines every setting once: its YAML key is the field's name, its environment
 variable is ``OTELGPU_`` and the name in capitals. ``OTEL_EXPORTER_OTLP_*``, ``OTEL_SERVICE_NAME``,
-``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_METRIC_EXPORT_INTERVAL`` are read where the specification says.
+``OTEL_RESOURCE_ATTRIBUTES``, ``OTEL_TRACES_SAMPLER`` and ``OTEL_METRIC_EXPORT_INTERVAL`` are read where the
+specification says.
 """
 
 from __future__ import annotations
@@ -19,18 +20,26 @@ import msgspec
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
+from otelgpu.model.sampling import Sampler, SamplerName, TailRule
 from otelgpu.model.settings import Detail, OwnSpans, Settings, SignalSettings, captures_content
 from otelgpu.model.text import did_you_mean
 
 SYSTEM_FILE: Final = Path("/etc/otelgpu/config.yaml")
 _PREFIX: Final = "OTELGPU_"
 _ALL: Final = "all"
+_RATIO: Final = "traceidratio"
 _PROFILES: Final = (*ProfileKind, _ALL)
 _REMOVED: Final = {
     "kubernetes_api": "was removed: the Collector's k8s_attributes processor names pods and workloads, as "
     "collector-config/daemonset.yaml has it (docs/identity.md)",
 }
 """Settings that there were → what takes their place."""
+_STANDARD: Final = {
+    "metric_interval_ms": "OTEL_METRIC_EXPORT_INTERVAL",
+    "traces_sampler": "OTEL_TRACES_SAMPLER",
+    "traces_sampler_arg": "OTEL_TRACES_SAMPLER_ARG",
+}
+"""Settings that a variable of the specification sets too."""
 _FLAGS: Final = {"cgroups": "--cgroup", "containers": "--container", "executables": "--executable"}
 """Those that are not named as their setting."""
 _CONTAINER_ID: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
@@ -74,6 +83,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """BPF in C, compiled by bcc, for the probes of probe_file that name a function of it."""
     file_slow_ms: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1.0
     """Where NCCL is used: calls on files that take so long are reported, in steps of training and as metrics."""
+    traces_sampler: SamplerName = "parentbased_always_on"
+    """Which requests are reported as traces (docs/sampling.md); OTEL_TRACES_SAMPLER sets it too. Metrics are of all."""
+    traces_sampler_arg: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    """The share of traces of traceidratio; OTEL_TRACES_SAMPLER_ARG sets it too."""
+    traces_keep_errors: bool = True
+    """Report requests that failed though the sampler left them out."""
+    traces_keep_first_token_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 10.0
+    """The same for those whose first token took so long, in seconds; 0: not."""
     collective_sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     """Share of the collectives that are reported as traces: the same ones on every rank. Metrics have them all."""
     own_spans: OwnSpans = "auto"
@@ -279,8 +296,9 @@ def _place(name: str, path: Path | None, environ: Mapping[str, str], flags: Mapp
     variable = _PREFIX + name.upper()
     if environ.get(variable):
         return variable
-    if name == "metric_interval_ms" and environ.get("OTEL_METRIC_EXPORT_INTERVAL"):
-        return "OTEL_METRIC_EXPORT_INTERVAL"
+    standard = _STANDARD.get(name, "")
+    if environ.get(standard):
+        return standard
     if path is None:
         return variable
     return f"{path}:{_line_of_key(path.read_text(), name)}: {name}"
@@ -291,9 +309,11 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         if environ.get(_PREFIX + name.upper()):
             raise ConfigError(f"{_PREFIX + name.upper()} {what}")
     found: dict[str, Any] = {}
-    interval = environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
-    if interval:
-        found["metric_interval_ms"] = interval
+    for name, variable in _STANDARD.items():
+        if value := environ.get(variable, "").strip():
+            found[name] = value
+    if not found.get("traces_sampler", "").endswith(_RATIO):
+        found.pop("traces_sampler_arg", None)  # another sampler's, which is none of ours
     for name, annotation in get_type_hints(Config).items():
         value = environ.get(_PREFIX + name.upper(), "")
         if not value:
@@ -334,6 +354,8 @@ def reporting(config: Config, environ: Mapping[str, str]) -> SignalSettings:
         capture_content=captures_content(environ),
         model_bytes=config.model_bytes,
         memory_bandwidth=config.memory_bandwidth,
+        sampler=Sampler.of(config.traces_sampler, config.traces_sampler_arg),
+        tail=TailRule(errors=config.traces_keep_errors, slow_first_token_s=config.traces_keep_first_token_s),
         collective_sample_ratio=config.collective_sample_ratio,
     )
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from otelgpu.config import ConfigError, check_settings
+from otelgpu.model.sampling import PARENT_BASED
 from otelgpu.processes.resources import parse_resource_attributes
 
 if TYPE_CHECKING:
@@ -37,13 +38,19 @@ _UNUSED: Final[tuple[_Path, ...]] = (
     ("disabled",),
     ("attribute_limits",),
     ("propagator",),
-    ("tracer_provider", "sampler"),
     ("tracer_provider", "limits"),
     ("tracer_provider", "id_generator"),
     ("meter_provider", "views"),
     ("meter_provider", "exemplar_filter"),
 )
 """What the program does not do, and a file that it shares with services may have."""
+_OF_PARENTS: Final = (
+    "remote_parent_sampled",
+    "remote_parent_not_sampled",
+    "local_parent_sampled",
+    "local_parent_not_sampled",
+)
+"""Of a parent-based sampler: here a parent's decision is its children's."""
 _said: Final[set[str]] = (
     set()
 )  # by this program: the file is read again for a reload, and when a batch command ends
@@ -189,6 +196,8 @@ class _Settings:
                 self.others["metric_interval_ms"] = max(reader.periodic.interval, 100)
         if model.log_level is not None:
             self.others["log_level"] = _LEVELS.get(model.log_level.value.rstrip("234"), "error")
+        if (sampler := _get(model, ("tracer_provider", "sampler"))) is not None:
+            self._take_sampler(sampler, ("tracer_provider", "sampler"))
         for path in _UNUSED:
             if _get(model, path):
                 self._say_unused(path)
@@ -198,6 +207,25 @@ class _Settings:
         if line not in _said:
             _said.add(line)
             _log.warning("%s", line)
+
+    def _take_sampler(self, given: Any, where: _Path, prefix: str = "") -> None:
+        """``parent_based`` with its root, and by the name of another kind what is below it."""
+        if (parent := given.parent_based) is not None and not prefix:
+            where = (*where, "parent_based")
+            for name in _OF_PARENTS:
+                if getattr(parent, name) is not None:
+                    self._say_unused((*where, name))
+            if parent.root is None:
+                self.others["traces_sampler"] = f"{PARENT_BASED}always_on"
+            else:
+                self._take_sampler(parent.root, (*where, "root"), PARENT_BASED)
+        elif (ratio := given.trace_id_ratio_based) is not None:
+            self.others["traces_sampler"] = f"{prefix}traceidratio"
+            self.others["traces_sampler_arg"] = 1.0 if ratio.ratio is None else ratio.ratio
+        elif kind := next((k for k in ("always_on", "always_off") if getattr(given, k) is not None), ""):
+            self.others["traces_sampler"] = prefix + kind
+        else:
+            self._say_unused(where)
 
     def _take_resource(self, given: Any) -> None:
         from opentelemetry.configuration import ConfigurationError

@@ -17,8 +17,8 @@ import click
 
 from otelgpu import agent as wiring
 from otelgpu.child import Child, RunningProcesses
-from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.guidance import Guidance, named
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.logs import say
 from otelgpu.cli.options import (
     agent_scope,
@@ -313,6 +313,7 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
     Examples:
       otelgpu agent --export otlp:http://localhost:4317
       otelgpu agent --executable 'python3*' --executable vllm
+      otelgpu agent --traces-sampler parentbased_traceidratio --traces-sampler-arg 0.05
       otelgpu agent --config /etc/otelgpu/config.yaml
     """
     with (

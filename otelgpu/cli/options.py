@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import click
 
@@ -39,6 +39,7 @@ from otelgpu.export.registry import forms, parse_destination
 from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.model.resource import AttributeValue
+from otelgpu.model.sampling import SamplerName
 from otelgpu.processes import mounts
 from otelgpu.processes.kubernetes import own_pod
 from otelgpu.processes.listing import describe
@@ -120,6 +121,19 @@ _export_options = option_group(
         "is set, else file:otelgpu.jsonl; of record: none.",
     ),
     detail_option,
+    click.option(
+        "--traces-sampler",
+        type=click.Choice(get_args(SamplerName)),
+        metavar="NAME",
+        help="always_on, always_off or traceidratio, with parentbased_ before it or not; as OTEL_TRACES_SAMPLER. "
+        "Default parentbased_always_on.",
+    ),
+    click.option(
+        "--traces-sampler-arg",
+        type=float,
+        metavar="RATIO",
+        help="Of traceidratio: the share of traces that is kept (default 1).",
+    ),
 )
 
 
@@ -254,6 +268,8 @@ def read_config(options: dict[str, Any]) -> Config:
         "probe_program",
         "rdma_budget",
         "rdma_transfers",
+        "traces_sampler",
+        "traces_sampler_arg",
     )
     names = (
         *common,

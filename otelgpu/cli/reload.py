@@ -30,6 +30,7 @@ _log = logging.getLogger("otelgpu.cli")
 LIVE: Final = frozenset(
     (
         *("detail", "collective_sample_ratio"),
+        *("traces_sampler", "traces_sampler_arg", "traces_keep_errors", "traces_keep_first_token_s"),
         *("interval_ms", "metric_interval_ms", "device_interval_ms"),
         *("executables", "containers"),
         *("export", "otlp"),

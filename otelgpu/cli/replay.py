@@ -10,8 +10,8 @@ import click
 from msgspec import structs
 
 from otelgpu.cli.batch import BatchRun, batch_command
-from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.guidance import Guidance
+from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.observe import print_summary
 from otelgpu.cli.options import configure, openings, output_options
 from otelgpu.cli.parameters import force_option, refuse_overwriting

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
+from otelgpu.model.sampling import ALL, FAILED_OR_SLOW, Sampler, TailRule
+
 Detail = Literal["phases", "ops", "all"]
 OwnSpans = Literal["auto", "always"]
 _T = TypeVar("_T")
@@ -39,6 +41,8 @@ class SignalSettings:
     capture_content: bool = False  # prompts and completions on spans
     model_bytes: int = 0  # read by a decode step: the weights; 0: not known
     memory_bandwidth: int = 0  # of a device, bytes per second; 0: not known
+    sampler: Sampler = ALL  # of requests that are reported as traces
+    tail: TailRule = FAILED_OR_SLOW  # of those that it left out
     collective_sample_ratio: float = 1.0  # of collectives that are reported as traces: the same on all ranks
 
 

@@ -25,6 +25,10 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "probe_program": ("p.c", "p.c", "p.c", "p.c"),
     "rdma_transfers": (True, "true", True, True),
     "collective_sample_ratio": (0.5, "0.25", 0.25, 0.0),
+    "traces_sampler": ("always_off", "traceidratio", "traceidratio", "always_on"),
+    "traces_sampler_arg": (0.5, "0.25", 0.25, 0.0),
+    "traces_keep_errors": (False, "false", False, False),
+    "traces_keep_first_token_s": (2, "2.5", 2.5, 0.0),
     "own_spans": ("always", "auto", "auto", "always"),
     "model_bytes": (7, "8", 8, 9),
     "memory_bandwidth": (10, "11", 11, 12),
@@ -104,6 +108,41 @@ def test_the_standard_variable_sets_the_metric_interval_and_ours_wins() -> None:
     standard = {"OTEL_METRIC_EXPORT_INTERVAL": "700"}
     assert load_config(None, standard, {}).metric_interval_ms == 700
     assert load_config(None, standard | {"OTELGPU_METRIC_INTERVAL_MS": "800"}, {}).metric_interval_ms == 800
+
+
+@pytest.mark.parametrize(
+    ("given", "sampler", "ratio"),
+    [
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, "always_off", 1.0),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}, "traceidratio", 0.1),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio"}, "traceidratio", 1.0),
+        ({"OTEL_TRACES_SAMPLER_ARG": "0.1"}, "parentbased_always_on", 1.0),
+        ({"OTEL_TRACES_SAMPLER": "always_on", "OTEL_TRACES_SAMPLER_ARG": "x"}, "always_on", 1.0),
+        (
+            {"OTEL_TRACES_SAMPLER": "always_off", "OTELGPU_TRACES_SAMPLER": "parentbased_always_off"},
+            "parentbased_always_off",
+            1.0,
+        ),
+    ],
+)
+def test_the_standard_variables_set_the_sampler(given: dict[str, str], sampler: str, ratio: float) -> None:
+    config = load_config(None, given, {})
+    assert (config.traces_sampler, config.traces_sampler_arg) == (sampler, ratio)
+
+
+@pytest.mark.parametrize(
+    ("given", "at_fault"),
+    [
+        ({"OTEL_TRACES_SAMPLER": "jaeger_remote"}, "OTEL_TRACES_SAMPLER: must be one of always_on"),
+        (
+            {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "2"},
+            "OTEL_TRACES_SAMPLER_ARG: must be a number from 0 to 1",
+        ),
+    ],
+)
+def test_a_sampler_that_is_none_of_ours_is_named(given: dict[str, str], at_fault: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{at_fault}"):
+        load_config(None, given, {})
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("False", False), ("0", False)])

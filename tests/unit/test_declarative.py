@@ -198,11 +198,39 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, says:
         declared_settings({"OTEL_CONFIG_FILE": str(tmp_path / name)})
 
 
+@pytest.mark.parametrize(
+    ("written_as", "sampler", "ratio"),
+    [
+        ("always_off:", "always_off", None),
+        ("trace_id_ratio_based: {ratio: 0.1}", "traceidratio", 0.1),
+        ("parent_based: {root: {trace_id_ratio_based: {ratio: 0.1}}}", "parentbased_traceidratio", 0.1),
+        ("parent_based: {root: {always_on: }}", "parentbased_always_on", None),
+        ("parent_based: {}", "parentbased_always_on", None),
+    ],
+)
+def test_the_sampler_is_taken(tmp_path: Path, written_as: str, sampler: str, ratio: float | None) -> None:
+    text = FULL.replace("tracer_provider:\n", f"tracer_provider:\n  sampler:\n    {written_as}\n", 1)
+    found = declared_settings(written(tmp_path, text))
+    assert (found["traces_sampler"], found.get("traces_sampler_arg")) == (sampler, ratio)
+
+
+def test_of_a_sampler_what_has_no_meaning_here_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parent = "parent_based: {root: {always_on: }, remote_parent_not_sampled: {always_on: }}"
+    text = FULL.replace("tracer_provider:\n", f"tracer_provider:\n  sampler:\n    {parent}\n", 1)
+    with caplog.at_level(logging.WARNING, logger="otelgpu.config"):
+        assert declared_settings(written(tmp_path, text))["traces_sampler"] == "parentbased_always_on"
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "tracer_provider.sampler.parent_based.remote_parent_not_sampled has no effect on otelgpu"
+    ]
+
+
 def test_what_has_no_effect_here_is_said_with_its_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    text = FULL.replace("tracer_provider:\n", "tracer_provider:\n  sampler:\n    always_off:\n", 1)
+    text = FULL.replace("tracer_provider:\n", "tracer_provider:\n  limits: {event_count_limit: 3}\n", 1)
     with caplog.at_level(logging.WARNING, logger="otelgpu.config"):
         declared_settings(written(tmp_path, text))
     (record,) = caplog.records
-    assert "otel.yaml:14: tracer_provider.sampler has no effect" in record.getMessage()
+    assert "otel.yaml:14: tracer_provider.limits has no effect" in record.getMessage()

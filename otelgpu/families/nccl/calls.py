@@ -18,6 +18,7 @@ from otelgpu.families.nccl.numbering import Numbered, Numbers
 from otelgpu.model.codes import Codes
 from otelgpu.model.ids import span_ids, trace_ids
 from otelgpu.model.operations import OPERATION, OperationKind, Operations, concatenate
+from otelgpu.model.sampling import RANDOM_BITS, threshold
 
 FOUND = np.dtype(
     [
@@ -196,17 +197,4 @@ def keeps(found: Found, ratio: float) -> npt.NDArray[np.bool_]:
     return kept
 
 
-def threshold(ratio: float) -> int:
-    """Of 2^56 ids, how many are not kept."""
-    return min(round((1 - max(ratio, 0)) * (1 << 56)), 1 << 56)
-
-
-def trace_state(ratio: float) -> str:
-    """What says to others how many traces a kept one stands for; "" where all are kept."""
-    rejected = threshold(ratio)
-    if not rejected or rejected >> 56:
-        return ""
-    return "ot=th:" + f"{rejected:014x}".rstrip("0")
-
-
-_RANDOM: Final = np.uint64((1 << 56) - 1)
+_RANDOM: Final = np.uint64(RANDOM_BITS)

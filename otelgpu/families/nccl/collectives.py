@@ -22,7 +22,7 @@ import numpy.typing as npt
 from otelgpu.engine.call_roles import StepCalls
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import Vocabulary
-from otelgpu.families.nccl.calls import Calls, found_of, is_collective, keeps, set_apart, trace_state
+from otelgpu.families.nccl.calls import Calls, found_of, is_collective, keeps, set_apart
 from otelgpu.families.nccl.collective_names import COLLECTIVE, Function, function_of
 from otelgpu.families.nccl.links import LinkFinder
 from otelgpu.families.nccl.metrics import CollectiveMeter, Times
@@ -43,6 +43,7 @@ from otelgpu.model.device_work import DeviceWork, Work
 from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import OperationKind, Operations, SequenceSource, concatenate
 from otelgpu.model.resource import Resource
+from otelgpu.model.sampling import trace_state
 from otelgpu.model.settings import SignalSettings
 from otelgpu.model.spans import SpanColumns
 
@@ -132,6 +133,7 @@ class CollectiveSession:
     def reconfigure(self, settings: SignalSettings) -> None:
         """Report collectives as ``settings`` asks, from the next that is settled."""
         self._ratio = settings.collective_sample_ratio
+        self._state = trace_state(self._ratio)
         self._spans = settings.detail != "phases"
 
     @property
@@ -218,7 +220,7 @@ class CollectiveSession:
             resource_of=self._resource_of,
             seed=self._seed,
             offset_ns=offset_ns,
-            trace_state=trace_state(self._ratio),
+            trace_state=self._state,
         )
         spans: list[SpanColumns] = []
         if len(device.waits):

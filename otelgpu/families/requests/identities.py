@@ -36,6 +36,7 @@ from otelgpu.engine.attribution.threads import UNSETTLED as UNSETTLED_OWNER
 from otelgpu.model.context import NO_SPAN, SAMPLED, Context
 from otelgpu.model.exchange import Exchange, Opened, Published, Role, TraceParent
 from otelgpu.model.ids import request_ids
+from otelgpu.model.sampling import ALL, FAILED_OR_SLOW, Sampler, TailRule
 from otelgpu.model.shares import Remembered
 
 REMEMBERED: Final = 65_536
@@ -64,11 +65,17 @@ class Identity:
     state: str = ""  # W3C tracestate
     own: bool = True  # the span is ours to report; False: the process reports it, or its caller
     peer: Context | None = None  # the peer's span, if it is in another trace
+    sampled_out: bool = False  # our sampler left it out, or what it is below of
 
     @property
     def reported(self) -> bool:
         """Whether a span of ours is made."""
         return self.own and self.context.sampled
+
+    def kept(self) -> Identity:
+        """Reported after all. Of how many it is one is not known: it has no trace state of a sampler's."""
+        context = self.context._replace(flags=self.context.flags | SAMPLED)
+        return replace(self, context=context, sampled_out=False)
 
 
 def exports_telemetry(exchange: Exchange) -> bool:
@@ -88,7 +95,9 @@ class Identities:
 
     ``serving(opened)`` returns the exchange that the thread or the task of a client worked for, 0 for none,
     UNSETTLED_OWNER where that will be known later; ``unserved(opened)`` is told, once, of those of none.
-    ``defer``: False makes our spans in addition to those of processes that make their own.
+    ``defer``: False makes our spans in addition to those of processes that make their own. ``sampler`` decides which of
+    our spans are reported, ``tail`` which of the others are, once they ended: a request and what was sent for it each
+    by itself, in one trace.
     """
 
     def __init__(
@@ -98,11 +107,14 @@ class Identities:
         unserved: Callable[[Opened], None] = lambda opened: None,
         *,
         defer: bool = True,
+        sampler: Sampler = ALL,
+        tail: TailRule = FAILED_OR_SLOW,
     ) -> None:
         self._seed = seed
         self._serving = serving
         self._unserved = unserved
         self._defer = defer
+        self.sampler, self.tail = sampler, tail
         self._opened: OrderedDict[int, Opened] = OrderedDict()
         self._known: OrderedDict[int, Identity] = OrderedDict()
         self._published: OrderedDict[int, Published] = OrderedDict()
@@ -164,6 +176,9 @@ class Identities:
         _remember(self._opened, exchange.key, opened)
         _remember(self._ends_ns, exchange.key, exchange.end_ns)
         found = self._find(opened)
+        if found.own and found.sampled_out and self._keeps(exchange):
+            found = found.kept()
+            _remember(self._known, exchange.key, found)
         if found.own and opened.role is Role.SERVER and opened.parent is not None:
             found = self._behind_proxy(found, opened, opened.parent)
         if found.peer is not None and opened.wire_id in self._servers:
@@ -171,6 +186,9 @@ class Identities:
         if (oldest := self._ended.add(exchange.cgroup_id, exchange.key)) is not None:
             self._forget(oldest)
         return found
+
+    def _keeps(self, exchange: Exchange) -> bool:
+        return self.tail.keeps(exchange.error_type, exchange.time_to_first_token_s)
 
     def _forget(self, oldest: int) -> None:
         opened = self._opened.pop(oldest, None)
@@ -232,7 +250,8 @@ class Identities:
             known = self._client(opened) if opened.role is Role.CLIENT else self._server(opened)
             _remember(self._known, opened.key, known)
         if known.own and opened.parent is not None and self._reports_itself(opened):
-            return replace(known, context=known.context._replace(span_id=opened.parent.span_id), own=False)
+            parent = opened.parent
+            return Identity(context=Context(parent.trace_id, parent.span_id, parent.flags), own=False)
         return known
 
     def _reports_itself(self, opened: Opened) -> bool:
@@ -247,8 +266,9 @@ class Identities:
             return Identity(
                 context=above.context._replace(span_id=self._span_id(opened)),
                 parent_span_id=above.context.span_id,
+                sampled_out=above.sampled_out,
             )
-        return Identity(context=self._root(opened))
+        return self._root(opened)
 
     def _client(self, opened: Opened) -> Identity:
         parent = opened.parent
@@ -267,16 +287,19 @@ class Identities:
         published = self._published.get(opened.key)
         above = None
         if published is not None:
-            above = Context(published.trace_id, published.span_id, published.flags)
+            above = Identity(context=Context(published.trace_id, published.span_id, published.flags))
         elif served is not None and served.role is Role.SERVER:
-            above = self._find(served).context
+            above = self._find(served)
         if above is None:
-            return Identity(context=self._root(opened))
+            return self._root(opened)
         peer = None
         if opened.wire_id and parent is None:
             peer = Context(wire_trace_id(opened.wire_id), wire_span_id(opened.wire_id, Role.SERVER), SAMPLED)
         return Identity(
-            context=above._replace(span_id=self._span_id(opened)), parent_span_id=above.span_id, peer=peer
+            context=above.context._replace(span_id=self._span_id(opened)),
+            parent_span_id=above.context.span_id,
+            peer=peer,
+            sampled_out=above.sampled_out,
         )
 
     def _received_before(self, opened: Opened, parent: TraceParent) -> list[Opened]:
@@ -314,22 +337,27 @@ class Identities:
         return replace(found, parent_span_id=above.context.span_id)
 
     def _below(self, opened: Opened, parent: TraceParent) -> Identity:
+        flags, state = self.sampler.child(parent.trace_id, parent.flags, parent.state)
         return Identity(
-            context=Context(parent.trace_id, self._span_id(opened), parent.flags),
+            context=Context(parent.trace_id, self._span_id(opened), flags),
             parent_span_id=parent.span_id,
-            state=parent.state,
+            state=state,
+            sampled_out=not (flags & SAMPLED or self.sampler.parent_based),
         )
 
-    def _root(self, opened: Opened) -> Context:
-        if opened.wire_id:
-            return Context(wire_trace_id(opened.wire_id), self._span_id(opened), SAMPLED)
-        trace_id, span_id = request_ids(self._seed, opened.key, opened.start_ns)
-        return Context(trace_id, span_id, SAMPLED)
+    def _root(self, opened: Opened) -> Identity:
+        trace_id = wire_trace_id(opened.wire_id) if opened.wire_id else self._request_ids(opened)[0]
+        flags, state = self.sampler.root(trace_id)
+        context = Context(trace_id, self._span_id(opened), flags)
+        return Identity(context=context, state=state, sampled_out=not flags & SAMPLED)
 
     def _span_id(self, opened: Opened) -> bytes:
         if opened.wire_id:
             return wire_span_id(opened.wire_id, opened.role)
-        return request_ids(self._seed, opened.key, opened.start_ns)[1]
+        return self._request_ids(opened)[1]
+
+    def _request_ids(self, opened: Opened) -> tuple[bytes, bytes]:
+        return request_ids(self._seed, opened.key, opened.start_ns)
 
 
 def wire_trace_id(wire_id: bytes) -> bytes:

@@ -19,6 +19,7 @@ from otelgpu.model.engine_messages import EngineItem, EngineOutput
 from otelgpu.model.inputs import Batch, FunctionNamed, Input, LossCounted, ProcessGone, ProcessSeen, Tick
 from otelgpu.model.operations import Memory
 from otelgpu.model.resource import resource
+from otelgpu.model.sampling import Sampler, TailRule
 from otelgpu.model.settings import SignalSettings
 from tests.rig.examples import examples
 from tests.unit.families.records import (
@@ -134,6 +135,42 @@ def test_an_unsampled_trace_stays_unsampled_but_is_measured(host: Host) -> None:
     assert session.metrics.value("gpu.cuda.kernel.launch.calls") == 4
     assert session.summary.requests == 1
     assert session.summary.losses["correlate", "unsampled_requests"] == 1
+
+
+@pytest.mark.parametrize(("slow_s", "kept"), [(0.0, False), (1e-9, True), (60.0, False)])
+def test_what_the_sampler_left_out_is_measured_and_reported_only_where_it_was_slow(
+    host: Host, slow_s: float, kept: bool
+) -> None:
+    settings = SignalSettings(sampler=Sampler(ratio=0.0), tail=TailRule(slow_first_token_s=slow_s))
+    host.serve(tokens=3)
+    rows, session = played(host.inputs(), settings=settings)
+    assert session.metrics.value("gpu.cuda.kernel.launch.calls") == 4
+    assert session.summary.requests == 1
+    assert session.summary.losses["correlate", "sampled_out_requests"] == (0 if kept else 1)
+    assert session.summary.losses["correlate", "unsampled_requests"] == 0
+    assert {row.name for row in rows} >= ({"chat tiny", "prefill", "decode"} if kept else set())
+    assert bool(rows) is kept and all(row.flags == 1 for row in rows)
+
+
+def test_a_ratio_keeps_whole_requests_and_says_of_how_many_each_is_one(host: Host) -> None:
+    for _ in range(40):
+        host.serve(tokens=3)
+    everything, _ = played(host.inputs())
+    rows, session = played(host.inputs(), settings=SignalSettings(sampler=Sampler(ratio=0.25)))
+    kept = {row.trace_id for row in rows}
+    assert 0 < len(kept) < 40
+    assert kept == {row.trace_id for row in everything if int(row.trace_id[-14:], 16) >= 0xC0000000000000}
+    assert [row.name for row in rows] == [row.name for row in everything if row.trace_id in kept]
+    assert {row.state for row in named(rows, "chat tiny")} == {"ot=th:c"}
+    assert session.summary.losses["correlate", "sampled_out_requests"] == 40 - len(kept)
+    assert session.summary.requests == 40
+
+
+def test_another_sampler_holds_from_the_next_request_on(host: Host) -> None:
+    session = pipeline(settings=SignalSettings(sampler=Sampler(ratio=0.0)))
+    session.reconfigure(SignalSettings())
+    host.serve(tokens=3)
+    assert named(played(host.inputs(), session)[0], "chat tiny")
 
 
 def test_late_work_of_an_unsampled_request_is_not_reported_either(host: Host) -> None:

@@ -9,7 +9,13 @@ import numpy.typing as npt
 
 from otelgpu.engine.attribution.owners import HISTORY_NS
 from otelgpu.engine.attribution.pending import Served
-from otelgpu.engine.facts import ProcessForgotten, RequestsAnswered, RequestsGivenUp, TrafficParsed
+from otelgpu.engine.facts import (
+    ProcessForgotten,
+    RequestsAnswered,
+    RequestsGivenUp,
+    SettingsChanged,
+    TrafficParsed,
+)
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.services import Engines, EngineView, Extras, Services
 from otelgpu.families.requests.answering.requests import RequestTracker, served_by
@@ -32,9 +38,14 @@ class RequestHandler:
         self._lineage = session.processes.lineage
         self._serving: set[int] = set()  # processes
         self._next_sweep_ns = 0
-        own_spans = session.settings.own_spans
+        settings = session.settings
         self._identities = Identities(
-            session.seed, self._serving_request, self._count_unserved, defer=own_spans == "auto"
+            session.seed,
+            self._serving_request,
+            self._count_unserved,
+            defer=settings.own_spans == "auto",
+            sampler=settings.sampler,
+            tail=settings.tail,
         )
         self._requests = RequestTracker(
             session.metrics,
@@ -50,6 +61,7 @@ class RequestHandler:
         session.attribution.hold_for_requests = self._hold
         services.offers.requests = self
         services.listen(TrafficParsed, self._take)
+        services.listen(SettingsChanged, self._change)
         services.listen(ProcessForgotten, lambda fact: self.end_process(fact.tgid, 0))
 
     # -- offered to other families --------------------------------------------------------------------------
@@ -93,6 +105,9 @@ class RequestHandler:
     def _take(self, fact: TrafficParsed) -> None:
         self._serving.update(each.tgid for each in fact.opened if each.role is Role.SERVER)
         self._requests.take(fact)
+
+    def _change(self, fact: SettingsChanged) -> None:
+        self._identities.sampler, self._identities.tail = fact.settings.sampler, fact.settings.tail
 
     def _hold(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
         self._services.wake()

@@ -48,11 +48,13 @@ REASONS: Final = Reasons(
         "the request's totals",
         "unanswered_requests": "a request whose response was never seen; its calls are reported as unattributed",
         "unsampled_requests": "a request whose `traceparent` says that it is not sampled; no span",
+        "sampled_out_requests": "a request, or one that was sent for it, that `traces_sampler` left out: it is in the "
+        "metrics, and has no span",
         "requests_multiplexed": "a request that a process sent, without a `traceparent`, while it had some to answer "
         "and its runtime interleaves these: which of them it was sent for is not known, and it begins a trace",
         "operations_not_kept": "a call summed into its request without a span of its own",
     },
-    intended=("unsampled_requests",),
+    intended=("unsampled_requests", "sampled_out_requests"),
 )
 """What one count of (``correlate``, reason) means."""
 
@@ -202,7 +204,9 @@ class RequestTracker:
         for exchange, context in zip(done, reported.of_requests(), strict=True):
             self._pending.remember(exchange.key, context)
         self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
-        self._loss("correlate", "unsampled_requests", int((~reported.sampled).sum()))
+        sampled_out = sum(identity.sampled_out for identity in identities)
+        self._loss("correlate", "sampled_out_requests", sampled_out)
+        self._loss("correlate", "unsampled_requests", int((~reported.sampled).sum()) - sampled_out)
         sampled = reported.sampled[served.request]
         work = unfolded(served.operations.compress(sampled), slots[sampled])
         return Answered(exchanges=done, contexts=reported, boundary=boundary, spans=spans, work=work)

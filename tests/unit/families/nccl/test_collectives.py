@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from otelgpu.families.nccl import collectives as collective_session
 from otelgpu.families.nccl import links as collective_links
 from otelgpu.families.nccl import numbering as collectives
-from otelgpu.families.nccl.calls import trace_state
 from otelgpu.families.nccl.metrics import METRICS, bandwidths
 from otelgpu.model.context import UNSETTLED, Context
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.device_work import DEVICE_WORK, Work
 from otelgpu.model.operations import SequenceSource
+from otelgpu.model.sampling import trace_state
 from tests.rig.examples import examples
 from tests.unit.families.nccl.collective_sessions import SECOND, Agent
 from tests.unit.families.nccl.collectives_simulated import Rank

@@ -19,6 +19,7 @@ from otelgpu.families.requests.identities import (
 )
 from otelgpu.model.context import Context
 from otelgpu.model.exchange import Exchange, Opened, Published, Role, Rpc, TraceParent
+from otelgpu.model.sampling import Sampler
 from tests.rig.examples import examples
 from tests.unit.model.builders import CALLER, exchange
 
@@ -82,6 +83,65 @@ def test_the_callers_header_is_the_parent() -> None:
 def test_an_unsampled_trace_stays_unsampled() -> None:
     found = Session().made.of(server(parent=replace(CALLER, flags=0)))
     assert found.own and not found.reported
+
+
+NONE = Sampler(ratio=0.0)
+
+
+def test_what_the_sampler_leaves_out_takes_along_what_was_sent_for_it() -> None:
+    session = Session(sampler=NONE)
+    above = session.made.of(session.serve(server(1, tid=7)))
+    below = session.made.of(session.open(client(2, tid=7, wire_id=WIRE)))
+    behind = session.made.of(session.open(server(3, tgid=9, wire_id=WIRE)))
+    for each in (above, below, behind):
+        assert (each.own, each.context.sampled, each.sampled_out) == (True, False, True)
+        assert each.context.trace_id == above.context.trace_id
+
+
+@pytest.mark.parametrize("flags", [0, 1])
+def test_a_parent_based_sampler_follows_the_caller(flags: int) -> None:
+    found = Session(sampler=NONE).made.of(server(parent=replace(CALLER, flags=flags)))
+    assert (found.context.flags, found.sampled_out) == (flags, False)
+
+
+@pytest.mark.parametrize("flags", [0, 1])
+def test_a_sampler_that_asks_no_parent_does_not(flags: int) -> None:
+    caller = replace(CALLER, flags=flags)
+    nothing = Session(sampler=Sampler(ratio=0.0, parent_based=False)).made.of(server(parent=caller))
+    everything = Session(sampler=Sampler(parent_based=False)).made.of(server(parent=caller))
+    assert (nothing.context.flags, nothing.sampled_out) == (0, True)
+    assert (everything.context.flags, everything.sampled_out) == (1, False)
+
+
+@pytest.mark.parametrize("sampler", [NONE, Sampler(ratio=0.0, parent_based=False)])
+def test_a_span_that_the_process_makes_itself_is_not_ours_to_sample(sampler: Sampler) -> None:
+    session = Session(sampler=sampler)
+    session.made.publish(1, server().tgid, PUBLISHED)
+    found = session.made.of(server(published=PUBLISHED))
+    assert (found.own, found.context.sampled, found.sampled_out) == (False, True, False)
+
+
+def test_an_error_is_kept_and_stays_known_as_such() -> None:
+    session = Session(sampler=NONE)
+    failed = session.open(server(1, status_code=503))
+    assert not session.context(1).sampled
+    found = session.made.of(failed)
+    assert (found.context.sampled, found.sampled_out, found.state) == (True, False, "")
+    assert session.context(1) == found.context
+
+
+def test_an_error_of_a_trace_that_its_caller_left_out_is_not_kept() -> None:
+    found = Session().made.of(server(status_code=503, parent=replace(CALLER, flags=0)))
+    assert not found.context.sampled
+
+
+def test_both_ends_decide_alike_with_no_word_between_the_observers() -> None:
+    half = Sampler(ratio=0.5)
+    for number in range(64):
+        wire = bytes([number]) * 40
+        one = Session(sampler=half).made.of(client(1, wire_id=wire))
+        other = Session(sampler=half).made.of(server(9, wire_id=wire))
+        assert one.context.sampled == other.context.sampled
 
 
 def test_the_identity_is_the_same_while_open_and_at_the_end() -> None:

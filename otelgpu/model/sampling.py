@@ -1,0 +1,114 @@
+"""Which traces are reported: OpenTelemetry's samplers, by trace id. Pure.
+
+A ratio keeps the traces whose 56 random bits are at or above a threshold, which the trace state names (``ot=th:``), so
+that samplers that do the same agree, and who counts spans knows how many each stands for. The bits are the trace id's
+last ones, or what the trace state has as ``ot=rv:``.
+
+Example: ratio 0.25 has the threshold 0xc0000000000000 (``ot=th:c``); of trace ids that end in b…, c…, d… the last
+two are kept, by whoever samples so, and all that a ratio of 0.1 keeps are among them.
+
+Source: OpenTelemetry specification, "TraceState: Probability Sampling" and OTEP 235; "SDK environment variables",
+OTEL_TRACES_SAMPLER; W3C Trace Context level 2, section 3.2.2.3 (the random trace id).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from otelgpu.model.context import SAMPLED
+
+RANDOM_BITS: Final = (1 << 56) - 1
+"""Of a trace id, those that decide."""
+SamplerName = Literal[
+    "always_on",
+    "always_off",
+    "traceidratio",
+    "parentbased_always_on",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+]
+PARENT_BASED: Final = "parentbased_"
+_MEMBER: Final = re.compile(r"(?:^|,)\s*ot=([^,]*)")
+_RANDOM: Final = re.compile(r"(?:^|;)rv:([0-9a-f]{14})(?:;|$)")
+
+
+def threshold(ratio: float) -> int:
+    """Of 2^56 ids, how many are not kept."""
+    return min(round((1 - max(ratio, 0)) * (1 << 56)), 1 << 56)
+
+
+def trace_state(ratio: float) -> str:
+    """What says to others how many traces a kept one stands for; "" where all are kept."""
+    rejected = threshold(ratio)
+    if not rejected or rejected >> 56:
+        return ""
+    return "ot=th:" + f"{rejected:014x}".rstrip("0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampler:
+    """Of traces that begin here, and of those that another process began: see :meth:`flags`."""
+
+    ratio: float = 1.0
+    parent_based: bool = True
+
+    @classmethod
+    def of(cls, name: SamplerName, ratio: float) -> Sampler:
+        """The sampler of a name that OTEL_TRACES_SAMPLER takes; ``ratio``: of those that have one."""
+        kept = {"always_on": 1.0, "always_off": 0.0}.get(name.removeprefix(PARENT_BASED), ratio)
+        return cls(ratio=kept, parent_based=name.startswith(PARENT_BASED))
+
+    def root(self, trace_id: bytes) -> tuple[int, str]:
+        """Flags and trace state of a trace that begins here."""
+        if not self._keeps(trace_id, ""):
+            return 0, ""
+        return SAMPLED, trace_state(self.ratio)
+
+    def child(self, trace_id: bytes, flags: int, state: str) -> tuple[int, str]:
+        """The same of one that came in with a request: as its caller has it, or by the trace id alone."""
+        if self.parent_based:
+            return flags, state
+        if not self._keeps(trace_id, state):
+            return flags & ~SAMPLED, _with_threshold(state, "")
+        return flags | SAMPLED, _with_threshold(state, trace_state(self.ratio))
+
+    def _keeps(self, trace_id: bytes, state: str) -> bool:
+        member = _MEMBER.search(state)
+        given = _RANDOM.search(member[1]) if member is not None else None
+        bits = int(given[1], 16) if given is not None else int.from_bytes(trace_id) & RANDOM_BITS
+        return bits >= threshold(self.ratio)
+
+
+ALL: Final = Sampler()
+"""Every trace but those whose caller left them out: what OpenTelemetry has by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailRule:
+    """What is reported of requests that the sampler left out, once it is known how they ended."""
+
+    errors: bool = True
+    slow_first_token_s: float = 10.0  # 0: however slow it was
+
+    def keeps(self, error_type: str, first_token_s: float | None) -> bool:
+        """Whether a request with this error ("": none) and time to first token (None: not known) is kept."""
+        if self.errors and error_type:
+            return True
+        slow_s = self.slow_first_token_s
+        return bool(slow_s) and first_token_s is not None and first_token_s >= slow_s
+
+
+FAILED_OR_SLOW: Final = TailRule()
+
+
+def _with_threshold(state: str, own: str) -> str:
+    """A trace state with our threshold in place of the one it has; its random value and other members stay."""
+    members = [member.strip() for member in state.split(",") if member.strip()]
+    others = [member for member in members if not member.startswith("ot=")]
+    parts = [part for member in members if member.startswith("ot=") for part in member[3:].split(";")]
+    kept = [part for part in parts if part and not part.startswith("th:")]
+    ours = own.removeprefix("ot=")
+    joined = ";".join([*([ours] if ours else []), *kept])
+    return ",".join([*([f"ot={joined}"] if joined else []), *others])
