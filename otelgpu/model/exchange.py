@@ -103,7 +103,7 @@ class Generation:
     stream: bool
     input_tokens: int | None  # from ``usage``; never estimated
     output_tokens: int | None
-    usage_reported: bool  # False: output_tokens is the count of content deltas, an estimate
+    usage_reported: bool  # False: output_tokens is the count of content deltas, an estimate; or None
     finish_reasons: tuple[str, ...]
     first_content_ns: int  # first non-empty content, reasoning or tool delta; 0 when not streamed
     last_content_ns: int

@@ -132,6 +132,14 @@ def test_usage_that_comes_unasked_is_no_estimate() -> None:
     assert found(spans, Answers(usage=True)) == []
 
 
+def test_events_that_hold_several_tokens_are_not_counted() -> None:
+    spans = right()
+    assert found(spans, Answers(packed=True)) == ["tokens", "estimated"]
+    for key in ("gen_ai.usage.output_tokens", "otelgpu.gen_ai.usage.estimated"):
+        spans[0]["attributes"].pop(key)
+    assert found(spans, Answers(packed=True)) == []
+
+
 def test_where_a_server_says_no_time_only_the_client_s_bounds_the_first_token() -> None:
     spans = right()
     change(0, **{"gen_ai.latency.time_to_first_token": 0.009})(spans)

@@ -20,6 +20,12 @@ from otelgpu.model.exchange import CONTENT_TIMES, Generation
 MAX_TEXT: Final = 256
 MAX_CHOICES: Final = 128
 MAX_TOKENS: Final = 1 << 40
+SEVERAL_IN_A_DELTA: Final = frozenset({"vllm", "sglang"})
+"""Providers that send all that was generated since the last delta in one: their deltas are no count of tokens.
+
+vLLM: ``RequestOutputCollector`` (vllm/v1/engine/output_processor.py). SGLang: ``_wait_one_response``
+(sglang/srt/managers/tokenizer_manager.py). Both do where the API server is slower than the engine.
+"""
 _MAX_SECONDS: Final = 1e7
 _TIMES_STEP: Final = 512  # content times are paid for in steps of 4 KiB
 _TIME_BYTES: Final = 8
@@ -215,11 +221,12 @@ class Facts:
             tokens = None
             self._output.count("usage_contradicted")
         reported = tokens is not None
-        if not reported and streamed and whole:
+        provider = self.provider or flavour
+        if not reported and streamed and whole and provider not in SEVERAL_IN_A_DELTA:
             tokens = self.content_deltas
         return Generation(
             operation=self.operation,
-            provider=self.provider or flavour,
+            provider=provider,
             request_model=self.request_model,
             response_model=self.response_model,
             response_id=self.response_id,

@@ -161,6 +161,18 @@ def test_a_stream_without_usage_is_counted_and_said_to_be() -> None:
     assert (generation.output_tokens, generation.usage_reported, generation.input_tokens) == (2, False, None)
 
 
+@pytest.mark.parametrize("sign", ["token_ids", "matched_stop"])
+def test_a_stream_whose_deltas_may_hold_several_tokens_is_not_counted(sign: str) -> None:
+    """vLLM 0.32 sent ``token ``, then ``token token token token token ``: an event tells which server it is."""
+    last = {"index": 0, "delta": {"content": "b c d"}, "finish_reason": "length", sign: None}
+    generation, _ = streamed(event({"content": "a"}), event(choices=[last]), DONE)
+    assert (generation.content_deltas, generation.output_tokens, generation.usage_reported) == (
+        2,
+        None,
+        False,
+    )
+
+
 @pytest.mark.parametrize(
     "delta",
     [
