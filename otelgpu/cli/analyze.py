@@ -12,7 +12,7 @@ from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.headings import HeadedCommand
-from otelgpu.cli.line_files import lines
+from otelgpu.cli.line_files import lines, whole_rotations
 from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.diagnose.straggler_verdicts import straggler_verdicts
 from otelgpu.diagnose.stragglers import CollectiveReport
@@ -41,10 +41,11 @@ def analyze() -> None:
 def collectives(run: BatchRun, /, files: tuple[Path, ...], *, as_json: bool) -> None:
     """Which rank is late, on one clock: NCCL collectives of several hosts.
 
-    Clock offsets between hosts are estimated from the ends of waits, and reported with their spread.
+    Clock offsets between hosts are estimated from the ends of waits, and reported with their spread. Of a file that was
+    rotated (FILE.1, …) all parts are read.
     """
     gatherer = Gatherer()
-    for path in files:
+    for path in whole_rotations(files):
         run.read(path)
         with path.open("rb") as file:
             gatherer.take(lines(file), source=path.name)

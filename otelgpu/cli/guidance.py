@@ -27,7 +27,7 @@ class Guidance:
     @property
     def exports(self) -> str:
         """The destinations of what is exported; "" where nothing is."""
-        return " and ".join(opening.shown for opening in self.openings)
+        return " and ".join(opening.place.shown for opening in self.openings)
 
     def beginning(self, what: str, ends: str = "") -> str:
         """One line. ``ends``: what ends the session, where its user has to know."""
@@ -40,7 +40,7 @@ class Guidance:
         """Which files there are, and the command that shows them."""
         for path in self.pictures:
             yield f"written  {picture(path)}"
-        commands = [opening.destination.viewer for opening in self.openings]
+        commands = [opening.place.viewer for opening in self.openings]
         if self.capture is not None:
             yield f"written  {printable(str(self.capture))}"
             commands.append(f"otelgpu replay {shlex.quote(str(self.capture))} --export console")

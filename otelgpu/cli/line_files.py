@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, Final
+
+from otelgpu.export.file.line_file import rotated
 
 PIECE_BYTES: Final = 16 << 20
 """What is read at once: a line that is longer is passed over."""
@@ -64,3 +67,8 @@ def lines(file: BinaryIO, limit: int = PIECE_BYTES) -> Iterator[bytes | None]:
         if piece.rest or piece.next == at:
             return
         at = piece.next
+
+
+def whole_rotations(paths: Iterable[Path]) -> list[Path]:
+    """The files, each after those that it was rotated to; those that were named too are there once."""
+    return list(dict.fromkeys(Path(part) for path in paths for part in rotated(str(path))))

@@ -312,6 +312,7 @@ def agent(duration: float | None, quiet: bool, **options: Any) -> None:
     \b
     Examples:
       otelgpu agent --export otlp:http://localhost:4317
+      otelgpu agent --export 'file:/var/log/otelgpu.jsonl?max_bytes=64MiB&max_files=5'
       otelgpu agent --executable 'python3*' --executable vllm
       otelgpu agent --traces-sampler parentbased_traceidratio --traces-sampler-arg 0.05
       otelgpu agent --config /etc/otelgpu/config.yaml

@@ -55,8 +55,8 @@ def view(
 ) -> None:
     """Show requests, their GPU work, steps and collectives as one HTML page.
 
-    FILE has OTLP/JSON lines, as --export file:PATH and Collectors write them, or is a capture. The page is
-    complete in itself: it loads nothing and sends nothing.
+    FILE has OTLP/JSON lines, as --export file:PATH and Collectors write them, or is a capture. Of one that was rotated
+    (FILE.1, …) all parts are shown. The page is complete in itself: it loads nothing and sends nothing.
 
     \b
     Examples:

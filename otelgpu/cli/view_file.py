@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from otelgpu.cli.line_files import PIECE_BYTES, first_offset, read_piece
+from otelgpu.export.file.line_file import rotated
 from otelgpu.otlp_json.reader import Reader
 from otelgpu.view.batch import Batch
 
@@ -31,9 +32,26 @@ class Limits:
 
 
 def batches(path: Path, limits: Limits) -> Iterator[dict[str, Any]]:
-    """The columns of a file that nothing is added to, one batch for each piece."""
+    """The columns of a file that nothing is added to, and of those that it was rotated to, one batch for each piece."""
+    left, before, chosen = limits.newest, 0, list[tuple[Path, int]]()
+    for name in reversed(rotated(str(path))):
+        each = Path(name)
+        size = os.stat(each).st_size
+        if left > 0 or each == path:
+            chosen.append((each, left))
+        else:
+            before += size
+        left -= size
+    for each, newest in reversed(chosen):
+        yield from _batches_of_file(each, Limits(piece=limits.piece, newest=newest), before)
+        before = 0
+
+
+def _batches_of_file(path: Path, limits: Limits, passed_over: int) -> Iterator[dict[str, Any]]:
+    """``passed_over``: bytes of files before this one."""
     with path.open("rb") as file:
-        at = before = first_offset(file, limits.newest, limits.piece)
+        at = first_offset(file, limits.newest, limits.piece)
+        before = at + passed_over
         while True:
             piece = read_piece(file, at, limits.piece)
             batch = Batch(Reader())

@@ -25,6 +25,14 @@ class Trial:
     required: bool = True  # a session does not start without it
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where results are, in words of which nothing is secret. ``viewer``: the command that shows them, if one does."""
+
+    shown: str
+    viewer: str = ""
+
+
 class Destination(ABC):
     """Where results go. Frozen dataclasses: equal ones would be opened alike.
 
@@ -42,14 +50,9 @@ class Destination(ABC):
         Raises :class:`~otelgpu.export.base.ExportError` for what cannot be opened or used.
         """
 
-    def shown(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> str:
-        """Where that is, for whoever started the session; nothing of it is secret."""
-        return "an exporter of its own"
-
-    @property
-    def viewer(self) -> str:
-        """The command that shows what arrived there; "" where that is not one of ours."""
-        return ""
+    def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
+        """What whoever starts a session is told."""
+        return Place("an exporter of its own")
 
     def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
         """Whether it reads or writes files, which may have been replaced since it was opened."""
@@ -93,9 +96,9 @@ class Opening:
         return self.destination.uses_files(self.environ, self.defaults)
 
     @property
-    def shown(self) -> str:
-        """See :meth:`Destination.shown`."""
-        return self.destination.shown(self.environ, self.defaults)
+    def place(self) -> Place:
+        """See :meth:`Destination.place`."""
+        return self.destination.place(self.environ, self.defaults)
 
     def open(self) -> Exporter:
         """See :meth:`Destination.open`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from otelgpu.export.base import Exporter
-from otelgpu.export.destination import Destination, Kind, Trial
+from otelgpu.export.destination import Destination, Kind, Place, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class ConsoleDestination(Destination):
 
         return ConsoleExporter(self.stream or sys.stdout)
 
-    def shown(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> str:
-        """See :meth:`Destination.shown`."""
-        return "standard output"
+    def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
+        """See :meth:`Destination.place`."""
+        return Place("standard output")
 
     def trials(
         self, environ: Mapping[str, str], defaults: Mapping[str, str], *, connects: bool

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-import os
 import threading
 import time
 from collections import Counter
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from otelgpu.export.base import ExportError, deliveries_of
-from otelgpu.kernel.output_files import open_output
+from otelgpu.export.file.line_file import NO_ROTATION, LineFile, Rotation
 from otelgpu.model.self_telemetry import Delivery
 from otelgpu.model.spans import SpanColumns
 from otelgpu.otlp_json.writer import message_line, span_lines
@@ -31,17 +31,17 @@ class FileExporter:
     """Appends lines to a file; an :class:`~otelgpu.export.base.Exporter`.
 
     Lines are written at once and whole: nothing is queued. When the disk fails, the line is counted as lost
-    ("write_failed"), cut off again if part of it was written, and the next one is tried.
+    ("write_failed"), and the next one is tried.
     """
 
-    def __init__(self, path: str, *, private: bool = False) -> None:
+    def __init__(self, path: str, *, private: bool = False, rotation: Rotation = NO_ROTATION) -> None:
         """Opens ``path`` for appending; ``private``: for the owner's eyes only.
 
         Raises :class:`ExportError` when that is not possible.
         """
         self._path = path
         try:
-            self._fd: int | None = open_output(path, 0o600 if private else 0o644, append=True)
+            self._file: LineFile | None = LineFile(path, 0o600 if private else 0o644, rotation)
         except OSError as error:
             hint = "Give a file in a directory that exists and may be written to."
             raise ExportError(f"cannot write to {path!r}: {error.strerror}", hint) from error
@@ -50,7 +50,6 @@ class FileExporter:
         self._failing_since: float | None = None
         self._failed_at = 0.0  # last
         self._reported = False  # that it fails
-        self._torn = False  # the file ends within a line
 
     def export_spans(self, batches: Iterable[SpanColumns]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`."""
@@ -97,9 +96,9 @@ class FileExporter:
     def close(self, deadline_s: float) -> None:
         """Close the file; what comes later is counted as lost ("shutdown")."""
         with self._lock:
-            if self._fd is not None:
-                os.close(self._fd)
-                self._fd = None
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def stats(self) -> Mapping[str, int]:
         """See :class:`~otelgpu.export.base.Exporter`."""
@@ -116,12 +115,15 @@ class FileExporter:
     def _write(self, kind: str, line: bytes, items: int) -> None:
         with self._lock:
             self._counts[f"{kind}_given"] += items
-            if self._fd is None:
+            if self._file is None:
                 self._counts[f"{kind}_lost_shutdown"] += items
                 return
             try:
-                self._append(self._fd, line)
+                self._file.append(line)
             except OSError as error:
+                if error.errno == errno.EFBIG:
+                    self._counts[f"{kind}_lost_unencodable"] += items
+                    return
                 self._counts[f"{kind}_lost_write_failed"] += items
                 self._failed_at = time.monotonic()
                 if self._failing_since is None:
@@ -137,25 +139,3 @@ class FileExporter:
             if self._reported and time.monotonic() - self._failed_at >= SETTLED_S:
                 self._reported = False
                 _log.warning("writing to %s works again", self._path)
-
-    def _append(self, fd: int, line: bytes) -> None:
-        whole = b"\n" + line if self._torn else line
-        rest = memoryview(whole)
-        try:
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-        except OSError:
-            written = len(whole) - len(rest)
-            if written:
-                self._torn = not _cut(fd, written)
-            raise
-        self._torn = False
-
-
-def _cut(fd: int, size: int) -> bool:
-    """Take the last ``size`` bytes off the file; whether that worked."""
-    try:
-        os.ftruncate(fd, os.fstat(fd).st_size - size)
-    except OSError:
-        return False
-    return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otelgpu.export.base import Exporter, Signal
-from otelgpu.export.destination import Destination, Kind, Trial
+from otelgpu.export.destination import Destination, Kind, Place, Trial
 
 if TYPE_CHECKING:
     from otelgpu.export.otlp.settings import OtlpSettings
@@ -37,10 +37,10 @@ class OtlpDestination(Destination):
             )
         return OtlpExporter(traces, metrics, profiles)
 
-    def shown(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> str:
-        """See :meth:`Destination.shown`: of traces and metrics the addresses, once where they are one."""
+    def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
+        """See :meth:`Destination.place`: of traces and metrics the addresses, once where they are one."""
         found = self._settings((Signal.TRACES, Signal.METRICS), environ, defaults)
-        return " and ".join(dict.fromkeys(each.shown.removesuffix(each.signal.path) for each in found))
+        return Place(" and ".join(dict.fromkeys(each.shown.removesuffix(each.signal.path) for each in found)))
 
     def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
         """See :meth:`Destination.uses_files`: certificates."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.cli.line_files import read_piece
+from otelgpu.cli.line_files import read_piece, whole_rotations
 from otelgpu.cli.view_file import Follower, Limits, batches
 from tests.rig.examples import examples
 from tests.unit.view.otlp_lines import span, traces
@@ -34,6 +34,27 @@ def counters(columns: list[dict[str, Any]]) -> Counter[str]:
 def names(program: PageProgram, columns: list[dict[str, Any]]) -> list[str]:
     found: list[str] = program.ask("model.ids.map((_, row) => model.name(row))", columns)
     return found
+
+
+def test_of_a_file_that_was_rotated_all_parts_are_read_and_the_newest_first_where_not_all_fit(
+    tmp_path: Path,
+) -> None:
+    path, each = tmp_path / "out.jsonl", traces(span(1))
+    for name, count in (("out.jsonl.2", 3), ("out.jsonl.1", 5), ("out.jsonl", 2)):
+        (tmp_path / name).write_bytes(each * count)
+    assert counters([*batches(path, SMALL)])["lines"] == 10
+    fits = Limits(piece=4096, newest=len(each) * 6)
+    found = counters([*batches(path, fits)])
+    assert (found["lines"], found["bytes_before"]) == (6, len(each) * 4)
+    least = counters([*batches(path, Limits(piece=4096, newest=len(each)))])
+    assert (least["lines"], least["bytes_before"]) == (1, len(each) * 9)
+
+
+def test_parts_of_a_rotation_that_are_named_too_are_read_once(tmp_path: Path) -> None:
+    for name in ("a", "a.1", "a.2", "b"):
+        (tmp_path / name).touch()
+    named = [tmp_path / name for name in ("a", "a.1", "b")]
+    assert [each.name for each in whole_rotations(named)] == ["a.2", "a.1", "a", "b"]
 
 
 @examples(100)
