@@ -20,7 +20,7 @@ import msgspec
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
-from otelgpu.model.sampling import Sampler, SamplerName, TailRule
+from otelgpu.model.sampling import Exclusion, Sampler, SamplerName, TailRule
 from otelgpu.model.settings import Detail, OwnSpans, Settings, SignalSettings, captures_content
 from otelgpu.model.text import did_you_mean
 
@@ -29,6 +29,14 @@ _PREFIX: Final = "OTELGPU_"
 _ALL: Final = "all"
 _RATIO: Final = "traceidratio"
 _PROFILES: Final = (*ProfileKind, _ALL)
+_PATTERNS: Final = (
+    "executables",
+    "containers",
+    "cgroups",
+    "traces_exclude_paths",
+    "traces_exclude_user_agents",
+)
+"""Lists in which nothing is a mistake."""
 _REMOVED: Final = {
     "kubernetes_api": "was removed: the Collector's k8s_attributes processor names pods and workloads, as "
     "collector-config/daemonset.yaml has it (docs/identity.md)",
@@ -91,6 +99,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Report requests that failed though the sampler left them out."""
     traces_keep_first_token_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 10.0
     """The same for those whose first token took so long, in seconds; 0: not."""
+    traces_exclude_paths: tuple[str, ...] = ()
+    """Requests for paths that match one of these patterns (fnmatch) are no traces, as /health* and /metrics."""
+    traces_exclude_user_agents: tuple[str, ...] = ()
+    """The same by who asks, as kube-probe/* and ELB-HealthChecker/*."""
     collective_sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     """Share of the collectives that are reported as traces: the same ones on every rank. Metrics have them all."""
     own_spans: OwnSpans = "auto"
@@ -190,7 +202,7 @@ def load_config(
     if config.ring_bytes & (config.ring_bytes - 1):
         place = _place("ring_bytes", path, environ, flags)
         raise ConfigError(f"{place}: {config.ring_bytes} is not a power of two")
-    for name in ("executables", "containers", "cgroups"):
+    for name in _PATTERNS:
         for value in getattr(config, name):
             if not value.strip():
                 raise ConfigError(f"{_place(name, path, environ, flags)}: an empty value picks nothing")
@@ -356,6 +368,7 @@ def reporting(config: Config, environ: Mapping[str, str]) -> SignalSettings:
         memory_bandwidth=config.memory_bandwidth,
         sampler=Sampler.of(config.traces_sampler, config.traces_sampler_arg),
         tail=TailRule(errors=config.traces_keep_errors, slow_first_token_s=config.traces_keep_first_token_s),
+        exclusion=Exclusion(paths=config.traces_exclude_paths, user_agents=config.traces_exclude_user_agents),
         collective_sample_ratio=config.collective_sample_ratio,
     )
 

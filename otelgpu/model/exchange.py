@@ -235,6 +235,8 @@ class Opened:
     wire_id: bytes
     task: int = 0  # of clients: the one that wrote it, or had it written
     asked: Asked | None = None  # ... how it had another one write it; None: it wrote it
+    path: str = ""  # Exchange.path, and its user_agent
+    user_agent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from otelgpu.model.context import SAMPLED
@@ -101,6 +102,23 @@ class TailRule:
 
 
 FAILED_OR_SLOW: Final = TailRule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """Requests that are never reported as traces, as health checks: by patterns (fnmatch), of which one is to fit."""
+
+    paths: tuple[str, ...] = ()
+    user_agents: tuple[str, ...] = ()
+
+    def fits(self, path: str, user_agent: str) -> bool:
+        """Whether a request for ``path`` by ``user_agent`` is one."""
+        return any(fnmatchcase(path, pattern) for pattern in self.paths) or any(
+            fnmatchcase(user_agent, pattern) for pattern in self.user_agents
+        )
+
+
+NONE_EXCLUDED: Final = Exclusion()
 
 
 def _with_threshold(state: str, own: str) -> str:

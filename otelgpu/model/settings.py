@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from otelgpu.model.sampling import ALL, FAILED_OR_SLOW, Sampler, TailRule
+from otelgpu.model.sampling import ALL, FAILED_OR_SLOW, NONE_EXCLUDED, Exclusion, Sampler, TailRule
 
 Detail = Literal["phases", "ops", "all"]
 OwnSpans = Literal["auto", "always"]
@@ -43,6 +43,7 @@ class SignalSettings:
     memory_bandwidth: int = 0  # of a device, bytes per second; 0: not known
     sampler: Sampler = ALL  # of requests that are reported as traces
     tail: TailRule = FAILED_OR_SLOW  # of those that it left out
+    exclusion: Exclusion = NONE_EXCLUDED  # of those that are no traces in any case
     collective_sample_ratio: float = 1.0  # of collectives that are reported as traces: the same on all ranks
 
 

@@ -36,7 +36,7 @@ from otelgpu.engine.attribution.threads import UNSETTLED as UNSETTLED_OWNER
 from otelgpu.model.context import NO_SPAN, SAMPLED, Context
 from otelgpu.model.exchange import Exchange, Opened, Published, Role, TraceParent
 from otelgpu.model.ids import request_ids
-from otelgpu.model.sampling import ALL, FAILED_OR_SLOW, Sampler, TailRule
+from otelgpu.model.sampling import ALL, FAILED_OR_SLOW, NONE_EXCLUDED, Exclusion, Sampler, TailRule
 from otelgpu.model.shares import Remembered
 
 REMEMBERED: Final = 65_536
@@ -48,6 +48,8 @@ _DEEPEST: Final = 8
 """Processes in a chain of requests that are looked at for whether one's is known."""
 SAME_RECEIVED: Final = 8
 """Requests to one process with the same ``traceparent`` that are told apart."""
+SAMPLED_OUT: Final = "sampled_out_requests"
+EXCLUDED: Final = "excluded_requests"
 _EXPORTS: Final = ("/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/profiles")
 _EXPORT_SERVICE: Final = "opentelemetry.proto.collector."
 _TRACE_EXPORTS: Final = ("/v1/traces", "trace.v1.TraceService/Export")
@@ -65,7 +67,9 @@ class Identity:
     state: str = ""  # W3C tracestate
     own: bool = True  # the span is ours to report; False: the process reports it, or its caller
     peer: Context | None = None  # the peer's span, if it is in another trace
-    sampled_out: bool = False  # our sampler left it out, or what it is below of
+    left_out: str = (
+        ""  # why it is not reported, SAMPLED_OUT or EXCLUDED, of it or of what it is below; "": not by us
+    )
 
     @property
     def reported(self) -> bool:
@@ -75,7 +79,7 @@ class Identity:
     def kept(self) -> Identity:
         """Reported after all. Of how many it is one is not known: it has no trace state of a sampler's."""
         context = self.context._replace(flags=self.context.flags | SAMPLED)
-        return replace(self, context=context, sampled_out=False)
+        return replace(self, context=context, left_out="")
 
 
 def exports_telemetry(exchange: Exchange) -> bool:
@@ -97,7 +101,7 @@ class Identities:
     UNSETTLED_OWNER where that will be known later; ``unserved(opened)`` is told, once, of those of none.
     ``defer``: False makes our spans in addition to those of processes that make their own. ``sampler`` decides which of
     our spans are reported, ``tail`` which of the others are, once they ended: a request and what was sent for it each
-    by itself, in one trace.
+    by itself, in one trace. ``exclusion``: of which none is, nor what was sent for it.
     """
 
     def __init__(
@@ -109,12 +113,13 @@ class Identities:
         defer: bool = True,
         sampler: Sampler = ALL,
         tail: TailRule = FAILED_OR_SLOW,
+        exclusion: Exclusion = NONE_EXCLUDED,
     ) -> None:
         self._seed = seed
         self._serving = serving
         self._unserved = unserved
         self._defer = defer
-        self.sampler, self.tail = sampler, tail
+        self.sampler, self.tail, self.exclusion = sampler, tail, exclusion
         self._opened: OrderedDict[int, Opened] = OrderedDict()
         self._known: OrderedDict[int, Identity] = OrderedDict()
         self._published: OrderedDict[int, Published] = OrderedDict()
@@ -172,11 +177,13 @@ class Identities:
             wire_id=exchange.wire_id,
             task=exchange.task,
             asked=exchange.asked,
+            path=exchange.path,
+            user_agent=exchange.user_agent,
         )
         _remember(self._opened, exchange.key, opened)
         _remember(self._ends_ns, exchange.key, exchange.end_ns)
         found = self._find(opened)
-        if found.own and found.sampled_out and self._keeps(exchange):
+        if found.own and found.left_out == SAMPLED_OUT and self._keeps(exchange):
             found = found.kept()
             _remember(self._known, exchange.key, found)
         if found.own and opened.role is Role.SERVER and opened.parent is not None:
@@ -248,6 +255,9 @@ class Identities:
         known = self._known.get(opened.key)
         if known is None:
             known = self._client(opened) if opened.role is Role.CLIENT else self._server(opened)
+            if known.own and self.exclusion.fits(opened.path, opened.user_agent):
+                context = known.context._replace(flags=known.context.flags & ~SAMPLED)
+                known = replace(known, context=context, left_out=EXCLUDED)
             _remember(self._known, opened.key, known)
         if known.own and opened.parent is not None and self._reports_itself(opened):
             parent = opened.parent
@@ -266,7 +276,7 @@ class Identities:
             return Identity(
                 context=above.context._replace(span_id=self._span_id(opened)),
                 parent_span_id=above.context.span_id,
-                sampled_out=above.sampled_out,
+                left_out=above.left_out,
             )
         return self._root(opened)
 
@@ -299,7 +309,7 @@ class Identities:
             context=above.context._replace(span_id=self._span_id(opened)),
             parent_span_id=above.context.span_id,
             peer=peer,
-            sampled_out=above.sampled_out,
+            left_out=above.left_out,
         )
 
     def _received_before(self, opened: Opened, parent: TraceParent) -> list[Opened]:
@@ -342,14 +352,14 @@ class Identities:
             context=Context(parent.trace_id, self._span_id(opened), flags),
             parent_span_id=parent.span_id,
             state=state,
-            sampled_out=not (flags & SAMPLED or self.sampler.parent_based),
+            left_out="" if flags & SAMPLED or self.sampler.parent_based else SAMPLED_OUT,
         )
 
     def _root(self, opened: Opened) -> Identity:
         trace_id = wire_trace_id(opened.wire_id) if opened.wire_id else self._request_ids(opened)[0]
         flags, state = self.sampler.root(trace_id)
         context = Context(trace_id, self._span_id(opened), flags)
-        return Identity(context=context, state=state, sampled_out=not flags & SAMPLED)
+        return Identity(context=context, state=state, left_out="" if flags & SAMPLED else SAMPLED_OUT)
 
     def _span_id(self, opened: Opened) -> bytes:
         if opened.wire_id:

@@ -19,7 +19,7 @@ from otelgpu.model.engine_messages import EngineItem, EngineOutput
 from otelgpu.model.inputs import Batch, FunctionNamed, Input, LossCounted, ProcessGone, ProcessSeen, Tick
 from otelgpu.model.operations import Memory
 from otelgpu.model.resource import resource
-from otelgpu.model.sampling import Sampler, TailRule
+from otelgpu.model.sampling import Exclusion, Sampler, TailRule
 from otelgpu.model.settings import SignalSettings
 from tests.rig.examples import examples
 from tests.unit.families.records import (
@@ -164,6 +164,22 @@ def test_a_ratio_keeps_whole_requests_and_says_of_how_many_each_is_one(host: Hos
     assert {row.state for row in named(rows, "chat tiny")} == {"ot=th:c"}
     assert session.summary.losses["correlate", "sampled_out_requests"] == 40 - len(kept)
     assert session.summary.requests == 40
+
+
+@pytest.mark.parametrize("given", [{"paths": ("/v1/chat/*",)}, {"paths": ("/health*",)}])
+def test_what_is_excluded_is_measured_by_its_route_and_is_no_trace(
+    host: Host, given: dict[str, tuple[str, ...]]
+) -> None:
+    exclusion = Exclusion(**given)
+    host.serve(tokens=3)
+    rows, session = played(host.inputs(), settings=SignalSettings(exclusion=exclusion))
+    excluded = exclusion.fits("/v1/chat/completions", "")
+    assert bool(rows) is not excluded
+    assert session.summary.losses["correlate", "excluded_requests"] == int(excluded)
+    assert session.summary.losses["correlate", "unsampled_requests"] == 0
+    assert session.metrics.value("gpu.cuda.kernel.launch.calls") == 4
+    route = {"http.route": "/v1/chat/completions"}
+    assert session.metrics.value("http.server.request.duration", **route) > 0
 
 
 def test_another_sampler_holds_from_the_next_request_on(host: Host) -> None:

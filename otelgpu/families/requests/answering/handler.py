@@ -46,6 +46,7 @@ class RequestHandler:
             defer=settings.own_spans == "auto",
             sampler=settings.sampler,
             tail=settings.tail,
+            exclusion=settings.exclusion,
         )
         self._requests = RequestTracker(
             session.metrics,
@@ -108,6 +109,7 @@ class RequestHandler:
 
     def _change(self, fact: SettingsChanged) -> None:
         self._identities.sampler, self._identities.tail = fact.settings.sampler, fact.settings.tail
+        self._identities.exclusion = fact.settings.exclusion
 
     def _hold(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
         self._services.wake()

@@ -7,6 +7,7 @@ bounds of :class:`~otelgpu.engine.attribution.pending.PendingOperations`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +24,7 @@ from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.services import Engines
 from otelgpu.engine.totals import Totals
-from otelgpu.families.requests.identities import Identities, exports_telemetry
+from otelgpu.families.requests.identities import EXCLUDED, SAMPLED_OUT, Identities, exports_telemetry
 from otelgpu.families.requests.routes import Routes
 from otelgpu.families.requests.spans import (
     ExchangeContexts,
@@ -48,13 +49,15 @@ REASONS: Final = Reasons(
         "the request's totals",
         "unanswered_requests": "a request whose response was never seen; its calls are reported as unattributed",
         "unsampled_requests": "a request whose `traceparent` says that it is not sampled; no span",
-        "sampled_out_requests": "a request, or one that was sent for it, that `traces_sampler` left out: it is in the "
+        SAMPLED_OUT: "a request, or one that was sent for it, that `traces_sampler` left out: it is in the "
         "metrics, and has no span",
+        EXCLUDED: "a request, or one that was sent for it, that `traces_exclude_paths` or "
+        "`traces_exclude_user_agents` left out: it is in the metrics, and has no span",
         "requests_multiplexed": "a request that a process sent, without a `traceparent`, while it had some to answer "
         "and its runtime interleaves these: which of them it was sent for is not known, and it begins a trace",
         "operations_not_kept": "a call summed into its request without a span of its own",
     },
-    intended=("unsampled_requests", "sampled_out_requests"),
+    intended=("unsampled_requests", SAMPLED_OUT, EXCLUDED),
 )
 """What one count of (``correlate``, reason) means."""
 
@@ -204,9 +207,10 @@ class RequestTracker:
         for exchange, context in zip(done, reported.of_requests(), strict=True):
             self._pending.remember(exchange.key, context)
         self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
-        sampled_out = sum(identity.sampled_out for identity in identities)
-        self._loss("correlate", "sampled_out_requests", sampled_out)
-        self._loss("correlate", "unsampled_requests", int((~reported.sampled).sum()) - sampled_out)
+        left_out = Counter(identity.left_out for identity in identities if identity.left_out)
+        for reason, count in left_out.items():
+            self._loss("correlate", reason, count)
+        self._loss("correlate", "unsampled_requests", int((~reported.sampled).sum()) - left_out.total())
         sampled = reported.sampled[served.request]
         work = unfolded(served.operations.compress(sampled), slots[sampled])
         return Answered(exchanges=done, contexts=reported, boundary=boundary, spans=spans, work=work)

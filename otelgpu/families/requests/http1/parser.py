@@ -33,7 +33,7 @@ from otelgpu.families.requests.open_exchange import SWITCHING_PROTOCOLS, OpenExc
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.families.requests.websocket import parser as websocket
-from otelgpu.model.exchange import Named, Opened, Role, StartSource
+from otelgpu.model.exchange import Named, Role, StartSource
 
 #: No client has more open requests on one connection.
 MAX_OPEN = 1024
@@ -274,19 +274,7 @@ class Http1:
             self.exchanges.begin_task(exchange, self.call)
         else:
             exchange.asked_by(self.call)
-        self.output.opened.append(
-            Opened(
-                key=exchange.key,
-                tgid=exchange.tgid,
-                tid=exchange.tid,
-                start_ns=exchange.start_ns,
-                role=self.facts.role,
-                parent=exchange.parent,
-                wire_id=exchange.wire_id,
-                task=exchange.task,
-                asked=exchange.asked,
-            )
-        )
+        self.output.opened.append(exchange.opened(self.facts.role))
 
     def named(self, exchange: OpenExchange, request_id: str) -> None:
         """Note the request id that a response carries."""

@@ -33,7 +33,7 @@ from otelgpu.families.requests.http2.stream import Http2Head, Stream
 from otelgpu.families.requests.open_exchange import OpenExchange
 from otelgpu.families.requests.parser_output import ExchangeRoom, ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
-from otelgpu.model.exchange import Opened, Role, StartSource, ThreadAssignment
+from otelgpu.model.exchange import Role, StartSource, ThreadAssignment
 
 #: More open streams than any server allows (usual: 100 to 250); the oldest is emitted then.
 MAX_OPEN: Final = 1024
@@ -262,19 +262,7 @@ class Http2:
         if self._server and self.call.task:
             exchange.begun_ns, exchange.reader = self.call.end_ns, self.call.task
             self.output.tasks.append(exchange.service(self._facts.identity, is_over=False))
-        self.output.opened.append(
-            Opened(
-                key=exchange.key,
-                tgid=exchange.tgid,
-                tid=exchange.tid,
-                start_ns=start_ns,
-                role=self._facts.role,
-                parent=exchange.parent,
-                wire_id=exchange.wire_id,
-                task=exchange.task,
-                asked=exchange.asked,
-            )
-        )
+        self.output.opened.append(exchange.opened(self._facts.role))
         self._take_up(stream, self.call.end_ns)
         return stream
 

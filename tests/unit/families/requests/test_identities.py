@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from otelgpu.families.requests import identities
 from otelgpu.families.requests.identities import (
     ENDED_REMEMBERED,
+    EXCLUDED,
+    SAMPLED_OUT,
     Identities,
     exports_telemetry,
     wire_span_id,
@@ -19,7 +21,7 @@ from otelgpu.families.requests.identities import (
 )
 from otelgpu.model.context import Context
 from otelgpu.model.exchange import Exchange, Opened, Published, Role, Rpc, TraceParent
-from otelgpu.model.sampling import Sampler
+from otelgpu.model.sampling import Exclusion, Sampler
 from tests.rig.examples import examples
 from tests.unit.model.builders import CALLER, exchange
 
@@ -37,7 +39,7 @@ class Session:
         self.made = Identities(SEED, lambda opened: self.serving.get((opened.tgid, opened.tid), 0), **options)
 
     def open(self, given: Exchange) -> Exchange:
-        fields = ("key", "tgid", "tid", "start_ns", "role", "parent", "wire_id")
+        fields = ("key", "tgid", "tid", "start_ns", "role", "parent", "wire_id", "path", "user_agent")
         self.made.open(Opened(**{name: getattr(given, name) for name in fields}))
         return given
 
@@ -94,14 +96,14 @@ def test_what_the_sampler_leaves_out_takes_along_what_was_sent_for_it() -> None:
     below = session.made.of(session.open(client(2, tid=7, wire_id=WIRE)))
     behind = session.made.of(session.open(server(3, tgid=9, wire_id=WIRE)))
     for each in (above, below, behind):
-        assert (each.own, each.context.sampled, each.sampled_out) == (True, False, True)
+        assert (each.own, each.context.sampled, each.left_out) == (True, False, SAMPLED_OUT)
         assert each.context.trace_id == above.context.trace_id
 
 
 @pytest.mark.parametrize("flags", [0, 1])
 def test_a_parent_based_sampler_follows_the_caller(flags: int) -> None:
     found = Session(sampler=NONE).made.of(server(parent=replace(CALLER, flags=flags)))
-    assert (found.context.flags, found.sampled_out) == (flags, False)
+    assert (found.context.flags, found.left_out) == (flags, "")
 
 
 @pytest.mark.parametrize("flags", [0, 1])
@@ -109,8 +111,8 @@ def test_a_sampler_that_asks_no_parent_does_not(flags: int) -> None:
     caller = replace(CALLER, flags=flags)
     nothing = Session(sampler=Sampler(ratio=0.0, parent_based=False)).made.of(server(parent=caller))
     everything = Session(sampler=Sampler(parent_based=False)).made.of(server(parent=caller))
-    assert (nothing.context.flags, nothing.sampled_out) == (0, True)
-    assert (everything.context.flags, everything.sampled_out) == (1, False)
+    assert (nothing.context.flags, nothing.left_out) == (0, SAMPLED_OUT)
+    assert (everything.context.flags, everything.left_out) == (1, "")
 
 
 @pytest.mark.parametrize("sampler", [NONE, Sampler(ratio=0.0, parent_based=False)])
@@ -118,7 +120,7 @@ def test_a_span_that_the_process_makes_itself_is_not_ours_to_sample(sampler: Sam
     session = Session(sampler=sampler)
     session.made.publish(1, server().tgid, PUBLISHED)
     found = session.made.of(server(published=PUBLISHED))
-    assert (found.own, found.context.sampled, found.sampled_out) == (False, True, False)
+    assert (found.own, found.context.sampled, found.left_out) == (False, True, "")
 
 
 def test_an_error_is_kept_and_stays_known_as_such() -> None:
@@ -126,13 +128,41 @@ def test_an_error_is_kept_and_stays_known_as_such() -> None:
     failed = session.open(server(1, status_code=503))
     assert not session.context(1).sampled
     found = session.made.of(failed)
-    assert (found.context.sampled, found.sampled_out, found.state) == (True, False, "")
+    assert (found.context.sampled, found.left_out, found.state) == (True, "", "")
     assert session.context(1) == found.context
 
 
 def test_an_error_of_a_trace_that_its_caller_left_out_is_not_kept() -> None:
     found = Session().made.of(server(status_code=503, parent=replace(CALLER, flags=0)))
     assert not found.context.sampled
+
+
+HEALTH = Exclusion(paths=("/health*", "/metrics"), user_agents=("kube-probe/*",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "left_out"),
+    [
+        ({"path": "/healthz", "status_code": 503}, EXCLUDED),
+        ({"path": "/health/live"}, EXCLUDED),
+        ({"path": "/v1/models", "user_agent": "kube-probe/1.35"}, EXCLUDED),
+        ({"path": "/metrics"}, EXCLUDED),
+        ({"path": "/metrics", "parent": OTHER}, EXCLUDED),
+        ({"path": "/v1/metrics"}, ""),
+        ({"path": "/Healthz", "user_agent": "not kube-probe/1"}, ""),
+    ],
+)
+def test_health_checks_are_left_out_whatever_became_of_them(fields: dict[str, Any], left_out: str) -> None:
+    found = Session(exclusion=HEALTH).made.of(server(**fields))
+    assert (found.left_out, found.context.sampled) == (left_out, not left_out)
+
+
+def test_what_was_sent_for_a_health_check_goes_with_it() -> None:
+    session = Session(exclusion=HEALTH)
+    session.serve(server(1, tid=7, path="/healthz"))
+    below = session.made.of(session.open(client(2, tid=7, path="/db", wire_id=WIRE)))
+    behind = session.made.of(session.open(server(3, tgid=9, path="/db", wire_id=WIRE)))
+    assert [(each.left_out, each.context.sampled) for each in (below, behind)] == [(EXCLUDED, False)] * 2
 
 
 def test_both_ends_decide_alike_with_no_word_between_the_observers() -> None:
