@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 SPANS_PER_LINE: Final = 2048
+BYTES_PER_LINE: Final = 2 << 20
+"""Of spans: those of large batches have thousands of links. One that is larger has a line for itself."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -174,15 +176,27 @@ def json_resource(resource: Resource) -> Json:
 
 
 def span_lines(columns: SpanColumns) -> Iterator[tuple[bytes, int]]:
-    """Lines of OTLP/JSON and how many spans each holds, at most :data:`SPANS_PER_LINE`."""
+    """Lines of OTLP/JSON and how many spans each holds, within :data:`SPANS_PER_LINE` and :data:`BYTES_PER_LINE`."""
     resource = _encode(json_resource(columns.resource)).decode()
     scope = _encode({"name": clean(columns.scope), "version": __version__}).decode()
     schema = f'"schemaUrl":"{names.SCHEMA_URL}"'
     head = f'{{"resourceSpans":[{{"resource":{resource},{schema},"scopeSpans":[{{"scope":{scope},{schema},"spans":['
     for first in range(0, len(columns), SPANS_PER_LINE):
-        spans = json_spans(columns, slice(first, first + SPANS_PER_LINE))
-        body = ",".join(spans)
-        yield f"{head}{body}]}}]}}]}}\n".encode(), len(spans)
+        for spans in _fitting(json_spans(columns, slice(first, first + SPANS_PER_LINE))):
+            body = ",".join(spans)
+            yield f"{head}{body}]}}]}}]}}\n".encode(), len(spans)
+
+
+def _fitting(spans: list[str]) -> Iterator[list[str]]:
+    """The spans in order, in parts that are no larger than a line may be."""
+    begin = size = 0
+    for position, span in enumerate(spans):
+        length = len(span) if span.isascii() else len(span.encode())
+        if size + length > BYTES_PER_LINE and position > begin:
+            yield spans[begin:position]
+            begin, size = position, 0
+        size += length
+    yield spans[begin:]
 
 
 def message_line(message: Message) -> bytes:

@@ -18,6 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otelgpu import __version__
+from otelgpu.cli.line_files import PIECE_BYTES
 from otelgpu.engine.names import SCHEMA_URL
 from otelgpu.export.base import ExportError
 from otelgpu.export.file import exporter as module
@@ -25,7 +26,7 @@ from otelgpu.export.file.exporter import FileExporter
 from otelgpu.export.wire import encode_spans
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, Text
-from otelgpu.otlp_json.writer import SPANS_PER_LINE, message_line, span_lines
+from otelgpu.otlp_json.writer import BYTES_PER_LINE, SPANS_PER_LINE, message_line, span_lines
 from tests.rig.examples import examples
 from tests.unit.export.builders import by_identity, span_batches, spans, text
 
@@ -171,6 +172,24 @@ def test_lines_are_appended_and_bounded(tmp_path: Path) -> None:
     exporter.close(1)
     exporter.export_spans([spans(2)])
     assert exporter.stats()["spans_lost_shutdown"] == 2
+
+
+def test_a_line_holds_no_more_bytes_than_readers_take_at_once() -> None:
+    each = "é" * 50_000  # 100,000 bytes
+    columns = spans(50, attributes=(Attribute(key="prompt", values=text([each] * 50)),))
+    lines = list(span_lines(columns))
+    assert [items for _, items in lines] == [20, 20, 10]
+    assert all(len(line) < BYTES_PER_LINE + 1000 < PIECE_BYTES for line, _ in lines)
+    numbers = [
+        span["spanId"]
+        for line, _ in lines
+        for span in json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    ]
+    assert len(numbers) == len(set(numbers)) == 50 and numbers == sorted(numbers)
+    ((_, items),) = span_lines(
+        spans(1, attributes=(Attribute(key="prompt", values=text(["x" * (3 << 20)])),))
+    )
+    assert items == 1
 
 
 def test_a_full_disk_is_counted_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
