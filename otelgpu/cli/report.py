@@ -20,6 +20,8 @@ from otelgpu.export.quantities import duration, size
 from otelgpu.model.context_sources import SOURCES
 from otelgpu.model.runtimes import RUNTIMES
 
+_EXPORT: Final = "export"
+"""The family of what did not reach its destination."""
 _TOP_KERNELS: Final = 10
 _TOP_SERVERS: Final = 10
 _UNREAD: Final = {
@@ -44,7 +46,7 @@ def print_outcome(outcome: Outcome, console: Console, guidance: Guidance | None 
         *_exported(outcome, guidance),
         _records(outcome),
         *_unread(losses),
-        *loss_lines({reason: count for reason, count in losses.items() if reason not in _UNREAD}),
+        *loss_lines({reason: count for reason, count in losses.items() if not _is_said(*reason)}),
         *(guidance.ending() if guidance is not None else ()),
     ):
         console.print(line, highlight=False, soft_wrap=True)
@@ -157,6 +159,11 @@ def _records(outcome: Outcome) -> str:
     return f"records  {seen or 'none'} in {outcome.seconds:.1f} s"
 
 
+def _is_said(family: str, reason: str) -> bool:
+    """Whether a loss has a line of its own: among what was exported, or as what was not read."""
+    return family == _EXPORT or (family, reason) in _UNREAD
+
+
 def _unread(losses: Mapping[tuple[str, str], int]) -> list[str]:
     """What was not read at all, a line each."""
     return [
@@ -180,7 +187,7 @@ def _exported(outcome: Outcome, guidance: Guidance | None) -> Iterable[str]:
     for key, count in sorted(stats.items()):
         _, lost, reason = key.partition("_lost_")
         if lost and count:
-            yield f"lost     {key} {count}: {explain('export', reason)[1]}"
+            yield f"lost     {key} {count}: {explain(_EXPORT, reason)[1]}"
 
 
 def _seconds(value: float) -> str:

@@ -103,8 +103,9 @@ def test_the_end_says_where_results_are_and_what_to_type(capsys: pytest.CaptureF
         "observing x; results go to a.capture and my trace.jsonl; Ctrl-C ends it"
     )
     exported = {"spans_accepted": 7, "spans_lost_write_failed": 2}
+    summary = Summary(losses=Counter({("export", "write_failed"): 2}))  # said once
     observe.print_summary(
-        Outcome(summary=Summary(), exported=exported, libraries=[], submitted={}, seconds=1.0), guidance
+        Outcome(summary=summary, exported=exported, libraries=[], submitted={}, seconds=1.0), guidance
     )
     assert capsys.readouterr().err.splitlines() == [
         "exported 7 spans, 0 data points to my trace.jsonl",
