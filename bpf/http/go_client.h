@@ -73,27 +73,31 @@ struct go_requests go_writers SEC(".maps");
 /* The context of a request that is served -> who serves it. */
 struct go_requests go_contexts SEC(".maps");
 
-bool go_has_client = false; /* a request was ever seen: else nobody pays */
+#include "go_streams.h"
 
 /*
- * In front of bytes that the current thread wrote: for whom its goroutine did, where that is another. Of its own for the
- * stack's sake.
+ * In front of bytes that the current thread wrote: for whom its goroutine did, where that is another, and else for which
+ * stream. Of its own for the stack's sake.
  */
 static __noinline void take_go_caller(struct record_head *head)
 {
 	struct go_caller *caller;
 	struct go_key writer;
-	__u64 task;
+	__u64 task, *stream;
 
-	if (!go_has_client || head->context_source != CONTEXT_TASK)
+	if (!go_is_used || head->context_source != CONTEXT_TASK)
 		return;
 	__builtin_memcpy(&task, head->span_id, sizeof(task));
 	writer = go_key_of(head->tgid, task);
 	caller = bpf_map_lookup_elem(&go_writers, &writer);
-	if (!caller)
+	if (caller) {
+		__builtin_memcpy(head->span_id, &caller->task, sizeof(caller->task));
+		__builtin_memcpy(head->trace_id, &caller->asked, sizeof(caller->asked));
 		return;
-	__builtin_memcpy(head->span_id, &caller->task, sizeof(caller->task));
-	__builtin_memcpy(head->trace_id, &caller->asked, sizeof(caller->asked));
+	}
+	stream = bpf_map_lookup_elem(&go_streams, &writer);
+	if (stream)
+		__builtin_memcpy(head->span_id, stream, sizeof(*stream));
 }
 
 /*
@@ -110,29 +114,51 @@ static __always_inline bool go_held(__u64 *held, __u64 interface)
 /* The context of a *http.Request, which has it where the cookie says. 0: that is not known. */
 static __always_inline __u64 go_context_of(struct pt_regs *regs, __u64 request)
 {
-	__u64 offset = bpf_get_attach_cookie(regs) >> COOKIE_FILE_SHIFT, context = 0;
+	__u64 offset = go_layouts(regs) & GO_LAYOUT_CONTEXT, context = 0;
 
 	if (offset && !go_held(&context, request + offset))
 		count(COUNTER_ARGUMENT_UNREADABLE);
 	return context;
 }
 
+/* A context is that of the request which the current goroutine serves from now on. */
+static __always_inline void serve_with(struct identity who, __u64 context)
+{
+	struct go_key key = go_key_of(who.tgid, context);
+	struct go_caller server = { .task = go_task(who.tgid) };
+
+	server.asked.since_ns = bpf_ktime_get_ns();
+	if (key.of && server.task && go_held(&server.parent, key.of))
+		bpf_map_update_elem(&go_contexts, &key, &server, BPF_ANY);
+}
+
 /* func (sh serverHandler) ServeHTTP(rw ResponseWriter, req *Request): an interface is two words */
 SEC("uprobe/libgo:net/http.serverHandler.ServeHTTP")
 int go_serves(struct pt_regs *regs)
 {
-	struct go_caller server = {};
 	struct identity who;
-	struct go_key key;
+
+	ON_OWN_STACK(regs);
+	if (in_scope(&who))
+		serve_with(who, go_context_of(regs, GO_ARGUMENT_4(regs)));
+	return 0;
+}
+
+/* func (s *Server) handleStream(t transport.ServerTransport, stream *transport.ServerStream) */
+SEC("uprobe/libgo:google.golang.org/grpc.(*Server).handleStream")
+int go_serves_rpc(struct pt_regs *regs)
+{
+	struct grpc_stream stream;
+	struct identity who;
+	__u64 context;
 
 	ON_OWN_STACK(regs);
 	if (!in_scope(&who))
 		return 0;
-	key = go_key_of(who.tgid, go_context_of(regs, GO_ARGUMENT_4(regs)));
-	server.task = current_task(who.tgid);
-	server.asked.since_ns = bpf_ktime_get_ns();
-	if (key.of && server.task && go_held(&server.parent, key.of))
-		bpf_map_update_elem(&go_contexts, &key, &server, BPF_ANY);
+	stream = read_grpc_stream(go_layouts(regs), GO_ARGUMENT_4(regs));
+	serve_stream(who, GO_ARGUMENT_3(regs), stream.id);
+	if (stream.context && go_held(&context, stream.context))
+		serve_with(who, context);
 	return 0;
 }
 
@@ -152,7 +178,7 @@ static __always_inline void find_go_caller(struct go_caller *caller, struct go_k
 		}
 		context.of = parent;
 	}
-	caller->task = current_task(context.tgid);
+	caller->task = go_task(context.tgid);
 	caller->asked.since_ns = caller->asked.at_ns;
 }
 
@@ -177,7 +203,7 @@ int go_asks(struct pt_regs *regs)
 	if (!caller.task || bpf_map_update_elem(&go_connections, &connection, &caller, BPF_ANY))
 		bpf_map_delete_elem(&go_connections, &connection);
 	else
-		go_has_client = true;
+		go_is_used = true;
 	return 0;
 }
 
@@ -190,7 +216,7 @@ int go_writes(struct pt_regs *regs)
 	struct go_key key;
 
 	ON_OWN_STACK(regs);
-	if (!go_has_client || !in_scope(&who))
+	if (!go_is_used || !in_scope(&who))
 		return 0;
 	key = go_key_of(who.tgid, GO_ARGUMENT_1(regs));
 	caller = bpf_map_lookup_elem(&go_connections, &key);

@@ -20,6 +20,7 @@ ENUM(http_table);
 ENUM(http_layer);
 ENUM(http_api);
 ENUM(connection_number);
+ENUM(go_stream_task);
 
 #define MSG_PEEK 2 /* leaves the bytes in the socket: the next call moves them */
 

@@ -51,6 +51,15 @@ enum connection_number {
 };
 
 /*
+ * A task that is a stream of HTTP/2 of a Go program: this bit, the goroutine that reads the connection's frames, the
+ * stream's number.
+ */
+enum go_stream_task {
+	GO_STREAM_READER = 31,
+	GO_STREAM_TASK = 63,
+};
+
+/*
  * A connection was accepted or made, a TLS session began, or, with `late`, one was found that began before
  * observation. The sequence numbers are those of TCP: a byte at stream_offset n of a direction has the
  * number `sequence[direction] + n`, the same at both ends of the connection.

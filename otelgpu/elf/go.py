@@ -34,6 +34,8 @@ TABLES: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 """Sections that have the table; the latter in position-independent programs."""
 MAX_FUNCTION_BYTES: Final = 1 << 16
 _VERSION: Final = re.compile(rb"\xff Go buildinf:.{18}.{1,2}?go1\.(\d{1,3})[^\d]", re.DOTALL)
+_DEPENDENCY: Final = rb"\ndep\t%s\tv1\.(\d{1,4})\.\d+\t"  # then its sum, where it is not replaced
+_MAX_BUILD_INFO_BYTES: Final = 1 << 20
 _MAGIC: Final = b"\xf1\xff\xff\xff\0\0"
 _POINTER_BYTES: Final = 8
 _HEADER: Final = struct.Struct("<8x8Q")
@@ -51,6 +53,15 @@ def go_minor(image: ElfImage) -> int | None:
     section = image.section(".go.buildinfo")
     match = _VERSION.match(bytes(section.content[:64])) if section is not None else None
     return int(match[1]) if match is not None else None
+
+
+def module_minor(image: ElfImage, module: str) -> int | None:
+    """The n of the version 1.n of a module that a program was linked with; None: of none, or of somebody's own."""
+    section = image.section(".go.buildinfo")
+    if section is None or len(section.content) > _MAX_BUILD_INFO_BYTES:
+        return None
+    found = re.search(_DEPENDENCY % re.escape(module.encode()), bytes(section.content))
+    return int(found[1]) if found is not None else None
 
 
 @dataclass(frozen=True, slots=True)

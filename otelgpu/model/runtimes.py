@@ -94,8 +94,8 @@ RUNTIMES: Final[Mapping[str, Runtime]] = {
         label="Go",
         known_by="the note or section that its linker writes",
         does=_BETWEEN_THREADS,
-        exact="`task`: what the goroutine does that writes the response, and what `http.Client` sends for it or with "
-        f"the context of its request (Go 1.21 to 1.26); {_CARRIED}",
+        exact="`task`: what the goroutine does that writes the response, what handlers of HTTP/2 and gRPC send, and "
+        f"what `http.Client` sends for either or with the context of its request (Go 1.21 to 1.26); {_CARRIED}",
         remedy=_sdk("Go"),
     ),
     "jvm": Runtime(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_READER_SHIFT: Final = 31
+_STREAM: Final = 1 << 63
+_READERS: Final = _STREAM >> _READER_SHIFT
 
 
 class Asked(NamedTuple):
@@ -34,3 +38,11 @@ class TaskService:
         False  # the same task read the end of the head: it was done with the former's work
     )
     end_ns: int = 0  # the last write of that task returned of which it is known that it is of this response
+
+
+def stream_task(reader: int, stream: int) -> int:
+    """The task that does what a handler of Go does for a stream of HTTP/2: ``enum go_stream_task`` of bpf/http/http.h.
+
+    In: the goroutine that reads the connection's frames, the stream's number. 0: there is no such task.
+    """
+    return _STREAM | reader << _READER_SHIFT | stream if 0 < reader < _READERS and stream > 0 else 0

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import http.client
 import http.server
+import socket
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import h2.connection
+import h2.events
 
 from tests.kernel.observing import OTELGPU, Span, read_spans
 
@@ -59,6 +63,23 @@ def ask(port: int, numbers: Sequence[int]) -> None:
         connection.request("GET", f"/job/{number}")
         assert connection.getresponse().read()
     connection.close()
+
+
+def ask_at_once(port: int, numbers: Sequence[int]) -> None:
+    """All at the same time on a connection, as streams of HTTP/2."""
+    session = h2.connection.H2Connection()
+    session.initiate_connection()
+    for stream, number in enumerate(numbers):
+        path = [(":path", f"/job/{number}"), (":authority", "localhost")]
+        session.send_headers(
+            2 * stream + 1, [(":method", "GET"), (":scheme", "http"), *path], end_stream=True
+        )
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        open_streams = len(numbers)
+        while open_streams:
+            connection.sendall(session.data_to_send())
+            events = session.receive_data(connection.recv(1 << 16))
+            open_streams -= sum(isinstance(event, h2.events.StreamEnded) for event in events)
 
 
 @dataclass
@@ -114,7 +135,12 @@ def judged(spans: Sequence[Span]) -> tuple[Links, Links]:
 
 
 def observe(
-    command: Sequence[str], folder: Path, clients: int, requests: int, options: Sequence[str] = ()
+    command: Sequence[str],
+    folder: Path,
+    clients: int,
+    requests: int,
+    options: Sequence[str] = (),
+    asking: Callable[[int, Sequence[int]], None] = ask,
 ) -> list[Span]:
     """The spans of a server while ``clients`` ask ``requests`` each, every one for a number of its own."""
     traces = folder / "traces.jsonl"
@@ -122,11 +148,11 @@ def observe(
     with subprocess.Popen([*prefix, *command], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         port = int(program.stdout.readline())
-        ask(port, [1])
+        asking(port, [1])
         time.sleep(0.5)
         with ThreadPoolExecutor(clients) as together:
             asked = [
-                together.submit(ask, port, range(10_000 + each * 1000, 10_000 + each * 1000 + requests))
+                together.submit(asking, port, range(10_000 + each * 1000, 10_000 + each * 1000 + requests))
                 for each in range(clients)
             ]
             for done in asked:

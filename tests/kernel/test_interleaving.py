@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.interleaved import backend, judged, observe
+from tests.kernel.interleaved import ask_at_once, backend, judged, observe
 
 pytestmark = pytest.mark.long
 
@@ -23,6 +23,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("go") / "task_server"
     subprocess.run([go, "build", "-ldflags=-s -w", "-o", str(program), str(SOURCE)], check=True, timeout=300)
     return program
+
+
+@pytest.mark.parametrize("how", ["raw", "client", "context"])
+def test_what_a_goroutine_asks_for_is_its_streams(server: Path, how: str, tmp_path: Path) -> None:
+    """Of HTTP/2: all of a connection's at once, whose frames other goroutines write. A worker asks beside them."""
+    with backend() as port:
+        command = [str(server), str(port), how, "pool"]
+        _, outbound = judged(observe(command, tmp_path, 4, requests=20, asking=ask_at_once))
+    none = 0 if how == "context" else 80
+    assert outbound.wrong == 0
+    assert (outbound.right, outbound.none) == (240 - none, none)
 
 
 @pytest.mark.parametrize(("how", "clients"), [("raw", 1), ("raw", 32), ("client", 32), ("context", 32)])

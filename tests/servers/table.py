@@ -1,4 +1,7 @@
-"""Writes what `measure` found into the marked region of docs/real-servers.md: ``python -m tests.servers.table``."""
+"""Writes what `measure` found into the marked region of docs/real-servers.md: ``python -m tests.servers.table``.
+
+Of servers that were not measured here, what the region says of them stays.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 from tests.servers.measure import Result, result_path
@@ -22,6 +26,8 @@ _WHAT: Final = (
     ("calls_missing", "no span"),
     ("calls_twice", "two"),
 )
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_BUSY: Final = re.compile(r"load average of (\d+\.\d) to (\d+\.\d)")
 _COSTS: Final = (("median_ms", 1), ("cpu_ms", 2))
 _FACTS: Final = (
     "path",
@@ -39,16 +45,42 @@ _FACTS: Final = (
 )
 
 
-def render(results: list[Result]) -> str:
-    """Markdown: what was wrong by server, then links, first tokens and durations by load."""
-    parts = [_machine(results), _table(*_counts(results)), _table(*_loads(results))]
-    return "\n".join(part for part in parts if part)
+Rows = dict[str, list[list[str]]]  # of a table, by server
 
 
-def _machine(results: list[Result]) -> str:
-    dates = sorted({result["date"] for result in results})
+def render(results: list[Result], before: str = "") -> str:
+    """Markdown: what was wrong by server, then links, first tokens and durations by load. ``before``: the region."""
+    tables = zip((_counts(results), _loads(results)), [*_rows_of(before), {}, {}], strict=False)
+    return "\n".join(
+        [_machine(results, before), *(_table(head, _merged(rows, old)) for (head, rows), old in tables)]
+    )
+
+
+def _rows_of(region: str) -> list[Rows]:
+    """Of each table."""
+    found: list[Rows] = []
+    for line in region.splitlines():
+        cells = line.strip("| ").split(" | ")
+        if cells[0] == "server":
+            found.append({})
+        elif found and line.startswith("| ") and cells[0] != "---":
+            found[-1].setdefault(cells[0], []).append(cells)
+    return found
+
+
+def _merged(rows: Iterable[list[str]], old: Rows) -> list[list[str]]:
+    """By server, in their order: what is new, else what was there."""
+    new: Rows = {}
+    for row in rows:
+        new.setdefault(row[0], []).append(row)
+    return [row for stack in STACKS for row in new.get(stack.name, old.get(stack.name, []))]
+
+
+def _machine(results: list[Result], before: str) -> str:
+    dates = sorted({result["date"] for result in results} | set(_DATE.findall(before)))
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     busy = [result["load_average"] for result in results]
+    busy += [float(value) for bounds in _BUSY.findall(before) for value in bounds]
     return (
         f"Measured on {when}: {os.cpu_count()} CPUs, Linux {platform.release()}, {platform.machine()}; what else the "
         f"machine did when a server's turn came: a load average of {min(busy):.1f} to {max(busy):.1f}.\n"
@@ -113,8 +145,9 @@ def main() -> int:
     if not files:
         print("servers: nothing was measured yet: make test-servers", file=sys.stderr)
         return 1
-    body = render([json.loads(path.read_text()) for path in files])
-    PAGE.write_text(_REGION.sub(lambda match: match[1] + body + match[2], PAGE.read_text()))
+    results = [json.loads(path.read_text()) for path in files]
+    page = _REGION.sub(lambda match: match[1] + render(results, match[0]) + match[2], PAGE.read_text())
+    PAGE.write_text(page)
     print(f"  WROTE    {PAGE.relative_to(ROOT)}: {len(files)} servers")
     return 0
 

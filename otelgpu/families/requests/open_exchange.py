@@ -13,7 +13,7 @@ from otelgpu.families.requests.llm.reader import GenerationReader
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
 from otelgpu.families.requests.trace_context import parse_trace_context
 from otelgpu.model.exchange import UNSEEN, Exchange, Opened, Published, Role, Rpc, StartSource, TraceParent
-from otelgpu.model.tasks import Asked, TaskService
+from otelgpu.model.tasks import Asked, TaskService, stream_task
 
 SWITCHING_PROTOCOLS = 101
 MAX_PATH = 1024
@@ -167,6 +167,21 @@ class OpenExchange:
             is_over=is_over,
             task=self.task if is_over else 0,
             end_ns=self.task_ns,
+        )
+
+    def stream_service(self, connection: int, stream: int) -> TaskService | None:
+        """That of a stream of HTTP/2, which is over, by the one that serves it in Go, whoever writes the response."""
+        task = stream_task(self.reader, stream)
+        if not task:
+            return None
+        return TaskService(
+            exchange=self.key,
+            connection=connection,
+            tgid=self.tgid,
+            begin_ns=self.begun_ns,
+            is_over=True,
+            task=task,
+            end_ns=self.end_ns,
         )
 
     def fill(self, head: Head) -> None:

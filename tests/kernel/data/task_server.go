@@ -3,7 +3,7 @@
 //
 // In: the port of the backend, "raw", "client", or "context", where the client's requests have the context of the one
 // that is served, and "pool" where a worker asks once more, which the first handler that finds none free starts and
-// later ones use. Out: a line with its port. It serves until it is killed.
+// later ones use. Out: a line with its port. It serves HTTP/1.1, and HTTP/2 by prior knowledge, until it is killed.
 package main
 
 import (
@@ -85,5 +85,8 @@ func main() {
 		panic(err)
 	}
 	fmt.Println(listener.Addr().(*net.TCPAddr).Port)
-	http.Serve(listener, nil)
+	server := &http.Server{Protocols: new(http.Protocols)}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	server.Serve(listener)
 }

@@ -20,8 +20,13 @@ Base = Literal["header", "module", "relocation", "text"]
 """What says where the code begins: up to Go 1.25, from 1.26 on, a relocation of the latter, or that section itself."""
 
 
-def go_elf(functions: Mapping[str, bytes], base: Base = "header", *, before: int = 0) -> bytes:
-    """``functions``: name → code. ``before``: bytes of ``.text`` that the C linker put before Go's."""
+def go_elf(
+    functions: Mapping[str, bytes], base: Base = "header", *, before: int = 0, build_info: bytes = b""
+) -> bytes:
+    """``functions``: name → code. ``before``: bytes of ``.text`` that the C linker put before Go's.
+
+    ``build_info``: what follows its magic.
+    """
     code, entries = b"", []
     for each in functions.values():
         entries.append(len(code))
@@ -32,7 +37,7 @@ def go_elf(functions: Mapping[str, bytes], base: Base = "header", *, before: int
     contents = {
         ".text": b"\xc3" * before + code,
         ".gopclntab": _table(functions, entries, len(code), begins if base == "header" else 0),
-        ".go.buildinfo": b"\xff Go buildinf:",
+        ".go.buildinfo": b"\xff Go buildinf:" + build_info,
         ".go.module": module,
         ".rela.dyn": b"",
         ".dynamic": b"",

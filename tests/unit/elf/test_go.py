@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otelgpu.elf.go import MAX_FUNCTION_BYTES, go_minor, go_table
+from otelgpu.elf.go import MAX_FUNCTION_BYTES, go_minor, go_table, module_minor
 from otelgpu.elf.image import ElfError, ElfImage
 from tests.unit.elf.go_builders import ADDRESS, FUNCTION, Base, go_elf
 
@@ -39,6 +39,26 @@ def test_functions_are_where_the_symbol_table_has_them(gofmt: bytes) -> None:
     for name, (entry, size) in places.items():
         symbol = image.symbol_at(by_symbols[name])
         assert symbol is not None and symbol.size_bytes <= size < symbol.size_bytes + 64, (name, entry)
+
+
+@pytest.mark.parametrize(
+    ("dependency", "expected"),
+    [
+        ("dep\tgoogle.golang.org/grpc\tv1.83.0\th1:x=\n", 83),
+        ("dep\tgoogle.golang.org/grpc\tv1.83.0\t\n", 83),  # vendored
+        ("dep\tgoogle.golang.org/grpc\tv1.83.0\n=>\texample.com/fork\tv1.0.0\th1:x=\n", None),
+        ("dep\tgoogle.golang.org/grpc\tv1.84.0-dev\th1:x=\n", None),
+        ("dep\tgoogle.golang.org/grpc/cmd\tv1.5.1\th1:x=\n", None),
+        ("dep\tgoogleXgolang.org/grpc\tv1.83.0\th1:x=\n", None),
+        ("", None),
+    ],
+)
+def test_a_module_has_the_version_that_the_program_was_linked_with(
+    dependency: str, expected: int | None
+) -> None:
+    build_info = f"path\tx\nmod\tx\t(devel)\t\n{dependency}build\t-compiler=gc\n".encode()
+    image = ElfImage(go_elf(TWO, build_info=build_info))
+    assert module_minor(image, "google.golang.org/grpc") == expected
 
 
 @pytest.mark.parametrize("base", get_args(Base))

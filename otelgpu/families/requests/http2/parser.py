@@ -364,11 +364,13 @@ class Http2:
         self._is_crowded = not self._room.fit(len(self.streams))
         exchange = stream.exchange
         self.unassign(stream, time_ns, cut=not exchange.answered)
-        if self._server and exchange.has_task:
-            self.output.tasks.append(exchange.service(self._facts.identity, is_over=True))
         if not exchange.answered:
             exchange.end_ns = exchange.end_ns or time_ns
             exchange.error = exchange.error or error
+        if self._server and exchange.has_task:
+            self.output.tasks.append(exchange.service(self._facts.identity, is_over=True))
+            if served := exchange.stream_service(self._facts.identity, number):
+                self.output.tasks.append(served)
         stream.finish(self._facts.role)
         if exchange.head_seen or exchange.status_code:
             if exchange.error == "capture_gap":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from otelgpu.families.requests.http2 import parser as http2
 from otelgpu.families.requests.http2.frame_heads import (
@@ -23,6 +24,7 @@ from otelgpu.families.requests.http2.frame_heads import (
 from otelgpu.families.requests.open_exchange import OpenExchange
 from otelgpu.families.requests.protocol import Recognition
 from otelgpu.model.exchange import Role, StartSource, ThreadAssignment
+from otelgpu.model.tasks import stream_task
 from tests.unit.families.requests.http2_traffic import (
     MS,
     READER,
@@ -155,6 +157,30 @@ def test_times_at_a_client() -> None:
     assert (exchange.start_ns, exchange.start_source) == (asked.begin_ns, StartSource.WRITE)
     assert (exchange.first_byte_ns, exchange.end_ns) == (began.end_ns, ended.end_ns)
     assert not observed.output.assignments
+
+
+def test_a_stream_is_a_task_of_its_own_by_who_read_it_and_its_number() -> None:
+    """In Go one goroutine reads the frames of a connection, another writes them, and each stream has one."""
+    observed = hello()
+    read = structs.replace(observed.call(True), task=READER)
+    observed.feed(True, frame(HEADERS, 5, 1, GET) + frame(HEADERS, 5, 3, GET), call=read)
+    written = structs.replace(observed.call(False), task=WRITER)
+    observed.feed(False, frame(HEADERS, 5, 3, OK) + frame(HEADERS, 5, 1, OK), call=written)
+    tasks = {3: stream_task(READER, 3), 1: stream_task(READER, 1)}
+    assert len({READER, WRITER, *tasks.values()}) == 4
+    assert [
+        (each.exchange, each.task, each.begin_ns, each.end_ns)
+        for each in observed.output.tasks
+        if each.task in tasks.values()
+    ] == [(2, tasks[3], read.end_ns, written.end_ns), (1, tasks[1], read.end_ns, written.end_ns)]
+
+
+def test_the_streams_of_a_reader_that_is_no_goroutine_are_no_tasks() -> None:
+    observed = hello()
+    read = structs.replace(observed.call(True), task=0x7F00_0000_1000)  # an asyncio task's context
+    observed.feed(True, frame(HEADERS, 5, 1, GET), call=read)
+    observed.feed(False, frame(HEADERS, 5, 1, OK))
+    assert [each.task for each in observed.output.tasks] == [0, 0]
 
 
 def test_each_stream_is_held_by_who_read_it_until_it_is_answered() -> None:
