@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import http.server
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -65,8 +66,11 @@ def ask(port: int, numbers: Sequence[int]) -> None:
     connection.close()
 
 
-def ask_at_once(port: int, numbers: Sequence[int]) -> None:
+def ask_at_once(port: int, numbers: Sequence[int], *, tls: bool = False) -> None:
     """All at the same time on a connection, as streams of HTTP/2."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
     session = h2.connection.H2Connection()
     session.initiate_connection()
     for stream, number in enumerate(numbers):
@@ -74,7 +78,10 @@ def ask_at_once(port: int, numbers: Sequence[int]) -> None:
         session.send_headers(
             2 * stream + 1, [(":method", "GET"), (":scheme", "http"), *path], end_stream=True
         )
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
+        context.wrap_socket(plain) if tls else plain as connection,
+    ):
         open_streams = len(numbers)
         while open_streams:
             connection.sendall(session.data_to_send())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.interleaved import ask_at_once, backend, judged, observe
+from tests.rig.certificates import make_certificate
 
 pytestmark = pytest.mark.long
 
@@ -25,12 +27,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.mark.parametrize("how", ["raw", "client", "context"])
-def test_what_a_goroutine_asks_for_is_its_streams(server: Path, how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "tls"), [("raw", False), ("client", True), ("context", False)])
+def test_what_a_goroutine_asks_for_is_its_streams(
+    server: Path, how: str, tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of HTTP/2: all of a connection's at once, whose frames other goroutines write. A worker asks beside them."""
+    if tls:
+        monkeypatch.setenv("TASK_SERVER_PEM", str(make_certificate(tmp_path)))
     with backend() as port:
         command = [str(server), str(port), how, "pool"]
-        _, outbound = judged(observe(command, tmp_path, 4, requests=20, asking=ask_at_once))
+        asking = partial(ask_at_once, tls=tls)
+        _, outbound = judged(observe(command, tmp_path, 4, requests=20, asking=asking))
     none = 0 if how == "context" else 80
     assert outbound.wrong == 0
     assert (outbound.right, outbound.none) == (240 - none, none)

@@ -3,7 +3,8 @@
 //
 // In: the port of the backend, "raw", "client", or "context", where the client's requests have the context of the one
 // that is served, and "pool" where a worker asks once more, which the first handler that finds none free starts and
-// later ones use. Out: a line with its port. It serves HTTP/1.1, and HTTP/2 by prior knowledge, until it is killed.
+// later ones use. In the environment: TASK_SERVER_PEM, a certificate and its key, to serve with TLS. Out: a line with its
+// port. It serves HTTP/1.1, and HTTP/2 by prior knowledge or TLS, until it is killed.
 package main
 
 import (
@@ -88,5 +89,9 @@ func main() {
 	server := &http.Server{Protocols: new(http.Protocols)}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
+	server.Protocols.SetHTTP2(true)
+	if pem := os.Getenv("TASK_SERVER_PEM"); pem != "" {
+		server.ServeTLS(listener, pem, pem)
+	}
 	server.Serve(listener)
 }
