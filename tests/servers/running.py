@@ -18,7 +18,7 @@ from typing import Any, Final
 from tests.rig.ports import free_port
 from tests.rig.spans import Span
 from tests.servers.compare import Compared, Observed, compare
-from tests.servers.load import RPCS, Load, Outcome
+from tests.servers.load import Load, Outcome
 from tests.servers.stacks import ROOT, Stack
 
 FOLDER: Final = Path(__file__).parent
@@ -153,7 +153,7 @@ def _wait_until_it_answers(server: Server) -> None:
 
 def _connected(server: Server) -> contextlib.AbstractContextManager[Any]:
     """A response, or, of a server that speaks no HTTP/1.1, a connection. Raises OSError."""
-    if server.stack.round == RPCS:
+    if server.stack.load == "load_grpc":
         return socket.create_connection(("127.0.0.1", server.port))
     return urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health")  # type: ignore[no-any-return]
 
