@@ -8,6 +8,7 @@ specification says.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
@@ -25,6 +26,7 @@ from otelgpu.model.settings import Detail, OwnSpans, Settings, SignalSettings, c
 from otelgpu.model.text import did_you_mean
 
 SYSTEM_FILE: Final = Path("/etc/otelgpu/config.yaml")
+_log: Final = logging.getLogger("otelgpu.config")
 _PREFIX: Final = "OTELGPU_"
 _ALL: Final = "all"
 _RATIO: Final = "traceidratio"
@@ -48,6 +50,8 @@ _STANDARD: Final = {
     "traces_sampler_arg": "OTEL_TRACES_SAMPLER_ARG",
 }
 """Settings that a variable of the specification sets too."""
+_OTHER_SAMPLERS: Final = ("jaeger_remote", "parentbased_jaeger_remote", "xray")
+"""What else the specification has for OTEL_TRACES_SAMPLER, and a service that is started with it."""
 _FLAGS: Final = {"cgroups": "--cgroup", "containers": "--container", "executables": "--executable"}
 """Those that are not named as their setting."""
 _CONTAINER_ID: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
@@ -322,7 +326,10 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             raise ConfigError(f"{_PREFIX + name.upper()} {what}")
     found: dict[str, Any] = {}
     for name, variable in _STANDARD.items():
-        if value := environ.get(variable, "").strip():
+        value = environ.get(variable, "").strip()
+        if value in _OTHER_SAMPLERS:
+            _log.warning("%s=%s is not known here: requests are sampled as by default", variable, value)
+        elif value:
             found[name] = value
     if not found.get("traces_sampler", "").endswith(_RATIO):
         found.pop("traces_sampler_arg", None)  # another sampler's, which is none of ours

@@ -132,10 +132,21 @@ def test_the_standard_variables_set_the_sampler(given: dict[str, str], sampler: 
     assert (config.traces_sampler, config.traces_sampler_arg) == (sampler, ratio)
 
 
+@pytest.mark.parametrize("sampler", ["jaeger_remote", "parentbased_jaeger_remote", "xray"])
+def test_a_sampler_that_a_service_is_started_with_does_not_keep_it_from_starting(
+    sampler: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": "endpoint=http://x"}
+    assert load_config(None, given, {}) == Config()
+    assert [record.getMessage().partition(" is ")[0] for record in caplog.records] == [
+        f"OTEL_TRACES_SAMPLER={sampler}"
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "at_fault"),
     [
-        ({"OTEL_TRACES_SAMPLER": "jaeger_remote"}, "OTEL_TRACES_SAMPLER: must be one of always_on"),
+        ({"OTEL_TRACES_SAMPLER": "sometimes"}, "OTEL_TRACES_SAMPLER: must be one of always_on"),
         (
             {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "2"},
             "OTEL_TRACES_SAMPLER_ARG: must be a number from 0 to 1",
