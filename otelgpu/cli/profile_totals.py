@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from otelgpu.export.quantities import duration, size
+from otelgpu.model.quantities import duration, size
 from otelgpu.model.text import printable
 from otelgpu.render.profile_totals import KindTotals
 

@@ -24,11 +24,11 @@ from rich.text import Text
 from otelgpu.cli.check import wanted_symbols
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.engine import registry
-from otelgpu.export.quantities import size
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import read_image
 from otelgpu.model.devices import DeviceReadings, DeviceSeen
 from otelgpu.model.profiling import DEVICE_PROFILES, ProfileKind
+from otelgpu.model.quantities import size
 from otelgpu.model.text import printable
 from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name, list_processes

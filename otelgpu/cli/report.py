@@ -16,8 +16,8 @@ from otelgpu.agent import Outcome
 from otelgpu.cli.guidance import Guidance
 from otelgpu.cli.losses import explain, loss_lines
 from otelgpu.engine.summary import Latencies, Summary
-from otelgpu.export.quantities import duration, size
 from otelgpu.model.context_sources import SOURCES
+from otelgpu.model.quantities import duration, size
 from otelgpu.model.runtimes import RUNTIMES
 
 _EXPORT: Final = "export"

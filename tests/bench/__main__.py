@@ -44,6 +44,7 @@ BENCHES = {
     "profile_waits": "bench_profile_waits",
     "flame_graph": "bench_flame_graph",
     "start": "bench_start",
+    "top": "bench_top",
 }
 NEED_ROOT = {
     "pipeline",
@@ -57,6 +58,7 @@ NEED_ROOT = {
     "handoffs",
     "latency",
     "start",
+    "top",
 }
 
 

@@ -59,7 +59,7 @@ CASES: Final = (
     usage("record -- true", "Missing option '-o' / '--output'"),
     usage("agent -p 1", "No such option '-p'"),
     usage("attach -p 1 --container ab", "No such option '--container'"),
-    usage("top requests", "'requests' is not one of"),
+    usage("top request", "'request' is not one of"),
     usage("view", "give a file, or --live"),
     usage("view x.jsonl --port 99999", "99999 is not in the range"),
     usage("analyze", "collectives"),

@@ -17,8 +17,10 @@ from otelgpu.engine.top_views import top_views
 from otelgpu.render.top.frames import Failure, Frame, Report, encoded
 from tests.rig.top_frames import frame, setup
 
+pytestmark = pytest.mark.slow
+
 SMALL, LARGE = (80, 24), (120, 40)
-LIMIT_S = 60.0
+LIMIT_S = 40.0
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,14 @@ class Driven:
         """The first line with a text."""
         return next(line for line in self.lines() if text in line)
 
-    def send(self, *reports: Report) -> None:
+    async def send(self, *reports: Report) -> None:
+        """From another thread: a pipe takes less than some frames are."""
         for report in reports:
-            os.write(self.reports, encoded(report))
+            await asyncio.to_thread(self._write, encoded(report))
+
+    def _write(self, line: bytes) -> None:
+        while line:
+            line = line[os.write(self.reports, line) :]
 
     async def shows(self, *texts: str) -> None:
         await self.until(lambda: all(text in self.screen() for text in texts), f"{texts}")
@@ -84,7 +91,7 @@ def run(scenario: Callable[[Driven], Awaitable[None]], size: tuple[int, int] = S
 
 
 async def started(program: Driven, view: str | None = None, **more: Any) -> None:
-    program.send(setup(view), frame(**more))
+    await program.send(setup(view), frame(**more))
     await program.until(lambda: program.app._shelf.frame is not None)
     await program.pilot.pause()
 
@@ -93,7 +100,7 @@ def test_something_is_drawn_before_there_is_anything() -> None:
     async def scenario(program: Driven) -> None:
         await program.shows("otelgpu top", "starting …", "q Quit")
         await program.press("1", "tab", "slash", "s", "space", "less_than_sign", "t", "escape")  # to no avail
-        program.send(setup())
+        await program.send(setup())
         await program.shows("loading probes …", "1 Requests", "5 Processes")
 
     run(scenario)
@@ -113,6 +120,8 @@ def test_no_title_is_cut_by_the_edge(size: tuple[int, int]) -> None:
     async def scenario(program: Driven) -> None:
         await started(program, "requests", lost=1.0)
         for number, view in enumerate(top_views().values(), 1):
+            if view.name not in ("requests", "rdma", "agent"):  # test_top_screen.py has them all
+                continue
             await program.press(f"{number}")
             await program.shows(view.top_tables[0].title, "▼")
             titles = [title for table in view.top_tables for _, title in table.keys.values()]
@@ -129,7 +138,7 @@ def test_the_headline_has_the_time_and_what_is_lost() -> None:
     async def scenario(program: Driven) -> None:
         await started(program)
         await program.shows("lost 0/s", "3 processes")
-        program.send(frame(lost=12.5))
+        await program.send(frame(lost=12.5))
         await program.shows("lost 12.5/s")
         assert program.app._shelf.frame is not None
         await program.press("6")
@@ -185,7 +194,7 @@ def test_rows_are_sorted_by_keys_and_by_a_click() -> None:
 def test_columns_without_room_are_counted_and_come_by_the_arrows() -> None:
     async def scenario(program: Driven) -> None:
         await started(program, "cuda")
-        await program.shows("more columns")
+        await program.shows(" more")
         assert "err/s" not in program.screen()
         await program.press(*["right"] * 4)
         await program.shows("err/s", "← ", "launches/s ▼")
@@ -217,7 +226,7 @@ def test_a_process_has_all_that_is_its_own_on_one_screen() -> None:
         await program.press("enter")
         await program.shows("Process 103  service-2", "CUDA processes", "HTTP requests by route")
         assert "102" not in program.screen()
-        program.send(frame(scale=1000.0))
+        await program.send(frame(scale=1000.0))
         await program.shows("3000")
         await program.press("escape")
         await program.shows("1 Requests", "Processes  3")
@@ -232,7 +241,7 @@ def test_a_pause_stays_with_its_frame_and_misses_none() -> None:
         await started(program, "cuda")
         await program.press("space")
         await program.shows("paused")
-        program.send(frame(scale=1000.0))
+        await program.send(frame(scale=1000.0))
         await program.until(lambda: program.app._latest != program.app._shelf.frame)
         assert "3000" not in program.screen()
         await program.press("space")
@@ -273,10 +282,10 @@ def test_keys_are_explained_and_messages_kept() -> None:
 def test_another_size_is_filled() -> None:
     async def scenario(program: Driven) -> None:
         await started(program, "cuda")
-        await program.shows("more columns")
+        await program.shows(" more")
         await program.pilot.resize_terminal(160, 40)
         await program.shows("err/s")
-        assert "more columns" not in program.line("CUDA processes")
+        assert " more" not in program.line("CUDA processes")
         await program.pilot.resize_terminal(40, 10)
         await program.until(lambda: "err/s" not in program.screen())
         assert all(len(line) <= 40 for line in program.lines())
@@ -286,7 +295,7 @@ def test_another_size_is_filled() -> None:
 
 def test_more_rows_than_lines_are_scrolled_through() -> None:
     async def scenario(program: Driven) -> None:
-        await started(program, "processes", rows=600)
+        await started(program, "processes", rows=600, only="processes")
         await program.shows("the first 500 of 600", "service-599")
         await program.press("end")
         await program.shows("service-100")
@@ -309,7 +318,7 @@ def test_why_it_cannot_observe_is_on_the_screen() -> None:
 
     async def scenario(program: Driven) -> None:
         await started(program)
-        program.send(failure)
+        await program.send(failure)
         await program.shows("ended", "cannot load cuda.bpf.o: no BTF", "hint of what to do")
         os.write(program.log, b"some other line\n")
         await program.press("tab", "q")
@@ -322,7 +331,7 @@ def test_what_is_typed_wrongly_ends_it() -> None:
 
     async def whole() -> None:
         async with driven() as program:
-            program.send(failure)
+            await program.send(failure)
             os.dup2(os.open(os.devnull, os.O_WRONLY), program.reports)  # the observer has ended
             async with asyncio.timeout(LIMIT_S):
                 while program.app.is_running:
@@ -334,9 +343,9 @@ def test_what_is_typed_wrongly_ends_it() -> None:
 
 def test_a_frame_of_a_thousand_rows_comes_whole() -> None:
     async def scenario(program: Driven) -> None:
-        program.send(setup("processes"))
-        whole: Frame = frame(rows=1000)
-        await asyncio.to_thread(program.send, whole)
+        await program.send(setup("processes"))
+        whole: Frame = frame(rows=1000, only="processes")
+        await program.send(whole)
         await program.until(lambda: program.app._latest == whole)
 
     run(scenario)

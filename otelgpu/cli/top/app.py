@@ -186,16 +186,17 @@ class TopApp(App[None]):
             failed=self.failure is not None,
         )
         parts = [Text(text, _STYLES[tone]) for text, tone in headline(frame, status)]
-        self._headline.update(Text("   ", no_wrap=True, overflow="ellipsis").join(parts))
+        self._headline.update(Text("   ", no_wrap=True, overflow="ellipsis").join(parts), layout=False)
         for number, (name, view) in enumerate(self._views.items(), 1):
             label = self._label(number, view)
             if self._labels.get(name) != label and self._tabs is not None:
                 self._labels[name] = label
                 self._tabs.query_one(f"#{name}", Tab).label = label
-        if isinstance(self.screen, ProcessScreen):
-            self.screen.board.draw()
-        elif self._views:
-            self._boards[self._view].draw()
+        with self.batch_update():
+            if isinstance(self.screen, ProcessScreen):
+                self.screen.board.draw()
+            elif self._views:
+                self._boards[self._view].draw()
 
     # -- what comes in ----------------------------------------------------------------------------------
 

@@ -49,6 +49,8 @@ class RateTable(DataTable[Text]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.scroll_columns(-1)", "Columns to the left", show=False),
         Binding("right", "app.scroll_columns(1)", "Columns to the right", show=False),
+        Binding("home", "scroll_top", "First row", show=False),
+        Binding("end", "scroll_bottom", "Last row", show=False),
     ]
 
     def __init__(self, view: str, top_table: TopTable) -> None:
@@ -216,7 +218,7 @@ class Board(Vertical):
             title.append(f"  {_counted(filled, self._pid)}{_beyond(layout)}", "dim not bold")
         elif self._shelf.frame is not None:
             title.append("  nothing like that" if filled.all_rows else "  nothing yet", "dim not bold")
-        section.title.update(title)
+        section.title.update(title, layout=False)
 
     def _mind_focus(self) -> None:
         """Keys are for some table that is there."""
@@ -245,4 +247,4 @@ def _counted(filled: _Filled, pid: int | None) -> str:
 def _beyond(layout: Layout) -> str:
     """Which columns there is no room for."""
     before = f"  ← {layout.before}" if layout.before else ""
-    return before + (f"  → {layout.behind} more columns" if layout.behind else "")
+    return before + (f"  → {layout.behind} more" if layout.behind else "")

@@ -23,7 +23,7 @@ import numpy as np
 from otelgpu.engine import names
 from otelgpu.engine.presentation import ConsoleLabel, Unit, console_labels
 from otelgpu.export.base import deliveries_of
-from otelgpu.export.quantities import duration, size
+from otelgpu.model.quantities import duration, size
 from otelgpu.model.self_telemetry import Delivery
 from otelgpu.model.spans import Attribute, Codes, SpanColumns, SpanKind, StatusCode, Text
 from otelgpu.model.text import printable

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.export.quantities import duration, size
 from otelgpu.model.profiles import ProfileColumns
+from otelgpu.model.quantities import duration, size
 
 SHOWN: Final = 10
 """Stacks of each sample type that a summary has."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from otelgpu.engine.presentation import Column, TopTable, Unit
-from otelgpu.export.quantities import duration, size
+from otelgpu.model.quantities import duration, size
 from otelgpu.model.text import printable
 from otelgpu.render.top.rows import Row, Value
 

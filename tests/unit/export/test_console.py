@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 
 from otelgpu.export.console.exporter import MAX_WAITING, ConsoleExporter
-from otelgpu.export.quantities import duration, size
+from otelgpu.model.quantities import duration, size
 from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind
 from tests.rig.examples import examples
 from tests.unit.export.builders import span_batches, spans, text
