@@ -52,7 +52,7 @@ def _sort_key(views: tuple[TopView, ...], wanted: str) -> str:
 @click.option("--sort", default="", metavar="COLUMN", help="Sort by a column, as --json names it.")
 @click.option("--once", is_flag=True, help="Show one frame, of one interval, and end.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON document a frame, with all rows.")
-@click.argument("view", type=click.Choice(list(top_views())), required=False)
+@click.argument("view", type=click.Choice(list(top_views())), required=False, metavar="[VIEW]")
 @click.pass_context
 def top(
     context: click.Context,
@@ -69,7 +69,10 @@ def top(
     """Show rates as they are now: requests, GPU calls, collectives, RDMA queue pairs, processes.
 
     On a terminal it is a program with a tab for each; press ? for its keys. Elsewhere, and with --once or --json,
-    frames are written one below the other. Without -p it shows all that the other options pick, as `agent` does.
+    frames are written one below the other. VIEW is what it begins with, and elsewhere all that it shows: requests,
+    cuda, nccl, rdma, processes or agent; a family that is installed beside these may have its own.
+
+    Without -p it shows all that the other options pick, as `agent` does.
 
     \b
     Examples:
