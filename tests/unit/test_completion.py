@@ -19,7 +19,7 @@ def completed(*words: str) -> list[str]:
     environment = {**os.environ, **asked, "COMP_CWORD": str(len(words) - 1)}
     told = subprocess.run([OTELGPU], env=environment, capture_output=True, text=True, timeout=60)
     assert not told.stderr
-    return [line.partition(",")[2] for line in told.stdout.splitlines()]
+    return [line.partition(",")[2] for line in told.stdout.splitlines() if line]
 
 
 @pytest.mark.parametrize(
