@@ -1,7 +1,7 @@
 """A process of its own that observes, so that what draws needs no privilege, and neither waits for the other.
 
 It is a copy of this one, made while that has one thread. Reports come through one pipe, what it logs through another;
-it ends when the third has no writer any more, however this process ended. Who draws may be stopped (Ctrl-Z): then
+it ends when the third has no writer any more, however this process ended. Who draws may be stopped (SIGSTOP): then
 no frames are made, for a pipe that nobody reads takes no more.
 """
 
