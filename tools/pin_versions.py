@@ -32,7 +32,8 @@ PARTS: Final = {
 """What the images of deploy/ install of it: file → what it is for."""
 
 SERVERS: Final = ROOT / "tests" / "servers"
-"""Whose ``requirements.in`` is what servers of tests/servers are made of, in an environment of their own."""
+"""Whose ``requirements*.in`` are what servers are made of, in environments of their own; vLLM and SGLang less what is
+in ``overrides.txt``."""
 
 MACHINES: Final = ("x86_64", "aarch64")
 PYTHONS: Final = range(11, 16)
@@ -54,8 +55,11 @@ def main() -> None:
     for name, wanted in PARTS.items():
         part = [packages[package["name"]] for package in resolved(pins, wanted)]
         write(name, f"What the images install for {', '.join(wanted)}", part)
-    servers = resolved("", (SERVERS / "requirements.in").read_text(encoding="utf-8").splitlines())
-    write("requirements.txt", "What the servers are made of", map(requirement, servers), SERVERS)
+    for wanted_by_servers in sorted(SERVERS.glob("requirements*.in")):
+        wanted = wanted_by_servers.read_text(encoding="utf-8").splitlines()
+        servers = resolved("", wanted, "--overrides", str(SERVERS / "overrides.txt"))
+        name = wanted_by_servers.with_suffix(".txt").name
+        write(name, "What the servers are made of", map(requirement, servers), SERVERS)
 
 
 def check() -> None:
@@ -75,13 +79,16 @@ def installed() -> str:
     return subprocess.run(freeze, check=True, capture_output=True, text=True).stdout
 
 
-def resolved(pins: str, wanted: Iterable[str]) -> list[Mapping[str, Any]]:
-    """The packages of a ``pylock.toml`` (PEP 751) that some Python here needs for it, in the versions of ``pins``."""
+def resolved(pins: str, wanted: Iterable[str], *options: str) -> list[Mapping[str, Any]]:
+    """The packages of a ``pylock.toml`` (PEP 751) that some Python here needs for it, in the versions of ``pins``.
+
+    ``options``: of uv's.
+    """
     with tempfile.TemporaryDirectory() as folder:
         constraints, lock, source = (Path(folder, name) for name in ("pins.txt", "pylock.toml", "wanted.in"))
         constraints.write_text(pins)
         source.write_text("\n".join(each.replace("otelgpu", f"{ROOT}") for each in wanted))
-        uv = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal"]
+        uv = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", *options]
         files = ["-c", str(constraints), "-o", str(lock), str(source)]
         subprocess.run([*uv, "--python-version", "3.11", *files], check=True, stdout=subprocess.DEVNULL)
         packages = tomllib.loads(lock.read_text(encoding="utf-8"))["packages"]

