@@ -34,6 +34,7 @@ class TrafficParsed:
     assignments: Sequence[ThreadAssignment] = ()
     exchanges: Sequence[Exchange] = ()  # that ended
     opened: Sequence[Opened] = ()  # that began, each once its head is known
+    shed: Sequence[int] = ()  # keys of exchanges that were opened, and of which no more will be known
     named: Sequence[Named] = ()  # by which ids exchanges are known elsewhere
     tasks: Sequence[TaskService] = ()  # that serve requests, in the order in which it was learnt
     messages: Sequence[EngineMessage] = ()  # of engine processes to each other, in order of time per thread

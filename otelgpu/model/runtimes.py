@@ -13,6 +13,8 @@ from typing import Final
 from otelgpu.model.resource import GO
 
 CPYTHON: Final = "cpython"
+GRPCIO: Final = "grpcio"
+"""Of which whoever is about to write takes what others have to be written as well (its "combiner")."""
 UNKNOWN: Final = "unknown"
 """That of a process which could not be looked at."""
 
@@ -69,7 +71,7 @@ RUNTIMES: Final[Mapping[str, Runtime]] = {
         exact=_NOTHING,
         remedy=f"{_PYTHON_REMEDY}, or gunicorn's worker class gthread",
     ),
-    "grpcio": Runtime(
+    GRPCIO: Runtime(
         label="gRPC's C core, in Python",
         known_by="its module `cygrpc` is mapped",
         does="reads requests on threads that do not serve them",

@@ -37,6 +37,7 @@ class TaskService:
     is_read_by_task: bool = (
         False  # the same task read the end of the head: it was done with the former's work
     )
+    is_framed: bool = False  # of a stream of HTTP/2, of which another's thread may write frames with its own
     end_ns: int = 0  # the last write of that task returned of which it is known that it is of this response
 
 

@@ -26,7 +26,8 @@ from otelgpu.engine.attribution.threads import ThreadTimeline
 from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.inputs import ProcessSeen, RuntimesSeen
 from otelgpu.model.resource import GO
-from otelgpu.model.runtimes import CPYTHON, multiplexing
+from otelgpu.model.runtimes import CPYTHON, GRPCIO, multiplexing
+from otelgpu.model.tasks import TaskService
 
 ALL_THREADS: Final = frozenset({GO, "node", "tokio"})
 """Runtimes whose programs serve requests with nothing else."""
@@ -75,6 +76,13 @@ class MultiplexedProcesses:
             if runtimes is None or not may_be_anybodys:
                 kept.append(each)
         return kept
+
+    def known_services(self, services: Iterable[TaskService]) -> list[TaskService]:
+        """Those of tasks, the task unknown where who writes a stream's frames need not serve it."""
+        return [
+            replace(each, task=0) if each.is_framed and GRPCIO in self.runtimes_of(each.tgid) else each
+            for each in services
+        ]
 
     def runtimes_of(self, tgid: int) -> tuple[str, ...]:
         """Of a process whose threads are no evidence; () of others."""

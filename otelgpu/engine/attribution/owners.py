@@ -100,7 +100,7 @@ class Attribution:
             from otelgpu.engine.attribution.tasks import TaskTimeline
 
             self._tasks = TaskTimeline()
-        self._tasks.take(services)
+        self._tasks.take(self.multiplexed.known_services(services))
 
     def hand_off(self, handoffs: Iterable[Handoff]) -> None:
         """What threads gave each other."""

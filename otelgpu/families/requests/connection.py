@@ -239,7 +239,9 @@ class Connection:
             parser.abort(time_ns, _SHED)
             ended = output.exchanges[before:]
             output.exchanges[before:] = [exchange for exchange in ended if exchange.error != _SHED]
-            output.count("requests_shed", before + len(ended) - len(output.exchanges))
+            shed = [exchange.key for exchange in ended if exchange.error == _SHED]
+            output.shed += shed
+            output.count("requests_shed", len(shed))
         self._read_by(None)
         self.facts.late = True
         self._steps.clear()

@@ -191,27 +191,28 @@ class Identities:
         if found.peer is not None and opened.wire_id in self._servers:
             found = replace(found, peer=None)  # the peer is in the same trace
         if (oldest := self._ended.add(exchange.cgroup_id, exchange.key)) is not None:
-            self._forget(oldest)
+            self.forget(oldest)
         return found
 
     def _keeps(self, exchange: Exchange) -> bool:
         return self.tail.keeps(exchange.error_type, exchange.time_to_first_token_s)
 
-    def _forget(self, oldest: int) -> None:
-        opened = self._opened.pop(oldest, None)
-        self._known.pop(oldest, None)
-        self._published.pop(oldest, None)
-        self._ends_ns.pop(oldest, None)
+    def forget(self, key: int) -> None:
+        """Nobody will ask for an exchange any more."""
+        opened = self._opened.pop(key, None)
+        self._known.pop(key, None)
+        self._published.pop(key, None)
+        self._ends_ns.pop(key, None)
         if opened is None:
             return
         for by_wire_id in (self._clients, self._servers):
-            if by_wire_id.get(opened.wire_id) == oldest:
+            if by_wire_id.get(opened.wire_id) == key:
                 del by_wire_id[opened.wire_id]
         if opened.parent is not None:
             carried = _carried(opened.tgid, opened.parent)
             keys = self._received.get(carried, [])
-            if oldest in keys:
-                keys.remove(oldest)
+            if key in keys:
+                keys.remove(key)
             if not keys:
                 self._received.pop(carried, None)
 

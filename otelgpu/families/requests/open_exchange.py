@@ -149,8 +149,8 @@ class OpenExchange:
         """Of a server: whether a task has served it, or may have; :meth:`service` says what is known of it."""
         return bool(self.begun_ns or (self.task and self.first_byte_ns))
 
-    def service(self, connection: int, *, is_over: bool) -> TaskService:
-        """What is known of the task that serves it.
+    def service(self, connection: int, *, is_over: bool, is_framed: bool = False) -> TaskService:
+        """What is known of the task that serves it. ``is_framed``: it is a stream of HTTP/2.
 
         A stream may be written by a task that was started for it (Starlette's, anyio's), whose number was another's
         before: unless the same one has read the request, only what it does from its first write on is known to be its.
@@ -166,6 +166,7 @@ class OpenExchange:
             begin_ns=self.begun_ns if began_before else max(self.begun_ns, written_ns),
             is_over=is_over,
             task=self.task if is_over else 0,
+            is_framed=is_framed,
             end_ns=self.task_ns,
         )
 

@@ -108,6 +108,7 @@ class ParserOutput:
         "named",
         "opened",
         "refused",
+        "shed",
         "tasks",
     )
 
@@ -118,6 +119,7 @@ class ParserOutput:
         self.assignments: list[ThreadAssignment] = []
         self.exchanges: list[Exchange] = []
         self.opened: list[Opened] = []
+        self.shed: list[int] = []
         self.named: list[Named] = []
         self.messages: list[EngineMessage] = []
         self.tasks: list[TaskService] = []
@@ -150,12 +152,13 @@ class ParserOutput:
             assignments=self.assignments.copy(),
             exchanges=self.exchanges.copy(),
             opened=self.opened.copy(),
+            shed=self.shed.copy(),
             named=self.named.copy(),
             messages=self.messages.copy(),
             tasks=self.tasks.copy(),
         )
         for results in (
-            *(self.assignments, self.exchanges, self.opened, self.named, self.messages),
+            *(self.assignments, self.exchanges, self.opened, self.shed, self.named, self.messages),
             self.tasks,
         ):
             results.clear()
@@ -190,6 +193,7 @@ class OutputOfProcess(ParserOutput):
         self.capture_content = whole.capture_content
         self.assignments, self.exchanges = whole.assignments, whole.exchanges
         self.opened, self.named, self.messages = whole.opened, whole.named, whole.messages
+        self.shed = whole.shed
         self.tasks = whole.tasks
         self.counters, self._keys, self._pool = whole.counters, whole._keys, whole._pool
         self.refused = whole.refused

@@ -123,6 +123,8 @@ class RequestTracker:
             self._identities.open(opened)
         for named in activity.named:
             self._identities.publish(named.key, named.tgid, named.published)
+        for key in activity.shed:
+            self._identities.forget(key)
         for exchange in activity.exchanges:
             self._identities.note(exchange)
         self._exchanges += activity.exchanges

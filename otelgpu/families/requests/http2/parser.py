@@ -261,7 +261,7 @@ class Http2:
         stream.request_head(head)
         if self._server and self.call.task:
             exchange.begun_ns, exchange.reader = self.call.end_ns, self.call.task
-            self.output.tasks.append(exchange.service(self._facts.identity, is_over=False))
+            self.output.tasks.append(exchange.service(self._facts.identity, is_over=False, is_framed=True))
         self.output.opened.append(exchange.opened(self._facts.role))
         self._take_up(stream, self.call.end_ns)
         return stream
@@ -368,7 +368,7 @@ class Http2:
             exchange.end_ns = exchange.end_ns or time_ns
             exchange.error = exchange.error or error
         if self._server and exchange.has_task:
-            self.output.tasks.append(exchange.service(self._facts.identity, is_over=True))
+            self.output.tasks.append(exchange.service(self._facts.identity, is_over=True, is_framed=True))
             if served := exchange.stream_service(self._facts.identity, number):
                 self.output.tasks.append(served)
         stream.finish(self._facts.role)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from otelgpu.engine.attribution.owners import Attribution
 from otelgpu.engine.attribution.threads import NO_TASK, UNSETTLED, ThreadTimeline
+from otelgpu.model.inputs import RuntimesSeen
 from otelgpu.model.tasks import Asked, TaskService
 from tests.unit.engine.attribution.test_tasks import over
 
@@ -31,3 +33,21 @@ def test_the_request_that_holds_both_times(at_ns: int, since_ns: int, found: int
     attribution.take_tasks([over(1, 10, 7, 20, TGID), over(2, 30, 7, 40, TGID)])
     attribution.take_tasks([TaskService(exchange=3, tgid=TGID, begin_ns=50)])
     assert attribution.owner_by_task(TGID, 100, 7, Asked(at_ns=at_ns, since_ns=since_ns)) == found
+
+
+@pytest.mark.parametrize(
+    ("is_framed", "runtimes", "found"),
+    [
+        (True, ("asyncio",), 1),
+        (True, ("asyncio", "grpcio"), NO_TASK),
+        (False, ("asyncio", "grpcio"), 1),  # an HTTP/1 server, which may have a client of gRPC
+    ],
+)
+def test_who_writes_a_stream_of_grpcio_may_write_it_for_another(
+    is_framed: bool, runtimes: tuple[str, ...], found: int
+) -> None:
+    nothing = cast("Any", None)
+    attribution = Attribution(ThreadTimeline(), nothing, nothing, nothing)
+    attribution.multiplexed.learn(RuntimesSeen(tgid=TGID, time_ns=0, runtimes=runtimes))
+    attribution.take_tasks([replace(over(1, 10, 7, 20, TGID), is_framed=is_framed)])
+    assert attribution.owner_by_task(TGID, 15, 7, Asked(at_ns=15, since_ns=15)) == found

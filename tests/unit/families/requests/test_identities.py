@@ -73,6 +73,16 @@ def test_a_request_of_nobody_known_is_a_root_of_the_seeds_making() -> None:
     assert any(one.context.trace_id) and any(one.context.span_id)
 
 
+def test_of_a_request_that_was_shed_nothing_is_kept() -> None:
+    session = Session()
+    for key in range(1, 2 * ENDED_REMEMBERED):
+        shed = session.open(server(key, parent=OTHER, wire_id=WIRE))
+        assert session.made.context(key) is not None
+        session.made.forget(shed.key)
+    kept = [table for table in vars(session.made).values() if isinstance(table, dict) and table]
+    assert kept == []
+
+
 def test_the_callers_header_is_the_parent() -> None:
     found = Session().made.of(server(parent=CALLER, wire_id=WIRE))
     assert (found.context.trace_id, found.parent_span_id, found.state) == (

@@ -152,6 +152,7 @@ def test_while_memory_is_short_who_keeps_most_gives_up_what_is_under_way() -> No
     headroom.steps = 4
     seen.take(seen.state.expire(2))
     assert seen.counts()["requests_shed"] == 40
+    assert seen.shed == [opened.key for opened in seen.opened if opened.tgid == 100]
     answered = b'{"model":"llama","choices":[],"usage":{"prompt_tokens":20000,"completion_tokens":7}}'
     seen.feed(victim.write(response(200, answered, content_type="application/json")))
     (exchange,) = seen.exchanges

@@ -176,6 +176,7 @@ class Seen:
     assignments: list[ThreadAssignment] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
     opened: list[Opened] = field(default_factory=list)
+    shed: list[int] = field(default_factory=list)
     named: list[Named] = field(default_factory=list)
     tasks: list[TaskService] = field(default_factory=list)
 
@@ -183,6 +184,7 @@ class Seen:
         self.assignments += activity.assignments  # type: ignore[attr-defined]
         self.exchanges += activity.exchanges  # type: ignore[attr-defined]
         self.opened += activity.opened  # type: ignore[attr-defined]
+        self.shed += activity.shed  # type: ignore[attr-defined]
         self.named += activity.named  # type: ignore[attr-defined]
         self.tasks += activity.tasks  # type: ignore[attr-defined]
         return self
