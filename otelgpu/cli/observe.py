@@ -121,9 +121,9 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
     with wiring.Interrupts(forwarding(child)) as interrupts, closing(source):
         source.start_holding()
         guidance = _guidance(config, capture)
-        if not quiet:  # before it writes anything itself
-            say(guidance.beginning(f"{os.path.basename(argv[0])} (process {child.pid}) and its children"))
         child.start()
+        if not quiet:
+            say(guidance.beginning(f"{os.path.basename(argv[0])} (process {child.pid}) and its children"))
         code: int | None = None
         try:
             session.work(interrupts, also=child.pidfd)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from tools.cuda_calls import calls
 
 OTELGPU: Final = str(Path(sys.executable).with_name("otelgpu"))
 PUMP_S: Final = 0.02
+_PROGRAMS_LINE: Final = re.compile(r"^(?!otelgpu: ).*\n", re.MULTILINE)
 WAIT_S: Final = 60.0  # for what must come: on a machine that does other things as well, it comes late
 Result = TypeVar("Result")
 
@@ -363,7 +365,7 @@ def living_programs(ids: set[int]) -> set[int]:
 
 
 def interrupted_at_terminal(command: Sequence[str], output: Path, *, stdin: str = "") -> int:
-    """Run a command at a terminal of its own, press Ctrl-C there once it has written a line, and return its exit code.
+    """Run a command at a terminal of its own, press Ctrl-C there once its program has written a line; the exit code.
 
     ``output`` gets what it writes. ``stdin``: a file to read in place of the terminal.
     """
@@ -375,7 +377,7 @@ def interrupted_at_terminal(command: Sequence[str], output: Path, *, stdin: str 
         os.dup2(1, 2)
         os.execv(command[0], command)
     try:
-        wait_until(lambda: output.exists() and output.read_text().endswith("\n"), "the program runs", 20)
+        wait_until(lambda: output.exists() and _PROGRAMS_LINE.search(output.read_text()), "the program runs", 20)
         os.write(terminal, b"\x03")
         _, status = os.waitpid(pid, 0)
     finally:

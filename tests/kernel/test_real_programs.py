@@ -431,7 +431,6 @@ def about(load: Load, kind: int, truth: dict[str, Any]) -> dict[str, Any]:
         return {
             "http.request.method": "POST",
             "url.path": f"/{method}",
-            route: f"/{method}",
             "rpc.method": method,
             "rpc.status_code": "OK",
             "otelgpu.rpc.response.messages": 3 if streamed else 1,
