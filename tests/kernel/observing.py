@@ -377,7 +377,9 @@ def interrupted_at_terminal(command: Sequence[str], output: Path, *, stdin: str 
         os.dup2(1, 2)
         os.execv(command[0], command)
     try:
-        wait_until(lambda: output.exists() and _PROGRAMS_LINE.search(output.read_text()), "the program runs", 20)
+        wait_until(
+            lambda: output.exists() and _PROGRAMS_LINE.search(output.read_text()), "the program runs", 20
+        )
         os.write(terminal, b"\x03")
         _, status = os.waitpid(pid, 0)
     finally:
