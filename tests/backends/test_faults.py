@@ -68,7 +68,8 @@ main()
 """
 """otelgpu, which takes some seconds to deliver what is left, with less time: most tests here use all of it."""
 MANY = 10_000
-ACCOUNT = re.compile(r"^exported (\d+) spans, (\d+) data points(?:; lost: (.*))?$", re.MULTILINE)
+ACCOUNT = re.compile(r"^exported (\d+) spans, (\d+) data points to ", re.MULTILINE)
+LOST = re.compile(r"^lost     ((?:spans|points)_lost_\w+) (\d+): ", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +145,10 @@ def agent_under_load(
     account = ACCOUNT.search(said)
     assert account is not None, said
     produced = in_file(file)
-    lost = dict(part.rsplit(" ", 1) for part in account[3].split(", ")) if account[3] else {}
     return Run(
         produced=produced,
         accepted=(int(account[1]) - produced[0], int(account[2]) - produced[1]),
-        lost={name: int(count) for name, count in lost.items()},
+        lost=lost_in(said),
         seconds=seconds,
         warnings=[line for line in said.splitlines() if "WARNING" in line and "OTLP" in line],
         end_s=ended - began,
@@ -156,6 +156,11 @@ def agent_under_load(
         rss_kib=int(rss),
         failures=load.failures,
     )
+
+
+def lost_in(said: str) -> dict[str, int]:
+    """What the end of a session says was not delivered, by reason."""
+    return {name: int(count) for name, count in LOST.findall(said)}
 
 
 def in_file(path: Path) -> tuple[int, int]:
@@ -380,8 +385,8 @@ def test_a_full_disk(service: LlmServer, well: Run, small_disk: Path, tmp_path: 
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     account = ACCOUNT.search(done.stderr)
-    assert account is not None and account[3], done.stderr
-    lost = {name: int(count) for name, count in (part.rsplit(" ", 1) for part in account[3].split(", "))}
+    assert account is not None, done.stderr
+    lost = lost_in(done.stderr)
     produced, kept = in_file(tmp_path / "all"), in_file(small_disk / "spans")
     assert kept[0] + lost["spans_lost_write_failed"] == produced[0]
     assert int(account[1]) == kept[0] + produced[0]
@@ -391,7 +396,7 @@ def test_a_full_disk(service: LlmServer, well: Run, small_disk: Path, tmp_path: 
 
 
 def test_a_file_that_is_moved_away_or_removed(service: LlmServer, tmp_path: Path) -> None:
-    """As `logrotate` does: what is written goes to the file that was opened, until the agent is started anew."""
+    """As `logrotate` does: what is written from then on goes to a new file of the name."""
     file, moved = tmp_path / "spans", tmp_path / "spans.1"
     command = [OTELGPU, "attach", f"--export=file:{file}", f"-p{service.pid}", "--duration=2"]
     with (
@@ -405,5 +410,7 @@ def test_a_file_that_is_moved_away_or_removed(service: LlmServer, tmp_path: Path
         said = agent.communicate(timeout=60)[1]
     account = ACCOUNT.search(said)
     assert account is not None, said
-    assert in_file(moved) == (int(account[1]), int(account[2]))
+    before, after = in_file(moved), in_file(file)
+    assert before[0] > 0 and after[0] > 0
+    assert (before[0] + after[0], before[1] + after[1]) == (int(account[1]), int(account[2]))
     assert load.failures == []
