@@ -21,22 +21,32 @@ Owner = tuple[str, int]
 NOBODYS: Final[Owner] = ("", 0)
 """Of what is this program's own, or of nobody that can be told: never refused, and bounded by time all the same."""
 
+HOSTS: Final[Owner] = ("/", -2)
+"""Of root's programs at the root of all cgroups that this program sees: the host's, in no container. Likewise."""
+
 GONES: Final[Owner] = ("", -1)
 """Who pays for what processes left behind that have ended."""
 
+_ROOT: Final = frozenset("/")
 _KEPT_OWNERS: Final = 4096
 _OWNER_S: Final = 1.0
 
 
 def owner_of(tgid: int, *, proc: Path = Path("/proc")) -> Owner:
-    """Whom reading what process ``tgid`` has is charged to; :data:`NOBODYS` when it is gone."""
+    """Whom reading what process ``tgid`` has is charged to; :data:`NOBODYS` when it is gone.
+
+    A cgroup is the first that is listed. That of a container may be the root in some hierarchies, never in all.
+    """
     folder = proc / str(tgid)
     try:
         user = folder.stat().st_uid
         lines = (folder / "cgroup").read_text(errors="replace").splitlines()
     except OSError:
         return NOBODYS
-    return next((line.rpartition(":")[2] for line in lines), ""), user
+    paths = [line.rpartition(":")[2] for line in lines]
+    if user == 0 and set(paths) == _ROOT:
+        return HOSTS
+    return next(iter(paths), ""), user
 
 
 class Owners:
@@ -100,7 +110,7 @@ class Accounts:
         """Its account, full at first."""
         account = self._known.get(owner)
         if account is None:
-            account = Account(share=self._share, advance_s=self._advance_s, is_free=owner == NOBODYS)
+            account = Account(share=self._share, advance_s=self._advance_s, is_free=owner in (NOBODYS, HOSTS))
             self._known[owner] = account
             if len(self._known) > _KEPT_OWNERS:
                 self._known.popitem(last=False)

@@ -16,7 +16,8 @@ import pytest
 
 from otelgpu.elf.image import ElfError
 from otelgpu.kernel.privileges.capabilities import OTHER_FILES
-from otelgpu.processes.reader.accounts import NOBODYS, owner_of
+from otelgpu.processes.reader import accounts
+from otelgpu.processes.reader.accounts import HOSTS, NOBODYS, Accounts, Owner, owner_of
 from otelgpu.processes.reader.client import Limits, Reader, ReaderError
 from otelgpu.processes.reader.messages import Asked, Descriptor, MessageError, decode, receive
 from otelgpu.processes.reader.server import Confinement
@@ -162,6 +163,29 @@ def test_an_owner_is_a_cgroup_and_a_user() -> None:
     assert user == os.geteuid()
     assert path == Path("/proc/self/cgroup").read_text().splitlines()[0].rpartition(":")[2]
     assert owner_of(2**22 + 1) == NOBODYS
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "owner"),
+    [
+        ("0::/\n", HOSTS),
+        ("2:cpu:/\n1:memory:/\n0::/\n", HOSTS),
+        ("3:rdma:/\n2:memory:/docker/ab\n0::/\n", ("/", 0)),  # a container that has no such controller
+        ("0::/kubepods/pod1\n", ("/kubepods/pod1", 0)),
+    ],
+)
+def test_the_hosts_own_programs_have_no_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroups: str, owner: Owner
+) -> None:
+    monkeypatch.setattr(accounts, "_ROOT", {"/"})
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text(cgroups)
+    if os.geteuid():
+        pytest.skip("needs root, to own what root does")
+    assert owner_of(7, proc=tmp_path) == owner
+    account = Accounts(share=0.0, advance_s=1.0).of(owner)
+    account.spend(2.0)
+    assert account.is_spent() == (owner != HOSTS)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\xa1a\xa1b", b"\x01" * 100])
