@@ -46,6 +46,7 @@ def missing_from(wheel: Path) -> list[str]:
     licences = [f"licenses/LICENSES/{path.name}" for path in ROOT.glob("LICENSES/*")]
     manual = [f"share/man/man1/{path.name}" for path in ROOT.glob("docs/man/*.1")]
     page = [str(path.relative_to(ROOT)) for path in ROOT.glob("otelgpu/*/page/*")]
+    page += [str(path.relative_to(ROOT)) for path in ROOT.glob("otelgpu/cli/loss_reasons/*.json")]
     wanted = [*objects, *licences, *page, *manual, "otelgpu/py.typed", "licenses/LICENSE", "entry_points.txt"]
     return [want for want in wanted if not any(name.endswith(want) for name in names)]
 

@@ -115,6 +115,17 @@ def traced_number(trace_id: str) -> int:
     return int(trace_id, 16) - _TRACES
 
 
+async def go_through(
+    kinds: Sequence[Kind], ask: Callable[[Kind], Coroutine[Any, Any, None]], until_ns: int
+) -> None:
+    """Ask for each of them, and go through all of them again until the time has come."""
+    again = True
+    while again:
+        for kind in kinds:
+            await ask(kind)
+        again = time.monotonic_ns() < until_ns
+
+
 class Connection:
     """An HTTP/1.1 connection to the server. Responses are read one after the other, by httptools."""
 
@@ -184,12 +195,8 @@ class Client:
         self.outcomes: list[Outcome] = []
 
     async def run(self, kinds: Sequence[Kind], until_ns: int) -> None:
-        """Ask for each of them, and go through all of them again until the time has come."""
-        again = True
-        while again:
-            for kind in kinds:
-                await self._ask(kind)
-            again = time.monotonic_ns() < until_ns
+        """See `go_through`."""
+        await go_through(kinds, self._ask, until_ns)
         if self._connection is not None:
             self._connection.close()
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import grpc.aio
 
-from tests.servers.load import DEADLINE_S, Kind, Load, Outcome, main, traceparent_of
+from tests.servers.load import DEADLINE_S, Kind, Load, Outcome, go_through, main, traceparent_of
 from tests.servers.programs import kserve
 
 SHARERS: Final = 8
@@ -63,12 +63,8 @@ class Client:
         self.outcomes: list[Outcome] = []
 
     async def run(self, kinds: Sequence[Kind], until_ns: int) -> None:
-        """Ask for each of them, and go through all of them again until the time has come."""
-        again = True
-        while again:
-            for kind in kinds:
-                await self._ask(kind)
-            again = time.monotonic_ns() < until_ns
+        """See `go_through`."""
+        await go_through(kinds, self._ask, until_ns)
 
     async def _ask(self, kind: Kind) -> None:
         number = next(self._numbers)
