@@ -9,11 +9,12 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
+
+from msgspec import Struct, field
 
 from otelgpu import __version__
 from otelgpu.engine.contract import Family
@@ -51,8 +52,7 @@ EAGER_SECONDS: Final = 2.0
 _EAGER_INTERVAL_S: Final = 0.03
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """What a session amounted to, for the summary that ends it."""
 
     summary: Summary | None
@@ -125,8 +125,7 @@ class Interrupts:
         os.eventfd_write(self.fd, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """How a live session works. ``exporters`` are opened late, because they start threads."""
 
     families: Mapping[str, Family]

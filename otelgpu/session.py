@@ -9,8 +9,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from otelgpu import __version__
 from otelgpu.export.base import Exporter, Queueing
@@ -247,8 +248,7 @@ _Reported = tuple[int, str, bool, bool, tuple[str, int] | None]
 """A place, and what else distinguishes the deliveries there: ``kind``, ``metrics``, ``profiles``, ``address``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Past:
+class _Past(Struct, frozen=True, kw_only=True):
     """Destinations that were replaced: those that still deliver, and of all that have ended the sums.
 
     One that is made anew at each of many reloads takes no more room than one. ``ended``: the latest ones last.

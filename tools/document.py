@@ -14,13 +14,13 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from otelgpu import config
 from otelgpu.cli.commands import cli

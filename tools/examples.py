@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from otelgpu.engine.totals import Totals
 from otelgpu.families.steps.hint_attributes import hint_values

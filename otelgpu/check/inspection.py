@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from otelgpu.elf.btf import Btf
 from otelgpu.elf.image import ElfError, ElfImage
@@ -62,8 +64,7 @@ _MAX_STRINGS_BYTES: Final = 64 << 20
 _MOST_LIBRARY_BYTES: Final = 64 << 20  # of one that is looked through for TLS that is linked into it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _File(Struct, frozen=True, kw_only=True):
     """What one ELF file shows. ``offsets``: wanted symbol → file offset."""
 
     offsets: Mapping[str, int]
@@ -76,8 +77,7 @@ class _File:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InspectedFamily:
+class InspectedFamily(Struct, frozen=True, kw_only=True):
     """A family that says itself what it sees. ``functions``: those of libraries that it has probes for.
 
     ``btf``: of its BPF object, None where that is missing.

@@ -13,11 +13,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 import click
+from msgspec import Struct, field
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.verdict import Verdict
@@ -26,8 +26,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-@dataclass(slots=True)
-class BatchRun:
+class BatchRun(Struct):
     """What one run of a command read and found."""
 
     name: str

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
+
+from msgspec import Struct, field
 
 from otelgpu.config import ConfigError, check_settings
 from otelgpu.model.sampling import PARENT_BASED
@@ -165,8 +166,7 @@ def _extension(model: OpenTelemetryConfiguration, file: _File) -> dict[str, Any]
 # -- What it says ----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Settings:
+class _Settings(Struct):
     """Settings, as they are found."""
 
     file: _File

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.export.destination import Opening
 from otelgpu.model.text import printable
@@ -16,8 +17,7 @@ _NAMED: Final = 3
 """Processes that are called by their names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guidance:
+class Guidance(Struct, frozen=True, kw_only=True):
     """Where one session's results go: what is exported, to a capture, into pictures."""
 
     openings: Sequence[Opening]

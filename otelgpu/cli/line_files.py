@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from msgspec import Struct
 
 from otelgpu.export.file.line_file import rotated
 
@@ -14,8 +15,7 @@ PIECE_BYTES: Final = 16 << 20
 """What is read at once: a line that is longer is passed over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """Whole lines, and where the next ones begin."""
 
     lines: tuple[bytes, ...]

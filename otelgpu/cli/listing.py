@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -16,8 +16,7 @@ from otelgpu.model.text import printable
 from otelgpu.processes.coverage import Observed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing that was looked at. ``present`` is None when it was not tried; ``detail`` says why."""
 
     name: str
@@ -45,8 +44,7 @@ class Finding:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """All that ``check`` found out."""
 
     features: Sequence[Finding]

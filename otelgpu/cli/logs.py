@@ -7,11 +7,11 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
 import click
+from msgspec import Struct
 
 from otelgpu.model.text import printable
 
@@ -82,8 +82,7 @@ def _shown(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-@dataclass(slots=True)
-class _Alike:
+class _Alike(Struct):
     since: float
     written: int = 0
     left_out: int = 0

@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from msgspec import structs
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from otelgpu import agent as wiring
 from otelgpu.child import Child, RunningProcesses
@@ -99,8 +99,7 @@ def ring_bytes(megabytes: int) -> int:
     return 1 << (megabytes * _MIB - 1).bit_length()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What was asked for. ``seconds`` None: as long as the program runs."""
 
     config: Config
@@ -110,8 +109,7 @@ class Request:
     quiet: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attached:
+class Attached(Struct, frozen=True, kw_only=True):
     """Probes that are in place, and what is made of what they see."""
 
     source: Source

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu import agent as wiring
 from otelgpu.config import Config, reporting
@@ -27,8 +28,7 @@ LARGEST_BYTES: Final = 1 << 30
 """Of a file that is no capture: those are read piece by piece."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profiles:
+class Profiles(Struct, frozen=True, kw_only=True):
     """What a file holds."""
 
     profiles: Sequence[ProfileColumns]

@@ -12,10 +12,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import click
+from msgspec import Struct, field
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
@@ -44,8 +44,7 @@ _BETWEEN: Final = 2  # columns between two
 _LEAST: Final = 20  # columns of a command
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(Struct, frozen=True, kw_only=True):
     """That a process is on a device. ``memory_bytes`` None: the driver does not report."""
 
     uuid: str
@@ -58,16 +57,14 @@ class Use:
         return f"GPU {self.index}" if 0 <= self.index < 1 << 16 else self.uuid[:12]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class Devices(Struct, frozen=True, kw_only=True):
     """What the driver says: which process is on which device; ``note``: why it says nothing, "" when it does."""
 
     uses: Mapping[int, tuple[Use, ...]] = field(default_factory=dict)
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """A process that is reported. ``libraries``: file names of the vendors' libraries that it has mapped."""
 
     pid: int

@@ -10,11 +10,10 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Final, Self
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from otelgpu.agent import Agent
 from otelgpu.cli.logs import say, set_log_level
@@ -99,8 +98,7 @@ def _has_terminal() -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Reloads:
+class Reloads(Struct, frozen=True):
     """What has an agent read its configuration again. ``read``: None where there is no file to read."""
 
     reload_signals: ReloadSignals

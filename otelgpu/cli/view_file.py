@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+from msgspec import Struct
 
 from otelgpu.cli.line_files import PIECE_BYTES, first_offset, read_piece
 from otelgpu.export.file.line_file import rotated
@@ -23,8 +24,7 @@ FOLLOWED_BYTES: Final = 64 << 20
 """What a page that follows a file is given of what was there before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """How much is read at once, and of the file's end in all."""
 
     piece: int = PIECE_BYTES

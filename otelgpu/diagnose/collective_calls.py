@@ -7,11 +7,11 @@ cannot be read is counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.families.nccl import collective_names as names
 from otelgpu.model.resource import AttributeValue
@@ -46,8 +46,7 @@ class Call(NamedTuple):
     span: bytes = bytes(8)  # its id
 
 
-@dataclass
-class Gatherer:
+class Gatherer(Struct):
     """Takes lines in any order, then says what was in them."""
 
     skips: Skips = field(default_factory=Skips)
@@ -117,8 +116,7 @@ class Gatherer:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallColumns:
+class CallColumns(Struct, frozen=True, kw_only=True):
     """n calls. Times are nanoseconds since the first one, by each host's own clock."""
 
     calls: list[Call]

@@ -18,11 +18,11 @@ clock it is 13 ms late, and by the third one's 16; corrected, it is 8.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, to_builtins
 
 from otelgpu.diagnose.collective_calls import CallColumns
 from otelgpu.otlp_json.reader import Skips
@@ -34,8 +34,7 @@ _ROUNDS: Final = 200
 _AGREED_NS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostClock:
+class HostClock(Struct, frozen=True, kw_only=True):
     """``offset_s``: how far a host's clock is ahead of its group's first host; None: not known.
 
     ``spread_s``: half of all ends lie within it (interquartile range). ``group``: hosts of one can be compared.
@@ -48,8 +47,7 @@ class HostClock:
     ends: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankLateness:
+class RankLateness(Struct, frozen=True, kw_only=True):
     """How late one rank of a communicator was, of collectives that were seen of at least one more."""
 
     communicator: str
@@ -68,8 +66,7 @@ class RankLateness:
     span_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bandwidth:
+class Bandwidth(Struct, frozen=True, kw_only=True):
     """Bytes per second, as nccl-tests define them; medians over calls."""
 
     communicator: str
@@ -80,8 +77,7 @@ class Bandwidth:
     bus: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveReport:
+class CollectiveReport(Struct, frozen=True, kw_only=True):
     """What there is to say; the slowest rank first."""
 
     collectives: int
@@ -94,7 +90,8 @@ class CollectiveReport:
 
     def shown(self) -> dict[str, Any]:
         """The document of ``--json``."""
-        return asdict(self)
+        shown: dict[str, Any] = to_builtins(self)
+        return shown
 
 
 def analyze(calls: CallColumns, skips: Skips | None = None) -> CollectiveReport:
@@ -192,8 +189,7 @@ def _medians(values: F64, codes: Codes, size: int, part: float = 0.5) -> F64:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
+class _Compared(Struct, frozen=True):
     """Calls of a collective on hosts that can be compared are together: ``codes``, of each call."""
 
     codes: Codes

@@ -9,10 +9,10 @@ become fields that share their bytes; anything else is an error.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.errors import OtelgpuError
 
@@ -50,8 +50,7 @@ class BtfError(OtelgpuError):
     """The section is not BTF, or describes something that a record cannot hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Type:
+class _Type(Struct, frozen=True):
     kind: int
     name: str
     vlen: int

@@ -12,13 +12,13 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from elftools.common.exceptions import DWARFError, ELFParseError
 from elftools.dwarf.compileunit import CompileUnit
 from elftools.dwarf.die import DIE
 from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
+from msgspec import Struct
 
 Content = bytes | memoryview
 
@@ -34,8 +34,7 @@ _TRIES: Final = 4096  # mentions of the name that are looked at
 _MEMBERS: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """``offset`` in bytes; ``elements`` of an array, 1 of anything else."""
 
     offset: int

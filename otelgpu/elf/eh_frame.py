@@ -10,8 +10,9 @@ Sources: Linux Standard Base Core 5.0, 10.6 (``.eh_frame``, ``.eh_frame_hdr``).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.elf.image import ElfError, ElfImage
 
@@ -20,8 +21,7 @@ MAX_BYTES: Final = 96 << 20
 PT_GNU_EH_FRAME: Final = 0x6474E550
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frames:
+class Frames(Struct, frozen=True, kw_only=True):
     """A section of ``size_bytes`` from ``offset`` of the file on, which is loaded at ``address`` of it."""
 
     offset: int

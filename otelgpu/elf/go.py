@@ -22,10 +22,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.elf.image import ElfError, ElfImage, Section
 from otelgpu.elf.tls import RELOCATION
@@ -64,8 +64,7 @@ def module_minor(image: ElfImage, module: str) -> int | None:
     return int(found[1]) if found is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class GoTable:
+class GoTable(Struct, frozen=True):
     """Some of a program's functions. ``functions``: (entry, bytes) by name; ``bases``: what entries may count from.
 
     The bytes reach to the next function: padding is among them.

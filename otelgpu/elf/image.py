@@ -16,11 +16,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.elf.symbols import MAX_NAME_BYTES, STB_LOCAL, SYMBOL, FunctionIndex, Strings, SymbolTable
 from otelgpu.errors import OtelgpuError
@@ -102,8 +102,7 @@ class ElfError(OtelgpuError):
     """The bytes are not an ELF image that this program can read: foreign, truncated or inconsistent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Symbol:
+class Symbol(Struct, frozen=True, kw_only=True):
     """A function of an image.
 
     ``name`` is as in the symbol table, without a version (``@@VERS_1``). ``file_offset`` is where its code
@@ -116,8 +115,7 @@ class Symbol:
     is_local: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """A PT_LOAD segment: ``size`` bytes from ``offset`` of the file on lie at ``address``."""
 
     address: int
@@ -127,8 +125,7 @@ class Load:
     writable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadLocals:
+class ThreadLocals(Struct, frozen=True):
     """The PT_TLS segment: what each thread has a copy of, ``size`` bytes of it."""
 
     address: int
@@ -136,8 +133,7 @@ class ThreadLocals:
     align: int
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A section's address in memory, relative to where the image is loaded, its bytes, and their place in the file."""
 
     address: int

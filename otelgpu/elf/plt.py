@@ -14,10 +14,10 @@ IBT and BND forms).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.elf.image import ElfError, ElfImage, Section
 from otelgpu.elf.symbols import SYMBOL, U64, Strings
@@ -32,8 +32,7 @@ _JUMPS_AT: Final = (0, 4, 1, 5)  # plain; behind endbr64; each with the prefix b
 _MAX_STUBS: Final = 1 << 18  # libtorch_cpu has 20,000
 
 
-@dataclass(frozen=True, slots=True)
-class LinkageStubs:
+class LinkageStubs(Struct, frozen=True):
     """``starts``: addresses of stubs, rising; ``symbols``: the number in ``.dynsym`` that each is for. Shape (n,)."""
 
     starts: U64

@@ -9,11 +9,11 @@ Source: System V ABI, chapter "Symbol Table", and ``/usr/include/elf.h``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 U64 = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.intp]
@@ -81,8 +81,7 @@ class Strings:
         return kept
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolTable:
+class SymbolTable(Struct, frozen=True):
     """One of a file's symbol tables. ``versions`` is its ``.gnu.version``, a word per symbol, or None."""
 
     symbols: npt.NDArray[np.void]  # SYMBOL
@@ -159,8 +158,7 @@ def binding_rank(info: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return np.where(binding == STB_LOCAL, 2, np.where(binding == _STB_WEAK, 1, 0)).astype(np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spans:
+class _Spans(Struct, frozen=True):
     """The best symbol for each distinct start, sorted by start."""
 
     starts: U64

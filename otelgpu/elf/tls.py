@@ -11,11 +11,11 @@ Storage Access in Dynamic Libraries" (TLS descriptors).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.elf.image import HEADER, PT_TLS, SEGMENT, ElfImage, ThreadLocals
 from otelgpu.elf.symbols import SYMBOL
@@ -39,8 +39,7 @@ class Access(IntEnum):
     DESCRIPTOR = 36  # R_X86_64_TLSDESC: two words, a function and its argument
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadVariable:
+class ThreadVariable(Struct, frozen=True, kw_only=True):
     """A thread-local variable that an image defines.
 
     ``offset``: in the image's block. ``distance``: from the thread pointer, if the image is the program.

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.model.operations import CopyDirection, OperationKind, Operations
 
@@ -81,8 +81,7 @@ _KINDS[OperationKind.SET] = Role.COPY
 _KINDS[OperationKind.FILE] = Role.FILE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRules:
+class StepRules(Struct, frozen=True, kw_only=True):
     """How steps of a kind of program are reported; serving and training differ by this table.
 
     ``reads_results``: from its first copy to the host on, a thread's step ends only with a wait for such a copy,

@@ -9,9 +9,10 @@ and nowhere else. What a handler may ask of the engine, and of other families th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from otelgpu.elf.btf import Btf
 from otelgpu.engine.operation_signals import OperationSignals
@@ -72,8 +73,7 @@ class Load(Enum):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """With a family that has operations of a kind, whose processes it is for; at once where none is observed."""
 
     kind: OperationKind
@@ -147,16 +147,14 @@ Handler = Takes | Ticks | EndsProcesses | Publishes | Counts
 """What a family does in one session. It has those of the five members that it has a use for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationFamily:
+class OperationFamily(Struct, frozen=True, kw_only=True):
     """Calls of an API that become operations: how records are decoded, and what the operations are called."""
 
     decoder: Callable[[Btf, SignalSettings], OperationDecoder]
     signals: OperationSignals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """Everything that the engine knows of a subject. It has ``operations``, or a handler, or both.
 
     ``load`` is None where there are no records: such a family is part of every session.

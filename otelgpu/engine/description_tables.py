@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from otelgpu.engine.metric import Metric
 
@@ -30,8 +31,7 @@ class Described(NamedTuple):
     example: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricTable:
+class MetricTable(Struct, frozen=True, kw_only=True):
     """Metrics of one scope, each with the keys of its attributes. ``page``: region of the manual with these alone."""
 
     scope: str
@@ -39,24 +39,21 @@ class MetricTable:
     page: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """A table of attributes in the manual: key → its further cells, in which ``TEXT`` and ``EXAMPLE`` may stand."""
 
     header: tuple[str, ...]
     rows: Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Any other table in the manual. ``rows`` are Markdown."""
 
     header: tuple[str, ...]
     rows: Callable[[], Sequence[Sequence[str]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptions:
+class Descriptions(Struct, frozen=True, kw_only=True):
     """Of one folder. An attribute is described where its name is declared, and there only.
 
     ``pages``, ``tables``: by the name of the region of the manual that they are.

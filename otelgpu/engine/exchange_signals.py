@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from otelgpu.engine import registry
 from otelgpu.engine.metric import Measured
@@ -11,8 +12,7 @@ from otelgpu.model.exchange import Exchange
 from otelgpu.model.spans import Attribute
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeSignals:
+class ExchangeSignals(Struct, frozen=True, kw_only=True):
     """A family's names for exchanges, many of which are reported at a time, each with its route."""
 
     scope: str

@@ -6,11 +6,11 @@ Everything that enters a session from outside is in :mod:`otelgpu.model.inputs`;
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from otelgpu.engine.operation_spans import Parents
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from otelgpu.model.tasks import TaskService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrafficParsed:
+class TrafficParsed(Struct, frozen=True, kw_only=True):
     """What was parsed on connections. Assignments are in the order of the records that caused them."""
 
     assignments: Sequence[ThreadAssignment] = ()
@@ -40,80 +39,69 @@ class TrafficParsed:
     messages: Sequence[EngineMessage] = ()  # of engine processes to each other, in order of time per thread
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOff:
+class HandedOff(Struct, frozen=True):
     """Work that threads gave each other, in order."""
 
     handoffs: Sequence[Handoff]
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicatorsSeen:
+class CommunicatorsSeen(Struct, frozen=True):
     """What was learnt of communicators, in order."""
 
     seen: Sequence[CommunicatorSeen]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceActivities:
+class DeviceActivities(Struct, frozen=True):
     """Activities as devices measured them, before their host calls are known."""
 
     rows: Activities
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceActivityNames:
+class DeviceActivityNames(Struct, frozen=True):
     """Pieces of names that activities refer to by number: records of ``struct *_activity_name``."""
 
     records: npt.NDArray[np.void]
 
 
-@dataclass(frozen=True, slots=True)
-class CallsArrived:
+class CallsArrived(Struct, frozen=True):
     """New operations of one family, before launches are given their names, which lie where correlation ids do."""
 
     rows: Operations
 
 
-@dataclass(frozen=True, slots=True)
-class CallsNamed:
+class CallsNamed(Struct, frozen=True):
     """The same, with the names of kernels. Whoever keeps rows copies them."""
 
     rows: Operations
 
 
-@dataclass(frozen=True, slots=True)
-class CallsCorrelated:
+class CallsCorrelated(Struct, frozen=True):
     """Host calls of processes that measure devices, with what their records say of activities: shape (n,)."""
 
     rows: Operations
     correlations: npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceWorkJoined:
+class DeviceWorkJoined(Struct, frozen=True):
     """Device work whose host call is known."""
 
     work: DeviceWork
 
 
-@dataclass(frozen=True, slots=True)
-class FilesCalled:
+class FilesCalled(Struct, frozen=True):
     """Calls on files that took long."""
 
     calls: FileCalls
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(Struct, frozen=True):
     """Samples of where threads were; ``name_of`` names the file or device of a sample by kind and number."""
 
     samples: Samples
     name_of: Callable[[int, int], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestsAnswered:
+class RequestsAnswered(Struct, frozen=True, kw_only=True):
     """m requests whose spans are reported now. ``parents`` has a row for each slot of each request."""
 
     exchanges: Sequence[Exchange]
@@ -122,46 +110,40 @@ class RequestsAnswered:
     parents: Parents
 
 
-@dataclass(frozen=True, slots=True)
-class RequestsGivenUp:
+class RequestsGivenUp(Struct, frozen=True):
     """Requests that will not be answered any more."""
 
     keys: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessDescribed:
+class ProcessDescribed(Struct, frozen=True, kw_only=True):
     """More is known of the same program."""
 
     before: Resource | None
     after: Resource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramReplaced:
+class ProgramReplaced(Struct, frozen=True, kw_only=True):
     """A process began another program: what the one before held is free."""
 
     tgid: int
     time_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessForgotten:
+class ProcessForgotten(Struct, frozen=True):
     """A while after its end: what still came of a process is forgotten, too."""
 
     tgid: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsChanged:
+class SettingsChanged(Struct, frozen=True, kw_only=True):
     """From the next tick on. ``limit``: operation spans under one parent."""
 
     settings: SignalSettings
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class TickBegins:
+class TickBegins(Struct, frozen=True):
     """After processes ended, and before operations are decoded: what these are joined with must be there.
 
     Only to those whose turn it is. ``final``: it is the last.

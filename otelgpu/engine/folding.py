@@ -16,12 +16,13 @@ one merged row a 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.model.codes import Codes, dense, distinct, mix, order_of
 from otelgpu.model.ids import GOLDEN
@@ -55,8 +56,7 @@ RUNS: Final = 32
 """Of a group: so many are read one after the other; of more, calls are folded whatever lies between them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class Runs(Struct, frozen=True, kw_only=True):
     """What n rows are beside the first of their calls: columns of shape (n,)."""
 
     count: npt.NDArray[np.int64]
@@ -70,11 +70,10 @@ class Runs:
         return Runs(**{name: getattr(self, name)[rows] for name in _RUN_COLUMNS})
 
 
-_RUN_COLUMNS: Final = tuple(Runs.__dataclass_fields__)
+_RUN_COLUMNS: Final = Runs.__struct_fields__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class Folded(Struct, frozen=True, kw_only=True):
     """n rows in columns, each of shape (n,).
 
     ``operations`` are the first call of each row, with ``duration_ns`` and, where the kind has one,

@@ -10,11 +10,13 @@ between the two is the former's. An id that is its owner's alone is its number: 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from inspect import get_annotations
 from typing import Any, Final, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.model.inputs import Batch, Input, ProcessGone, ProcessSeen, Records
 from otelgpu.model.process_numbers import next_owner
@@ -76,7 +78,7 @@ class Generations:
         return replace(item, **changed) if changed else item
 
     def _renumbered_parts(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(self._renumbered(each) if is_dataclass(each) else each for each in parts)
+        return tuple(self._renumbered(each) if isinstance(each, Struct) else each for each in parts)
 
     def _renumbered_rows(self, records: Records) -> Records:
         copied = False
@@ -94,10 +96,11 @@ class Generations:
 @cache
 def _fields_of(kind: Any) -> tuple[str, ...]:
     """Those with process ids, or with parts that may have some."""
+    types = {name: form for base in reversed(kind.__mro__) for name, form in get_annotations(base).items()}
     return tuple(
-        field.name
-        for field in fields(kind)
-        if field.name in _PROCESS_FIELDS or str(field.type).startswith("tuple[")
+        name
+        for name in kind.__struct_fields__
+        if name in _PROCESS_FIELDS or str(types[name]).startswith("tuple[")
     )
 
 

@@ -7,8 +7,9 @@ then reported as ``gpu.cuda.memory.*``. So another vendor's memory is never repo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.engine.metric import Instrument, Metric
 
@@ -23,8 +24,7 @@ LEAK_WINDOWS: Final = 5
 """A site is suspected when it allocated in each of so many minutes in a row and freed nothing in them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNames:
+class MemoryNames(Struct, frozen=True, kw_only=True):
     """Metrics, and two keys of attributes: ``kind`` and ``device``.
 
     Device memory and pinned host memory are metrics of their own, so that the series of one metric add up.

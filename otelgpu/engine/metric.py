@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Instrument(Enum):
@@ -16,8 +17,7 @@ class Instrument(Enum):
     GAUGE = "gauge"  # reported as it stands
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """One metric's definition. ``buckets`` are a histogram's explicit bounds, in ``unit``.
 
     ``whole``: False of a counter whose sum has a fraction. ``per_unit``: so many of what a counter is fed make
@@ -33,8 +33,7 @@ class Metric:
     per_unit: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """What some facts add to one series of a metric; ``labels`` are of bounded cardinality.
 
     ``rows``: which fact each value is of, by position; an exemplar names its span.

@@ -11,13 +11,13 @@ import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine import names
 from otelgpu.engine.metric import Instrument, Metric
@@ -70,8 +70,7 @@ class Growing(Protocol):
         """
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(Struct):
     count: int = 0
     total: float = 0.0
     minimum: float = float("inf")
@@ -114,8 +113,7 @@ class _Exemplar(NamedTuple):
     context: Context
 
 
-@dataclass(slots=True)
-class _Table:
+class _Table(Struct):
     metric: Metric
     scope: str
     share: Share | None  # of which its series are, and one more for those that overflow; None: of nobody's

@@ -8,10 +8,10 @@ request, its step, or the window of what is nobody's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from otelgpu.engine.attribution.owners import Attribution, only
 from otelgpu.engine.contract import OperationDecoder

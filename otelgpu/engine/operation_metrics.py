@@ -12,11 +12,12 @@ failed. Invariant: every row is in exactly one part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.engine import names
 from otelgpu.engine.contract import OperationDecoder
@@ -34,8 +35,7 @@ WORTH_MEASURING: Final = 2048
 """Rows of a part that are measured at once; smaller ones wait for more, for a measurement has fixed costs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Rows that are alike in what they are. ``failed``: their result is known, and an error."""
 
     tgid: int
@@ -94,8 +94,7 @@ class SmallParts:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     spec: OperationMetric
     apis: npt.NDArray[np.bool_] | None  # by number of a function, the last for all beyond; None: for all
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.engine.memory_names import MemoryNames
 from otelgpu.engine.metric import Metric
@@ -22,8 +22,7 @@ CALL_SECONDS: Final = (
 Column = Callable[[Operations], npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationMetric:
+class OperationMetric(Struct, frozen=True, kw_only=True):
     """How a metric is fed from operations: which rows, which value, at most one attribute."""
 
     metric: Metric
@@ -44,8 +43,7 @@ class Holds(Enum):
     SUM = "sum"  # adds up
 
 
-@dataclass(frozen=True, slots=True)
-class CallAttribute:
+class CallAttribute(Struct, frozen=True):
     """An integer attribute of calls: ``column`` gives its values, ``absent`` the one that says nothing."""
 
     key: str
@@ -54,8 +52,7 @@ class CallAttribute:
     absent: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationTotal:
+class OperationTotal(Struct, frozen=True, kw_only=True):
     """What the span above calls of a kind says of them: their number, or the sum of a column of integers.
 
     ``per_unit``: so many make one of the unit that is exported, which is then a double: nanoseconds in a second.
@@ -67,8 +64,7 @@ class OperationTotal:
     per_unit: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationSignals:
+class OperationSignals(Struct, frozen=True, kw_only=True):
     """A family's names for operations: the only place where they are written."""
 
     scope: str

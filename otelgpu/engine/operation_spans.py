@@ -18,12 +18,12 @@ decode phase, four go under "sample", and the request's sums are still of ten.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine import names
 from otelgpu.engine.contract import OperationDecoder
@@ -48,8 +48,7 @@ _SOURCES: Final = [source.exported for source in ContextSource]
 _SALT: Final = 0x6F70  # keeps operation ids apart from request ids made of the same words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parents:
+class Parents(Struct, frozen=True, kw_only=True):
     """What ``Folded.group`` indexes: the span that a group's operations go under. Columns of length m."""
 
     trace_id: npt.NDArray[np.uint8]  # (m, 16)
@@ -61,8 +60,7 @@ class Parents:
         return Context(self.trace_id[row].tobytes(), self.span_id[row].tobytes(), int(self.flags[row]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True, kw_only=True):
     """How a session's operations are called: by family position, and by kernel name index."""
 
     families: Sequence[tuple[OperationDecoder, OperationSignals]]
@@ -136,8 +134,7 @@ def _stretches(columns: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int]]:
     return list(pairwise(bounds))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Look(Struct, frozen=True, kw_only=True):
     """The texts of the m forms of a process, family and kind: tables of m entries, or one for all forms."""
 
     name: tuple[str, ...]

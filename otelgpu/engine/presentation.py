@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from otelgpu.engine.viewer import ViewerPart
 
@@ -53,8 +54,7 @@ class How(Enum):
     OBSERVED = "observed"  # no metric: what is read of the process itself, by the column's key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """``metrics``: the first of them that a row has. ``where``: only series with these labels.
 
     ``without``: not those. ``having``: only series that have this label. ``label``: for :attr:`How.LABEL` and
@@ -73,8 +73,7 @@ class Column:
     alarming: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopTable:
+class TopTable(Struct, frozen=True, kw_only=True):
     """One table. ``keys``: label of a series, or attribute of its resource → (column, title)."""
 
     name: str
@@ -101,8 +100,7 @@ def rate(key: str, title: str, *metrics: str, unit: Unit = Unit.COUNT, **more: A
     return Column(key=key, title=title, how=How.RATE, metrics=metrics, unit=unit, **more)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopView:
+class TopView(Struct, frozen=True, kw_only=True):
     """What ``otelgpu top NAME`` shows. ``families``: those that it is made of, by their names.
 
     ``rank``: views are listed by it (:mod:`otelgpu.engine.top_views`).
@@ -115,8 +113,7 @@ class TopView:
     rank: int = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessColumns:
+class ProcessColumns(Struct, frozen=True, kw_only=True):
     """What a family adds to the view of processes, whose rows have the keys :data:`OF_PROCESS`."""
 
     columns: tuple[Column, ...]
@@ -127,8 +124,7 @@ class ProcessColumns:
 # -- Console -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleLabel:
+class ConsoleLabel(Struct, frozen=True, kw_only=True):
     """An attribute that stands behind a span's name, as ``text`` with its value in ``unit`` for ``{}``."""
 
     key: str
@@ -153,8 +149,7 @@ class TrackGroup(IntEnum):
     OTHER = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackRule:
+class TrackRule(Struct, frozen=True, kw_only=True):
     """Spans of ``scopes``, or with ``attribute``, are on tracks of their own.
 
     ``track``: what says a span's track from others of its place, and its name. Of rules that fit a span, the
@@ -172,8 +167,7 @@ class TrackRule:
         return scope in self.scopes or (self.attribute != "" and self.attribute in reported)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceNames:
+class DeviceNames(Struct, frozen=True, kw_only=True):
     """Attributes by which a timeline knows the host calls of a device's API, and the work that they caused.
 
     ``directions``: value of ``direction`` → that of Kineto's, ``HtoD``.
@@ -229,8 +223,7 @@ def stream_rule(names: DeviceNames) -> TrackRule:
     return TrackRule(group=TrackGroup.STREAM, attribute=names.correlation, track=track, rank=3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveNames:
+class CollectiveNames(Struct, frozen=True, kw_only=True):
     """Attributes of a communication library's calls. ``enqueue``: value of ``phase`` of a host call's span."""
 
     library: str
@@ -244,8 +237,7 @@ class CollectiveNames:
 # -- All of it ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Presentation:
+class Presentation(Struct, frozen=True, kw_only=True):
     """One family's. What it has none of is left out. ``step_number``: attribute of a step that says which it is."""
 
     views: tuple[TopView, ...] = ()

@@ -10,11 +10,11 @@ Example: three kernels of a process ran for 5, 6 and 9 us, launched under stack 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.model.profiles import ValueType
 from otelgpu.model.profiling import ProfileKind
@@ -48,8 +48,7 @@ Label = tuple[tuple[str, str | int], ...]
 """Attributes that go together: key and value. Of few distinct values: each makes samples of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRows:
+class ProfileRows(Struct, frozen=True, kw_only=True):
     """n rows of one kind and one sample type; ``leaves``: each leaf first."""
 
     kind: ProfileKind

@@ -10,11 +10,11 @@ In: :class:`AgentStats`, as often as somebody reads. Out: series in a :class:`~o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from otelgpu.engine import names
 from otelgpu.engine.metric import Instrument, Metric
@@ -169,8 +169,7 @@ SELF_METRICS: Final[tuple[tuple[Metric, tuple[str, ...]], ...]] = (
 """Every metric of this module, with its attributes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """What the process takes, in the units of the metrics."""
 
     user_s: float
@@ -180,8 +179,7 @@ class Cost:
     threads: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentStats:
+class AgentStats(Struct, frozen=True, kw_only=True):
     """One reading. All counts are since the start; ``deliveries`` come with the place of their destination."""
 
     uptime_s: float

@@ -7,11 +7,11 @@ only once it is fed or ticks: by then every handler was opened, and has put ther
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine.facts import TickBegins
 from otelgpu.model.context import Context, Unsettled
@@ -132,8 +132,7 @@ def _no_name(handle: int) -> str:
     return ""
 
 
-@dataclass(slots=True)
-class Offers:
+class Offers(Struct):
     """What families answer each other, by noun. Nobody need be there: each has an answer that says so."""
 
     steps: list[Steps] = field(default_factory=list)  # who is asked first is first
@@ -168,8 +167,7 @@ class Offers:
         return self.requests is not None and self.requests.serves(tgid)
 
 
-@dataclass(slots=True)
-class Clock:
+class Clock(Struct):
     """Where a session stands in time."""
 
     now_ns: int = 0  # of the last tick
@@ -177,8 +175,7 @@ class Clock:
     final: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """What all handlers of a session have in common."""
 
     settings: SignalSettings
@@ -261,8 +258,7 @@ class Services:
 _NEVER_NS: Final = 1 << 63
 
 
-@dataclass(slots=True)
-class Slot:
+class Slot(Struct):
     """A family's place in the session's ticks."""
 
     family: str

@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine.attribution.threads import AMBIGUOUS
 from otelgpu.engine.operation_metrics import Part
@@ -25,8 +25,7 @@ SERVERS_KEPT: Final = 64
 OTHER_SERVERS: Final = "other servers"
 
 
-@dataclass(slots=True)
-class Latencies:
+class Latencies(Struct):
     """Durations in seconds, of which the newest :data:`SAMPLES_KEPT` answer percentiles."""
 
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -48,8 +47,7 @@ class Latencies:
         return [float(v) for v in np.percentile(self.values, ranks)]
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(Struct):
     """Totals since the session began. Times in seconds, sizes in bytes."""
 
     requests: int = (

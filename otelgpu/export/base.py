@@ -7,9 +7,10 @@ here does I/O or starts threads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.losses import Reasons
@@ -57,8 +58,7 @@ class Signal(StrEnum):
         return f"/{'v1development' if self is Signal.PROFILES else 'v1'}/{self}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
+class Payload(Struct, frozen=True, kw_only=True):
     """One serialized ``Export{Trace,Metrics,Profiles}ServiceRequest``, sent and accounted for as a whole."""
 
     signal: Signal
@@ -66,24 +66,21 @@ class Payload:
     items: int  # spans, metric data points, or observations of profiles
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """The server took the payload, less ``rejected`` items (OTLP partial success); never sent again."""
 
     rejected: int = 0
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """A transient failure. ``after_s``: how long the server asked to be left alone; None if it did not."""
 
     after_s: float | None
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A permanent failure: sending the same payload again cannot help."""
 
     reason: str

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from otelgpu.export.base import Exporter
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """What ``otelgpu check`` found of a destination. ``present``: whether it can be used; None: not tried."""
 
     present: bool | None
@@ -25,8 +25,7 @@ class Trial:
     required: bool = True  # a session does not start without it
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where results are, in words of which nothing is secret. ``viewer``: the command that shows them, if one does."""
 
     shown: str
@@ -34,7 +33,7 @@ class Place:
 
 
 class Destination(ABC):
-    """Where results go. Frozen dataclasses: equal ones would be opened alike.
+    """Where results go. Frozen: equal ones would be opened alike.
 
     ``environ``: the environment, with the ``OTEL_EXPORTER_OTLP_*`` variables; ``defaults``: the same names from a
     configuration file, for what ``environ`` leaves unset.
@@ -68,8 +67,7 @@ class Destination(ABC):
         return [Trial(None, "not tried")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(Struct, frozen=True, kw_only=True):
     """An exporter, as the command line knows it."""
 
     scheme: str
@@ -82,8 +80,7 @@ class Kind:
     """Of URLs that somebody may have meant for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(Struct, frozen=True):
     """A destination and all that is said of it, to be opened. Equal ones would be opened alike."""
 
     destination: Destination

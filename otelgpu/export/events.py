@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from otelgpu.model.verdict import SpanReference, Verdict
 
@@ -71,8 +72,7 @@ METRICS: Final[Mapping[str, tuple[str, str, str]]] = {
 _DURATIONS: Final = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
-@dataclass(slots=True, kw_only=True)
-class CommandFacts:
+class CommandFacts(Struct, kw_only=True):
     """What a batch command did. ``error_type``: "" where it succeeded."""
 
     name: str

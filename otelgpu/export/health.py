@@ -18,8 +18,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct, field
 
 from otelgpu.errors import OtelgpuError
 
@@ -77,8 +78,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or _LOOPBACK, int(port)
 
 
-@dataclass(slots=True)
-class _Peer:
+class _Peer(Struct):
     sock: socket.socket
     deadline: float
     received: bytearray = field(default_factory=bytearray)

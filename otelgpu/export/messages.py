@@ -17,10 +17,10 @@ rows, and some of them written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.export.protobuf import AnyArray, varint_width, varint_words, word_formats
 from otelgpu.model.codes import Codes, all_of
@@ -54,8 +54,7 @@ def beside(*parts: Cells) -> Cells:
     return np.concatenate(parts, axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Cells of every message, in order.
 
     ``counts``: shape (n,), how many cells each message has; None: one. With ``lead``, the cells of a message

@@ -17,12 +17,12 @@ numbered without gaps, so no entry is longer in a payload than :attr:`Dictionary
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.export.messages import Cells, Part, beside, constant, integers, sizes, spread, written
 from otelgpu.export.protobuf import ANY_INT, AnyArray, any_value, delimited, utf8
@@ -56,8 +56,7 @@ Numbers = dict[str, Codes]
 """By table, numbers of entries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lists:
+class Lists(Struct, frozen=True):
     """A list of numbers per row, end to end."""
 
     counts: Codes
@@ -185,8 +184,7 @@ def distinct_links(trace_id: npt.NDArray[np.uint8], span_id: npt.NDArray[np.uint
     return np.concatenate([zero, ids[example[is_link]]]), number[same]
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerAttributes:
+class IntegerAttributes(Struct, frozen=True):
     """Distinct values of one attribute; they are numbered after those of :class:`Entries`."""
 
     key: int  # number of the string

@@ -16,10 +16,9 @@ Invariant: a payload is never longer than the costs of its rows, for numbers in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.export.messages import Bytes, Cells, Part, beside, fixed64, integers, sizes, written
 from otelgpu.export.profile_dictionary import (
@@ -48,8 +47,7 @@ def check(holds: bool, what: str, fault: str) -> None:
         raise ValueError(f"profile column {what!r} has {fault}")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Rows first..last-1 of a batch, and what they need of the dictionary: its entries, and their new numbers."""
 
     first: int

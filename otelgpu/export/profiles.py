@@ -15,9 +15,10 @@ Example: 50,000 kernel times under 300 stacks of 20 frames, without times, are o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from struct import pack
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.export.profile_rows import Run, SampleRows
 from otelgpu.export.protobuf import delimited, varint
@@ -37,8 +38,7 @@ _TYPES_BYTES: Final = 2 * (2 + 2 * 6)
 """Sample and period type: a tag and a length each, and two numbers of at most five bytes behind their tags."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilePayload:
+class ProfilePayload(Struct, frozen=True, kw_only=True):
     """One serialized ``ExportProfilesServiceRequest``. ``rows``: how many observations it holds."""
 
     body: bytes

@@ -14,9 +14,10 @@ import logging
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from otelgpu import __version__
 from otelgpu.export.base import ExportError, Signal
@@ -95,8 +96,7 @@ def own_resource(environ: Mapping[str, str]) -> Resource:
     return Resource({**found, **named}).merge(OTELResourceDetector().detect())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Providers:
+class Providers(Struct, frozen=True, kw_only=True):
     """What to report through; either may be missing. Nothing is sent before :meth:`deliver`."""
 
     meters: MeterProvider | None

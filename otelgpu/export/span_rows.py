@@ -26,13 +26,13 @@ Invariant: ``widths[layout]`` adds up to the bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.export.messages import scatter
 from otelgpu.export.protobuf import (
@@ -111,8 +111,7 @@ def check(holds: bool, what: str, fault: str) -> None:
         raise ValueError(f"span column {what!r} has {fault}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
+class _Slot(Struct, frozen=True):
     """A value stored in place: ``lead``, then the words that hold it."""
 
     lead: bytes

@@ -13,10 +13,10 @@ first is all of the one and 2,242 spans of the other, under one ResourceSpans an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct, field
 
 from otelgpu import __version__
 from otelgpu.engine.names import SCHEMA_URL
@@ -76,8 +76,7 @@ def scope_field(name: str) -> bytes:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """Spans first..last-1 of a batch."""
 
     rows: SpanRows
@@ -86,8 +85,7 @@ class _Piece:
     bytes: int
 
 
-@dataclass(slots=True)
-class _Plan:
+class _Plan(Struct):
     """One payload: its pieces under their ScopeSpans under their ResourceSpans, by encoded fields."""
 
     max_bytes: int

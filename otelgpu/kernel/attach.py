@@ -13,8 +13,10 @@ kernel's typed tracepoint.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.kernel.libbpf import BpfError, Link, Program, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily
@@ -27,8 +29,7 @@ _COOKIE_ENTRY_ONLY: Final = 1 << 32  # the probe's return is not to be probed
 _COOKIE_MARK_SHIFT: Final = 33
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(Struct, frozen=True):
     """A user-space probe: ``program`` goes to ``symbol`` of ``library``, and reads ``cookie`` there."""
 
     program: Program

@@ -10,9 +10,10 @@ import os
 import platform
 import signal
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.kernel.kernel_btf import VMLINUX_BTF, lacking_features, lacking_names
 from otelgpu.kernel.libbpf import BpfError, Link, detach_all, load_libbpf
@@ -26,8 +27,7 @@ TRACEFS: Final = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feature:
+class Feature(Struct, frozen=True, kw_only=True):
     """One thing the program needs or likes. ``required``: without it nothing can be observed."""
 
     name: str

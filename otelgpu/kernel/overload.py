@@ -11,10 +11,10 @@ import logging
 import struct
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.libbpf import possible_cpus
@@ -41,8 +41,7 @@ _COUNTED: Final = "calls_counted"
 _COUNTED_FOR_OTHERS: Final = "calls_counted_for_others"
 
 
-@dataclass(slots=True, kw_only=True)
-class DetailLevel:
+class DetailLevel(Struct, kw_only=True):
     """Which level a ring's state asks for: down at once, up again after a calm; each relapse doubles the calm."""
 
     least: int

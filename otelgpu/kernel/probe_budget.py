@@ -12,8 +12,9 @@ counted of them is exact; polls get what is left.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 _WINDOW_NS: Final = 100_000_000
 _SHORTEST_NS: Final = 2_000_000  # shorter ones are mostly attaching and detaching
@@ -24,8 +25,7 @@ _SMOOTHED: Final = 0.5  # of what is known, when a new rate comes that is lower;
 _SECOND_NS: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """``open_ns`` in each ``period_ns``: equal when always, 0 when never."""
 
     open_ns: int

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel import features
@@ -17,8 +18,7 @@ from otelgpu.kernel.loader import LoadedFamily
 _PROCESSES: Final = "scope_processes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """Whose events are wanted."""
 
     everything: bool = False

@@ -6,9 +6,10 @@ Format: ``events/CATEGORY/NAME/format`` of tracefs (Documentation/trace/events.r
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 TRACEFS: Final = Path("/sys/kernel/tracing")
 _FIELD: Final = re.compile(
@@ -17,8 +18,7 @@ _FIELD: Final = re.compile(
 _NAME: Final = re.compile(r"\w+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Struct, frozen=True, kw_only=True):
     """One field: where it begins in the record, how many bytes it has, whether it has a sign."""
 
     offset: int

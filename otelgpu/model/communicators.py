@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicatorSeen:
+class CommunicatorSeen(Struct, frozen=True, kw_only=True):
     """What a call reported of a communicator of process ``tgid`` at ``time_ns``; it replaces what was reported before.
 
     ``hash`` is the same on all ranks, 0 where it is not known; ``rank``, ``ranks`` and ``device`` are -1 then.

@@ -7,12 +7,12 @@ bpf/lib/record.h; tests/unit/model/test_context_sources.py compares the two); al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 
 class ContextSource(IntEnum):
@@ -33,8 +33,7 @@ class ContextSource(IntEnum):
         return self.name.lower()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceDescription:
+class SourceDescription(Struct, frozen=True, kw_only=True):
     """One source. ``description`` goes on with "the call is tied to a span by", ``links`` with "what links is".
 
     ``in_record``: a BPF program writes it. ``published``: with the ids that were published for the thread; of a task

@@ -7,9 +7,10 @@ Units are those of NVML (nvml.h), whole numbers throughout, so that a capture ho
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 NO_INDEX: Final = -1
 """Of a MIG device, which has neither an index on the host nor a device file."""
@@ -59,8 +60,7 @@ class Quantity(StrEnum):
     THROTTLED_RELIABILITY_NS = "throttled_reliability_ns"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSeen:
+class DeviceSeen(Struct, frozen=True, kw_only=True):
     """A GPU, or a MIG device of one, is there; it replaces what was reported of the same ``uuid``.
 
     ``uuid`` is the driver's and DCGM's form (``GPU-…``, ``MIG-…``). ``index`` and ``minor`` (of
@@ -81,8 +81,7 @@ class DeviceSeen:
     serial_number: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessReading:
+class ProcessReading(Struct, frozen=True, kw_only=True):
     """One process on one device. ``device`` is the uuid of the MIG device where that is known."""
 
     tgid: int
@@ -93,8 +92,7 @@ class ProcessReading:
     decoder_percent: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceReadings:
+class DeviceReadings(Struct, frozen=True, kw_only=True):
     """What device ``uuid`` read at ``time_ns``; ``processes``: all that were on it then, as far as is reported."""
 
     time_ns: int
@@ -103,8 +101,7 @@ class DeviceReadings:
     processes: tuple[ProcessReading, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceGone:
+class DeviceGone(Struct, frozen=True, kw_only=True):
     """Nothing more is known of device ``uuid``: it fell off the bus (``failed``), or nobody can report any more."""
 
     time_ns: int
@@ -112,8 +109,7 @@ class DeviceGone:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessDevices:
+class ProcessDevices(Struct, frozen=True, kw_only=True):
     """Which devices a process' CUDA ordinals 0, 1, … are: uuids, "" where that cannot be known."""
 
     tgid: int

@@ -5,14 +5,14 @@ Times are CLOCK_MONOTONIC nanoseconds. Prompts and tokens are counted, never hel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from otelgpu.model.exchange import Published, TraceParent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRequest:
+class EngineRequest(Struct, frozen=True, kw_only=True):
     """A request was handed to an engine (vLLM: ADD; SGLang: a tokenized request)."""
 
     time_ns: int  # sent: the write began; received: the read returned
@@ -34,8 +34,7 @@ class EngineItem(NamedTuple):
     finished: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOutput:
+class EngineOutput(Struct, frozen=True, kw_only=True):
     """What an engine step gave: one message (vLLM: EngineCoreOutputs of one client)."""
 
     time_ns: int

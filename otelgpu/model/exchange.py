@@ -7,9 +7,10 @@ No body, prompt or completion text is held here, unless :class:`Content` was ask
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
+
+from msgspec import Struct, field
 
 from otelgpu.model.tasks import Asked
 
@@ -30,8 +31,7 @@ class StartSource(StrEnum):
     WRITE = "write"  # clients: the call that sent it began
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceParent:
+class TraceParent(Struct, frozen=True, kw_only=True):
     """A W3C ``traceparent`` that the client sent (https://www.w3.org/TR/trace-context/, version 00)."""
 
     trace_id: bytes  # 16 bytes
@@ -45,8 +45,7 @@ class TraceParent:
         return bool(self.flags & 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(Struct, frozen=True, kw_only=True):
     """The context that the process itself published, as a probe read it on the calling thread."""
 
     trace_id: bytes  # 16 bytes
@@ -55,8 +54,7 @@ class Published:
     source: int  # ContextSource: THREAD_CONTEXT or OBI
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True, kw_only=True):
     """One endpoint of a connection. ``address`` is textual; a Unix socket has the empty address and port 0."""
 
     address: str
@@ -67,8 +65,7 @@ UNKNOWN_ENDPOINT = Endpoint(address="", port=0)
 """An endpoint that is not known, or a Unix socket's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rpc:
+class Rpc(Struct, frozen=True, kw_only=True):
     """What makes an exchange a remote procedure call."""
 
     system: str  # rpc.system.name: "grpc"
@@ -79,8 +76,7 @@ class Rpc:
     failed: bool = False  # whether the status is an error at this endpoint, by the conventions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+class Content(Struct, frozen=True, kw_only=True):
     """Prompt and completion, bounded: kept only where the user asked for them."""
 
     request: str = ""  # JSON text of the messages, or the prompt
@@ -91,8 +87,7 @@ CONTENT_TIMES = 4096
 """Content deltas of a stream of which the times are kept: 32 KiB at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(Struct, frozen=True, kw_only=True):
     """What an LLM request and its response reported, in any API."""
 
     operation: str  # gen_ai.operation.name: "chat", "text_completion", "embeddings", "generate_content"
@@ -128,8 +123,7 @@ UNSEEN: Final = frozenset({"capture_gap", "response_not_seen", "connection_evict
 """Why not all of an exchange was seen: bytes were not captured, an answer went another way, or there were too many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(Struct, frozen=True, kw_only=True):
     """A finished request and its response, at one endpoint of a connection.
 
     At a server the request is read and the response written, at a client's the other way round; "read"
@@ -219,8 +213,7 @@ class Exchange:
         return 400 if self.role is Role.CLIENT else 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class Opened(Struct, frozen=True, kw_only=True):
     """A request has begun and its head was read: all that its span's identity is made of.
 
     Reported once per exchange, before it is emitted; what was never reported opened is still emitted when it ends.
@@ -239,8 +232,7 @@ class Opened:
     user_agent: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class Named(Struct, frozen=True, kw_only=True):
     """An exchange is about a request that other processes know by ``request_id`` (an LLM response's ``id``)."""
 
     key: int  # Exchange.key
@@ -250,8 +242,7 @@ class Named:
     published: Published | None = None  # on the call that reported the id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadAssignment:
+class ThreadAssignment(Struct, frozen=True, kw_only=True):
     """A thread began or ended its work for an exchange: the raw material of tier ``thread``.
 
     An exchange is assigned to the thread that read its request, from then until it has been answered (or the

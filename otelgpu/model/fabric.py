@@ -7,11 +7,11 @@ names; what they mean, and in which unit, is in ``families/rdma``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortSeen:
+class PortSeen(Struct, frozen=True, kw_only=True):
     """A port of an RDMA device is there, or changed; it replaces what was reported of (``device``, ``port``).
 
     ``gids``: index → GID as text (``fe80::…``), those that are set. ``state`` and ``link_layer`` as sysfs writes them
@@ -32,8 +32,7 @@ class PortSeen:
     lid: int = 0  # local identifier: of InfiniBand alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortReadings:
+class PortReadings(Struct, frozen=True, kw_only=True):
     """``counters`` and ``hw_counters`` of a port at ``time_ns``, by the driver's names; both count up."""
 
     time_ns: int
@@ -42,8 +41,7 @@ class PortReadings:
     values: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePairReadings:
+class QueuePairReadings(Struct, frozen=True, kw_only=True):
     """Counters that a driver keeps for one queue pair (RDMA netlink), and whose it is."""
 
     time_ns: int
@@ -54,8 +52,7 @@ class QueuePairReadings:
     values: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortGone:
+class PortGone(Struct, frozen=True, kw_only=True):
     """Nothing more is known of a port: its device was taken out."""
 
     time_ns: int
@@ -63,8 +60,7 @@ class PortGone:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareError:
+class HardwareError(Struct, frozen=True, kw_only=True):
     """The kernel log reported of an error of a device: an Xid of a GPU, an SXid of an NVSwitch.
 
     ``time_ns`` is the kernel's own time of the line, CLOCK_MONOTONIC. ``tgid`` is 0 and ``process`` empty where the

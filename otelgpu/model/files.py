@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from otelgpu.model.operations import Operations
 
@@ -17,8 +18,7 @@ class FileCall(IntEnum):
     SYNC = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileCalls:
+class FileCalls(Struct, frozen=True, kw_only=True):
     """``rows``: (n,) of kind FILE, whose ``handle`` is the file's. ``names``: handle → the last part of its path."""
 
     rows: Operations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 
 class HandoffEvent(IntEnum):
@@ -16,8 +17,7 @@ class HandoffEvent(IntEnum):
     AWAITS = 5  # it begins to wait, idle, at the semaphore that it made last: for a result, not for a lock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handoff:
+class Handoff(Struct, frozen=True, kw_only=True):
     """An event of a thread that may be a worker. Times are CLOCK_MONOTONIC nanoseconds."""
 
     time_ns: int

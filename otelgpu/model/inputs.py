@@ -6,10 +6,9 @@ this sequence on disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.model.devices import DeviceInput
 from otelgpu.model.fabric import FabricInput
@@ -19,8 +18,7 @@ from otelgpu.model.samples import StackNamed
 Records = npt.NDArray[np.void]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """Records of one kind of one family, in ring order.
 
     ``records`` has the dtype that the BPF object's BTF gives for the C struct named ``kind``
@@ -40,16 +38,14 @@ class Batch:
         return column["head"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockAnchor:
+class ClockAnchor(Struct, frozen=True, kw_only=True):
     """``unix_ns = monotonic_ns + (anchor.unix_ns - anchor.monotonic_ns)``, from here on."""
 
     monotonic_ns: int
     unix_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSeen:
+class ProcessSeen(Struct, frozen=True, kw_only=True):
     """A process came into scope, or changed its program image; ``resource`` describes it from here on.
 
     ``parent``: the process that it was a child of then, 0 where that is not known. ``same_program``: it has changed
@@ -65,8 +61,7 @@ class ProcessSeen:
     payer: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimesSeen:
+class RuntimesSeen(Struct, frozen=True, kw_only=True):
     """What a process serves requests with, from here on and before: names of :mod:`otelgpu.model.runtimes`."""
 
     tgid: int
@@ -74,16 +69,14 @@ class RuntimesSeen:
     runtimes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessGone:
+class ProcessGone(Struct, frozen=True, kw_only=True):
     """A process ended; nothing of it arrives after this."""
 
     tgid: int
     time_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionNamed:
+class FunctionNamed(Struct, frozen=True, kw_only=True):
     """An answer from the symbol tables: what ``address`` in process ``tgid`` is called.
 
     ``name`` is the demangled full form. Unknown symbols carry ``module+0xoffset`` and ``known`` False; of a launched
@@ -99,8 +92,7 @@ class FunctionNamed:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossCounted:
+class LossCounted(Struct, frozen=True, kw_only=True):
     """Something was dropped, skipped or could not be read: ``count`` more since the last report."""
 
     family: str
@@ -108,8 +100,7 @@ class LossCounted:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallsCounted:
+class CallsCounted(Struct, frozen=True, kw_only=True):
     """Calls of function ``api`` that were counted in place of being recorded: ``count`` more since the last.
 
     ``kind`` is the :class:`~otelgpu.model.operations.OperationKind` of such calls; ``tgid`` is 0 for processes
@@ -123,8 +114,7 @@ class CallsCounted:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Struct, frozen=True, kw_only=True):
     """Every record that was submitted before ``time_ns`` (CLOCK_MONOTONIC) has been fed."""
 
     time_ns: int

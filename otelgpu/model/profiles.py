@@ -10,12 +10,12 @@ hundred distinct locations. Invariant: a code is a position in its table; unused
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Attribute, Bytes, Codes
@@ -32,16 +32,14 @@ class FrameType(StrEnum):
     GPU = "gpu"  # not of the convention yet: what a device ran, under the call that launched it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueType:
+class ValueType(Struct, frozen=True, kw_only=True):
     """What is counted, and in what: ``gpu_kernel_time``, ``nanoseconds``."""
 
     type: str
     unit: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mapping:
+class Mapping(Struct, frozen=True, kw_only=True):
     """A file as it lies in memory. Addresses are 64 bits without a sign."""
 
     file_name: str
@@ -52,8 +50,7 @@ class Mapping:
     build_id_htlhash: str  # of the file's head, tail and length, as ebpf-profiler has it; "": none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class Function(Struct, frozen=True, kw_only=True):
     """Names as they are read, and as the linker or interpreter has them; "": not known."""
 
     name: str
@@ -61,16 +58,14 @@ class Function:
     file_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """Where in a function."""
 
     function: int  # position in ``functions``
     line: int  # from 1; 0: not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class Location(Struct, frozen=True, kw_only=True):
     """One frame, with what was inlined into it."""
 
     frame_type: FrameType
@@ -79,8 +74,7 @@ class Location:
     lines: tuple[Line, ...]  # the innermost inlined first, the caller last; empty: not symbolised
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True):
     """The span that each observation belongs to: row i has entry ``codes[i]``.
 
     A trace or span id of all zeros says that there is none. A row has at most one: work that several requests
@@ -92,8 +86,7 @@ class Links:
     span_id: Bytes  # (m, 8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileColumns:
+class ProfileColumns(Struct, frozen=True, kw_only=True):
     """n observations that share resource, scope, sample type and the profile's time.
 
     Observations of one identity (stack, attributes, link) become one OTLP ``Sample`` with a value each, in row

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.model.operations import DEVICE_KINDS, OperationKind
 
@@ -35,8 +36,7 @@ DEVICE_PROFILES: Final = (ProfileKind.CUDA, ProfileKind.KERNEL, ProfileKind.MEM)
 """Those of work on a device, in the order in which they are suggested."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileSettings:
+class ProfileSettings(Struct, frozen=True, kw_only=True):
     """One session's. ``kinds`` empty: nothing is profiled."""
 
     kinds: frozenset[ProfileKind] = frozenset()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 AttributeValue = str | bool | int | float | tuple[str, ...]
 
@@ -11,8 +12,7 @@ GO: Final = "go"
 """``process.runtime.name`` of what the Go toolchain built: its runtime moves work from thread to thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """An immutable attribute set.
 
     ``attributes`` is sorted by key, so that equal sets compare and hash equal.

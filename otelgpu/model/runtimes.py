@@ -7,8 +7,9 @@ nothing of whose work the thread does later: while that request waits, others ru
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.model.resource import GO
 
@@ -19,8 +20,7 @@ UNKNOWN: Final = "unknown"
 """That of a process which could not be looked at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
+class Runtime(Struct, frozen=True, kw_only=True):
     """``known_by``: what of a process's files shows it. ``does``: to threads and requests; "": one thread for each."""
 
     label: str

@@ -9,12 +9,12 @@ Example: 3,000 samples a second of 40 stacks are 3,000 rows, and 40 :class:`Stac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from otelgpu.model.profiles import FrameType
@@ -82,8 +82,7 @@ def samples(rows: int) -> Samples:
     return np.zeros(rows, dtype=SAMPLE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """One frame by name, as it is shown. Equal frames are equal values, of all processes.
 
     ``name`` is demangled and never empty: an address without a symbol is ``module+0xoffset``. Python frames have the
@@ -100,8 +99,7 @@ class Frame:
     address: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackNamed:
+class StackNamed(Struct, frozen=True, kw_only=True):
     """What stack ``stack`` of process ``tgid`` is: an input, and an answer that a capture keeps.
 
     ``frames``: the leaf first; kernel frames, then Python and native together, merged at the evaluation frames.

@@ -14,9 +14,10 @@ OTEL_TRACES_SAMPLER; W3C Trace Context level 2, section 3.2.2.3 (the random trac
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from otelgpu.model.context import SAMPLED
 
@@ -48,8 +49,7 @@ def trace_state(ratio: float) -> str:
     return "ot=th:" + f"{rejected:014x}".rstrip("0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampler:
+class Sampler(Struct, frozen=True, kw_only=True):
     """Of traces that begin here, and of those that another process began: see :meth:`flags`."""
 
     ratio: float = 1.0
@@ -86,8 +86,7 @@ ALL: Final = Sampler()
 """Every trace but those whose caller left them out: what OpenTelemetry has by default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailRule:
+class TailRule(Struct, frozen=True, kw_only=True):
     """What is reported of requests that the sampler left out, once it is known how they ended."""
 
     errors: bool = True
@@ -104,8 +103,7 @@ class TailRule:
 FAILED_OR_SLOW: Final = TailRule()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exclusion:
+class Exclusion(Struct, frozen=True, kw_only=True):
     """Requests that are never reported as traces, as health checks: by patterns (fnmatch), of which one is to fit."""
 
     paths: tuple[str, ...] = ()

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 ATTEMPT_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Bounds of the histogram of how long attempts to deliver take."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingFill:
+class RingFill(Struct, frozen=True, kw_only=True):
     """``high_water`` is the most bytes that waited in a ring at once since somebody asked; ``limit`` is its size."""
 
     high_water: int
     limit: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attachment:
+class Attachment(Struct, frozen=True, kw_only=True):
     """How many of a process's libraries have their probes.
 
     ``attached``: all, and from the first instruction. ``blind``: all, but the process ran with the library for a
@@ -31,8 +31,7 @@ class Attachment:
     failed: int = 0
 
 
-@dataclass(slots=True)
-class Durations:
+class Durations(Struct):
     """Attempts that ended in one way: how many in each bucket of :data:`ATTEMPT_SECONDS`, and their sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(ATTEMPT_SECONDS) + 1))
@@ -44,8 +43,7 @@ class Durations:
         return Durations(counts=counts, total_s=self.total_s + other.total_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """What became of one signal at one destination so far. Items are spans, data points, or observations of profiles.
 
     ``kind`` is the ``otel.component.type``. ``attempts``: by ``error.type``, "" for those that were accepted.

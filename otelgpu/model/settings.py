@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
+
+from msgspec import Struct
 
 from otelgpu.model.sampling import ALL, FAILED_OR_SLOW, NONE_EXCLUDED, Exclusion, Sampler, TailRule
 
@@ -31,8 +32,7 @@ class Settings:
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalSettings:
+class SignalSettings(Struct, frozen=True, kw_only=True):
     """See docs/configuration.md, where each is described."""
 
     detail: Detail = "ops"

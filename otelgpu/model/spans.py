@@ -7,12 +7,12 @@ length n; text is dictionary-coded, so that a name repeated a million times is s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.model.codes import distinct
 from otelgpu.model.resource import Resource
@@ -40,8 +40,7 @@ class StatusCode(IntEnum):
     ERROR = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class Text(Struct, frozen=True, kw_only=True):
     """A dictionary-coded column: row i is ``table[codes[i]]``.
 
     ``codes``: shape (n,), dtype intp, each in ``range(len(table))``. An entry of ``table`` may be a tuple
@@ -65,8 +64,7 @@ def plain(text: str | tuple[str, ...]) -> str:
     return text if isinstance(text, str) else " ".join(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attribute:
+class Attribute(Struct, frozen=True, kw_only=True):
     """One attribute of every span in a batch.
 
     ``values``: any integer type (an OTLP int), float64 (double), bool, or :class:`Text`; length n.
@@ -107,8 +105,7 @@ class Attribute:
         return [value if here else None for value, here in zip(values, there, strict=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True):
     """Links of the spans of a batch: k of them, ordered by the span that has them.
 
     ``span``: (k,) ascending positions in the batch. ``attributes`` are columns of length k.
@@ -122,8 +119,7 @@ class Links:
     dropped: npt.NDArray[np.uint32] | None = None  # (n,) links of each span that were left out; None: none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanColumns:
+class SpanColumns(Struct, frozen=True, kw_only=True):
     """n spans that share resource, scope and kind."""
 
     resource: Resource

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 _READER_SHIFT: Final = 31
 _STREAM: Final = 1 << 63
@@ -20,8 +21,7 @@ class Asked(NamedTuple):
     since_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskService:
+class TaskService(Struct, frozen=True, kw_only=True):
     """What is known of the task that serves a request: told when its head is read, and when it is over.
 
     A task is named by 64 bits of its process, never 0, which may name another one once it has ended.

@@ -7,9 +7,10 @@ on, and the ``api`` of its operations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
 
 MOST_PROBES: Final = 255
 MOST_ARGUMENTS: Final = 4
@@ -33,8 +34,7 @@ REGISTERS: Final = (
 """By number: the first six are those of a function's arguments (System V ABI, x86-64)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """How a value is fetched: ``size`` bytes (1, 2, 4 or 8), with its sign or without."""
 
     source: ArgumentSource
@@ -44,8 +44,7 @@ class Reading:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class Argument(Struct, frozen=True, kw_only=True):
     """A value that a probe reads. ``where``: ``arg1`` … ``arg6``, ``result``, a USDT argument, or a field's name."""
 
     name: str
@@ -54,16 +53,14 @@ class Argument:
     signed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Functions:
+class Functions(Struct, frozen=True, kw_only=True):
     """A function of a library or program, by the name that its symbol table has."""
 
     library: str  # a path as the process sees it, or a base name, which may have the wildcards of fnmatch
     symbol: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usdt:
+class Usdt(Struct, frozen=True, kw_only=True):
     """A statically defined tracepoint of a library or program (``.note.stapsdt``)."""
 
     library: str
@@ -71,16 +68,14 @@ class Usdt:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tracepoint:
+class Tracepoint(Struct, frozen=True, kw_only=True):
     """One of the kernel's, as in tracefs: ``sched/sched_process_fork``."""
 
     category: str
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kprobe:
+class Kprobe(Struct, frozen=True, kw_only=True):
     """A function of the kernel."""
 
     symbol: str
@@ -89,8 +84,7 @@ class Kprobe:
 Target = Functions | Usdt | Tracepoint | Kprobe
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricOutput:
+class MetricOutput(Struct, frozen=True, kw_only=True):
     """Hits as a counter, or values of an argument as a counter or a histogram."""
 
     name: str
@@ -99,8 +93,7 @@ class MetricOutput:
     value: str = ""  # name of an argument; "": one per hit, or of a histogram how long the call took
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserProbe:
+class UserProbe(Struct, frozen=True, kw_only=True):
     """One probe: what becomes of a hit is a span, a point of ``metric``, a sample of a profile, or several of them."""
 
     number: int

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from otelgpu.model.resource import AttributeValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanReference:
+class SpanReference(Struct, frozen=True, kw_only=True):
     """A span that is evidence. ``trace_id``: 16 bytes; ``span_id``: 8."""
 
     trace_id: bytes
     span_id: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """One finding.
 
     ``kind``: its class, ``straggler`` say. ``place``: attributes, by the names that spans and metrics have for them.

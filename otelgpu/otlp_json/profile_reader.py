@@ -9,11 +9,11 @@ Source: opentelemetry/proto/profiles/v1development/profiles.proto (release 1.10)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from otelgpu.model.profiles import (
     FrameType,
@@ -137,8 +137,7 @@ class _Dictionary(_Node):
     stack_table: list[_Stack] = []
 
 
-@dataclass(slots=True, kw_only=True)
-class ProfilesRead:
+class ProfilesRead(Struct, kw_only=True):
     """What was in a file. ``unreadable``: lines, resources, profiles and samples that were not as they should be."""
 
     profiles: list[ProfileColumns] = field(default_factory=list)

@@ -15,10 +15,10 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from otelgpu.model.resource import AttributeValue
 from otelgpu.otlp_json.messages import (
@@ -50,8 +50,7 @@ class Unreadable(ValueError):
     """Text that is not what its place asks for."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedAt:
+class SkippedAt(Struct, frozen=True):
     """Where something was passed over, and why. Lines count from 1."""
 
     source: str
@@ -62,8 +61,7 @@ class SkippedAt:
         return f"{self.source}:{self.line}: {self.why}"
 
 
-@dataclass(slots=True)
-class Skips:
+class Skips(Struct):
     """What was passed over, of one input or of several: how often for each reason, and where first."""
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -13,9 +13,10 @@ import os
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.elf.symbols import MAX_NAME_BYTES
@@ -68,8 +69,7 @@ files count (:mod:`otelgpu.symbols.functions`).
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeLocation:
+class CodeLocation(Struct, frozen=True, kw_only=True):
     """Where an address lies. ``mapping`` is None where nothing is mapped, or the process is gone.
 
     ``name`` is demangled, ``system_name`` the linker's; both are "" where no symbol reports them. ``path`` is that
@@ -92,8 +92,7 @@ K = TypeVar("K")
 V = TypeVar("V", bound=_Owned)
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     """A snapshot of a process' executable mappings, and what is known of them."""
 
     mappings: list[Mapping]
@@ -111,8 +110,7 @@ class _Process:
         return self.fruitless >= _MAX_FRUITLESS and time.monotonic() - self.taken_s < _LOOK_AGAIN_S
 
 
-@dataclass(slots=True)
-class _Module:
+class _Module(Struct):
     file: ElfFile
     table: FunctionTable
     owner: Owner

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct
 
 MOST_DESCRIPTORS: Final = 16_384
 """Of a process, that are looked at: 0.2 s. So many it may have, and so many others of its network, as it likes."""
@@ -39,16 +40,14 @@ _UNIX_ROW: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class OpenConnection:
+class OpenConnection(Struct, frozen=True, order=True):
     """One end of a connection that a process holds by ``descriptor``."""
 
     descriptor: int
     role: Role
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """``connections`` by descriptor. ``complete``: False where there was more than is looked at."""
 
     connections: list[OpenConnection]
@@ -68,8 +67,7 @@ def open_connections(tgid: int, proc: Path = Path("/proc")) -> Found:
     return Found(sorted(found), looked_at.all)
 
 
-@dataclass(slots=True)
-class _LookedAt:
+class _LookedAt(Struct):
     all: bool = True
 
 

@@ -20,9 +20,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 PlacedBy = Literal["", "cgroup", "same_pod", "mountinfo"]
 """How it is known: by the cgroup's path; by lying beside the reader's own; by mounts, the cgroup being hidden."""
@@ -60,8 +62,7 @@ _CONTAINER_MOUNT: Final = re.compile(
 _NAME_FILES: Final = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/run/.containerenv")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerOf:
+class ContainerOf(Struct, frozen=True, kw_only=True):
     """Where a process is. "" for what is not known, or not so.
 
     ``unified``: its path in the v2 hierarchy, as the reader sees it. ``container_name``: as its pod calls it.
@@ -77,8 +78,7 @@ class ContainerOf:
     by: PlacedBy = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """Where the one who reads is, on which the meaning of the paths depends.
 
     ``cgroup``: its own ``/proc/self/cgroup``. ``namespaced``: it has a cgroup namespace, so that paths are relative
@@ -91,8 +91,7 @@ class Reader:
     container_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mounts:
+class Mounts(Struct, frozen=True, kw_only=True):
     """What the mounts of a process say: as much worth as its right to make some."""
 
     container_id: str = ""
@@ -149,7 +148,11 @@ def with_mounts(place: ContainerOf, mounts: Mounts) -> ContainerOf:
 # -- Cgroups ---------------------------------------------------------------------------------------------
 
 
-def parse_cgroup(text: str, reader: Reader = Reader()) -> ContainerOf:
+NOWHERE: Final = Reader()
+"""A reader of which nothing is known."""
+
+
+def parse_cgroup(text: str, reader: Reader = NOWHERE) -> ContainerOf:
     """What a ``/proc/PID/cgroup`` says. Of several hierarchies the unified one is asked first, named ones last."""
     lines = [line.split(":", 2) for line in text.splitlines()[:_MAX_LINES] if line.count(":") >= 2]
     lines.sort(key=lambda line: (line[0] != "0", line[1].startswith("name=")))

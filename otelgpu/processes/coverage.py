@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from otelgpu.elf.btf import Btf
 from otelgpu.elf.image import ElfImage
@@ -22,8 +23,7 @@ TLS: Final = "libssl"
 _SHOWN_NAMES: Final = 6  # of a list of files in one sentence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """What the kernel, the privileges and the settings allow.
 
     ``wanted``: library name → symbols that some probe is for. ``syscalls``: whether their tracepoints exist.
@@ -35,8 +35,7 @@ class Machine:
     return_probes: bool | None = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
+class Library(Struct, frozen=True, kw_only=True):
     """A mapped file that probes are for. ``symbols``: those of the wanted that it has.
 
     ``error``: why it could not be read, or "". ``refusal``: what the kernel said to a probe on it, or "".
@@ -51,8 +50,7 @@ class Library:
     refusal: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedRuntime:
+class EmbeddedRuntime(Struct, frozen=True, kw_only=True):
     """A mapped file with GPU code in it that does not use a shared CUDA runtime, so it brings its own.
 
     ``symbols``: the wanted ones that a symbol table still names. ``stripped``: it has no ``.symtab``.
@@ -65,8 +63,7 @@ class EmbeddedRuntime:
     stripped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsStack:
+class TlsStack(Struct, frozen=True, kw_only=True):
     """Something mapped that can encrypt. ``probed``: its functions have probes, under OpenSSL's names or as Go's.
 
     ``by_return_probes``: what it has read is known by these alone.
@@ -77,16 +74,14 @@ class TlsStack:
     by_return_probes: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A fact that a family found itself. ``path``: of the file that shows it, "" of what the process shows."""
 
     path: str
     fact: object
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(Struct, frozen=True, kw_only=True):
     """One process at one moment.
 
     ``closed``: "denied" when its mappings may not be read, "empty" when it has none. ``libraries``: the CUDA
@@ -116,8 +111,7 @@ class Observed:
     claimed: tuple[tuple[str, AttributeValue], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blind:
+class Blind(Struct, frozen=True, kw_only=True):
     """Something that happens unseen: ``what``, ``why`` that is so, and what the user can ``do``."""
 
     what: str
@@ -125,16 +119,14 @@ class Blind:
     do: str
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """What a rule says about one process."""
 
     sees: Sequence[str] = ()
     blind: Sequence[Blind] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class Inspection(Struct, frozen=True, kw_only=True):
     """One family's. ``judge`` is pure; the others are there where it needs facts of its own.
 
     ``file``: what the image of a mapped file shows, which has those of the family's functions (None: nothing).

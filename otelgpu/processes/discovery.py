@@ -9,9 +9,10 @@ is any object: it takes part in what it has methods for, each of which is a prot
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from msgspec import Struct, field
 
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.inputs import Batch, Input
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from otelgpu.processes.coverage import Inspection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """What to load of a family's BPF object. ``programs``: whether to load one, by its name (None: all).
 
     ``ring_bytes``: of the size that rings have in this session, the size that is enough for this family.
@@ -38,8 +38,7 @@ class Choice:
     ring_bytes: Callable[[int], int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profiles:
+class Profiles(Struct, frozen=True, kw_only=True):
     """Which profiles a family is for. ``kinds``: those that need its records, or are linked by them to requests.
 
     ``suggested``: library name → the kinds that are of use for a process which has mapped it.
@@ -53,8 +52,7 @@ Watch = Callable[[LoadedFamily, ProbePlacer, Settings], Sequence[object]]
 """Opens the watchers of a family that was loaded and has no probes yet. Raises :class:`OtelgpuError`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discovery:
+class Discovery(Struct, frozen=True, kw_only=True):
     """One family's. What it does not need is left out.
 
     ``watch``: by the name of the family that was loaded, its own or another whose programs it uses too.

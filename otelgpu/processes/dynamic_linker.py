@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 _MULTIARCH: Final = {"x86-64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 _PLATFORM: Final = {"x86-64": "x86_64", "aarch64": "aarch64"}
 # FLAG_ELF_LIBC6 with FLAG_X8664_LIB64 or FLAG_AARCH64_LIB64 (sysdeps/generic/ldconfig.h).
@@ -53,8 +55,7 @@ def _string(data: bytes, place: int) -> str:
     return data[place : max(end, place)].decode("utf-8", "surrogateescape")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedObject:
+class LoadedObject(Struct, frozen=True, kw_only=True):
     """A program or library on its way into memory. ``parent`` is what needed it, None for the program."""
 
     path: Path

@@ -11,9 +11,10 @@ import mmap
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+from msgspec import Struct
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.kernel.cut_files import survive_cut_files
@@ -33,8 +34,7 @@ _IN_ROOT = re.compile(r"(.*?/\d+/root)(/.+)", re.DOTALL)
 """A path as a process sees it: where its root folder is, and what is below."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElfFile:
+class ElfFile(Struct, frozen=True, kw_only=True):
     """An open ELF file: one file descriptor until :meth:`close`, one mapping for as long as ``image`` lives."""
 
     image: ElfImage

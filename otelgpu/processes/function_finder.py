@@ -10,11 +10,12 @@ from __future__ import annotations
 import mmap
 from collections import Counter
 from collections.abc import Collection, Set
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.model.runtimes import RUNTIMES
@@ -40,8 +41,7 @@ _CONSTANTS_LIMITS: Final = Limits(busy_s=1.0, wall_s=2.0, failure_s=10.0)
 """Node's 80 MB of constants take 0.1 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFunctions:
+class FoundFunctions(Struct, frozen=True):
     """``offsets``: in the file, by name. ``is_go``: of a Go program, whose stacks move; ``go``: its own."""
 
     offsets: dict[str, int]
@@ -72,8 +72,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0)]
 """Of 64 bits, as msgpack has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRegistrations:
+class FoundRegistrations(Struct, frozen=True):
     """What :mod:`otelgpu.symbols.registrations` finds, in plain data: a worker may answer anything of the kind."""
 
     stubs: dict[Natural, Natural]

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from otelgpu.elf.amd64 import UnknownInstruction, returns
 from otelgpu.elf.go import go_table
@@ -31,16 +32,14 @@ _PROLOGUE: Final = re.compile(
 _PROLOGUE_BYTES: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class GoFunction:
+class GoFunction(Struct, frozen=True):
     """File offsets."""
 
     entry: int
     returns: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GoFunctions:
+class GoFunctions(Struct, frozen=True):
     """Those wanted that a program has. ``unknown``: it has some, and they cannot be probed."""
 
     found: Mapping[str, GoFunction] = field(default_factory=dict)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.model.inputs import Batch, FunctionNamed, Records
 from otelgpu.model.losses import Reasons
@@ -51,8 +51,7 @@ _CALL_FIELDS: Final = frozenset(("function", "caller", "object", "other", "statu
 _NAME_FIELDS: Final = frozenset(("object", "text", "length", "status"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameKinds:
+class NameKinds(Struct, frozen=True, kw_only=True):
     """The record kinds of a family that report of names; None: it has none such."""
 
     kernel: int | None = None  # a handle was given for another handle, or for a stub

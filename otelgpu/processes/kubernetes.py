@@ -9,8 +9,9 @@ Source: OpenTelemetry semantic conventions 1.44 (k8s, container).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 _MAX_NAME: Final = 253  # a DNS subdomain, as names of objects are
 
@@ -25,8 +26,7 @@ OWN_VARIABLES: Final = ("OTELGPU_NODE_NAME", "OTELGPU_POD_NAME", "OTELGPU_POD_NA
 """What the downward API is to set for the agent: docs/identity.md."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnPod:
+class OwnPod(Struct, frozen=True, kw_only=True):
     """What the agent knows of itself by the downward API. "" for what was not set."""
 
     node: str = ""

@@ -13,9 +13,10 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from otelgpu.elf.image import ElfImage
 from otelgpu.errors import OtelgpuError
@@ -47,8 +48,7 @@ def library_name_of(path: str | Path) -> str | None:
     return found.group(1) if found else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedProgram:
+class ResolvedProgram(Struct, frozen=True, kw_only=True):
     """What a command line will run.
 
     ``executable``: the ELF file behind scripts and ``env``, symbolic links followed; None when the command
@@ -173,8 +173,7 @@ def _real(path: Path) -> Path:
 # -- Its libraries -------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Search:
+class _Search(Struct):
     environ: Mapping[str, str]
     cwd: Path
     library_names: frozenset[str]

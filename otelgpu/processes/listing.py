@@ -13,9 +13,10 @@ import functools
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.elf.image import ElfError
 from otelgpu.processes.containers import PlacedBy, Reader, place_process, read_reader
@@ -36,8 +37,7 @@ _INTERPRETERS: Final = re.compile(r"(?:ba|da|z|k|a)?sh|perl[0-9.]*|ruby[0-9.]*|n
 _PYTHON_VALUED: Final = {"-W", "-X", "--check-hash-based-pycs"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFacts:
+class ProcessFacts(Struct, frozen=True, kw_only=True):
     """A process at one moment. Unreadable parts are empty.
 
     ``ns_pids``: its process ids from the outermost PID namespace (``tgid``) to its own. ``start_time_ns``:
@@ -132,8 +132,7 @@ def start_time_ns(tgid: int, *, proc: Path = _PROC) -> int | None:
     return status.start_ticks * _TICK_NS if status is not None else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuUse:
+class CpuUse(Struct, frozen=True, kw_only=True):
     """What a process has used so far, all of its threads together, to the tick of 10 ms.
 
     ``comm``: what the kernel calls it. ``start_time_ns``: as :attr:`ProcessFacts.start_time_ns`.
@@ -281,8 +280,7 @@ def executable_name(facts: ProcessFacts) -> str:
     return facts.executable.rpartition("/")[2] or facts.comm or "unknown_service"
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
+class _Stat(Struct, frozen=True):
     comm: str
     ppid: int
     flags: int  # PF_* of the kernel's sched.h

@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 _DELETED = " (deleted)"
 # A maps file may have as many lines as vm.max_map_count (65,530 by default) lets it have mappings.
 _MAX_MAPS_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mapping:
+class Mapping(Struct, frozen=True, kw_only=True):
     """One line of a maps file. Addresses, ``offset`` (into the file) in bytes; ``end`` is exclusive.
 
     ``path`` is as the process sees it, without the mark of a deleted file; ``""`` for anonymous memory,

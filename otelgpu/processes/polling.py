@@ -11,8 +11,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
+
+from msgspec import Struct
 
 from otelgpu.model.inputs import Input
 from otelgpu.model.settings import Settings
@@ -45,16 +46,14 @@ class Adjusts(Protocol):
         """Read as these have it from now on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(Struct, frozen=True, kw_only=True):
     """What was read once. ``note``: why that is not all, or nothing; "" when it is."""
 
     inputs: Sequence[Input] = ()
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Polling:
+class Polling(Struct, frozen=True, kw_only=True):
     """``losses``: under which name its losses are reported; ``open`` gives None where the settings say not to read.
 
     ``look``: of devices that processes are on, reads all of it once, now; it may block, and never raises.

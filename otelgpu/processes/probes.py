@@ -18,6 +18,8 @@ from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Final
 
+from msgspec import Struct
+
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.kernel.attach import GO, GO_RETURNS, Hook, attach_go_hooks, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
@@ -110,16 +112,14 @@ class ProbedFile:
     owner: Owner = NOBODYS
 
 
-@dataclass(frozen=True, slots=True)
-class _Later:
+class _Later(Struct, frozen=True):
     """Hooks that there will be when a file has one of ``symbols``."""
 
     symbols: frozenset[str]
     load: Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class InspectedFile:
+class InspectedFile(Struct, frozen=True):
     """A file that is about to get probes. ``descriptor``: open for now; ``owner``: who pays for what is read of it."""
 
     image: ElfImage

@@ -17,10 +17,11 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from otelgpu.model.losses import Reasons
 from otelgpu.model.resource import AttributeValue
@@ -61,8 +62,7 @@ REASONS: Final = Reasons(
 version or too large; it is no protobuf message; its threads publish in a way that is not read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessContext:
+class ProcessContext(Struct, frozen=True, kw_only=True):
     """``resource``: the attributes of the process' own resource. The rest is about its threads' contexts."""
 
     resource: Mapping[str, AttributeValue]
@@ -138,8 +138,7 @@ def _value(value: AnyValue) -> AttributeValue | None:
     return None
 
 
-@dataclass(slots=True)
-class _Published:
+class _Published(Struct):
     address: int
     read_s: float
     context: ProcessContext | None

@@ -13,11 +13,12 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from otelgpu.model.inputs import LossCounted
 from otelgpu.model.losses import LossReports, Reasons
@@ -107,8 +108,7 @@ def own_attributes(own: OwnPod) -> dict[str, AttributeValue]:
 # -- What a process says of itself -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
+class Claims(Struct, frozen=True, kw_only=True):
     """``taken``: what is believed. ``places``: what says where it runs. ``dropped``: how many had no room."""
 
     taken: Mapping[str, AttributeValue]

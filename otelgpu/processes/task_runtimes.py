@@ -25,11 +25,12 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.elf.btf import Btf
 from otelgpu.elf.go import go_minor
@@ -102,16 +103,14 @@ class SharedBits:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     """What a file holds: a path that holds wherever it is loaded, a CPython, or why neither (None: no such runtime)."""
 
     found: Steps | Runtime | str | None
     loads: tuple[Load, ...]
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     """``path`` None: of ``runtime``, loaded at ``base``, no thread has been found yet."""
 
     path: Steps | None

@@ -18,11 +18,12 @@ import os
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from otelgpu.elf.btf import Btf
 from otelgpu.elf.image import ElfError, Load
@@ -77,8 +78,7 @@ class Table(Protocol):
         """Whether the key was there."""
 
 
-@dataclass(frozen=True, slots=True)
-class VariableLocation:
+class VariableLocation(Struct, frozen=True):
     """How a thread's copy of the variable is reached: ``struct context_place``."""
 
     access: str  # of enum context_access, without its prefix: "STATIC", "GLIBC" or "MUSL"
@@ -87,8 +87,7 @@ class VariableLocation:
     generation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Image:
+class _Image(Struct, frozen=True):
     """An ELF file that has the variable."""
 
     variable: ThreadVariable
@@ -100,8 +99,7 @@ class _Image:
         return max(load.address + load.size for load in self.loads)
 
 
-@dataclass(frozen=True, slots=True)
-class _Publisher:
+class _Publisher(Struct, frozen=True):
     """The file as one process has it loaded."""
 
     image: _Image
@@ -109,8 +107,7 @@ class _Publisher:
     is_program: bool
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     library: str  # "GLIBC" or "MUSL"
     places: dict[_Publisher, VariableLocation] = field(default_factory=dict)
     pending: list[_Publisher] = field(default_factory=list)

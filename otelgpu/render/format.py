@@ -7,8 +7,9 @@ that fits decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiles import ProfileColumns
@@ -34,8 +35,7 @@ class UnreadableProfiles(OtelgpuError):
     """A file holds no profiles."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderInput:
+class RenderInput(Struct, frozen=True, kw_only=True):
     """What is rendered: profiles, spans for the timeline, the page's files, and what it is called."""
 
     profiles: Sequence[ProfileColumns]
@@ -44,8 +44,7 @@ class RenderInput:
     title: str = "Profile"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class Format(Struct, frozen=True, kw_only=True):
     """A kind of file. ``wants_calls``: it shows each call by itself, for who reads it counts them."""
 
     suffix: str

@@ -7,13 +7,13 @@ session, or a busier rank, does not look slower everywhere; a place's change is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from otelgpu.render.profile_totals import KindTotals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """A place in both. ``after`` is scaled where the comparison is normalised."""
 
     leaf: str
@@ -27,8 +27,7 @@ class Change:
         return self.after - self.before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindChanges:
+class KindChanges(Struct, frozen=True, kw_only=True):
     """One sample type; ``changes`` with the largest difference first, whatever its sign. Sums as they were measured."""
 
     type: str

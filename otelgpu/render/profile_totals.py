@@ -8,10 +8,10 @@ the thread. That is what a reader looks for first; whole stacks are the flame gr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from otelgpu.model.codes import Codes
 from otelgpu.model.profiles import FrameType, Location, ProfileColumns, ValueType
@@ -21,8 +21,7 @@ UNKNOWN: Final = "(no stack)"
 """The leaf of what has no stack, which was counted where it was lost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpentAt:
+class SpentAt(Struct, frozen=True, kw_only=True):
     """Where something was spent. ``line``: the innermost Python frame, ``file.py:12 function``; "" without one.
 
     ``state``: of waits, see :mod:`~otelgpu.render.thread_states`.
@@ -35,8 +34,7 @@ class SpentAt:
     state: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class KindTotals:
+class KindTotals(Struct, kw_only=True):
     """One sample type, summed over processes and intervals; ``places`` the largest first."""
 
     type: str

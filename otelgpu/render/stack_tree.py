@@ -10,11 +10,11 @@ preorder, children in the order of their labels; a node's total is its own value
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.model.profiles import ProfileColumns, ValueType
 from otelgpu.render.frames import FOLDED, Frame, FrameTable
@@ -34,8 +34,7 @@ MOST_NODES: Final = 60_000
 """What a page holds of a tree: more are folded, the narrowest first, and counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackTree:
+class StackTree(Struct, frozen=True, kw_only=True):
     """m nodes in preorder, the first being the root, which is no frame.
 
     ``own``: (m, k) what was observed at the node itself. ``total``: (m, k) with all below it. ``folded``: (m,) how

@@ -10,12 +10,12 @@ row of it each; the tree makes them one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.model.profiles import FrameType, ProfileColumns, ValueType
 from otelgpu.render.frames import NO_STACK, Frame, FrameTable, process_frame
@@ -32,8 +32,7 @@ _CPU_TYPES: Final = ("cpu", "python_cpu")
 """Of these, the first that there is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackRows:
+class StackRows(Struct, frozen=True, kw_only=True):
     """n stacks, the root first.
 
     ``values``: (n, k), k things that are compared: one, or before and after. ``row_of[b][s]`` is the row of stack s of

@@ -7,11 +7,11 @@ In: batches with times. Out: :class:`Observed`, a bounded number of them. Types 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.model.profiles import ProfileColumns, ValueType
 from otelgpu.model.resource import Resource
@@ -52,8 +52,7 @@ _INSTEAD: Final = {"python_cpu": "cpu", "python_wall": "off_cpu"}
 _SYSCALLS: Final = ValueType(type="syscalls", unit="count")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(Struct, frozen=True, kw_only=True):
     """An observation. ``end`` is ``start`` of instants; times are Unix nanoseconds."""
 
     owner: Resource

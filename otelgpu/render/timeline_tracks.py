@@ -14,9 +14,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from otelgpu.engine.presentation import TrackGroup, device_apis, track_rules
 from otelgpu.model.profiles import ProfileColumns
@@ -35,8 +36,7 @@ FIRST_TRACK: Final = 5_000_000
 _EXACT: Final = 1 << 53
 
 
-@dataclass(slots=True)
-class Event:
+class Event(Struct):
     """What a track shows from ``start`` to ``end``; of samples without a length both are one time."""
 
     start: int  # nanoseconds of Unix time
@@ -48,8 +48,7 @@ class Event:
     tid: int = 0
 
 
-@dataclass(slots=True)
-class Track:
+class Track(Struct):
     """``thread``: the number of the thread that it shows, 0 of others."""
 
     group: TrackGroup
@@ -58,8 +57,7 @@ class Track:
     events: list[Event] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class Lane(Struct, frozen=True, kw_only=True):
     """What viewers call a thread: a track, or one of its lanes. ``number`` is unique within process ``pid``.
 
     ``events`` begin in order, and lie apart or within each other; those of `TrackGroup.APART` overlap as they like.

@@ -10,9 +10,10 @@ import select
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.elf.btf import Btf
 from otelgpu.engine.contract import Family
@@ -37,8 +38,7 @@ _FULL_ENOUGH: Final = 0.25
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """A process in its first call, which waits for us: none of its calls has had an effect by ``time_ns``."""
 
     time_ns: int

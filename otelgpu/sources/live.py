@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from otelgpu.elf.btf import Btf
 from otelgpu.engine.contract import Beside, Family, Load

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.model.settings import Settings
@@ -12,8 +13,7 @@ from otelgpu.processes.probes import KEEP_NS
 from otelgpu.processes.resources import ResourceDetector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSettings:
+class LiveSettings(Struct, frozen=True, kw_only=True):
     """Sizes in bytes, times in seconds."""
 
     ring_bytes: Mapping[str, int] = field(

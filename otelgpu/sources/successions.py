@@ -11,10 +11,10 @@ of the other, and its calls, those from 21 s on, are with the second.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from otelgpu.model.inputs import Batch, ProcessGone
 from otelgpu.processes.described import DescribedProcesses

@@ -24,10 +24,11 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from typing import Final
+
+from msgspec import Struct, field
 
 from otelgpu.model.losses import Reasons
 from otelgpu.symbols.cubin import MAX_KERNELS, CubinError, kernel_names, ptx_entries
@@ -70,8 +71,7 @@ REASONS: Final = Reasons(
 """Why an entry gave no names: the keys of :attr:`KernelNames.counters`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """One piece of device code, as it lies in the file. ``architecture`` is 90 for sm_90; sizes in bytes."""
 
     kind: int
@@ -82,8 +82,7 @@ class Entry:
     members: tuple[tuple[int, int, int], ...]  # (kind, offset, bytes) of a piece that is several
 
 
-@dataclass(slots=True)
-class KernelNames:
+class KernelNames(Struct):
     """The names of a fat binary's kernels. ``complete`` unless something had to be left unread."""
 
     names: set[bytes] = field(default_factory=set)

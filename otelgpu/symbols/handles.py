@@ -12,11 +12,11 @@ the order in which it is read.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.model.losses import Reasons
 
@@ -43,8 +43,7 @@ REASONS: Final = Reasons(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
+class Meaning(Struct, frozen=True, kw_only=True):
     """What a launched address stands for: ``text`` if it is known, else the ``address`` of a function.
 
     ``name_address`` is where the process has the name of the kernel that this function launches; 0 when it
@@ -56,8 +55,7 @@ class Meaning:
     name_address: int = 0
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     handles: dict[int, tuple[int, int | str]] = field(default_factory=dict)  # → (time, handle or name)
     stubs: list[U64] = field(default_factory=list)
     names: list[U64] = field(default_factory=list)

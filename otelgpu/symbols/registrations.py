@@ -23,10 +23,10 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from otelgpu.elf.image import ElfImage
 from otelgpu.model.losses import Reasons
@@ -65,16 +65,14 @@ REASONS: Final = Reasons(
 """Beside those of the fat binary: keys of :attr:`Registrations.counters`."""
 
 
-@dataclass(slots=True)
-class Registrations:
+class Registrations(Struct):
     """Stub address → address of its kernel's name, and what was given up on the way."""
 
     stubs: dict[int, int] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
+class _Site(Struct, frozen=True):
     callee: int
     stub: int
     name_address: int
@@ -147,8 +145,7 @@ def _sites(image: ElfImage, result: Registrations) -> Iterator[_Site]:
         yield from _sites_in(_Code(image, address, part, absolute), result)
 
 
-@dataclass(frozen=True, slots=True)
-class _Code:
+class _Code(Struct, frozen=True):
     """An executable segment and how addresses are written in it."""
 
     image: ElfImage

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.model.user_probes import REGISTERS, ArgumentSource, Reading
@@ -37,8 +38,7 @@ _NARROW: Final = {
 """Register as the assembler writes it → the whole one, and the bytes of it that are meant."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsdtPlace:
+class UsdtPlace(Struct, frozen=True, kw_only=True):
     """One place of a tracepoint. ``file_offset`` as uprobes want it; ``semaphore`` too, 0 of none.
 
     ``arguments``: None for what is kept where it cannot be read (indexed memory, floating point).

@@ -12,10 +12,10 @@ import hashlib
 import html
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 SCRIPTS: Final = (
     *(
@@ -39,8 +39,7 @@ _ESCAPES: Final = (("<", "\\u003c"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"
 _PLACE: Final = re.compile(r"\{\{(\w+)\}\}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     """The text of the files in ``page/``."""
 
     index: str
@@ -48,8 +47,7 @@ class Parts:
     scripts: Sequence[str]  # of SCRIPTS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """What comes before and after the data, which may be long."""
 
     before: str

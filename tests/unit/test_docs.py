@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -184,7 +183,7 @@ def test_the_examples_raise_every_hint() -> None:
 
 
 def test_every_resource_attribute_is_documented() -> None:
-    text = {field.name: "x" for field in fields(ProcessFacts)}
+    text = dict.fromkeys(ProcessFacts.__struct_fields__, "x")
     facts = ProcessFacts(
         **text
         | {"tgid": 1, "ns_pids": (1,), "ppid": 0, "start_time_ns": 1, "uid": 0, "seccomp": 0}

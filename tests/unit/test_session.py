@@ -6,11 +6,11 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from otelgpu import session as session_module
 from otelgpu.export.base import deliveries_of

@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu import agent as wiring
 from otelgpu.cli.options import agent_scope, live_settings, plan
@@ -27,8 +29,7 @@ READ_AT_ONCE: Final = 500
 """Processes whose CPU time is read for a frame: some 10 ms."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """What to observe, and how to show it. ``pids``: with their children; none: what the configuration picks."""
 
     config: Config

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from msgspec import Struct, field
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -30,8 +30,7 @@ Place = tuple[str, str]
 """A view's name and a table's."""
 
 
-@dataclass(slots=True)
-class Shelf:
+class Shelf(Struct):
     """What the tables of all screens are made of."""
 
     choices: Choices
@@ -156,8 +155,7 @@ class Section(Vertical):
         yield self.table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Filled:
+class _Filled(Struct, frozen=True, kw_only=True):
     section: Section
     rows: list[Row] = field(default_factory=list)
     all_rows: int = 0

@@ -16,11 +16,11 @@ with a request under way, and so unattributed as ``multiplexed``; at t=40 it is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from otelgpu.engine.attribution.threads import ThreadTimeline
 from otelgpu.model.exchange import ThreadAssignment

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.model.codes import Codes, distinct, order_of
 from otelgpu.model.operations import Operations, concatenate, operations, take_into
@@ -46,8 +46,7 @@ Sums = Callable[[Operations, npt.NDArray[np.int64], int], npt.NDArray[np.int64]]
 """Of operations, their groups and the number of groups: a row of totals per group."""
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     process: int
     rows: int = 0
     dropped: int = 0
@@ -55,8 +54,7 @@ class _Held:
     beyond: npt.NDArray[np.int64] | None = None  # totals of what was dropped
 
 
-@dataclass(slots=True)
-class _Chunk:
+class _Chunk(Struct):
     operations: Operations
     owners: Codes  # (n,) positions in keys
     keys: list[int]
@@ -68,8 +66,7 @@ class _Chunk:
         return _Chunk(self.operations.compress(live), self.owners[live], self.keys, self.live)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class Served(Struct, frozen=True, kw_only=True):
     """The operations of m requests. ``request`` indexes them; ``dropped`` and ``beyond`` are per request."""
 
     operations: Operations  # (n,)

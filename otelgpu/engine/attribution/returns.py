@@ -29,11 +29,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine.attribution.threads import AMBIGUOUS, UNSETTLED, ThreadTimeline
 from otelgpu.model.codes import distinct
@@ -67,31 +67,27 @@ _OBJECTS: Final = 256
 """Of a thread, that nobody waited for."""
 
 
-@dataclass(slots=True)
-class _Wait:
+class _Wait(Struct):
     began: int
     made: int  # the first object whose result it may be for
     exchange: int  # 0: of whoever the waiting worker works for
 
 
-@dataclass(slots=True)
-class _Segment:
+class _Segment(Struct):
     start: int
     end: int
     exchange: int  # UNSETTLED while that of another worker's segment is
     sure: bool = False
 
 
-@dataclass(slots=True)
-class _Return:
+class _Return(Struct):
     worker: int
     receiver: int
     made: int
     segment: _Segment
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     tgid: int
     since: int  # its first result
     returned: int = 0  # its last
@@ -102,8 +98,7 @@ class _Worker:
     segments: list[_Segment] = field(default_factory=list)  # in order of time
 
 
-@dataclass(slots=True)
-class _Made:
+class _Made(Struct):
     """A thread's objects that nobody waited for, oldest first: when each was made, and for which request."""
 
     times: list[int] = field(default_factory=list)
@@ -124,15 +119,13 @@ class _Made:
         return (first, len(self.times) - 1) if first < len(self.times) else None
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     made: dict[int, _Made] = field(default_factory=dict)  # by thread
     blind_ns: int = 0  # some that were made by then are not kept
     shares_until_ns: int = 0  # what threads wait for may be no result
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(Struct, frozen=True):
     """Of n (thread, time): whose result ended the segment, and whether all of the segment was for that.
 
     ``exchange``: 0 for none, UNSETTLED for not yet known, AMBIGUOUS for several at once.

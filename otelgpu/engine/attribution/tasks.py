@@ -30,11 +30,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine.attribution.threads import AMBIGUOUS, NO_TASK, UNSETTLED
 from otelgpu.model.codes import distinct
@@ -48,8 +48,7 @@ _OPEN: Final = 65_536
 _FOREVER_NS: Final = (1 << 64) - 1
 
 
-@dataclass(slots=True)
-class _Task:
+class _Task(Struct):
     """The requests that a task has served, in the order of their beginnings. Ends are inclusive.
 
     ``follows``: it may still have been at work for the one before. ``called``: when it called for none that was
@@ -98,8 +97,7 @@ class _Task:
         del self.begins[:cut], self.ends[:cut], self.exchanges[:cut], self.follows[:cut]
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     """``served``: task → the connection that it answered on last, and when. ``left``: connection → when for another."""
 
     open: dict[int, int] = field(default_factory=dict)  # exchange → when it began

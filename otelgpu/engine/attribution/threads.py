@@ -25,11 +25,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.model.codes import Codes, all_of, distinct, order_of, values_of
 from otelgpu.model.exchange import ThreadAssignment
@@ -43,8 +43,7 @@ NO_TASK: Final = -3
 _NEVER_NS: Final = (1 << 64) - 1
 
 
-@dataclass(slots=True)
-class _Thread:
+class _Thread(Struct):
     tgid: int
     held: dict[int, None] = field(default_factory=dict)
     # Arrays, for of a flood of requests there are some hundred thousand: 8 bytes each, not 40.
@@ -57,15 +56,13 @@ class _Thread:
         self.states.append(state)
 
 
-@dataclass(slots=True)
-class _Loop:
+class _Loop(Struct):
     tgid: int
     since_ns: int
     loose_ns: int = _NEVER_NS  # since when it is known to work for others than it holds
 
 
-@dataclass(slots=True)
-class _LoopProcess:
+class _LoopProcess(Struct):
     """Requests that a process reads without waiting."""
 
     held: set[tuple[int, int]] = field(default_factory=set)  # (thread, exchange) of those under way

@@ -7,11 +7,11 @@ way, which keeps every sum exact.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine import names
 from otelgpu.engine.folding import Folded, concatenate, fold, unfolded
@@ -53,15 +53,13 @@ def window_roots(
     )
 
 
-@dataclass(slots=True)
-class _Window:
+class _Window(Struct):
     totals: npt.NDArray[np.int64]
     parts: list[Folded] = field(default_factory=list)
     rows: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedWindows:
+class ClosedWindows(Struct, frozen=True, kw_only=True):
     """m finished windows: their root spans, and their operations grouped by position in ``parents``."""
 
     roots: list[SpanColumns]

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final, TextIO
 
 import numpy as np
+from msgspec import Struct, field
 
 from otelgpu.engine import names
 from otelgpu.engine.presentation import ConsoleLabel, Unit, console_labels
@@ -75,8 +75,7 @@ def _written(label: ConsoleLabel, value: Value) -> str:
     return label.text.format(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
+class _Span(Struct, frozen=True):
     span_id: bytes
     parent: bytes
     name: str
@@ -86,16 +85,14 @@ class _Span:
     notes: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Trace:
+class _Trace(Struct):
     title: str
     spans: list[_Span] = field(default_factory=list)
     count: int = 0  # spans seen, kept or not
     complete: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line of a tree, in parts so that it can be coloured."""
 
     depth: int

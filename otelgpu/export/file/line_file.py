@@ -13,8 +13,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.kernel.output_files import open_output
 
@@ -23,8 +24,7 @@ MOST_FILES: Final = 1000
 """A name with a larger number is somebody else's: a date, perhaps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
+class Rotation(Struct, frozen=True, kw_only=True):
     """``max_bytes`` of one file, 0: it grows without end; ``max_files`` with the one that is written."""
 
     max_bytes: int = 0

@@ -25,7 +25,8 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from otelgpu.export.base import Accepted, Outcome, Payload, Refused, Retry, Transport
 from otelgpu.model.self_telemetry import ATTEMPT_SECONDS, Durations
@@ -38,8 +39,7 @@ LOSS_REASONS = ("queue_full", "memory_short", "rejected", "refused", "retries_ex
 _log = logging.getLogger("otelgpu.export")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """How long to wait between attempts, and when to give up."""
 
     initial_s: float = 1.0
@@ -54,8 +54,7 @@ class RetryPolicy:
         return min(self.cap_s, self.initial_s * self.factor**exponent) * (1 - self.jitter * draw)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(Struct, frozen=True, kw_only=True):
     """One destination's account, in items. ``given == accepted + queued + sum(lost.values())``, always."""
 
     given: int
@@ -69,8 +68,7 @@ class Counts:
     failing_s: float  # for how long nothing has been accepted while something was to be delivered
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     payload: Payload
     since: float
 

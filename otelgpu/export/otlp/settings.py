@@ -27,6 +27,8 @@ from enum import StrEnum
 from ipaddress import ip_address
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit, urlunsplit
 
+from msgspec import Struct
+
 from otelgpu.export.base import ExportError, Signal
 
 NO_LIMIT_S = 300.0
@@ -150,8 +152,7 @@ class OtlpSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
+class _Endpoint(Struct, frozen=True):
     variable: str  # what to name in an error
     text: str
     verbatim: bool  # set for this signal alone: an HTTP URL is used as it is

@@ -7,11 +7,11 @@ thus report one trace.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.families.nccl.collective_names import COLLECTIVE, RECEIVE, SEND
 from otelgpu.families.nccl.numbering import Numbered, Numbers
@@ -63,8 +63,7 @@ _WAIT_SALT: Final = 0x6E637774
 Found = npt.NDArray[np.void]
 
 
-@dataclass(slots=True)
-class Calls:
+class Calls(Struct):
     """n calls. Both arrays have n rows."""
 
     rows: Operations

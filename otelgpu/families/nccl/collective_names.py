@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.families.nccl.names import BYTES, HASH, OPERATION, RANK, RANKS, SCOPE, operation_of
 from otelgpu.families.nccl.numbering import Numbered
@@ -60,8 +61,7 @@ PAIR: Final = "SendRecv"
 COLLECTIVE, SEND, RECEIVE, ALONE = 0, 1, -1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """What an API function does. ``way``: as :meth:`~otelgpu.families.nccl.numbering.Collectives.number` takes it."""
 
     name: str

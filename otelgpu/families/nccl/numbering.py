@@ -25,13 +25,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.model.codes import Codes, combine, distinct, order_of
 from otelgpu.model.communicators import CommunicatorSeen
@@ -82,8 +82,7 @@ class Numbered(IntEnum):
 _SHARED: Final = (Numbered.FUNCTION, Numbered.OPERATIONS, Numbered.COUNTED)
 
 
-@dataclass(slots=True)
-class Life:
+class Life(Struct):
     """A communicator from its creation, or from when it was first heard of, to its end."""
 
     tgid: int
@@ -104,8 +103,7 @@ class Life:
         return 0 if known is None and self.created and not self.doubted else known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class Numbers(Struct, frozen=True, kw_only=True):
     """Of n calls, in the order that :meth:`Collectives.number` gave them."""
 
     hash: U64  # 0: not known

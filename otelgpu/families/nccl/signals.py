@@ -8,11 +8,11 @@ queue the work, not that of the work. What is reported of whole collectives, acr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.operation_signals import (
@@ -100,8 +100,7 @@ def _one_code(rows: Operations) -> npt.NDArray[Any]:
     return np.zeros(len(rows), dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Forms:
+class Forms(Struct, frozen=True):
     """The functions whose ``nccl.operation`` is ``operation``."""
 
     operation: str

@@ -10,11 +10,12 @@ When a synchronisation of the host followed on the same stream, that is a span o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.engine import names
 from otelgpu.engine.operation_spans import ROWS_PER_BATCH, Vocabulary
@@ -52,8 +53,7 @@ class Carriers(NamedTuple):
     dropped: int  # of them that are not in ``contexts``
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallLinks:
+class CallLinks(Struct, frozen=True, kw_only=True):
     """What calls are linked to: what they were made under, and the connections that carry their bytes.
 
     ``context``: of each call, an index into ``contexts``; ``carrier``: of each call, an index into ``carriers``, which
@@ -107,8 +107,7 @@ class CallLinks:
         return span[order], np.concatenate(chosen)[order], dropped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanReport:
+class SpanReport(Struct, frozen=True, kw_only=True):
     """What all batches of a tick have in common."""
 
     vocabulary: Vocabulary
@@ -292,8 +291,7 @@ def _wait_batch(reporting: SpanReport, calls: Calls) -> SpanColumns:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gatherings:
+class Gatherings(Struct, frozen=True, kw_only=True):
     """What is known of m collectives as a whole."""
 
     calls: Calls  # of rank 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from otelgpu.engine.facts import CallsNamed, DeviceWorkJoined, ProcessDescribed, TickBegins
 from otelgpu.engine.services import Services

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.engine.profile_rows import PROFILE_ROW, Label, ProfileRows
 from otelgpu.families.profiles import names
@@ -67,8 +67,7 @@ _IDENTITY: Final = (
 """Columns that distinguish rows which may not be summed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
+class _Series(Struct, frozen=True):
     """What rows of one batch have in common, but for their process."""
 
     kind: ProfileKind

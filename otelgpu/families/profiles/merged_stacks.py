@@ -16,8 +16,9 @@ neither replaced nor folded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame
@@ -71,8 +72,7 @@ _INTERNAL_PREFIXES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class Merged(Struct, frozen=True, kw_only=True):
     """A stack, the leaf first, and what of it did not match."""
 
     frames: tuple[Frame, ...]

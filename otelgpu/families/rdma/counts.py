@@ -10,11 +10,11 @@ Worked example: bytes 100, then 250, then (made anew) 40: differences 100, 150, 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.families.rdma.facts import Counted, QueuePairCounts
 
@@ -28,8 +28,7 @@ _NEGATIVE: Final = np.uint64(1 << 63)
 Key = tuple[int, int, int]  # process, address, number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Grown:
+class Grown(Struct, frozen=True, kw_only=True, eq=False):
     """n queue pairs, k counters: ``values`` (n, k) int64 are differences since the last reading, or since the first.
 
     ``elapsed_ns`` (n,): the time in which it grew. ``since_ns`` (n,): when that began. ``anew`` (n,): at 0.

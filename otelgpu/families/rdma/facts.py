@@ -7,12 +7,13 @@ the family's own tables. Whatever is not known is 0, empty or absent; times are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 U64 = npt.NDArray[np.uint64]
 
@@ -33,8 +34,7 @@ class QueuePairState(StrEnum):
 NO_GID: Final = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePairChanged:
+class QueuePairChanged(Struct, frozen=True, kw_only=True):
     """A call made, modified or destroyed a queue pair of process ``tgid``; what it does not report is 0 or empty.
 
     ``queue_pair`` is the address of ``struct ibv_qp``, ``number`` its number on the device. ``peer_gid``: 16 bytes,
@@ -75,8 +75,7 @@ class Counted(NamedTuple):
     of: str | int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class QueuePairCounts:
+class QueuePairCounts(Struct, frozen=True, kw_only=True, eq=False):
     """What was counted of n queue pairs since each was first seen, in columns.
 
     ``tgid``, ``queue_pair``, ``number``, ``time_ns`` (when it was read), ``counted_ns`` (for how long it was counted,
@@ -107,11 +106,10 @@ class QueuePairCounts:
         return replace(parts[0], **columns)
 
 
-_COLUMNS: Final = tuple(each.name for each in fields(QueuePairCounts) if each.name != "counters")
+_COLUMNS: Final = tuple(name for name in QueuePairCounts.__struct_fields__ if name != "counters")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionChanged:
+class RegionChanged(Struct, frozen=True, kw_only=True):
     """Memory was registered for RDMA, or no more is. ``dmabuf``: it is a device's. ``error``: errno, 0 for none."""
 
     time_ns: int
@@ -124,8 +122,7 @@ class RegionChanged:
     error: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectChanged:
+class ObjectChanged(Struct, frozen=True, kw_only=True):
     """A context, completion queue, address handle or connection identifier was made, or is no more.
 
     ``call``: the function's exported name. ``detail``: entries of a completion queue.
@@ -150,8 +147,7 @@ class EventSource(StrEnum):
     CONNECTION = "connection"  # rdma_get_cm_event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FabricEvent:
+class FabricEvent(Struct, frozen=True, kw_only=True):
     """A process was reported of an event. ``number``: of the queue pair or port that it is about; 0: neither."""
 
     time_ns: int
@@ -166,8 +162,7 @@ class FabricEvent:
     status: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferSeen:
+class TransferSeen(Struct, frozen=True, kw_only=True):
     """One work request, posted at ``time_ns`` and seen to be complete ``duration_ns`` later."""
 
     time_ns: int
@@ -186,8 +181,7 @@ class TransferSeen:
 VerbsFact = QueuePairChanged | QueuePairCounts | RegionChanged | ObjectChanged | FabricEvent | TransferSeen
 
 
-@dataclass(frozen=True, slots=True)
-class VerbsFacts:
+class VerbsFacts(Struct, frozen=True):
     """Facts of queue pairs and of the memory and events that belong to them, in order."""
 
     facts: Sequence[VerbsFact]

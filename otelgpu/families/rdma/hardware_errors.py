@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.engine import names
 from otelgpu.engine.hardware_names import ERRORS, ID, NAME, TYPE
@@ -68,8 +68,7 @@ _FATAL: Final = ("Fatal", "Non-fatal")  # the words of an SXid
 Context_of = Callable[[int, int], Context | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Reported:
+class _Reported(Struct, frozen=True):
     time_ns: int
     name: str
     message: str

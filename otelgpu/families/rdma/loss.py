@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.families.rdma.counts import Key
 from otelgpu.families.rdma.queue_pairs import QueuePair
@@ -82,8 +82,7 @@ class Loss(NamedTuple):
     attribution: Attribution
 
 
-@dataclass(slots=True)
-class _Latencies:
+class _Latencies(Struct):
     """Completions of one queue pair by power of two, and how much of it was slow of late."""
 
     total: npt.NDArray[np.int64]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine.metric import Metric
 from otelgpu.engine.metrics import Growing, Metrics
@@ -61,8 +61,7 @@ _SUCCESS: Final = "success"
 _FLUSHED: Final = "flushed"
 
 
-@dataclass(slots=True, eq=False)
-class Sums:
+class Sums(Struct, eq=False):
     """What was counted of one queue pair since it was first seen; ``values`` (k,) as ``places`` name them."""
 
     places: Mapping[Counted, int]
@@ -109,8 +108,7 @@ class Sums:
         return left if left >= 0 else None
 
 
-@dataclass(slots=True, eq=False)
-class _Series:
+class _Series(Struct, eq=False):
     owner: Resource
     labels: dict[str, str | int]
     own: bool

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from otelgpu.families.rdma.queue_pairs import QueuePair
 from otelgpu.model.communicators import CommunicatorSeen
@@ -33,8 +34,7 @@ class Owner(NamedTuple):
     source: OwnerSource
 
 
-@dataclass(slots=True)
-class _Communicator:
+class _Communicator(Struct):
     address: int
     hash: int
     made_ns: int = 0  # when the call that made it began; 0: before the agent looked

@@ -10,8 +10,9 @@ that of the port's own queue pairs; *responder* is who received it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from otelgpu.engine.hardware_names import DIRECTION, ERRORS, RECEIVE, TRANSMIT
 from otelgpu.engine.metric import Instrument, Metric
@@ -88,8 +89,7 @@ RESOURCES: Final = _metric(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One counter as one series: value × ``scale`` in the metric's unit.
 
     ``bits``: its width, where it wraps round (``saturates`` False) or stays at its largest value (True); 64 never

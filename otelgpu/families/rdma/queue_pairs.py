@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.families.rdma.facts import NO_GID, QueuePairChanged, QueuePairState
 
@@ -45,8 +46,7 @@ _KEPT: Final = (
 )
 
 
-@dataclass(slots=True, eq=False)
-class QueuePair:
+class QueuePair(Struct, eq=False):
     """What is known of one; times are 0 where the step was not seen. ``ended_ns``: destroyed, or its process is."""
 
     tgid: int

@@ -7,11 +7,11 @@ each links to the span of the other. Where an end is not known they are made of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine import names
 from otelgpu.families.rdma import names as qp
@@ -38,8 +38,7 @@ _LATEST_NS: Final = (1 << 63) - 1
 _ACK_TIMEOUT_NS: Final = 4096  # of an acknowledgement: this * 2^timeout; InfiniBand Architecture, 9.7.6.1.3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """One span before it is put into columns; ``error``: what failed, empty for nothing."""
 
     resource: Resource

@@ -8,14 +8,14 @@ is reported as unknown. SXids of NVSwitches carry their own word, Fatal or Non-f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 UNKNOWN: Final = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+class Xid(Struct, frozen=True):
     """What one code means. ``kind``: application, memory, nvlink, bus, firmware, engine, driver or notice."""
 
     name: str

@@ -10,9 +10,9 @@ and port before the server's; a server that listens on ``::`` sees ``::ffff:10.0
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.families.requests.protocol import ConnectionFacts
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Endpoint, Role
@@ -24,8 +24,7 @@ _LAYER_TLS = 1  # enum http_layer
 _ROLES = frozenset(Role)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionEndpoints:
+class ConnectionEndpoints(Struct, frozen=True, kw_only=True):
     """The process's endpoint (``local``) and the other one (``peer``)."""
 
     role: Role = Role.UNKNOWN

@@ -13,10 +13,12 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
@@ -224,14 +226,14 @@ class IsolatedParser:
 
 
 def fits(value: Any) -> bool:
-    """Whether every field of a dataclass has the type that it promises; numbers and texts within bounds."""
+    """Whether every field of a struct has the type that it promises; numbers and texts within bounds."""
     return all(_fits(getattr(value, name), hint) for name, hint in _hints(value.__class__))
 
 
 @cache
 def _hints(cls: Any) -> tuple[tuple[str, Any], ...]:
     hints = typing.get_type_hints(cls)
-    return tuple((field.name, hints[field.name]) for field in fields(cls))
+    return tuple((name, hints[name]) for name in cls.__struct_fields__)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -254,4 +256,4 @@ def _fits(value: Any, hint: Any) -> bool:
         return 0 <= value < _BELOW
     if isinstance(value, (str, bytes)):
         return len(value) <= MAX_TEXT
-    return fits(value) if is_dataclass(value) else True
+    return fits(value) if isinstance(value, Struct) else True

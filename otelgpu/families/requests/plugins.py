@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.families.requests.plugin_isolation import isolated
 from otelgpu.families.requests.protocol import ProtocolSpec
@@ -20,8 +21,7 @@ GROUP: Final = "otelgpu.protocols"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
-@dataclass(frozen=True, slots=True)
-class Plugins:
+class Plugins(Struct, frozen=True):
     """``specs`` in alphabetical order of their entry points; ``failed``: name → why it was left out."""
 
     specs: tuple[ProtocolSpec, ...]

@@ -13,11 +13,11 @@ Where the role of the process is unknown, ``recognise`` is called for both direc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Endpoint, Published, Role
 from otelgpu.model.tasks import Asked
@@ -44,8 +44,7 @@ class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
     asked: Asked | None = None  # how that task had the thread's write; None: it is the thread's
 
 
-@dataclass(slots=True, kw_only=True)
-class ConnectionFacts:
+class ConnectionFacts(Struct, kw_only=True):
     """What is known of a connection besides its bytes."""
 
     identity: int
@@ -120,8 +119,7 @@ class StreamParser(Parser, Protocol):
         """Take all bytes that one call moved to the client, in place of ``feed``; False: ``feed`` has to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtocolSpec:
+class ProtocolSpec(Struct, frozen=True, kw_only=True):
     """A protocol, as built in or as an entry point of group ``otelgpu.protocols`` gives it.
 
     ``recognise(data, from_client)`` looks at the first bytes of one direction of a connection, or, on a

@@ -11,9 +11,10 @@ their own until the 33rd, which is ``/wiki/*`` as are all after it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct, field
 
 CHILDREN: Final = 32
 NODES: Final = 512
@@ -34,14 +35,12 @@ def template(path: str) -> str:
     return "/" + "/".join(kept) + ("/*" if len(segments) > _DEPTH else "")
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     children: dict[str, _Node] = field(default_factory=dict)
     varies: bool = False
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     root: _Node = field(default_factory=_Node)
     nodes: int = 0
     known: dict[str, str] = field(default_factory=dict)  # template → route, until a node turns out to vary

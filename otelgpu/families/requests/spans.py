@@ -11,11 +11,11 @@ not made: the phases and the operations go under the process's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.engine import names
 from otelgpu.engine.attribution.pending import DECODE, PREFILL, SLOTS
@@ -43,8 +43,7 @@ def no_extras(_: Sequence[int]) -> Extras:
     return Extras()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeContexts:
+class ExchangeContexts(Struct, frozen=True, kw_only=True):
     """m requests and their phases among the spans: ``SLOTS`` parents for each, in the order of its slots."""
 
     identities: Sequence[Identity]
@@ -156,8 +155,7 @@ def _first_content(exchange: Exchange) -> int:
     return exchange.generation.first_content_ns if exchange.generation is not None else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Reported:
+class _Reported(Struct, frozen=True):
     """What all batches of one call have in common."""
 
     reported: ExchangeContexts

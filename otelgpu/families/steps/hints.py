@@ -10,14 +10,14 @@ Example: a step of 10 ms with 4 ms between calls, in which nothing was under way
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.families.steps.step import Evidence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hint:
+class Hint(Struct, frozen=True, kw_only=True):
     """``share`` of some whole from which on it is given, and what it is of; the description is for the manual."""
 
     share: Callable[[Evidence, int], float]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from otelgpu.engine.folding import Folded
 from otelgpu.engine.operation_spans import Parents
@@ -11,8 +11,7 @@ from otelgpu.model.operations import Operations
 from otelgpu.model.spans import SpanColumns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepsReport:
+class StepsReport(Struct, frozen=True, kw_only=True):
     """Steps of which no more will be known: their spans, their operations, and operations that are nobody's."""
 
     spans: list[SpanColumns]

@@ -6,9 +6,10 @@ host calls, of which the last is the wait for its results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from otelgpu.model.context_sources import ContextSource
 
@@ -39,8 +40,7 @@ class Membership(StrEnum):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """What the host calls of a stretch of work show of how it used the GPU; sums over calls."""
 
     calls: int = 0
@@ -52,8 +52,7 @@ class Evidence:
     waited_launches: int = 0  # launches that the very next call waited for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One iteration: from its first launch, copy or fill to the return of the wait for its results.
 
     With asynchronous scheduling a step's work is queued before the results of the one before are waited for: its
@@ -68,10 +67,11 @@ class Step:
     gap_ns: int  # in which the thread had no step under way before this one; 0 where they overlap, or unknown
     rows: int  # operations that were kept
     evidence: Evidence
-    key: StepKey = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", StepKey(self.tgid, self.tid, self.start_ns))
+    @property
+    def key(self) -> StepKey:
+        """What it is told from others by."""
+        return StepKey(self.tgid, self.tid, self.start_ns)
 
     @property
     def duration_ns(self) -> int:
@@ -88,26 +88,25 @@ class Member(NamedTuple):
     phase: StepPhase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedStep:
+class ServedStep(Struct, frozen=True, kw_only=True):
     """A step with all that will be known of its requests."""
 
     step: Step
     members: tuple[Member, ...]
     membership: Membership
     source: ContextSource  # MESSAGE, STEP (time order), or NONE without members
-    tokens: int = field(init=False)  # that the members got
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", sum(member.new_tokens for member in self.members))
+    @property
+    def tokens(self) -> int:
+        """Those that the members got."""
+        return sum(member.new_tokens for member in self.members)
 
     def count(self, phase: StepPhase) -> int:
         """Members in a phase."""
         return sum(member.phase is phase for member in self.members)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSteps:
+class RequestSteps(Struct, frozen=True, kw_only=True):
     """The steps that served a request, as far as they are known when it has been answered."""
 
     source: ContextSource  # MESSAGE or STEP

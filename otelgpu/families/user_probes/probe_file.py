@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.user_probes import (
@@ -69,8 +71,7 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON value")
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(Struct, frozen=True):
     """A value and the line that it begins on."""
 
     value: Any  # str, int, float, bool, None, list[_Node], dict[str, _Node]

@@ -24,13 +24,13 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.elf.btf import Btf
 from otelgpu.errors import OtelgpuError
@@ -77,8 +77,7 @@ class InjectError(OtelgpuError):
     """The in-process source cannot be used here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(Struct, frozen=True):
     """What the build made of ``otelgpu/inject``."""
 
     path: Path
@@ -153,8 +152,7 @@ class _Allowance:
         self._left_ns -= taken_ns
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     tgid: int
     pidfd: int
     memory: SharedMemory

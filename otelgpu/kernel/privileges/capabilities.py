@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.errors import OtelgpuError
 
@@ -41,8 +42,7 @@ SPLIT_FROM_ADMIN: Final = frozenset((Capability.BPF, Capability.PERFMON, Capabil
 _LIST: Final = tuple(Capability)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class Need(Struct, frozen=True, kw_only=True):
     """Something that wants capabilities. ``name`` is its line in ``otelgpu check``.
 
     ``when``: where it matters, "" for always. ``without``: what happens when one is missing. ``later``: whether
@@ -151,8 +151,7 @@ REPORTED: Final = (OTHER_PROCESSES, OTHER_FILES, REPLACED_FILES)
 """Without these a session sees less than it might, which it says when it begins; others speak for themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """The sets of one thread, as bits: capabilities(7)."""
 
     permitted: int

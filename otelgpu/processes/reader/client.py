@@ -14,10 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from otelgpu.kernel.readable import is_readable
 from otelgpu.model.losses import Reasons
@@ -68,8 +68,7 @@ class ReaderError(OSError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Seconds. ``busy_s``: of one question, without the time that it waited for a processor; ``wall_s``: with it.
 
     ``share``: of a processor that an owner may take in the long run, ``advance_s`` what it has at first;

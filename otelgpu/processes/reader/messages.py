@@ -79,7 +79,7 @@ def question(*raises: type[Exception]) -> Callable[[Callable[P, R]], Callable[P,
     """Marks a function at module level that a worker may be asked; ``raises``: what it says with an exception.
 
     OSError is passed on always. Arguments and answer are plain: numbers, text, bytes, tuples, lists, dicts, frozen
-    dataclasses, numpy arrays without objects, and :class:`Descriptor`.
+    structs, numpy arrays without objects, and :class:`Descriptor`.
     """
 
     def mark(function: Callable[P, R]) -> Callable[P, R]:

@@ -13,11 +13,11 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, NoReturn
 
 import msgspec
+from msgspec import Struct
 
 from otelgpu.kernel.descriptors import close_all_but
 from otelgpu.kernel.privileges.capabilities import Need
@@ -40,8 +40,7 @@ _STANDARD_ERROR: Final = 2
 _MESSAGE_CHARACTERS: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confinement:
+class Confinement(Struct, frozen=True, kw_only=True):
     """What a worker has for all that it is asked in its life. ``memory_bytes``: beyond what the fork gave it.
 
     ``needs``: of the agent's privileges, what both the workers and who forks them keep. ``modules``: imported by who

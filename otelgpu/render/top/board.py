@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from otelgpu.engine.presentation import TopTable
 from otelgpu.render.top.rows import Row, column_keys, in_order
 from otelgpu.render.top.values import matching
 
 
-@dataclass(slots=True)
-class Order:
+class Order(Struct):
     """Of one table. ``first``: the column to begin with, behind the keys."""
 
     sort: str
@@ -19,8 +19,7 @@ class Order:
     first: int = 0
 
 
-@dataclass(slots=True)
-class Choices:
+class Choices(Struct):
     """All of them. ``sort``: what was asked for at the start, for the tables that have such a column."""
 
     sort: str = ""

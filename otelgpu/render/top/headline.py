@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from otelgpu.engine.presentation import AGENT, LOSSES, PROCESSES, Unit
 from otelgpu.render.top.frames import Frame
@@ -21,8 +22,7 @@ class Tone(Enum):
     ALARM = "alarm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(Struct, frozen=True, kw_only=True):
     """What a frame does not say. ``time``: the frame's, as a clock shows it. ``before``: what is waited for."""
 
     time: str = ""

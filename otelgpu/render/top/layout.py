@@ -7,9 +7,9 @@ and the one that rows are sorted by. What room is left goes to a trend. Nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
 from otelgpu.engine.presentation import TopTable, Unit
@@ -24,8 +24,7 @@ _KEYS: Final = 0.6  # of the width, at most, while other columns want some
 _TREND: Final = (8, 30)  # cells, at least and at most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """A column on the screen. ``place``: in a row's cells."""
 
     key: str
@@ -35,8 +34,7 @@ class Shown:
     right: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """What fits. ``before`` and ``behind``: columns for which there is no room; ``trend``: its cells, or 0."""
 
     columns: tuple[Shown, ...]

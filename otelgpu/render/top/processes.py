@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from otelgpu.engine.presentation import TopTable
 from otelgpu.render.top.rows import Row, Value, column_keys
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedProcess:
+class ObservedProcess(Struct, frozen=True, kw_only=True):
     """A process at one moment. ``cpu_s``: CPU time of all its threads so far; None where nobody read it.
 
     ``start_time_ns``: with ``pid`` it names a process for good. ``probed_files``: files with all of their probes;

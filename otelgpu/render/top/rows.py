@@ -8,8 +8,9 @@ quantity that nobody reported is None, never zero.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from otelgpu.engine.presentation import Column, How, TopTable
 
@@ -25,8 +26,7 @@ _QUANTILES: Final = {How.P50: 0.5, How.P99: 0.99}
 Row = dict[str, Value]
 
 
-@dataclass(slots=True)
-class _Point:
+class _Point(Struct):
     value: float = 0.0
     count: float = 0.0
     bounds: tuple[float, ...] = ()

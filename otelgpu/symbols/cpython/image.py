@@ -10,11 +10,11 @@ at it in the file is what the process finds there when it starts: since 3.13 the
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.elf.eh_frame import PT_GNU_EH_FRAME
 from otelgpu.elf.image import ElfImage, Load
@@ -60,8 +60,7 @@ _VERSION_TEXT: Final = re.compile(rb"(?<![\d.])3\.(\d{1,2})\.(\d{1,2})(?:(?:a|b|
 _LIKELY_MINORS: Final = range(7, 31)  # those with a _PyRuntime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
+class Runtime(Struct, frozen=True, kw_only=True):
     """The state of an interpreter that an image holds. Addresses are relative to where the image is loaded."""
 
     version: Version
@@ -70,8 +69,7 @@ class Runtime:
     code_type: int | None  # PyCode_Type; None: not exported
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interpreter:
+class Interpreter(Struct, frozen=True, kw_only=True):
     """What an image holds.
 
     ``evaluators``: [start, end) of the evaluation function's parts, by address. ``has_tail_calls``: it calls a

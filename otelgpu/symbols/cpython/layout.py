@@ -13,9 +13,10 @@ no interest) and ``Py_TRACE_REFS``; free-threaded builds are laid out otherwise 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
 
 OLDEST: Final = 9
 NEWEST: Final = 14
@@ -33,8 +34,7 @@ class Frames(IntEnum):
     SHIMS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CPython:
+class CPython(Struct, frozen=True, kw_only=True):
     """One version's layout. Offsets in bytes, in the structure that the comment names.
 
     Fields up to ``lasti_unit`` have the names and meanings of ``struct python_process`` (bpf/profile/python.h).
@@ -234,8 +234,7 @@ _LARGEST: Final = {  # of an offset: structures grow a little between versions
 _LARGEST_OFFSET: Final = 1 << 12
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """As in ``PY_VERSION_HEX``."""
 
     major: int
@@ -296,8 +295,7 @@ def published(runtime: bytes) -> CPython | None:
 MAX_TEXT_LETTERS: Final = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeHead:
+class CodeHead(Struct, frozen=True, kw_only=True):
     """What is read of a code object. Two equal ones at one address are the same code, as far as can be reported."""
 
     type: int
@@ -330,8 +328,7 @@ def code_head(layout: CPython, data: bytes) -> CodeHead | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TextPlace:
+class TextPlace(Struct, frozen=True):
     """Where the letters of a text are, from its object's address on. ``letter_bytes``: 1, 2 or 4."""
 
     offset: int

@@ -7,10 +7,10 @@ wants a name takes it from the engine, where both can have it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from otelgpu.engine import names, registry
 from otelgpu.engine.description_tables import Described, Descriptions, MetricTable, Owned, described

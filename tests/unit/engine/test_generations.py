@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -78,7 +77,7 @@ def test_every_part_of_an_input_that_says_a_process_says_its_number() -> None:
     child = made.renumber(seen(9, parent=7))
     assert isinstance(child, ProcessSeen) and (child.tgid, child.parent) == (9, SECOND)
     counted = CallsCounted(tgid=7, family="cuda", kind=1, api="cudaMalloc", count=2)
-    assert made.renumber(counted) == dataclasses.replace(counted, tgid=SECOND)
+    assert made.renumber(counted) == msgspec.structs.replace(counted, tgid=SECOND)
     readings = DeviceReadings(
         time_ns=1,
         uuid="u",

@@ -7,11 +7,11 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import otelgpu.families.gpu
 from otelgpu.engine import presentation, top_views

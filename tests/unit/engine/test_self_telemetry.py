@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from otelgpu.engine import self_telemetry as table
 from otelgpu.engine.metric import Metric

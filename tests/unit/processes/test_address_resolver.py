@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import mmap
 import os
 import subprocess
@@ -11,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from otelgpu.processes import address_resolver as symbols
@@ -324,7 +324,7 @@ def test_another_file_with_the_number_of_the_mapped_one_is_not_believed(
     other = compile_c(tmp_path, "other", "int main(void) { return 0; }", "-static")
     monkeypatch.setattr(symbols, "open_mapping", lambda *_, **__: open_elf(other))
     entry = next(m for m in symbols.read_maps(os.getpid()) if m.start <= address < m.end)
-    shifted = dataclasses.replace(entry, offset=1 << 40)
+    shifted = msgspec.structs.replace(entry, offset=1 << 40)
     monkeypatch.setattr(symbols, "read_maps", lambda *_, **__: [shifted])
     assert not resolver.resolve(os.getpid(), address)[1]
     assert counted(resolver) == {"file_changed": 1}

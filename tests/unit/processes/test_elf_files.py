@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from otelgpu.elf.image import ElfError
 from otelgpu.kernel.cut_files import pages_cut_off

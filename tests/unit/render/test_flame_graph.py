@@ -76,7 +76,7 @@ def test_a_large_tree_is_bounded_and_says_what_was_folded() -> None:
 
 def profile_of_many(many: dict[tuple[str, ...], int]) -> Any:
     """As `profile`, which looks names up one by one."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from otelgpu.model.profiles import FrameType, Function, Line, Location
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.render.heat_map import MOST_COLUMNS, heat_map

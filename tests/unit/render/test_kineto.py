@@ -11,10 +11,10 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.resource import resource

@@ -96,7 +96,7 @@ def test_inlined_functions_are_frames_of_their_own() -> None:
     )
     functions = tuple(Function(name=name, system_name="", file_name="") for name in ("caller", "inlined"))
     columns = type(base)(
-        **{name: getattr(base, name) for name in base.__dataclass_fields__}
+        **{name: getattr(base, name) for name in base.__struct_fields__}
         | {"locations": (inlined,), "functions": functions}
     )
     [made] = trees([columns])
@@ -113,7 +113,7 @@ def test_an_address_without_a_name_is_shown_with_its_file() -> None:
     base = profile({("main",): 1})
     bare = Location(frame_type=FrameType.NATIVE, mapping=0, address=0x12, lines=())
     columns = type(base)(
-        **{name: getattr(base, name) for name in base.__dataclass_fields__} | {"locations": (bare,)}
+        **{name: getattr(base, name) for name in base.__struct_fields__} | {"locations": (bare,)}
     )
     assert list(paths(trees([columns])[0])) == [("libc.so.6+0x12",)]
 

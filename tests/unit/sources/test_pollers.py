@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from otelgpu.engine import registry
 from otelgpu.model.inputs import Input, LossCounted, ProcessGone, Tick

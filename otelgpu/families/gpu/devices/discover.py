@@ -16,10 +16,11 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, ProcessDevices
 from otelgpu.processes.reader.door import open_folder
@@ -32,8 +33,7 @@ _MAX_ENTRIES: Final = 1024
 _MAX_DEVICE_FILES: Final = 65_536  # a process may have put anything into its /dev
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visibility:
+class Visibility(Struct, frozen=True, kw_only=True):
     """What decides which devices a process sees.
 
     ``minors``: of its ``/dev/nvidia<minor>`` files, None when unknown. ``selection`` and ``order``: the two

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from otelgpu.engine.hardware_names import (
     DIRECTION,
@@ -135,8 +137,7 @@ PROCESS_DEVICE: Final = _metric(
 Labels = Mapping[str, str | int]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One quantity as one series: value × ``scale`` ÷ ``divisor`` is what the metric is fed."""
 
     metric: Metric
@@ -376,8 +377,7 @@ class DeviceMetrics:
         self._standing[uuid] = reported
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
+class _Series(Struct, frozen=True):
     metric: Metric
     owner: Resource
     labels: tuple[tuple[str, str | int], ...]

@@ -14,19 +14,18 @@ their effect. Out: the allocations that came to their end. Pure.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(slots=True)
-class Handle:
+class Handle(Struct):
     """A number that an allocation goes by, until it was released as often as it was given."""
 
     since_ns: int
     references: int = 1
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Physical:
+class Physical(Struct, kw_only=True, eq=False):
     """One allocation of physical memory."""
 
     size: int
@@ -35,15 +34,13 @@ class Physical:
     pieces: int = 0  # of the address space that it is mapped at
 
 
-@dataclass(slots=True)
-class _Piece:
+class _Piece(Struct):
     end: int
     since_ns: int
     memory: Physical
 
 
-@dataclass(slots=True)
-class AddressSpace:
+class AddressSpace(Struct):
     """Handles and mappings of one process; mappings do not overlap."""
 
     handles: dict[int, Physical] = field(default_factory=dict)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from otelgpu.engine.contract import ContextStep
 from otelgpu.families.gpu.memory.contexts import PRIMARY, Contexts
@@ -39,8 +40,7 @@ _SITE_MASK: Final = (1 << _SITE_BITS) - 1
 _SIZE_MASK: Final = (1 << _SIZE_BITS) - 1
 
 
-@dataclass(slots=True, kw_only=True)
-class Account:
+class Account(Struct, kw_only=True):
     """What a process has of one kind of memory on one device. Sizes in bytes; sums since it was first seen."""
 
     device: int  # DEVICE_UNKNOWN when nobody reported
@@ -57,8 +57,7 @@ class Account:
     requested_bytes: int = 0  # asked for in calls whose return was not probed: not known to be held
 
 
-@dataclass(slots=True, kw_only=True)
-class Site:
+class Site(Struct, kw_only=True):
     """What was allocated alike: by one place in the code, in one account and context, under one stack."""
 
     index: int

@@ -19,12 +19,13 @@ import secrets
 import struct
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.families.nccl.discover.layouts import (
@@ -74,8 +75,7 @@ REASONS: Final = Reasons(
 """What is counted, and what one count means."""
 
 
-@dataclass(slots=True)
-class LibraryCopy:
+class LibraryCopy(Struct):
     """One file with NCCL in it, and how its communicators are read. ``source``: how that is known."""
 
     index: int
@@ -87,8 +87,7 @@ class LibraryCopy:
     attempts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(Struct, frozen=True):
     """A communicator that has been made, and what its maker said of it."""
 
     tgid: int

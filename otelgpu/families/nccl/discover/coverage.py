@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from otelgpu.elf.image import ElfImage
 from otelgpu.families.nccl.discover.communicators import known_layout
 from otelgpu.processes.coverage import Blind, Findings, Inspection, Machine, Observed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclCopy:
+class NcclCopy(Struct, frozen=True, kw_only=True):
     """What a file with NCCL in it shows. ``version``: "" where it has none; ``layout``: how communicators are known."""
 
     version: str

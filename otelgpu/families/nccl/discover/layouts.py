@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 MAGIC: Final = 0x0280028002800280
 """NCCL_MAGIC: the first word of a communicator, since 2.20, and the last."""
@@ -27,8 +27,7 @@ _VERSION: Final = re.compile(rb"NCCL version (2\.\d{1,3}\.\d{1,3})\+cuda\d")
 _WORD: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicatorLayout:
+class CommunicatorLayout(Struct, frozen=True, kw_only=True):
     """Offsets in bytes into ``struct ncclComm``.
 
     0 of those that may be missing: ``end_at``, ``sequences_at``, ``graphs_at``. ``sequences``: counts by function that

@@ -13,11 +13,11 @@ import logging
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.elf.image import ElfError, Load
 from otelgpu.families.profiles.discover.python_code import REASONS as CODE_REASONS
@@ -61,16 +61,14 @@ MAX_ENDED: Final = 256
 _MAX_PROCESSES: Final = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     """A file as far as it matters here: what is found in it, or why nothing is (None: no interpreter)."""
 
     found: Interpreter | str | None
     loads: tuple[Load, ...]
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     """A process that was looked at. ``interpreter`` None: none was found, look again when it maps something."""
 
     interpreter: Interpreter | None = None

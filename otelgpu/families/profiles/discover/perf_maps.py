@@ -12,9 +12,10 @@ import stat
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.processes.mounts import UntrustedMount
 from otelgpu.processes.reader.door import open_folder
@@ -38,11 +39,10 @@ REASONS: Final[Mapping[str, str]] = {
 """What is counted, and what one count means."""
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(Struct):
     functions: PerfMap | None = None
     state: tuple[int, int, int] = (0, 0, 0)  # inode, size, time of change
-    looked_s: float = field(default=-_AGAIN_S)
+    looked_s: float = -_AGAIN_S
     refused: bool = False  # for its mounts; counted
 
 

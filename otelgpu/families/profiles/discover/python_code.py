@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
+
+from msgspec import Struct, field
 
 from otelgpu.families.profiles.python.lines import LineTable, line_table
 from otelgpu.model.profiles import FrameType
@@ -50,8 +51,7 @@ _FIRST_ADDRESS: Final = 1 << 16  # vm.mmap_min_addr
 _TYPE_NAME: Final = b"code\0"
 
 
-@dataclass(slots=True)
-class _Code:
+class _Code(Struct):
     """One that was read. ``frames``: by line."""
 
     head: CodeHead

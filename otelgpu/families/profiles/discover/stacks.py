@@ -14,9 +14,11 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from otelgpu.families.profiles.discover.kernel_functions import REASONS as KERNEL_REASONS
 from otelgpu.families.profiles.discover.kernel_functions import KernelFunctions
@@ -116,8 +118,7 @@ class Pythons(Protocol):
         """Whether each instruction is a function of its own, which an evaluation function calls."""
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(Struct):
     """A stack whose parts are coming in."""
 
     kernel: int
@@ -138,8 +139,7 @@ class _Pending:
         return found, len(found) == total
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
+class _Ready(Struct, frozen=True):
     """A stack that is to be named, from all of its parts or as many as have come."""
 
     stack: int
@@ -154,8 +154,7 @@ class _Ready:
         return found[: len(found) // 2 * 2]
 
 
-@dataclass(slots=True)
-class _Later:
+class _Later(Struct):
     """A stack of which a frame had no name, to be named once more."""
 
     tgid: int
@@ -164,8 +163,7 @@ class _Later:
     times: int = 0
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     frames: dict[int, tuple[Frame, bool]] = field(default_factory=dict)  # by address; and: evaluates Python
     stacks: dict[int, tuple[StackNamed, float]] = field(default_factory=dict)  # by number; and: when named
     is_stale: bool = True  # what it has mapped has changed

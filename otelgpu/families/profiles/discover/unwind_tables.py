@@ -17,12 +17,12 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping as Named
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from otelgpu.elf.eh_frame import find_frames
 from otelgpu.elf.image import ElfError, ElfImage, Load
@@ -78,8 +78,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 FileKey = tuple[int, ...]
 
 
-@dataclass(slots=True)
-class _File:
+class _File(Struct):
     """A file that was read. ``number``: in the kernel, 0 without a table."""
 
     number: int

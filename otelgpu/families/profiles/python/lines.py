@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 MAX_LINE: Final = (1 << 31) - 1
 _NO_LINE: Final = -128  # 3.10: this line's delta says that there is none
@@ -28,8 +29,7 @@ Range = tuple[int, int, int | None]
 """(first byte, byte behind the last, line) as ``co_lines()`` gives them; None: code that is of no line."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineTable:
+class LineTable(Struct, frozen=True):
     """Decoded. ``starts`` ascending; ``lines``: of each, the last known where a range has none."""
 
     first_line: int

@@ -10,11 +10,11 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.kernel.cut_files import survive_cut_files
 from otelgpu.processes.elf_files import open_regular, paths_of
@@ -36,8 +36,7 @@ _BEFORE_BYTES: Final = 4096  # more than any field of a context is before the ma
 Inode = tuple[tuple[int, int], int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderFunction:
+class ProviderFunction(Struct, frozen=True, kw_only=True):
     """A function at ``offset`` of the file behind ``mapping``; ``symbol`` is what the API calls it."""
 
     symbol: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.elf.btf import Btf
 from otelgpu.families.rdma.discover import contexts as verbs_contexts
@@ -22,8 +23,7 @@ VERBS: Final = "libibverbs"
 _PROVIDER: Final = "use a provider of rdma-core or of the vendor's packages; ports are counted all the same"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenDevice:
+class OpenDevice(Struct, frozen=True, kw_only=True):
     """RDMA devices that a process has open, of one provider. ``refusal``: why their functions get no probes, or ""."""
 
     provider: str = ""

@@ -12,8 +12,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from msgspec import Struct, field
 
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.libbpf import BpfError, Link
@@ -40,8 +41,7 @@ class Placer(Protocol):
         """Attach."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ProviderFile:
+class ProviderFile(Struct, kw_only=True):
     """One provider: its open file, offsets by kind, and the probes that are there now."""
 
     descriptor: int
@@ -49,8 +49,7 @@ class ProviderFile:
     links: dict[str, list[Link]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Phase:
+class _Phase(Struct):
     is_open: bool = False
     since_ns: int = 0  # opened, or looked at while open
     due_ns: int = 0

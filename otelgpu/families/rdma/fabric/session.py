@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
+
+from msgspec import Struct
 
 from otelgpu.engine.metrics import Metrics
 from otelgpu.families.rdma import names as qp
@@ -108,8 +109,7 @@ LISTED: Final = 1024
 """Connections that :meth:`FabricSession.connections` gives of one communicator."""
 
 
-@dataclass(slots=True, eq=False)
-class _Connection:
+class _Connection(Struct, eq=False):
     """A queue pair whose connect span was reported."""
 
     context: Context

@@ -13,9 +13,10 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from otelgpu.model.fabric import FabricInput, QueuePairReadings
 
@@ -93,8 +94,7 @@ class Channel(Protocol):
         """Let it go."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePair:
+class QueuePair(Struct, frozen=True):
     """A queue pair of a device; ``pid`` is 0 where the kernel owns it, or does not report."""
 
     number: int
@@ -102,8 +102,7 @@ class QueuePair:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """What one counter of a device counted, and of which queue pairs."""
 
     port: int

@@ -14,9 +14,11 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from otelgpu.model.fabric import FabricInput, PortGone, PortReadings, PortSeen
 
@@ -59,8 +61,7 @@ _UNSET: Final = bytes(16)
 _NOT_COUNTERS: Final = frozenset(("lifespan",))
 
 
-@dataclass(slots=True)
-class _Port:
+class _Port(Struct):
     seen: PortSeen
     gids_ns: int  # when the GID table was read
     not_numbers: set[str] = field(default_factory=set)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.engine.attribution.owners import HISTORY_NS
 from otelgpu.engine.attribution.pending import SLOTS, PendingOperations, Served, phase_of
@@ -78,8 +78,7 @@ Loss = Callable[[str, str, int], None]
 """Family, reason, how many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Answered(Struct, frozen=True, kw_only=True):
     """The m requests that were complete."""
 
     exchanges: Sequence[Exchange]

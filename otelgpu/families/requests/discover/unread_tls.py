@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.elf.image import ElfError
 from otelgpu.kernel.loader import LoadedFamily
@@ -49,8 +49,7 @@ _REASON_OF: Final = {
 _UNKNOWN: Final = "tls_unread"
 
 
-@dataclass(slots=True)
-class _Process:
+class _Process(Struct):
     since_ns: int
     reason: str
     counted: int = 0

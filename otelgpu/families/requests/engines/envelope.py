@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from otelgpu.model.exchange import Published
 
 MAX_REQUEST_ID = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Struct, frozen=True):
     """The call that moved a message. ``time_ns``: sent: its write began; received: its read returned."""
 
     connection: int

@@ -16,10 +16,10 @@ kinds ``sanmnfnnnnniiim``: a request as of 0.22, of two prompt tokens, with its 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from otelgpu.families.requests.engines import msgpack
 from otelgpu.families.requests.engines.envelope import Envelope, is_request_id
@@ -33,8 +33,7 @@ ENGINE = "vllm"
 ADD = b"\x00"  # EngineCoreRequestType.ADD, the frame before the request
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The kinds of an ``EngineCoreRequest``'s elements: a regular expression for each, a blank between them."""
 
     since: str
@@ -42,11 +41,12 @@ class Layout:
     optional: str  # left out at the end where they have their defaults
     prompt: int = 1
     trace_headers: int | None = None
-    pattern: re.Pattern[str] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """All of it; compiled once, as ``re`` keeps what it compiled."""
         rest = "(?:" + self.optional.replace(" ", "(?:") + ".*" + ")?" * (self.optional.count(" ") + 1)
-        object.__setattr__(self, "pattern", re.compile(self.required.replace(" ", "") + rest))
+        return re.compile(self.required.replace(" ", "") + rest)
 
 
 LAYOUTS: Final = (

@@ -11,8 +11,9 @@ semantic conventions; "rerank", "score", "classify" and "infer" are ours, for wh
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.families.requests.llm.anthropic import Messages
 from otelgpu.families.requests.llm.api import Api
@@ -30,8 +31,7 @@ from otelgpu.families.requests.llm.triton_grpc import ModelInfer, ModelStreamInf
 from otelgpu.families.requests.llm.vllm_generate import VllmGenerate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """What is known of a request by its path."""
 
     operation: str  # gen_ai.operation.name

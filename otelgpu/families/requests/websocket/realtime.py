@@ -17,10 +17,10 @@ begins with its own first event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from otelgpu.families.requests.llm import reader as llm
 from otelgpu.families.requests.parser_output import ParserOutput
@@ -48,8 +48,7 @@ _decode: Final = msgspec.json.Decoder(_Event).decode
 _MALFORMED: Final = (ValueError, RecursionError)
 
 
-@dataclass(slots=True, eq=False)
-class _Response:
+class _Response(Struct, eq=False):
     """A response that is not over."""
 
     key: int

@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.engine.call_roles import (
     MARKS,
@@ -67,8 +67,7 @@ class _Record(NamedTuple):
     stream: int
 
 
-@dataclass(slots=True)
-class _Thread:
+class _Thread(Struct):
     """A thread's calls since the end of its last step."""
 
     tid: int
@@ -100,8 +99,7 @@ class _Thread:
         return any(start <= time_ns and stream in (None, on) for start, on in self.reads)
 
 
-@dataclass(slots=True)
-class _Cut:
+class _Cut(Struct):
     """A step that has ended: what its thread did until ``upto_ns``, and the wait, on whatever thread."""
 
     thread: _Thread
@@ -110,8 +108,7 @@ class _Cut:
     wait: tuple[int, int]  # tid, start
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A step and its operations."""
 
     step: Step

@@ -7,10 +7,10 @@ that engines gave to requests, what requests' spans say of their steps, metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from otelgpu.engine.attribution.pending import Served
 from otelgpu.engine.attribution.returns import SETTLED_NS
@@ -41,8 +41,7 @@ for looking takes a microsecond or two each."""
 _SETTLED_NS: Final = SETTLED_NS + SERVING.settle_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenUp:
+class TakenUp(Struct, frozen=True, kw_only=True):
     """What engines did for the m exchanges that are answered now; None of those of which nothing is known."""
 
     exchanges: Sequence[Exchange]

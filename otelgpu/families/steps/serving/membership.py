@@ -28,8 +28,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from otelgpu.engine.call_roles import StepRules
 from otelgpu.families.steps.serving.request_steps import Gained
@@ -50,8 +51,7 @@ COUNTERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StepMessage:
+class StepMessage(Struct, frozen=True):
     """A message, and what its step did for each item of it."""
 
     message: EngineOutput
@@ -60,8 +60,7 @@ class StepMessage:
     added_ns: int  # when the last of its requests was handed to the engine; 0: not seen
 
 
-@dataclass(frozen=True, slots=True)
-class Matched:
+class Matched(Struct, frozen=True):
     """A message and the position of its step; None: not known, of one of ``first`` to ``last``, if of any."""
 
     reporting: StepMessage
@@ -70,8 +69,7 @@ class Matched:
     last: int
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(Struct):
     reporting: StepMessage
     earliest: int
     latest: int

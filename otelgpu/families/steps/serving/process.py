@@ -6,8 +6,9 @@ In: its operations, the messages that it sent. Out: steps that have ended a whil
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from otelgpu.engine.call_roles import StepCalls, StepRules
 from otelgpu.families.steps.serving.boundaries import ProcessSteps
@@ -29,8 +30,7 @@ COUNTERS: Final = {
 }
 
 
-@dataclass(slots=True)
-class Given:
+class Given(Struct):
     """A step that was not reported yet, and what it gave."""
 
     step: Step

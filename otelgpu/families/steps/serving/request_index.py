@@ -18,9 +18,10 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from otelgpu.model.engine_messages import EngineRequest
 from otelgpu.model.exchange import Named, Opened, Published, Role, TraceParent
@@ -47,8 +48,7 @@ def forms(request_id: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form for stem in stems for form in (stem, _PART.sub("", stem)) if form))
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
+class _Exchange(Struct, frozen=True):
     tgid: int
     role: Role
 

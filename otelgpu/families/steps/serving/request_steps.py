@@ -13,11 +13,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from otelgpu.families.steps.step import Membership, RequestSteps, ServedStep, Step, StepKey, StepPhase
 from otelgpu.model.context_sources import ContextSource
@@ -27,8 +27,7 @@ LINKS: Final = 128
 """Steps that a request's span links to; OpenTelemetry SDKs keep as many links of a span."""
 
 
-@dataclass(slots=True)
-class Shares:
+class Shares(Struct):
     """A request's part of the steps whose members are all known: sums over those."""
 
     steps: int = 0
@@ -46,8 +45,7 @@ class Shares:
             self.attributed_ns += share * served.step.duration_ns
 
 
-@dataclass(slots=True)
-class Gained:
+class Gained(Struct):
     """What one request got."""
 
     added_ns: int = 0

@@ -10,11 +10,11 @@ A step all of whose requests are known and not sampled is not reported; its oper
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.engine import names
 from otelgpu.engine.operation_spans import Parents
@@ -42,8 +42,7 @@ ContextOf = Callable[[int], Context | None]
 HandedOver = Callable[[str], Published | TraceParent | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSpans:
+class StepSpans(Struct, frozen=True, kw_only=True):
     """Spans of the steps that are reported; their operations grouped by position in ``parents``; all others'."""
 
     spans: list[SpanColumns]
@@ -117,8 +116,7 @@ def _is_reported(step: ServedStep, contexts: Sequence[Context | None]) -> bool:
     return any(context is None or context.sampled for context in contexts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(Struct, frozen=True):
     """What all batches have in common."""
 
     steps: Sequence[ServedStep]

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.engine.call_roles import SERVING, WAITS, StepCalls, StepRules, is_one_of
 from otelgpu.families.steps.serving.membership import COUNTERS as MATCHER_COUNTERS
@@ -69,8 +69,7 @@ COUNTERS = Reasons(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedSteps:
+class EndedSteps(Struct, frozen=True, kw_only=True):
     """m steps of which no more will be known, their n operations, and operations that are of no step."""
 
     steps: list[ServedStep]

@@ -23,12 +23,12 @@ Example: ``C a b b C a b b C a b b C``: at the last copy the sums over three col
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.families.steps.training.notes import Nature, Notes
 from otelgpu.families.steps.training.step import Boundary
@@ -68,8 +68,7 @@ class Cut(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
+class Period(Struct, frozen=True, kw_only=True):
     """What a step's collectives are.
 
     ``total``: sum of their symbols. ``first``: ordinal of the first collective of the last whole step that was seen.

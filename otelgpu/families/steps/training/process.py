@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from otelgpu.engine.call_roles import Role, Roles, StepRules
 from otelgpu.families.steps.training.notes import COLLECTIVE, MARK, NOTE, NoteReader, Notes, communicates
@@ -57,8 +57,7 @@ COUNTERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundStep:
+class FoundStep(Struct, frozen=True, kw_only=True):
     """A step: its operations, and the notes of all its calls and collectives."""
 
     start_ns: int
@@ -70,8 +69,7 @@ class FoundStep:
     notes: Notes
 
 
-@dataclass(frozen=True, slots=True)
-class _Closed:
+class _Closed(Struct, frozen=True):
     """A step whose end is known; ``seen_ns``: when the call returned that showed it."""
 
     start_ns: int

@@ -5,8 +5,9 @@ Times are CLOCK_MONOTONIC nanoseconds of the host.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 from otelgpu.families.steps.step import Evidence, StepKey
 
@@ -18,8 +19,7 @@ class Boundary(StrEnum):
     WAIT = "wait"  # the return of a wait for the device or a stream, or of a copy to the host that waits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepParts:
+class StepParts(Struct, frozen=True, kw_only=True):
     """Where a step's time went. At each instant the first of these that holds of any thread that drives the GPU."""
 
     call_ns: int = 0  # in a call that queues work, a collective, or any other call
@@ -46,8 +46,7 @@ class StepParts:
         return self.busy_ns + self.file_ns + self.data_loader_stall_ns + self.host_overhead_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceParts:
+class DeviceParts(Struct, frozen=True, kw_only=True):
     """Where a step's time went on the device that worked most in it, as that measured it itself.
 
     All but ``communication_ns`` are disjoint, and add up to the step's duration.
@@ -66,8 +65,7 @@ class DeviceParts:
         return self.compute_ns + self.exposed_communication_ns + self.copy_ns + self.idle_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingStep:
+class TrainingStep(Struct, frozen=True, kw_only=True):
     """One iteration, which begins where the one before ends unless something else was done in between."""
 
     tgid: int
@@ -87,10 +85,11 @@ class TrainingStep:
     file_bytes: int = 0
     slowest_file: int = 0  # handle of the file of the longest one
     device: DeviceParts | None = None  # None: it was not measured, or not all that ran is known
-    key: StepKey = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", key_of(self.tgid, self.start_ns))
+    @property
+    def key(self) -> StepKey:
+        """What it is told from others by."""
+        return key_of(self.tgid, self.start_ns)
 
     @property
     def duration_ns(self) -> int:

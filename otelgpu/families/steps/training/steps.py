@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.engine.call_roles import H2D_COPIES, TRAINING, Role, StepCalls, StepRules, is_one_of
 from otelgpu.families.steps.evidence import evidence_by_group
@@ -59,8 +60,7 @@ COUNTERS: Final = Reasons(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedTraining:
+class EndedTraining(Struct, frozen=True, kw_only=True):
     """m steps, their n operations, and operations that are of no step."""
 
     steps: list[TrainingStep]

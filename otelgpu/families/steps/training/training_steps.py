@@ -8,11 +8,11 @@ their operations, what collectives link to, metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from otelgpu.engine import names
 from otelgpu.engine.attribution.returns import SETTLED_NS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from otelgpu.engine.attribution.owners import Attribution
 from otelgpu.engine.attribution.threads import NO_TASK, UNSETTLED, ThreadTimeline

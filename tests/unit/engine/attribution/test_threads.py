@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from otelgpu.engine.attribution.threads import AMBIGUOUS, ThreadTimeline
 from otelgpu.model.exchange import ThreadAssignment

@@ -6,13 +6,13 @@ import json
 import random
 import sys
 from array import array
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.inputs import Batch

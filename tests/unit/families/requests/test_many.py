@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from otelgpu.model.inputs import Batch
 from tests.unit.families.requests.test_fuzz import reachable_bytes

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
+from msgspec.structs import replace
 
 from otelgpu.engine.call_roles import SERVING
 from otelgpu.families.steps.serving.steps import EndedSteps, EngineSteps

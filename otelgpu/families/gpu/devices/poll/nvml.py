@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.gpu.devices.poll.questions import (
@@ -89,8 +90,7 @@ class LostError(OtelgpuError):
         self.uuid = uuid
 
 
-@dataclass(slots=True)
-class _Device:
+class _Device(Struct):
     handle: Handle
     seen: DeviceSeen
     instance: tuple[int, int] = (_NO_INSTANCE, _NO_INSTANCE)  # of a MIG device: GPU and compute instance

@@ -13,8 +13,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from otelgpu.families.gpu.devices.poll.nvml import REASONS, LostError, Nvml, UnavailableError
 from otelgpu.kernel import clock

@@ -7,8 +7,9 @@ A question takes the binding (module ``pynvml``) and a device handle, and answer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from otelgpu.model.devices import Quantity
 
@@ -54,8 +55,7 @@ Handle = Any
 Answers = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A function of its own: what it answers, in the order of ``quantities``.
 
     It is made only where none of ``instead_of`` is to be had as a field.

@@ -76,7 +76,7 @@ def test_this_process_is_an_interpreter(interpreters: Interpreters, btf: Btf, ta
 
 def test_every_member_of_an_entry_is_filled_from_the_layout(btf: Btf) -> None:
     names = set(btf.dtype("python_process").names or ()) - {"runtime", "reserved"}
-    layouts = set(CPython.__dataclass_fields__) | {"frame_bytes"}
+    layouts = set(CPython.__struct_fields__) | {"frame_bytes"}
     assert names <= layouts
 
 
