@@ -12,10 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from examples.llm_server.client import Load, run
 from tests.kernel.observing import OTELGPU, Session, Span, read_spans, requests

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from msgspec.structs import replace
 
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import SequenceSource
