@@ -146,7 +146,7 @@ class SettingsChanged(Struct, frozen=True, kw_only=True):
 class TickBegins(Struct, frozen=True):
     """After processes ended, and before operations are decoded: what these are joined with must be there.
 
-    Only to those whose turn it is. ``final``: it is the last.
+    Only to those whose turn it is. ``final``: it is the last, and to all of them.
     """
 
     final: bool

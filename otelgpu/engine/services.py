@@ -313,9 +313,9 @@ class Routes:
             take(fact)
 
     def begin_tick(self, now_ns: int, *, final: bool) -> None:
-        """:class:`TickBegins` to those who listen and whose turn it is."""
+        """:class:`TickBegins` to those who listen and whose turn it is; the last one to all of them."""
         for slot, take in self._listeners.get(TickBegins, ()):
-            if slot.is_due(now_ns):
+            if final or slot.is_due(now_ns):
                 if not slot.ticks:
                     slot.begin()
                 take(TickBegins(final=final))

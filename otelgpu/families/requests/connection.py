@@ -49,7 +49,7 @@ RecognitionResult = tuple[Recognition, ProtocolSpec | None, bool]
 
 _UNRECOGNISED: RecognitionResult = (Recognition.NO, None, False)
 
-_SHED = "not_parsed"
+_DROPPED = "not_reported"
 
 _NO_CALL = Call(-1, 0, 0, 0, -1, 0, None)
 
@@ -233,19 +233,32 @@ class Connection:
         """Forget what is under way, not reported, for how it ends will not be known; go on as if found open now."""
         if self.ignored or (self.facts.late and self.parser is None):
             return
-        output, parser = self.output, self.parser
-        if parser is not None:
-            before = len(output.exchanges)
-            parser.abort(time_ns, _SHED)
-            ended = output.exchanges[before:]
-            output.exchanges[before:] = [exchange for exchange in ended if exchange.error != _SHED]
-            shed = [exchange.key for exchange in ended if exchange.error == _SHED]
-            output.shed += shed
-            output.count("requests_shed", len(shed))
+        shed = self._drop_open(time_ns)
+        self.output.shed += shed
+        self.output.count("requests_shed", len(shed))
         self._read_by(None)
         self.facts.late = True
         self._steps.clear()
         self._reads, self._writes = _Direction(writes=False, late=True), _Direction(writes=True, late=True)
+
+    def end_session(self, time_ns: int) -> None:
+        """Nothing more will be known: count what is under way. What its threads do until then is still done for it."""
+        self._settle_all()
+        assignments = self.output.assignments
+        before = len(assignments)
+        self.output.count("requests_under_way", len(self._drop_open(time_ns)))
+        del assignments[before:]
+        self._ignore()
+
+    def _drop_open(self, time_ns: int) -> list[int]:
+        """End what is under way, which is not reported; the keys of it. What was answered is, and what had a gap."""
+        exchanges = self.output.exchanges
+        before = len(exchanges)
+        if self.parser is not None:
+            self.parser.abort(time_ns, _DROPPED)
+        ended = exchanges[before:]
+        exchanges[before:] = [exchange for exchange in ended if exchange.error != _DROPPED]
+        return [exchange.key for exchange in ended if exchange.error == _DROPPED]
 
     def _ignore(self) -> None:
         """Take nothing more from this connection; its parser must have emitted what was open."""

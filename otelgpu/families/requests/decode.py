@@ -52,6 +52,7 @@ _FINAL_TURNS = 2
 _EVICTION_LOOKS = 64
 _EVICTIONS = 1024  # at a tick, while memory is short
 _EXPIRE_EVERY_NS = 10_000_000_000
+_FOREVER_NS = 1 << 63
 _SEQUENCES = 1 << 32
 _TASK = int(ContextSource.TASK)
 _ASKED = struct.Struct("<2Q")  # of bpf/http/go_client.h
@@ -167,7 +168,8 @@ class HttpState:
         """Every record submitted before ``now_ns`` was fed: count what is missing as lost, drop idle connections.
 
         What was put off is parsed, as far as there is time, and everybody has his whole share of parsing again.
-        ``final``: no more will come; there is time for some ticks, and what is beyond that is counted.
+        ``final``: no more will come; there is time for some ticks, and what is beyond that is counted, as are requests
+        that are under way.
         """
         if self._turns is not None:
             for _ in range(_FINAL_TURNS if final else 1):
@@ -179,10 +181,12 @@ class HttpState:
             self._fit(now_ns)
         for identity in list(self._waiting):
             connection = self._connections[identity]
-            if final and connection.put_off:
+            if final:
                 self._take_held(connection, give_up=True)
-            else:
-                self._settle(connection, now_ns - SUBMIT_NS)
+            self._settle(connection, _FOREVER_NS if final else now_ns - SUBMIT_NS)
+        if final:
+            for connection in self._connections.values():
+                connection.end_session(now_ns)
         if now_ns >= self._next_idle_check_ns:
             idle = [
                 connection

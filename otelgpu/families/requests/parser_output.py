@@ -63,6 +63,8 @@ COUNTERS = Reasons(
         "requests_incomplete": "a request whose head was never complete and that was not answered",
         "requests_shed": "a request that was under way on a connection of which chunks were not parsed, or "
         "too many lost",
+        "requests_under_way": "a request that was not answered, or not to the end, when the session ended, at each end "
+        "that is observed: it has no span; a longer session has it",
         "responses_not_seen": "a request given up because a thousand after it had no response either, or "
         "because its process or container had its share of open ones",
         "resync_bytes_skipped": "bytes after a capture gap and before the next start of a message",
@@ -76,12 +78,13 @@ COUNTERS = Reasons(
         "upgraded": "a connection that changed to another protocol; ignored from then on",
         "zmtp_malformed": "bytes on a ZeroMQ connection that are not a frame; skipped up to the next message",
         "zmtp_mechanism_unsupported": "a ZeroMQ connection with CURVE, PLAIN or GSSAPI; ignored from then on",
-        "zmtp_messages_cut": "a ZeroMQ message that was under way when its connection ended",
+        "zmtp_messages_cut": "a ZeroMQ message that was under way when its connection, or the session, ended",
         "zmtp_version_unsupported": "a ZeroMQ connection of ZMTP 1 or 2; ignored from then on",
         "websocket_invalid": "a WebSocket with bytes that are not frames; ignored from then on",
         "websocket_messages": "a WebSocket message of an API that is not read; only counted",
         "websocket_messages_not_read": "a WebSocket message that was too large, incomplete, or could not be inflated",
     },
+    intended=("requests_under_way",),
 )
 
 

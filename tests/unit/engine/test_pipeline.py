@@ -436,6 +436,13 @@ def test_work_of_a_request_that_is_never_answered_is_reported_at_the_end(host: H
     assert session.summary.losses["correlate", "unanswered_requests"] == 1
 
 
+def test_requests_under_way_at_the_end_are_counted_though_nothing_came_for_long(host: Host) -> None:
+    host.ask(stream=False)
+    rows, session = played([*host.inputs(), *(Tick(time_ns=host.now_ns + n * 1000 * MS) for n in range(60))])
+    assert rows == []
+    assert session.summary.losses["http", "requests_under_way"] == 1
+
+
 def test_the_end_takes_what_began_after_the_last_tick_too(host: Host) -> None:
     host.ask(stream=False)
     tick = Tick(time_ns=host.now_ns)

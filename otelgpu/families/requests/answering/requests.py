@@ -47,7 +47,8 @@ REASONS: Final = Reasons(
     {
         "late_operations": "a call that arrived after its request had been reported; it is exported, but missing from "
         "the request's totals",
-        "unanswered_requests": "a request whose response was never seen; its calls are reported as unattributed",
+        "unanswered_requests": "a request with calls whose response was never seen: they are reported as "
+        "unattributed, and why it has none is counted beside it",
         "unsampled_requests": "a request whose `traceparent` says that it is not sampled; no span",
         SAMPLED_OUT: "a request, or one that was sent for it, that `traces_sampler` left out: it is in the "
         "metrics, and has no span",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from otelgpu.families.requests.decode import MOST_CHUNKS_MISSED
 from otelgpu.families.requests.parser_output import COUNTERS
 from otelgpu.model.inputs import Batch
+from tests.unit.families.requests.http2_traffic import Pair
 from tests.unit.families.requests.traffic import (
     DTYPES,
     MS,
@@ -88,6 +90,71 @@ def test_a_connection_belongs_to_the_process_that_uses_it() -> None:
     assert seen.exchanges == []
     seen.take(seen.state.process_gone(555, MINUTE))
     assert [e.error for e in seen.exchanges] == ["process_exited"]
+
+
+@pytest.mark.parametrize("role", ["SERVER", "CLIENT"])
+@pytest.mark.parametrize("begun", [b"", response(200, None)[:-2], response(200, b"0123456789")[:-5]])
+def test_a_request_that_is_under_way_when_the_session_ends_is_counted(role: str, begun: bytes) -> None:
+    c, seen = opened(role)
+    ask, answer = (c.read, c.write) if role == "SERVER" else (c.write, c.read)
+    seen.feed(ask(request("GET", "/a"))).feed(answer(response())).feed(ask(request("GET", "/b")))
+    if begun:
+        seen.feed(answer(begun))
+    assigned = seen.assigned()
+    seen.take(seen.state.expire(c.now_ns, final=True))
+    assert [(e.path, e.status_code) for e in seen.exchanges] == [("/a", 200)]
+    assert seen.counts() == {"requests_under_way": 1}
+    assert seen.assigned() == assigned  # what was done until the end was done for it
+
+
+def test_each_stream_of_http2_that_is_under_way_when_the_session_ends_is_counted() -> None:
+    c, seen, pair = *opened(), Pair()
+    pair.request()
+    pair.respond(pair.request())
+    pair.request(end=False)
+    for from_client, data in pair.wire:
+        seen.feed(c.read(data) if from_client else c.write(data))
+    seen.take(seen.state.expire(c.now_ns, final=True))
+    assert (len(seen.exchanges), seen.counts()) == (1, {"requests_under_way": 2})
+
+
+def test_what_is_not_under_way_when_the_session_ends_is_not_counted() -> None:
+    """Idle, shed, its process gone, of no known protocol, answered before its request had ended."""
+    seen = Seen(new_state())
+    idle, shed, gone, unknown, early = (Connection(identity=n, tgid=100 + n) for n in range(5))
+    for c in (idle, shed, gone, unknown, early):
+        seen.feed(c.open())
+    seen.feed(idle.read(request())).feed(idle.write(response()))
+    seen.feed(shed.read(request()))
+    for _ in range(MOST_CHUNKS_MISSED + 1):
+        shed.write(b"x")
+    seen.feed(shed.write(b"x"))
+    seen.feed(gone.read(request())).take(seen.state.process_gone(gone.tgid, gone.now_ns))
+    seen.feed(unknown.read(b"\0" * 100))
+    seen.feed(early.read(request("POST", "/early", b"x" * 100)[:-50])).feed(early.write(response(413)))
+    seen.take(seen.state.expire(MINUTE, final=True))
+    assert sorted((e.status_code, e.error) for e in seen.exchanges) == [
+        (0, "process_exited"),
+        (200, ""),
+        (413, ""),
+    ]
+    counts = seen.counts()
+    assert (counts["requests_shed"], "requests_under_way" in counts) == (1, False)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_waits_for_a_chunk_that_did_not_come_is_read_when_the_session_ends(closed: bool) -> None:
+    """However late it came: nobody would look at it again, or count what is missing."""
+    c, seen = opened()
+    asked = request("POST", "/a", b"x" * 100)
+    seen.feed(c.read(asked[:-50]))
+    c.read(asked[-50:-25])
+    seen.feed(c.read(asked[-25:])).feed(c.write(response(201)))
+    if closed:
+        seen.feed(c.close())
+    seen.take(seen.state.expire(c.now_ns, final=True))
+    assert [(e.path, e.status_code, e.error) for e in seen.exchanges] == [("/a", 201, "")]
+    assert seen.counts() == {"chunks_lost": 1}
 
 
 def test_idle_connections_are_forgotten_but_not_busy_ones() -> None:
