@@ -69,8 +69,7 @@ COUNTERS = Reasons(
         "because its process or container had its share of open ones",
         "resync_bytes_skipped": "bytes after a capture gap and before the next start of a message",
         "socket_errors": "a system call on a connection failed for a reason other than that it would block",
-        "stream_event_too_long": "a server-sent event or line larger than the bound: of an event that has "
-        "calls, chunks or frames of its own the beginning and the end are read",
+        "stream_event_too_long": "a server-sent event or line larger than the bound: its beginning and end are read",
         "unknown_kind": "a batch of a record kind unknown to this family",
         "usage_contradicted": "a server reported that it generated no token, after a stream that had some; those are "
         "counted, as an estimate",

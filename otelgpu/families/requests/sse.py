@@ -6,9 +6,9 @@ in CRLF, LF or CR; a CR that is the last byte so far waits for the next one.
 Invariant: the events depend only on the bytes, never on how they were cut into calls. Example:
 ``b"data: a\r"``, ``b"\ndata: b\r\n\r\n"`` gives ``[]`` and then ``[b"a\nb"]``.
 
-A gap in an event leaves its beginning and its end (:class:`CutEvent`), if it is one event: it began where a piece of
-the body began (a chunk, a call, a frame), ends where one ends, and no piece of the stream so far held two. So does the
-middle of one that is longer than MAX_EVENT_BYTES, which is not kept.
+Of an event that is longer than MAX_EVENT_BYTES its beginning and its end are left (:class:`CutEvent`). A gap leaves
+them too, if it is in one event: that began where a piece of the body began (a chunk, a call, a frame), ends where one
+ends, and no piece of the stream so far held two.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ class CutEvent(NamedTuple):
 
 
 class EventReader:
-    """One event stream. ``too_long`` counts the events that were not kept whole for their size; some may be ``cut``.
+    """One event stream. ``too_long`` counts the events that were not kept whole for their size.
 
-    ``cut``: events with a gap, and long ones, that were completed since the owner emptied it. ``dropped``: whether
-    there was one of which nothing is known.
+    ``cut``: events with a gap, and long ones, that were completed since the owner emptied it.
     """
 
     __slots__ = (
@@ -40,10 +39,10 @@ class EventReader:
         "_buffer",
         "_carriage_return",
         "_first",
+        "_gapped",
         "_several",
         "_skipping",
         "cut",
-        "dropped",
         "too_long",
     )
 
@@ -55,9 +54,9 @@ class EventReader:
         self._skipping = False  # until the next blank line
         self._alone = False  # whether the unfinished event began with a piece
         self._several = False  # whether a piece held several
-        self._beginning = b""  # of the event that a gap was in
+        self._beginning = b""  # of the event that is skipped; empty: it may be several
+        self._gapped = False  # whether a gap was in it
         self.cut: list[CutEvent] = []
-        self.dropped = False
         self.too_long = 0
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -86,7 +85,7 @@ class EventReader:
         if len(rest) > MAX_EVENT_BYTES + 1:  # one for the first half of its blank line
             if not self._skipping:
                 self._skipping = True
-                self._begin_cut(rest, alone=self._alone)
+                self._begin_cut(rest)
             rest = rest[-CUT_BYTES:]
         self._buffer = rest
         self._between = not (rest or self._first or self._skipping or self._carriage_return)
@@ -97,8 +96,11 @@ class EventReader:
 
         Returns whether they are missing in an event that will be one of ``cut``.
         """
-        if not self._skipping and self._alone and not self._several:
+        if not self._skipping:
             self._beginning = self._buffer
+        if not self._gapped and (self._several or not self._alone):
+            self._beginning = b""
+        self._gapped = True
         self._buffer = b""
         self._carriage_return = False
         self._skipping = True
@@ -124,7 +126,7 @@ class EventReader:
             self._end_cut(buffer, start, stop)
             return
         if stop - start > MAX_EVENT_BYTES:
-            self._begin_cut(buffer, alone=not start and (self._alone or not self._buffer))
+            self._begin_cut(buffer[start:])
             self._end_cut(buffer, stop - CUT_BYTES, stop)
             return
         text = buffer[start:stop]
@@ -137,21 +139,19 @@ class EventReader:
         if (data := _data(text)) is not None:
             events.append(data)
 
-    def _begin_cut(self, event: bytes, *, alone: bool) -> None:
-        """Keep the beginning of an event that is too long, if it is one: ``alone`` in its pieces."""
+    def _begin_cut(self, event: bytes) -> None:
+        """Keep the beginning of an event that is too long."""
         self.too_long += 1
-        if alone and not self._several:
-            self._beginning = event[:CUT_BYTES]
-        else:
-            self.dropped = True
+        self._beginning = event[:CUT_BYTES]
 
     def _end_cut(self, buffer: bytes, start: int, stop: int) -> None:
         if self._beginning:
-            is_one = stop + 2 == len(buffer)
+            is_one = not self._gapped or stop + 2 == len(buffer)
             data = _data(self._beginning.removeprefix(b"\xef\xbb\xbf")) if is_one else None
             self.cut.append(CutEvent(data or b"", buffer[start:stop]))
             self._beginning = b""
             self._first = False
+        self._gapped = False
 
 
 def _data(text: bytes) -> bytes | None:

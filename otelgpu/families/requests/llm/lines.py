@@ -1,7 +1,9 @@
 r"""Newline-delimited JSON: body bytes in, each complete line out. Incremental and bounded.
 
 Format: https://github.com/ndjson/ndjson-spec, as Ollama streams it (one JSON object per line, LF; CRLF is
-taken too). Invariant: the lines depend only on the bytes, never on how they were cut into calls. Example:
+taken too). Of a line that is longer than MAX_LINE_BYTES its beginning and its end are left; one with a gap is dropped.
+
+Invariant: the lines depend only on the bytes, never on how they were cut into calls. Example:
 ``b'{"a":1}\n{"b'``, ``b'":2}\n'`` gives ``[b'{"a":1}']`` and then ``[b'{"b":2}']``.
 """
 
@@ -9,21 +11,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from otelgpu.families.requests.sse import CutEvent
+from otelgpu.families.requests.sse import CUT_BYTES, CutEvent
 
 MAX_LINE_BYTES: Final = 65536
 
 
 class LineReader:
-    """One stream. ``too_long`` counts the lines that were ``dropped`` for their size."""
+    """One stream. ``too_long`` counts the lines that were not kept whole for their size.
 
-    __slots__ = ("_buffer", "_skipping", "cut", "too_long")
-    is_in_cut = False  # a line with a gap is dropped
+    ``cut``: those of them that were completed since the owner emptied it.
+    """
+
+    __slots__ = ("_beginning", "_buffer", "_skipping", "cut", "too_long")
 
     def __init__(self) -> None:
         self._buffer = b""
         self._skipping = False  # until the next line end
-        self.cut: list[CutEvent] = []  # none
+        self._beginning = b""  # of the line that is skipped; empty: bytes of it are missing
+        self.cut: list[CutEvent] = []
         self.too_long = 0
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -35,32 +40,45 @@ class LineReader:
         *lines, rest = buffer.split(b"\n")
         if self._skipping:
             self._skipping = False
-            del lines[0]
+            self._cut(self._beginning, lines.pop(0))
+            self._beginning = b""
+        if len(buffer) > MAX_LINE_BYTES:
+            lines = [line for line in lines if self._fits(line)]
         self._hold(rest)
-        fitting = [line for line in lines if len(line.removesuffix(b"\r")) <= MAX_LINE_BYTES]
-        self.too_long += len(lines) - len(fitting)
-        return [line for line in map(bytes.strip, fitting) if line]
+        return [line for line in map(bytes.strip, lines) if line]
 
     def gap(self) -> bool:
         """Bytes are missing here: drop the unfinished line and go on after the next line end."""
-        self._buffer = b""
+        self._buffer = self._beginning = b""
         self._skipping = True
         return False
 
     @property
-    def dropped(self) -> bool:
-        """Whether nothing is known of a line."""
-        return self.too_long > 0
+    def is_in_cut(self) -> bool:
+        """Whether the end of a line that is too long is still to come."""
+        return bool(self._beginning)
 
     def ended(self) -> list[bytes]:
         """Return the last line where no line end follows it."""
         return self.feed(b"\n")
 
+    def _fits(self, line: bytes) -> bool:
+        if len(line.removesuffix(b"\r")) <= MAX_LINE_BYTES:
+            return True
+        self.too_long += 1
+        self._cut(line, line)
+        return False
+
+    def _cut(self, beginning: bytes, end: bytes) -> None:
+        if beginning:
+            self.cut.append(CutEvent(beginning[:CUT_BYTES], end[-CUT_BYTES:]))
+
     def _hold(self, rest: bytes) -> None:
         if self._skipping:
-            rest = b""
+            rest = rest[-CUT_BYTES:]
         elif len(rest) > MAX_LINE_BYTES + 1:  # one for the CR of a line that just fits
             self._skipping = True
             self.too_long += 1
-            rest = b""
+            self._beginning = rest[:CUT_BYTES]
+            rest = rest[-CUT_BYTES:]
         self._buffer = rest

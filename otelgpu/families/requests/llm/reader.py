@@ -235,15 +235,14 @@ class GenerationReader:
         events = self._events
         if events is not None:
             self._gaps = self._gaps or not whole
-            if events.is_in_cut:
-                self._unseen()
             if complete and isinstance(events, LineReader):
                 for line in events.ended():
                     self._event(line, self._time_ns)
-            if events.too_long:
-                self._output.count("stream_event_too_long", events.too_long)
-                self._gaps = self._gaps or events.dropped
-                events.too_long = 0
+                self._cut_events(events, self._time_ns)
+            if events.is_in_cut:
+                self._unseen()
+            self._output.count("stream_event_too_long", events.too_long)
+            events.too_long = 0
         body, self._response = self._response, None
         if body is None:
             return

@@ -7,8 +7,10 @@ import json
 import pytest
 
 from otelgpu.families.requests.exchange_signals import measurements
+from otelgpu.families.requests.http2.frame_heads import DATA
 from otelgpu.families.requests.routes import template
 from otelgpu.model.exchange import Exchange
+from tests.unit.families.requests.http2_traffic import Pair, frame, request_fields
 from tests.unit.families.requests.test_signals import attributes
 from tests.unit.families.requests.traffic import Connection, Seen, chunk, opened, request, response
 
@@ -225,3 +227,71 @@ def test_a_json_answer_of_zero_tokens_is_believed() -> None:
     (exchange,) = seen.exchanges
     assert exchange.generation is not None
     assert exchange.generation.output_tokens == 0
+
+
+LONG = 100_000
+"""Bytes of an event that is not kept whole."""
+
+
+@pytest.mark.parametrize("protocol", ["http/1.1", "http/2"])
+@pytest.mark.parametrize("reported", [True, False])
+def test_long_events_that_share_a_chunk_or_a_frame_keep_tokens_and_times(
+    protocol: str, reported: bool
+) -> None:
+    """As a proxy merges them: nothing is missing, so each is told from the next."""
+    role, *tokens = (token(f"w{n}", probs="x" * LONG if n % 3 else "") for n in range(TOKENS + 1))
+    role["choices"] = [{"index": 0, "delta": {"role": "assistant", "content": ""}}]
+    role["probs"] = ""
+    events = [role, *tokens, *([usage(TOKENS)] if reported else [])]
+    sent = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+    body = [b"".join(sent[:4]), b"".join(sent[4:]), b"data: [DONE]\n\n"]
+    if protocol == "http/1.1":
+        (exchange,) = streamed([*map(chunk, body), b"0\r\n\r\n"]).exchanges
+    else:
+        (exchange,) = streamed_in_frames(body).exchanges
+    generation = exchange.generation
+    assert generation is not None
+    assert (generation.output_tokens, generation.usage_reported) == (TOKENS, reported)
+    assert (generation.content_deltas, generation.whole) == (TOKENS, True)
+    assert generation.first_content_ns == generation.first_chunk_ns  # in one call
+    assert exchange.incomplete == exchange.error_type == ""
+
+
+def streamed_in_frames(body: list[bytes]) -> Seen:
+    """A chat completion over HTTP/2, each piece of its body in as few frames, and one call."""
+    (c, seen), pair = opened(), Pair()
+    number = pair.request(
+        request_fields("/v1/chat/completions"), b'{"model":"m","stream":true,"messages":[]}'
+    )
+    pair.respond(number, 200, b"", ("content-type", "text/event-stream"), end=False)
+    for from_client, data in pair.wire:
+        seen.feed(c.read(data) if from_client else c.write(data))
+    for at, piece in enumerate(body, 1):
+        frames = [piece[i : i + 16384] for i in range(0, len(piece), 16384)]
+        ends = [at == len(body) and i == len(frames) for i in range(1, len(frames) + 1)]
+        sent = [frame(DATA, int(end), number, part) for end, part in zip(ends, frames, strict=True)]
+        seen.feed(c.write(b"".join(sent)))
+    return seen
+
+
+@pytest.mark.parametrize("api", ["openai", "ollama"])
+def test_of_a_long_first_event_that_does_not_show_its_content_no_later_time_is_taken(api: str) -> None:
+    beginning = {"probs": "x" * LONG, "model": "m"}
+    if api == "ollama":
+        path, media, form = "/api/chat", "application/x-ndjson", b"%s\n"
+        more = {"model": "m", "message": {"role": "assistant", "content": "w"}, "done": False}
+        events = [beginning | more, more]
+    else:
+        path, media, form = "/v1/chat/completions", "text/event-stream", b"data: %s\n\n"
+        events = [beginning | token("w0"), token("w1")]
+    c, seen = opened()
+    seen.feed(c.read(request("POST", path, b'{"model":"m","stream":true,"messages":[]}')))
+    seen.feed(c.write(response(200, None, content_type=media, transfer_encoding="chunked")))
+    seen.feed(c.write(chunk(form % json.dumps(token("")).encode() + form % json.dumps(events[0]).encode())))
+    seen.feed(c.write(chunk(form % json.dumps(events[1]).encode()))).feed(c.write(b"0\r\n\r\n"))
+    (exchange,) = seen.exchanges
+    generation = exchange.generation
+    assert generation is not None
+    assert (generation.content_deltas, generation.output_tokens) == (1, None)
+    assert exchange.time_to_first_token_s is None
+    assert seen.counts() == {"stream_event_too_long": 1}

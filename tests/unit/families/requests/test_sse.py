@@ -53,7 +53,7 @@ def test_cuts_change_nothing(parts: list[bytes], data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("step", [1000, 16384, 200_000])
-def test_an_event_that_is_too_long_is_dropped_and_counted(step: int) -> None:
+def test_an_event_that_is_too_long_is_not_kept_and_counted(step: int) -> None:
     fits, long = b"data: " + b"x" * (MAX_EVENT_BYTES - 6), b"data: " + b"y" * (MAX_EVENT_BYTES - 5)
     stream = b"\n\n".join([b"data: a", fits, long, b"data: b", b""])
     reader = EventReader()
@@ -123,27 +123,29 @@ def test_after_a_gap_the_next_whole_event_counts() -> None:
     assert reader.feed(b"tail of c\n\ndata: d\n\n") == [b"d"]
 
 
-@pytest.mark.parametrize("step", [16_384, 70_000, 200_000])
-def test_of_one_that_begins_and_ends_a_piece_the_beginning_and_the_end_are_kept(step: int) -> None:
-    """As of one with a gap: several may not be told apart."""
-    pieces = [b"data: a\n\n", b"data: " + b"b" * 99_994 + b"c" * 50_000 + b"\n\n", b"data: d\n\n"]
+@pytest.mark.parametrize("step", [1000, 16_384, 70_000, 400_000])
+def test_of_long_ones_the_beginnings_and_the_ends_are_kept(step: int) -> None:
+    """They begin and end anywhere in the pieces: nothing is missing, so each is told from the next."""
+    long = [b"data: " + letter * 99_994 + letter.upper() * 50_000 for letter in (b"b", b"c")]
+    stream = b"\n\n".join([b"data: a", b"data: a", *long, b"data: d", b""])
     reader = EventReader()
-    got = [
-        event
-        for piece in pieces
-        for at in range(0, len(piece), step)
-        for event in reader.feed(piece[at : at + step])
-    ]
-    assert got == [b"a", b"d"]
-    assert (reader.too_long, reader.dropped) == (1, False)
-    (cut,) = reader.cut
-    assert cut.beginning == b"b" * (CUT_BYTES - 6)
-    assert cut.end.strip(b"c") == b"" and len(cut.end) >= CUT_BYTES // 2
+    got = [event for at in range(0, len(stream), step) for event in reader.feed(stream[at : at + step])]
+    assert got == [b"a", b"a", b"d"]
+    assert reader.too_long == len(reader.cut) == 2
+    for cut, letter in zip(reader.cut, (b"b", b"c"), strict=True):
+        assert cut.beginning == letter * (CUT_BYTES - 6)
+        assert cut.end.strip(letter.upper()) == b"" and len(cut.end) >= CUT_BYTES // 2
+    assert not reader.is_in_cut
 
 
-def test_a_long_one_that_may_be_several_is_dropped() -> None:
+@pytest.mark.parametrize("beside", [b"", b"data: a\n\ndata: a\n\n"])
+def test_a_gap_in_a_long_one_that_may_be_several_leaves_nothing_of_it(beside: bytes) -> None:
     reader = EventReader()
-    long = b"data: " + b"b" * 150_000
-    assert reader.feed(b"data: a\n\ndata: a2\n\n") == [b"a", b"a2"]
-    assert reader.feed(long + b"\n\n") == []
-    assert (reader.too_long, reader.dropped) == (1, True)
+    reader.feed(beside)
+    reader.feed(b"data: " + b"b" * 150_000)
+    assert reader.gap() == (not beside)
+    reader.feed(b"c" * 150_000)
+    assert reader.gap() == (not beside)
+    assert reader.feed(b"end\n\n") == []
+    assert [(cut.beginning[:1], cut.end) for cut in reader.cut] == ([] if beside else [(b"b", b"end")])
+    assert reader.feed(b"data: d\n\n") == [b"d"]

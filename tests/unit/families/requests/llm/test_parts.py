@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from otelgpu.families.requests.llm.cut_json import MAX_BYTES, closed
 from otelgpu.families.requests.llm.inflate import FREE_BYTES, MAX_CHUNK_BYTES, MAX_RATIO, BodyInflater
 from otelgpu.families.requests.llm.lines import MAX_LINE_BYTES, LineReader
+from otelgpu.families.requests.sse import CUT_BYTES, CutEvent
 from tests.rig.examples import examples
 
 
@@ -58,6 +59,21 @@ def test_a_line_that_is_too_long_is_counted_and_not_kept() -> None:
         assert len(reader._buffer) <= MAX_LINE_BYTES + 1
     assert reader.feed(b"\nb\n") == [b"b"]
     assert reader.too_long == 1
+
+
+@pytest.mark.parametrize("step", [1000, 16_384, 200_000])
+def test_of_long_lines_the_beginnings_and_the_ends_are_kept(step: int) -> None:
+    long = [letter * 99_994 + letter.upper() * 50_000 for letter in (b"b", b"c")]
+    stream, reader = b"\n".join([b"a", *long, b"d", b""]), LineReader()
+    assert [line for at in range(0, len(stream), step) for line in reader.feed(stream[at : at + step])] == [
+        b"a",
+        b"d",
+    ]
+    assert reader.cut == [CutEvent(letter * CUT_BYTES, letter.upper() * CUT_BYTES) for letter in (b"b", b"c")]
+    reader.feed(b"e" * 100_000)
+    assert reader.is_in_cut
+    reader.gap()
+    assert reader.feed(b"e\n") == [] and len(reader.cut) == 2 and not reader.is_in_cut
 
 
 def test_after_a_gap_the_next_whole_line_counts() -> None:
