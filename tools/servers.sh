@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Build the servers that tests/servers observes and that are not in .venv, outside the checkout, into
 # $XDG_CACHE_HOME/otelgpu/servers (or ~/.cache/…): a Python with the packages of tests/servers/requirements.txt, Express,
-# programs in Go with net/http and with grpc-go, in Rust with axum and with tonic. 0.9 GB; six minutes the first time, on two
-# cores, and again what is made from files that changed. What there is no tool for is left out, and said. Needs the registries
-# of PyPI, npm and crates.io and Go's proxy, not root.
+# programs in Go with net/http and with grpc-go, in Rust with axum, with tonic and with rustls. 1 GB; nine minutes the first
+# time, on two cores, and again what is made from files that changed. What there is no tool for is left out, and said. Needs the
+# registries of PyPI, npm and crates.io and Go's proxy, not root.
 # By their names alone: vllm and sglang, Pythons of 6 GB each (PyPI's torch is CUDA's); ollama, which compiles llama.cpp for
 # a quarter of an hour and needs its headers of Debian's nlohmann-json3-dev and libstb-dev.
-#   tools/servers.sh [python] [node] [go_server] [grpc_go_server] [axum_server] [tonic_server] [vllm] [sglang] [ollama]
+#   tools/servers.sh [python] [node] [go_server] [grpc_go_server] [axum_server] [tonic_server] [rustls_server]
+#                    [vllm] [sglang] [ollama]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all="python node go_server grpc_go_server axum_server tonic_server"
+all="python node go_server grpc_go_server axum_server tonic_server rustls_server"
 large="vllm sglang ollama"
 programs=$PWD/tests/servers/programs
 built=${XDG_CACHE_HOME:-$HOME/.cache}/otelgpu/servers
@@ -24,7 +25,7 @@ tool() { # of what is built
     python | vllm | sglang) echo .venv/bin/python ;;
     node) echo npm ;;
     go_server | grpc_go_server | ollama) echo go ;;
-    axum_server | tonic_server) echo cargo ;;
+    axum_server | tonic_server | rustls_server) echo cargo ;;
     *) printf 'servers: there is no %s: what is built are %s, and by name %s\n' "$1" "$all" "$large" >&2; exit 1 ;;
     esac
 }
@@ -37,7 +38,9 @@ sources() { # the files that it is made from
     ollama) echo tools/servers.sh ;;
     go_server) echo "$programs"/go_server.go ;;
     grpc_go_server) echo "$programs"/grpc_go/go.sum "$programs"/grpc_go/main.go ;;
-    axum_server | tonic_server) echo "$programs/${1%_server}"/Cargo.lock "$programs/${1%_server}"/src/main.rs ;;
+    axum_server | tonic_server | rustls_server)
+        echo "$programs/${1%_server}"/Cargo.lock "$programs/${1%_server}"/src/main.rs
+        ;;
     esac
 }
 
@@ -84,6 +87,8 @@ build_crate() { # PROGRAM FILE
 build_axum_server() { build_crate axum "$1"; }
 
 build_tonic_server() { build_crate tonic "$1"; }
+
+build_rustls_server() { build_crate rustls "$1"; }
 
 mkdir -p "$built"
 exec 9>"$built/lock" # two builds at once would write into one folder

@@ -17,8 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+# By default httpx gives up after 5 s, of which a loop with hundreds of requests under way has more in hand.
 client = httpx.AsyncClient(
-    limits=httpx.Limits(max_connections=None, max_keepalive_connections=None), trust_env=False
+    limits=httpx.Limits(max_connections=None, max_keepalive_connections=None), timeout=None, trust_env=False
 )
 
 

@@ -16,7 +16,7 @@ app = Sanic("service", configure_logging=False)
 @app.before_server_start
 async def start(app: Sanic) -> None:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    app.ctx.client = httpx.AsyncClient(limits=limits, trust_env=False)
+    app.ctx.client = httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)  # as in asgi.py
 
 
 async def call(number: str, which: int) -> None:
