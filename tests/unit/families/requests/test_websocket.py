@@ -164,6 +164,15 @@ def test_what_is_open_when_it_closes_ends_with_an_error() -> None:
     assert [assignment.begins for assignment in seen.assignments] == [True, False]
 
 
+def test_what_is_open_when_the_session_ends_is_counted() -> None:
+    c, seen = upgraded()
+    seen.feed(c.write(frame(event("response.created", response={"id": "resp_1"}))))
+    seen.feed(c.write(frame(delta("resp_1"))))
+    before = len(seen.exchanges)  # the handshake
+    seen.take(seen.state.expire(c.now_ns, final=True))
+    assert (len(seen.exchanges), seen.counts()) == (before, {"requests_under_way": 1})
+
+
 def test_responses_that_never_end_do_not_pile_up() -> None:
     c, seen = upgraded()
     for _ in range(200):
