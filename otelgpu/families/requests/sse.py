@@ -126,7 +126,7 @@ class EventReader:
             self._end_cut(buffer, start, stop)
             return
         if stop - start > MAX_EVENT_BYTES:
-            self._begin_cut(buffer[start:])
+            self._begin_cut(buffer[start : start + CUT_BYTES])
             self._end_cut(buffer, stop - CUT_BYTES, stop)
             return
         text = buffer[start:stop]
