@@ -56,6 +56,7 @@ DEADLINE_S: Final = 0.5
 _CUT_AFTER: Final = 2  # tokens
 _CUT_BEFORE_S: Final = 0.002  # an answer takes longer: its calls do
 _TIMEOUT_S: Final = 200.0
+"""A server that is far behind answers, late: running.py ends a load that takes longer."""
 _TRACES: Final = 1 << 64
 
 
