@@ -38,6 +38,7 @@ from otelgpu.processes.reader.messages import (
 _IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _STANDARD_ERROR: Final = 2
 _MESSAGE_CHARACTERS: Final = 500
+_IMPORTED_WHEN_NEEDED: Final = ("numpy.ma",)  # by numpy.unique and what is made of it
 
 
 class Confinement(Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ def start(confinement: Confinement) -> tuple[int, socket.socket]:
         signal.signal(signal.SIGBUS, signal.SIG_DFL)  # a file that is cut off is the worker's end
         close_all_but({_STANDARD_ERROR, theirs.fileno()})
         logging.disable(logging.WARNING)  # what is given up here is no news of the session
-        for module in confinement.modules:
+        for module in (*_IMPORTED_WHEN_NEEDED, *confinement.modules):
             with suppress(ImportError):
                 import_module(module)
         keep_only(confinement.needs)

@@ -32,6 +32,12 @@ def everything(number: int, text: str, rows: np.ndarray) -> Answer:
 
 
 @question()
+def distinct(numbers: np.ndarray) -> np.ndarray:
+    """As numpy finds them, which imports a part of itself for that."""
+    return np.unique(numbers)
+
+
+@question()
 def opened(path: str) -> tuple[int, Descriptor]:
     """A file's size and the file."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +25,24 @@ from otelgpu.processes.reader.messages import Asked, Descriptor, MessageError, d
 from otelgpu.processes.reader.server import Confinement
 from tests.unit.processes.reader import questions
 
+# A fresh interpreter, whose workers, being nobody, may not look where its packages are: below /root, for one.
+NOTHING_TO_IMPORT = """
+import resource, sys
+import numpy as np
+from otelgpu.processes.reader.accounts import NOBODYS
+from otelgpu.processes.reader.client import Reader
+from tests.unit.processes.reader import questions
+
+class Unreadable:
+    def find_spec(self, name, path=None, target=None):
+        if resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 0:  # a worker
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Unreadable())
+reader = Reader()
+print(reader.ask(NOBODYS, questions.distinct, np.array([3, 1, 3])).tolist())
+reader.close()
+"""
 QUICK = Limits(busy_s=0.2, wall_s=2.0, advance_s=0.5, share=0.1)
 TENANT = ("/tenant", 1000)
 
@@ -39,6 +59,13 @@ def test_plain_data_goes_there_and_back(reader: Reader) -> None:
     answer = reader.ask(NOBODYS, questions.everything, 7, "seven", rows)
     assert (answer.number, answer.text, answer.pairs) == (8, "SEVEN", {"a": (1, b"\xff")})
     assert answer.rows.dtype == rows.dtype and answer.rows.tolist() == rows[::-1].tolist()
+
+
+def test_workers_have_what_numpy_imports_only_when_it_needs_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTHING_TO_IMPORT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "[1, 3]\n", done.stderr
 
 
 def test_open_files_go_there_and_back(reader: Reader, tmp_path: Path) -> None:
