@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Build what tests/backends sends to and what tests/deploy reads deploy/ with, outside the checkout, into
 # $XDG_CACHE_HOME/otelgpu/backends (or ~/.cache/…): otelcol, the OpenTelemetry Collector of tests/backends/ocb.yaml;
-# jaeger, prometheus, helm and compose, of the go.mod in their folders there; zipkin.jar, which Maven fetches; and
-# tensorboard, what reads PyTorch's traces, with a Python of its own. The first time that takes, on two cores, some 3, 6
+# jaeger, prometheus and its promtool, helm and compose, of the go.mod in their folders there; grafana_schema, of the
+# program in its folder; zipkin.jar, which Maven fetches; and tensorboard, what reads PyTorch's traces, with a Python of its own. The first time that takes, on two cores, some 3, 6
 # and 4 minutes for the first three and ten seconds for Zipkin; at once when what is there was built from the same files.
 # Needs Go and its module proxy, for Zipkin Maven and Java 17, for tensorboard Python 3.11, not root.
-#   tools/backends.sh [otelcol] [jaeger] [prometheus] [zipkin] [helm] [compose] [tensorboard]
+#   tools/backends.sh [otelcol] [jaeger] [prometheus] [promtool] [grafana_schema] [zipkin] [helm] [compose] [tensorboard]
 # By default all that there are tools for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,9 +22,11 @@ recipe() { # of a program: the file in tests/backends that says what it is made 
     case $1 in
     otelcol) echo ocb.yaml ;;
     jaeger | prometheus | helm | compose) echo "$1/go.mod" ;;
+    promtool) echo prometheus/go.sum ;; # not the same file: each is remembered for itself
+    grafana_schema) echo grafana/go.mod ;;
     zipkin) echo zipkin/SHA256SUMS ;;
     tensorboard) echo tensorboard/requirements.txt ;;
-    *) fail "there is no backend $1: otelcol, jaeger, prometheus, zipkin, helm, compose and tensorboard are what is built" ;;
+    *) fail "there is no backend $1: otelcol, jaeger, prometheus, promtool, grafana_schema, zipkin, helm, compose and tensorboard are what is built" ;;
     esac
 }
 
@@ -80,6 +82,13 @@ build_prometheus() {
     compile prometheus github.com/prometheus/prometheus/cmd/prometheus "$1" 1000 -tags remove_all_sd
 }
 
+build_promtool() { compile prometheus github.com/prometheus/prometheus/cmd/promtool "$1" 1100 -tags remove_all_sd; }
+
+build_grafana_schema() { # built again when go.mod has changed
+    cp "$folder/grafana/main.go" "$source"
+    compile grafana . "$1" 50
+}
+
 build_helm() { compile helm helm.sh/helm/v3/cmd/helm "$1" 900; }
 
 build_compose() { compile compose github.com/compose-spec/compose-go/v2/cmd "$1" 100; } # the reader of docker compose
@@ -124,7 +133,7 @@ build() { # build PROGRAM, unless it is there
 PATH=$PATH:/usr/local/go/bin
 programs=("$@")
 if [ $# = 0 ]; then
-    for program in otelcol jaeger prometheus zipkin helm compose tensorboard; do
+    for program in otelcol jaeger prometheus promtool grafana_schema zipkin helm compose tensorboard; do
         needs=$(missing_tools "$program")
         if [ -z "$needs" ] || ready "$program"; then programs+=("$program"); else say WITHOUT "$program: $needs"; fi
     done

@@ -1,6 +1,7 @@
 """Write what the code knows into ``docs/``, its marked regions and the pages of ``docs/signals/`` and ``docs/man/``.
 
-And what reasons of losses mean, for the summary that ends a session, into ``otelgpu/cli/loss_reasons/``.
+And what reasons of losses mean, for the summary that ends a session, into ``otelgpu/cli/loss_reasons/``; dashboards
+(:mod:`tools.dashboards`) into ``deploy/grafana/dashboards/``.
 
 A region begins with ``<!-- generated: NAME -->`` and ends with ``<!-- end -->``. What stands between is
 replaced by the function that :data:`REGIONS` has for NAME. With ``--check`` nothing is written and the
@@ -20,6 +21,7 @@ from typing import Any, Final, get_args
 
 import click
 import msgspec
+import yaml
 from msgspec.structs import replace
 
 from otelgpu import config
@@ -29,14 +31,13 @@ from otelgpu.cli.reload import LIVE
 from otelgpu.engine import description_tables, names
 from otelgpu.engine.description_tables import EXAMPLE, TEXT, MetricTable, Page, Table
 from otelgpu.engine.exchange_signals import ExchangeSignals
-from otelgpu.engine.metric import Instrument
 from otelgpu.export import events as sdk_events
 from otelgpu.export import registry as exporters
 from otelgpu.export.prometheus import metric_name
 from otelgpu.kernel.privileges.capabilities import NEEDS, Capability, Need
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Exchange, Role
 from otelgpu.render.format import FORMATS
-from tools import man_pages
+from tools import dashboards, man_pages
 from tools.cuda_calls import rows as calls
 from tools.examples import exchanges_reported, full_exchange, reported, step_attributes
 from tools.loss_reasons import export_reasons, printed
@@ -61,6 +62,8 @@ PAGES: Final = DOCS / "signals"
 """Pages that are written whole: see :mod:`tools.signal_tables`."""
 MAN: Final = DOCS / "man"
 """Likewise: see :mod:`tools.man_pages`."""
+ALERTS: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+DASHBOARDS: Final = ROOT / "deploy" / "grafana" / "dashboards"
 LOSSES: Final = ROOT / "otelgpu" / "cli" / "loss_reasons"
 """Files that are written whole: see :func:`tools.loss_reasons.printed`."""
 _REGION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -243,8 +246,7 @@ def own_metrics() -> str:
     rows = []
     own = [each for each in metric_tables() if each.scope == names.SELF_SCOPE]
     for metric, keys in (item for each in own for item in each.metrics.items()):
-        counter = metric.instrument is Instrument.COUNTER
-        there = metric_name(metric.name, metric.unit, counter=counter)
+        there = metric_name(metric.name, metric.unit, metric.instrument)
         rows.append((code(metric.name), code(there), metric.description, ", ".join(map(code, keys)) or "–"))
     return table(("Metric", "In /metrics", "Meaning", "Attributes"), rows)
 
@@ -252,6 +254,21 @@ def own_metrics() -> str:
 def reloaded() -> str:
     """The settings that SIGHUP changes."""
     return ", ".join(code(field) for field in config.Config.__struct_fields__ if field in LIVE) + ".\n"
+
+
+def alerts() -> str:
+    """The alerts of ``deploy/prometheus``."""
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    rows = [
+        (
+            code(rule["alert"]),
+            rule["labels"]["severity"],
+            *map(rule["annotations"].get, ("summary", "runbook")),
+        )
+        for rule in rules
+    ]
+    return table(("Alert", "Severity", "What it says", "What to do"), rows)
 
 
 # -- Losses ----------------------------------------------------------------------------------------------
@@ -352,6 +369,7 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "event attributes": event_attributes,
     "command metrics": command_metrics,
     "reloaded settings": reloaded,
+    "alerts": alerts,
     "buckets": common_buckets,
     "losses": common_losses,
     "export losses": export_losses,
@@ -372,6 +390,9 @@ def manual() -> dict[Path, str | None]:
     wanted |= dict.fromkeys(sorted((*PAGES.glob("*.md"), *MAN.glob("*"), *LOSSES.glob("*.json"))))
     wanted |= {MAN / name: text for name, text in man_pages.pages().items()}
     wanted |= {LOSSES / name: text for name, text in printed().items()}
+    wanted |= dict.fromkeys(sorted(DASHBOARDS.glob("*"))) | {
+        DASHBOARDS / name: text for name, text in dashboards.files().items()
+    }
     return wanted | {PAGES / name: text for name, text in pages().items()}
 
 

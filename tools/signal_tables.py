@@ -146,6 +146,12 @@ def _measures(folder: str) -> list[Measure]:
     return found
 
 
+def all_measures() -> list[Measure]:
+    """Every metric that is declared, of all folders."""
+    described = {owned.owner for owned in description_tables.described()}
+    return [each for folder in sorted(described | set(_rooms())) for each in _measures(folder)]
+
+
 def _exchange_measures(signals: ExchangeSignals) -> list[Measure]:
     found: dict[str, tuple[Metric, dict[str, None]]] = {}
     for exchange in exchanges_reported(full_exchange()):

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from otelgpu.engine.metric import Instrument
+
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, MetricsData
@@ -24,7 +26,11 @@ _UNITS: Final = {
     "Cel": "celsius",
     "W": "watts",
     "J": "joules",
+    "Hz": "hertz",
+    "By/s": "bytes_per_second",
 }
+_TYPES: Final = {Instrument.COUNTER: "counter", Instrument.HISTOGRAM: "histogram"}
+"""What has none here is a gauge."""
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
 _LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -46,23 +52,23 @@ def exposition(data: MetricsData) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def metric_name(name: str, unit: str, *, counter: bool) -> str:
-    """What Prometheus calls a metric."""
+def metric_name(name: str, unit: str, instrument: Instrument) -> str:
+    """What Prometheus calls a metric, here and where it receives OTLP: of the unit 1, gauges alone are ratios."""
     found = re.sub("_{2,}", "_", _NOT_IN_NAMES.sub("_", name))
     suffix = "" if unit.startswith("{") else _UNITS.get(unit, _NOT_IN_NAMES.sub("_", unit).strip("_"))
     if unit == "1":
-        suffix = "" if counter else "ratio"
+        suffix = "ratio" if instrument is Instrument.GAUGE else ""
     if suffix and not found.endswith(f"_{suffix}"):
         found += f"_{suffix}"
-    return f"{found.removesuffix('_total')}_total" if counter else found
+    return f"{found.removesuffix('_total')}_total" if instrument is Instrument.COUNTER else found
 
 
 def _metric(metric: Metric) -> Iterator[str]:
     kind = metric.WhichOneof("data")
-    counter = kind == "sum" and metric.sum.is_monotonic
-    name = metric_name(metric.name, metric.unit, counter=counter)
+    instrument = _instrument(metric)
+    name = metric_name(metric.name, metric.unit, instrument)
     yield f"# HELP {name} {metric.description.translate(_HELP_ESCAPES)}"
-    yield f"# TYPE {name} {'counter' if counter else 'histogram' if kind == 'histogram' else 'gauge'}"
+    yield f"# TYPE {name} {_TYPES.get(instrument, 'gauge')}"
     if kind == "histogram":
         for point in metric.histogram.data_points:
             yield from _histogram(name, point)
@@ -70,6 +76,12 @@ def _metric(metric: Metric) -> Iterator[str]:
         for point in getattr(metric, kind or "gauge").data_points:
             value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
             yield f"{name}{_labels(point.attributes)} {_number(value)}"
+
+
+def _instrument(metric: Metric) -> Instrument:
+    if metric.HasField("sum"):
+        return Instrument.COUNTER if metric.sum.is_monotonic else Instrument.UP_DOWN_COUNTER
+    return Instrument.HISTOGRAM if metric.HasField("histogram") else Instrument.GAUGE
 
 
 def _histogram(name: str, point: Any) -> Iterator[str]:

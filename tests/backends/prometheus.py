@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from tests.backends.programs import (
 from tests.rig.ports import free_port
 
 PROGRAM: Final = CACHE / "prometheus"
+_EXEMPLARS: Final = "exemplar-storage"
 
 
 def missing_prometheus() -> str | None:
@@ -32,7 +34,9 @@ def missing_prometheus() -> str | None:
 class Prometheus:
     """Without a configuration it scrapes nothing. It takes samples of the last ten years, as recorded sessions have."""
 
-    def __init__(self, folder: Path, configuration: str = "{}") -> None:
+    def __init__(
+        self, folder: Path, configuration: str = "{}", features: Sequence[str] = (_EXEMPLARS,)
+    ) -> None:
         port = free_port()
         self.address = f"http://127.0.0.1:{port}"
         config = folder / "prometheus.yml"
@@ -45,7 +49,7 @@ class Prometheus:
             "--storage.tsdb.retention.time=10y",
             "--web.enable-otlp-receiver",
             "--web.enable-remote-write-receiver",
-            "--enable-feature=exemplar-storage",
+            f"--enable-feature={','.join(features)}",
         ]
         self._process = ChildProcess(command, folder / "prometheus.log")
 
@@ -81,6 +85,8 @@ class Prometheus:
         self._process.kill()
 
 
-def running_prometheus(folder: Path, configuration: str = "{}") -> AbstractContextManager[Prometheus]:
-    """A Prometheus until the end of the block; ``configuration`` is YAML."""
-    return running(Prometheus(folder, configuration))
+def running_prometheus(
+    folder: Path, configuration: str = "{}", features: Sequence[str] = (_EXEMPLARS,)
+) -> AbstractContextManager[Prometheus]:
+    """A Prometheus until the end of the block; ``configuration`` is YAML, ``features`` are to be enabled."""
+    return running(Prometheus(folder, configuration, features))

@@ -1,8 +1,7 @@
-"""A real Prometheus scrapes an agent's /metrics, and evaluates the rules of docs/operations.md on it."""
+"""A real Prometheus scrapes an agent's /metrics, and evaluates the rules of deploy/prometheus on it."""
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -22,8 +21,7 @@ from otelgpu.model.self_telemetry import Attachment, Delivery, RingFill
 from tests.backends.prometheus import Prometheus, missing_prometheus, running_prometheus
 
 OWN = resource({"service.name": "otelgpu", "service.instance.id": 'a "b"\\c'})
-RULES = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+ALERTS = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "alerts.yaml"
 DOWN = Delivery(
     kind="otlp_grpc_span_exporter",
     metrics=False,
@@ -92,13 +90,10 @@ def prometheus(agent: HealthServer, tmp_path_factory: pytest.TempPathFactory) ->
     if why := missing_prometheus():
         pytest.skip(why)
     folder = tmp_path_factory.mktemp("prometheus")
-    found = RULES.search(DOCUMENT.read_text())
-    assert found is not None
-    (folder / "otelgpu.rules.yml").write_text(found[1])
     host, port = agent.address
     configuration = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-        "rule_files": ["otelgpu.rules.yml"],
+        "rule_files": [str(ALERTS)],
         "scrape_configs": [{"job_name": "otelgpu", "static_configs": [{"targets": [f"{host}:{port}"]}]}],
     }
     with running_prometheus(folder, yaml.safe_dump(configuration)) as running:
@@ -129,13 +124,14 @@ def test_every_series_is_scraped_with_its_labels(prometheus: Prometheus) -> None
 
 def test_every_rule_can_be_evaluated_and_those_that_should_raise_an_alert_do(prometheus: Prometheus) -> None:
     def alerts() -> dict[str, str]:
-        return {rule["name"]: rule["state"] for rule in prometheus.rules()}
+        return {rule["name"]: rule["state"] for rule in prometheus.rules() if rule["type"] == "alerting"}
 
     until(lambda: alerts()["OtelgpuNotDelivering"] == "firing", "the alert")
     until(lambda: {rule["health"] for rule in prometheus.rules()} == {"ok"}, "all are evaluated")
     raised = {name for name, state in alerts().items() if state != "inactive"}
     assert raised == {
         "OtelgpuNotDelivering",
+        "OtelgpuDataLost",
         "OtelgpuRingNearlyFull",
         "OtelgpuQueueFilling",
         "OtelgpuProbesRefused",

@@ -16,6 +16,7 @@ from otelgpu.config import Config
 from tests.deploy.manifests import (
     CHART,
     COLLECTOR_CONFIG,
+    DEPLOY,
     HELM,
     KUBERNETES,
     HelmError,
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_h
 
 PLAIN = {"daemonset": ("daemonset", "collector", "networkpolicy"), "sidecar": ("sidecar",)}
 WORKLOADS = {"daemonset": ("DaemonSet", "otelgpu"), "sidecar": ("Deployment", "llm-server")}
+DASHBOARDS = DEPLOY / "grafana" / "dashboards"
 # What an installed chart says besides: whose it is, when to start pods anew, and where images are taken from.
 CHARTS_OWN = (
     "app.kubernetes.io/instance",
@@ -103,6 +105,14 @@ def test_settings_reach_the_agent_and_a_change_starts_it_anew() -> None:
         each["DaemonSet", "otelgpu"]["spec"]["template"]["metadata"]["annotations"] for each in (one, other)
     ]
     assert annotations[0] != annotations[1]
+
+
+def test_dashboards_come_where_they_are_asked_for() -> None:
+    assert ("ConfigMap", "otelgpu-dashboards") not in render("daemonset")
+    found = render("daemonset", "--set=dashboards.enabled=true")["ConfigMap", "otelgpu-dashboards"]
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["data"] == {path.name: path.read_text() for path in DASHBOARDS.glob("*.json")}
+    assert len(found["data"]) == 6
 
 
 def test_agent_has_no_way_to_the_api_server() -> None:

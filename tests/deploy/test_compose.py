@@ -15,6 +15,9 @@ from tests.deploy.manifests import COMPOSE, DEPLOY, ROOT, agent_of, manifests, m
 needs_compose = pytest.mark.skipif(missing_compose() is not None, reason=str(missing_compose()))
 
 
+WITH_GRAFANA = ("compose.yaml", "compose.grafana.yaml")
+
+
 def read(text: str) -> subprocess.CompletedProcess[str]:
     """By the library of docker compose: the specification's schema, then what it means."""
     return subprocess.run(
@@ -93,6 +96,50 @@ def test_images_are_of_the_versions_that_are_tested(services: dict[str, Any]) ->
     module = (ROOT / "tests/backends/jaeger/go.mod").read_text()
     release = module.split("github.com/jaegertracing/jaeger v1.")[1].split(".")[0]
     assert services["jaeger"]["image"] == f"jaegertracing/jaeger:2.{int(release) - 63}.0"
+
+
+@pytest.fixture(scope="module")
+def with_grafana() -> dict[str, Any]:
+    """What the second file says, not read by Compose."""
+    content: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.grafana.yaml").read_text())
+    return dict(content["services"])
+
+
+@needs_compose
+def test_compose_reads_both_files_as_one() -> None:
+    done = subprocess.run(
+        [COMPOSE, "--format=json", *WITH_GRAFANA],
+        capture_output=True, text=True, check=False, cwd=DEPLOY, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["services"]
+    assert set(found["collector"]["depends_on"]) == {"jaeger", "tempo", "prometheus"}
+    assert found["grafana"]["ports"][0]["host_ip"] == "127.0.0.1"
+
+
+def test_what_the_second_file_names_is_there(with_grafana: dict[str, Any]) -> None:
+    bound = [volume["source"] for each in with_grafana.values() for volume in each.get("volumes", ())]
+    assert bound and all((DEPLOY / source).exists() for source in bound)
+    command = with_grafana["collector"]["command"]
+    names = [argument.removeprefix("--config=/etc/otelcol/") for argument in command]
+    assert [name for name in names if not (ROOT / "collector-config" / name).is_file()] == []
+
+
+def test_grafana_finds_what_it_is_to_show(with_grafana: dict[str, Any]) -> None:
+    folder = DEPLOY / "grafana" / "provisioning"
+    sources = yaml.safe_load((folder / "datasources" / "otelgpu.yaml").read_text())["datasources"]
+    assert {source["url"].split("//")[1].split(":")[0] for source in sources} <= set(with_grafana)
+    uids = {source["uid"] for source in sources}
+    (exemplars,) = (
+        source["jsonData"]["exemplarTraceIdDestinations"] for source in sources if "jsonData" in source
+    )
+    assert {each["datasourceUid"] for each in exemplars} <= uids
+    (provider,) = yaml.safe_load((folder / "dashboards" / "otelgpu.yaml").read_text())["providers"]
+    assert provider["options"]["path"] in {volume["target"] for volume in with_grafana["grafana"]["volumes"]}
+    rules = yaml.safe_load((DEPLOY / "grafana" / "prometheus.yaml").read_text())["rule_files"]
+    assert set(rules) <= {volume["target"] for volume in with_grafana["prometheus"]["volumes"]}
+    tempo = yaml.safe_load((DEPLOY / "grafana" / "tempo.yaml").read_text())
+    assert sources[1]["url"].endswith(f":{tempo['server']['http_listen_port']}")
 
 
 def test_ports_are_of_the_loopback_interface_only(services: dict[str, Any]) -> None:

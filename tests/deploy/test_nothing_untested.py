@@ -13,9 +13,14 @@ TESTED_BY = {
     "compose.yaml": "tests/deploy/test_compose.py",
     "example-service.Dockerfile": "tests/kernel/test_image.py tests/deploy/test_images.py",
     "example-service.Dockerfile.dockerignore": "tests/deploy/test_images.py",
+    "compose.grafana.yaml": "tests/deploy/test_compose.py",
+    "grafana/dashboards/*.json": "tests/deploy/test_dashboards.py tests/backends/test_dashboards.py",
+    "grafana/provisioning/*/*.yaml": "tests/deploy/test_compose.py",
+    "grafana/*.yaml": "tests/deploy/test_compose.py",
     "helm/**": "tests/deploy/test_chart.py",
     "kubernetes/*.yaml": "tests/deploy/test_kubernetes.py",
     "otelgpu.yaml": "tests/deploy/test_systemd.py",
+    "prometheus/alerts.yaml": "tests/backends/test_alerts.py tests/unit/test_dashboards.py",
     "seccomp.json": "tests/kernel/test_image.py tests/unit/test_seccomp_profile.py",
     "systemd/otelgpu.service": "tests/deploy/test_systemd.py",
 }
@@ -41,7 +46,7 @@ def test_each_test_is_there() -> None:
 
 
 def test_documentation_names_each_file() -> None:
-    text = (ROOT / "docs/deploy.md").read_text()
+    text = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
     unnamed = [
         path.name
         for path in files()

@@ -47,14 +47,16 @@ def reported(metric: Metric, labels: dict[str, str | int], value: float) -> Any:
         ("a.share", "1", Instrument.GAUGE, "a_share_ratio"),
         ("a..b-c", "", Instrument.GAUGE, "a_b_c"),
         ("a.seconds", "s", Instrument.GAUGE, "a_seconds"),
+        ("a.status", "1", Instrument.UP_DOWN_COUNTER, "a_status"),
+        ("a.clock", "Hz", Instrument.GAUGE, "a_clock_hertz"),
         ("a.total", "{x}", Instrument.COUNTER, "a_total"),
-        ("a.rate", "By/s", Instrument.GAUGE, "a_rate_By_s"),
+        ("a.rate", "By/s", Instrument.GAUGE, "a_rate_bytes_per_second"),
     ],
 )
 def test_a_metric_has_the_name_that_the_specification_gives_it(
     name: str, unit: str, instrument: Instrument, there: str
 ) -> None:
-    assert metric_name(name, unit, counter=instrument is Instrument.COUNTER) == there
+    assert metric_name(name, unit, instrument) == there
     found = reported(a_metric(name, unit, instrument), {}, 5)
     assert there.removesuffix("_total") in found
 
