@@ -52,7 +52,7 @@ lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format, hashes of what is ins
 	@$(PYTHON_VENV) -m ruff check .
 	@$(PYTHON_VENV) -m ruff format --check .
 	$(call step,mypy --strict)
-	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py tools tests/rig tests/backends $(wildcard tests/servers/*.py) examples/demo.py examples/demo_jaeger.py examples/demo_profile.py
+	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py bridge/hatch_build.py tools tests/rig tests/backends $(wildcard tests/servers/*.py) examples/demo.py examples/demo_jaeger.py examples/demo_profile.py
 	$(call step,clang-format)
 	@$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
 	@echo '$(words $(C_SOURCES)) files are formatted'
@@ -167,6 +167,11 @@ docs: $(PYTHON_VENV) ## Rewrite the tables in docs/ that are made from the code
 package: $(PYTHON_VENV) ## Build sdist, wheel, SBOM and provenance into dist/, and try the wheel in a fresh environment
 	$(call step,package)
 	@$(PYTHON_VENV) -m tools.check_package
+
+.PHONY: try-wheel
+try-wheel: ## Install the wheel of dist/ on bare systems, by pipx and uv, and observe there (root, debootstrap; two minutes)
+	$(call step,try the wheel)
+	@$(ROOT) tools/try_wheel.sh $(TRY_WHEEL_SYSTEMS)
 
 .PHONY: constraints
 constraints: $(PYTHON_VENV) ## Write the versions now in .venv, and their hashes, to requirements/

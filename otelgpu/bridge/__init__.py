@@ -5,7 +5,8 @@
 as OTEP 4947 has it and the service's resource as OTEP 4719 has it, for any reader outside of the process.
 
 This package runs inside the observed service: it imports nothing but opentelemetry-api and the standard
-library, and whatever fails in it costs one warning and no more.
+library, and whatever fails in it costs one warning and no more. It imports itself relatively: the distribution
+``otelgpu-bridge`` has the same files as ``otelgpu_bridge``, without the agent.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _logger = logging.getLogger(__name__)
 def runtime_context() -> _RuntimeContext:
     """The runtime context that publishes, or where that is impossible opentelemetry-api's own, and a warning."""
     try:
-        from otelgpu.bridge.publishing import PublishingContext
+        from .publishing import PublishingContext
 
         return PublishingContext()
     except Exception as error:

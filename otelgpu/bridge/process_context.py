@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from struct import pack
 from urllib.parse import unquote
 
-from otelgpu.bridge import _publisher
+from . import _publisher
 
 # OTEP 4947: how to read the thread contexts of this process; no attributes besides the ids.
 SCHEMA_VERSION = "tlsdesc_v1_dev"

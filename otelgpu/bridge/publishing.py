@@ -13,12 +13,12 @@ from contextvars import ContextVar
 
 from opentelemetry.context.context import Context, _RuntimeContext
 
-from otelgpu.bridge import imports, process_context
+from . import imports, process_context
 
 if "t" in sys.abiflags:
     raise ImportError("a Python without a global interpreter lock is not supported")
 
-from otelgpu.bridge import _publisher
+from . import _publisher
 
 _logger = logging.getLogger("otelgpu.bridge")
 

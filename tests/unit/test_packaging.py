@@ -54,6 +54,24 @@ def load_hook() -> ModuleType:
 hook = load_hook()
 
 
+def test_the_bridges_package_is_of_this_version_and_needs_nothing_else() -> None:
+    bridge = tomllib.loads((ROOT / "bridge/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (bridge["version"], bridge["requires-python"]) == (otelgpu.__version__, PROJECT["requires-python"])
+    assert bridge["dependencies"] == [line for line in PROJECT["dependencies"] if "opentelemetry-api" in line]
+    (name,) = PROJECT["entry-points"]["opentelemetry_context"]
+    assert bridge["entry-points"]["opentelemetry_context"] == {name: "otelgpu_bridge:runtime_context"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "otelgpu/bridge").glob("*.py")), ids=lambda path: str(path.stem)
+)
+def test_the_bridge_imports_itself_by_no_name(path: Path) -> None:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    named = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    named += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    assert [name for name in named if name.partition(".")[0] == "otelgpu"] == []
+
+
 class Tree:
     """A source tree with two BPF programs and a tool folder that is all of PATH."""
 
