@@ -28,8 +28,9 @@ class SpanKind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``device``: the span's time is a device's. ``call``: a host call, which returns before its work is done. ``summed``:
     it is in the list of calls by name. ``rank``: attribute by which such spans under one parent are put in order and
-    named. ``inline``: it is drawn on the line of what it is under. ``served``: spans that link to a request are drawn
-    on a line below it.
+    named; ``job`` and ``size``: those that name the group it is a rank of, and how many that has. ``inline``: it is
+    drawn on the line of what it is under. ``served``: spans that link to a request are drawn on a line below it.
+    ``peers``: every rank of a job has one, of the same step number, which are shown together.
     """
 
     id: str
@@ -38,8 +39,11 @@ class SpanKind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     call: bool = False
     summed: bool = False
     rank: str = ""
+    job: str = ""
+    size: str = ""
     inline: bool = False
     served: bool = False
+    peers: bool = False
 
 
 class ListColumn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -131,5 +135,5 @@ def number(key: str, title: str, unit: str, *attributes: str, width: str = "") -
 
 
 def builtin(name: str, title: str = "") -> ListColumn:
-    """``time``, ``duration``, ``name``, ``role``, ``service``, ``status``, ``launches``."""
+    """``time``, ``duration``, ``name``, ``rank``, ``role``, ``service``, ``status``, ``launches``."""
     return ListColumn(builtin=name, title=title)

@@ -22,14 +22,24 @@ SCRIPTS: Final = (
         "columns.js",
         "shown.js",
         "traces.js",
+        "ranks.js",
         "lists.js",
+        "sums.js",
         "format.js",
         "filter.js",
         "dom.js",
+    ),
+    *(
         "charts.js",
         "table.js",
+        "timeline.js",
+        "waterfall.js",
+        "details.js",
+        "overview.js",
+        "empty.js",
+        "help.js",
     ),
-    *("timeline.js", "waterfall.js", "details.js", "overview.js", "app.js"),
+    *("find.js", "pane.js", "splitter.js", "app.js"),
 )
 """In the order in which they become one."""
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.rig.browser import missing_browser
 from tests.rig.browser_session import BrowserSession, browser_session
 from tests.rig.marks import mark_folder
+
+OTELGPU: Final = Path(sys.executable).with_name("otelgpu")
+GOLDEN: Final = Path(__file__).resolve().parents[1] / "golden"
+Page = Callable[..., str]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,3 +38,24 @@ def browser(_running: BrowserSession) -> Iterator[BrowserSession]:
     _running.requests.clear()
     yield _running
     assert _running.complaints == []
+
+
+def run(*words: str | Path) -> None:
+    done = subprocess.run([OTELGPU, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Page:
+    """A page of lines, or of a file or capture; its address."""
+
+    def made(*given: bytes | Path) -> str:
+        source = tmp_path / "given.jsonl"
+        if isinstance(given[0], Path):
+            source = given[0]
+        else:
+            source.write_bytes(b"".join(line for line in given if isinstance(line, bytes)))
+        run("view", source, "--no-open", "-o", tmp_path / "page.html")
+        return (tmp_path / "page.html").as_uri()
+
+    return made

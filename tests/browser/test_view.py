@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.browser.conftest import GOLDEN, OTELGPU, Page, run
 from tests.rig.browser_session import BrowserSession
 from tests.rig.spans import read_spans
 from tests.unit.view.otlp_lines import MS, span, traces
 
-OTELGPU = Path(sys.executable).with_name("otelgpu")
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SERVER = 2
-Page = Callable[..., str]
 
 ROWS_OF = (
     "[...document.querySelectorAll('{}')].map((row) => [...row.children].map((cell) => cell.textContent))"
@@ -44,27 +41,6 @@ UNNAMED = """[...document.querySelectorAll("button:not([aria-hidden]), input, ca
   .map((each) => each.outerHTML)"""
 HEADING = "document.querySelector('#details h3')?.textContent"
 FACTS = "document.querySelector('.facts').textContent"
-
-
-def run(*words: str | Path) -> None:
-    done = subprocess.run([OTELGPU, *words], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture
-def page(tmp_path: Path) -> Page:
-    """A page of lines, or of a file or capture; its address."""
-
-    def made(*given: bytes | Path) -> str:
-        source = tmp_path / "given.jsonl"
-        if isinstance(given[0], Path):
-            source = given[0]
-        else:
-            source.write_bytes(b"".join(line for line in given if isinstance(line, bytes)))
-        run("view", source, "--no-open", "-o", tmp_path / "page.html")
-        return (tmp_path / "page.html").as_uri()
-
-    return made
 
 
 @pytest.fixture
@@ -218,8 +194,6 @@ def test_a_link_leads_to_the_step_and_its_link_to_the_other_request_and_back(
     browser.evaluate("document.querySelector('.tree').focus()")
     browser.press("Backspace")
     browser.wait(f"{HEADING} === 'chat m1'")
-    browser.click("#back")
-    browser.wait("document.body.classList.contains('chosen') === false")
     assert browser.evaluate("document.getElementById('back').disabled")
 
 

@@ -126,7 +126,14 @@ def _track(reported: Reported) -> tuple[Hashable, str]:
 _VIEWER: Final = ViewerPart(
     kinds=(
         SpanKind(id="collective", words="collective"),
-        SpanKind(id="rank", words="a rank's call", summed=True, rank=collective_names.RANK),
+        SpanKind(
+            id="rank",
+            words="a rank's call",
+            summed=True,
+            rank=collective_names.RANK,
+            job=collective_names.HASH,
+            size=collective_names.RANKS,
+        ),
         SpanKind(id="ncclwait", words="wait for a collective", inline=True),
         SpanKind(id="call", words="other call", call=True, summed=True),
     ),

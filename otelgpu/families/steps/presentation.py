@@ -9,7 +9,6 @@ from otelgpu.engine.names import PHASE
 from otelgpu.engine.presentation import Presentation, Reported, TrackGroup, TrackRule
 from otelgpu.engine.viewer import (
     Division,
-    ListColumn,
     Note,
     Part,
     SpanKind,
@@ -32,7 +31,7 @@ def _track(reported: Reported) -> tuple[Hashable, str]:
 _VIEWER: Final = ViewerPart(
     kinds=(
         SpanKind(id="step", words="engine step", served=True),
-        SpanKind(id="training", words="training step"),
+        SpanKind(id="training", words="training step", peers=True),
     ),
     rules=(
         SpanRule(kind="step", scope=names.SCOPE, has=names.NUMBER),
@@ -76,7 +75,7 @@ _VIEWER: Final = ViewerPart(
                 builtin("time"),
                 number("number", "Step", "count", "otelgpu.step.number", width="56px"),
                 builtin("service"),
-                ListColumn(key="pid", title="Process", unit="id", resource="process.pid", width="72px"),
+                builtin("rank"),
                 number("call", "In calls", "s", "otelgpu.step.call.duration", width="80px"),
                 number("h2d", "H2D copies", "s", "otelgpu.step.host_to_device_copy.duration", width="80px"),
                 number("wait", "Waits", "s", "otelgpu.step.wait.duration", width="80px"),

@@ -18,14 +18,14 @@ class App {
       isError: (item) => (typeof item === "number" ? this.model.isError(item) : item.errors > 0),
     });
     this.table.onSort = (sort) => { this.sorts[this.state.list] = sort; };
-    this.waterfall = new Waterfall($("waterfall"), { onSelect: (row) => this.go(row) });
+    this.pane = new TracePane({ onSelect: (row) => this.go(row), backButton: () => this.backButton() });
     this.state = { list: "requests", trace: "", span: "" };
     $("source").textContent = about.name;
     $("filter").addEventListener("input", () => { this.filters[this.state.list] = $("filter").value; this.list(); });
-    $("help-button").addEventListener("click", () => this.help());
+    $("help-button").addEventListener("click", () => showHelp($("help")));
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("popstate", () => this.read()); // back, forward, or another address after #
-    this.splitter();
+    this.splitter = new Splitter($("splitter"));
   }
 
   // Data were added: show what there is now, without moving what is looked at.
@@ -60,7 +60,20 @@ class App {
     document.body.classList.toggle("prose", list === UNSEEN);
     $("filter").value = this.filters[list] ?? "";
     this.list();
-    if (!isAlone) this.show(trace && span ? this.model.find(trace, span) : NO_ROW);
+    if (isAlone) return;
+    const [first] = this.table.items;
+    if (!span && first !== undefined) { // the first line is chosen, which is no step for Back
+      history.replaceState(history.state, "", this.address(list, first));
+      this.read();
+    } else {
+      this.pane.show(this.model, span ? this.model.find(trace, span) : NO_ROW, span
+        ? "That span is not in this data: it may be in a part of the file that was not read (see Not seen), or in another file."
+        : "A line of the list, chosen by a click or by the arrow keys, is shown here with its trace.");
+    }
+  }
+
+  address(list, row) {
+    return `#/${list}/${this.model.traceId(row)}/${this.model.ids[row]}`;
   }
 
   tabs() {
@@ -95,8 +108,7 @@ class App {
 
   // To a span: in the list that is open if it is there.
   go(row) {
-    const list = this.listOf(row);
-    this.navigate(`#/${list}/${this.model.traceId(row)}/${this.model.ids[row]}`);
+    this.navigate(this.address(this.listOf(row), row));
   }
 
   listOf(row) {
@@ -130,16 +142,16 @@ class App {
       return;
     }
     $("unseen")?.remove();
-    const columns = definition?.columns ?? CALL_COLUMNS;
+    const columns = definition?.columns ?? SUM_COLUMNS;
     const all = definition ? this.rows[list] : this.calls;
     const holds = filterOf(this.filters[list] ?? "", columns, model, definition ? (row) => model.attributes(row) : null);
     const items = all.filter(holds);
     const chosen = definition ? this.chosenOf(items) : this.table.selected;
     this.table.selected = chosen;
-    this.fit(all.length);
+    this.splitter.fit(all.length);
     this.table.show(model, columns, items, {
       sort: this.sorts[list] ?? (definition ? { key: "time", down: Boolean(this.about.live) } : { key: "total", down: true }),
-      words: all.length ? "Nothing listed matches the filter." : this.about.live ? "Nothing yet: the page follows the file." : "The data hold none.",
+      words: all.length ? nothingMatches(() => this.clearFilter()) : nothingListed(model, definition, this.about),
     });
     const errors = definition ? items.filter((row) => model.isError(row)).length : 0;
     $("count").textContent = `${items.length === all.length ? "" : `${items.length.toLocaleString("en-US")} of `}${all.length.toLocaleString("en-US")}${errors ? `, ${errors.toLocaleString("en-US")} failed` : ""}`;
@@ -157,103 +169,54 @@ class App {
     return code === undefined ? null : this.model.rowsOfTrace[code].find((each) => listed.has(each)) ?? null;
   }
 
-  show(row) {
-    const { model } = this;
-    const isChosen = row !== NO_ROW;
-    document.body.classList.toggle("chosen", isChosen);
-    if (!isChosen) {
-      const words = this.state.span ? "That span is not in the data." : "Choose a line above: its trace is shown here.";
-      $("trace-head").replaceChildren(el("span", { class: "note", text: words }), this.backButton());
-      $("details").replaceChildren();
-      this.waterfall.show(model, NO_ROW);
-      return;
-    }
-    const rows = model.rowsOfTrace[model.trace(row)];
-    const services = [...new Set(rows.map((each) => model.service(each)).filter(Boolean))];
-    const zoom = (title, words, action) => el("button", { type: "button", title, "aria-label": title, text: words, on: { click: action } });
-    const { timeline } = this.waterfall;
-    $("trace-head").replaceChildren(
-      this.backButton(), el("h2", { text: model.name(rows.find((each) => model.parent(each) === NO_ROW) ?? row) }),
-      el("code", { text: model.traceId(row) }),
-      el("span", { class: "note", text: `${rows.length.toLocaleString("en-US")} ${rows.length === 1 ? "span" : "spans"}${services.length ? `, ${services.slice(0, 3).join(", ")}` : ""}` }),
-      el("span", { class: "zoom" }, zoom("Zoom out (-)", "−", () => timeline.zoom(2)), zoom("Zoom in (+)", "+", () => timeline.zoom(0.5)), zoom("Whole trace (0)", "Fit", () => timeline.look(timeline.from, timeline.to))));
-    this.waterfall.show(model, row);
-    const key = `${this.state.trace}/${this.state.span}/${rows.length}`;
-    if (key !== this.detailed || this.model !== this.detailedModel) $("details").replaceChildren(...details(model, row, (to) => this.go(to)));
-    [this.detailed, this.detailedModel] = [key, this.model];
-  }
-
   backButton() {
     return el("button", { type: "button", id: "back", title: "Back (Backspace)", disabled: this.depth <= 0, text: "← Back", on: { click: () => this.back() } });
   }
 
+  clearFilter() {
+    this.filters[this.state.list] = $("filter").value = "";
+    this.list();
+    this.table.grid.focus();
+  }
+
+  // Keys work from the begin: in the list, until somebody goes elsewhere.
+  begin() {
+    this.table.grid.focus({ preventScroll: true });
+  }
+
   key(event) {
-    const isTyping = event.target instanceof HTMLInputElement;
-    if (event.key === "Escape" && isTyping) {
-      if (event.target.value) { event.target.value = ""; event.target.dispatchEvent(new Event("input")); }
-      else this.table.grid.focus();
-      return;
-    }
-    if (isTyping && (event.key === "ArrowDown" || event.key === "Enter")) {
+    const { target, key } = event;
+    const { grid } = this.table;
+    if (target instanceof HTMLInputElement) return this.typingKey(event);
+    if (event.altKey || event.ctrlKey || event.metaKey || $("help").open) return;
+    const isInTrace = $("trace").contains(target);
+    if (key === "/") {
+      const field = $(isInTrace ? "find" : "filter");
       event.preventDefault();
-      this.table.grid.focus();
-      this.table.open(0);
-      return;
+      field.focus();
+      field.select();
+    } else if (key === "?") showHelp($("help"));
+    else if (key === "Backspace") this.back();
+    else if (key === "Enter" && target === grid) this.pane.waterfall.tree.focus();
+    else if (key === "Escape") grid.focus();
+    else if (/^[1-9]$/.test(key)) $("tabs").children[Number(key) - 1]?.click();
+    else if (target === document.body) this.table.key(event); // nothing has the focus: the list has
+    if (!event.defaultPrevented && !document.body.classList.contains("alone")) this.pane.key(event);
+  }
+
+  // Escape clears a field, then leaves it; Enter and down leave it for what it found.
+  typingKey(event) {
+    const { target, key } = event;
+    const place = target === $("find") ? this.pane.waterfall.tree : this.table.grid;
+    if (key === "Escape") {
+      if (target.value) { target.value = ""; target.dispatchEvent(new Event("input")); }
+      else place.focus();
+    } else if (key === "ArrowDown" || key === "Enter") {
+      event.preventDefault();
+      place.focus();
+      if (target === $("filter")) this.table.open(0);
+      else this.pane.find.go(event.shiftKey ? -1 : 1);
     }
-    if (isTyping || event.altKey || event.ctrlKey || event.metaKey || $("help").open) return;
-    if (event.key === "/") { event.preventDefault(); $("filter").focus(); $("filter").select(); }
-    else if (event.key === "?") this.help();
-    else if (event.key === "Backspace") this.back();
-    else if (event.key === "Enter" && event.target === this.table.grid) this.waterfall.tree.focus();
-    else if (event.key === "Escape") this.table.grid.focus();
-    else if (/^[1-9]$/.test(event.key)) $("tabs").children[Number(event.key) - 1]?.click();
-  }
-
-  help() {
-    const keys = [
-      ["/", "filter; Esc clears it"], ["↑ ↓ or j k", "the line before or after, in the list and in the trace"], ["Enter", "from the list to the trace; Esc back to the list"],
-      ["← →", "close and open what is under a span"], ["+ − 0", "zoom in, out, all; also Ctrl and the wheel, or drag over the strip"], ["< >", "earlier, later"], ["z", "zoom to the span"],
-      ["Backspace", "back to where a link was followed"], ["1 … 9", "lists"],
-    ];
-    const filters = [
-      ["llama error", "both words: in a cell, an id, or “error” for what failed"], ["ttft>100ms tokens<20", "columns, by the names that a heading's tip reports; ns us ms s, kib mib"], ["cuda.stream=0", "an attribute of the span, or a part of it"],
-    ];
-    const list = (pairs) => el("dl", {}, ...pairs.flatMap(([term, words]) => [el("dt", {}, el("kbd", { text: term })), el("dd", { text: words })]));
-    $("help").replaceChildren(el("h2", { text: "Keys" }), list(keys), el("h2", { text: "Filters" }), list(filters),
-      el("button", { type: "button", text: "Close", autofocus: true, on: { click: () => $("help").close() } }));
-    $("help").showModal();
-  }
-
-  // The list takes what its lines need, up to two fifths, until somebody moves the splitter.
-  fit(lines) {
-    if (this.moved) return;
-    const needed = $("bar").offsetHeight + (Math.max(lines, 4) + 2) * ROW_HEIGHT;
-    this.setShare(Math.min(0.4, needed / $("main").clientHeight));
-  }
-
-  setShare(share) {
-    this.share = Math.min(0.8, Math.max(0.12, share));
-    document.body.style.setProperty("--list", `${100 * this.share}%`);
-    $("splitter").setAttribute("aria-valuenow", Math.round(100 * this.share));
-  }
-
-  splitter() {
-    const bar = $("splitter");
-    const set = (share) => {
-      this.moved = true;
-      this.setShare(share);
-    };
-    bar.addEventListener("pointerdown", (event) => {
-      bar.setPointerCapture(event.pointerId);
-      const box = $("main").getBoundingClientRect();
-      const move = (moved) => set((moved.clientY - box.top) / box.height);
-      bar.addEventListener("pointermove", move);
-      bar.addEventListener("lostpointercapture", () => bar.removeEventListener("pointermove", move), { once: true });
-    });
-    bar.addEventListener("keydown", (event) => {
-      const move = { ArrowUp: -0.04, ArrowDown: 0.04 }[event.key];
-      if (move) { event.preventDefault(); set(this.share + move); }
-    });
   }
 
   // Ask the server for what the file got, again and again; it answers at once, with at most a piece.
@@ -297,4 +260,5 @@ for (const element of document.querySelectorAll("script.batch")) {
   element.remove(); // its text is as large as what was made of it
 }
 app.refresh();
+app.begin();
 if (app.about.live) app.follow();

@@ -67,13 +67,19 @@ function bucketQuantile({ bounds, counts }, share) {
   return null;
 }
 
-// Parts of a whole as one bar with its legend; `parts` are [class, words, nanoseconds].
+// Parts of a whole as one bar; `parts` are [class, words, nanoseconds]. `width`: a share of the room there is.
+function stack(parts, width = 1) {
+  const all = parts.reduce((sum, [, , ns]) => sum + ns, 0) || 1;
+  const shown = formatTogether(parts.map(([, , ns]) => ns));
+  const reported = parts.filter(([, , ns]) => ns > 0);
+  return el("div", { class: "stack", role: "img", "aria-label": reported.map(([, words, ns]) => `${words} ${shown(ns)}`).join(", "), style: { width: `${100 * width}%` } },
+    ...reported.map(([names, words, ns]) => el("span", { class: names, title: `${words}: ${shown(ns)}`, style: { width: `${(100 * ns) / all}%` } })));
+}
+
+// The same with its legend.
 function stacked(parts) {
   const all = parts.reduce((sum, [, , ns]) => sum + ns, 0) || 1;
-  const reported = parts.filter(([, , ns]) => ns > 0);
-  return el("div", { class: "stacked" },
-    el("div", { class: "stack", role: "img", "aria-label": reported.map(([, words, ns]) => `${words} ${formatNs(ns)}`).join(", ") },
-      ...reported.map(([names, words, ns]) => el("span", { class: names, title: `${words}: ${formatNs(ns)}`, style: { width: `${(100 * ns) / all}%` } }))),
-    el("ul", {}, ...reported.map(([names, words, ns]) =>
-      el("li", {}, el("i", { class: names }), `${words} ${formatNs(ns)} (${((100 * ns) / all).toFixed(0)} %)`))));
+  const shown = formatTogether(parts.map(([, , ns]) => ns));
+  return el("div", { class: "stacked" }, stack(parts), el("ul", {}, ...parts.filter(([, , ns]) => ns > 0).map(([names, words, ns]) =>
+    el("li", {}, el("i", { class: names }), `${words} ${shown(ns)} (${((100 * ns) / all).toFixed(0)} %)`))));
 }

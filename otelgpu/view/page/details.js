@@ -9,6 +9,7 @@ function details(model, row, onSelect) {
     el("h3", {}, el("i", { class: `bar ${kind}` }), model.name(row)),
     el("p", { class: "facts" }, ...facts(model, row, kind)),
     ...DIVISIONS.flatMap((division) => section(division.title, parts(attributes, division.parts))),
+    ...section("The same step, by rank", KINDS.get(kind).peers ? byRank(model, row, onSelect) : null),
     ...section("Time between tokens", kind === "request" ? gaps(model, row) : null),
     ...section("Not reported", unreported(model, row)),
     ...linkSections(model, row, onSelect),
@@ -46,7 +47,27 @@ function facts(model, row, kind) {
 
 function parts(attributes, wanted) {
   if (!attributes.has(wanted[0].attribute)) return null; // an engine's step reports its waits only
-  return stacked(wanted.map(({ colour, words, attribute: key }) => [`part ${colour}`, words, (attributes.get(key) ?? 0) * 1e9]));
+  return stacked(partsOf(attributes, wanted));
+}
+
+// As charts take them.
+function partsOf(attributes, wanted) {
+  return wanted.map(({ colour, words, attribute: key }) => [`part ${colour}`, words, (attributes.get(key) ?? 0) * 1e9]);
+}
+
+// A line for each rank: when it began, after the first, and how long its step was, with where its time went.
+function byRank(model, row, onSelect) {
+  const steps = sameStep(model, row);
+  if (!steps.length) return null;
+  const first = Math.min(...steps.map((step) => model.start(step)));
+  const longest = Math.max(...steps.map((step) => model.duration(step)));
+  const shown = formatTogether(steps.map((step) => model.duration(step)));
+  const division = DIVISIONS.find(({ parts: [part] }) => model.attributes(row).has(part.attribute));
+  return el("table", { class: "by-rank" }, el("thead", {}, el("tr", {}, ...["Rank", "Begins", "Duration", "Its time"].map((title) => el("th", { scope: "col", text: title })))),
+    el("tbody", {}, ...steps.map((step) => el("tr", { "aria-current": step === row ? "true" : undefined },
+      el("th", { scope: "row" }, el("button", { type: "button", class: "link", "data-span": model.ids[step], text: String(placeOf(model, step).rank), on: { click: () => onSelect(step) } })),
+      el("td", { text: `+${formatNs(model.start(step) - first)}` }), el("td", { text: shown(model.duration(step)) }),
+      el("td", {}, division ? stack(partsOf(model.attributes(step), division.parts), model.duration(step) / longest) : null)))));
 }
 
 function gaps(model, row) {

@@ -4,7 +4,7 @@ const NO_VALUE = "–";
 
 function significant(value) {
   const size = Math.abs(value);
-  return size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : value.toFixed(2);
+  return size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : size >= 1 || !size ? value.toFixed(2) : value.toPrecision(3);
 }
 
 function formatNs(ns) {
@@ -16,6 +16,30 @@ function formatNs(ns) {
   if (size < 120e9) return `${significant(ns / 1e9)} s`;
   if (size < 7200e9) return `${significant(ns / 60e9)} min`;
   return `${significant(ns / 3600e9)} h`;
+}
+
+const TIME_UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+const MOST_RATIO = 1e4; // of durations in one unit: beyond it the short ones would be rows of zeros
+
+const unitOf = (ns) => TIME_UNITS.find(([size]) => Math.abs(ns) >= size) ?? TIME_UNITS[TIME_UNITS.length - 1];
+
+// Durations that are read side by side → one way to write them all, in the unit of the longest if they allow it.
+function formatTogether(durations) {
+  let [shortest, longest] = [Infinity, 0];
+  for (const ns of durations) {
+    if (!(ns > 0)) continue;
+    [shortest, longest] = [Math.min(shortest, ns), Math.max(longest, ns)];
+  }
+  if (longest > MOST_RATIO * shortest || longest >= 120e9) return formatNs;
+  const [size, name] = unitOf(longest);
+  return (ns) => (ns === 0 ? "0" : `${significant(ns / size)} ${name}`);
+}
+
+// Labels of an axis: all in one unit, with the digits that tell times `step` apart.
+function formatTicks(longest, step) {
+  const [size, name] = unitOf(longest);
+  const digits = Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9));
+  return (ns) => `${(ns / size).toFixed(digits)} ${name}`;
 }
 
 function formatBytes(bytes) {
@@ -33,13 +57,14 @@ function formatClock(unixMs) {
   return `${date.toTimeString().slice(0, 8)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
-function formatCell(model, unit, value) {
+// `formatDuration`: how its column writes nanoseconds.
+function formatCell(model, unit, value, formatDuration = formatNs) {
   if (value === null || value === undefined || value === "") return NO_VALUE;
   if (typeof value !== "number") return formatValue(value);
   switch (unit) {
     case "time": return formatClock(model.unixMs(value));
-    case "ns": return formatNs(value);
-    case "s": return formatNs(value * 1e9);
+    case "ns": return formatDuration(value);
+    case "s": return formatDuration(value * 1e9);
     case "By": return formatBytes(value);
     case "count": return value.toLocaleString("en-US");
   }

@@ -13,6 +13,7 @@ const attribute = (...keys) => (model, row) => {
 const BUILTIN = {
   time: number("time", "Time", "time", (model, row) => model.start(row), "98px"),
   duration: number("duration", "Duration", "ns", (model, row) => model.duration(row), "84px"),
+  rank: number("rank", "Rank", "id", rankOrPid, "72px"),
   role: text("role", "Role", (model, row) => ({ [SERVER]: "server", [CLIENT]: "client" })[model.kind(row)] ?? null, "58px"),
   service: text("service", "Service", (model, row) => model.service(row), "minmax(70px, 1fr)"),
   name: text("name", "Span", (model, row) => model.name(row), "minmax(140px, 2.4fr)"),
@@ -63,33 +64,3 @@ function rowsOfLists(model) {
   }
   return found;
 }
-
-// Calls by name over all traces: {name, kind, spans, calls, total, longest, errors}; total in nanoseconds.
-function callsByName(model) {
-  const found = new Map();
-  for (let row = 0; row < model.length; row++) {
-    const kind = kindOf(model, row);
-    if (!KINDS.get(kind).summed) continue;
-    const key = `${kind} ${model.name(row)}`;
-    let sum = found.get(key);
-    if (!sum) found.set(key, (sum = { name: model.name(row), kind, spans: 0, calls: 0, total: 0, longest: 0, errors: 0 }));
-    sum.spans += 1;
-    sum.calls += callsOf(model, row);
-    sum.total += timeInCalls(model, row);
-    if (callsOf(model, row) === 1) sum.longest = Math.max(sum.longest, model.duration(row));
-    if (model.isError(row)) sum.errors += callsOf(model, row);
-  }
-  return [...found.values()];
-}
-
-const CALL_COLUMNS = [
-  text("name", "Call", (_, sum) => sum.name, "minmax(180px, 3fr)"),
-  text("kind", "What it is", (_, sum) => KINDS.get(sum.kind).words, "130px"),
-  text("where", "Time is of", (_, sum) => (KINDS.get(sum.kind).device ? "the GPU" : "the host"), "80px"),
-  number("calls", "Calls", "count", (_, sum) => sum.calls, "80px"),
-  number("spans", "Spans", "count", (_, sum) => sum.spans, "70px"),
-  number("total", "Time in all", "ns", (_, sum) => sum.total, "90px"),
-  number("mean", "A call", "ns", (_, sum) => sum.total / sum.calls, "90px"),
-  number("longest", "Longest reported", "ns", (_, sum) => sum.longest || null, "96px"),
-  number("errors", "Errors", "count", (_, sum) => sum.errors || null, "70px"),
-];

@@ -1,6 +1,5 @@
 // What holds of all rows: distributions above the list, and what was not seen.
 
-
 // What the file itself could not give, by the name of its counter.
 const FILE_WORDS = {
   lines_unreadable: "lines that are no OTLP/JSON were passed over",
@@ -42,7 +41,9 @@ function cards(model, list, rows) {
     const bins = binned(values);
     if (!values.length) continue;
     values.sort((a, b) => a - b);
-    found.push(card(key, column.title, [["p50", 0.5], ["p95", 0.95], ["p99", 0.99]].map(([name, share]) => [name, formatNs(quantile(values, share) * 1e9)]),
+    const quantiles = [["p50", 0.5], ["p95", 0.95], ["p99", 0.99]].map(([name, share]) => [name, quantile(values, share) * 1e9]);
+    const shown = formatTogether(quantiles.map(([, ns]) => ns));
+    found.push(card(key, column.title, quantiles.map(([name, ns]) => [name, shown(ns)]),
       bins && histogram(bins, `${column.title} of ${values.length}`),
       `Of the ${values.length.toLocaleString("en-US")} listed that report it`));
   }

@@ -2,11 +2,22 @@
 
 const ROW_HEIGHT = 23;
 const isText = (column) => column.unit === "text" || column.unit === "time";
+const isDuration = (column) => column.unit === "ns" || column.unit === "s";
+
+// In nanoseconds.
+function* durationsOf(column, model, items) {
+  const scale = column.unit === "s" ? 1e9 : 1;
+  for (const item of items) {
+    const value = column.value(model, item);
+    if (typeof value === "number") yield scale * value;
+  }
+}
 
 class VirtualTable {
   // `onOpen(item)`: a row was chosen. Items are whatever the columns' `value(model, item)` takes.
   constructor(host, { label, onOpen, isError = () => false }) {
     Object.assign(this, { onOpen, isError, items: [], columns: [], model: null, selected: null, sort: null });
+    this.chosenId = `${host.id}-chosen`;
     this.head = el("div", { role: "row", class: "head" });
     this.body = el("div", { class: "rows", role: "rowgroup" });
     this.empty = el("p", { class: "empty" });
@@ -25,7 +36,8 @@ class VirtualTable {
       return value !== null && value !== "";
     }));
     Object.assign(this, { model, columns: kept.length && items.length ? kept : columns, items, sort });
-    this.empty.textContent = words;
+    this.formats = new Map(this.columns.filter(isDuration).map((column) => [column, formatTogether(durationsOf(column, model, items))]));
+    this.empty.replaceChildren(...[words].flat());
     this.empty.hidden = items.length > 0;
     this.order();
     this.drawHead();
@@ -77,6 +89,8 @@ class VirtualTable {
     const rows = [];
     for (let i = first; i < last; i++) rows.push(this.row(i));
     this.body.replaceChildren(...rows);
+    if (this.body.querySelector("#" + this.chosenId)) this.grid.setAttribute("aria-activedescendant", this.chosenId);
+    else this.grid.removeAttribute("aria-activedescendant");
   }
 
   row(index) {
@@ -84,10 +98,10 @@ class VirtualTable {
     const isSelected = item === this.selected;
     return el("div", {
       role: "row", class: `row${isSelected ? " selected" : ""}${this.isError(item) ? " error" : ""}`,
-      id: isSelected ? "selected-row" : undefined, "aria-rowindex": index + 2, "aria-selected": isSelected,
+      id: isSelected ? this.chosenId : undefined, "aria-rowindex": index + 2, "aria-selected": isSelected,
       style: { top: `${index * ROW_HEIGHT}px` }, on: { click: () => this.open(index) },
     }, ...this.columns.map((column) => {
-      const shown = formatCell(this.model, column.unit, column.value(this.model, item));
+      const shown = formatCell(this.model, column.unit, column.value(this.model, item), this.formats.get(column));
       return el("span", { role: "gridcell", class: isText(column) ? "cell" : "cell number", text: shown, title: column.unit === "text" ? shown : undefined });
     }));
   }
@@ -101,8 +115,6 @@ class VirtualTable {
       else if (top + ROW_HEIGHT > this.grid.scrollTop + view) this.grid.scrollTop = top + ROW_HEIGHT - view;
     }
     this.draw();
-    if (index >= 0) this.grid.setAttribute("aria-activedescendant", "selected-row");
-    else this.grid.removeAttribute("aria-activedescendant");
   }
 
   open(index) {

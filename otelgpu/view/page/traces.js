@@ -18,6 +18,15 @@ function kindOf(model, row) {
   return kind === SERVER || kind === CLIENT ? "request" : "other";
 }
 
+const PHASES = ["queue", "prefill", "decode"]; // that have colours of their own
+
+// The classes of a span's bar and what the legend calls them. `colour`: of the style sheet, for the strip.
+function lookOf(model, row) {
+  const kind = kindOf(model, row);
+  const phase = kind === "phase" && PHASES.find((each) => each === model.attributes(row).get("otelgpu.phase"));
+  return phase ? { names: `phase ${phase}`, colour: phase, words: phase } : { names: kind, colour: kind, words: KINDS.get(kind).words };
+}
+
 const traits = (model, row) => KINDS.get(kindOf(model, row));
 
 // How many calls a span stands for, and the time in them (a folded run has gaps, which are in its duration).
@@ -42,7 +51,8 @@ function childrenOf(model, trace) {
 }
 
 // The lines of a trace's waterfall: {row, depth, bars, more, lane}. `bars` are rows drawn on the line; a rank's waits
-// are on the line of its call, and the steps that served a request on one line below it, from their own traces.
+// are on the line of its call, and the steps that served a request on one line below it, from their own traces; so are
+// the same step's of the other ranks, a line each (`peer`).
 // `closed`: rows whose children are not shown.
 function linesOf(model, trace, closed) {
   const { roots, children } = childrenOf(model, trace);
@@ -61,6 +71,9 @@ function linesOf(model, trace, closed) {
     lines.push({ row, depth, bars: [row, ...waits], more: rest.length, lane: false });
     const steps = kindOf(model, row) === "request" ? linkedRows(model, row).filter((to) => traits(model, to).served) : [];
     if (steps.length) lines.push({ row, depth: depth + 1, bars: steps, more: 0, lane: true });
+    if (depth === 0 && traits(model, row).peers) {
+      for (const peer of sameStep(model, row)) if (peer !== row) lines.push({ row: peer, depth: 1, bars: [peer], more: 0, lane: true, peer: true });
+    }
     if (!closed.has(row)) for (const child of rest.reverse()) pending.push([child, depth + 1]);
   }
   return lines;

@@ -3,25 +3,25 @@
 const LINE_HEIGHT = 22;
 
 class Waterfall {
-  // `onSelect(row)`: a span was chosen, of this trace or of another.
-  constructor(host, { onSelect }) {
+  // `onSelect(row)`: a span was chosen, of this trace or of another. `onLook()`: another part of the time is looked at.
+  constructor(host, { onSelect, onLook }) {
     this.onSelect = onSelect;
-    this.timeline = new Timeline(() => this.draw());
+    this.timeline = new Timeline(() => { this.draw(); onLook(); });
     this.axis = el("div", { class: "axis", "aria-hidden": "true" });
     this.body = el("div", { class: "lines", role: "none" });
     this.tree = el("div", { class: "tree", role: "tree", tabindex: "0", "aria-label": "Spans" }, this.body);
-    this.legend = el("span", { class: "legend" });
+    this.legend = el("div", { class: "legend", role: "list", "aria-label": "Colours" });
     // Above the lines in the same scrolling box: so they are as wide as the lines.
     this.head = el("div", { class: "above" },
-      el("div", { class: "strip-line" }, el("div", { class: "label" }, this.legend), this.timeline.canvas),
+      el("div", { class: "strip-line" }, el("div", { class: "label note", text: "Whole trace" }), this.timeline.canvas),
       el("div", { class: "axis-line" }, el("div", { class: "label", text: "Span" }), this.axis));
     this.view = el("div", { class: "view" }, this.head, this.tree);
-    host.replaceChildren(this.view);
+    host.replaceChildren(this.view, this.legend);
     this.view.addEventListener("scroll", () => this.draw());
     this.tree.addEventListener("keydown", (event) => this.key(event));
     this.tree.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     new ResizeObserver(() => this.draw()).observe(this.view);
-    Object.assign(this, { model: null, trace: null, lines: [], closed: new Set(), selected: NO_ROW, marks: [] });
+    Object.assign(this, { model: null, trace: null, lines: [], closed: new Set(), found: new Set(), selected: NO_ROW });
   }
 
   // Show a span in its trace. The part that is looked at stays while the trace does.
@@ -44,17 +44,26 @@ class Waterfall {
   lay(isNew) {
     this.lines = this.trace === null ? [] : linesOf(this.model, this.trace, this.closed);
     let [from, to] = [Infinity, -Infinity];
-    const bars = [];
+    const [bars, looks] = [[], new Map()];
     this.lines.forEach((line, i) => line.bars.forEach((bar) => {
       if (!line.lane) [from, to] = [Math.min(from, this.model.start(bar)), Math.max(to, this.model.end(bar))];
-      bars.push([this.model.start(bar), this.model.end(bar), i, kindOf(this.model, bar)]);
+      const look = lookOf(this.model, bar);
+      looks.set(look.names, look.words);
+      bars.push([this.model.start(bar), this.model.end(bar), i, look.colour]);
     }));
     const { timeline } = this;
     if (isNew || timeline.isWhole) timeline.set(from, to);
     timeline.fill(bars, this.lines.length);
     this.arrivals = this.trace === null ? null : arrivals(this.model, this.trace);
-    const kinds = [...new Set(bars.map(([, , , kind]) => kind))];
-    this.legend.replaceChildren(...kinds.slice(0, 6).map((kind) => el("span", {}, el("i", { class: `bar ${kind}` }), KINDS.get(kind).words)));
+    this.explain(looks);
+  }
+
+  // All that is drawn, for whoever has not seen it before.
+  explain(looks) {
+    const samples = [...looks].map(([names, words]) => [`bar ${names}`, words]);
+    if (this.lines.some((line) => line.bars.some((bar) => this.model.isError(bar)))) samples.push(["bar bad", "failed"]);
+    if (this.arrivals) samples.push(["mark first", "first rank called"], ["mark last", "last rank called"]);
+    this.legend.replaceChildren(...samples.map(([names, words]) => el("span", { role: "listitem" }, el("i", { class: names }), words)));
   }
 
   // Open what a span is under.
@@ -93,14 +102,17 @@ class Waterfall {
     this.drawAxis();
   }
 
+  // Ticks are offsets from the left edge, whose own time is said there: so they stay short however far one zooms.
   drawAxis() {
     const { timeline } = this;
-    const step = niceStep(timeline.last - timeline.first, Math.max(2, this.axis.clientWidth / 110));
-    const ticks = [];
-    for (let n = Math.ceil((timeline.first - timeline.from) / step); ticks.length < 40; n++) {
-      const time = timeline.from + n * step;
-      if (!(timeline.place(time) * this.axis.clientWidth < this.axis.clientWidth - 46)) break;
-      ticks.push(el("span", { text: n ? formatNs(n * step) : "0", style: { left: `${100 * timeline.place(time)}%` } }));
+    const { first, last, from } = timeline;
+    const width = this.axis.clientWidth;
+    const step = niceStep(last - first, Math.max(2, width / 110));
+    const shown = formatTicks(last - first, step);
+    const isBegin = first === from;
+    const ticks = [el("span", { class: "edge", text: isBegin ? "0" : formatTicks(first - from, step / 100)(first - from), title: "after the trace's begin" })];
+    for (let n = 1; n < 40 && ((n * step) / (last - first)) * width < width - 56; n++) {
+      ticks.push(el("span", { text: `${isBegin ? "" : "+"}${shown(n * step)}`, style: { left: `${(100 * n * step) / (last - first)}%` } }));
     }
     for (const [time, names, words] of this.arrivals ? [[this.arrivals.first, "mark first", "first"], [this.arrivals.last, "mark last", "last"]] : []) {
       const place = timeline.place(time);
@@ -111,29 +123,31 @@ class Waterfall {
 
   line(index) {
     const { model } = this;
-    const { row, depth, bars, more, lane } = this.lines[index];
+    const { row, depth, bars, more, lane, peer } = this.lines[index];
     const isSelected = !lane && bars.includes(this.selected);
     const label = el("div", { class: "label", style: { paddingLeft: `${6 + 12 * Math.min(depth, 12)}px` } },
       el("button", {
         type: "button", class: "twist", tabindex: "-1", "aria-hidden": "true", text: more && !lane ? (this.closed.has(row) ? "▸" : "▾") : "",
         on: { click: (event) => { event.stopPropagation(); this.turn(row); } },
-      }), ...this.words(row, bars, lane));
+      }), ...this.words(row, bars, lane, peer));
     const track = el("div", { class: "track" }, ...bars.map((bar) => this.bar(bar, lane)));
     if (this.arrivals && traits(model, row).rank) this.mark(track);
     return el("div", {
-      role: "treeitem", class: `line${isSelected ? " selected" : ""}${lane ? " lane" : ""}`, id: isSelected ? "selected-line" : undefined,
+      role: "treeitem", class: `line${isSelected ? " selected" : ""}${lane ? " lane" : ""}${!lane && bars.some((bar) => this.found.has(bar)) ? " found" : ""}`, id: isSelected ? "selected-line" : undefined,
       "aria-level": depth + 1, "aria-selected": isSelected, "aria-expanded": more && !lane ? String(!this.closed.has(row)) : undefined,
       "aria-posinset": index + 1, "aria-setsize": this.lines.length, style: { top: `${index * LINE_HEIGHT}px` },
       on: { click: () => (lane ? undefined : this.onSelect(row)) },
     }, label, track);
   }
 
-  words(row, bars, lane) {
+  words(row, bars, lane, peer) {
     const { model } = this;
+    if (peer) return [el("span", { class: "name", text: `rank ${placeOf(model, row).rank}, the same step` })];
     if (lane) return [el("span", { class: "name", text: `${bars.length} ${traits(model, bars[0]).words}${bars.length === 1 ? "" : "s"} that served it` })];
     const attributes = model.attributes(row);
-    const { device, rank } = traits(model, row);
-    const name = rank ? `rank ${formatValue(attributes.get(rank) ?? "?")}  ${model.name(row)}` : model.name(row);
+    const { device, rank, peers } = traits(model, row);
+    const of = rank ? formatValue(attributes.get(rank) ?? "?") : peers ? placeOf(model, row)?.rank : undefined;
+    const name = of === undefined ? model.name(row) : `rank ${of}  ${model.name(row)}`;
     const calls = callsOf(model, row);
     const words = [el("span", { class: "name", text: name, title: name })];
     if (calls > 1) words.push(el("span", { class: "times", text: `×${calls}`, title: "equal calls, reported as one" }));
@@ -148,25 +162,23 @@ class Waterfall {
   bar(row, lane) {
     const { model, timeline } = this;
     const [from, to] = [timeline.place(model.start(row)), timeline.place(model.end(row))];
-    const kind = kindOf(model, row);
-    const words = `${model.name(row)}, ${KINDS.get(kind).words}, ${formatNs(model.duration(row))}`;
-    const phase = model.attributes(row).get("otelgpu.phase");
+    const words = `${model.name(row)}, ${traits(model, row).words}, ${formatNs(model.duration(row))}`;
     const bar = el("span", {
-      class: `bar ${kind}${phase && kind === "phase" ? ` ${["queue", "prefill", "decode"].find((each) => each === phase) ?? ""}` : ""}${model.isError(row) ? " bad" : ""}${row === this.selected ? " chosen" : ""}`,
+      class: `bar ${lookOf(model, row).names}${model.isError(row) ? " bad" : ""}${row === this.selected ? " chosen" : ""}`,
       title: words, "data-span": model.ids[row], style: { left: `${100 * from}%`, width: `${100 * (to - from)}%` },
       on: { click: (event) => { event.stopPropagation(); this.onSelect(row); } },
     });
     if (to < 0 || from > 1) bar.hidden = true;
-    if (lane) return bar;
+    if (lane && kindOf(model, row) !== "training") return bar;
     const isBefore = to > 0.86;
     const figure = el("span", {
       class: "figure", text: formatNs(model.duration(row)),
       style: isBefore ? { right: `${100 * Math.max(0, 1 - Math.max(from, 0))}%` } : { left: `${100 * Math.max(0, to)}%` },
     });
     figure.hidden = bar.hidden;
-    if (isBefore && from < 0.1) Object.assign(figure.style, { right: "4px", left: "auto" });
+    if (isBefore && from < 0.1) Object.assign(figure.style, { right: "0", left: "auto" });
     if (isBefore && from < 0.1) figure.classList.add("inside");
-    return KINDS.get(kind).inline ? bar : el("span", { class: "with-figure" }, bar, figure);
+    return traits(model, row).inline ? bar : el("span", { class: "with-figure" }, bar, figure);
   }
 
   // Where the first and the last rank called, on the lines of all ranks.
