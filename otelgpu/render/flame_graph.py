@@ -1,33 +1,35 @@
 """Flame graphs as one HTML page that needs nothing else: of a profile, and of two that are compared. Pure.
 
-In: batches, and the text of the files in ``page/``. Out: the page. Trees go into it as columns (base64 of
-little-endian numbers, each behind the letter of its type: ``B`` uint8, ``H`` uint16, ``I`` uint32, ``d``
-float64), frames as a table. The page's program lays out, searches and zooms; the most it is given of a tree is
-bounded (:data:`MOST_NODES`).
+In: batches, and the text of the files in ``page/``. Out: the page. Trees go into it as columns
+(:mod:`~otelgpu.render.page_columns`), frames as a table. The page's program lays out, filters, searches and zooms; the
+most it is given of a tree is bounded (:data:`MOST_NODES`).
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.render.frames import Frame, Kind
-from otelgpu.render.stack_tree import StackTree, differences, fold, trees
+from otelgpu.render.observed import first_seen, threads
+from otelgpu.render.page_columns import clean, column
+from otelgpu.render.stack_tree import StackTree, differences, fold, trees_of
 from otelgpu.view.page import Parts, data_element, page
 
 SCRIPTS: Final = (
     "columns.js",
     "tree.js",
+    "shape.js",
+    "threads.js",
     "format.js",
     "colours.js",
     "flame.js",
     "heat.js",
     "table.js",
+    "state.js",
     "app.js",
 )
 """In the order in which they become one."""
@@ -37,7 +39,7 @@ KINDS: Final = tuple(Kind)
 
 def flame_graph(batches: Sequence[ProfileColumns], parts: Parts, *, title: str = "Profile") -> bytes:
     """A page with a flame graph for each sample type."""
-    return written(parts, title, [columns(fold(of)) for of in trees(batches)])
+    return written(parts, title, [observed_columns(fold(of), some) for of, some in trees_of(batches)])
 
 
 def differential(
@@ -63,6 +65,17 @@ def written(parts: Parts, title: str, types: Sequence[dict[str, Any]]) -> bytes:
     made = page(parts, clean(title))
     data = "".join(map(data_element, types))
     return f"{made.before}{data}{made.after}".encode("utf-8", "replace")
+
+
+def observed_columns(tree: StackTree, batches: Sequence[ProfileColumns]) -> dict[str, Any]:
+    """A tree of one profile, with what the page filters and orders it by."""
+    made = columns(tree)
+    first = first_seen(tree, batches)
+    if first is not None:
+        made["first"] = column(first, "d")
+    if by_thread := threads(tree, batches):
+        made["threads"] = by_thread
+    return made
 
 
 def columns(tree: StackTree) -> dict[str, Any]:
@@ -95,16 +108,3 @@ def frame_columns(frames: Sequence[Frame]) -> dict[str, Any]:
         "files": [clean(file) for file in files],
         "kinds": [kind.value for kind in KINDS],
     }
-
-
-def clean(text: str) -> str:
-    """``text`` without what UTF-8 cannot carry."""
-    return text.encode("utf-8", "replace").decode()
-
-
-_FORMATS: Final = {"B": "u1", "H": "<u2", "I": "<u4", "d": "<f8"}
-
-
-def column(values: npt.NDArray[Any], kind: str) -> str:
-    """Numbers for the page."""
-    return kind + base64.b64encode(values.astype(_FORMATS[kind]).tobytes()).decode()

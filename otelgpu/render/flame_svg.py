@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 from otelgpu.model.profiles import ProfileColumns
-from otelgpu.render.flame_graph import clean
 from otelgpu.render.frames import Kind
+from otelgpu.render.page_columns import clean
 from otelgpu.render.stack_tree import StackTree, differences, fold, trees
 
 WIDTH: Final = 1200
@@ -55,6 +55,11 @@ _SCRIPT: Final = """
   const all = [...document.querySelectorAll("g.f")];
   const width = %d, letter = %s;
   const said = document.getElementById("said");
+  // As wide as the window, and as high as that makes it: what is below is scrolled to.
+  const root = document.documentElement;
+  const fit = () => { root.style.height = `${innerWidth * root.viewBox.baseVal.height / width}px`; };
+  window.addEventListener("resize", fit);
+  fit();
   const place = (g, left, scale) => {
     const [from, wide] = [+g.dataset.x, +g.dataset.w];
     const [x, w] = [Math.max((from - left) * scale, 0), Math.min((from + wide - left) * scale, width)];
@@ -139,7 +144,7 @@ def drawn(
     script = (_SCRIPT % (WIDTH, _LETTER)).replace("]]>", "]] >")
     parts = [
         '<?xml version="1.0" encoding="UTF-8"?>\n',
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%"',
         f' role="img" aria-label="{escaped(title)}" font-family="ui-monospace, DejaVu Sans Mono, monospace">\n',
         f"<style>{_STYLE}</style>\n",
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>\n',

@@ -17,10 +17,11 @@ import numpy as np
 
 from otelgpu.model.codes import combine, examples
 from otelgpu.model.profiles import ProfileColumns
-from otelgpu.render.flame_graph import column, columns, written
-from otelgpu.render.frames import FrameTable
+from otelgpu.render.flame_graph import observed_columns, written
+from otelgpu.render.observed import observed_nodes
+from otelgpu.render.page_columns import column
 from otelgpu.render.stack_tree import StackTree, fold, trees_of
-from otelgpu.render.stacks import Codes, Values, stack_rows
+from otelgpu.render.stacks import Codes, Values
 from otelgpu.view.page import Parts
 
 SECOND_NS: Final = 1_000_000_000
@@ -36,7 +37,7 @@ def heat_map(batches: Sequence[ProfileColumns], parts: Parts, *, title: str = "P
     for of, some in trees_of(batches):
         tree = fold(of)
         heat = cells(tree, some)
-        types.append(columns(tree) | ({"heat": heat} if heat else {}))
+        types.append(observed_columns(tree, some) | ({"heat": heat} if heat else {}))
     types.sort(key=lambda each: "heat" not in each)
     return written(parts, title, types)
 
@@ -47,14 +48,15 @@ def cells(tree: StackTree, batches: Sequence[ProfileColumns]) -> dict[str, Any] 
     ``cell`` is column times rows plus row, ``count`` how many there were, ``value`` their sum, left out where each
     counts the same, ``each``.
     """
-    row_of = stack_rows([batches], FrameTable()).row_of
     timed = [
-        (batch, rows) for batch, rows in zip(batches, row_of, strict=True) if batch.time_unix_ns is not None
+        (batch, of_batch)
+        for batch, of_batch in zip(batches, observed_nodes(tree, batches), strict=True)
+        if batch.time_unix_ns is not None
     ]
     if not timed:
         return None
     times = np.concatenate([batch.time_unix_ns for batch, _ in timed if batch.time_unix_ns is not None])
-    nodes: Codes = tree.leaf[np.concatenate([rows[batch.stack] for batch, rows in timed])]
+    nodes: Codes = np.concatenate([of_batch for _, of_batch in timed])
     values: Values = np.maximum(np.concatenate([batch.value for batch, _ in timed]).astype(np.float64), 0)
     first, last = int(times.min()) // SECOND_NS, int(times.max()) // SECOND_NS
     begin = max(first, last - MOST_COLUMNS + 1)

@@ -38,7 +38,7 @@ from otelgpu.engine.presentation import (
 )
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import SpanColumns
-from otelgpu.render.flame_graph import clean
+from otelgpu.render.page_columns import clean
 from otelgpu.render.timeline import flow, named, on_lane
 from otelgpu.render.timeline_tracks import Event, Lane, Tracks
 

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from otelgpu.model.profiles import ProfileColumns
-from otelgpu.render.flame_graph import clean
 from otelgpu.render.frames import Frame
+from otelgpu.render.page_columns import clean
 from otelgpu.render.stack_tree import StackTree, trees
 
 SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"

@@ -17,7 +17,7 @@ import msgspec
 from otelgpu.engine.presentation import TrackGroup
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import SpanColumns
-from otelgpu.render.flame_graph import clean
+from otelgpu.render.page_columns import clean
 from otelgpu.render.timeline_tracks import Event, Lane, Tracks
 
 

@@ -16,8 +16,8 @@ from msgspec import Struct
 from otelgpu.model.profiles import ProfileColumns, ValueType
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Text
-from otelgpu.render.flame_graph import clean
 from otelgpu.render.frames import Kind, location_frames
+from otelgpu.render.page_columns import clean
 from otelgpu.render.stacks import NANOSECONDS
 from otelgpu.render.thread_states import states_of
 

@@ -23,8 +23,8 @@ from otelgpu.engine.presentation import TrackGroup, device_apis, track_rules
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns, SpanKind
-from otelgpu.render.flame_graph import clean
 from otelgpu.render.frames import process_frame
+from otelgpu.render.page_columns import clean
 from otelgpu.render.timeline_samples import Shown, column_of, observed
 
 MOST_LANES: Final = 64

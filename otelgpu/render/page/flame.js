@@ -23,11 +23,10 @@ class Flame {
     canvas.addEventListener("blur", () => this.redraw());
   }
 
-  open(tree) {
+  open(tree, node = 0) {
     this.tree = tree;
     this.colours = frameColours(tree);
-    this.matches = null;
-    this.zoom(0);
+    this.zoom(node < tree.length ? node : 0);
   }
 
   zoom(node) {

@@ -1,6 +1,7 @@
 // The heat map: a column for each second, a cell for each 20 ms, time going up within a column. A rectangle selects.
 
-const COLD = [[236, 240, 244], [254, 224, 144], [244, 109, 67], [165, 0, 38]];
+const EMPTY = matchMedia("(prefers-color-scheme: dark)").matches ? [32, 41, 50] : [236, 240, 244];
+const COLD = [EMPTY, [254, 224, 144], [244, 109, 67], [165, 0, 38]];
 
 function heatColour(share) {
   const at = Math.min(Math.max(share, 0), 1) * (COLD.length - 1);
@@ -9,8 +10,9 @@ function heatColour(share) {
 }
 
 class HeatMap {
-  constructor(canvas, scroll, selected) {
-    [this.canvas, this.scroll, this.selected] = [canvas, scroll, selected];
+  // `axes`: elements {below, beside, legend}. `selected(own, count, area)`: what is in the rectangle.
+  constructor(canvas, scroll, axes, selected) {
+    Object.assign(this, { canvas, scroll, selected, ...axes });
     this.anchor = this.corner = null;
     this.dragging = false;
     canvas.addEventListener("pointerdown", (event) => {
@@ -38,6 +40,7 @@ class HeatMap {
     this.columns = heat.columns;
     this.rows = heat.rows;
     this.cellMs = heat.cell_ms;
+    this.begin = heat.begin_unix_s;
     this.cell = decoded(heat.cell);
     this.node = decoded(heat.node);
     this.count = decoded(heat.count);
@@ -63,7 +66,25 @@ class HeatMap {
     this.canvas.style.height = `${height}px`;
     this.context = this.canvas.getContext("2d");
     this.context.setTransform(this.canvas.width / width, 0, 0, ratio, 0, 0);
+    this.explain();
     this.draw();
+  }
+
+  // Seconds below, milliseconds beside, and what colours stand for.
+  explain() {
+    const at = (text, style) => Object.assign(element("span", text), { style });
+    const width = this.columns * this.wide;
+    const every = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600].find((seconds) => seconds * this.wide >= 56) ?? 1200;
+    const seconds = Array.from({ length: Math.ceil(this.columns / every) }, (_, tick) => tick * every);
+    this.below.style.width = `${width}px`;
+    this.below.title = `seconds after ${new Date(1000 * this.begin).toISOString()}`;
+    this.below.replaceChildren(...seconds.map((second) => at(`${second} s`, `left:${second * this.wide}px`)));
+    const height = this.rows * this.high;
+    this.beside.style.height = `${height}px`;
+    this.beside.replaceChildren(...[0, 200, 400, 600, 800].map((ms) => at(`${ms} ms`, `top:${height - (ms / this.cellMs) * this.high}px`)));
+    const scale = element("i");
+    scale.style.background = `linear-gradient(90deg, ${[0, 1 / 3, 2 / 3, 1].map(heatColour).join(",")})`;
+    this.legend.replaceChildren("0", scale, `${this.most.toLocaleString("en")} observations in ${this.cellMs} ms`);
   }
 
   draw() {
@@ -128,7 +149,7 @@ class HeatMap {
 
   clear() {
     this.anchor = this.corner = null;
-    this.draw();
+    if (this.columns) this.draw();
   }
 
   // Own values of the tree's nodes in what is selected, and how many observations.

@@ -31,7 +31,7 @@ class FrameList {
       const button = element("button", label);
       button.type = "button";
       button.title = label;
-      button.addEventListener("click", () => this.chosen(label));
+      button.addEventListener("click", () => this.chosen(frame));
       return element(
         "tr",
         "",

@@ -1,23 +1,26 @@
 // A tree of frames in preorder: what is under each node, where it begins, and what was found in it.
 
-class Tree {
-  constructor(data) {
-    this.type = data.type;
-    this.unit = data.unit;
-    this.observations = data.observations;
-    this.negative = data.negative;
-    this.labels = data.labels ?? null; // of the two sides of a comparison
-    this.frame = decoded(data.frame);
-    this.depth = decoded(data.depth);
-    this.folded = data.folded ? decoded(data.folded) : null;
-    this.sides = data.own.map(decoded);
-    const frames = data.frames;
-    this.frames = {
+// As the page has it, in columns → what a Tree is made of.
+function unpacked(data) {
+  const { frames } = data;
+  return {
+    type: data.type, unit: data.unit, observations: data.observations, negative: data.negative,
+    labels: data.labels ?? null, normalise: data.normalise ?? true,
+    frame: decoded(data.frame), depth: decoded(data.depth), folded: data.folded ? decoded(data.folded) : null,
+    first: data.first ? decoded(data.first) : null, sides: data.own.map(decoded),
+    frames: {
       label: frames.label,
       kind: Array.from(decoded(frames.kind), (kind) => frames.kinds[kind]),
       file: Array.from(decoded(frames.file), (file) => frames.files[file]),
       line: decoded(frames.line),
-    };
+    },
+  };
+}
+
+class Tree {
+  // `labels`: of the two sides of a comparison, or null. `first`: when nodes were first seen themselves, or null.
+  constructor({ frame, depth, folded, first, sides, frames, ...described }) {
+    Object.assign(this, { described, frame, depth, folded, first, sides, frames }, described);
     this.length = this.depth.length;
     this.parent = new Int32Array(this.length).fill(-1);
     this.end = new Uint32Array(this.length).fill(this.length); // behind the last node of the subtree
@@ -28,7 +31,7 @@ class Tree {
       open.push(node);
     }
     this.side = this.sides.length - 1;
-    this.equal = data.normalise ?? true;
+    this.equal = this.normalise;
     this.totals = this.sides.map((own) => this.sum(own));
     this.weigh(this.sides[this.side]);
   }
@@ -78,6 +81,12 @@ class Tree {
       own[node] = before + after;
     }
     this.weigh(own);
+  }
+
+  firstUnder(node) {
+    let first = Infinity;
+    if (this.first) for (let under = node; under < this.end[node]; under++) first = Math.min(first, this.first[under]);
+    return first;
   }
 
   label(node) {
