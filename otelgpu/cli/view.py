@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -17,8 +18,9 @@ from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.options import common_options, configure, detail_option
 from otelgpu.cli.view_file import FOLLOWED_BYTES, Follower, Limits, batches
 from otelgpu.errors import OtelgpuError
+from otelgpu.model.profiles import ProfileColumns
 from otelgpu.sources.capture import MAGIC
-from otelgpu.view.page import SCRIPTS, Parts, data_element, page
+from otelgpu.view.page import SCRIPTS, Framed, Parts, data_element, page
 from otelgpu.view.shown import shown
 
 DEFAULT_PATH = Path("otelgpu.jsonl")
@@ -75,20 +77,28 @@ def view(
     if _is_capture(file):
         with tempfile.TemporaryDirectory(prefix="otelgpu-view-") as folder:
             lines = Path(folder, "replayed.jsonl")
-            _replay(file, lines, options)
-            write_page(lines, written, source=file)
+            profiles = _replay(file, lines, options)
+            write_page(lines, written, source=file, profiles=profiles)
     else:
         write_page(file, written, source=file)
     click.echo(str(written))
     open_page(written.absolute().as_uri(), opens)
 
 
-def write_page(lines: Path, output: Path, *, source: Path, limits: Limits | None = None) -> None:
+def write_page(
+    lines: Path,
+    output: Path,
+    *,
+    source: Path,
+    limits: Limits | None = None,
+    profiles: Sequence[ProfileColumns] = (),
+) -> None:
     """Make the page of a file of OTLP/JSON lines. Raises `OtelgpuError`, and leaves what was there then.
 
-    Who may not read ``source``, what they were made of, may not read the page.
+    ``profiles``: what it has flame graphs of. Who may not read ``source``, what all that was made of, may not read the
+    page.
     """
-    made = page(_parts(), source.name, shown=shown())
+    made = page(_parts(), source.name, shown=shown(), framed=_flame_graphs(profiles, source.name))
     readable = False
     try:
         handle, scratch = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
@@ -140,15 +150,22 @@ def _is_capture(path: Path) -> bool:
         raise OtelgpuError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _replay(capture: Path, lines: Path, options: dict[str, Any]) -> None:
-    from otelgpu import agent as wiring  # half of the program, for captures only
-    from otelgpu.config import reporting
-    from otelgpu.engine import registry
+def _flame_graphs(profiles: Sequence[ProfileColumns], title: str) -> Framed | None:
+    if not profiles:
+        return None
+    from otelgpu.cli.page_files import page_files  # of captures with profiles only
+    from otelgpu.render.flame_graph import framed
+
+    return framed(profiles, page_files(), title=title)
+
+
+def _replay(capture: Path, lines: Path, options: dict[str, Any]) -> Sequence[ProfileColumns]:
+    """Its lines, and the profiles that it holds."""
+    from otelgpu.cli.profile_inputs import replay_capture  # half of the program, for captures only
     from otelgpu.export.file.exporter import FileExporter
 
-    config = configure(options)
-    reported = reporting(config, os.environ)
-    wiring.replay(capture, registry.select(config.families), [FileExporter(str(lines))], settings=reported)
+    memory, _ = replay_capture(capture, configure(options), [FileExporter(str(lines))])
+    return memory.profiles
 
 
 def _serve(path: Path, port: int, opens: bool | None) -> None:

@@ -17,7 +17,7 @@ from otelgpu.render.frames import Frame, Kind
 from otelgpu.render.observed import first_seen, threads
 from otelgpu.render.page_columns import clean, column
 from otelgpu.render.stack_tree import StackTree, differences, fold, trees_of
-from otelgpu.view.page import Parts, data_element, page
+from otelgpu.view.page import Framed, Page, Parts, data_element, page
 
 SCRIPTS: Final = (
     "columns.js",
@@ -60,11 +60,22 @@ def differential(
     return written(parts, title or f"{labels[0]} → {labels[1]}", some)
 
 
+def framed(batches: Sequence[ProfileColumns], parts: Parts, *, title: str) -> Framed | None:
+    """The same page to stand within another; None where nothing was observed."""
+    types = [observed_columns(fold(of), some) for of, some in trees_of(batches)]
+    if not types:
+        return None
+    made = page(parts, clean(title))
+    return Framed(page=made, text=_whole(made, types))
+
+
 def written(parts: Parts, title: str, types: Sequence[dict[str, Any]]) -> bytes:
     """The page around trees in columns."""
-    made = page(parts, clean(title))
-    data = "".join(map(data_element, types))
-    return f"{made.before}{data}{made.after}".encode("utf-8", "replace")
+    return _whole(page(parts, clean(title)), types).encode("utf-8", "replace")
+
+
+def _whole(made: Page, types: Sequence[dict[str, Any]]) -> str:
+    return f"{made.before}{''.join(map(data_element, types))}{made.after}"
 
 
 def observed_columns(tree: StackTree, batches: Sequence[ProfileColumns]) -> dict[str, Any]:

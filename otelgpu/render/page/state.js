@@ -14,8 +14,9 @@ function readState() {
   return state;
 }
 
-// What is as usual is left out.
+// What is as usual is left out. Within another page there is no address of one's own.
 function writeState(state) {
+  if (location.protocol === "about:") return;
   const given = new URLSearchParams();
   for (const [key, usual] of Object.entries(DEFAULTS)) {
     if (state[key] !== usual) given.set(key, state[key] === true ? "1" : String(state[key]));

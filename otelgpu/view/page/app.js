@@ -3,7 +3,9 @@
 // The address after # is the state: #/LIST/TRACE/SPAN. So links can be copied and the browser's Back works.
 
 const CALLS = "calls";
+const PROFILE = "profile";
 const UNSEEN = "unseen";
+const ALONE = [CALLS, PROFILE, UNSEEN]; // they take the whole page
 const POLL_MS = 1000;
 const MOST_SPANS = 400000; // of a page that follows a file: beyond it only the newest are kept
 
@@ -43,7 +45,7 @@ class App {
   read() {
     const [, list, trace, span] = location.hash.slice(1).split("/");
     const firstWithRows = LISTS.find((each) => this.rows[each.id].length)?.id ?? "requests";
-    const known = [...LISTS.map((each) => each.id), CALLS, UNSEEN];
+    const known = [...LISTS.map((each) => each.id), ...ALONE.filter((each) => each !== PROFILE || $(PROFILE))];
     this.state = { list: known.includes(list) ? list : firstWithRows, trace: trace ?? "", span: span ?? "" };
     this.draw();
   }
@@ -55,9 +57,12 @@ class App {
       tab.setAttribute("aria-selected", isOn);
       tab.tabIndex = isOn ? 0 : -1;
     }
-    const isAlone = list === CALLS || list === UNSEEN;
+    const isAlone = ALONE.includes(list);
     document.body.classList.toggle("alone", isAlone);
     document.body.classList.toggle("prose", list === UNSEEN);
+    document.body.classList.toggle("profile", list === PROFILE);
+    if ($(PROFILE)) $(PROFILE).hidden = list !== PROFILE;
+    if (list === PROFILE) return;
     $("filter").value = this.filters[list] ?? "";
     this.list();
     if (isAlone) return;
@@ -82,6 +87,7 @@ class App {
     const wanted = [
       ...LISTS.filter((each) => each.id === "requests" || this.rows[each.id].length).map((each) => [each.id, each.title, this.rows[each.id].length]),
       ...(calls.length ? [[CALLS, "GPU calls", sumOf(calls.filter((each) => !KINDS.get(each.kind).device).map((each) => each.calls))]] : []),
+      ...($(PROFILE) ? [[PROFILE, "Profiles", ""]] : []),
       [UNSEEN, "Not seen", losses],
     ];
     const hadFocus = $("tabs").contains(document.activeElement);
@@ -104,6 +110,7 @@ class App {
 
   turnTo(list) {
     this.navigate(`#/${list}`);
+    if (list === PROFILE) $(PROFILE).focus();
   }
 
   // To a span: in the list that is open if it is there.
@@ -181,7 +188,17 @@ class App {
 
   // Keys work from the begin: in the list, until somebody goes elsewhere.
   begin() {
-    this.table.grid.focus({ preventScroll: true });
+    const frame = $(PROFILE);
+    if (frame) frame.addEventListener("load", () => this.listen(frame.contentDocument));
+    if (frame) this.listen(frame.contentDocument);
+    if (this.state.list !== PROFILE) this.table.grid.focus({ preventScroll: true });
+  }
+
+  // Numbers change the list from within the flame graphs too.
+  listen(inner) {
+    inner?.addEventListener("keydown", (event) => {
+      if (/^[1-9]$/.test(event.key) && !["INPUT", "SELECT"].includes(event.target.tagName)) this.key(event);
+    });
   }
 
   key(event) {
