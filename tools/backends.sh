@@ -3,10 +3,11 @@
 # Build what tests/backends sends to and what tests/deploy reads deploy/ with, outside the checkout, into
 # $XDG_CACHE_HOME/otelgpu/backends (or ~/.cache/…): otelcol, the OpenTelemetry Collector of tests/backends/ocb.yaml;
 # jaeger, prometheus and its promtool, helm and compose, of the go.mod in their folders there; grafana_schema, of the
-# program in its folder; zipkin.jar, which Maven fetches; and tensorboard, what reads PyTorch's traces, with a Python of its own. The first time that takes, on two cores, some 3, 6
+# program in its folder; zipkin.jar, which Maven fetches; axe, by which tests/browser checks pages; and tensorboard,
+# what reads PyTorch's traces, with a Python of its own. The first time that takes, on two cores, some 3, 6
 # and 4 minutes for the first three and ten seconds for Zipkin; at once when what is there was built from the same files.
-# Needs Go and its module proxy, for Zipkin Maven and Java 17, for tensorboard Python 3.11, not root.
-#   tools/backends.sh [otelcol] [jaeger] [prometheus] [promtool] [grafana_schema] [zipkin] [helm] [compose] [tensorboard]
+# Needs Go and its module proxy, for Zipkin Maven and Java 17, for tensorboard Python 3.11, for axe npm, not root.
+#   tools/backends.sh [otelcol] [jaeger] [prometheus] [promtool] [grafana_schema] [zipkin] [helm] [compose] [axe] [tensorboard]
 # By default all that there are tools for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,8 +26,9 @@ recipe() { # of a program: the file in tests/backends that says what it is made 
     promtool) echo prometheus/go.sum ;; # not the same file: each is remembered for itself
     grafana_schema) echo grafana/go.mod ;;
     zipkin) echo zipkin/SHA256SUMS ;;
+    axe) echo axe/package-lock.json ;;
     tensorboard) echo tensorboard/requirements.txt ;;
-    *) fail "there is no backend $1: otelcol, jaeger, prometheus, promtool, grafana_schema, zipkin, helm, compose and tensorboard are what is built" ;;
+    *) fail "there is no backend $1: otelcol, jaeger, prometheus, promtool, grafana_schema, zipkin, helm, compose, axe and tensorboard are what is built" ;;
     esac
 }
 
@@ -41,6 +43,7 @@ ready() { [ -e "$(program "$1")" ] && cmp -s "$folder/$(recipe "$1")" "$(built_f
 missing_tools() { # why a program cannot be built here; nothing when it can
     case $1 in
     zipkin) { has mvn && has java; } || echo "needs Maven and Java 17 or later (Debian: maven)" ;;
+    axe) has npm || echo "needs npm" ;;
     tensorboard) has python3.11 || echo "needs Python 3.11" ;;
     *) has go || echo "needs Go 1.25 or later (https://go.dev/dl)" ;;
     esac
@@ -106,6 +109,12 @@ build_zipkin() {
     mv "$source/$archive" "$1"
 }
 
+build_axe() {
+    cp "$folder"/axe/package*.json "$source"
+    step PACKAGE "axe-core" npm ci --prefix "$source" --ignore-scripts --no-audit --no-fund
+    mv "$source/node_modules/axe-core/axe.min.js" "$1"
+}
+
 build_tensorboard() {
     step PACKAGES "torch-tb-profiler and Holistic Trace Analysis: 290 MiB" python3.11 -m venv "$1"
     step INSTALL "what they need to read" \
@@ -133,7 +142,7 @@ build() { # build PROGRAM, unless it is there
 PATH=$PATH:/usr/local/go/bin
 programs=("$@")
 if [ $# = 0 ]; then
-    for program in otelcol jaeger prometheus promtool grafana_schema zipkin helm compose tensorboard; do
+    for program in otelcol jaeger prometheus promtool grafana_schema zipkin helm compose axe tensorboard; do
         needs=$(missing_tools "$program")
         if [ -z "$needs" ] || ready "$program"; then programs+=("$program"); else say WITHOUT "$program: $needs"; fi
     done

@@ -279,6 +279,7 @@ if (data.length) {
   for (const [id, [event, action]] of Object.entries(listeners)) of(id).addEventListener(event, action);
   window.addEventListener("hashchange", () => { state = readState(); choose(); });
   choose();
+  document.body.classList.toggle("framed", window !== window.top);
   if (window === window.top) of("flame").focus({ preventScroll: true });
   else window.addEventListener("focus", () => of("flame").focus({ preventScroll: true }));
 } else of("status").textContent = "Nothing was observed: the process was idle, or waited. Kinds of profile other than the one taken may show it: otelgpu profile -t all.";

@@ -44,7 +44,7 @@ class App {
 
   read() {
     const [, list, trace, span] = location.hash.slice(1).split("/");
-    const firstWithRows = LISTS.find((each) => this.rows[each.id].length)?.id ?? "requests";
+    const firstWithRows = LISTS.find((each) => this.rows[each.id].length)?.id ?? ($(PROFILE) ? PROFILE : "requests");
     const known = [...LISTS.map((each) => each.id), ...ALONE.filter((each) => each !== PROFILE || $(PROFILE))];
     this.state = { list: known.includes(list) ? list : firstWithRows, trace: trace ?? "", span: span ?? "" };
     this.draw();

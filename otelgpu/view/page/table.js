@@ -62,12 +62,14 @@ class VirtualTable {
     this.grid.style.setProperty("--columns", widths);
     this.head.replaceChildren(...this.columns.map((column) => {
       const sorted = this.sort?.key === column.key;
-      return el("button", {
-        type: "button", role: "columnheader", class: isText(column) ? "cell" : "cell number", tabindex: "-1",
-        "aria-sort": sorted ? (this.sort.down ? "descending" : "ascending") : "none", text: column.title,
-        title: `Sort by ${column.title}; in filters: ${column.key}`,
+      const button = el("button", {
+        type: "button", tabindex: "-1", text: column.title, title: `Sort by ${column.title}; in filters: ${column.key}`,
         on: { click: () => this.sortBy(column.key) },
       });
+      return el("div", {
+        role: "columnheader", class: isText(column) ? "cell" : "cell number",
+        "aria-sort": sorted ? (this.sort.down ? "descending" : "ascending") : "none",
+      }, button);
     }));
     this.grid.setAttribute("aria-rowcount", this.items.length + 1);
     this.grid.setAttribute("aria-colcount", this.columns.length);
