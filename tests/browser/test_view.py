@@ -437,7 +437,7 @@ def test_the_filter_finds(browser: BrowserSession, page: Page, query: str, found
     assert [cells[1] for cells in browser.evaluate(CELLS)] == found
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="a page of 23 MB: both processors for some ten seconds")
 def test_of_300_000_spans_only_what_is_seen_is_in_the_document(browser: BrowserSession, page: Page) -> None:
     lines = [
         traces(
