@@ -42,7 +42,7 @@ function rowsUnder(model, row, first = -Infinity, last = Infinity) {
     if (seen.has(next)) continue;
     seen.add(next);
     if (model.start(next) >= first && model.start(next) <= last) found.push(next);
-    pending.push(...(children.get(next) ?? []));
+    for (const child of children.get(next) ?? []) pending.push(child); // there may be more than a call takes arguments
   }
   return found;
 }

@@ -19,10 +19,13 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
-from otelgpu.cli import browser
+from otelgpu.cli import browser, profile_inputs
 from otelgpu.cli.commands import cli
 from otelgpu.cli.view_server import ViewServer
 from otelgpu.errors import OtelgpuError
+from otelgpu.export.memory import MemoryExporter
+from tests.rig.html import Elements
+from tests.unit.render.profile_columns import profile
 from tests.unit.view.otlp_lines import span, traces
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -281,3 +284,21 @@ def test_what_led_the_browser_there_goes_with_the_viewer(following: Follow) -> N
     running.send_signal(signal.SIGINT)
     assert running.wait(20) == 0
     assert not Path(page).parent.exists()
+
+
+def test_the_page_of_a_capture_has_the_flame_graphs_of_its_profiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayed = profile_inputs.replay_capture
+
+    def with_a_profile(*given: Any) -> tuple[MemoryExporter, Any]:
+        memory, outcome = replayed(*given)
+        memory.export_profiles([profile({("main", "py:generate:42"): 5})])
+        return memory, outcome
+
+    monkeypatch.setattr(profile_inputs, "replay_capture", with_a_profile)
+    page = tmp_path / "page.html"
+    command = ["view", str(GOLDEN / "llm_session.capture"), "--no-open", "-o", str(page)]
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    [frame] = Elements(page.read_text()).of("iframe")
+    assert "generate (model.py:42)" in str(frame[0]["srcdoc"])
