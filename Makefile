@@ -99,7 +99,7 @@ vm: $(PYTHON_VENV) ## Packages and kernels for the guests of test-kernels and te
 	@tools/vm.sh $(VM_LINES)
 
 .PHONY: test-kernels
-test-kernels: bpf fakes vm ## What works on other kernels, measured in guests: docs/kernels.md (VM_LINES="6.1 7"; long)
+test-kernels: bpf fakes vm ## What works on other kernels, measured in guests: docs/reference/measured/kernels.md (VM_LINES="6.1 7"; long)
 	$(call step,guests with Linux $(or $(VM_LINES),5.10 6.1 6.12 7))
 	@$(PYTHON_VENV) -m tests.vm.measure $(or $(VM_LINES),5.10 6.1 6.12 7)
 	@$(PYTHON_VENV) -m tests.vm.table
@@ -111,7 +111,7 @@ test-rdma: bpf vm ## Real RDMA programs over soft RoCE in a guest, observed (fiv
 	@$(call pytest,$(PYTHON_VENV),tests/vm)
 
 .PHONY: test-servers
-test-servers: bpf ## Real servers under one load, observed: docs/real-servers.md (SERVERS="axum tornado"; root, or sudo; half an hour)
+test-servers: bpf ## Real servers under one load, observed: docs/reference/measured/real-servers.md (SERVERS="axum tornado"; root, or sudo; half an hour)
 	$(call step,real servers)
 	@tools/servers.sh
 	@status=0; $(AS_ROOT) -m tests.servers.measure $(SERVERS) || status=$$?; \

@@ -41,7 +41,7 @@ _PATTERNS: Final = (
 """Lists in which nothing is a mistake."""
 _REMOVED: Final = {
     "kubernetes_api": "was removed: the Collector's k8s_attributes processor names pods and workloads, as "
-    "collector-config/daemonset.yaml has it (docs/identity.md)",
+    "collector-config/daemonset.yaml has it (docs/reference/identity.md)",
 }
 """Settings that there were → what takes their place."""
 _STANDARD: Final = {
@@ -65,7 +65,7 @@ class ConfigError(OtelgpuError):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every setting and its default. See docs/configuration.md."""
+    """Every setting and its default. See docs/reference/configuration.md."""
 
     families: tuple[str, ...] = ()
     """What to observe; empty: every family but `torch`, which is asked for by its name, or by profiles of `mem`."""
@@ -74,11 +74,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     detail: Detail = "ops"
     """phases: no operation spans; ops: equal calls folded; all: a span for each call (to 16,384 a parent)."""
     source: Literal["uprobe", "inject"] = "uprobe"
-    """Where CUDA calls come from: eBPF probes, or a library loaded into the programs (docs/inject.md)."""
+    """Where CUDA calls come from: eBPF probes, or a library loaded into the programs (docs/explanation/inject.md)."""
     inject_socket: str = ""
     """agent, with source inject: the Unix socket at which it waits for programs that bring the library."""
     device_time: bool = False
-    """With source inject: when kernels and copies ran on the GPU, from CUPTI, within a budget (docs/cupti.md)."""
+    """With source inject: when kernels and copies ran on the GPU, by CUPTI, in a budget (docs/reference/cupti.md)."""
     kernel_metrics: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """Launches per kernel name as a metric, for the first so many names; the others are "other". 0: none."""
     device_interval_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 10_000
@@ -90,13 +90,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rdma_transfers: bool = False
     """A span for each RDMA work request (while all are counted): for looking into one, not to be left on."""
     probe_file: str = ""
-    """Functions, USDT and tracepoints to probe beside all that, in a file of JSON (docs/probes.md)."""
+    """Functions, USDT and tracepoints to probe beside all that, in a file of JSON (docs/how-to/probes.md)."""
     probe_program: str = ""
     """BPF in C, compiled by bcc, for the probes of probe_file that name a function of it."""
     file_slow_ms: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1.0
     """Where NCCL is used: calls on files that take so long are reported, in steps of training and as metrics."""
     traces_sampler: SamplerName = "parentbased_always_on"
-    """Which requests are reported as traces (docs/sampling.md); OTEL_TRACES_SAMPLER sets it too. Metrics are of all."""
+    """Which requests are traces (docs/how-to/sampling.md); OTEL_TRACES_SAMPLER sets it too. Metrics are of all."""
     traces_sampler_arg: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     """The share of traces of traceidratio; OTEL_TRACES_SAMPLER_ARG sets it too."""
     traces_keep_errors: bool = True
@@ -130,7 +130,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metric_interval_ms: Annotated[int, msgspec.Meta(ge=100)] = 60_000
     """How often metrics are exported; OTEL_METRIC_EXPORT_INTERVAL sets it too."""
     memory_limit_mib: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
-    """Near so much, things are given up (docs/operations.md); 0: what the container leaves, without one 512."""
+    """Near so much, things are given up (docs/how-to/operations.md); 0: what the container leaves, without one 512."""
     executables: tuple[str, ...] = ()
     """agent: only processes whose executable's file name matches one of these patterns (fnmatch)."""
     cgroups: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     profile_off_cpu_us: Annotated[int, msgspec.Meta(ge=0, le=60_000_000)] = 1000
     """offcpu and python: shorter waits are passed over."""
     drop_privileges: bool = True
-    """Give up the capabilities that are not needed once the probes are loaded (docs/privileges.md)."""
+    """Give up the capabilities that are not needed once the probes are loaded (docs/reference/privileges.md)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     """Of this program's own log, on standard error."""
     log_format: Literal["text", "json"] = "text"

@@ -94,7 +94,7 @@ class MemoryLimit:
         self._calm_since = self._looked
         if not self.level:
             _log.warning(
-                "%s MiB are used of %s: things are given up, see otelgpu.losses (docs/operations.md, Memory)",
+                "%s MiB are used of %s: things are given up, see otelgpu.losses (docs/how-to/operations.md, Memory)",
                 *self._in_mib(used),
             )
         self._set(min(self.level + 1, LEVELS))

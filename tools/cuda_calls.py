@@ -1,6 +1,6 @@
 """What the CUDA programs observe, read from the compiled object: the table of bpf/cuda/calls.h as it was built.
 
-In: otelgpu/_bpf/cuda.bpf.o. Out: a :class:`Call` for each function, and the rows of docs/cuda-calls.md.
+In: otelgpu/_bpf/cuda.bpf.o. Out: a :class:`Call` for each function, and the rows of docs/reference/cuda-calls.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write what the code knows into ``docs/``, its marked regions and the pages of ``docs/signals/`` and ``docs/man/``.
+"""Write what the code knows into ``docs/``: marked regions, and the pages of ``reference/signals/`` and ``man/`` in it.
 
 And what reasons of losses mean, for the summary that ends a session, into ``otelgpu/cli/loss_reasons/``; dashboards
 (:mod:`tools.dashboards`) into ``deploy/grafana/dashboards/``.
@@ -58,7 +58,7 @@ from tools.signal_tables import (
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
-PAGES: Final = DOCS / "signals"
+PAGES: Final = DOCS / "reference" / "signals"
 """Pages that are written whole: see :mod:`tools.signal_tables`."""
 MAN: Final = DOCS / "man"
 """Likewise: see :mod:`tools.man_pages`."""
@@ -386,7 +386,7 @@ def renewed(text: str) -> str:
 
 def manual() -> dict[Path, str | None]:
     """Each file that is written as it should be; None: there should be none, for nobody makes it."""
-    wanted: dict[Path, str | None] = {path: renewed(path.read_text()) for path in sorted(DOCS.glob("*.md"))}
+    wanted: dict[Path, str | None] = {path: renewed(path.read_text()) for path in sorted(DOCS.rglob("*.md"))}
     wanted |= dict.fromkeys(sorted((*PAGES.glob("*.md"), *MAN.glob("*"), *LOSSES.glob("*.json"))))
     wanted |= {MAN / name: text for name, text in man_pages.pages().items()}
     wanted |= {LOSSES / name: text for name, text in printed().items()}

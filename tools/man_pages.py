@@ -1,4 +1,4 @@
-"""Manual pages, ``docs/man/*.1``, of what the commands say of themselves and what docs/cli.md has of all of them.
+"""Manual pages, ``docs/man/*.1``, of what the commands say of themselves and docs/reference/cli.md of all of them.
 
 In: click's commands. Out: roff with man(7)'s macros, a page for the program and one for each command.
 """
@@ -16,9 +16,9 @@ from otelgpu import __version__
 from otelgpu.cli.commands import cli
 from otelgpu.cli.headings import OWN, headed
 
-_MANUAL: Final = Path(__file__).resolve().parent.parent / "docs/cli.md"
+_MANUAL: Final = Path(__file__).resolve().parent.parent / "docs/reference/cli.md"
 _SECTIONS: Final = {"EXIT STATUS": "Exit codes", "ENVIRONMENT": "Environment", "FILES": "Files"}
-"""Heading of the program's page → that of docs/cli.md."""
+"""Heading of the program's page → that of docs/reference/cli.md."""
 _VERBATIM: Final = "\b"
 """Click's mark of a paragraph that is not filled."""
 _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
@@ -95,7 +95,7 @@ def _verbatim(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _from_manual(heading: str) -> Iterator[str]:
-    """A section of docs/cli.md: its tables' rows as entries, the rest as paragraphs."""
+    """A section of docs/reference/cli.md: its tables' rows as entries, the rest as paragraphs."""
     text = _MANUAL.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     for block in text.strip().split("\n\n"):
         rows = [row.groups() for line in block.splitlines() if (row := _ROW.match(line))]

@@ -1,7 +1,7 @@
 """What families export, as tables of the manual: what all have in common in signals.md, the rest on a page for each.
 
-In: the families' tables of names and descriptions. Out: Markdown. The pages are whole files, ``docs/signals/``: so a
-family that is added adds one, and changes none.
+In: the families' tables of names and descriptions. Out: Markdown. The pages are whole files,
+``docs/reference/signals/``: so a family that is added adds one, and changes none.
 """
 
 from __future__ import annotations

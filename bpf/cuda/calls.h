@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Every CUDA function that is observed, and which of its arguments are read. The
- * BPF programs, the in-process source, the probe targets and docs/cuda-calls.md
+ * BPF programs, the in-process source, the probe targets and docs/reference/cuda-calls.md
  * all come from this table.
  *
  *   CALL(symbol, shape, kind, memory, object, other, bytes, stream, extra, detail)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Every NCCL function that is observed, and which of its arguments are read. The BPF programs, the probe
- * targets and docs/nccl.md come from this table.
+ * targets and docs/reference/nccl.md come from this table.
  *
  *   CALL(symbol, kind, shape, sequence, communicator, count, datatype, reduction, peer, stream)
  *

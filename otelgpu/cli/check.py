@@ -388,7 +388,7 @@ def _images(families: Iterable[str]) -> list[Image]:
 
 @click.command(cls=HeadedCommand)
 @pid_option("Only these processes.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document; see docs/cli.md.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document; see docs/reference/cli.md.")
 @click.option(
     "--quick", is_flag=True, help="For probes: load no program, look at no process, connect to nothing."
 )

@@ -68,7 +68,7 @@ class Report(Struct, frozen=True, kw_only=True):
         return "partly" if any(finding.present is False for finding in findings) else "ready"
 
     def shown(self) -> dict[str, Any]:
-        """The document of ``--json``; docs/cli.md describes it."""
+        """The document of ``--json``; docs/reference/cli.md describes it."""
         return {
             "ok": self.ok,
             "state": self.state,

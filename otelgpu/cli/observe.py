@@ -199,7 +199,8 @@ def observe_everything(
     if config.source == "inject" and not config.inject_socket:
         raise OtelgpuError(
             "source inject needs a place where programs can find the agent",
-            hint="set inject_socket (OTELGPU_INJECT_SOCKET) to a path, and give the programs the same: docs/inject.md",
+            hint="set inject_socket (OTELGPU_INJECT_SOCKET) to a path, and give the programs the same: "
+            "docs/explanation/inject.md",
         )
     injected = injected_source(config) if config.source == "inject" else None
     source = _source(config, agent_scope(config), injected)
@@ -307,7 +308,7 @@ def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options
 def agent(duration: float | None, quiet: bool, **options: Any) -> None:
     """Observe every matching process of this host or pod: the sidecar's and the DaemonSet's mode.
 
-    SIGHUP has the file of --config read again: see docs/operations.md.
+    SIGHUP has the file of --config read again: see docs/how-to/operations.md.
 
     \b
     Examples:

@@ -84,7 +84,7 @@ common_options = option_group(
         type=click.Path(path_type=Path),
         envvar="OTELGPU_CONFIG",
         callback=_or_default,
-        help="YAML file, see docs/configuration.md. Default: otelgpu/config.yaml in the user's folder for "
+        help="YAML file, see docs/reference/configuration.md. Default: otelgpu/config.yaml in the user's folder for "
         "configuration (XDG_CONFIG_HOME, ~/.config), else /etc/otelgpu/config.yaml, where there is one.",
     ),
     click.option(
@@ -98,7 +98,7 @@ common_options = option_group(
         "--probe-file",
         type=click.Path(),
         metavar="FILE",
-        help="Probes of your own, in JSON: functions, USDT, tracepoints (docs/probes.md).",
+        help="Probes of your own, in JSON: functions, USDT, tracepoints (docs/how-to/probes.md).",
     ),
 )
 """``--config --families --probe-file``: of every command that works with records."""

@@ -59,4 +59,6 @@ def report_missing() -> None:
     own = needs.held()
     for need in needs.REPORTED:
         if missing := own.missing(need):
-            _log.warning("%s is missing: %s (docs/privileges.md)", needs.names(missing), need.without)
+            _log.warning(
+                "%s is missing: %s (docs/reference/privileges.md)", needs.names(missing), need.without
+            )

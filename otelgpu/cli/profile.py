@@ -395,7 +395,7 @@ def _waited(seconds: float, *others: int) -> bool:
     "outputs",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Write a file, by its name's end: see docs/profiles.md; repeatable. Default: tables on standard output.",
+    help="Write a file, by its name's end: docs/reference/profiles.md; repeatable. Default: tables on standard output.",
 )
 @force_option
 @click.option("--export", multiple=True, metavar="DEST", help=f"Send it there too: {forms()}.")

@@ -48,7 +48,7 @@ def is_picture(name: str) -> bool:
     "outputs",
     multiple=True,
     metavar="PATH",
-    help="By the name's end: .jsonl as --export file:PATH, or a profile's format (docs/profiles.md); repeatable.",
+    help="By its name's end: .jsonl as --export file:PATH, or as a profile (docs/reference/profiles.md); repeatable.",
 )
 @force_option
 @click.argument("capture", type=click.Path(path_type=Path))

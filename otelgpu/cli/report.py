@@ -167,7 +167,7 @@ def _is_said(family: str, reason: str) -> bool:
 def _unread(losses: Mapping[tuple[str, str], int]) -> list[str]:
     """What was not read at all, a line each."""
     return [
-        f"not read {count} {what}: docs/protocols.md#sockets-and-tls"
+        f"not read {count} {what}: docs/reference/protocols.md#sockets-and-tls"
         for reason, what in _UNREAD.items()
         if (count := losses.get(reason, 0))
     ]

@@ -26,7 +26,8 @@ DESCRIPTIONS: Final = Descriptions(
             "1200",
         ),
         "otelgpu.context.source": Described(
-            "How a call was tied to the span above it, or a step to its requests: see signals.md.", "thread"
+            "How a call was tied to the span above it, or a step to its requests: docs/explanation/context.md.",
+            "thread",
         ),
         "otelgpu.phase": Described(
             "Of a phase's span: which; of a step's link: what the step did for that request. `unknown`: its "
@@ -76,7 +77,7 @@ DESCRIPTIONS: Final = Descriptions(
         "process.executable.name": Described("Its name.", "python3"),
         "network.interface.name": Described("The network interface.", "eth0"),
         "otelgpu.family": Described("Whose records, or which room of the program.", "cuda"),
-        "otelgpu.reason": Described("Why: see signals.md, Losses.", "ring_full"),
+        "otelgpu.reason": Described("Why: see docs/reference/signals.md, Losses.", "ring_full"),
         "otelgpu.record": Described("Kind of record.", "cuda_call"),
         "otelgpu.tracked.type": Described("What is remembered while it lasts.", "process"),
         "otelgpu.attach.state": Described("What became of probes on a file.", "attached"),

@@ -1,6 +1,6 @@
 """Attribute and metric names that more than one family uses. A family's own are in its ``signals.py``.
 
-``otelgpu.*`` is ours and documented in docs/signals.md; everything else is an OpenTelemetry semantic
+``otelgpu.*`` is ours and documented in docs/reference/signals.md; everything else is an OpenTelemetry semantic
 convention (schema 1.44.0).
 """
 

@@ -1,7 +1,7 @@
 """OpenTelemetry events (log records with an event name) of verdicts and of batch commands, through the SDK's API.
 
 In: verdicts, and what a command did. Out: events and metrics of whatever provider the logger and the meter are of. The
-names are this module's; docs/signals.md lists them.
+names are this module's; docs/reference/signals.md lists them.
 """
 
 from __future__ import annotations

@@ -465,7 +465,7 @@ int thread_open(struct thread *thread)
 
 /*
  * libcuda loads the library named by CUDA_INJECTION64_PATH when it is initialised
- * and calls this. Calls that are linked already then are not caught: see docs/inject.md.
+ * and calls this. Calls that are linked already then are not caught: see docs/explanation/inject.md.
  */
 EXPORTED int InitializeInjection(void);
 EXPORTED int InitializeInjection(void)

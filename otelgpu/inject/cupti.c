@@ -6,7 +6,7 @@
  * How a call is joined to what the device did: CUPTI calls back on the thread that makes the call, inside
  * it, with the correlation id that the activities will carry. (The other way, external correlation ids, is
  * two calls into CUPTI for each of CUDA's and one more record in its buffers for each, 24 bytes beside
- * the kernel's 248: docs/cupti.md has the figures.)
+ * the kernel's 248: docs/reference/cupti.md has the figures.)
  *
  * No C++ is here, so that no exception of ours runs through libcupti; one of CUDA's passes.
  */

@@ -1,8 +1,9 @@
 """How an operation was tied to a request or another span: every source of context, in order of trust. One table. Pure.
 
-What is exported, the table that ends a session, and the tables of docs/signals.md and docs/context.md are made of
-:data:`SOURCES`. The BPF programs write the first ones into a record's head (``enum context_source`` of
-bpf/lib/record.h; tests/unit/model/test_context_sources.py compares the two); all others are found in user space.
+What is exported, the table that ends a session, and the tables of docs/reference/signals.md and
+docs/explanation/context.md are made of :data:`SOURCES`. The BPF programs write the first ones into a record's head
+(``enum context_source`` of bpf/lib/record.h; tests/unit/model/test_context_sources.py compares the two); all others
+are found in user space.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ SOURCES: Final[tuple[SourceDescription, ...]] = (
         source=ContextSource.THREAD_CONTEXT,
         description="the span that the process published on the calling thread (OTEP 4947: ddtrace, otelgpu.bridge), "
         "as it was at that very call",
-        links="the span that the process itself [publishes](published-context.md) for the calling thread (OTEP 4947): "
-        "by the [bridge](#what-to-do-about-it), or by a tracer such as ddtrace",
+        links="the span that the process itself [publishes](../reference/published-context.md) for the calling "
+        "thread (OTEP 4947): by the [bridge](#what-to-do-about-it), or by a tracer such as ddtrace",
         trust="the service's own word",
         in_record=True,
         published=True,

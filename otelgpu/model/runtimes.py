@@ -37,7 +37,7 @@ class Runtime(Struct, frozen=True, kw_only=True):
         return bool(self.does)
 
 
-_PYTHON_REMEDY: Final = "use opentelemetry-sdk with OTEL_PYTHON_CONTEXT=otelgpu (docs/bridge.md)"
+_PYTHON_REMEDY: Final = "use opentelemetry-sdk with OTEL_PYTHON_CONTEXT=otelgpu (docs/how-to/bridge.md)"
 _NOTHING: Final = "nothing by itself"
 _CARRIED: Final = "requests that carry on the `traceparent` which they came with"
 _ON_A_THREAD: Final = "interleaves requests on a thread"

@@ -17,7 +17,7 @@ _CONTENT_ON_SPANS: Final = ("true", "span_only", "span_and_event")  # of opentel
 
 
 class Settings:
-    """Settings of a session by name, of which each family takes its own: see docs/configuration.md."""
+    """Settings of a session by name, of which each family takes its own: see docs/reference/configuration.md."""
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
         self._values = dict(values or {})
@@ -33,7 +33,7 @@ class Settings:
 
 
 class SignalSettings(Struct, frozen=True, kw_only=True):
-    """See docs/configuration.md, where each is described."""
+    """See docs/reference/configuration.md, where each is described."""
 
     detail: Detail = "ops"
     kernel_metrics: int = 0  # names of kernels that metrics may carry

@@ -1,6 +1,6 @@
 """Probes that a user asks for: where each one sits, what it reads, and what becomes of a hit.
 
-They come from a file (:mod:`otelgpu.families.user_probes.probe_file`, docs/probes.md) and are placed by
+They come from a file (:mod:`otelgpu.families.user_probes.probe_file`, docs/how-to/probes.md) and are placed by
 :mod:`otelgpu.families.user_probes.discover.watcher`. A probe's *number* is its place in the session's list, from 1
 on, and the ``api`` of its operations.
 """

@@ -1,7 +1,8 @@
 """What the agent knows of its own pod, by the downward API, and what Kubernetes' attributes are called. Pure.
 
-In: the variables that Kubernetes sets for the agent (docs/identity.md). Out: :class:`OwnPod`. The API server is not
-asked: the Collector's ``k8s_attributes`` processor names pods and workloads by the ``k8s.pod.uid`` of each resource.
+In: the variables that Kubernetes sets for the agent (docs/reference/identity.md). Out: :class:`OwnPod`. The API server
+is not asked: the Collector's ``k8s_attributes`` processor names pods and workloads by the ``k8s.pod.uid`` of each
+resource.
 
 Source: OpenTelemetry semantic conventions 1.44 (k8s, container).
 """
@@ -23,7 +24,7 @@ CONTAINER: Final = "k8s.container.name"
 CONTAINER_ID: Final = "container.id"
 
 OWN_VARIABLES: Final = ("OTELGPU_NODE_NAME", "OTELGPU_POD_NAME", "OTELGPU_POD_NAMESPACE", "OTELGPU_POD_UID")
-"""What the downward API is to set for the agent: docs/identity.md."""
+"""What the downward API is to set for the agent: docs/reference/identity.md."""
 
 
 class OwnPod(Struct, frozen=True, kw_only=True):

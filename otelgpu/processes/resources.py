@@ -5,7 +5,7 @@ pod. Out: a :class:`~otelgpu.model.resource.Resource`.
 
 Where a process runs is observed (by the kernel and the downward API) and never taken from the process:
 what it claims of that in OTEL_RESOURCE_ATTRIBUTES or its process context is kept apart, under ``otelgpu.claimed.``.
-docs/identity.md says what is left that a process can say untruly.
+docs/reference/identity.md says what is left that a process can say untruly.
 """
 
 from __future__ import annotations

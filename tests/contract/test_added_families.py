@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = ("noop", "noop_records", "hip")
 DOCUMENTED = {
-    *("docs/signals/gpu-hip.md", "docs/signals/noop_records.md"),
+    *("docs/reference/signals/gpu-hip.md", "docs/reference/signals/noop_records.md"),
     "otelgpu/cli/loss_reasons/noop_records.json",
 }
 ALL_FAMILIES = (
@@ -110,7 +110,7 @@ def test_records_reach_the_handler_of_their_family_and_what_it_counts_is_exporte
 def test_the_tests_that_look_at_all_families_pass_with_three_more(checkout: Checkout) -> None:
     code, said = run_tests(checkout, *ALL_FAMILIES, *layering())
     assert code == 0, said[-3000:]
-    assert "hip" in (checkout.root / "docs/signals/gpu-hip.md").read_text()
+    assert "hip" in (checkout.root / "docs/reference/signals/gpu-hip.md").read_text()
 
 
 HIP = "otelgpu/families/gpu/hip"

@@ -90,7 +90,7 @@ def test_what_we_read_is_where_cupti_writes_it(tmp_path: Path, release: str) -> 
 
 
 def test_every_counter_is_in_the_manual() -> None:
-    manual = (ROOT / "docs/cupti.md").read_text()
+    manual = (ROOT / "docs/reference/cupti.md").read_text()
     in_c = re.findall(r"COUNTER\((\w+)\)", (ROOT / "otelgpu/inject/cupti.h").read_text())
     modules = [f"families/gpu/device_time/{name}" for name in ("join", "names", "device_work")]
     text = "".join((ROOT / f"otelgpu/{module}.py").read_text() for module in modules)

@@ -126,7 +126,7 @@ def nvcc() -> str:
 
 @pytest.fixture(scope="session")
 def figure() -> Callable[[str, Any], None]:
-    """Prints a figure and adds it to gpu-results.json in $OUT, or in build/: docs/gpu-results.md is made of it."""
+    """Prints a figure and adds it to gpu-results.json in $OUT, or in build/, of which the page of that name is made."""
     path = Path(os.environ.get("OUT", ROOT / "build")) / "gpu-results.json"
 
     def add(name: str, value: Any) -> None:

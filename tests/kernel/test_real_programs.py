@@ -1,6 +1,6 @@
 """Real servers and clients, unmodified, each against what the server itself wrote down of every request.
 
-``pytest -s`` prints the rows of the table of docs/context.md: what of the CUDA calls is linked, and by what.
+``pytest -s`` prints the rows of the table of docs/explanation/context.md: what of the CUDA calls is linked, by what.
 """
 
 from __future__ import annotations
@@ -506,7 +506,7 @@ COLUMNS: Final = (
 
 
 def row(name: str, each: Played, links: Counter[str]) -> str:
-    """A line of the table of docs/context.md."""
+    """A line of the table of docs/explanation/context.md."""
     total = links.total()
     shares = [f"{links[column] / total:.0%}" if links[column] else "" for column in COLUMNS]
     load = f"{each.load.how} × {each.load.together}" + f", flags {each.load.flags}" * bool(each.load.flags)

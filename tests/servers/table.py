@@ -1,4 +1,6 @@
-"""Writes what `measure` found into the marked region of docs/real-servers.md: ``python -m tests.servers.table``.
+"""Writes what `measure` found into the marked region of docs/reference/measured/real-servers.md.
+
+``python -m tests.servers.table``.
 
 Of servers that were not measured here, what the region says of them stays.
 """
@@ -16,7 +18,7 @@ from typing import Any, Final
 from tests.servers.measure import Result, result_path
 from tests.servers.stacks import ROOT, STACKS
 
-PAGE: Final = ROOT / "docs" / "real-servers.md"
+PAGE: Final = ROOT / "docs" / "reference" / "measured" / "real-servers.md"
 _REGION: Final = re.compile(r"(<!-- measured: real servers -->\n).*?(<!-- end -->)", re.DOTALL)
 _WHAT: Final = (
     ("requests", "requests"),

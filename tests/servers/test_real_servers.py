@@ -1,4 +1,4 @@
-"""Real servers under one load: what they did is what is reported. docs/real-servers.md has the table of all of them.
+"""Real servers under one load: what they did is what is reported. docs/reference/measured/real-servers.md has all.
 
 These are the stacks that need nothing but what `make setup` installs, side by side under one agent, eight connections
 at once; `make test-servers` tries every stack at each of its loads.

@@ -1,4 +1,4 @@
-"""collector-config/ says what it is for, names what the agent sends, and has every setting in docs/collector.md."""
+"""collector-config/ says what it is for, names what the agent sends, and has its settings in its page of the manual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 FILES: Final = sorted((ROOT / "collector-config").rglob("*.yaml"))
-DOCS: Final = (ROOT / "docs" / "collector.md").read_text()
+DOCS: Final = (ROOT / "docs" / "reference" / "collector.md").read_text()
 _SETTING: Final = re.compile(r"\$\{env:(\w+):-([^}]*)\}")
 _NAMED: Final = re.compile(r'attributes\["([^"]+)"\]|^ +- name: ([a-z]+[.][a-z._]+)$', re.MULTILINE)
 _ROW: Final = re.compile(r"^\| `(\w+)` \| (.*?) \|", re.MULTILINE)
@@ -54,7 +54,8 @@ def test_every_attribute_that_is_named_is_one_that_the_agent_sends() -> None:
     named = {first or second for first, second in _NAMED.findall(gateway)}
     assert {"gen_ai.latency.time_to_first_token", "nccl.arrival.skew", "otelgpu.hw.error.code"} <= named
     documented = "".join(
-        (ROOT / "docs" / f"{page}.md").read_text() for page in ("signals", "collectives", "fabric")
+        (ROOT / "docs" / f"{page}.md").read_text()
+        for page in ("reference/signals", "explanation/collectives", "reference/fabric")
     )
     added = {"k8s.namespace.name"}  # by daemonset.yaml
     assert {name for name in named - added if f"`{name}`" not in documented} == set()

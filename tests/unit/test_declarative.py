@@ -138,7 +138,7 @@ def test_variables_are_substituted_by_the_sdks_rules(tmp_path: Path, monkeypatch
 
 
 def test_the_documented_file_is_read(tmp_path: Path) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
     example = page.read_text().split("## OpenTelemetry's declarative configuration", 1)[1]
     found = declared_settings(written(tmp_path, example.split("```yaml\n", 1)[1].split("```", 1)[0]))
     assert (found["export"], found["detail"]) == (("otlp",), "phases")

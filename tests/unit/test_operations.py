@@ -1,4 +1,4 @@
-"""docs/operations.md: its words about reloads and the endpoint are the code's."""
+"""docs/how-to/operations.md: its words about reloads and the endpoint are the code's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from otelgpu.cli.reload import LIVE
 from otelgpu.config import Config
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "operations.md").read_text()
 
 
 def test_every_setting_is_either_live_or_named_nowhere_as_such() -> None:

@@ -1,4 +1,4 @@
-"""docs/profiles.md has every kind, sample type, attribute and format, as the code has them."""
+"""docs/reference/profiles.md has every kind, sample type, attribute and format, as the code has them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from otelgpu.model.profiling import ProfileKind
 from otelgpu.render.format import FORMATS
 from tools.document import DOCS
 
-TEXT = (DOCS / "profiles.md").read_text()
+TEXT = (DOCS / "reference" / "profiles.md").read_text()
 TYPES = {
     value
     for module in (profile_names, profile_operations, profile_tensors, profile_posts, memory_profiles)

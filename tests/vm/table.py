@@ -1,4 +1,7 @@
-"""Writes what `measure` found into the marked region of docs/kernels.md: ``python -m tests.vm.table``."""
+"""Writes what `measure` found into the marked region of docs/reference/measured/kernels.md.
+
+``python -m tests.vm.table``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tests.vm.features import FEATURES
 from tests.vm.kernels import SUITES
 from tests.vm.measure import RESULTS
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "kernels.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "measured" / "kernels.md"
 _REGION: Final = re.compile(r"(<!-- measured: kernels -->\n).*?(<!-- end -->)", re.DOTALL)
 _Result = dict[str, Any]
 

@@ -42,7 +42,7 @@ A mouse works: a click on a column's title sorts by it. [b]-[/b] is what nobody
 reported. Rates are of the time between two frames; [b]trend[/b] is how the table's
 first figure was in the last 60. Percentiles are the upper bound of their
 histogram's bucket. [b]lost[/b] is all that was not seen or was dropped: the view
-Agent says why. docs/cli.md, "otelgpu top", has all of it.
+Agent says why. docs/reference/cli.md, "otelgpu top", has all of it.
 """
 
 _BACK: Final = [Binding("escape,q,question_mark", "dismiss", "Back")]

@@ -1,4 +1,4 @@
-"""What queue pairs are called: attributes and metrics of RDMA work. Documented in docs/rdma.md.
+"""What queue pairs are called: attributes and metrics of RDMA work. Documented in docs/reference/rdma.md.
 
 OpenTelemetry has no names for RDMA (semantic conventions 1.44): ``rdma.*`` is ours.
 """

@@ -1,4 +1,4 @@
-"""Names that only steps, and what requests got of them, use. Documented in docs/signals.md.
+"""Names that only steps, and what requests got of them, use. Documented in docs/reference/signals.md.
 
 ``gen_ai.latency.*`` are those that vLLM and SGLang put on their own spans of requests, in seconds.
 """

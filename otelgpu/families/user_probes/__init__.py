@@ -1,4 +1,4 @@
-"""Family ``probe``: functions, USDT and tracepoints that a user names in a file (docs/probes.md)."""
+"""Family ``probe``: functions, USDT and tracepoints that a user names in a file (docs/how-to/probes.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A user's probe file: JSON text in, :class:`~otelgpu.model.user_probes.UserProbe` out, errors with the line at fault.
 
-Three forms are taken (docs/probes.md, and the schema beside it): an object with ``probes``, a plain map of library
-→ symbols, and a plain list of the kernel's functions. Pure: who has the text gives it.
+Three forms are taken (docs/how-to/probes.md, which names the schema): an object with ``probes``, a plain map of
+library → symbols, and a plain list of the kernel's functions. Pure: who has the text gives it.
 
 >>> [probe.name for probe in parse('{"libfoo.so": ["begin", "end"]}', "p.json")]
 ['begin', 'end']

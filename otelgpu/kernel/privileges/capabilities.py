@@ -1,8 +1,8 @@
 """Capabilities: which ones this process has, and which of them each thing that the program does needs.
 
 The one table, :data:`NEEDS`, is what ``otelgpu check`` reports, what a session warns of, what is kept when privileges
-are given up (:mod:`otelgpu.kernel.privileges.dropping`), and what docs/privileges.md shows. Source: capabilities(7),
-include/uapi/linux/capability.h.
+are given up (:mod:`otelgpu.kernel.privileges.dropping`), and what docs/reference/privileges.md shows. Source:
+capabilities(7), include/uapi/linux/capability.h.
 """
 
 from __future__ import annotations
@@ -205,5 +205,5 @@ def require(need: Need) -> None:
     if missing := held().missing(need):
         raise OtelgpuError(
             f"{names(missing)} is missing, which {need.name} needs: {need.without}",
-            hint=f"run as root, or grant {names(missing)} (docs/privileges.md)",
+            hint=f"run as root, or grant {names(missing)} (docs/reference/privileges.md)",
         )

@@ -97,7 +97,7 @@ function notSeen(model) {
       ? el("table", { class: "losses" }, el("thead", {}, el("tr", {}, ...["Family", "Reason", "Host", "Events"].map((title) => el("th", { scope: "col", text: title })))),
         el("tbody", {}, ...losses.map((each) => el("tr", {}, ...[each.family, each.reason, each.host || NO_VALUE, each.count.toLocaleString("en-US")].map((shown) => el("td", { text: shown }))))))
       : el("p", { text: [...model.series.values()].length ? "Nothing: the session counted no loss." : "Not known: the data hold no metric otelgpu.losses. It is exported every metric_interval_ms and at a session's end." }),
-    el("p", { class: "note", text: "The metric otelgpu.losses: events that were dropped, skipped or could not be read. What one count of each means: docs/signals.md, Losses." }),
+    el("p", { class: "note", text: "The metric otelgpu.losses: events that were dropped, skipped or could not be read. What one count of each means: docs/reference/signals.md, Losses." }),
     el("h2", { text: "What is not in this page" }),
     rows.length ? el("ul", {}, ...rows.map(([count, words]) => el("li", {}, el("b", { text: count.toLocaleString("en-US") }), ` ${words}`)))
       : el("p", { text: "Nothing: every line and span of the data was read." }),

@@ -1,4 +1,4 @@
-"""docs/inject.md explains every reason that the in-process source counts."""
+"""docs/explanation/inject.md explains every reason that the in-process source counts."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_every_reason_is_documented() -> None:
     counted = {name.removeprefix("INJECT_").lower() for name in enumerators} - {"submitted", "counter_count"}
     counted |= counted_in_python()
     assert {"record_malformed", "library_of_another_version", "ring_corrupt", "ring_full"} <= counted
-    section = (ROOT / "docs" / "inject.md").read_text().partition("## Counters")[2]
+    section = (ROOT / "docs" / "explanation" / "inject.md").read_text().partition("## Counters")[2]
     assert counted - set(re.findall(r"`(\w+)`", section)) == set()

@@ -224,7 +224,7 @@ def test_a_process_cannot_say_that_it_is_somewhere_else(way: str) -> None:
 def test_what_a_process_may_still_say_is_what_the_documentation_lists(key: str) -> None:
     made = process_resource(facts(resource_attributes=f"{key}=victim"), dict(BASE))
     assert made.get(key) == "victim"
-    page = Path(__file__).resolve().parents[3] / "docs" / "identity.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "identity.md"
     listed = page.read_text().split("## What a process can say untruly", 1)[1]
     assert f"`{key}`" in listed or key == "tenant"
 

@@ -1,7 +1,7 @@
 """The names of family ``cuda``: its one table.
 
 ``gpu.cuda.*`` metrics, ``cuda.memcpy.kind`` and ``cuda.device.index`` are as OpenTelemetry eBPF Instrumentation
-has made usual (schemas/obi/groups/gpu); the rest is ours and is documented in docs/signals.md. What is reported of
+has made usual (schemas/obi/groups/gpu); the rest is ours: docs/reference/signals.md. What is reported of
 memory that is in use comes from the ledger (otelgpu/families/gpu/memory), under the names of ``memory`` here.
 """
 

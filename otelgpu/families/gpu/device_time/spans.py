@@ -1,4 +1,4 @@
-"""Device work → spans and metrics, in columns. The one table of these names; they are in docs/cupti.md too.
+"""Device work → spans and metrics, in columns. The one table of these names; they are in docs/reference/cupti.md too.
 
 A device span has the real start and end on the device, and the parent that the host call's span has. Nothing
 is extrapolated from what was sampled: each span says what share of time had been measured when its slice

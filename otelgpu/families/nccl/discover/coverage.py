@@ -40,7 +40,10 @@ def judge(process: Observed, machine: Machine) -> Findings:
         what = f"communicators of NCCL {copy.version or 'of no known version'} in {shown.path}"
         if copy.layout == "unknown":
             why = "how this version lays them out is not known, and the file has no debugging information"
-            do = "nothing where one is made while observed, which says the layout; else use a version of docs/nccl.md"
+            do = (
+                "nothing where one is made while observed, which says the layout; "
+                "else use a version of docs/reference/nccl.md"
+            )
             blind.append(Blind(what=f"hash, rank and sequence of {what}", why=why, do=do))
         else:
             how = "" if copy.layout == "listed" else ", by the file's debugging information"

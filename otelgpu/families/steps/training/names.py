@@ -1,4 +1,4 @@
-"""Names that only steps of training use: docs/steps.md. What they share with engines' is in ``step_names``.
+"""Names that only steps of training use: docs/reference/steps.md. What they share with engines' is in ``step_names``.
 
 Times are exported in seconds.
 """

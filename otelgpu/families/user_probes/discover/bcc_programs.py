@@ -1,7 +1,7 @@
 """A user's own BPF program in C, compiled on this host by bcc, writing the records of family ``probe``.
 
 bcc (https://github.com/iovisor/bcc) is the system's, with its LLVM, and wants the running kernel's headers: it is
-imported only for this. What the program may use is in :func:`prelude`; docs/probes.md has an example.
+imported only for this. What the program may use is in :func:`prelude`; docs/how-to/probes.md has an example.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ def own_program(settings: Settings) -> tuple[str, str] | None:
         return None
     if not settings.get("probe_file", ""):
         raise OtelgpuError(
-            "a probe program is nothing without probes", hint="give --probe-file as well: docs/probes.md"
+            "a probe program is nothing without probes",
+            hint="give --probe-file as well: docs/how-to/probes.md",
         )
     return _text(path), path
 

@@ -292,7 +292,7 @@ class UserProbes:
         except (BpfError, OSError) as error:
             raise OtelgpuError(
                 f"{probe.place}: {_described(probe)} cannot be probed: {_why(error)}",
-                hint="see docs/probes.md for what a kernel must have",
+                hint="see docs/how-to/probes.md for what a kernel must have",
             ) from error
         self._placed.add(probe.number)
 

@@ -167,11 +167,11 @@ def test_whatever_is_given_is_taken_or_refused(value: object) -> None:
 
 
 MANUAL = Path(__file__).parents[4] / "docs"
-SCHEMA = json.loads((MANUAL / "probe-file.schema.json").read_text())
+SCHEMA = json.loads((MANUAL / "reference" / "probe-file.schema.json").read_text())
 
 
 def test_the_manuals_example_is_taken() -> None:
-    example, own = re.findall(r"```json\n(.*?)```", (MANUAL / "probes.md").read_text(), re.DOTALL)
+    example, own = re.findall(r"```json\n(.*?)```", (MANUAL / "how-to" / "probes.md").read_text(), re.DOTALL)
     assert [each.name for each in parse(example, "p.json")] == [
         "tokenize",
         "python:gc__start",

@@ -138,7 +138,7 @@ def test_every_part_has_a_name() -> None:
 
 
 def test_all_names_are_in_the_manual(observed: Observed) -> None:
-    text = (Path(__file__).parents[5] / "docs" / "steps.md").read_text()
+    text = (Path(__file__).parents[5] / "docs" / "reference" / "steps.md").read_text()
     reported = {each.key for batch in observed.batches for each in batch.attributes}
     named = {value for name, value in vars(training_names).items() if name.isupper()}
     assert reported - PAGE.keys() <= {"otelgpu.hints", "otelgpu.hint.host_overhead"}
