@@ -160,8 +160,11 @@ demo-profile: setup ## A training loop that stalls, diagnosed by otelgpu profile
 	@$(AS_ROOT) -m examples.demo_profile $(DEMO_ARGS)
 
 .PHONY: docs
-docs: $(PYTHON_VENV) ## Rewrite the tables in docs/ that are made from the code
+docs: $(PYTHON_VENV) ## Rewrite what is made from the code in docs/, and build the manual as a site into build/site
 	@$(PYTHON_VENV) -m tools.document
+	$(call step,site)
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON_VENV) -m mkdocs build --quiet --strict
+	@echo 'build/site/index.html'
 
 .PHONY: package
 package: $(PYTHON_VENV) ## Build sdist, wheel, SBOM and provenance into dist/, and try the wheel in a fresh environment
