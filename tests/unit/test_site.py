@@ -19,7 +19,7 @@ CONFIGURATION = ROOT / "mkdocs.yml"
 
 def test_the_navigation_has_every_page_once() -> None:
     navigation = CONFIGURATION.read_text().partition("\nnav:\n")[2]
-    listed = re.findall(r"- ([\w/-]+\.md)$", navigation, re.MULTILINE)
+    listed = re.findall(r"- (?:\w+: )?([\w/-]+\.md)$", navigation, re.MULTILINE)
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
