@@ -32,6 +32,7 @@ from tools.examples import exchanges_reported, full_exchange, step_attributes
 
 DOCS = document.DOCS
 OBJECTS = document.ROOT / "otelgpu" / "_bpf"
+_NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*")
 EXPORT_SETTINGS = document.ROOT / "otelgpu" / "export" / "otlp" / "settings.py"
 
 
@@ -177,6 +178,24 @@ def test_every_shared_name_is_documented() -> None:
     values = [value for name, value in vars(names).items() if name.isupper() and name != "SCHEMA_URL"]
     shared = [name for value in values for name in ((value,) if isinstance(value, str) else value)]
     assert [name for name in shared if f"`{name}`" not in signals_of_all()] == []
+
+
+def test_the_decision_tree_has_every_reason_of_unattributed_work() -> None:
+    tree = re.search(r"```mermaid\n(.*?)```", read("how-to/unattributed-work.md"), re.DOTALL)
+    assert tree is not None
+    assert [reason for reason in names.UNATTRIBUTED_REASONS if reason not in tree[1]] == []
+
+
+def test_what_options_cost_is_what_was_measured() -> None:
+    measured = "".join(read(f"reference/measured/{page}.md") for page in ("benchmarks", "gpu-results"))
+    rows = [line.split(" | ") for line in read("how-to/overhead.md").splitlines() if line.startswith("| ")]
+    figures = {figure for row in rows[2:] if row[2] != "– |" for figure in _NUMBER.findall(row[1])}
+    assert {"3.5", "331"} <= figures
+    spaced = {figure.replace(",", " ") for figure in figures}
+    assert (
+        sorted(each for each in spaced if not re.search(rf"(?<![\d.]){re.escape(each)}(?!\d)", measured))
+        == []
+    )
 
 
 def test_every_name_of_steps_is_documented() -> None:
