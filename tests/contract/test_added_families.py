@@ -26,6 +26,7 @@ ALL_FAMILIES = (
     *("tests/unit/engine/test_call_families.py", "tests/unit/engine/test_presentation.py"),
     *("tests/unit/engine/test_house.py", "tests/unit/test_docs.py"),
     *("tests/unit/test_profile_docs.py", "tests/unit/render/test_top.py", "tests/unit/families/gpu/hip"),
+    *("tests/unit/test_links.py", "tests/unit/test_site.py"),
 )
 """Tests that look at all families, and those that HIP brings along."""
 CLASHES = "tests/unit/engine/test_clashes.py::test_no_two_tables_mean_different_things_by_one_name"

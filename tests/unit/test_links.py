@@ -81,6 +81,7 @@ def test_every_page_is_reached_from_the_index() -> None:
     reached, todo = set(), [INDEX]
     while todo:
         page = todo.pop()
+        todo += page.glob("*.md") if page.is_dir() else ()  # a link to a folder is one to what it lists
         if page in reached or not page.is_relative_to(DOCS) or page.suffix != ".md" or not page.is_file():
             continue
         reached.add(page)
