@@ -124,14 +124,20 @@ class ThreadTimeline:
             process.held.add((assignment.tid, assignment.exchange))
             if not process.is_doubtful and len({exchange for _, exchange in process.held}) > 1:
                 process.is_doubtful = True
-                for tid in {tid for tid, _ in process.held} - {assignment.tid}:
-                    if (other := self._threads.get(tid)) is not None:
-                        other.note(assignment.time_ns, AMBIGUOUS)
+                self._doubt_others(process, assignment)
         else:
             process.held.discard((assignment.tid, assignment.exchange))
-            process.was_cut |= assignment.cut
             process.is_doubtful &= bool(process.held)
+            if assignment.cut and not process.was_cut:
+                process.was_cut = True
+                self._doubt_others(process, assignment)
         return process.is_doubtful or process.was_cut
+
+    def _doubt_others(self, process: _LoopProcess, assignment: ThreadAssignment) -> None:
+        """What other threads of the process have under way is from now on no more theirs than anybody's."""
+        for tid in {tid for tid, _ in process.held} - {assignment.tid}:
+            if (other := self._threads.get(tid)) is not None:
+                other.note(assignment.time_ns, AMBIGUOUS)
 
     def owners(self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """The state at each (tid, time): shape (n,) int64."""

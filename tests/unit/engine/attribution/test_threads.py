@@ -271,6 +271,12 @@ def test_what_a_loop_did_before_its_first_requests_is_no_reason_for_distrust() -
     assert trusted(timeline, 5, 35) == [0, 1]
 
 
+def test_what_was_under_way_when_another_was_cut_is_nobodys_from_then_on() -> None:
+    """What the client of the other did not wait for may go on, in any thread of the process."""
+    made = timeline(loop(10, 2, tid=102), loop(20, 1, tid=101, begins=False, cut=True), loop(30, 2, tid=101))
+    assert asked(made, [(102, 15), (102, 25), (102, 35), (101, 35)]) == [2, AMBIGUOUS, AMBIGUOUS, AMBIGUOUS]
+
+
 def test_a_loops_number_given_out_again_is_no_loop() -> None:
     timeline = ThreadTimeline()
     timeline.apply(
