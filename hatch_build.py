@@ -75,6 +75,14 @@ CUT_FILES_SOURCE = Path("otelgpu/kernel/cut_files.c")
 CUT_FILES = Path("otelgpu/_native/libcut_files.so")
 CUT_FILES_FLAGS = ["-shared", "-fPIC", "-std=gnu11", "-O2", "-Wl,-z,now", "-Wall", "-Wextra", "-Werror"]
 
+# What writes spans from rows of operations.
+SPANWRITER_SOURCES = Path("otelgpu/spanwriter")
+SPANWRITER = Path("otelgpu/_native/libspanwriter.so")
+SPANWRITER_FLAGS = [
+    *("-shared", "-fPIC", "-std=gnu11", "-O2", "-fvisibility=default", "-Wl,-z,now"),
+    *("-Wall", "-Wextra", "-Wconversion", "-Werror"),
+]
+
 FLAGS = [
     *("-target", "bpf", "-mcpu=v3", "-std=gnu11", "-O2", "-g", "-fno-ident", "-fdebug-compilation-dir=."),
     *("-Wall", "-Wextra", "-Wpadded", "-Werror", "-Ibpf/lib"),
@@ -259,6 +267,12 @@ def build_cut_files(root: Path, *, force: bool = False) -> list[Path]:
     return _build_native(root, CUT_FILES, CUT_FILES_FLAGS, sources, [], force=force)
 
 
+def build_spanwriter(root: Path, *, force: bool = False) -> list[Path]:
+    """Bring the library up to date that writes spans, and return it; none without a compiler: numpy does it then."""
+    sources = sorted(path.relative_to(root) for path in root.glob(f"{SPANWRITER_SOURCES}/*.[ch]"))
+    return _build_native(root, SPANWRITER, SPANWRITER_FLAGS, sources, [], force=force)
+
+
 def _build_native(
     root: Path, built: Path, flags: list[str], sources: list[Path], headers: list[Path], *, force: bool
 ) -> list[Path]:
@@ -395,7 +409,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-BUILDS = (build, build_inject, build_bridge, build_unwinder, build_cut_files)
+BUILDS = (build, build_inject, build_bridge, build_unwinder, build_cut_files, build_spanwriter)
 
 
 class BpfBuildHook(BuildHookInterface):  # type: ignore[type-arg]

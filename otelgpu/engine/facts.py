@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from otelgpu.engine.operation_spans import Parents
+    from otelgpu.engine.folding import Parents
     from otelgpu.model.communicators import CommunicatorSeen
     from otelgpu.model.device_work import Activities, DeviceWork
     from otelgpu.model.engine_messages import EngineMessage

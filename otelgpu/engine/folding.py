@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from otelgpu.model.codes import Codes, dense, distinct, mix, order_of
+from otelgpu.model.context import Context
 from otelgpu.model.ids import GOLDEN
 from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.operations import concatenate as concatenate_operations
@@ -113,6 +114,18 @@ class Folded(Struct, frozen=True, kw_only=True):
             most_ns=self.operations["duration_ns"],
             merged=np.zeros(len(self), dtype=np.bool_),
         )
+
+
+class Parents(Struct, frozen=True, kw_only=True):
+    """What ``Folded.group`` indexes: the span that a group's operations go under. Columns of length m."""
+
+    trace_id: npt.NDArray[np.uint8]  # (m, 16)
+    span_id: npt.NDArray[np.uint8]  # (m, 8)
+    flags: npt.NDArray[np.uint32]  # (m,)
+
+    def context(self, row: int) -> Context:
+        """One of them."""
+        return Context(self.trace_id[row].tobytes(), self.span_id[row].tobytes(), int(self.flags[row]))
 
 
 def _ends(operations: Operations) -> npt.NDArray[np.uint64]:

@@ -18,8 +18,8 @@ decode phase, four go under "sample", and the request's sums are still of ten.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Final
+from itertools import chain, pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,18 +27,19 @@ from msgspec import Struct, field
 
 from otelgpu.engine import names
 from otelgpu.engine.contract import OperationDecoder
-from otelgpu.engine.folding import Folded, fold, take
+from otelgpu.engine.folding import Folded, Parents, fold, take, unfolded
 from otelgpu.engine.operation_signals import Holds, OperationSignals
+from otelgpu.engine.row_spans import Forms, FormTexts, RowForms, RowSpans, numbers_of, positions_by_form
 from otelgpu.model import context_sources
 from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of, values_of
-from otelgpu.model.context import Context
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.ids import span_ids
 from otelgpu.model.inputs import FunctionNamed
 from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.resource import Resource
 from otelgpu.model.settings import Detail
-from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, StatusCode, Text, text_of_codes
+from otelgpu.model.spans import Attribute, SpanBatch, SpanColumns, SpanKind, StatusCode, Text, text_of_codes
+from otelgpu.spanwriter.library import library
 
 ROWS_PER_BATCH: Final = 16_384
 SAMPLED: Final = 1
@@ -46,18 +47,6 @@ SAMPLED: Final = 1
 _BATCH: Final = ("tgid", "family", "kind")  # what the spans of a batch have in common
 _SOURCES: Final = [source.exported for source in ContextSource]
 _SALT: Final = 0x6F70  # keeps operation ids apart from request ids made of the same words
-
-
-class Parents(Struct, frozen=True, kw_only=True):
-    """What ``Folded.group`` indexes: the span that a group's operations go under. Columns of length m."""
-
-    trace_id: npt.NDArray[np.uint8]  # (m, 16)
-    span_id: npt.NDArray[np.uint8]  # (m, 8)
-    flags: npt.NDArray[np.uint32]  # (m,)
-
-    def context(self, row: int) -> Context:
-        """One of them."""
-        return Context(self.trace_id[row].tobytes(), self.span_id[row].tobytes(), int(self.flags[row]))
 
 
 class Vocabulary(Struct, frozen=True, kw_only=True):
@@ -87,28 +76,83 @@ def operation_spans(
     *,
     seed: int,
     unix_offset_ns: int,
-) -> Iterator[SpanColumns]:
+    rows: RowForms | None = None,
+) -> Iterator[SpanBatch]:
     """Batches of one process, family and kind of operation, in the order of what they look like.
 
     Each is made when it is asked for, from what the arguments were at the call: nobody may change them.
     ``resources`` is by tgid. Start and end are host times; a span of a run covers from its first call's start
-    to its last one's end.
+    to its last one's end. ``rows``: what may be written from its row is; without it, all is in columns.
     """
-    rows = folded.operations
-    if not len(rows):
-        return
-    forms, count = _forms(rows)
-    order = order_of(forms, count)
-    ends = np.cumsum(np.bincount(forms, minlength=count)).tolist()
-    first_rows = rows.take(examples(forms, count))
-    for first, last in _stretches([first_rows[name] for name in _BATCH]):
-        begin, end = (ends[first - 1] if first else 0), ends[last - 1]
-        look = _look(first_rows[first:last], vocabulary)
-        for at in range(begin, end, ROWS_PER_BATCH):
-            chosen = order[at : min(at + ROWS_PER_BATCH, end)]
-            maker = _Batch(take(folded, chosen), forms[chosen] - first, look, vocabulary)
-            owner = resources[int(first_rows["tgid"][first])]
-            yield maker.spans(parents, owner, seed=seed, unix_offset_ns=unix_offset_ns)
+    making = _Making(parents, resources, vocabulary, seed, unix_offset_ns)
+    return making.in_columns(folded) if rows is None else making.by_row(folded, rows)
+
+
+class _Making(NamedTuple):
+    """Spans of what is reported together."""
+
+    parents: Parents
+    resources: dict[int, Resource]
+    vocabulary: Vocabulary
+    seed: int
+    unix_offset_ns: int
+
+    def in_columns(self, folded: Folded) -> Iterator[SpanColumns]:
+        """All of them."""
+        rows = folded.operations
+        if not len(rows):
+            return
+        forms, count = _forms(rows)
+        order = order_of(forms, count)
+        ends = np.cumsum(np.bincount(forms, minlength=count)).tolist()
+        first_rows = rows.take(examples(forms, count))
+        for first, last in _stretches([first_rows[name] for name in _BATCH]):
+            begin, end = (ends[first - 1] if first else 0), ends[last - 1]
+            look = _look(first_rows[first:last], self.vocabulary)
+            resource = self.resources[int(first_rows["tgid"][first])]
+            for at in range(begin, end, ROWS_PER_BATCH):
+                chosen = order[at : min(at + ROWS_PER_BATCH, end)]
+                maker = _Batch(take(folded, chosen), forms[chosen] - first, look, self.vocabulary)
+                yield maker.spans(self.parents, resource, seed=self.seed, unix_offset_ns=self.unix_offset_ns)
+
+    def by_row(self, folded: Folded, rows: RowForms) -> Iterator[SpanBatch]:
+        """The same spans; in columns are those of kinds that report what is in no row."""
+        if not len(folded):
+            return
+        form, firsts = rows.finder.find(folded.operations)
+        looks = folded.operations.take(firsts)
+        order = np.lexsort([looks[name] for name in reversed(_BATCH)])
+        stretches = _stretches([looks[name][order] for name in _BATCH])
+        batches = [np.sort(order[first:last]) for first, last in stretches]
+        for forms, chosen in zip(batches, positions_by_form(form, batches), strict=True):
+            if rows.are_plain(looks[forms[:1]]):
+                yield self._rows(folded, chosen, form, forms, looks.take(forms))
+            else:
+                yield from self.in_columns(folded if chosen is None else take(folded, chosen))
+
+    def _rows(
+        self, folded: Folded, chosen: Codes | None, form: Forms, forms: Codes, looks: Operations
+    ) -> RowSpans:
+        signals = self.vocabulary.families[int(looks["family"][0])][1]
+        kind = OperationKind(int(looks["kind"][0]))
+        one_each = unfolded(looks, np.zeros(len(looks), dtype=np.int64))
+        texts = _Batch(
+            one_each, np.arange(len(looks)), _look(looks, self.vocabulary), self.vocabulary
+        ).texts()
+        return RowSpans(
+            resource=self.resources[int(looks["tgid"][0])],
+            scope=signals.scope,
+            work=folded,
+            parents=self.parents,
+            chosen=chosen,
+            form=form,
+            forms=forms,
+            texts=texts,
+            numbers=numbers_of(signals, kind, runs=folded.runs is not None),
+            seed=self.seed ^ _SALT,
+            unix_offset_ns=self.unix_offset_ns,
+            columns=lambda: self.in_columns(folded if chosen is None else take(folded, chosen)),
+        )
 
 
 def _forms(rows: Operations) -> tuple[Codes, int]:
@@ -227,34 +271,56 @@ class _Batch:
             attributes=tuple(self._attributes()),
         )
 
+    def texts(self) -> FormTexts:
+        """What is the same for all rows of a form: of rows of which each is a form's example."""
+        return FormTexts(
+            name=self._text(self._look.name),
+            status=self._failed * np.uint8(StatusCode.ERROR),
+            status_message=self._text(self._look.result) if self._any_failed else None,
+            attributes=tuple(chain(self._kernels(), self._labels(), self._errors())),
+        )
+
     def _text(self, table: tuple[str, ...]) -> Text:
         return Text(codes=self._form if len(table) > 1 else self._one_for_all, table=table)
 
     def _attributes(self) -> Iterator[Attribute]:
-        rows, look = self._rows, self._look
-        yield Attribute(key=names.THREAD_ID, values=np.ascontiguousarray(rows["tid"]))
+        yield Attribute(key=names.THREAD_ID, values=np.ascontiguousarray(self._rows["tid"]))
+        yield from self._kernels()
+        yield from self._numbers()
+        yield from self._labels()
+        yield from self._of_runs()
+        yield from self._errors()
+
+    def _kernels(self) -> Iterator[Attribute]:
+        look = self._look
         if look.kernel:
             yield Attribute(key=self._signals.kernel_name, values=self._text(look.kernel))
         if look.places:
             yield from self._kernel_places(look.places)
-        yield from self._numbers()
+
+    def _labels(self) -> Iterator[Attribute]:
         for key, label, column in self._signals.labels.get(self._kind, ()):
-            yield Attribute(key=key, values=text_of_codes(column(rows), label))
-        for key, table in look.by_api:
+            yield Attribute(key=key, values=text_of_codes(column(self._rows), label))
+        for key, table in self._look.by_api:
             yield Attribute(key=key, values=self._text(table))
-        yield Attribute(key=names.CONTEXT_SOURCE, values=self._text(look.source))
-        if (runs := self._folded.runs) is not None:
-            several = runs.count > 1
-            if several.any():
-                host_time = rows["duration_ns"] / 1e9
-                yield Attribute(key=names.COUNT, values=runs.count, present=several)
-                yield Attribute(key=names.HOST_TIME, values=host_time, present=several)
-                yield Attribute(key=names.HOST_LEAST, values=runs.least_ns / 1e9, present=several)
-                yield Attribute(key=names.HOST_MOST, values=runs.most_ns / 1e9, present=several)
-            if runs.merged.any():
-                yield Attribute(key=names.MERGED, values=runs.merged, present=runs.merged)
+        yield Attribute(key=names.CONTEXT_SOURCE, values=self._text(self._look.source))
+
+    def _of_runs(self) -> Iterator[Attribute]:
+        if (runs := self._folded.runs) is None:
+            return
+        several = runs.count > 1
+        if several.any():
+            host_time = self._rows["duration_ns"] / 1e9
+            yield Attribute(key=names.COUNT, values=runs.count, present=several)
+            yield Attribute(key=names.HOST_TIME, values=host_time, present=several)
+            yield Attribute(key=names.HOST_LEAST, values=runs.least_ns / 1e9, present=several)
+            yield Attribute(key=names.HOST_MOST, values=runs.most_ns / 1e9, present=several)
+        if runs.merged.any():
+            yield Attribute(key=names.MERGED, values=runs.merged, present=runs.merged)
+
+    def _errors(self) -> Iterator[Attribute]:
         if self._any_failed:
-            yield Attribute(key=names.ERROR_TYPE, values=self._text(look.result), present=self._failed)
+            yield Attribute(key=names.ERROR_TYPE, values=self._text(self._look.result), present=self._failed)
 
     def _kernel_places(self, places: Sequence[FunctionNamed | None]) -> Iterator[Attribute]:
         """Where kernels without a name are, so that they can be told from each other."""
@@ -337,12 +403,13 @@ class OperationEmitter:
         self._vocabulary, self._resource_of, self._seed = vocabulary, resource_of, seed
         self._detail: Detail = "ops"
         self._limit = 0
+        self._rows = RowForms(vocabulary.families) if library() is not None else None
 
     def keep(self, detail: Detail, limit: int) -> None:
         """Report in this detail from here on, at most ``limit`` spans under a parent."""
         self._detail, self._limit = detail, limit
 
-    def report(self, work: Folded, parents: Parents, *, offset_ns: int) -> Iterable[SpanColumns]:
+    def report(self, work: Folded, parents: Parents, *, offset_ns: int) -> Iterable[SpanBatch]:
         """The spans of some work; batches are made as they are taken."""
         if self._detail == "phases" or not len(work):
             return ()
@@ -357,4 +424,5 @@ class OperationEmitter:
             self._vocabulary,
             seed=self._seed,
             unix_offset_ns=offset_ns,
+            rows=self._rows,
         )

@@ -33,7 +33,7 @@ from otelgpu.engine.facts import (
     SettingsChanged,
     TrafficParsed,
 )
-from otelgpu.engine.folding import Folded
+from otelgpu.engine.folding import Folded, Parents
 from otelgpu.engine.function_names import FunctionNames
 from otelgpu.engine.generations import Generations
 from otelgpu.engine.handlers import Handlers
@@ -41,7 +41,7 @@ from otelgpu.engine.losses import Losses
 from otelgpu.engine.metrics import POINTS_AT_ONCE, Metrics
 from otelgpu.engine.operation_intake import OperationIntake, decoded
 from otelgpu.engine.operation_metrics import OperationMeter
-from otelgpu.engine.operation_spans import OperationEmitter, Parents, Vocabulary
+from otelgpu.engine.operation_spans import OperationEmitter, Vocabulary
 from otelgpu.engine.processes import Processes
 from otelgpu.engine.services import Clock, Offers, Routes, Session, Slot
 from otelgpu.engine.summary import Summary
@@ -66,12 +66,12 @@ from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import Resource
 from otelgpu.model.settings import Detail, SignalSettings
 from otelgpu.model.shares import Headroom, described
-from otelgpu.model.spans import SpanColumns
+from otelgpu.model.spans import SpanBatch
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
-Spans = Iterable[SpanColumns]
+Spans = Iterable[SpanBatch]
 """Batches that are made as they are taken, once: each is still in the cache when it is encoded."""
 
 SPANS_PER_PARENT: Final[Mapping[Detail, int]] = {"phases": 1, "ops": 512, "all": OPERATIONS_PER_REQUEST}

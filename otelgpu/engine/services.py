@@ -17,7 +17,7 @@ from otelgpu.engine.facts import TickBegins
 from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.operations import OperationKind, Operations
 from otelgpu.model.shares import Headroom
-from otelgpu.model.spans import Attribute, Links, SpanColumns
+from otelgpu.model.spans import Attribute, Links, SpanBatch, SpanColumns
 
 if TYPE_CHECKING:
     from otelgpu.elf.btf import Btf
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from otelgpu.engine.call_roles import StepCalls
     from otelgpu.engine.call_stacks import CallStacks
     from otelgpu.engine.contract import OperationDecoder
-    from otelgpu.engine.folding import Folded
+    from otelgpu.engine.folding import Folded, Parents
     from otelgpu.engine.function_names import FunctionNames
     from otelgpu.engine.losses import Losses
     from otelgpu.engine.metrics import Metrics
     from otelgpu.engine.operation_metrics import Part
     from otelgpu.engine.operation_signals import OperationSignals
-    from otelgpu.engine.operation_spans import Parents, Vocabulary
+    from otelgpu.engine.operation_spans import Vocabulary
     from otelgpu.engine.processes import Processes
     from otelgpu.engine.profile_rows import ProfileRows
     from otelgpu.engine.summary import Summary
@@ -284,7 +284,7 @@ class Routes:
     """Who has what. ``report_work`` makes spans of operations."""
 
     def __init__(self, report_work: Callable[[Folded, Parents], None]) -> None:
-        self.spans: list[Iterable[SpanColumns]] = []  # of this tick
+        self.spans: list[Iterable[SpanBatch]] = []  # of this tick
         self.profiles: list[ProfileColumns] = []
         self.report_work = report_work
         self._listeners: dict[type, list[tuple[Slot, Callable[[Any], object]]]] = {}

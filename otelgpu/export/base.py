@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
     from otelgpu.model.profiles import ProfileColumns
-    from otelgpu.model.spans import SpanColumns
+    from otelgpu.model.spans import SpanBatch
 
 REASONS: Final = Reasons(
     "export",
@@ -102,7 +102,7 @@ class Transport(Protocol):
 class Exporter(Protocol):
     """Where finished spans, metrics and profiles go. A destination's faults raise nothing: losses are counted."""
 
-    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanBatch]) -> None:
         """Take over the spans, which may be made as they are taken; returns without waiting for a network."""
 
     def export_metrics(self, data: MetricsData, items: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from otelgpu.export.base import deliveries_of
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.self_telemetry import Delivery
-from otelgpu.model.spans import SpanColumns
+from otelgpu.model.spans import SpanBatch, SpanColumns, in_columns
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -30,9 +30,9 @@ class MemoryExporter:
         self._max_rows = max_rows
         self._counts: Counter[str] = Counter()
 
-    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanBatch]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`."""
-        for columns in batches:
+        for columns in in_columns(batches):
             if self._takes("spans", len(columns)):
                 self.spans.append(columns)
 

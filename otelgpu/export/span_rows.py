@@ -61,8 +61,8 @@ Rows = slice | Codes
 # Tag bytes: field number << 3 | wire type (0 varint, 1 fixed64, 2 bytes, 5 fixed32).
 _SPANS: Final = b"\x12"
 _SPAN_TRACE_ID, _SPAN_ID, _SPAN_TRACE_STATE, _SPAN_PARENT = b"\x0a\x10", b"\x12\x08", b"\x1a", b"\x22\x08"
-_SPAN_NAME, _SPAN_KIND, _SPAN_START, _SPAN_END = b"\x2a", b"\x30", b"\x39", b"\x41"
-_SPAN_ATTRIBUTE, _SPAN_STATUS, _SPAN_FLAGS = b"\x4a", b"\x7a", b"\x85\x01"
+_SPAN_NAME, SPAN_KIND, _SPAN_START, _SPAN_END = b"\x2a", b"\x30", b"\x39", b"\x41"
+SPAN_ATTRIBUTE, _SPAN_STATUS, _SPAN_FLAGS = b"\x4a", b"\x7a", b"\x85\x01"
 _STATUS_MESSAGE, _STATUS_CODE = b"\x12", b"\x18"
 _STATUS_CODES: Final = 256
 
@@ -77,7 +77,8 @@ _REPORTED_BY_SAMPLE: Final = 64
 
 
 @lru_cache(maxsize=8192)
-def _name_field(text: str | tuple[str, ...]) -> bytes:
+def name_field(text: str | tuple[str, ...]) -> bytes:
+    """``Span.name``."""
     return delimited(_SPAN_NAME, utf8(plain(text)))
 
 
@@ -87,22 +88,24 @@ def _trace_state_field(text: str | tuple[str, ...]) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _status_field(code: int, message: str | tuple[str, ...]) -> bytes:
+def status_field(code: int, message: str | tuple[str, ...]) -> bytes:
+    """``Span.status``; nothing where neither code nor message says anything."""
     body = delimited(_STATUS_MESSAGE, utf8(plain(message))) if message else b""
     body += _STATUS_CODE + varint(code) if code else b""
     return delimited(_SPAN_STATUS, body) if body else b""
 
 
 @lru_cache(maxsize=16384)
-def _text_attribute(key: str, text: str | tuple[str, ...]) -> bytes:
-    return delimited(_SPAN_ATTRIBUTE, key_value(key, any_value(text)))
+def text_attribute(key: str, text: str | tuple[str, ...]) -> bytes:
+    """A field of ``Span.attributes``."""
+    return delimited(SPAN_ATTRIBUTE, key_value(key, any_value(text)))
 
 
 @lru_cache(maxsize=1024)
 def _number_lead(key: str, tag: bytes, width: int) -> bytes:
     """What stands before the ``width`` bytes of a number's value."""
     body = delimited(KEY, utf8(key)) + VALUE + varint(len(tag) + width) + tag
-    return _SPAN_ATTRIBUTE + varint(len(body) + width) + body
+    return SPAN_ATTRIBUTE + varint(len(body) + width) + body
 
 
 def check(holds: bool, what: str, fault: str) -> None:
@@ -233,7 +236,7 @@ class _Layouts:
             self._masks.append((status.astype(np.intp), _STATUS_CODES))
         self._fields.append(
             lambda rows: [
-                _status_field(code, table[i])
+                status_field(code, table[i])
                 for code, i in zip(status[rows].tolist(), codes[rows].tolist(), strict=True)
             ]
         )
@@ -295,7 +298,7 @@ class SpanRows:
         everywhere = _fixed_slots(columns) + [slot for slot in slots if slot.present is None]
         everywhere, tails, constant = _reported(everywhere, layout, example, tails)
 
-        self._block, block_bytes = _block_form(everywhere, _SPAN_KIND + varint(columns.kind) + constant)
+        self._block, block_bytes = _block_form(everywhere, SPAN_KIND + varint(columns.kind) + constant)
         self._block_words = [slot.words for slot in everywhere]
         template = np.frombuffer(block_bytes, dtype=f"V{len(block_bytes)}")[0]
         self._blocks = np.full(min(rows, _ROWS_WRITTEN), template).view(self._block)
@@ -309,7 +312,7 @@ class SpanRows:
     @staticmethod
     def _layouts_of(columns: SpanColumns) -> _Layouts:
         layouts = _Layouts(len(columns))
-        layouts.add_text(columns.name, "name", _name_field, None)
+        layouts.add_text(columns.name, "name", name_field, None)
         if columns.trace_state is not None:
             layouts.add_text(columns.trace_state, "trace_state", _trace_state_field, None)
         layouts.add_status(columns.status, columns.status_message)
@@ -319,7 +322,7 @@ class SpanRows:
             if isinstance(attribute.values, Text):
                 key = attribute.key
                 present = _mask(attribute, len(columns))
-                layouts.add_text(attribute.values, key, partial(_text_attribute, key), present)
+                layouts.add_text(attribute.values, key, partial(text_attribute, key), present)
         return layouts
 
     def _make_templates(self, block: bytes, example: Codes, tails: Sequence[bytes]) -> None:
@@ -341,13 +344,22 @@ class SpanRows:
         self._block_at = np.array(list(map(len, heads)), dtype=np.intp)
         self._option_at = (self._block_at + len(block))[:, None] + np.cumsum(sizes, axis=1) - sizes
 
-    def write(self, out: Bytes, position: int, first: int, last: int) -> None:
-        """Write spans first..last-1 from ``position`` of ``out`` on; ``ends`` says how many bytes they are."""
-        moved = position - int(self._starts[first])
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def size_of(self, span: int) -> int:
+        """Bytes that one of them takes."""
+        return int(self.ends[span] - self._starts[span])
+
+    def write(self, out: Bytes, first: int) -> tuple[int, int]:
+        """As many as fit in ``out``, from span ``first`` on: the first one not written, and the bytes."""
+        start = int(self._starts[first])
+        last = int(np.searchsorted(self.ends, start + len(out), side="right"))
         for begin in range(first, last, _ROWS_WRITTEN):
             end = min(begin + _ROWS_WRITTEN, last)
-            self._fill(out, moved, begin, end)
-            self._store(out, moved, begin, end)
+            self._fill(out, -start, begin, end)
+            self._store(out, -start, begin, end)
+        return last, (int(self.ends[last - 1]) - start if last > first else 0)
 
     def _fill(self, out: Bytes, moved: int, first: int, last: int) -> None:
         """Templates."""

@@ -1,10 +1,11 @@
 """Columns of spans to OTLP protobuf bytes, with no Python statement per span. Pure.
 
-In: :class:`~otelgpu.model.spans.SpanColumns`. Out: serialized ``ExportTraceServiceRequest`` messages
-(opentelemetry/proto/collector/trace/v1/trace_service.proto). It must not look at what names mean.
+In: :class:`~otelgpu.model.spans.SpanColumns`, and rows of operations. Out: serialized ``ExportTraceServiceRequest``
+messages (opentelemetry/proto/collector/trace/v1/trace_service.proto). It must not look at what names mean.
 
-How. Each batch is made ready as :class:`~otelgpu.export.span_rows.SpanRows`, which know the width of every
-span. Payloads are planned from those widths alone; then each batch writes its part of a payload in place.
+How. Each batch is made ready as :class:`~otelgpu.export.span_rows.SpanRows`, or as the writer of its rows. They write
+as many spans as fit in what is left of a payload; at its end those that share a resource and a scope are put under
+one header.
 
 Example: two batches of one resource and scope, 3,000 and 4,000 spans of 400 bytes. At 2 MiB a payload, the
 first is all of the one and 2,242 spans of the other, under one ResourceSpans and one ScopeSpans header.
@@ -14,17 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
-from msgspec import Struct, field
 
 from otelgpu import __version__
 from otelgpu.engine.names import SCHEMA_URL
+from otelgpu.engine.row_spans import RowSpans
 from otelgpu.export.base import Payload, Signal
 from otelgpu.export.protobuf import any_value, delimited, key_value, utf8, varint
+from otelgpu.export.row_span_writer import row_writer
 from otelgpu.export.span_rows import SpanRows
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import Bytes, SpanColumns
+from otelgpu.model.spans import Bytes, SpanBatch, SpanColumns
 
 DEFAULT_MAX_BYTES = 2 * 1024 * 1024
 """Half of the 4 MiB that OTLP servers take in one gRPC message by default."""
@@ -76,106 +79,115 @@ def scope_field(name: str) -> bytes:
     )
 
 
-class _Piece(Struct, frozen=True):
-    """Spans first..last-1 of a batch."""
+class SpanWriter(Protocol):
+    """Spans that can be written, in an order of their own."""
 
-    rows: SpanRows
-    first: int
-    last: int
-    bytes: int
+    def __len__(self) -> int: ...
+
+    def size_of(self, span: int) -> int:
+        """Bytes that one of them takes, at most."""
+
+    def write(self, out: Bytes, first: int) -> tuple[int, int]:
+        """As many as fit in ``out``, from span ``first`` on: the first that was not written, and the bytes."""
 
 
-class _Plan(Struct):
+class _Payload:
     """One payload: its pieces under their ScopeSpans under their ResourceSpans, by encoded fields."""
 
-    max_bytes: int
-    used: int = 0
-    items: int = 0
-    parts: dict[bytes, dict[bytes, list[_Piece]]] = field(default_factory=dict)
+    def __init__(self, max_bytes: int, scratch: Scratch) -> None:
+        self.items = 0
+        self._max_bytes, self._scratch = max_bytes, scratch
+        self._used = 0  # with all headers
+        self._written = 0  # of the scratch
+        self._parts: dict[bytes, dict[bytes, list[tuple[int, int]]]] = {}
 
-    def room(self, resource: bytes, scope: bytes) -> int:
-        """How many bytes of spans still fit."""
-        return self.max_bytes - self.used - self._opening_bytes(resource, scope)
+    def take(self, resource: bytes, scope: bytes, spans: SpanWriter, first: int) -> int:
+        """Write as many spans as there is room for; the first that was not written."""
+        opening = self._opening_bytes(resource, scope)
+        room = self._max_bytes - self._used - opening
+        if not self.items:
+            room = max(room, spans.size_of(first))  # one that is larger than a payload goes alone
+        if room <= 0:
+            return first
+        last, size = spans.write(self._scratch.room(self._written + room)[self._written :][:room], first)
+        if last > first:
+            end = self._written + size
+            self._parts.setdefault(resource, {}).setdefault(scope, []).append((self._written, end))
+            self._written = end
+            self._used += opening + size
+            self.items += last - first
+        return last
 
     def _opening_bytes(self, resource: bytes, scope: bytes) -> int:
-        if resource not in self.parts:
+        if resource not in self._parts:
             return 2 * _HEADER_BYTES + len(resource) + len(scope)
-        return 0 if scope in self.parts[resource] else _HEADER_BYTES + len(scope)
+        return 0 if scope in self._parts[resource] else _HEADER_BYTES + len(scope)
 
-    def add(self, resource: bytes, scope: bytes, piece: _Piece) -> None:
-        self.used += self._opening_bytes(resource, scope) + piece.bytes
-        self.items += piece.last - piece.first
-        self.parts.setdefault(resource, {}).setdefault(scope, []).append(piece)
-
-    def payload(self, scratch: Scratch) -> Payload:
-        """Write it, first to ``scratch``."""
-        out = scratch.room(self.used)
-        at = 0
-        for resource, scopes in self.parts.items():
-            sizes = {scope: sum(piece.bytes for piece in pieces) for scope, pieces in scopes.items()}
+    def whole(self) -> Payload:
+        """With its headers."""
+        written = self._scratch.room(self._written).data
+        body: list[bytes | memoryview] = []
+        for resource, scopes in self._parts.items():
+            sizes = {scope: sum(end - begin for begin, end in pieces) for scope, pieces in scopes.items()}
             headers = {
                 scope: _SCOPE_SPANS + varint(len(scope) + size) + scope for scope, size in sizes.items()
             }
             inner = len(resource) + sum(len(headers[scope]) + size for scope, size in sizes.items())
-            at = _put(out, at, _RESOURCE_SPANS + varint(inner) + resource)
+            body.append(_RESOURCE_SPANS + varint(inner) + resource)
             for scope, pieces in scopes.items():
-                at = _put(out, at, headers[scope])
-                for piece in pieces:
-                    piece.rows.write(out, at, piece.first, piece.last)
-                    at += piece.bytes
-        return Payload(signal=Signal.TRACES, body=out[:at].tobytes(), items=self.items)
-
-
-def _put(out: Bytes, at: int, data: bytes) -> int:
-    """Write ``data``; where it ends."""
-    out[at : at + len(data)] = np.frombuffer(data, dtype=np.uint8)
-    return at + len(data)
+                body.append(headers[scope])
+                body += (written[begin:end] for begin, end in pieces)
+        return Payload(signal=Signal.TRACES, body=b"".join(body), items=self.items)
 
 
 class Scratch:
-    """Where payloads are put together: memory that is used again is in the cache, and costs no page faults."""
+    """Where spans are written: memory that is used again is in the cache, and costs no page faults."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, dtype=np.uint8)
 
     def room(self, size: int) -> Bytes:
-        """At least ``size`` bytes, whose content is what was left there."""
+        """At least ``size`` bytes, which begin with what was left there."""
         if len(self._bytes) < size:
-            self._bytes = np.empty(size, dtype=np.uint8)
+            larger = np.empty(size, dtype=np.uint8)
+            larger[: len(self._bytes)] = self._bytes
+            self._bytes = larger
         return self._bytes
 
 
-def _planned(batches: Iterable[SpanColumns], max_bytes: int) -> Iterator[_Plan]:
-    """Payloads that are full, and a last one; a batch is made ready when its turn comes."""
-    plan = _Plan(max_bytes)
-    for columns in batches:
-        if not len(columns):
+def _writer_of(batch: SpanBatch) -> SpanWriter:
+    """Raises ValueError on a batch that breaks its contract."""
+    if isinstance(batch, RowSpans):
+        return row_writer(batch)
+    assert isinstance(batch, SpanColumns)
+    return SpanRows(batch)
+
+
+def _payloads(batches: Iterable[SpanBatch], max_bytes: int) -> Iterator[_Payload]:
+    """Those that are full, and a last one; a batch is made ready when its turn comes."""
+    scratch = Scratch()
+    payload = _Payload(max_bytes, scratch)
+    for batch in batches:
+        if not len(batch):
             continue
-        resource, scope = _resource_fields[columns.resource], scope_field(columns.scope)
+        resource, scope = _resource_fields[batch.resource], scope_field(batch.scope)
         try:
-            rows = SpanRows(columns)
+            spans = _writer_of(batch)
         except ValueError:
-            if plan.items:
-                yield plan  # what was well is not lost with what was not
+            if payload.items:
+                yield payload  # what was well is not lost with what was not
             raise
-        first, written = 0, 0
-        while first < len(rows.ends):
-            room = plan.room(resource, scope)
-            last = int(np.searchsorted(rows.ends, written + room, side="right"))
-            if last <= first:
-                if plan.items:
-                    yield plan
-                    plan = _Plan(max_bytes)
-                    continue
-                last = first + 1  # a span that is larger than a payload goes alone
-            end = int(rows.ends[last - 1])
-            plan.add(resource, scope, _Piece(rows, first, last, end - written))
-            first, written = last, end
-    if plan.items:
-        yield plan
+        first = 0
+        while first < len(spans):
+            first = payload.take(resource, scope, spans, first)
+            if first < len(spans):
+                yield payload
+                payload = _Payload(max_bytes, scratch)
+    if payload.items:
+        yield payload
 
 
-def encode_spans(batches: Iterable[SpanColumns], *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[Payload]:
+def encode_spans(batches: Iterable[SpanBatch], *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[Payload]:
     """Serialize every span of ``batches``, in payloads of at most ``max_bytes``, one at a time.
 
     In a payload, spans are grouped by resource and scope, and within a batch by layout; rows of one layout keep
@@ -184,6 +196,5 @@ def encode_spans(batches: Iterable[SpanColumns], *, max_bytes: int = DEFAULT_MAX
     Raises :class:`ValueError` when columns differ in length or a code is outside its table, after all spans of the
     batches before have been given out.
     """
-    scratch = Scratch()
-    for plan in _planned(batches, max_bytes):
-        yield plan.payload(scratch)
+    for payload in _payloads(batches, max_bytes):
+        yield payload.whole()

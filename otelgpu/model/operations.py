@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 
 class OperationKind(IntEnum):
@@ -145,6 +146,29 @@ OPERATION = np.dtype(
 """Shape (n,). One row per call, in no particular order."""
 
 Operations = npt.NDArray[np.void]
+
+
+class Field(Struct, frozen=True):
+    """A column of operations, or one part of it, as what is reported of calls: asked with rows, it gives their values.
+
+    What is no more than that is written without numpy (:mod:`otelgpu.spanwriter`).
+    """
+
+    name: str
+    part: int | None = None  # of "grid" and "block": which dimension
+
+    def __call__(self, rows: Operations) -> npt.NDArray[Any]:
+        """Its values: shape (n,)."""
+        column: npt.NDArray[Any] = rows[self.name]
+        return column if self.part is None else column[:, self.part]
+
+    @property
+    def place(self) -> tuple[np.dtype[Any], int]:
+        """How a value of a row is kept, and at which byte of the row."""
+        assert OPERATION.fields is not None
+        form, offset = OPERATION.fields[self.name][:2]
+        value = form.base
+        return value, offset + (self.part or 0) * value.itemsize
 
 
 _ROW = np.dtype((np.void, OPERATION.itemsize))

@@ -6,9 +6,9 @@ length n; text is dictionary-coded, so that a name repeated a million times is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -140,6 +140,33 @@ class SpanColumns(Struct, frozen=True, kw_only=True):
 
     def __len__(self) -> int:
         return len(self.start_unix_ns)
+
+    def in_columns(self) -> Iterator[SpanColumns]:
+        """As they are."""
+        yield self
+
+
+class SpanBatch(Protocol):
+    """Spans that share resource and scope: :class:`SpanColumns`, or what they can be made of."""
+
+    @property
+    def resource(self) -> Resource:
+        """Whose spans they are."""
+
+    @property
+    def scope(self) -> str:
+        """The instrumentation scope."""
+
+    def __len__(self) -> int: ...
+
+    def in_columns(self) -> Iterator[SpanColumns]:
+        """All of them; those that are made for it are made as they are taken."""
+
+
+def in_columns(batches: Iterable[SpanBatch]) -> Iterator[SpanColumns]:
+    """All of them, as columns."""
+    for batch in batches:
+        yield from batch.in_columns()
 
 
 def constant_text(value: str, rows: int) -> Text:

@@ -29,7 +29,7 @@ from otelgpu.export.otlp.exporter import OtlpExporter, count_points
 from otelgpu.export.otlp.sender import RetryPolicy
 from otelgpu.export.otlp.settings import OtlpSettings
 from otelgpu.model.resource import resource
-from otelgpu.model.spans import SpanColumns, SpanKind, Text
+from otelgpu.model.spans import SpanColumns, SpanKind, Text, in_columns
 from otelgpu.sources.capture import CaptureReader
 from otelgpu.symbols.demangle import short_name
 from tests.backends.collector import Collector, running_collector
@@ -139,8 +139,8 @@ def replayed() -> tuple[list[SpanColumns], MetricsData, int]:
         start_unix_ns=reader.header.start_unix_ns,
         shorten=short_name,
     )
-    batches = [columns for item in reader for columns in pipeline.feed(item)]
-    batches += pipeline.finish()
+    batches = [columns for item in reader for columns in in_columns(pipeline.feed(item))]
+    batches += in_columns(pipeline.finish())
     reader.close()
     return batches, *pipeline.read_metrics()
 

@@ -29,7 +29,7 @@ from otelgpu.kernel.scope import Scope
 from otelgpu.model.inputs import Batch
 from otelgpu.model.resource import resource
 from otelgpu.model.settings import Detail, SignalSettings
-from otelgpu.model.spans import SpanColumns, Text
+from otelgpu.model.spans import SpanBatch, SpanColumns, Text, in_columns
 from otelgpu.session import Session
 from otelgpu.sources.live import LiveSettings, LiveSource
 from otelgpu.symbols.demangle import short_name
@@ -56,10 +56,10 @@ class Encoder:
     kept: list[SpanColumns] = field(default_factory=list)
     keep: bool = False
 
-    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanBatch]) -> None:
         if self.keep:
             batches = list(batches)
-            self.kept += batches
+            self.kept += in_columns(batches)
         for payload in encode_spans(batches):
             self.spans += payload.items
             self.bytes += len(payload.body)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
     from otelgpu.model.profiles import ProfileColumns
-    from otelgpu.model.spans import SpanColumns
+    from otelgpu.model.spans import SpanBatch
 
 Observed = Mapping[int, ObservedProcess]
 
@@ -54,7 +54,7 @@ class Frames:
         self._closed = False
         self.shown = 0
 
-    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanBatch]) -> None:
         """They are made as they are taken: so they are taken."""
         for _ in batches:
             pass

@@ -21,8 +21,8 @@ from otelgpu.engine import names
 from otelgpu.engine.attribution.multiplexing import MultiplexedProcesses
 from otelgpu.engine.attribution.threads import AMBIGUOUS, NO_TASK, UNSETTLED, ThreadTimeline
 from otelgpu.engine.attribution.unattributed import UnattributedWindows
-from otelgpu.engine.folding import Folded, unfolded
-from otelgpu.engine.operation_spans import SAMPLED, Parents, is_published, published_parents
+from otelgpu.engine.folding import Folded, Parents, unfolded
+from otelgpu.engine.operation_spans import SAMPLED, is_published, published_parents
 from otelgpu.engine.summary import Summary
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.exchange import ThreadAssignment

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from otelgpu.engine import names
-from otelgpu.engine.folding import Folded, concatenate, fold, unfolded
-from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.folding import Folded, Parents, concatenate, fold, unfolded
 from otelgpu.engine.totals import Totals
 from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.ids import span_ids, trace_ids

@@ -25,7 +25,16 @@ from otelgpu.engine.presentation import ConsoleLabel, Unit, console_labels
 from otelgpu.export.base import deliveries_of
 from otelgpu.model.quantities import duration, size
 from otelgpu.model.self_telemetry import Delivery
-from otelgpu.model.spans import Attribute, Codes, SpanColumns, SpanKind, StatusCode, Text
+from otelgpu.model.spans import (
+    Attribute,
+    Codes,
+    SpanBatch,
+    SpanColumns,
+    SpanKind,
+    StatusCode,
+    Text,
+    in_columns,
+)
 from otelgpu.model.text import printable
 
 if TYPE_CHECKING:
@@ -120,9 +129,9 @@ class ConsoleExporter:
         self._profiles: TopStacks | None = None
         self._print = _printer(stream)
 
-    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanBatch]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`. Prints the traces that are complete."""
-        for columns in batches:
+        for columns in in_columns(batches):
             if len(columns):
                 self._take(columns)
         for trace_id in [key for key, trace in self._waiting.items() if trace.complete]:

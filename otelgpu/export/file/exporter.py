@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from otelgpu.export.base import ExportError, deliveries_of
 from otelgpu.export.file.line_file import NO_ROTATION, LineFile, Rotation
 from otelgpu.model.self_telemetry import Delivery
-from otelgpu.model.spans import SpanColumns
+from otelgpu.model.spans import SpanBatch, in_columns
 from otelgpu.otlp_json.writer import message_line, span_lines
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class FileExporter:
         self._failed_at = 0.0  # last
         self._reported = False  # that it fails
 
-    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanBatch]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`."""
-        for columns in batches:
+        for columns in in_columns(batches):
             left = len(columns)
             try:
                 for line, items in span_lines(columns):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData, ResourceMetrics
 
     from otelgpu.model.profiles import ProfileColumns
-    from otelgpu.model.spans import SpanColumns
+    from otelgpu.model.spans import SpanBatch
 
 ITEMS = {Signal.TRACES: "spans", Signal.METRICS: "points", Signal.PROFILES: "profiles"}
 
@@ -86,17 +86,17 @@ class OtlpExporter:
     def _queue_bytes_of(self, signal: Signal) -> int:
         return self._queue_bytes if signal is Signal.TRACES else _QUEUE_BYTES
 
-    def export_spans(self, batches: Iterable[SpanColumns]) -> None:
+    def export_spans(self, batches: Iterable[SpanBatch]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`. Encodes in the caller's thread, sends in another."""
         left = iter(batches)
         while not self._encode_all(left):
             pass  # a batch that breaks its contract ends the encoder, not the export
 
-    def _encode_all(self, batches: Iterator[SpanColumns]) -> bool:
+    def _encode_all(self, batches: Iterator[SpanBatch]) -> bool:
         """Whether all of them could be encoded; if not, what was not sent of those taken so far is counted."""
         taken = 0
 
-        def counted() -> Iterator[SpanColumns]:
+        def counted() -> Iterator[SpanBatch]:
             nonlocal taken
             for columns in batches:
                 taken += len(columns)

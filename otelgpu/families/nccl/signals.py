@@ -24,7 +24,7 @@ from otelgpu.engine.operation_signals import (
 )
 from otelgpu.families.nccl.names import BYTES, HASH, OPERATION, RANK, RANKS, SCOPE, operation_of
 from otelgpu.model.communicators import hash_text
-from otelgpu.model.operations import DEVICE_UNKNOWN, OperationKind, Operations
+from otelgpu.model.operations import DEVICE_UNKNOWN, Field, OperationKind, Operations
 
 RESULTS: Final[Mapping[int, str]] = {
     0: "ncclSuccess",
@@ -124,15 +124,15 @@ def _by_operation(metric: Metric, column: Any = None, *, returned: bool = False)
         )
 
 
-_RANK: Final = CallAttribute(RANK, lambda rows: rows["rank"].astype(np.int64), absent=-1)
-_STREAM: Final = CallAttribute("nccl.stream", lambda rows: rows["stream"])
-_GROUP: Final = CallAttribute("nccl.group", lambda rows: rows["group"], Holds.SINGLE, absent=0)
-_COMMUNICATOR: Final = CallAttribute("nccl.communicator", lambda rows: rows["handle"], absent=0)
-_DEVICE: Final = CallAttribute("nccl.device.index", lambda rows: rows["device"], absent=DEVICE_UNKNOWN)
-_BYTES: Final = CallAttribute(BYTES, lambda rows: rows["size_bytes"], Holds.SUM)
-_HASH: Final = (HASH, hash_text, lambda rows: rows["communicator_hash"])
-_DATATYPE: Final = ("nccl.datatype", datatype_name, lambda rows: rows["datatype"])
-_REDUCTION: Final = ("nccl.reduction", reduction_name, lambda rows: rows["reduction"])
+_RANK: Final = CallAttribute(RANK, Field("rank"), absent=-1)
+_STREAM: Final = CallAttribute("nccl.stream", Field("stream"))
+_GROUP: Final = CallAttribute("nccl.group", Field("group"), Holds.SINGLE, absent=0)
+_COMMUNICATOR: Final = CallAttribute("nccl.communicator", Field("handle"), absent=0)
+_DEVICE: Final = CallAttribute("nccl.device.index", Field("device"), absent=DEVICE_UNKNOWN)
+_BYTES: Final = CallAttribute(BYTES, Field("size_bytes"), Holds.SUM)
+_HASH: Final = (HASH, hash_text, Field("communicator_hash"))
+_DATATYPE: Final = ("nccl.datatype", datatype_name, Field("datatype"))
+_REDUCTION: Final = ("nccl.reduction", reduction_name, Field("reduction"))
 
 CALLS: Final = Metric(
     name="nccl.calls",
@@ -168,7 +168,7 @@ SIGNALS: Final = OperationSignals(
             _BYTES,
             _STREAM,
             _RANK,
-            CallAttribute("nccl.root", lambda rows: rows["peer"].astype(np.int64), absent=-1),
+            CallAttribute("nccl.root", Field("peer"), absent=-1),
             _GROUP,
             _COMMUNICATOR,
             _DEVICE,
@@ -177,7 +177,7 @@ SIGNALS: Final = OperationSignals(
             _BYTES,
             _STREAM,
             _RANK,
-            CallAttribute("nccl.peer", lambda rows: rows["peer"].astype(np.int64), absent=-1),
+            CallAttribute("nccl.peer", Field("peer"), absent=-1),
             _GROUP,
             _COMMUNICATOR,
             _DEVICE,
@@ -185,13 +185,13 @@ SIGNALS: Final = OperationSignals(
         OperationKind.COMMUNICATOR: (
             _COMMUNICATOR,
             _RANK,
-            CallAttribute(RANKS, lambda rows: rows["extra"], Holds.SINGLE, absent=0),
-            CallAttribute("nccl.registered.size", lambda rows: rows["size_bytes"], Holds.SUM, absent=0),
+            CallAttribute(RANKS, Field("extra"), Holds.SINGLE, absent=0),
+            CallAttribute("nccl.registered.size", Field("size_bytes"), Holds.SUM, absent=0),
             _DEVICE,
         ),
         OperationKind.GROUP: (
-            CallAttribute("nccl.group", lambda rows: rows["group"], Holds.SINGLE),
-            CallAttribute("nccl.group.calls", lambda rows: rows["extra"], Holds.SINGLE),
+            CallAttribute("nccl.group", Field("group"), Holds.SINGLE),
+            CallAttribute("nccl.group.calls", Field("extra"), Holds.SINGLE),
             _COMMUNICATOR,
             _RANK,
             _DEVICE,

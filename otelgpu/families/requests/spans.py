@@ -20,7 +20,7 @@ from msgspec import Struct
 from otelgpu.engine import names
 from otelgpu.engine.attribution.pending import DECODE, PREFILL, SLOTS
 from otelgpu.engine.exchange_signals import ExchangeSignals
-from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.folding import Parents
 from otelgpu.engine.services import Extras
 from otelgpu.engine.totals import Totals
 from otelgpu.families.requests.identities import Identity

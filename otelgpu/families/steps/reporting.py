@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from otelgpu.engine.folding import Folded
-from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.folding import Folded, Parents
 from otelgpu.engine.services import Services
 from otelgpu.model.operations import Operations
 from otelgpu.model.spans import SpanColumns

@@ -14,7 +14,7 @@ from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.inputs import Batch, Input, ProcessGone, Tick
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
-from otelgpu.model.spans import SpanColumns
+from otelgpu.model.spans import SpanBatch, in_columns
 from otelgpu.sources.capture import CaptureReader
 from tests.golden.make_capture import path_of
 from tests.unit.engine.test_pipeline import OWN, TRACE, iterate, pipeline
@@ -191,8 +191,8 @@ def test_observations_at_every_record_of_a_stored_session_link_to_what_it_report
     profiles: list[ProfileColumns] = []
     count = 0
 
-    def see(spans: Iterable[SpanColumns]) -> None:
-        for columns in spans:
+    def see(spans: Iterable[SpanBatch]) -> None:
+        for columns in in_columns(spans):
             reported.update(dict.fromkeys(map(bytes, columns.span_id), columns.kind.name))
 
     for item in reader:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from otelgpu.engine.folding import unfolded
-from otelgpu.engine.operation_spans import Parents, is_published, published_parents, under_published
+from otelgpu.engine.folding import Parents, unfolded
+from otelgpu.engine.operation_spans import is_published, published_parents, under_published
 from otelgpu.model.context_sources import ContextSource
 from tests.unit.model.builders import calls
 

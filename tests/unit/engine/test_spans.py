@@ -9,8 +9,8 @@ import pytest
 
 from otelgpu.engine import registry
 from otelgpu.engine.attribution.pending import DECODE, PREFILL, REQUEST, SLOTS, Served, phase_of
-from otelgpu.engine.folding import Folded, fold, unfolded
-from otelgpu.engine.operation_spans import Parents, Vocabulary, operation_spans
+from otelgpu.engine.folding import Folded, Parents, fold, unfolded
+from otelgpu.engine.operation_spans import Vocabulary, operation_spans
 from otelgpu.engine.services import Extras
 from otelgpu.engine.totals import Totals
 from otelgpu.families.requests.exchange_signals import SIGNALS

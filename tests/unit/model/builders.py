@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from otelgpu.model.exchange import Endpoint, Exchange, Generation, ThreadAssignment, TraceParent
 from otelgpu.model.operations import OperationKind, Operations, operations
 from otelgpu.model.resource import Resource, resource
-from otelgpu.model.spans import SpanColumns, Text
+from otelgpu.model.spans import SpanBatch, SpanColumns, Text, in_columns
 
 MS = 1_000_000
 LLM = resource({"service.name": "llm"})
@@ -127,9 +127,9 @@ class Row:
         return dict(self.attributes).get(key)
 
 
-def read_out(batches: Iterable[SpanColumns]) -> list[Row]:
+def read_out(batches: Iterable[SpanBatch]) -> list[Row]:
     """Every span of the batches, in order."""
-    return [_row(batch, i) for batch in batches for i in range(len(batch))]
+    return [_row(batch, i) for batch in in_columns(batches) for i in range(len(batch))]
 
 
 def _row(c: SpanColumns, i: int) -> Row:

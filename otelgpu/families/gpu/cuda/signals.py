@@ -31,6 +31,7 @@ from otelgpu.model.operations import (
     DEVICE_UNKNOWN,
     LARGEST_SIZE,
     CopyDirection,
+    Field,
     OperationKind,
     Operations,
     memory_name,
@@ -87,12 +88,12 @@ def _peer(rows: Operations) -> npt.NDArray[Any]:
 
 
 _MEMORY_NAMES: Final = memory_names("cuda")
-_DEVICE: Final = CallAttribute(_MEMORY_NAMES.device, lambda rows: rows["device"], absent=DEVICE_UNKNOWN)
-_STREAM: Final = CallAttribute("cuda.stream", lambda rows: rows["stream"])
-_BYTES: Final = CallAttribute("cuda.size", lambda rows: rows["size_bytes"], Holds.SUM)
-_ADDRESS: Final = CallAttribute("cuda.memory.address", lambda rows: rows["handle"], Holds.SINGLE)
-_NODES: Final = CallAttribute("cuda.graph.nodes", lambda rows: rows["extra"], Holds.SINGLE, absent=0)
-_MEMORY: Final = (_MEMORY_NAMES.kind, memory_name, lambda rows: rows["memory"])
+_DEVICE: Final = CallAttribute(_MEMORY_NAMES.device, Field("device"), absent=DEVICE_UNKNOWN)
+_STREAM: Final = CallAttribute("cuda.stream", Field("stream"))
+_BYTES: Final = CallAttribute("cuda.size", Field("size_bytes"), Holds.SUM)
+_ADDRESS: Final = CallAttribute("cuda.memory.address", Field("handle"), Holds.SINGLE)
+_NODES: Final = CallAttribute("cuda.graph.nodes", Field("extra"), Holds.SINGLE, absent=0)
+_MEMORY: Final = (_MEMORY_NAMES.kind, memory_name, Field("memory"))
 
 _POWERS: Final = tuple(float(4**n) for n in range(14))
 _BYTE_BOUNDS: Final = tuple(float(1024 * 4**n) for n in range(-2, 12))
@@ -127,19 +128,19 @@ SIGNALS: Final = OperationSignals(
     memory=_MEMORY_NAMES,
     attributes={
         OperationKind.LAUNCH: (
-            CallAttribute("cuda.grid.x", lambda rows: rows["grid"][:, 0]),
-            CallAttribute("cuda.grid.y", lambda rows: rows["grid"][:, 1]),
-            CallAttribute("cuda.grid.z", lambda rows: rows["grid"][:, 2]),
-            CallAttribute("cuda.block.x", lambda rows: rows["block"][:, 0]),
-            CallAttribute("cuda.block.y", lambda rows: rows["block"][:, 1]),
-            CallAttribute("cuda.block.z", lambda rows: rows["block"][:, 2]),
-            CallAttribute("cuda.shared_memory.size", lambda rows: rows["shared_bytes"]),
+            CallAttribute("cuda.grid.x", Field("grid", 0)),
+            CallAttribute("cuda.grid.y", Field("grid", 1)),
+            CallAttribute("cuda.grid.z", Field("grid", 2)),
+            CallAttribute("cuda.block.x", Field("block", 0)),
+            CallAttribute("cuda.block.y", Field("block", 1)),
+            CallAttribute("cuda.block.z", Field("block", 2)),
+            CallAttribute("cuda.shared_memory.size", Field("shared_bytes")),
             _STREAM,
             _DEVICE,
         ),
         OperationKind.GRAPH_LAUNCH: (
             _STREAM,
-            CallAttribute("cuda.graph", lambda rows: rows["handle"], Holds.SINGLE),
+            CallAttribute("cuda.graph", Field("handle"), Holds.SINGLE),
             _NODES,
             _DEVICE,
         ),
@@ -147,33 +148,33 @@ SIGNALS: Final = OperationSignals(
         OperationKind.ALLOCATION: (_BYTES, _ADDRESS, _DEVICE),
         OperationKind.FREE: (_ADDRESS, _DEVICE),
         OperationKind.SYNCHRONIZATION: (
-            CallAttribute("cuda.synchronized", lambda rows: rows["handle"], Holds.SINGLE),
+            CallAttribute("cuda.synchronized", Field("handle"), Holds.SINGLE),
             _DEVICE,
         ),
         OperationKind.SET: (_BYTES, _STREAM, _DEVICE),
         OperationKind.MAPPING: (
             _BYTES,
             _ADDRESS,
-            CallAttribute("cuda.memory.handle", lambda rows: rows["other"], Holds.SINGLE, absent=0),
+            CallAttribute("cuda.memory.handle", Field("other"), Holds.SINGLE, absent=0),
             _DEVICE,
         ),
         OperationKind.STREAM: (
-            CallAttribute("cuda.stream", lambda rows: rows["handle"], Holds.SINGLE),
+            CallAttribute("cuda.stream", Field("handle"), Holds.SINGLE),
             _DEVICE,
         ),
         OperationKind.EVENT: (
-            CallAttribute("cuda.event", lambda rows: rows["handle"], Holds.SINGLE),
+            CallAttribute("cuda.event", Field("handle"), Holds.SINGLE),
             _STREAM,
             _DEVICE,
         ),
         OperationKind.GRAPH: (
-            CallAttribute("cuda.graph", lambda rows: rows["other"], Holds.SINGLE, absent=0),
-            CallAttribute("cuda.graph.definition", lambda rows: rows["handle"], Holds.SINGLE, absent=0),
+            CallAttribute("cuda.graph", Field("other"), Holds.SINGLE, absent=0),
+            CallAttribute("cuda.graph.definition", Field("handle"), Holds.SINGLE, absent=0),
             _NODES,
-            CallAttribute("cuda.stream", lambda rows: rows["stream"], absent=0),
+            CallAttribute("cuda.stream", Field("stream"), absent=0),
         ),
         OperationKind.MODULE: (
-            CallAttribute("cuda.module", lambda rows: rows["handle"], Holds.SINGLE, absent=0),
+            CallAttribute("cuda.module", Field("handle"), Holds.SINGLE, absent=0),
             _DEVICE,
         ),
         OperationKind.DEVICE: (
@@ -183,7 +184,7 @@ SIGNALS: Final = OperationSignals(
         ),
     },
     labels={
-        OperationKind.COPY: (("cuda.memcpy.kind", copy_name, lambda rows: rows["direction"]),),
+        OperationKind.COPY: (("cuda.memcpy.kind", copy_name, Field("direction")),),
         OperationKind.ALLOCATION: (_MEMORY,),
     },
     api_labels=(("cuda.api", api_level),),
@@ -249,7 +250,7 @@ SIGNALS: Final = OperationSignals(
             metric=_histogram("gpu.cuda.memory.copies", "By", "Sizes of copies.", _BYTE_BOUNDS),
             kinds=(OperationKind.COPY,),
             value=lambda rows: rows["size_bytes"].astype(np.float64),
-            attribute=("cuda.memcpy.kind", copy_name, lambda rows: rows["direction"]),
+            attribute=("cuda.memcpy.kind", copy_name, Field("direction")),
         ),
         OperationMetric(
             metric=_counter("gpu.cuda.stream.create.calls", "", "Streams made."),
@@ -299,14 +300,12 @@ SIGNALS: Final = OperationSignals(
         OperationTotal(key="cuda.launch.calls", kind=OperationKind.LAUNCH),
         OperationTotal(key="cuda.graph.launch.calls", kind=OperationKind.GRAPH_LAUNCH),
         OperationTotal(key="cuda.memcpy.calls", kind=OperationKind.COPY),
-        OperationTotal(
-            key="cuda.memcpy.size", kind=OperationKind.COPY, value=lambda rows: rows["size_bytes"]
-        ),
+        OperationTotal(key="cuda.memcpy.size", kind=OperationKind.COPY, value=Field("size_bytes")),
         OperationTotal(key="cuda.synchronize.calls", kind=OperationKind.SYNCHRONIZATION),
         OperationTotal(
             key="cuda.synchronize.host.duration",
             kind=OperationKind.SYNCHRONIZATION,
-            value=lambda rows: rows["duration_ns"],
+            value=Field("duration_ns"),
             per_unit=1_000_000_000,
         ),
     ),

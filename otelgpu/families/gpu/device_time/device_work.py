@@ -17,8 +17,9 @@ import numpy.typing as npt
 from otelgpu.engine.attribution.pending import PendingOperations, phase_of
 from otelgpu.engine.attribution.threads import ThreadTimeline
 from otelgpu.engine.attribution.unattributed import WINDOW_NS, window_roots
+from otelgpu.engine.folding import Parents
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.operation_spans import Parents, Vocabulary
+from otelgpu.engine.operation_spans import Vocabulary
 from otelgpu.families.gpu.device_time.join import DeviceTime
 from otelgpu.families.gpu.device_time.names import ActivityNames
 from otelgpu.families.gpu.device_time.spans import Sampling, device_spans, first_of_each, measure_activities

@@ -19,7 +19,7 @@ from otelgpu.engine.facts import (
     RequestsGivenUp,
     SettingsChanged,
 )
-from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.folding import Parents
 from otelgpu.engine.services import Services
 from otelgpu.model.spans import SpanColumns
 

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine import names
+from otelgpu.engine.folding import Parents
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_signals import CALL_SECONDS
-from otelgpu.engine.operation_spans import Parents, Vocabulary
+from otelgpu.engine.operation_spans import Vocabulary
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.device_work import Activities, DeviceWork, Work, causes_work
 from otelgpu.model.ids import span_ids

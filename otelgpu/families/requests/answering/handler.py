@@ -16,7 +16,7 @@ from otelgpu.engine.facts import (
     SettingsChanged,
     TrafficParsed,
 )
-from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.folding import Parents
 from otelgpu.engine.services import Engines, EngineView, Extras, Services
 from otelgpu.families.requests.answering.requests import RequestTracker, served_by
 from otelgpu.families.requests.exchange_signals import SIGNALS

@@ -19,9 +19,8 @@ from otelgpu.engine.attribution.owners import HISTORY_NS
 from otelgpu.engine.attribution.pending import SLOTS, PendingOperations, Served, phase_of
 from otelgpu.engine.exchange_signals import ExchangeSignals
 from otelgpu.engine.facts import TrafficParsed
-from otelgpu.engine.folding import Folded, unfolded
+from otelgpu.engine.folding import Folded, Parents, unfolded
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.services import Engines
 from otelgpu.engine.totals import Totals
 from otelgpu.families.requests.identities import EXCLUDED, SAMPLED_OUT, Identities, exports_telemetry

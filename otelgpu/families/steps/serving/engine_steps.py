@@ -15,9 +15,8 @@ from msgspec import Struct
 from otelgpu.engine.attribution.pending import Served
 from otelgpu.engine.attribution.returns import SETTLED_NS
 from otelgpu.engine.call_roles import SERVING, StepCalls
-from otelgpu.engine.folding import unfolded
+from otelgpu.engine.folding import Parents, unfolded
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.services import Extras
 from otelgpu.engine.totals import Totals
 from otelgpu.families.steps import names as step_names

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from otelgpu.engine import names
-from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.folding import Parents
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.step import RequestSteps
 from otelgpu.model.exchange import Exchange

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from otelgpu.engine import names
-from otelgpu.engine.operation_spans import Parents
+from otelgpu.engine.folding import Parents
 from otelgpu.engine.totals import Totals
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.hint_attributes import hint_values

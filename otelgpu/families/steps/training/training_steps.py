@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from otelgpu.engine import names
 from otelgpu.engine.attribution.returns import SETTLED_NS
-from otelgpu.engine.folding import unfolded
+from otelgpu.engine.folding import Parents, unfolded
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.totals import Totals
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.hint_attributes import hint_values

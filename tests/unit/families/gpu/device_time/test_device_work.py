@@ -10,8 +10,8 @@ import pytest
 from otelgpu.engine.attribution.owners import Attribution
 from otelgpu.engine.attribution.threads import ThreadTimeline
 from otelgpu.engine.attribution.unattributed import WINDOW_NS, UnattributedWindows, window_roots
+from otelgpu.engine.folding import Parents
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.summary import Summary
 from otelgpu.engine.totals import Totals
 from otelgpu.families.gpu.device_time.device_work import DeviceSession

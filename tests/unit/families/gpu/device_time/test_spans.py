@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from otelgpu.engine import names
+from otelgpu.engine.folding import Parents
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.operation_spans import Parents, Vocabulary
+from otelgpu.engine.operation_spans import Vocabulary
 from otelgpu.families.gpu.cuda.signals import SIGNALS
 from otelgpu.families.gpu.device_time import spans as device_time
 from otelgpu.families.gpu.device_time.spans import (

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from otelgpu.engine.folding import Parents
 from otelgpu.engine.metric import Measured
-from otelgpu.engine.operation_spans import Parents
 from otelgpu.engine.totals import Totals
 from otelgpu.families.steps.serving.metrics import step_metrics, utilisation
 from otelgpu.families.steps.serving.phases import request_phases

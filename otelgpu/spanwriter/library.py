@@ -1,0 +1,107 @@
+"""The library: ``spanwriter.c`` beside this module, whose structs these are.
+
+It works with the interpreter's lock released. Without it, where there was no compiler, everything is done by numpy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from ctypes import POINTER, Structure, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from otelgpu.model.operations import Field
+
+_LIBRARY: Final = Path(__file__).parents[1] / "_native" / "libspanwriter.so"
+_log = logging.getLogger("otelgpu.spanwriter")
+
+NO_CONDITION: Final = 128
+"""Of :class:`FormKey`: there is none."""
+MOST_KEYS: Final = 32
+LEAD_ROOM: Final = 128
+SPAN_ROOM, NUMBER_ROOM = 73, LEAD_ROOM + 10
+"""Bytes that a span takes at most beside its form's text and its numbers, and that a number does."""
+
+_LAST_WORD: Final = 120
+
+
+class Place(Structure):
+    """``struct place``."""
+
+    _fields_ = (
+        ("mask", c_uint64),
+        ("sign", c_uint64),
+        ("offset", c_uint8),
+        ("shift", c_uint8),
+        ("unused", c_uint8 * 6),
+    )
+
+    @classmethod
+    def of(cls, field: Field) -> Place:
+        """Where it is in a row."""
+        form, offset = field.place
+        bits = 8 * form.itemsize
+        read_at = min(offset, _LAST_WORD)
+        sign = 1 << (bits - 1) if form.kind == "i" else 0
+        return cls(mask=(1 << bits) - 1, sign=sign, offset=read_at, shift=8 * (offset - read_at))
+
+
+class FormKey(Structure):
+    """``struct form_key``."""
+
+    _fields_ = (
+        ("value", Place),
+        ("kinds", c_uint64),
+        ("condition", c_uint8),
+        ("unused", c_uint8 * 7),
+    )
+
+
+class Number(Structure):
+    """``struct number``."""
+
+    _fields_ = (
+        ("value", Place),
+        ("absent", c_uint64),
+        ("lead", ctypes.c_char_p),
+        ("lead_bytes", c_uint16),
+        ("type", c_uint8),
+        ("holds", c_uint8),
+        ("has_absent", c_uint8),
+        ("unused", c_uint8 * 3),
+    )
+
+
+class Spans(Structure):
+    """``struct spans``."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("rows", "chosen", "group", "trace_ids", "span_ids", "flags", "form")),
+        ("texts", ctypes.c_char_p),
+        ("text_ends", c_void_p),
+        ("numbers", POINTER(Number)),
+        *((name, c_void_p) for name in ("count", "end_ns", "least_ns", "most_ns", "merged")),
+        ("seed", c_uint64),
+        ("unix_offset_ns", c_uint64),
+        ("number_count", c_uint32),
+        ("unused", c_uint32),
+    )
+
+
+@cache
+def library() -> Any:
+    """The library; None where it was not built."""
+    try:
+        found = ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        _log.info("spans are written by numpy: %s", error)
+        return None
+    found.find_forms.restype = found.write_spans.restype = c_int64
+    found.find_forms.argtypes = (c_void_p, c_int64, POINTER(FormKey), c_uint32, c_uint8, c_void_p, c_void_p)
+    found.write_spans.argtypes = (
+        *(POINTER(Spans), c_int64, c_int64, c_void_p, c_uint64),
+        POINTER(c_uint64),
+    )
+    return found

@@ -1,0 +1,58 @@
+"""The library under AddressSanitizer and UBSan, by the tests of what it writes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hatch_build
+from tests.rig.fakes import ROOT
+
+RUN = """
+import sys
+from pathlib import Path
+import pytest
+from otelgpu.spanwriter import library
+library._LIBRARY = Path(sys.argv[1])
+assert library.library() is not None
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", sys.argv[2]]))
+"""
+CHECKS = "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"
+
+
+def runtime() -> str:
+    """AddressSanitizer's library, which must be there before the interpreter."""
+    return subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def checked(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "LD_PRELOAD": runtime(), "ASAN_OPTIONS": "detect_leaks=0"}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environ, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("sanitized") / "libspanwriter.so"
+    sources = sorted((ROOT / hatch_build.SPANWRITER_SOURCES).glob("*.c"))
+    flags = hatch_build.SPANWRITER_FLAGS
+    subprocess.run(["gcc", *flags, *CHECKS, *sources, "-o", built], cwd=ROOT, check=True)
+    return built
+
+
+def test_nothing_is_read_or_written_that_is_not_its_own(library: Path) -> None:
+    done = checked(["-c", RUN, str(library), str(Path(__file__).with_name("test_row_spans.py"))])
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def test_what_is_written_outside_is_seen(library: Path) -> None:
+    """Otherwise the test before this one shows nothing."""
+    spoilt = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); ctypes.memset((ctypes.c_char * 8)(), 0, 1 << 12)"
+    assert checked(["-c", spoilt, str(library)]).returncode != 0
