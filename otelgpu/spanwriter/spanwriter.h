@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of 128 bytes to OTLP spans: what of rows makes their text (forms), how long their spans are, the bytes.
+ * Rows of 128 bytes to OTLP spans: which rows look alike (forms), and the bytes of their spans.
  *
  * It knows no vendor and no family: which bytes of a row are compared or reported, and under which key, is
- * given. library.py is the other side of these structs. Nothing here allocates but find_forms, nothing is
- * kept between calls, and no pointer is followed that was not given with its length.
+ * given. library.py is the other side of these structs. Only find_forms allocates, and frees it again; nothing
+ * is kept between calls. Whoever calls sees to it that columns are as long as rows, and parents are there.
  */
 #ifndef OTELGPU_SPANWRITER_H
 #define OTELGPU_SPANWRITER_H
