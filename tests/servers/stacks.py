@@ -123,6 +123,7 @@ STACKS: Final = (
         "gunicorn, gevent",
         *_GUNICORN,
         "-kgevent",
+        together=_MANY,
         packages=("gunicorn", "gevent", "flask", "urllib3"),
     ),
     _python(
@@ -199,6 +200,7 @@ STACKS: Final = (
     Stack(
         name="axum",
         command=("{built}/axum_server", "{port}"),
+        together=_MANY,
         packages=("axum", "tokio", "reqwest"),
     ),
     _rpc(
