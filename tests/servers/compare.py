@@ -68,7 +68,10 @@ class Observed:
 
 @dataclass(slots=True, kw_only=True)
 class Compared:
-    """How many; ``wrong``: by what, ``examples`` of each. Milliseconds of ``ttft_*``: between observer and observed."""
+    """How many; ``wrong``: by what, ``examples`` of each. Milliseconds of ``ttft_*``: between observer and observed.
+
+    ``incomplete``: spans that say that not all was seen of their request. What they leave out is not wrong in them.
+    """
 
     requests: int = 0
     calls: int = 0
@@ -76,6 +79,7 @@ class Compared:
     twice: int = 0
     calls_missing: int = 0
     calls_twice: int = 0
+    incomplete: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
     links: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
@@ -96,6 +100,7 @@ def compare(observed: Observed, port: int) -> Compared:
     numbers: dict[str, int] = {}  # of SERVER spans, by their ids
     for outcome, span in _paired(observed.outcomes, served, found):
         numbers[span["spanId"]] = outcome.number
+        found.incomplete += _is_incomplete(span["attributes"])
         _compare_request(outcome, span, found)
         if outcome.rpc_status:
             _compare_rpc(outcome, span, observed.answers, found)
@@ -113,12 +118,14 @@ def figures(found: Compared) -> dict[str, Any]:
     return said
 
 
-def faults(found: Compared) -> list[str]:
-    """All that is wrong, with an example. A link that is not known is none of it."""
+def faults(found: Compared, *, lost: bool = False) -> list[str]:
+    """All that is wrong, with an example. A link that is not known is none of it, nor, with ``lost``, is a span that is
+    not there: the session said that it lost what they would have been of.
+    """
     counts = {
-        "requests without a span": found.missing,
+        "requests without a span": 0 if lost else found.missing,
         "spans too many": found.twice,
-        "calls without a span": found.calls_missing,
+        "calls without a span": 0 if lost else found.calls_missing,
         "spans of calls too many": found.calls_twice,
         **found.wrong,
         "link": found.links["wrong"],
@@ -177,18 +184,30 @@ def number_of(span: Span) -> int | None:
     return int(found[1]) if found else None
 
 
+def _is_incomplete(said: Mapping[str, Any]) -> bool:
+    return "otelgpu.incomplete" in said
+
+
+def _differs(said: Mapping[str, Any], key: str, truth: object) -> bool:
+    """Whether an attribute is not what it should be; one that an incomplete span leaves out does not."""
+    value = said.get(key)
+    return value != truth and not (value is None and _is_incomplete(said))
+
+
 def _compare_request(outcome: Outcome, span: Span, found: Compared) -> None:
     said = span["attributes"]
-    if said.get("url.path") != outcome.path:
+    if _differs(said, "url.path", outcome.path):
         found.note("path", (outcome, said))
-    if said.get("http.route") != _route(outcome):
+    if _differs(said, "http.route", _route(outcome)):
         found.note("route", (outcome, said))
-    if outcome.status and said.get("http.response.status_code") != outcome.status:
+    if outcome.status and _differs(said, "http.response.status_code", outcome.status):
         found.note("status", (outcome, said))
     failed = span.get("status", {}).get("code") == _ERROR
-    if failed != _failed(outcome, said, failed):
+    if failed != _failed(outcome, said, failed) and (failed or not _is_incomplete(said)):
         found.note("error", (outcome, said))
     if outcome.traceparent:
+        if not said.get("url.path"):  # its head was not seen
+            return
         _, trace, parent, _ = outcome.traceparent.split("-")
         if (span["traceId"], span.get("parentSpanId")) != (trace, parent):
             found.note("traceparent", (outcome, span))
@@ -235,13 +254,15 @@ def _compare_generation(
     outcome: Outcome, said: Mapping[str, Any], observed: Observed, found: Compared
 ) -> None:
     name = said.get("gen_ai.response.id")
-    if not name if observed.answers.own_ids else name != f"chatcmpl-{outcome.number}":
+    wrong = name != f"chatcmpl-{outcome.number}" and not (name and observed.answers.own_ids)
+    if wrong and (name or not _is_incomplete(said)):
         found.note("response id", (outcome, said))
     reported = outcome.usage or observed.answers.usage
     counted = outcome.tokens is not None and (reported or not observed.answers.packed)
-    if said.get("gen_ai.usage.output_tokens") != (outcome.tokens if counted else None):
+    if _differs(said, "gen_ai.usage.output_tokens", outcome.tokens if counted else None):
         found.note("tokens", (outcome, said))
-    if bool(said.get("otelgpu.gen_ai.usage.estimated")) != (counted and not reported):
+    estimated = "gen_ai.usage.output_tokens" in said and counted and not reported
+    if bool(said.get("otelgpu.gen_ai.usage.estimated")) != estimated:
         found.note("estimated", (outcome, said))
     if outcome.kind == "stream":
         _compare_first_token(outcome, said, observed, found)
@@ -253,6 +274,8 @@ def _compare_first_token(
     timed = observed.answers.timed
     server_s = observed.ttft_s.get(outcome.number) if timed else 0.0
     ours_s = said.get("gen_ai.latency.time_to_first_token")
+    if ours_s is None and _is_incomplete(said):
+        return
     if ours_s is None or server_s is None or outcome.ttft_s is None:
         found.note("ttft", (outcome, server_s, said))
         return

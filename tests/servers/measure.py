@@ -82,14 +82,14 @@ def _measured(server: Server, upstream: Upstream, traces: Path) -> Result:
         _wait_for_spans(session, server, len(asked))
     after = {n: ask(n) for n in together}
     spans = read_spans(traces)
-    found = server.compare(asked, upstream, spans)
+    found, lost = server.compare(asked, upstream, spans), _lost(session.said)
     return {
         "stack": server.stack.name,
         "versions": versions(server.stack),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "load_average": busy,
-        "lost": _lost(session.said),
-        "faults": faults(found),
+        "lost": lost,
+        "faults": faults(found, lost="http.chunks_" in lost),
         "all": figures(found),
         "loads": {
             n: figures(server.compare(during[n].outcomes, upstream, _of(spans, during[n].outcomes)))

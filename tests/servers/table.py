@@ -27,6 +27,7 @@ _WHAT: Final = (
     ("calls", "calls"),
     ("calls_missing", "no span"),
     ("calls_twice", "two"),
+    ("incomplete", "incomplete"),
 )
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _BUSY: Final = re.compile(r"load average of (\d+\.\d) to (\d+\.\d)")

@@ -7,7 +7,8 @@ bytes, read a clock, use numpy, or know of a protocol more than its
 
 Invariant: a parser is given each byte of a direction once, in order, by ``feed`` or by ``gap``, however
 system calls and records split them. Where ``stream_offset`` jumps, bytes were not captured: a gap. Where a call
-moved more bytes than came with its chunks, the rest is a gap as soon as nothing more of it can come.
+moved more bytes than came with its chunks, the rest is a gap as soon as nothing more of it can come; of a call whose
+first chunk was lost nobody knows where it ends, so that is left to the next call's offset.
 
 Example, a connection that was accepted, of which the process read ``GE`` and then ``T / HTTP/1.1…``: no
 protocol recognises ``GE``, so it is kept; with the second call HTTP/1 answers YES, its parser is opened and fed both.
@@ -57,10 +58,14 @@ _NO_CALL = Call(-1, 0, 0, 0, -1, 0, None)
 class _Direction:
     """One direction: its offset, the call that moved bytes last, and the bytes kept until a protocol is detected."""
 
-    __slots__ = ("call", "calls", "end_offset", "head", "offset", "writes")
+    __slots__ = ("call", "calls", "end_offset", "head", "may_begin_within", "missed", "offset", "writes")
 
-    def __init__(self, *, writes: bool, late: bool) -> None:
+    def __init__(self, *, writes: bool, late: bool, lossy: bool = False) -> None:
         self.writes = writes
+        self.may_begin_within = (
+            lossy  # of the call that its next chunk is of, the first one may have been lost
+        )
+        self.missed = False  # chunks were lost since its last one that may have been of it
         self.offset = -1 if late else 0  # of the next byte
         self.call = _NO_CALL
         self.end_offset = -1  # the stream offset at which the call's bytes end
@@ -145,8 +150,13 @@ class Connection:
         time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns = chunk[:6]
         offset, result, _, data = chunk[9:]
         direction, other = (self._writes, self._reads) if write else (self._reads, self._writes)
-        if direction.offset < 0:
-            direction.offset = offset
+        whole = (
+            offset == direction.offset or not direction.may_begin_within
+        )  # the chunk is the first of its call
+        if (
+            direction.offset < 0
+        ):  # it counts from here on; if chunks were lost since then, there was a byte before
+            direction.offset = offset - (direction.missed and offset > 0)
         call = direction.call
         fresh = time_ns != call.begin_ns or tid != call.tid
         if fresh:
@@ -156,8 +166,17 @@ class Connection:
                 tid == other.call.tid or time_ns > other.call.end_ns + NUMBERED_WITHIN_NS
             ):
                 self._settle(other)
-            direction.call = call = Call(time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, *chunk[6:9])
-            direction.end_offset = offset + result if result > 0 else -1
+            known = whole or len(data) == result > 0  # where it begins and ends
+            direction.missed = direction.may_begin_within = not known
+            direction.end_offset = offset + result if known and result > 0 else -1
+            arrival_ns = arrival_ns if known else 0  # of a byte before these
+            direction.call = call = Call(
+                time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, *chunk[6:9], not known
+            )
+        else:
+            direction.missed = direction.may_begin_within = direction.missed and direction.end_offset < 0
+        if write is self._at_client:
+            self.facts.request_missed = direction.missed
         if result <= 0 and not data:
             self._nothing_moved(call, result, write)
             return
@@ -185,7 +204,7 @@ class Connection:
             return False
         direction, other = (self._writes, self._reads) if write else (self._reads, self._writes)
         time_ns, end_ns, _, _, _, _, _, task, _, offset, _, _, data = chunk
-        if offset != direction.offset or other.end_offset > other.offset:
+        if offset != direction.offset or direction.missed or other.end_offset > other.offset:
             return False
         if not streamed(data, time_ns, end_ns, task):
             return False
@@ -199,9 +218,22 @@ class Connection:
             return
         time_ns, end_ns, tgid, tid, cgroup_id, *_ = chunk
         self._settle(self._writes)
+        if self._answers.missed:
+            self.abort(end_ns, "connection_closed")
+            return
         parser.end(Call(time_ns, end_ns, 0, tgid, tid, cgroup_id, None), from_client=self._at_client)
         if parser.ignored or parser.successor is not None:
             self._move_on(parser)
+
+    def miss(self) -> None:
+        """Chunks are missing, of either direction: where each goes on its next offset says, if there is one."""
+        for direction in (self._reads, self._writes):
+            direction.missed = direction.may_begin_within = True
+        self.facts.request_missed = True
+
+    @property
+    def _answers(self) -> _Direction:
+        return self._reads if self._at_client else self._writes
 
     @property
     def unsettled(self) -> bool:
@@ -218,15 +250,17 @@ class Connection:
     def close(self, time_ns: int) -> None:
         """The process closed it."""
         self._settle_all()
-        if self.parser is not None:
+        if self.parser is not None and self._answers.missed:
+            self.parser.abort(time_ns, "capture_gap")
+        elif self.parser is not None:
             self.parser.close(time_ns)
         self._ignore()
 
     def abort(self, time_ns: int, error: str) -> None:
-        """It carries nothing more: emit what is open, with that error unless it was answered."""
+        """It carries nothing more: emit what is open, with that error unless it was answered, or may have been."""
         self._settle_all()
         if self.parser is not None:
-            self.parser.abort(time_ns, error)
+            self.parser.abort(time_ns, "capture_gap" if self._answers.missed else error)
         self._ignore()
 
     def shed(self, time_ns: int) -> None:
@@ -237,9 +271,10 @@ class Connection:
         self.output.shed += shed
         self.output.count("requests_shed", len(shed))
         self._read_by(None)
-        self.facts.late = True
+        self.facts.late = self.facts.lossy = True
         self._steps.clear()
-        self._reads, self._writes = _Direction(writes=False, late=True), _Direction(writes=True, late=True)
+        self._reads = _Direction(writes=False, late=True, lossy=True)
+        self._writes = _Direction(writes=True, late=True, lossy=True)
 
     def end_session(self, time_ns: int) -> None:
         """Nothing more will be known: count what is under way. What its threads do until then is still done for it."""
@@ -299,7 +334,11 @@ class Connection:
 
     def _nothing_moved(self, call: Call, result: int, write: bool) -> None:
         if result == 0:
-            if not write and self.parser is not None:
+            if write or self.parser is None:
+                return
+            if self._at_client and self._reads.missed:
+                self.abort(call.end_ns, "connection_closed")
+            else:
                 self.parser.end(call, from_client=not self._at_client)
         elif result not in _WAITS:
             self.output.count("socket_errors")

@@ -366,8 +366,11 @@ class HttpState:
         missing = (sequence - connection.next_sequence) % _SEQUENCES
         if connection.opened or connection.next_sequence:
             self._output.count("chunks_lost", missing)
+            connection.facts.lossy = True
             if missing > MOST_CHUNKS_MISSED:
                 connection.shed(connection.last_ns)
+            else:
+                connection.miss()
         connection.next_sequence = sequence
 
     def _take_held(

@@ -55,6 +55,7 @@ class OpenExchange:
         "method",
         "named",
         "ordinal",
+        "paired",
         "parent",
         "path",
         "protocol_version",
@@ -119,6 +120,7 @@ class OpenExchange:
         self.request_done = False  # no byte of the request is to come, or none that can be attributed to it
         self.answered = False  # the response is complete
         self.framing_lost = False  # where the response ends is unknown
+        self.paired = True  # False: a response that comes next may be another's; nothing of it is said
         self.task = 0  # servers: wrote the first bytes of the response; clients: of the request
         self.asked: Asked | None = None  # clients: how the task had another one write the request
         self.begun_ns = 0  # servers with tasks: from when on the one that answers may have worked for it

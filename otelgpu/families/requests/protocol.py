@@ -42,6 +42,7 @@ class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
     published: Published | None
     task: int = 0  # that the thread ran, or wrote for (model/tasks.py); 0: none is known
     asked: Asked | None = None  # how that task had the thread's write; None: it is the thread's
+    cut: bool = False  # its first bytes may have been lost
 
 
 class ConnectionFacts(Struct, kw_only=True):
@@ -54,6 +55,9 @@ class ConnectionFacts(Struct, kw_only=True):
     late: bool = (
         False  # bytes were moved before observation began: the first ones may be the middle of a message
     )
+    lossy: bool = False  # chunks of it were lost: whole messages may have been in them
+    request_missed: bool = False  # ... and one of them may have been a request, after all that was seen
+    pipelines: bool = False  # a request was read before the one before it was answered
     server: Endpoint = UNKNOWN_ENDPOINT
     client: Endpoint = UNKNOWN_ENDPOINT
     wire_key: bytes = b""  # 4-tuple or pair of Unix sockets, the same at both endpoints; empty: not known

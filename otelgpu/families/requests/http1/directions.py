@@ -133,8 +133,7 @@ class Http1ResponseDirection(_Direction):
 
     def started(self) -> None:
         """Note the time, and which exchange it answers: none of those whose responses are lost, in part or whole."""
-        self.parser.finish_lost()
-        self.current = self.parser.exchanges.unanswered()
+        self.current = self.parser.next_answered()
         self.first_byte_ns = self.parser.response_ns
         self.first_task = self.parser.call.task
 
@@ -145,7 +144,8 @@ class Http1ResponseDirection(_Direction):
         if self.interim:
             return NO_BODY
         if exchange is None:
-            self.parser.output.count("unsolicited_responses")
+            if not self.parser.facts.lossy:  # else its request was lost, and that is counted
+                self.parser.output.count("unsolicited_responses")
             return response_framing(head, "")
         framing = response_framing(head, exchange.method)
         exchange.status_code = head.status
@@ -200,6 +200,6 @@ class Http1ResponseDirection(_Direction):
         self.parser.miss()
         if self.current is None:
             self.current = self.parser.exchanges.unanswered()
-        self.parser.exchanges.doubt()
+        self.parser.miss_response()
         if self.current is not None:
             self.current.framing_lost = True

@@ -168,11 +168,17 @@ class ExchangeQueue:
         for exchange in self._exchanges:
             exchange.task_known = False
 
-    def doubt(self) -> None:
-        """A whole response may be missing: the next one may be for another request than it seems."""
-        for exchange in self._exchanges:
-            if not exchange.answered:
-                exchange.error = exchange.error or "capture_gap"
+    def doubt(self, *, others: bool) -> None:
+        """A whole response may be missing: where several are to come, which one the next is nobody knows.
+
+        ``others``: there may be more than are known here.
+        """
+        waiting = [exchange for exchange in self._exchanges if not exchange.answered]
+        for exchange in waiting:
+            exchange.error = exchange.error or "capture_gap"
+        unknown = [exchange for exchange in waiting if not exchange.status_code]
+        for exchange in unknown if others or len(unknown) > 1 else ():
+            exchange.paired = False
 
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
         """Emit an exchange that is over since ``time_ns``."""

@@ -63,7 +63,7 @@ class Http1:
         "_garbage",
         "_last_response_ns",
         "_lossy",
-        "_pipelines",
+        "_overlaps",
         "_reads_ended",
         "_requests",
         "_responses",
@@ -94,7 +94,7 @@ class Http1:
         self._reads_ended = False
         self.requests_missed = self._any_missed = facts.late
         self._lossy = False  # framing was known, and then lost
-        self._pipelines = False  # a request was read before the one before it was answered
+        self._overlaps = False  # a later call read a request before the response to the one before it
         self._garbage = False
         self._searching = facts.late  # for the first request
         self._requests = Http1RequestDirection(self)
@@ -181,7 +181,7 @@ class Http1:
         ):  # as it may have been before: a whole response may be missing
             self.exchanges.distrust()
             if not from_client:
-                self.exchanges.doubt()
+                self.miss_response()
         if not from_client:
             self._last_response_ns = call.end_ns
         if self.exchanges.awaits_assignment:
@@ -228,7 +228,8 @@ class Http1:
         """Open an exchange: the first byte of a request was moved."""
         if self.exchanges:
             self._finish_passed_over()
-        call = self.call
+            self._finish_unpaired()
+        call, facts = self.call, self.facts
         if (
             len(self.exchanges) >= MAX_OPEN or self.exchanges.is_crowded
         ):  # answered in a way that is not observed
@@ -237,15 +238,26 @@ class Http1:
             self._responses.reader.lose()
         start_ns, source = self._start()
         exchange = self.exchanges.open(call, start_ns=start_ns, start_source=source)
-        other = self.exchanges.unanswered(other_than=exchange) is not None
+        before = self.exchanges.unanswered(other_than=exchange)
+        other = before is not None
         lost = self._responses.reader.state is State.LOST
-        if lost or self._lossy or (self._any_missed and (self.requests_missed or other or self._pipelines)):
+        if lost or self._lossy or (self._any_missed and (self.requests_missed or other or facts.pipelines)):
             self.exchanges.distrust()  # the response to a request that was not seen would be taken for ours
-        self._pipelines = self._pipelines or other
+        facts.pipelines = facts.pipelines or other
+        if before is not None and not facts.lossy and before.taken_ns < exchange.taken_ns:
+            self._overlaps = True
+        missed = self.requests_missed and facts.lossy and (facts.pipelines or call.cut)
+        if missed or (before is not None and not before.paired):
+            exchange.error, exchange.paired = "capture_gap", False  # responses to what was lost come first
         self.requests_missed = False
         if other and self._lossy:  # what is unanswered may have had its response, and get the one after it
-            exchange.error = "capture_gap"
+            self.miss_response()
         return exchange
+
+    def miss_response(self) -> None:
+        """A whole response may be missing."""
+        facts = self.facts
+        self.exchanges.doubt(others=facts.lossy and (self.requests_missed or facts.request_missed))
 
     def miss_requests(self) -> None:
         """A request may be missing: of the next ones on this connection no task is known."""
@@ -339,11 +351,31 @@ class Http1:
             if exchange.framing_lost or exchange.start_ns < self._last_response_ns < self.call.end_ns:
                 self._finish(exchange, self.call.end_ns, "capture_gap")
 
-    def finish_lost(self) -> None:
+    def _finish_unpaired(self) -> None:
+        """A new request comes: emit those that were answered in between by a response that was nobody's.
+
+        Unless the client is known to send requests before it has its responses, and not in one call alone.
+        """
+        for exchange in () if self._overlaps else self.exchanges:
+            if not exchange.paired and exchange.taken_ns < self._last_response_ns < self.call.end_ns:
+                self._finish(exchange, self.call.end_ns, "capture_gap")
+
+    def _finish_lost(self) -> None:
         """Another response begins: what was lost is over."""
         for exchange in self.exchanges:
             if exchange.framing_lost and not exchange.answered:
                 self._finish(exchange, self.call.end_ns, "capture_gap")
+
+    def next_answered(self) -> OpenExchange | None:
+        """The exchange whose response begins; None: it is not known which, and what seemed to be it is over."""
+        self._finish_lost()
+        exchange = self.exchanges.unanswered()
+        if exchange is not None and exchange.error and self.facts.request_missed:
+            exchange.paired = False
+        if exchange is None or exchange.paired:
+            return exchange
+        self._finish(exchange, self.call.end_ns, "capture_gap")
+        return None
 
     def _end_body_until_close(self, end_ns: int, time_ns: int) -> None:
         responses = self._responses

@@ -93,6 +93,15 @@ class Connection:
     def write(self, data: bytes, **options: int | None) -> list[Batch]:
         return self._call(WRITE, data, **options)
 
+    def moved(self, direction: str, *parts: bytes) -> list[Batch]:
+        """A call that moved several buffers, readv or writev: a chunk of each."""
+        self.now_ns += self.gap_ns
+        total, chunks = sum(len(part) for part in parts), []
+        for part in parts:
+            chunks.append(self._chunk(direction, part, self.offsets[direction], total, self.tid))
+            self.offsets[direction] += len(part)
+        return chunks
+
     def result(self, direction: str, result: int, *, tid: int | None = None) -> list[Batch]:
         """A call that moved nothing."""
         self.now_ns += self.gap_ns
