@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from otelgpu import __version__
 from otelgpu.export.base import ExportError, Signal
+from otelgpu.export.otlp.compression import Compression as OtlpCompression
 from otelgpu.export.otlp.grpc import import_grpc
 from otelgpu.export.otlp.settings import OtlpSettings, Protocol
 
@@ -198,7 +199,8 @@ def _grpc(settings: OtlpSettings) -> dict[str, Any]:
     from otelgpu.export.otlp.grpc import channel_credentials
 
     grpc = import_grpc()
-    compression = grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression
+    packed = settings.compression is OtlpCompression.GZIP
+    compression = grpc.Compression.Gzip if packed else grpc.Compression.NoCompression
     return {
         "endpoint": settings.endpoint,
         "insecure": not settings.secure,
@@ -212,6 +214,7 @@ def _grpc(settings: OtlpSettings) -> dict[str, Any]:
 def _http(settings: OtlpSettings) -> dict[str, Any]:
     from opentelemetry.exporter.otlp.proto.http import Compression
 
+    packed = settings.compression is not OtlpCompression.NONE  # zstd, which it does not know: gzip
     return {
         "endpoint": settings.endpoint,
         "certificate_file": settings.certificate,
@@ -219,5 +222,5 @@ def _http(settings: OtlpSettings) -> dict[str, Any]:
         "client_certificate_file": settings.client_certificate,
         "headers": dict(settings.headers),
         "timeout": min(settings.timeout_s, DELIVER_SECONDS),
-        "compression": Compression.Gzip if settings.gzip else Compression.NoCompression,
+        "compression": Compression.Gzip if packed else Compression.NoCompression,
     }

@@ -38,7 +38,7 @@ from tests.unit.export.builders import by_identity, resource_spans, span_batches
 
 pytestmark = pytest.mark.long
 
-WAYS = [(p, c) for p in ("grpc", "http/protobuf") for c in ("none", "gzip")]
+WAYS = [(p, c) for p in ("grpc", "http/protobuf") for c in ("none", "gzip")] + [("http/protobuf", "zstd")]
 FAST = RetryPolicy(initial_s=0.05, cap_s=0.2)
 OTELGPU = Path(sys.executable).with_name("otelgpu")
 

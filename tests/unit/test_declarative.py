@@ -95,7 +95,7 @@ def test_each_signal_goes_where_the_file_says_and_what_it_does_not_mention_goes_
         Protocol.HTTP_PROTOBUF,
     )
     assert dict(traces.headers) == {"x-tenant": "a b,c", "x-more": "1"}
-    assert (traces.gzip, traces.timeout_s, traces.certificate) == (True, 3.0, str(authority))
+    assert (traces.compression, traces.timeout_s, traces.certificate) == ("gzip", 3.0, str(authority))
     metrics = settings[Signal.METRICS]
     assert (metrics.endpoint, metrics.protocol, metrics.secure) == ("metrics:4317", Protocol.GRPC, False)
     assert settings[Signal.LOGS].endpoint == "http://logs:4318/v1/logs"

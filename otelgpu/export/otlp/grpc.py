@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 
 from otelgpu import __version__
 from otelgpu.export.base import ExportError, Outcome, Payload, Refused, Retry, Signal
+from otelgpu.export.otlp.compression import Compression
 from otelgpu.export.otlp.responses import partial_success, short
 from otelgpu.export.otlp.settings import OtlpSettings
 from otelgpu.export.otlp.tls import tls_context
@@ -83,7 +84,8 @@ class GrpcTransport:
         self._grpc = grpc = import_grpc()
         self._signal = settings.signal
         self._metadata = settings.headers
-        self._compression = grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression
+        packed = settings.compression is Compression.GZIP
+        self._compression = grpc.Compression.Gzip if packed else grpc.Compression.NoCompression
         if settings.secure:
             tls_context(settings)  # grpcio would report of bad files only by failing every call
             self._channel = grpc.secure_channel(

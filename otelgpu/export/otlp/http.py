@@ -7,7 +7,6 @@ deadline bound connect, send and every read. The connection is kept alive betwee
 
 from __future__ import annotations
 
-import gzip
 import io
 import socket
 import time
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 
 from otelgpu import __version__
 from otelgpu.export.base import Outcome, Payload, Refused, Retry, Signal
+from otelgpu.export.otlp.compression import Compression, compressor
 from otelgpu.export.otlp.responses import partial_success, short, status_message
 from otelgpu.export.otlp.settings import OtlpSettings
 from otelgpu.export.otlp.tls import tls_context
@@ -27,19 +27,18 @@ USER_AGENT = f"OTel-OTLP-Exporter-otelgpu/{__version__}"
 MAX_RESPONSE_BYTES = 64 * 1024
 
 _RETRYABLE = frozenset({429, 502, 503, 504})
-_GZIP_LEVEL = 3  # columns repeat themselves: higher levels take several times as long for a few per cent
 
 
 class HttpTransport:
     """A kept-alive connection to one URL."""
 
     def __init__(self, settings: OtlpSettings) -> None:
-        """Connects lazily. Raises :class:`ExportError` for unusable certificates."""
+        """Connects lazily. Raises :class:`ExportError` for unusable certificates, and what is not installed."""
         url = urlsplit(settings.endpoint)
         self._host, self._port = url.hostname or "", url.port
         self._path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         self._signal: Signal = settings.signal
-        self._gzip = settings.gzip
+        self._compress = compressor(settings.compression)
         self._headers = _headers(settings)
         self._tls = tls_context(settings) if settings.secure else None
         self._connection: HTTPConnection | None = None
@@ -48,7 +47,7 @@ class HttpTransport:
     def send(self, payload: Payload, timeout_s: float) -> Outcome:
         """See :class:`~otelgpu.export.base.Transport`."""
         deadline = time.monotonic() + timeout_s
-        body = gzip.compress(payload.body, _GZIP_LEVEL, mtime=0) if self._gzip else payload.body
+        body = self._compress(payload.body)
         reused = self._connection is not None
         try:
             return self._exchange(body, deadline)
@@ -171,7 +170,9 @@ def retry_after_s(value: str | None, unix_s: float) -> float | None:
 
 def _headers(settings: OtlpSettings) -> dict[str, str]:
     headers = {"Content-Type": "application/x-protobuf", "User-Agent": USER_AGENT, **dict(settings.headers)}
-    return {**headers, "Content-Encoding": "gzip"} if settings.gzip else headers
+    if settings.compression is not Compression.NONE:
+        headers["Content-Encoding"] = settings.compression
+    return headers
 
 
 def _reason(error: Exception) -> str:

@@ -30,6 +30,7 @@ from urllib.parse import SplitResult, unquote_to_bytes, urlsplit, urlunsplit
 from msgspec import Struct
 
 from otelgpu.export.base import ExportError, Signal
+from otelgpu.export.otlp.compression import Compression
 
 NO_LIMIT_S = 300.0
 DEFAULT_TIMEOUT_MS = 10_000
@@ -65,7 +66,7 @@ class OtlpSettings:
     endpoint: str  # HTTP: the complete URL to post to. gRPC: a target, without a scheme
     secure: bool  # TLS
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # lower-case names; may be secrets
-    gzip: bool = False
+    compression: Compression = Compression.NONE
     timeout_s: float = DEFAULT_TIMEOUT_MS / 1000
     certificate: str | None = None  # PEM file of the authorities to trust; None: the system's
     client_key: str | None = None
@@ -144,7 +145,7 @@ class OtlpSettings:
             endpoint=target,
             secure=secure,
             headers=_headers(look),
-            gzip=_choice(look, "COMPRESSION", ("none", "gzip")) == "gzip",
+            compression=_compression(look, protocol),
             timeout_s=_timeout(look),
             certificate=certificate,
             client_key=key,
@@ -283,6 +284,14 @@ def _choice(look: _Lookup, option: str, allowed: tuple[str, ...]) -> str | None:
     if value.lower() not in allowed:
         raise SettingsError(name, f"{value!r} is not known", f"Use one of: {', '.join(allowed)}.")
     return value.lower()
+
+
+def _compression(look: _Lookup, protocol: Protocol) -> Compression:
+    """gRPC has no zstd: the Collector's server takes it, grpcio's client cannot send it."""
+    allowed = tuple(
+        each for each in Compression if each is not Compression.ZSTD or protocol is not Protocol.GRPC
+    )
+    return Compression(_choice(look, "COMPRESSION", allowed) or Compression.NONE)
 
 
 def _timeout(look: _Lookup) -> float:
