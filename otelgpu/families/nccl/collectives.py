@@ -4,7 +4,9 @@ In: calls of NCCL and its like, what is known of communicators, the host's waits
 ranks' meet in one trace per collective, whoever reports them; metrics.
 
 A collective waits until all of its ranks that live here have called it and waited for it, at most
-:data:`SETTLED_NS`: then its arrival skew is known. A rank that comes later still is said how late it was. With detail
+:data:`SETTLED_NS`: then its arrival skew is known. So long after a rank came here others may be starting up of which
+nothing is known yet, and all that the communicator has are waited for. A rank that comes later still is said how late
+it was. With detail
 ``phases`` there are no spans of calls, and so none of these: everything is still measured.
 
 Memory is bounded by :data:`CALLS`; of more, the oldest are reported with what is known of them, and counted.
@@ -13,7 +15,8 @@ Memory is bounded by :data:`CALLS`; of more, the oldest are reported with what i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -52,6 +55,8 @@ SETTLED_NS: Final = 2_000_000_000
 
 LINKED_NS: Final = 6_000_000_000
 """So long does it wait to know the step that its calls were made in."""
+
+_NONE_FORMING: Final[Mapping[int, int]] = MappingProxyType({})
 
 CALLS: Final = 131_072
 """Calls that wait: 32 MiB."""
@@ -383,7 +388,8 @@ class CollectiveSession:
         finished = np.bincount(group, weights=ready, minlength=count) == come
         oldest = np.full(count, np.iinfo(np.uint64).max, dtype=np.uint64)
         np.minimum.at(oldest, group, found["arrived_ns"])
-        settled: Bools = (finished & (come >= self._expected(calls, group, count))) | (
+        forming = self._collectives.forming(max(now_ns - SETTLED_NS, 0))
+        settled: Bools = (finished & (come >= self._expected(calls, group, count, forming))) | (
             oldest + np.uint64(SETTLED_NS) <= now_ns
         )
         excess = len(calls) - CALLS
@@ -393,9 +399,11 @@ class CollectiveSession:
             settled[early] = True
         return settled
 
-    def _expected(self, calls: Calls, group: Codes, count: int) -> npt.NDArray[np.int64]:
-        """How many calls of each collective this agent should see."""
-        members = {hash_: len(ranks) for hash_, ranks in self._collectives.members().items()}
+    def _expected(
+        self, calls: Calls, group: Codes, count: int, forming: Mapping[int, int] = _NONE_FORMING
+    ) -> npt.NDArray[np.int64]:
+        """How many calls of each collective this agent should see; ``forming``: may see of a communicator, by hash."""
+        members = {hash_: len(ranks) for hash_, ranks in self._collectives.members().items()} | dict(forming)
         found = calls.found
         hashes, codes = np.unique(found["hash"], return_inverse=True)
         here = np.array([members.get(hash_, 1) for hash_ in hashes.tolist()], dtype=np.int64)

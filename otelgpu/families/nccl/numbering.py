@@ -121,6 +121,7 @@ class Collectives:
         self._lives: dict[tuple[int, int], list[Life]] = {}
         self._count = 0
         self._processes: set[int] | None = None  # that have any; None: not known
+        self._joined_ns: dict[int, int] = {}  # hash → when the last of its ranks that live here came
         self._ended: list[tuple[int, tuple[int, int], Life]] = []
         self._groups = _Groups()
         self.counters: Counter[str] = Counter()
@@ -148,7 +149,12 @@ class Collectives:
             self._count += 1
             life = Life(reported.tgid, reported.time_ns, 0, -1, -1, reported.device, reported.created)
             lives.append(life)
-        life.hash = reported.hash or life.hash
+        if reported.hash and reported.hash != life.hash:
+            life.hash = reported.hash
+            if len(self._joined_ns) < LIVES:
+                self._joined_ns[life.hash] = max(
+                    self._joined_ns.get(life.hash, reported.time_ns), reported.time_ns
+                )
         if reported.ranks > MOST_RANKS or (reported.ranks > 0 and not -1 <= reported.rank < reported.ranks):
             self.counters["communicator_rank_invalid"] += 1
         else:
@@ -173,6 +179,16 @@ class Collectives:
                 if life.hash and not life.end_ns and life.rank >= 0:
                     found.setdefault(life.hash, set()).add(life.rank)
         return found
+
+    def forming(self, since_ns: int) -> dict[int, int]:
+        """How many ranks the communicators have of which some came here since then, and more may; by hash."""
+        self._joined_ns = {
+            hash_: time_ns for hash_, time_ns in self._joined_ns.items() if time_ns >= since_ns
+        }
+        if not self._joined_ns:
+            return {}
+        lives = (life for lives in self._lives.values() for life in lives)
+        return {life.hash: life.ranks for life in lives if life.hash in self._joined_ns and life.ranks > 0}
 
     @property
     def has_any(self) -> bool:

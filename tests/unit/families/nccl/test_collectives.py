@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from otelgpu.families.nccl import collectives as collective_session
 from otelgpu.families.nccl import links as collective_links
 from otelgpu.families.nccl import numbering as collectives
+from otelgpu.families.nccl.collectives import SETTLED_NS
 from otelgpu.families.nccl.metrics import METRICS, bandwidths
 from otelgpu.model.context import UNSETTLED, Context
 from otelgpu.model.context_sources import ContextSource
@@ -48,8 +49,9 @@ def step_of_all(ranks: list[Rank], *, group: bool = False, wait: bool = True) ->
 
 
 def agent_with(ranks: list[Rank], **settings: Any) -> Agent:
+    """An agent that has known these ranks for so long that no other is waited for."""
     agent = Agent(**settings)
-    agent.session.learn([rank.seen() for rank in ranks])
+    agent.session.learn([rank.seen(time_ns=-SETTLED_NS) for rank in ranks])
     return agent
 
 
@@ -288,7 +290,7 @@ def test_a_wait_may_end_after_its_collective_was_reported() -> None:
     agent = agent_with([rank])
     agent.feed([rank])
     agent.report(SECOND)
-    calls = named(agent.report(SECOND + collective_session.SETTLED_NS), "ncclAllReduce")
+    calls = named(agent.report(SECOND + SETTLED_NS), "ncclAllReduce")
     rank.device("cudaStreamSynchronize", duration_ns=5_000_000)
     agent.feed([rank])
     (wait,) = agent.report(4 * SECOND)
@@ -343,6 +345,34 @@ def test_a_collective_waits_for_all_ranks_that_live_here() -> None:
     assert not agent.report(SECOND)
     agent.feed([ranks[1]])
     assert len(named(agent.report(SECOND + 1), "ncclAllReduce")) == 2
+
+
+def test_while_a_communicator_forms_ranks_that_are_not_known_yet_are_waited_for() -> None:
+    first, second = ranks = [Rank(0, ranks=2), Rank(1, ranks=2)]
+    step_of_all(ranks)
+    agent = Agent()
+    agent.session.learn([first.seen()])
+    agent.feed([first])
+    assert not agent.report(SECOND)
+    agent.session.learn([second.seen(time_ns=SECOND)])
+    agent.feed([second])
+    spans = agent.report(SECOND + 1)
+    (root,) = named(spans, "AllReduce")
+    assert root["nccl.ranks.seen"] == 2
+
+
+def test_ranks_of_other_hosts_are_waited_for_while_their_communicator_forms_and_no_longer() -> None:
+    rank = Rank(0, ranks=2)
+    step_of_all([rank])
+    agent = Agent()
+    agent.session.learn([rank.seen()])
+    agent.feed([rank])
+    assert not agent.report(SETTLED_NS - 1)
+    assert agent.report(SETTLED_NS + SECOND)
+    rank.now_ns = 2 * SETTLED_NS
+    step_of_all([rank])
+    agent.feed([rank])
+    assert agent.report(2 * SETTLED_NS + SECOND // 10)
 
 
 def test_a_rank_that_comes_too_late_is_reported_how_late() -> None:
