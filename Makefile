@@ -166,6 +166,12 @@ docs: $(PYTHON_VENV) ## Rewrite what is made from the code in docs/, and build t
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON_VENV) -m mkdocs build --quiet --strict
 	@echo 'build/site/index.html'
 
+.PHONY: pictures
+pictures: setup fakes ## Record the terminals and profiles of the manual anew: docs/images (root, Chromium; three minutes)
+	$(call step,pictures)
+	@$(AS_ROOT) -m examples.terminal_pictures
+	@$(AS_ROOT) -m examples.profile_pictures
+
 .PHONY: package
 package: $(PYTHON_VENV) ## Build sdist, wheel, SBOM and provenance into dist/, and try the wheel in a fresh environment
 	$(call step,package)
