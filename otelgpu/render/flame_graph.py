@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from otelgpu.model.profiles import ProfileColumns
+from otelgpu.render.flame_chart import chart
 from otelgpu.render.frames import Frame, Kind
 from otelgpu.render.observed import first_seen, threads
 from otelgpu.render.page_columns import clean, column
@@ -27,6 +28,7 @@ SCRIPTS: Final = (
     "format.js",
     "colours.js",
     "flame.js",
+    "chart.js",
     "heat.js",
     "table.js",
     "state.js",
@@ -86,6 +88,8 @@ def observed_columns(tree: StackTree, batches: Sequence[ProfileColumns]) -> dict
         made["first"] = column(first, "d")
     if by_thread := threads(tree, batches):
         made["threads"] = by_thread
+    if in_time := chart(tree, batches):
+        made["chart"] = in_time
     return made
 
 

@@ -36,18 +36,11 @@ def threads(tree: StackTree, batches: Sequence[ProfileColumns]) -> dict[str, Any
 
     ``name`` and ``process`` are of the threads; ``thread``, ``node`` and ``value`` of the sums.
     """
-    known: dict[tuple[str, int, str], int] = {}
-    who = [_threads_of(batch, known) for batch in batches]
-    if len(known) < 2:
+    thread, names = threads_of(batches)
+    if len(names) < 2:
         return None
-    thread = np.concatenate(who)
     nodes = np.concatenate(observed_nodes(tree, batches))
     values: Values = np.concatenate([batch.value for batch in batches]).astype(np.float64)
-    names = [
-        (process, f"{name or 'thread'} ({number})" if number else "no thread")
-        for process, number, name in known
-    ]
-    thread, names = _most(thread, names, values)
     code, size = combine([(thread, len(names)), (nodes, len(tree))], len(nodes))
     example = examples(code, size)
     return {
@@ -57,6 +50,18 @@ def threads(tree: StackTree, batches: Sequence[ProfileColumns]) -> dict[str, Any
         "node": column(nodes[example], "I"),
         "value": column(np.maximum(np.bincount(code, weights=values, minlength=size), 0), "d"),
     }
+
+
+def threads_of(batches: Sequence[ProfileColumns]) -> tuple[Codes, list[tuple[str, str]]]:
+    """The thread of each observation, and process and name of each thread: at most :data:`MOST_THREADS` and one."""
+    known: dict[tuple[str, int, str], int] = {}
+    thread = np.concatenate([_threads_of(batch, known) for batch in batches])
+    names = [
+        (process, f"{name or 'thread'} ({number})" if number else "no thread")
+        for process, number, name in known
+    ]
+    values: Values = np.concatenate([batch.value for batch in batches]).astype(np.float64)
+    return _most(thread, names, values)
 
 
 def _most(thread: Codes, names: list[tuple[str, str]], values: Values) -> tuple[Codes, list[tuple[str, str]]]:
@@ -73,7 +78,7 @@ def _most(thread: Codes, names: list[tuple[str, str]], values: Values) -> tuple[
 def _threads_of(batch: ProfileColumns, known: dict[tuple[str, int, str], int]) -> Codes:
     """The thread of each observation, as numbers of ``known``: process, number and name."""
     process = process_frame(batch.resource).name
-    numbers, names = _numbers(batch), _names(batch)
+    numbers, names = thread_numbers(batch), _names(batch)
     found: Codes = np.empty(len(batch), dtype=np.intp)
     code, size = combine(
         [(numbers - min(numbers.min(initial=0), 0), int(numbers.max(initial=0)) + 1), names[:2]], len(batch)
@@ -84,8 +89,8 @@ def _threads_of(batch: ProfileColumns, known: dict[tuple[str, int, str], int]) -
     return found
 
 
-def _numbers(batch: ProfileColumns) -> Codes:
-    """0: not reported."""
+def thread_numbers(batch: ProfileColumns) -> Codes:
+    """The thread id of each observation; 0: not reported."""
     for each in batch.attributes:
         if each.key == THREAD_ID and isinstance(each.values, np.ndarray) and each.values.dtype.kind in "iu":
             numbers = np.maximum(each.values.astype(np.intp), 0)

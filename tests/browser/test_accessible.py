@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from otelgpu.model.spans import Attribute
 from otelgpu.render.flame_graph import differential, flame_graph
 from otelgpu.render.heat_map import heat_map
 from tests.backends.programs import CACHE, missing_program
@@ -27,6 +28,9 @@ PAGES: Final[dict[str, Callable[[], bytes]]] = {
     "flame graph": lambda: flame_graph([profile(STACKS)], PARTS),
     "comparison": lambda: differential([profile(STACKS)], [profile(STACKS)], PARTS),
     "heat map": lambda: heat_map([profile([(("a",), 1)] * 2, times=[START, START + 10**9])], PARTS),
+    "flame chart": lambda: flame_graph(
+        [profile(STACKS, times=[START] * 4, attributes=(Attribute.of("thread.id", [7, 7, 8, 8]),))], PARTS
+    ),
     "nothing": lambda: flame_graph([], PARTS),
 }
 
@@ -69,5 +73,5 @@ def test_the_viewer_is_accessible(
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_of_profiles_are_accessible(browser: BrowserSession, tmp_path: Path, name: str) -> None:
     (tmp_path / "page.html").write_bytes(PAGES[name]())
-    for keys in ((), ("?",), ("ArrowUp", "s")):
+    for keys in ((), ("?",), ("ArrowUp", "s"), ("o", "o", "o")):
         in_both_schemes(browser, (tmp_path / "page.html").as_uri(), keys)

@@ -7,6 +7,7 @@ of("source").textContent = JSON.parse(of("about").textContent).name;
 let state = readState();
 let base = null; // the tree as the page has it
 let threads = null;
+let timed = null; // observations in order of time, where the page has them
 let tree = null; // what is drawn: the base, or another shape of it
 let area = null; // {own, text}: of the heat map; null: everything
 const list = new FrameList(of("side-table"), (frame) => {
@@ -66,6 +67,7 @@ const show = showing((node) => [tree.label(node), tree.place(node), ...numbers(n
     remember({ node });
   },
   drawn(narrower) {
+    if (inTime()) return;
     const notes = [];
     if (narrower) notes.push(`${narrower.toLocaleString("en")} frames too narrow to draw`);
     if (tree.negative) notes.push(`${tree.negative.toLocaleString("en")} stacks below zero left out`);
@@ -76,6 +78,16 @@ const flame = new Flame(of("flame"), of("scroll"), of("spacer"), show);
 const callers = new Flame(of("callers"), of("callers-scroll"), of("callers-spacer"), showing((node) => [
   callers.tree.label(node), callers.tree.place(node), `${quantity(callers.tree.total[node], tree.unit)}, ${percent(callers.tree.total[node], callers.tree.total[0])} of what the frame has`,
 ]));
+const chart = new FlameChart(of("chart"), of("chart-scroll"), of("chart-spacer"), showing((place) => chart.words(place), {
+  zoomed() {
+    of("tip").hidden = true;
+    remember({ span: chart.span });
+  },
+  drawn() {
+    const { left_out: leftOut } = timed;
+    of("note").textContent = leftOut ? `${leftOut.toLocaleString("en")} observations of no known time or thread, or too many, left out` : "";
+  },
+}));
 const heat = new HeatMap(of("heat-map"), of("heat-scroll"), { below: of("heat-x"), beside: of("heat-y"), legend: of("heat-legend") }, (own, count, cells) => {
   const seconds = cells ? `seconds ${cells.left} to ${cells.right + 1}, ${cells.first * heat.cellMs} to ${(cells.last + 1) * heat.cellMs} ms of each` : "everything";
   of("heat-status").textContent = `${seconds}: ${count.toLocaleString("en")} observations`;
@@ -99,8 +111,10 @@ function matched() {
 function search() {
   const text = of("search").value.trim();
   flame.search(text);
-  callers.matches = flame.matches;
-  callers.redraw();
+  for (const other of [callers, chart]) {
+    other.matches = flame.matches;
+    other.redraw();
+  }
   matched();
   remember({ search: text });
 }
@@ -111,7 +125,7 @@ function reset() {
   chosen = -1;
   const { type, order, icicle } = state;
   state = { ...DEFAULTS, type, order, icicle };
-  if (area) {
+  if (area && !inTime()) {
     heat.clear();
     heat.report();
   } else draw();
@@ -135,6 +149,8 @@ const isDrawn = (kind) => tree.frames.kind.includes(kind) && !(state.hide && HID
 // All that is chosen but the type → the graphs.
 function draw() {
   const { order, hide, process } = state;
+  const isChart = inTime();
+  const hadFocus = document.activeElement?.classList.contains("graph");
   const thread = state.thread === "" ? null : Number(state.thread);
   const own = area ?? (process || thread !== null ? threads.own(process, thread) : null);
   const isSandwich = state.frame !== "";
@@ -147,12 +163,28 @@ function draw() {
   }
   compared(tree);
   for (const id of ["callers-scroll", "callers-title", "callees-title"]) of(id).hidden = !isSandwich;
+  of("chart-scroll").hidden = !isChart;
+  of("scroll").hidden = isChart;
+  of("heat").hidden = isChart || !data[state.type].heat;
   flame.icicle = isSandwich || state.icicle;
   flame.open(tree, state.node);
   if (isSandwich) callers.open(compared(reshaped(base, sides, { order, hides: hide, from, way: "callers" })));
+  if (isChart) chart.open(boxes(thread), state.span);
+  if (hadFocus && isHidden(document.activeElement)) shown().focus({ preventScroll: true });
   controls(isSandwich);
   legend();
   search();
+}
+
+const isHidden = (graph) => !graph?.offsetParent;
+const shown = () => of(inTime() ? "chart" : "flame");
+const inTime = () => state.order === "time" && timed !== null && state.frame === "";
+
+// What the flame chart draws: of the threads that are chosen, in the order in which they are listed.
+function boxes(thread) {
+  const listed = threads.name.length ? threads.of(state.process) : [[0, ""]];
+  const shown = listed.filter(([number]) => thread === null || number === thread);
+  return new Boxes(base, timed, shown, base.frames.kind.map((kind) => state.hide && HIDDEN.has(kind)));
 }
 
 // Of a comparison, by the side that is chosen.
@@ -165,9 +197,9 @@ function compared(tree) {
 function controls(isSandwich) {
   of("hide").checked = state.hide;
   of("invert").setAttribute("aria-pressed", String(state.icicle));
-  of("invert").disabled = isSandwich;
+  of("invert").disabled = isSandwich || inTime();
   of("sandwich").setAttribute("aria-pressed", String(isSandwich));
-  options(of("order"), Object.entries(ORDERS).filter(([order]) => order !== "first" || base.first), state.order);
+  options(of("order"), Object.entries(ORDERS).filter(([order]) => (order !== "first" || base.first) && (order !== "time" || timed)), state.order);
   const { processes } = threads;
   of("process").hidden = !processes.length;
   options(of("process"), [["", "all processes"], ...processes.map((name) => [name, name])], state.process);
@@ -189,6 +221,8 @@ function choose() {
   const found = data[state.type] ?? data[(state.type = 0)];
   base = new Tree(unpacked(found));
   threads = new Threads(found.threads ?? null, base.length);
+  timed = found.chart ?? null;
+  if (state.order === "time" && !timed) state.order = DEFAULTS.order;
   area = null;
   if (state.thread !== "" && !(Number(state.thread) in threads.name)) state.thread = "";
   if (state.frame !== "" && !(Number(state.frame) in base.frames.label)) state.frame = "";
@@ -201,7 +235,6 @@ function choose() {
     of("side").selectedIndex = base.side;
     of("equal").checked = base.equal;
   }
-  of("heat").hidden = !found.heat;
   if (found.heat) {
     of("heat-status").textContent = found.heat.note;
     heat.open(base, found.heat);
@@ -211,7 +244,7 @@ function choose() {
 }
 
 function change(changes) {
-  Object.assign(state, { node: 0, ...changes });
+  Object.assign(state, { node: 0, span: "", ...changes });
   draw();
 }
 
@@ -232,7 +265,7 @@ function sandwich() {
 function help() {
   const keys = [
     ["/", "search frames"], ["↑ ↓ ← →", "from frame to frame"], ["Enter", "zoom to a frame"], ["s", "callers and callees of the chosen frame, and back"],
-    ["n", "hide native and kernel frames, and show them"], ["o", "another order of what a frame calls"], ["i", "root above or below"], ["Esc", "show everything"], ["?", "these keys"],
+    ["n", "hide native and kernel frames, and show them"], ["o", "another order of what a frame calls"], ["i", "root above or below"], ["+ −, Shift ← →", "over time: zoom and move; drag over a part of it"], ["Esc", "show everything"], ["?", "these keys"],
   ];
   const close = element("button", "Close");
   close.addEventListener("click", () => of("help").close());
@@ -241,9 +274,15 @@ function help() {
   of("help").showModal();
 }
 
+// The chart is of all the time.
+function reorder(order) {
+  if (order === "time") filter({ order });
+  else change({ order });
+}
+
 function nextOrder() {
   const order = of("order");
-  change({ order: order.options[(order.selectedIndex + 1) % order.options.length].value });
+  if (order.options.length) reorder(order.options[(order.selectedIndex + 1) % order.options.length].value);
 }
 
 for (const each of data) of("type").append(element("option", `${each.type} (${each.unit})`));
@@ -253,7 +292,7 @@ const listeners = {
   type: ["change", () => { state = { ...DEFAULTS, type: of("type").selectedIndex, search: state.search, icicle: state.icicle }; choose(); }],
   process: ["change", () => filter({ process: of("process").value, thread: "" })],
   thread: ["change", () => filter({ thread: of("thread").value })],
-  order: ["change", () => change({ order: of("order").value })],
+  order: ["change", () => reorder(of("order").value)],
   hide: ["change", () => change({ hide: of("hide").checked })],
   side: ["change", compare],
   equal: ["change", compare],
@@ -280,6 +319,6 @@ if (data.length) {
   window.addEventListener("hashchange", () => { state = readState(); choose(); });
   choose();
   document.body.classList.toggle("framed", window !== window.top);
-  if (window === window.top) of("flame").focus({ preventScroll: true });
-  else window.addEventListener("focus", () => of("flame").focus({ preventScroll: true }));
+  if (window === window.top) shown().focus({ preventScroll: true });
+  else window.addEventListener("focus", () => shown().focus({ preventScroll: true }));
 } else of("status").textContent = "Nothing was observed: the process was idle, or waited. Kinds of profile other than the one taken may show it: otelgpu profile -t all.";

@@ -1,7 +1,7 @@
 // A tree's stacks in another shape: other frames hidden, seen from one frame (its callers, its callees), siblings in
 // another order. The tree that comes out is one as any other.
 
-const ORDERS = { name: "by name", widest: "widest first", first: "first seen first" };
+const ORDERS = { name: "by name", widest: "widest first", first: "first seen first", time: "over time" };
 const HIDDEN = new Set(["native", "kernel"]); // kinds, where only Python and the GPU are to be seen
 
 // A tree that grows by children, for which its parents come first.
@@ -48,6 +48,7 @@ class Growth {
       name: byName,
       widest: (one, other) => total[other] - total[one] || byName(one, other),
       first: (one, other) => (first[one] === first[other] ? byName(one, other) : first[one] - first[other]),
+      time: byName, // the chart has its own
     }[order];
     const places = [];
     const depth = [];

@@ -1,6 +1,7 @@
 // What is shown, as the address has it after #, so that links can be copied: #type=1&order=widest&search=load&node=17.
+// `span`: microseconds from and to which the flame chart shows.
 
-const DEFAULTS = { type: 0, order: "name", hide: false, frame: "", process: "", thread: "", search: "", icicle: false, node: 0 };
+const DEFAULTS = { type: 0, order: "name", hide: false, frame: "", process: "", thread: "", search: "", icicle: false, node: 0, span: "" };
 
 function readState() {
   const given = new URLSearchParams(location.hash.slice(1));
