@@ -230,6 +230,8 @@ class Opened(Struct, frozen=True, kw_only=True):
     asked: Asked | None = None  # ... how it had another one write it; None: it wrote it
     path: str = ""  # Exchange.path, and its user_agent
     user_agent: str = ""
+    method: str = ""  # Exchange.method, and its tls
+    tls: bool = False
 
 
 class Named(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from otelgpu.engine.description_tables import Described, Descriptions, Table
+from otelgpu.engine.description_tables import Described, Descriptions, MetricTable, Table
+from otelgpu.families.requests.exchange_signals import SIGNALS
+from otelgpu.families.requests.signals.http import ACTIVE_REQUESTS
 from otelgpu.model.exchange import StartSource
 
 START_SOURCES: Final[Mapping[StartSource, str]] = {
@@ -118,6 +120,9 @@ DESCRIPTIONS: Final = Descriptions(
             "True: the output tokens were counted, not reported.", "true"
         ),
     },
+    metrics=(
+        MetricTable(scope=SIGNALS.scope, metrics={ACTIVE_REQUESTS: ("http.request.method", "url.scheme")}),
+    ),
     tables={
         "start sources": Table(
             header=("`otelgpu.start.source`", "The span starts when"),

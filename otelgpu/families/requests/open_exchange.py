@@ -12,7 +12,7 @@ from otelgpu.families.requests.http1.framing import Head
 from otelgpu.families.requests.llm.reader import GenerationReader
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
 from otelgpu.families.requests.trace_context import parse_trace_context
-from otelgpu.model.exchange import UNSEEN, Exchange, Opened, Published, Role, Rpc, StartSource, TraceParent
+from otelgpu.model.exchange import UNSEEN, Exchange, Opened, Published, Rpc, StartSource, TraceParent
 from otelgpu.model.tasks import Asked, TaskService, stream_task
 
 SWITCHING_PROTOCOLS = 101
@@ -200,20 +200,22 @@ class OpenExchange:
         if parents:
             self.parent = parse_trace_context(parents, head.all(b"tracestate"))
 
-    def opened(self, role: Role) -> Opened:
-        """What its span's identity is made of; once its head was taken."""
+    def opened(self, facts: ConnectionFacts) -> Opened:
+        """What its span's identity is made of; once its head was taken, on a connection with these facts."""
         return Opened(
             key=self.key,
             tgid=self.tgid,
             tid=self.tid,
             start_ns=self.start_ns,
-            role=role,
+            role=facts.role,
             parent=self.parent,
             wire_id=self.wire_id,
             task=self.task,
             asked=self.asked,
             path=self.path,
             user_agent=self.user_agent,
+            method=self.method,
+            tls=facts.tls,
         )
 
     def agree(self, head: Head) -> None:

@@ -150,6 +150,12 @@ PRESENTATION: Final = Presentation(
                 http.SERVER_DURATION.name,
                 rpc.SERVER_DURATION.name,
             ),
+            Column(
+                key="active_requests",
+                title="in flight",
+                how=How.TOTAL,
+                metrics=(http.ACTIVE_REQUESTS.name,),
+            ),
         ),
         families=("http",),
         rank=1,

@@ -18,7 +18,7 @@ from otelgpu.engine.facts import (
 )
 from otelgpu.engine.folding import Parents
 from otelgpu.engine.services import Engines, EngineView, Extras, Services
-from otelgpu.families.requests.answering.requests import RequestTracker, served_by
+from otelgpu.families.requests.answering.requests import ActiveRequests, RequestTracker, served_by
 from otelgpu.families.requests.exchange_signals import SIGNALS
 from otelgpu.families.requests.identities import Identities
 from otelgpu.model.context import Context, Unsettled
@@ -59,6 +59,7 @@ class RequestHandler:
             seed=session.seed,
             headroom=session.headroom,
         )
+        self._active = ActiveRequests(session.metrics, SIGNALS.scope, session.processes.resource)
         session.attribution.hold_for_requests = self._hold
         services.offers.requests = self
         services.listen(TrafficParsed, self._take)
@@ -106,6 +107,7 @@ class RequestHandler:
     def _take(self, fact: TrafficParsed) -> None:
         self._serving.update(each.tgid for each in fact.opened if each.role is Role.SERVER)
         self._requests.take(fact)
+        self._active.take(fact)
 
     def _change(self, fact: SettingsChanged) -> None:
         self._identities.sampler, self._identities.tail = fact.settings.sampler, fact.settings.tail
@@ -121,6 +123,7 @@ class RequestHandler:
 
     def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
         """Report the requests that are complete, and give up those that will not be answered."""
+        self._active.report()
         self._answer(final=final)
         self._give_up(now_ns, final=final)
         if self._requests.is_waiting:
@@ -158,6 +161,7 @@ class RequestHandler:
     def end_process(self, tgid: int, time_ns: int) -> None:
         """A process ended; all its requests have been reported."""
         self._requests.forget_process(tgid)
+        self._active.forget_process(tgid)
         self._serving.discard(tgid)
 
 

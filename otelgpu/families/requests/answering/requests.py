@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from otelgpu.engine.services import Engines
 from otelgpu.engine.totals import Totals
 from otelgpu.families.requests.identities import EXCLUDED, SAMPLED_OUT, Identities, exports_telemetry
 from otelgpu.families.requests.routes import Routes
+from otelgpu.families.requests.signals.http import ACTIVE_REQUESTS, method_label, scheme
 from otelgpu.families.requests.spans import (
     ExchangeContexts,
     boundaries,
@@ -34,7 +35,7 @@ from otelgpu.families.requests.spans import (
 )
 from otelgpu.model.codes import distinct
 from otelgpu.model.context import NO_CONTEXT, UNSETTLED, Context, Unsettled
-from otelgpu.model.exchange import Exchange, Role
+from otelgpu.model.exchange import Exchange, Opened, Role
 from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
@@ -269,6 +270,66 @@ class RequestTracker:
         """A process has ended."""
         self._routes.forget(tgid)
         self._identities.forget_process(tgid)
+
+
+class _Active(NamedTuple):
+    tgid: int
+    owner: Resource
+    method: str
+    scheme: str
+
+
+class ActiveRequests:
+    """Requests that servers are at now, as ``http.server.active_requests`` has it: by process, method and scheme.
+
+    One begins when its head was read, and ends when its exchange does, however that ends: answered, broken off, or
+    given up for want of memory. ``resource_of`` gives a process's resource.
+    """
+
+    def __init__(self, metrics: Metrics, scope: str, resource_of: Callable[[int], Resource]) -> None:
+        self._metrics, self._scope, self._resource_of = metrics, scope, resource_of
+        self._series: dict[int, _Active] = {}  # by Exchange.key, of those that are open
+        self._open: Counter[_Active] = Counter()
+        self._changed: set[_Active] = set()
+
+    def take(self, activity: TrafficParsed) -> None:
+        """Take what was parsed."""
+        for opened in activity.opened:
+            if opened.role is Role.SERVER and opened.method and opened.key not in self._series:
+                self._begin(opened)
+        for exchange in activity.exchanges:
+            self._end(exchange.key)
+        for key in activity.shed:
+            self._end(key)
+
+    def _begin(self, opened: Opened) -> None:
+        owner = self._resource_of(opened.tgid)
+        series = _Active(opened.tgid, owner, method_label(opened.method), scheme(opened))
+        self._series[opened.key] = series
+        self._open[series] += 1
+        self._changed.add(series)
+
+    def _end(self, key: int) -> None:
+        series = self._series.pop(key, None)
+        if series is not None:
+            self._open[series] -= 1
+            self._changed.add(series)
+
+    def report(self) -> None:
+        """Bring the series up to date."""
+        for series in self._changed:
+            labels = {"http.request.method": series.method, "url.scheme": series.scheme}
+            self._metrics.set(ACTIVE_REQUESTS, self._scope, series.owner, labels, self._open[series])
+            if not self._open[series]:
+                del self._open[series]
+        self._changed.clear()
+
+    def forget_process(self, tgid: int) -> None:
+        """A process has ended: what it had open has been reported."""
+        self._series = {key: series for key, series in self._series.items() if series.tgid != tgid}
+        self._changed = {series for series in self._changed if series.tgid != tgid}
+        for series in [series for series in self._open if series.tgid == tgid]:
+            del self._open[series]
 
 
 def served_by(exchanges: Sequence[Exchange]) -> list[Exchange]:

@@ -286,7 +286,7 @@ class Http1:
             self.exchanges.begin_task(exchange, self.call)
         else:
             exchange.asked_by(self.call)
-        self.output.opened.append(exchange.opened(self.facts.role))
+        self.output.opened.append(exchange.opened(self.facts))
 
     def named(self, exchange: OpenExchange, request_id: str) -> None:
         """Note the request id that a response carries."""

@@ -262,7 +262,7 @@ class Http2:
         if self._server and self.call.task:
             exchange.begun_ns, exchange.reader = self.call.end_ns, self.call.task
             self.output.tasks.append(exchange.service(self._facts.identity, is_over=False, is_framed=True))
-        self.output.opened.append(exchange.opened(self._facts.role))
+        self.output.opened.append(exchange.opened(self._facts))
         self._take_up(stream, self.call.end_ns)
         return stream
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from otelgpu.engine.metric import Measured
+from otelgpu.engine.metric import Instrument, Measured, Metric
 from otelgpu.families.requests.signals.measuring import NS, by_series, seconds
-from otelgpu.model.exchange import Exchange, Role, StartSource
+from otelgpu.model.exchange import Exchange, Opened, Role, StartSource
 
 DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 SERVER_DURATION: Final = seconds(
@@ -19,6 +19,12 @@ SERVER_DURATION: Final = seconds(
 )
 CLIENT_DURATION: Final = seconds(
     "http.client.request.duration", "Duration of HTTP client requests.", DURATION_BUCKETS
+)
+ACTIVE_REQUESTS: Final = Metric(
+    name="http.server.active_requests",
+    unit="{request}",
+    instrument=Instrument.UP_DOWN_COUNTER,
+    description="HTTP requests, gRPC among them, whose head a server has read and which have not ended.",
 )
 _METHODS: Final = frozenset(
     ("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE")
@@ -30,16 +36,19 @@ def is_client(exchange: Exchange) -> bool:
     return exchange.role is Role.CLIENT
 
 
-def scheme(exchange: Exchange) -> str:
+def scheme(exchange: Exchange | Opened) -> str:
     """``url.scheme``: as the bytes crossed the socket."""
     return "https" if exchange.tls else "http"
 
 
+def method_label(method: str) -> str:
+    """A method that was seen, if it is a known one, for clients may send anything."""
+    return method if method in _METHODS else "_OTHER"
+
+
 def _method(exchange: Exchange) -> str | None:
-    """The method if it is a known one, for clients may send anything; None where it was not seen."""
-    if exchange.method in _METHODS:
-        return exchange.method
-    return "_OTHER" if exchange.method else None
+    """None where it was not seen."""
+    return method_label(exchange.method) if exchange.method else None
 
 
 def span_name(exchange: Exchange, route: str) -> str:
