@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from rich.style import Style
+from rich.text import Text
 from textual.pilot import Pilot
+from textual.widgets import DataTable
 
 from otelgpu.cli.top.app import TopApp
+from otelgpu.cli.top.tables import RateTable
+from otelgpu.engine.presentation import AGENT
 from otelgpu.engine.top_views import top_views
 from otelgpu.render.top.frames import Failure, Frame, Report, encoded
-from tests.rig.top_frames import frame, setup
+from tests.rig.top_frames import PIDS, frame, setup
 
 pytestmark = pytest.mark.slow
 
@@ -349,3 +354,52 @@ def test_a_frame_of_a_thousand_rows_comes_whole() -> None:
         await program.until(lambda: program.app._latest == whole)
 
     run(scenario)
+
+
+async def drawn(program: Driven, report: Frame) -> None:
+    await program.send(report)
+    await program.until(lambda: program.app._shelf.frame == report)
+    await program.pilot.pause()
+
+
+def strips(program: Driven) -> list[list[tuple[str, Style | None]]]:
+    """What is on the screen, with its colours."""
+    lines = program.app.screen._compositor.render_strips()
+    return [[(segment.text, segment.style) for segment in line] for line in lines]
+
+
+def test_cells_that_are_kept_look_as_if_they_were_drawn_anew() -> None:
+    async def scenario(program: Driven) -> None:
+        await started(program, view=AGENT, scale=1)
+        for scale, lost in ((3, 0.0), (44, 2.0), (45, 0.0), (46, 7.0)):
+            await drawn(program, frame(scale=scale, lost=lost))
+            kept = strips(program)
+            for table in program.app.query(RateTable):
+                table.notify_style_update()
+                table.refresh()
+            await program.pilot.pause()
+            assert strips(program) == kept
+
+    run(scenario, LARGE)
+
+
+def test_of_a_frame_that_says_the_same_no_cell_is_rendered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[tuple[object, ...]] = []
+    whole = DataTable._render_cell
+
+    def counted(self: DataTable[Text], *arguments: Any) -> Any:
+        rendered.append(arguments)
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(DataTable, "_render_cell", counted)
+
+    async def scenario(program: Driven) -> None:
+        await started(program, view="cuda", scale=11)
+        assert rendered
+        for scale in (11, 12):  # the same, and other numbers as wide
+            rendered.clear()
+            await drawn(program, frame(scale=scale))
+            trends = {place[:2] for place in rendered}
+            assert len(trends) == len(rendered) <= 2 * len(PIDS)  # the trend of each row grows
+
+    run(scenario, SMALL)
