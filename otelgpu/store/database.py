@@ -1,0 +1,127 @@
+"""The tables of one session in DuckDB, on disk, with bounded memory.
+
+Rows that readers decode lie in a database of a temporary folder that :meth:`Store.close` removes. Parquet files of
+``ops`` are not copied: ``ops`` is a view of both.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from otelgpu.errors import OtelgpuError
+from otelgpu.store.tables import EVIDENCE, OPS, TABLES, Column
+
+if TYPE_CHECKING:
+    import duckdb
+
+MEMORY_LIMIT: Final = "3GB"
+"""Of DuckDB, which takes more for a moment; what needs more goes to the temporary folder."""
+
+_SETTINGS: Final = {
+    "memory_limit": MEMORY_LIMIT,
+    "preserve_insertion_order": "false",  # else DuckDB keeps what it could have written
+    "autoinstall_known_extensions": "false",  # nothing is fetched
+    "autoload_known_extensions": "false",
+}
+
+
+class StoreError(OtelgpuError):
+    """An input cannot be taken, or DuckDB is missing."""
+
+
+class Store:
+    """``rejected``: reason → rows or files that were left out. ``limits``: what the data cannot say, in sentences.
+
+    ``connection`` has the view ``ops`` and the table ``evidence``, with the columns of :mod:`otelgpu.store.tables`.
+    """
+
+    def __init__(
+        self, *, job: str | None = None, begin_s: float | None = None, end_s: float | None = None
+    ) -> None:
+        """Of other jobs, and of what begins outside of [begin_s, end_s), nothing is in ``ops``.
+
+        Raises `StoreError` where DuckDB is not installed.
+        """
+        connect = _connect()
+        self.rejected: Counter[str] = Counter()
+        self.limits: list[str] = []
+        self.folder: Final = Path(tempfile.mkdtemp(prefix="otelgpu-store-"))
+        settings: dict[str, Any] = {**_SETTINGS, "temp_directory": str(self.folder / "spilled")}
+        self.connection = connect(self.folder / "ops.duckdb", config=settings)
+        self._chosen = _chosen(job, begin_s, end_s)
+        self._views: list[str] = []
+        self._links = 0
+        self.connection.execute(f"CREATE TABLE ops_read ({_declared(OPS)})")
+        self.connection.execute(f"CREATE TABLE evidence ({_declared(EVIDENCE)})")
+        self._show()
+
+    def link(self, path: Path) -> str:
+        """The path of a file under a name that SQL can have: without quotes, and without the signs of a glob."""
+        self._links += 1
+        linked = self.folder / f"input-{self._links}"
+        linked.symlink_to(path.resolve())
+        return str(linked)
+
+    def add_view(self, query: str) -> None:
+        """Rows of ``ops`` that stay in their file: a query that gives its columns, in their order."""
+        self._views.append(query)
+        self._show()
+
+    def keep(self, folder: Path) -> list[Path]:
+        """Write the tables as Parquet into a folder; the files. They are inputs again."""
+        folder.mkdir(parents=True, exist_ok=True)
+        written = []
+        for table in TABLES:
+            path = folder / f"{table}.parquet"
+            self.connection.table(table).write_parquet(str(path), compression="zstd")
+            written.append(path)
+        return written
+
+    def close(self) -> None:
+        """Remove what was written. The connection is of no use after it."""
+        self.connection.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _show(self) -> None:
+        columns = ", ".join(column.name for column in OPS)
+        parts = [f"SELECT {columns} FROM ops_read", *self._views]
+        self.connection.execute(
+            f"CREATE OR REPLACE VIEW ops AS SELECT * FROM ({' UNION ALL '.join(parts)}){self._chosen}"
+        )
+
+
+def text_literal(text: str) -> str:
+    """A text in SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _declared(columns: Sequence[Column]) -> str:
+    return ", ".join(f"{column.name} {column.type} NOT NULL" for column in columns)
+
+
+def _chosen(job: str | None, begin_s: float | None, end_s: float | None) -> str:
+    """The condition of the view; "": none."""
+    bounds = ((">=", begin_s), ("<", end_s))
+    conditions = [f"t0 {sign} '{float(bound)!r}'::DOUBLE" for sign, bound in bounds if bound is not None]
+    if job is not None:
+        conditions.append(f"job = {text_literal(job)}")
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _connect() -> Callable[..., duckdb.DuckDBPyConnection]:
+    try:
+        from duckdb import connect
+    except ImportError as error:
+        raise StoreError("tables need DuckDB", "pip install 'otelgpu[diagnose]'") from error
+    return connect

@@ -1,0 +1,56 @@
+"""From what a command line names to tables: files, folders and globs, each file by the reader that knows its kind."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from otelgpu.store.database import Store, StoreError
+from otelgpu.store.readers import parquet
+
+
+def open_inputs(
+    inputs: Sequence[str],
+    *,
+    job: str | None = None,
+    begin_s: float | None = None,
+    end_s: float | None = None,
+) -> Store:
+    """The tables of all inputs, to be closed.
+
+    ``inputs``: files, folders (what lies in them, at any depth) and globs. With ``job`` only that one's operations; with
+    ``begin_s`` and ``end_s`` only what begins in [begin_s, end_s), in the inputs' own time.
+
+    Raises `StoreError` for an input that is not there, and where DuckDB is not.
+    """
+    files = list(dict.fromkeys(found for each in inputs for found in _files(each)))
+    store = Store(job=job, begin_s=begin_s, end_s=end_s)
+    try:
+        _read(store, files)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _files(given: str) -> Iterator[Path]:
+    path = Path(given)
+    if path.is_dir():
+        yield from _within(path)
+    elif path.exists():
+        yield path
+    else:
+        found = sorted(glob.glob(given, recursive=True))
+        if not found:
+            raise StoreError(f"{given}: no such file or folder")
+        for each in map(Path, found):
+            yield from _within(each) if each.is_dir() else (each,)
+
+
+def _within(folder: Path) -> Iterable[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _read(store: Store, files: Sequence[Path]) -> None:
+    parquet.read(store, files)

@@ -1,0 +1,91 @@
+"""The tables of collected operations: columns, DuckDB types, units and what each column says.
+
+What reads files fills them, what makes verdicts queries them, and docs/reference/tables.md is written from them. Every
+column has a value in every row: a missing one is the column's default, never NULL.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+STEP_UNKNOWN: Final = -1
+SEQUENCE_UNKNOWN: Final = -1
+RANK_OF_HOST: Final = -1
+"""In ``evidence``: of the whole host."""
+
+KINDS: Final = {
+    "step": "a whole step of a rank, from one boundary to the next",
+    "compute": "kernels that are none of the communication library: the device's own work",
+    "copy": "copies between host and device, and memsets",
+    "input": "the step's wait for its batch (data loader)",
+    "file": "reads, writes and syncs of files",
+    "host": "the program's own code and calls that only queue work",
+    "coll": "a collective of a group: its time is the group's, not the rank's own",
+    "p2p": "a send or receive: likewise",
+}
+"""The values of ``ops.kind``."""
+
+OWN_KINDS: Final = ("compute", "copy", "input", "file", "host")
+"""Kinds whose time is the rank's own."""
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """``default``: the SQL literal of a column that an input may lack; None: every input has to have it."""
+
+    name: str
+    type: str
+    text: str
+    unit: str = ""
+    default: str | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a file without the column is no file of this table."""
+        return self.default is None
+
+
+OPS: Final = (
+    Column(name="job", type="VARCHAR", default="''", text="The job or run."),
+    Column(
+        name="step",
+        type="BIGINT",
+        text="Number of the step, the same on every rank. −1: the input does not say; such a row is of no step.",
+    ),
+    Column(name="rank", type="INTEGER", text="Global rank, from 0."),
+    Column(name="host", type="VARCHAR", default="''", text="The rank's host."),
+    Column(name="role", type="VARCHAR", default="''", text="What its like do too: the pipeline stage."),
+    Column(name="lane", type="VARCHAR", default="''", text="Which of those with the role: the replica."),
+    Column(name="unit", type="BIGINT", default="0", text="Microbatch in the step, from 0."),
+    Column(name="kind", type="VARCHAR", text="What the time is of: see below."),
+    Column(
+        name="name", type="VARCHAR", default="''", text="The operation: a kernel, a function, a collective."
+    ),
+    Column(name="grp", type="VARCHAR", default="''", text="Of `coll` and `p2p`: the communicator."),
+    Column(
+        name="seq",
+        type="BIGINT",
+        default="-1",
+        text="Number of the operation in its group, the same on all its members. −1: not known.",
+    ),
+    Column(name="n", type="INTEGER", default="0", text="Members of the group. 0: not known."),
+    Column(name="t0", type="DOUBLE", unit="s", text="Start, by the clock of its host."),
+    Column(name="t1", type="DOUBLE", unit="s", text="End, by the same clock."),
+    Column(name="bytes", type="BIGINT", default="0", unit="By", text="Bytes moved. 0: not known, or none."),
+)
+"""A row is one finished operation of one rank."""
+
+EVIDENCE: Final = (
+    Column(name="job", type="VARCHAR", default="''", text="The job or run."),
+    Column(name="rank", type="INTEGER", default="-1", text="Global rank. −1: of the whole host."),
+    Column(name="host", type="VARCHAR", default="''", text="The host."),
+    Column(name="t0", type="DOUBLE", unit="s", text="Since when, by the clock of the host."),
+    Column(name="t1", type="DOUBLE", unit="s", text="Until when."),
+    Column(name="name", type="VARCHAR", text="What was seen: `xid`, `collective_pending`."),
+    Column(name="value", type="DOUBLE", default="0", text="How much of it, in the unit that its name has."),
+    Column(name="text", type="VARCHAR", default="''", text="In words."),
+)
+"""A row is one thing seen beside the operations: it supports a verdict, and makes none."""
+
+TABLES: Final = {"ops": OPS, "evidence": EVIDENCE}
