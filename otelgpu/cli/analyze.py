@@ -12,7 +12,7 @@ from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.headings import HeadedCommand
-from otelgpu.cli.line_files import lines, whole_rotations
+from otelgpu.store.line_files import lines, whole_rotations
 from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.diagnose.straggler_verdicts import straggler_verdicts
 from otelgpu.diagnose.stragglers import CollectiveReport

@@ -3,7 +3,7 @@
 In: the lines of one input, in their order. Out: :class:`~otelgpu.otlp_json.messages.Document`, and of those the spans,
 metrics and attributes that somebody looks at. Nothing that a file says can raise: what cannot be read is passed over,
 counted by its reason, and the first of each reason is remembered with its place (:class:`Skips`). Memory is that of a
-line: how long one may be is for who reads the file to say (``otelgpu.cli.line_files``).
+line: how long one may be is for who reads the file to say (``otelgpu.store.line_files``).
 
 Read beyond what the specification asks for: ids in base64, as protobuf's own JSON mapping writes them.
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otelgpu.errors import OtelgpuError
+from otelgpu.store.batches import Batches
+from otelgpu.store.files import StoreError
+from otelgpu.store.row_checks import REASON
 from otelgpu.store.tables import EVIDENCE, OPS, TABLES, Column
 
 if TYPE_CHECKING:
@@ -30,8 +32,9 @@ _SETTINGS: Final = {
 }
 
 
-class StoreError(OtelgpuError):
-    """An input cannot be taken, or DuckDB is missing."""
+UNREADABLE: Final = "files_unreadable"
+REPEATED: Final = "files_repeated"
+"""Reasons."""
 
 
 class Store:
@@ -67,10 +70,40 @@ class Store:
         linked.symlink_to(path.resolve())
         return str(linked)
 
+    def insert(self, query: str) -> None:
+        """Rows of ``ops`` by a query that gives its columns, in their order; those that cannot be are counted."""
+        self._count_rejected(query)
+        self.connection.execute(f"INSERT INTO ops_read SELECT * FROM ({query}) WHERE {REASON} IS NULL")
+
     def add_view(self, query: str) -> None:
-        """Rows of ``ops`` that stay in their file: a query that gives its columns, in their order."""
-        self._views.append(query)
+        """Likewise, of rows that stay in their file."""
+        is_clean = not self._count_rejected(query)
+        self._views.append(query if is_clean else f"SELECT * FROM ({query}) WHERE {REASON} IS NULL")
         self._show()
+
+    def evidence(self) -> Batches:
+        """Takes rows of ``evidence``, in the order of its columns, one at a time."""
+        columns = {column.name: column.type for column in EVIDENCE}
+        insert = "INSERT INTO evidence SELECT * FROM batch"
+        return Batches(self.connection, columns, lambda: self.connection.execute(insert))
+
+    def batches(self) -> Batches:
+        """Takes rows of ``ops``, in the order of its columns, one at a time."""
+        cells = ", ".join(f"TRY_CAST({column.name} AS {column.type}) AS {column.name}" for column in OPS)
+        columns = {column.name: column.type for column in OPS}
+        return Batches(self.connection, columns, lambda: self.insert(f"SELECT {cells} FROM batch"))
+
+    def staging(self, table: str, columns: Mapping[str, str]) -> Batches:
+        """Takes rows of a table of a reader's own, which is made here, and dropped by :meth:`drop`."""
+        declared = ", ".join(f"{name} {of_type}" for name, of_type in columns.items())
+        self.connection.execute(f"CREATE TABLE {table} ({declared})")
+        insert = f"INSERT INTO {table} SELECT * FROM batch"
+        return Batches(self.connection, columns, lambda: self.connection.execute(insert))
+
+    def drop(self, *tables: str) -> None:
+        """Tables of a reader's own."""
+        for table in tables:
+            self.connection.execute(f"DROP TABLE {table}")
 
     def keep(self, folder: Path) -> list[Path]:
         """Write the tables as Parquet into a folder; the files. They are inputs again."""
@@ -92,6 +125,15 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _count_rejected(self, query: str) -> int:
+        rejected: dict[str, int] = dict(
+            self.connection.execute(
+                f"SELECT {REASON} AS reason, count(*) FROM ({query}) GROUP BY ALL HAVING reason IS NOT NULL"
+            ).fetchall()
+        )
+        self.rejected.update(rejected)
+        return sum(rejected.values())
 
     def _show(self) -> None:
         columns = ", ".join(column.name for column in OPS)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import glob
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from otelgpu.store.database import Store, StoreError
-from otelgpu.store.readers import parquet
+from otelgpu.store.database import Store
+from otelgpu.store.files import StoreError
+from otelgpu.store.readers.recognition import Reader, reader_of
 
 
 def open_inputs(
@@ -19,7 +21,7 @@ def open_inputs(
 ) -> Store:
     """The tables of all inputs, to be closed.
 
-    ``inputs``: files, folders (what lies in them, at any depth) and globs. With ``job`` only that one's operations; with
+    ``inputs``: files, folders (all that lies in them) and globs. With ``job`` only that one's operations; with
     ``begin_s`` and ``end_s`` only what begins in [begin_s, end_s), in the inputs' own time.
 
     Raises `StoreError` for an input that is not there, and where DuckDB is not.
@@ -53,4 +55,8 @@ def _within(folder: Path) -> Iterable[Path]:
 
 
 def _read(store: Store, files: Sequence[Path]) -> None:
-    parquet.read(store, files)
+    by_reader: dict[Reader, list[Path]] = defaultdict(list)
+    for path in files:
+        by_reader[reader_of(path)].append(path)
+    for reader, mine in by_reader.items():
+        reader(store, mine)

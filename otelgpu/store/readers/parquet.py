@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from otelgpu.store.database import Store
-from otelgpu.store.row_checks import REASON
+from otelgpu.store.database import UNREADABLE, Store
 from otelgpu.store.tables import EVIDENCE, OPS, Column
 
 MAGIC: Final = b"PAR1"
-_UNREADABLE: Final = "files_unreadable"
 _OTHER_COLUMNS: Final = "files_of_other_columns"
 
 _Schema = tuple[tuple[str, str], ...]  # name and type of each column
@@ -29,19 +27,42 @@ def read(store: Store, paths: Sequence[Path]) -> None:
         try:
             groups[_schema(store, linked)].append(linked)
         except duckdb.Error:
-            store.rejected[_UNREADABLE] += 1
+            store.rejected[UNREADABLE] += 1
     for schema, links in sorted(groups.items()):
-        for table, columns in (("ops", OPS), ("evidence", EVIDENCE)):
-            if {name for name, _ in schema} >= {each.name for each in columns if each.is_required}:
-                _take(store, table, _query(columns, dict(schema), links), links)
-                break
+        names = {name for name, _ in schema}
+        if names >= _required(OPS):
+            _take(store, OPS, schema, links)
+        elif names >= _required(EVIDENCE):
+            _take(store, EVIDENCE, schema, links)
         else:
             store.rejected[_OTHER_COLUMNS] += len(links)
+
+
+def _required(columns: Sequence[Column]) -> set[str]:
+    return {column.name for column in columns if column.is_required}
 
 
 def _schema(store: Store, linked: str) -> _Schema:
     described = store.connection.execute(f"DESCRIBE SELECT * FROM read_parquet('{linked}')").fetchall()
     return tuple(sorted((str(name).lower(), str(of_type)) for name, of_type, *_ in described))
+
+
+def _take(store: Store, columns: Sequence[Column], schema: _Schema, links: Sequence[str]) -> None:
+    """Where one of several files cannot be read to its end, it is left out alone."""
+    import duckdb
+
+    query = _query(columns, dict(schema), links)
+    try:
+        if columns is OPS:
+            store.add_view(query)
+        else:
+            store.connection.execute(f"INSERT INTO evidence {query}")
+    except duckdb.Error:
+        if len(links) == 1:
+            store.rejected[UNREADABLE] += 1
+            return
+        for linked in links:
+            _take(store, columns, schema, [linked])
 
 
 def _query(columns: Sequence[Column], types: Mapping[str, str], links: Sequence[str]) -> str:
@@ -54,23 +75,11 @@ def _query(columns: Sequence[Column], types: Mapping[str, str], links: Sequence[
 def _cell(column: Column, of_type: str | None) -> str:
     if of_type is None:
         return f"{column.default}::{column.type}"
-    cell = column.name
+    name = cell = f'"{column.name}"'
     if of_type != column.type:
-        cell = f"TRY_CAST({cell} AS {column.type})"
+        cell = f"TRY_CAST({name} AS {column.type})"
         if column.type in _WHOLE and of_type not in _WHOLE:  # a cast would round
-            cell = f"CASE WHEN {column.name} = {cell} THEN {cell} END"
+            cell = f"CASE WHEN {name} = {cell} THEN {cell} END"
     if column.default is None:
         return cell
-    return f"CASE WHEN {column.name} IS NULL THEN {column.default} ELSE {cell} END"
-
-
-def _take(store: Store, table: str, query: str, links: Sequence[str]) -> None:
-    """A file that cannot be read to its end is left out, and counted, alone."""
-    if table == "evidence":
-        store.connection.execute(f"INSERT INTO evidence {query}")
-        return
-    rejected = store.connection.execute(
-        f"SELECT {REASON} AS reason, count(*) FROM ({query}) GROUP BY ALL HAVING reason IS NOT NULL"
-    ).fetchall()
-    store.rejected.update(dict(rejected))
-    store.add_view(f"SELECT * FROM ({query}) WHERE {REASON} IS NULL" if rejected else query)
+    return f"CASE WHEN {name} IS NULL THEN {column.default} ELSE {cell} END"

@@ -18,7 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otelgpu import __version__
-from otelgpu.cli.line_files import PIECE_BYTES
+from otelgpu.store.line_files import PIECE_BYTES
 from otelgpu.engine.names import SCHEMA_URL
 from otelgpu.export.base import ExportError
 from otelgpu.export.file import exporter as module

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.cli.line_files import lines
+from otelgpu.store.line_files import lines
 from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.model.spans import SpanColumns
 from otelgpu.otlp_json.messages import AnyValue

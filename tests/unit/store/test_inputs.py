@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pytest
 
-duckdb = pytest.importorskip("duckdb")
-
-from otelgpu.store.database import StoreError  # noqa: E402
-from otelgpu.store.inputs import open_inputs  # noqa: E402
+from otelgpu.store import StoreError, open_inputs
 
 
 def parquet(path: Path, query: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -55,18 +56,24 @@ def _line_after(file: BinaryIO, at: int, chunk: int) -> int:
 
 
 def lines(file: BinaryIO, limit: int = PIECE_BYTES) -> Iterator[bytes | None]:
-    """Every line of a file, whether or not the last one has an end; None for one longer than ``limit`` bytes."""
-    at = 0
-    while True:
-        piece = read_piece(file, at, limit)
-        yield from piece.lines
-        if piece.cut:
-            yield None
-        if piece.rest:
-            yield piece.rest
-        if piece.rest or piece.next == at:
-            return
-        at = piece.next
+    """Every line of a file, as :func:`split_lines` has them."""
+    return split_lines(iter(partial(file.read, limit), b""), limit)
+
+
+def split_lines(pieces: Iterable[bytes], limit: int = PIECE_BYTES) -> Iterator[bytes | None]:
+    """Every line, whether or not the last one has an end; None for one longer than ``limit`` bytes."""
+    rest, is_cut = b"", False
+    for piece in pieces:
+        *ended, begun = piece.split(b"\n")
+        for line in ended:
+            line = rest + line
+            yield None if is_cut or len(line) > limit else line
+            rest, is_cut = b"", False
+        rest += begun
+        if len(rest) > limit:
+            rest, is_cut = b"", True
+    if rest or is_cut:
+        yield None if is_cut else rest
 
 
 def whole_rotations(paths: Iterable[Path]) -> list[Path]:

@@ -1,0 +1,262 @@
+"""torch.profiler's traces (Kineto), one for each rank, plain or gzip; and what ``render/kineto.py`` writes alike.
+
+A device's work is of the step in which the host called for it, whenever it ran. While a device is idle its rank waits
+for nobody (a collective's kernel runs as long as it waits), so idle time is the rank's own: ``input`` as far as the data
+loader was asked meanwhile, else ``host``. Collectives have no number that all PyTorch versions write: they are counted
+by step and group, in which all ranks make the same ones. What otelgpu writes may be a sample of the device's work, and
+does not say so: of it only the steps are taken.
+
+Source: pytorch/kineto at 114171d, ``libkineto/src/output_json.cpp`` (layout, arguments of collectives); PyTorch 2.9,
+``torch/profiler/profiler.py`` (names of files), ``torch/utils/data/dataloader.py`` (annotation).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+
+from otelgpu.store.batches import Batches, text
+from otelgpu.store.database import REPEATED, UNREADABLE, Store
+from otelgpu.store.files import BrokenFile, content
+from otelgpu.store.limits import ranks_of
+from otelgpu.store.readers.process_groups import ELEMENT_BYTES, group_of, members
+from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
+
+MOST_BYTES: Final = 512 << 20
+"""Of a file, decompressed: it is held in memory as a whole, with its events."""
+
+_STEP: Final = re.compile(r"ProfilerStep#(\d{1,12})")
+_DATA_LOADER: Final = "enumerate(DataLoader)#"
+_COMMUNICATION: Final = re.compile(r"nccl(?:Dev)?Kernel")
+_RANK_IN_NAME: Final = re.compile(r"rank[-_]?(\d{1,9})(?!\d)")
+_HOST_IN_NAME: Final = re.compile(r"(.+)_\d+\.\d+\.pt\.trace\.json")
+_COPIES: Final = ("gpu_memcpy", "gpu_memset")
+_HOST_CALLS: Final = ("cuda_runtime", "cuda_driver")
+_ANNOTATIONS: Final = ("user_annotation", "cpu_op")
+_OF_STEP: Final = 1 << 20
+"""More collectives than a step has: numbers of one step are below the next one's."""
+
+_NO_DEVICE: Final = "no device time in the traces of {ranks}: computing, copies and collectives are not known"
+_NO_STEPS: Final = "no steps in the traces of {ranks}: the loop does not call step() of torch.profiler"
+
+
+_Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+
+
+class _Event(msgspec.Struct):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = -1.0
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Arguments(msgspec.Struct):
+    correlation: int = 0
+    bytes: _Whole = 0
+    collective: str = msgspec.field(default="", name="Collective name")
+    group: str = msgspec.field(default="", name="Process Group Name")
+    ranks: str | list[int] = msgspec.field(default="", name="Process Group Ranks")
+    size: _Whole = msgspec.field(default=0, name="Group size")
+    elements: _Whole = msgspec.field(default=0, name="In msg nelems")
+    dtype: str = ""
+
+
+class _Distributed(msgspec.Struct):
+    rank: Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)] = -1
+
+
+class _Trace(msgspec.Struct, rename="camel"):
+    trace_events: list[msgspec.Raw]
+    base_time_nanoseconds: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    distributed_info: _Distributed = msgspec.field(default_factory=_Distributed)
+    otelgpu: msgspec.Raw = msgspec.Raw()  # in a trace that otelgpu wrote
+
+
+_TRACE: Final = msgspec.json.Decoder(_Trace)
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_ARGUMENTS: Final = msgspec.json.Decoder(_Arguments)
+
+
+class _Work(msgspec.Struct):
+    """Device work, in seconds."""
+
+    kind: str
+    name: str
+    t0: float
+    t1: float
+    args: _Arguments
+
+
+class _Rank:
+    """What a trace says of its rank. Times are seconds since the trace's base."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[float, float, int]] = []
+        self.loads: list[tuple[float, float]] = []
+        self.called: dict[int, float] = {}  # by correlation, when the host called
+        self.work: list[_Work] = []
+        self.unreadable = 0
+
+    def take(self, raw: msgspec.Raw) -> None:
+        """An event. Raises msgspec.MsgspecError."""
+        event = _EVENT.decode(raw)
+        if event.ph != "X" or event.dur < 0:
+            return
+        begin, end = event.ts * 1e-6, (event.ts + event.dur) * 1e-6
+        if event.cat == "kernel":
+            args = _ARGUMENTS.decode(event.args)
+            self.work.append(_Work(_kind(event.name), args.collective or event.name, begin, end, args))
+        elif event.cat in _COPIES:
+            self.work.append(_Work("copy", event.name, begin, end, _ARGUMENTS.decode(event.args)))
+        elif event.cat in _HOST_CALLS:
+            if correlation := _ARGUMENTS.decode(event.args).correlation:
+                self.called[correlation] = begin
+        elif event.cat in _ANNOTATIONS:
+            if found := _STEP.fullmatch(event.name):
+                self.steps.append((begin, end, int(found[1])))
+            elif event.name.startswith(_DATA_LOADER):
+                self.loads.append((begin, end))
+
+    def step_at(self, time: float) -> int:
+        """Of the host; −1: none."""
+        place = bisect_right(self.steps, time, key=lambda step: step[0]) - 1
+        if place >= 0 and time < self.steps[place][1]:
+            return self.steps[place][2]
+        return STEP_UNKNOWN
+
+    def step_of(self, work: _Work) -> int:
+        """By the call that made it."""
+        called = self.called.get(work.args.correlation)
+        return STEP_UNKNOWN if called is None else self.step_at(called)
+
+
+def _kind(kernel: str) -> str:
+    if not _COMMUNICATION.match(kernel):
+        return "compute"
+    return "p2p" if "SendRecv" in kernel else "coll"
+
+
+class _Busy:
+    """When a device worked at all: sums of the union of intervals."""
+
+    def __init__(self, work: Sequence[_Work]) -> None:
+        begins = np.array([each.t0 for each in work])
+        ends = np.array([each.t1 for each in work])
+        order = np.argsort(begins, kind="stable")
+        begins, ends = begins[order], np.maximum.accumulate(ends[order])
+        first = np.r_[True, begins[1:] > ends[:-1]]
+        last = np.r_[first[1:], True]
+        self._times = np.stack([begins[first], ends[last]], axis=1).ravel()
+        lengths = ends[last] - begins[first]
+        before = np.r_[0.0, np.cumsum(lengths)]
+        self._sums = np.stack([before[:-1], before[1:]], axis=1).ravel()
+
+    def idle(self, begin: float, end: float) -> float:
+        """Seconds of [begin, end) in which nothing ran."""
+        first, last = np.interp([begin, end], self._times, self._sums)
+        return max(0.0, end - begin - float(last - first))
+
+
+def read(store: Store, paths: Sequence[Path]) -> None:
+    """See the module."""
+    seen: set[bytes] = set()
+    idle, aimless = [], []
+    with store.batches() as batches:
+        for path in paths:
+            try:
+                raw = content(path, MOST_BYTES)
+                trace = _TRACE.decode(raw)
+            except (BrokenFile, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                store.rejected[UNREADABLE] += 1
+                continue
+            digest = blake2b(raw).digest()
+            if digest in seen:
+                store.rejected[REPEATED] += 1
+                continue
+            seen.add(digest)
+            number = _rank_of(trace, path)
+            if number is None:
+                store.rejected["files_without_rank"] += 1
+                continue
+            rank = _decoded(trace.trace_events)
+            if trace.otelgpu:
+                rank.work.clear()
+            store.rejected.update({"events_unreadable": rank.unreadable} if rank.unreadable else {})
+            _insert(batches, rank, number, path, trace.base_time_nanoseconds * 1e-9)
+            idle += [] if rank.work else [number]
+            aimless += [] if rank.steps else [number]
+    for ranks, sentence in ((idle, _NO_DEVICE), (aimless, _NO_STEPS)):
+        if ranks:
+            store.limits.append(sentence.format(ranks=ranks_of("", sorted(set(ranks)))))
+
+
+def _rank_of(trace: _Trace, path: Path) -> int | None:
+    if trace.distributed_info.rank >= 0:
+        return trace.distributed_info.rank
+    found = _RANK_IN_NAME.search(path.name)
+    return int(found[1]) if found else None
+
+
+def _decoded(events: Sequence[msgspec.Raw]) -> _Rank:
+    rank = _Rank()
+    for raw in events:
+        try:
+            rank.take(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            rank.unreadable += 1
+    rank.steps.sort()
+    rank.work.sort(key=lambda work: work.t0)
+    return rank
+
+
+def _insert(batches: Batches, rank: _Rank, number: int, path: Path, base: float) -> None:
+    named = _HOST_IN_NAME.match(path.name)
+    host = text(named[1]) if named else ""
+    for step, kind, name, group, sequence, n, t0, t1, size in (*_of_host(rank), *_of_device(rank)):
+        batches.add(
+            *("", step, number, host, "", "", 0),
+            *(kind, text(name), text(group), sequence, n, base + t0, base + t1, size),
+        )
+
+
+_Row = tuple[int, str, str, str, int, int, float, float, int]
+"""Step, kind, name, group, sequence, members, t0, t1, bytes."""
+
+
+def _of_host(rank: _Rank) -> Iterator[_Row]:
+    """Steps, and what the device was idle for in each; nothing is known of that where there is no device time."""
+    waited: dict[int, float] = defaultdict(float)
+    busy = _Busy(rank.work) if rank.work else None
+    for begin, end in rank.loads:
+        step = rank.step_at(begin)
+        seconds = busy.idle(begin, end) if busy else end - begin
+        waited[step] += seconds
+        yield step, "input", "data loader", "", SEQUENCE_UNKNOWN, 0, begin, begin + seconds, 0
+    for begin, end, step in rank.steps:
+        yield step, "step", "ProfilerStep", "", SEQUENCE_UNKNOWN, 0, begin, end, 0
+        if busy:
+            seconds = max(0.0, busy.idle(begin, end) - waited[step])
+            yield step, "host", "device idle", "", SEQUENCE_UNKNOWN, 0, begin, begin + seconds, 0
+
+
+def _of_device(rank: _Rank) -> Iterator[_Row]:
+    made: Counter[tuple[int, str]] = Counter()
+    for work in rank.work:
+        step, args = rank.step_of(work), work.args
+        group = group_of(args.group, members(args.ranks))
+        sequence = SEQUENCE_UNKNOWN
+        if work.kind == "coll" and group and step != STEP_UNKNOWN:
+            sequence = step * _OF_STEP + made[step, group]
+            made[step, group] += 1
+        size = args.bytes or args.elements * ELEMENT_BYTES.get(args.dtype, 0)
+        yield step, work.kind, work.name, group, sequence, args.size, work.t0, work.t1, size

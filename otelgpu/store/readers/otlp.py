@@ -1,0 +1,204 @@
+"""Our own OTLP/JSON lines, of any number of hosts: steps of training and calls of collectives.
+
+A step's span says where its time went, in sums: each becomes one row that begins with the step. Of the host's time only
+what is the rank's own is taken: data-loader stall, files, host overhead. Not taken are waits and calls, in which a rank
+also waits for others, and host-side copies, which wait for the device. Computing and copies are known where device time
+is measured. A span that two gateways have delivered is there once, by its id.
+
+What no span says is found by :mod:`otelgpu.store.readers.places`: job and global rank of a process, and steps that
+all ranks number alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from otelgpu.families.nccl import collective_names as nccl
+from otelgpu.families.steps import names as step_names
+from otelgpu.families.steps.training import names as training
+from otelgpu.model.resource import AttributeValue
+from otelgpu.otlp_json.messages import Resource, ResourceSpans, Span
+from otelgpu.otlp_json.reader import (
+    RESOURCES,
+    SPANS,
+    Reader,
+    Skips,
+    Unreadable,
+    attributes,
+    identity,
+    time_ns,
+)
+from otelgpu.store.batches import text
+from otelgpu.store.database import UNREADABLE, Store
+from otelgpu.store.files import BrokenFile, pieces
+from otelgpu.store.line_files import split_lines
+from otelgpu.store.readers.otlp_operations import insert_operations
+from otelgpu.store.readers.places import Process
+from otelgpu.store.sequences import sequence_of
+from otelgpu.store.tables import SEQUENCE_UNKNOWN
+
+MARKS: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceProfiles"', b'"resourceLogs"')
+"""One of them is in every line."""
+
+_HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
+_INCOMPLETE: Final = "spans_incomplete"
+_PEERS: Final = {"Send": 1, "Recv": -1}
+_PEER: Final = "nccl.peer"
+_UNKNOWN: Final = "unknown"  # a hash that could not be read
+
+STEPS: Final = {
+    "span": "UBIGINT",
+    "process": "INTEGER",
+    "number": "BIGINT",
+    "t0": "DOUBLE",
+    "t1": "DOUBLE",
+    "input_s": "DOUBLE",
+    "file_s": "DOUBLE",
+    "host_s": "DOUBLE",
+    "compute_s": "DOUBLE",  # NULL: device time was not measured
+    "copy_s": "DOUBLE",  # likewise
+}
+CALLS: Final = {
+    "span": "UBIGINT",
+    "process": "INTEGER",
+    "trace": "UBIGINT",  # the same on all ranks
+    "kind": "VARCHAR",
+    "operation": "VARCHAR",
+    "hash": "VARCHAR",
+    "grp": "VARCHAR",
+    "rank": "INTEGER",  # in the communicator
+    "ranks": "INTEGER",
+    "seq": "BIGINT",
+    "t0": "DOUBLE",
+    "device_s": "DOUBLE",  # seconds on the device; NULL: not measured
+    "bytes": "BIGINT",
+}
+WAITS: Final = {"call": "UBIGINT", "t1": "DOUBLE"}
+
+
+class _Reading:
+    """What is being read: processes by their number, in the order of their first spans."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.skips = Skips()
+        self.processes: dict[tuple[str, str, str], int] = {}
+        self.steps = store.staging("otlp_steps", STEPS)
+        self.calls = store.staging("otlp_calls", CALLS)
+        self.waits = store.staging("otlp_waits", WAITS)
+
+    def take(self, path: Path) -> None:
+        """All lines of a file, as far as it can be read."""
+        reader = Reader(path.name, self.skips)
+        try:
+            for document in reader.documents(split_lines(pieces(path)), containing=MARKS[0]):
+                for of_resource in document.resource_spans:
+                    self._take_resource(reader, of_resource)
+        except BrokenFile:
+            self.store.rejected[UNREADABLE] += 1
+
+    def _take_resource(self, reader: Reader, of_resource: ResourceSpans) -> None:
+        process: int | None = None
+        for of_scope in of_resource.scope_spans:
+            take = {training.SCOPE: self._take_step, nccl.SCOPE: self._take_call}.get(of_scope.scope.name)
+            if take is None:
+                continue
+            if process is None:
+                process = self._process(reader, of_resource.resource)
+            for span in reader.spans(of_scope):
+                try:
+                    take(process, span, attributes(span.attributes))
+                except KeyError as error:  # a call that failed has no rank
+                    reader.skip(_INCOMPLETE, error)
+                except (ValueError, OverflowError) as error:
+                    reader.skip(SPANS, error)
+
+    def _process(self, reader: Reader, resource: Resource) -> int:
+        try:
+            described = attributes(resource.attributes)
+        except Unreadable as error:
+            reader.skip(RESOURCES, error)
+            described = {}
+        host = next((text(described[key]) for key in _HOSTS if described.get(key)), "")
+        instance = described.get("service.instance.id") or described.get("process.pid", "")
+        key = host, text(described.get("service.name", "")), text(instance)
+        return self.processes.setdefault(key, len(self.processes))
+
+    def _take_step(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
+        if span.name != training.STEP:
+            return
+        own = (training.DATA_LOADER_STALL, training.FILE, training.HOST_OVERHEAD)
+        device = (training.DEVICE_COMPUTE, training.DEVICE_COPY)
+        self.steps.add(
+            _span_id(span.span_id),
+            process,
+            _whole(described[step_names.NUMBER]),
+            time_ns(span.start_time_unix_nano) * 1e-9,
+            time_ns(span.end_time_unix_nano) * 1e-9,
+            *(_seconds(described.get(key, 0.0)) for key in own),
+            *(_seconds(described.get(key, math.nan)) for key in device),
+        )
+
+    def _take_call(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
+        phase = described.get(nccl.PHASE)
+        if phase == "wait":
+            self.waits.add(_span_id(span.parent_span_id), time_ns(span.end_time_unix_nano) * 1e-9)
+        if phase != "enqueue":
+            return
+        operation, communicator = text(described[nccl.OPERATION]), text(described.get(nccl.HASH, _UNKNOWN))
+        rank, number = _whole(described[nccl.RANK]), _whole(described.get(nccl.SEQUENCE, SEQUENCE_UNKNOWN))
+        group, sequence = communicator, sequence_of(operation, number)
+        way = _PEERS.get(operation, 0)
+        if way:  # numbered by pair and direction
+            sender, receiver = (rank, _whole(described[_PEER]))[::way]
+            group, sequence = f"{communicator} {sender}>{receiver}", number
+        if communicator == _UNKNOWN:
+            group, sequence = "", SEQUENCE_UNKNOWN
+        self.calls.add(
+            _span_id(span.span_id),
+            process,
+            int.from_bytes(identity(span.trace_id, 16)[8:], "big"),
+            "p2p" if way else "coll",
+            operation,
+            communicator,
+            group,
+            rank,
+            _whole(described.get(nccl.RANKS, 0)),
+            sequence,
+            time_ns(span.start_time_unix_nano) * 1e-9,
+            _seconds(described.get(nccl.GPU_TIME, math.nan)),
+            _whole(described.get(nccl.BYTES, 0)),
+        )
+
+
+def read(store: Store, paths: Sequence[Path]) -> None:
+    """See the module."""
+    reading = _Reading(store)
+    for path in paths:
+        reading.take(path)
+    for batches in (reading.steps, reading.calls, reading.waits):
+        batches.flush()
+    store.rejected.update(reading.skips.counts)
+    insert_operations(store, [Process(host, service) for host, service, _ in reading.processes])
+    store.drop("otlp_steps", "otlp_calls", "otlp_waits")
+
+
+def _span_id(written: str) -> int:
+    return int.from_bytes(identity(written, 8), "big")
+
+
+def _whole(value: AttributeValue) -> int:
+    """Raises ValueError for what is no integer."""
+    if isinstance(value, int):
+        return value
+    raise ValueError(f"{value!r} is no integer")
+
+
+def _seconds(value: AttributeValue) -> float:
+    """Raises ValueError for what is no number."""
+    if isinstance(value, int | float):
+        return float(value)
+    raise ValueError(f"{value!r} is no number")

@@ -1,0 +1,31 @@
+"""PyTorch's process groups and element types, as its traces and dumps write them. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_NUMBER: Final = re.compile(r"\d{1,9}")
+_MOST: Final = 1 << 16  # characters of a list of ranks
+
+ELEMENT_BYTES: Final = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Double", "Long"), 8),
+}
+"""By the name that c10 has for a type."""
+
+
+def members(ranks: str | list[int]) -> list[int]:
+    """The global ranks of a group, from a list or its text; of a long list Kineto writes the beginning."""
+    return [int(each) for each in _NUMBER.findall(ranks[:_MOST])] if isinstance(ranks, str) else ranks
+
+
+def group_of(name: str, ranks: list[int]) -> str:
+    """One name for a group on all its ranks; groups that were split from one share theirs, and no rank.
+
+    >>> group_of("3", [4, 5, 6, 7])
+    '3 of rank 4'
+    """
+    return f"{name} of rank {min(ranks)}" if ranks else name
