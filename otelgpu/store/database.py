@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from otelgpu.store.batches import Batches
 from otelgpu.store.files import StoreError
+from otelgpu.store.rank_checks import RANK_TABLES, SUMS, exclude_ranks
 from otelgpu.store.row_checks import REASON
 from otelgpu.store.tables import EVIDENCE, OPS, TABLES, Column
 
@@ -59,8 +60,10 @@ class Store:
         self._chosen = _chosen(job, begin_s, end_s)
         self._views: list[str] = []
         self._links = 0
-        self.connection.execute(f"CREATE TABLE ops_read ({_declared(OPS)})")
-        self.connection.execute(f"CREATE TABLE evidence ({_declared(EVIDENCE)})")
+        for table, columns in (("ops_read", OPS), ("evidence", EVIDENCE)):
+            self.connection.execute(f"CREATE TABLE {table} ({_declared(columns)})")
+        for statement in RANK_TABLES:
+            self.connection.execute(statement)
         self._show()
 
     def link(self, path: Path) -> str:
@@ -105,14 +108,21 @@ class Store:
         for table in tables:
             self.connection.execute(f"DROP TABLE {table}")
 
+    def finish(self) -> None:
+        """To be called when everything was added: what only all rows of a rank show is looked for."""
+        if excluded := exclude_ranks(self.connection):
+            self.rejected.update(excluded)
+            self._show(" ANTI JOIN excluded USING (job, rank)")
+
     def keep(self, folder: Path) -> list[Path]:
         """Write the tables as Parquet into a folder; the files. They are inputs again."""
         folder.mkdir(parents=True, exist_ok=True)
         written = []
         for table in TABLES:
             path = folder / f"{table}.parquet"
-            self.connection.table(table).write_parquet(str(path), compression="zstd")
-            written.append(path)
+            begun = path.with_suffix(".part")  # the file may be one of those that are read
+            self.connection.table(table).write_parquet(str(begun), compression="zstd")
+            written.append(begun.replace(path))
         return written
 
     def close(self) -> None:
@@ -127,19 +137,24 @@ class Store:
         self.close()
 
     def _count_rejected(self, query: str) -> int:
+        """How many rows cannot be; of the others the sums of each rank are kept."""
+        run = self.connection.execute
+        checked = f"SELECT {REASON} AS reason, * FROM ({query})"
+        run(f"CREATE OR REPLACE TEMP TABLE sums AS SELECT reason, {SUMS} FROM ({checked}) GROUP BY ALL")
+        run("INSERT INTO rank_sums SELECT * EXCLUDE (reason) FROM sums WHERE reason IS NULL")
         rejected: dict[str, int] = dict(
-            self.connection.execute(
-                f"SELECT {REASON} AS reason, count(*) FROM ({query}) GROUP BY ALL HAVING reason IS NOT NULL"
+            run(
+                "SELECT reason, sum(operations)::BIGINT FROM sums WHERE reason IS NOT NULL GROUP BY reason"
             ).fetchall()
         )
         self.rejected.update(rejected)
         return sum(rejected.values())
 
-    def _show(self) -> None:
+    def _show(self, less: str = "") -> None:
         columns = ", ".join(column.name for column in OPS)
         parts = [f"SELECT {columns} FROM ops_read", *self._views]
         self.connection.execute(
-            f"CREATE OR REPLACE VIEW ops AS SELECT * FROM ({' UNION ALL '.join(parts)}){self._chosen}"
+            f"CREATE OR REPLACE VIEW ops AS SELECT * FROM ({' UNION ALL '.join(parts)}){less}{self._chosen}"
         )
 
 

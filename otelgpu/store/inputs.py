@@ -60,3 +60,4 @@ def _read(store: Store, files: Sequence[Path]) -> None:
         by_reader[reader_of(path)].append(path)
     for reader, mine in by_reader.items():
         reader(store, mine)
+    store.finish()

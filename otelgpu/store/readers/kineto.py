@@ -1,8 +1,8 @@
 """torch.profiler's traces (Kineto), one for each rank, plain or gzip; and what ``render/kineto.py`` writes alike.
 
 A device's work is of the step in which the host called for it, whenever it ran. While a device is idle its rank waits
-for nobody (a collective's kernel runs as long as it waits), so idle time is the rank's own: ``input`` as far as the data
-loader was asked meanwhile, else ``host``. Collectives have no number that all PyTorch versions write: they are counted
+for nobody (a collective's kernel runs as long as it waits), so idle time is the rank's own: ``input`` as far as the
+data loader was asked meanwhile, else ``host``. Not all PyTorch versions give collectives a number: they are counted
 by step and group, in which all ranks make the same ones. What otelgpu writes may be a sample of the device's work, and
 does not say so: of it only the steps are taken.
 
@@ -55,6 +55,7 @@ class _Event(msgspec.Struct):
     ph: str = ""
     cat: str = ""
     name: str = ""
+    pid: int | str = ""
     ts: float = 0.0
     dur: float = -1.0
     args: msgspec.Raw = msgspec.Raw(b"{}")
@@ -105,6 +106,7 @@ class _Rank:
         self.loads: list[tuple[float, float]] = []
         self.called: dict[int, float] = {}  # by correlation, when the host called
         self.work: list[_Work] = []
+        self.processes: set[int | str] = set()  # that have steps
         self.unreadable = 0
 
     def take(self, raw: msgspec.Raw) -> None:
@@ -124,6 +126,7 @@ class _Rank:
         elif event.cat in _ANNOTATIONS:
             if found := _STEP.fullmatch(event.name):
                 self.steps.append((begin, end, int(found[1])))
+                self.processes.add(event.pid)
             elif event.name.startswith(_DATA_LOADER):
                 self.loads.append((begin, end))
 
@@ -191,6 +194,9 @@ def read(store: Store, paths: Sequence[Path]) -> None:
             rank = _decoded(trace.trace_events)
             if trace.otelgpu:
                 rank.work.clear()
+            if len(rank.processes) > 1:
+                store.rejected["files_of_several_ranks"] += 1
+                continue
             store.rejected.update({"events_unreadable": rank.unreadable} if rank.unreadable else {})
             _insert(batches, rank, number, path, trace.base_time_nanoseconds * 1e-9)
             idle += [] if rank.work else [number]

@@ -79,7 +79,7 @@ def _cell(column: Column, of_type: str | None) -> str:
     if of_type != column.type:
         cell = f"TRY_CAST({name} AS {column.type})"
         if column.type in _WHOLE and of_type not in _WHOLE:  # a cast would round
-            cell = f"CASE WHEN {name} = {cell} THEN {cell} END"
+            cell = f"CASE WHEN TRY_CAST({name} AS DOUBLE) = {cell} THEN {cell} END"
     if column.default is None:
         return cell
     return f"CASE WHEN {name} IS NULL THEN {column.default} ELSE {cell} END"

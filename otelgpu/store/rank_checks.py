@@ -1,0 +1,83 @@
+"""Ranks of which each row could be, and all together cannot: they are left out of ``ops`` as a whole, and counted.
+
+* The median step takes more than an hour: its times are not in seconds.
+* It is on two hosts within one step: two jobs share the name. A rank that moved was not on both at once.
+
+Sums that are made while rows are checked say which ranks to look at; of all others no row is read again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otelgpu.store.row_checks import NOT_IN_SECONDS
+
+if TYPE_CHECKING:
+    import duckdb
+
+TWO_HOSTS: Final = "ranks_on_two_hosts"
+_LONGEST_STEP_S: Final = 3_600
+"""Steps of reinforcement learning take many minutes."""
+
+RANK_TABLES: Final = (
+    """
+    CREATE TABLE rank_sums (
+        job VARCHAR, rank INTEGER, host VARCHAR, operations BIGINT, first_step BIGINT, last_step BIGINT,
+        t0 DOUBLE, t1 DOUBLE, busy_s DOUBLE
+    )
+    """,
+    "CREATE TABLE excluded (job VARCHAR, rank INTEGER, reason VARCHAR)",
+)
+SUMS: Final = """
+    job, rank, host, count(*) AS operations, min(step) FILTER (step >= 0) AS first_step, max(step) AS last_step,
+    min(t0) AS t0, max(t1) AS t1, sum(t1 - t0) AS busy_s
+"""
+"""The columns of ``rank_sums`` from rows of ``ops``."""
+
+_SUSPECTS: Final = {
+    NOT_IN_SECONDS: f"""
+        SELECT job, rank FROM rank_sums WHERE last_step >= 0 GROUP BY ALL
+        HAVING sum(busy_s) / (max(last_step) - min(first_step) + 1) > {_LONGEST_STEP_S}
+    """,
+    TWO_HOSTS: """
+        WITH hosts AS (
+            SELECT job, rank, host, min(t0) AS t0, max(t1) AS t1 FROM rank_sums WHERE host <> '' GROUP BY ALL
+        )
+        SELECT DISTINCT job, rank FROM hosts a JOIN hosts b USING (job, rank)
+        WHERE a.host < b.host AND a.t0 < b.t1 AND b.t0 < a.t1
+    """,
+}
+_CONVICTED: Final = {
+    NOT_IN_SECONDS: f"""
+        SELECT job, rank FROM (
+            SELECT job, rank, step, max(t1) - min(t0) AS seconds
+            FROM ops SEMI JOIN suspects USING (job, rank) WHERE step >= 0 GROUP BY ALL
+        ) GROUP BY ALL HAVING median(seconds) > {_LONGEST_STEP_S}
+    """,
+    TWO_HOSTS: """
+        WITH steps AS (
+            SELECT job, rank, step, host, min(t0) AS t0, max(t1) AS t1
+            FROM ops SEMI JOIN suspects USING (job, rank) WHERE step >= 0 AND host <> '' GROUP BY ALL
+        )
+        SELECT DISTINCT job, rank FROM steps a JOIN steps b USING (job, rank, step)
+        WHERE a.host < b.host AND a.t0 < b.t1 AND b.t0 < a.t1
+    """,
+}
+
+
+def exclude_ranks(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Fill the table ``excluded``; reason → rows of its ranks."""
+    run = connection.execute
+    for reason, suspects in _SUSPECTS.items():
+        run(f"CREATE OR REPLACE TEMP TABLE suspects AS {suspects}")
+        run(
+            f"""
+            INSERT INTO excluded SELECT job, rank, '{reason}' FROM ({_CONVICTED[reason]})
+            ANTI JOIN excluded USING (job, rank)
+            """
+        )
+    run("DROP TABLE suspects")
+    counted = (
+        "SELECT reason, sum(operations)::BIGINT FROM rank_sums JOIN excluded USING (job, rank) GROUP BY ALL"
+    )
+    return dict(run(counted).fetchall())

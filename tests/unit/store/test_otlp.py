@@ -1,0 +1,179 @@
+"""Our own spans become operations: what is a rank's own, which rank it is, and steps that agree between ranks."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from otelgpu.cli.commands import cli
+from otelgpu.store import Store, open_inputs
+from tests.unit.store.otlp_spans import START, Rank, job
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "training_job.capture"
+
+
+def opened(folder: Path, ranks: Sequence[Rank]) -> Store:
+    """A store of their spans, a file for each."""
+    for number, rank in enumerate(ranks):
+        (folder / f"{number}.jsonl").write_bytes(rank.line())
+    return open_inputs([str(folder)])
+
+
+def select(store: Store, query: str) -> list[tuple[object, ...]]:
+    return store.connection.sql(query).fetchall()
+
+
+def test_a_recorded_job_is_read_as_what_its_ranks_did(tmp_path: Path) -> None:
+    lines = tmp_path / "job.jsonl"
+    done = CliRunner().invoke(cli, ["replay", "--quiet", str(GOLDEN), "--export", f"file:{lines}"])
+    assert done.exit_code == 0, done.output
+    with open_inputs([str(lines)]) as store:
+        stalls = select(
+            store, "SELECT rank, step, round(t1 - t0, 3) FROM ops WHERE kind = 'input' ORDER BY ALL"
+        )
+        assert stalls == [
+            (rank, step, stall)
+            for rank, stalls_of_rank in enumerate(((0.501, 0.501), (0.504, 0.721), (0.507, 0.941)))
+            for step, stall in enumerate(stalls_of_rank, 6)
+        ]
+        shared = select(
+            store, "SELECT grp, seq, n, count(*) FROM ops WHERE kind = 'coll' GROUP BY ALL HAVING n = 3"
+        )
+        assert len(shared) == 7
+        assert {(group, count) for group, _, _, count in shared} == {("ab1e5eed00000001", 3)}
+        assert any("no device time of ranks 0–2 of training" in each for each in store.limits)
+
+
+def test_parts_of_a_step_begin_with_it_and_are_the_ranks_own(tmp_path: Path) -> None:
+    rank = Rank(0, ranks=1)
+    rank.step(0, data_loader_stall=0.01, host_overhead=0.02, wait=0.03, call=0.04, file=0.005)
+    rank.collective(0)
+    with opened(tmp_path, [rank]) as store:
+        found = select(
+            store, "SELECT kind, t0, round(t1 - t0, 6) FROM ops WHERE kind <> 'coll' ORDER BY kind"
+        )
+        begin = START * 1e-9
+        assert found == [
+            ("file", begin, 0.005),
+            ("host", begin, 0.02),
+            ("input", begin, 0.01),
+            ("step", begin, 0.1),
+        ]
+        assert store.limits == [
+            "no device time of rank 0 of llama: what their devices computed and copied is not known"
+        ]
+
+
+def test_device_time_is_what_the_device_computed_and_copied(tmp_path: Path) -> None:
+    rank = Rank(0, ranks=1)
+    rank.step(0, **{"device.compute": 0.05, "device.copy": 0.01, "host_to_device_copy": 0.03})
+    rank.collective(0)
+    with opened(tmp_path, [rank]) as store:
+        found = select(
+            store, "SELECT kind, round(t1 - t0, 6) FROM ops WHERE kind IN ('compute', 'copy') ORDER BY ALL"
+        )
+        assert found == [("compute", 0.05), ("copy", 0.01)]
+        assert not store.limits
+
+
+@pytest.mark.parametrize("pack", [lambda line: line, gzip.compress], ids=["plain", "gzip"])
+def test_compressed_lines_are_read_alike(tmp_path: Path, pack: type[bytes]) -> None:
+    for number, rank in enumerate(job()):
+        (tmp_path / f"{number}").write_bytes(pack(rank.line()))
+    with open_inputs([str(tmp_path)]) as store:
+        assert select(store, "SELECT count(DISTINCT rank), count(*) FROM ops WHERE kind = 'coll'") == [
+            (4, 40)
+        ]
+
+
+def test_lines_in_zstandard_are_read_alike(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    (tmp_path / "a").write_bytes(b"".join(zstandard.compress(rank.line()) for rank in job()))
+    with open_inputs([str(tmp_path)]) as store:
+        assert select(store, "SELECT count(DISTINCT rank), count(*) FROM ops WHERE kind = 'coll'") == [
+            (4, 40)
+        ]
+
+
+def test_what_two_gateways_delivered_is_there_once(tmp_path: Path) -> None:
+    ranks = job()
+    with opened(tmp_path, [*ranks, ranks[0]]) as store:
+        assert select(store, "SELECT count(*) FROM ops WHERE rank = 0 AND kind = 'step'") == [(10,)]
+        assert select(store, "SELECT count(*) FROM ops WHERE rank = 0 AND kind = 'coll'") == [(10,)]
+        assert store.rejected == {"spans_repeated": 20}
+
+
+def test_ranks_that_were_seen_later_number_their_steps_alike(tmp_path: Path) -> None:
+    ranks = [Rank(0), Rank(1, first=3), Rank(2, first=5), Rank(3)]
+    for rank in ranks:
+        for step in range(rank.first, 10):
+            rank.step(step)
+            rank.collective(step)
+    with opened(tmp_path, ranks) as store:
+        spread = select(
+            store,
+            "SELECT step, count(DISTINCT t0), count(*) FROM ops WHERE kind = 'step' GROUP BY ALL ORDER BY ALL",
+        )
+        assert [(step, begins) for step, begins, _ in spread] == [(number, 1) for number in range(1, 11)]
+        assert [count for _, _, count in spread] == [2, 2, 2, 3, 3, 4, 4, 4, 4, 4]
+        inside = "SELECT count(*) FROM ops c JOIN ops s USING (step, rank) WHERE c.kind = 'coll' AND s.kind = 'step'"
+        assert select(store, f"{inside} AND c.t0 BETWEEN s.t0 AND s.t1") == [(32,)]
+
+
+def test_steps_of_ranks_that_share_nothing_are_of_no_step(tmp_path: Path) -> None:
+    ranks = job()
+    for step in range(10):
+        ranks[3].spans["otelgpu.nccl"][2 * step]["traceId"] = f"{step + 1:032x}"
+    with opened(tmp_path, ranks) as store:
+        assert select(store, "SELECT DISTINCT rank FROM ops WHERE step = -1") == [(3,)]
+        assert any(each.startswith("the steps of rank 3 of llama cannot be matched") for each in store.limits)
+
+
+def test_durations_of_one_collective_are_all_of_one_clock(tmp_path: Path) -> None:
+    ranks = job(steps=2, device_ms=1)
+    del ranks[2].spans["otelgpu.nccl"][0]["attributes"][-1]  # of one call the device's time is missing
+    with opened(tmp_path, ranks) as store:
+        found = select(
+            store,
+            "SELECT step, list(DISTINCT round(t1 - t0, 6)) FROM ops WHERE kind = 'coll' GROUP BY ALL ORDER BY ALL",
+        )
+        assert found == [(1, [0.002]), (2, [0.001])]
+
+
+def test_collectives_of_which_no_end_was_seen_are_said_to_be_missing(tmp_path: Path) -> None:
+    with opened(tmp_path, job(wait_ms=None)) as store:
+        assert select(store, "SELECT count(*) FROM ops WHERE kind = 'coll'") == [(0,)]
+        assert any(each.startswith("40 calls of collectives have neither") for each in store.limits)
+
+
+def test_functions_that_count_for_themselves_are_not_one_collective(tmp_path: Path) -> None:
+    ranks = job()
+    for rank in ranks:
+        for step in range(10):
+            rank.collective(step, wait_ms=3, operation="AllGather")
+    with opened(tmp_path, ranks) as store:
+        names = "SELECT count(DISTINCT name), count(*) FROM ops WHERE kind = 'coll' GROUP BY grp, seq"
+        assert set(select(store, names)) == {(1, 4)}
+
+
+def test_a_process_whose_rank_nothing_says_is_left_out(tmp_path: Path) -> None:
+    ranks = job()
+    ranks[1].spans["otelgpu.nccl"].clear()
+    with opened(tmp_path, ranks) as store:
+        assert select(store, "SELECT DISTINCT rank FROM ops ORDER BY ALL") == [(0,), (2,), (3,)]
+        assert store.rejected == {"ranks_unknown": 10}
+        assert any(each.startswith("no rank is known of 1 processes") for each in store.limits)
+
+
+def test_two_jobs_of_one_name_are_two_jobs(tmp_path: Path) -> None:
+    other = [Rank(rank, communicator="c1", host="elsewhere") for rank in range(4)]
+    for rank in other:
+        rank.step(0)
+        rank.collective(0)
+    with opened(tmp_path, [*job(), *other]) as store:
+        assert select(store, "SELECT DISTINCT job FROM ops ORDER BY ALL") == [("llama c0",), ("llama c1",)]
+        assert any(each.startswith("llama: 2 communicators") for each in store.limits)
