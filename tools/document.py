@@ -37,6 +37,7 @@ from otelgpu.export.prometheus import metric_name
 from otelgpu.kernel.privileges.capabilities import NEEDS, Capability, Need
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Exchange, Role
 from otelgpu.render.format import FORMATS
+from otelgpu.store import reasons, tables
 from tools import dashboards, man_pages
 from tools.cuda_calls import rows as calls
 from tools.examples import exchanges_reported, full_exchange, reported, step_attributes
@@ -355,6 +356,32 @@ def profile_formats() -> str:
     return table(("Name ends in", "It is"), [(code(suffix), says) for suffix, says in FORMATS.items()])
 
 
+def table_columns(name: str) -> str:
+    """The columns of a table of collected operations."""
+    rows = [
+        (code(each.name), code(each.type), each.unit or "–", _or_required(each.default), each.text)
+        for each in tables.TABLES[name]
+    ]
+    return table(("Column", "Type", "Unit", "Where a file lacks it", "What it says"), rows)
+
+
+def _or_required(default: str | None) -> str:
+    return "required" if default is None else code(default)
+
+
+def operation_kinds() -> str:
+    """The values of ``ops.kind``."""
+    rows = [
+        (code(kind), "yes" if kind in tables.OWN_KINDS else "no", text) for kind, text in tables.KINDS.items()
+    ]
+    return table(("`kind`", "The rank's own", "What the time is of"), rows)
+
+
+def rejections() -> str:
+    """Why rows and files are left out."""
+    return table(("Reason", "One count is"), [(code(name), text) for name, text in reasons.MEANINGS.items()])
+
+
 REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings,
     "destinations": destinations,
@@ -374,6 +401,9 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "losses": common_losses,
     "export losses": export_losses,
     "cuda calls": cuda_calls,
+    "operation kinds": operation_kinds,
+    "rejections": rejections,
+    **{f"table {name}": partial(table_columns, name) for name in tables.TABLES},
     **family_regions(),
     **{f"options {name}": partial(options_of, name) for name in commands()},
 }

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.headings import HeadedCommand
-from otelgpu.store.line_files import lines, whole_rotations
 from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.diagnose.straggler_verdicts import straggler_verdicts
 from otelgpu.diagnose.stragglers import CollectiveReport
 from otelgpu.diagnose.stragglers import analyze as analyze_collectives
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.text import printable
+from otelgpu.store.line_files import lines, whole_rotations
 
 _MOST_RANKS = 20  # lines on a terminal; --json has all
 

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO, Final
 
 from msgspec import Struct
 
-from otelgpu.store.line_files import PIECE_BYTES, first_offset, read_piece
 from otelgpu.export.file.line_file import rotated
 from otelgpu.otlp_json.reader import Reader
+from otelgpu.store.line_files import PIECE_BYTES, first_offset, read_piece
 from otelgpu.view.batch import Batch
 
 NEWEST_BYTES: Final = 256 << 20

@@ -33,11 +33,6 @@ _SETTINGS: Final = {
 }
 
 
-UNREADABLE: Final = "files_unreadable"
-REPEATED: Final = "files_repeated"
-"""Reasons."""
-
-
 class Store:
     """``rejected``: reason → rows or files that were left out. ``limits``: what the data cannot say, in sentences.
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otelgpu.store.row_checks import NOT_IN_SECONDS
+from otelgpu.store.reasons import RANKS_ON_TWO_HOSTS, TIMES_NOT_IN_SECONDS
 
 if TYPE_CHECKING:
     import duckdb
 
-TWO_HOSTS: Final = "ranks_on_two_hosts"
 _LONGEST_STEP_S: Final = 3_600
 """Steps of reinforcement learning take many minutes."""
 
@@ -35,11 +34,11 @@ SUMS: Final = """
 """The columns of ``rank_sums`` from rows of ``ops``."""
 
 _SUSPECTS: Final = {
-    NOT_IN_SECONDS: f"""
+    TIMES_NOT_IN_SECONDS: f"""
         SELECT job, rank FROM rank_sums WHERE last_step >= 0 GROUP BY ALL
         HAVING sum(busy_s) / (max(last_step) - min(first_step) + 1) > {_LONGEST_STEP_S}
     """,
-    TWO_HOSTS: """
+    RANKS_ON_TWO_HOSTS: """
         WITH hosts AS (
             SELECT job, rank, host, min(t0) AS t0, max(t1) AS t1 FROM rank_sums WHERE host <> '' GROUP BY ALL
         )
@@ -48,13 +47,13 @@ _SUSPECTS: Final = {
     """,
 }
 _CONVICTED: Final = {
-    NOT_IN_SECONDS: f"""
+    TIMES_NOT_IN_SECONDS: f"""
         SELECT job, rank FROM (
             SELECT job, rank, step, max(t1) - min(t0) AS seconds
             FROM ops SEMI JOIN suspects USING (job, rank) WHERE step >= 0 GROUP BY ALL
         ) GROUP BY ALL HAVING median(seconds) > {_LONGEST_STEP_S}
     """,
-    TWO_HOSTS: """
+    RANKS_ON_TWO_HOSTS: """
         WITH steps AS (
             SELECT job, rank, step, host, min(t0) AS t0, max(t1) AS t1
             FROM ops SEMI JOIN suspects USING (job, rank) WHERE step >= 0 AND host <> '' GROUP BY ALL

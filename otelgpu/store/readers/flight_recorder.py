@@ -15,17 +15,17 @@ import pickle
 import pickletools
 import re
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import msgspec
 
 from otelgpu.store.batches import Batches, text
-from otelgpu.store.database import REPEATED, UNREADABLE, Store
-from otelgpu.store.files import BrokenFile, content
+from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
 from otelgpu.store.readers.process_groups import ELEMENT_BYTES, group_of, members
+from otelgpu.store.readers.whole_files import decoded_files
+from otelgpu.store.reasons import ENTRIES_UNREADABLE, FILES_WITHOUT_RANK
 from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
 MOST_BYTES: Final = 256 << 20
@@ -76,28 +76,18 @@ class _Classless(pickle.Unpickler):
 
 def read(store: Store, paths: Sequence[Path]) -> None:
     """See the module."""
-    seen: set[bytes] = set()
-    untimed = []
+    ranks, untimed = [], []
     with store.batches() as batches:
-        for path in paths:
-            try:
-                raw = content(path, MOST_BYTES)
-                dump = decoded(raw)
-            except (BrokenFile, ValueError):
-                store.rejected[UNREADABLE] += 1
-                continue
-            digest = blake2b(raw).digest()
-            if digest in seen:
-                store.rejected[REPEATED] += 1
-                continue
-            seen.add(digest)
+        for path, dump in decoded_files(store, paths, decoded, most_bytes=MOST_BYTES):
             named = _RANK.fullmatch(path.name)
             if named is None:
-                store.rejected["files_without_rank"] += 1
+                store.rejected[FILES_WITHOUT_RANK] += 1
                 continue
-            if not _insert(store, batches, dump, int(named[1])):
-                untimed.append(int(named[1]))
-    if seen:
+            rank = int(named[1])
+            ranks.append(rank)
+            if not _insert(store, batches, dump, rank):
+                untimed.append(rank)
+    if ranks:
         store.limits.append(_NO_STEPS)
     if untimed:
         store.limits.append(_NO_DEVICE.format(ranks=ranks_of("", sorted(set(untimed)))))
@@ -151,7 +141,7 @@ def _entries(store: Store, dump: _Dump) -> Iterator[_Entry]:
         try:
             yield msgspec.convert(each, _Entry)
         except (msgspec.MsgspecError, RecursionError):
-            store.rejected["entries_unreadable"] += 1
+            store.rejected[ENTRIES_UNREADABLE] += 1
 
 
 def _times(entry: _Entry) -> tuple[int, int]:

@@ -16,7 +16,6 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,10 +23,11 @@ import msgspec
 import numpy as np
 
 from otelgpu.store.batches import Batches, text
-from otelgpu.store.database import REPEATED, UNREADABLE, Store
-from otelgpu.store.files import BrokenFile, content
+from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
 from otelgpu.store.readers.process_groups import ELEMENT_BYTES, group_of, members
+from otelgpu.store.readers.whole_files import decoded_files
+from otelgpu.store.reasons import EVENTS_UNREADABLE, FILES_OF_SEVERAL_RANKS, FILES_WITHOUT_RANK
 from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
 MOST_BYTES: Final = 512 << 20
@@ -107,7 +107,6 @@ class _Rank:
         self.called: dict[int, float] = {}  # by correlation, when the host called
         self.work: list[_Work] = []
         self.processes: set[int | str] = set()  # that have steps
-        self.unreadable = 0
 
     def take(self, raw: msgspec.Raw) -> None:
         """An event. Raises msgspec.MsgspecError."""
@@ -172,38 +171,31 @@ class _Busy:
 
 def read(store: Store, paths: Sequence[Path]) -> None:
     """See the module."""
-    seen: set[bytes] = set()
     idle, aimless = [], []
     with store.batches() as batches:
-        for path in paths:
-            try:
-                raw = content(path, MOST_BYTES)
-                trace = _TRACE.decode(raw)
-            except (BrokenFile, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                store.rejected[UNREADABLE] += 1
-                continue
-            digest = blake2b(raw).digest()
-            if digest in seen:
-                store.rejected[REPEATED] += 1
-                continue
-            seen.add(digest)
+        for path, trace in decoded_files(store, paths, _decoded, most_bytes=MOST_BYTES):
             number = _rank_of(trace, path)
             if number is None:
-                store.rejected["files_without_rank"] += 1
+                store.rejected[FILES_WITHOUT_RANK] += 1
                 continue
-            rank = _decoded(trace.trace_events)
-            if trace.otelgpu:
-                rank.work.clear()
+            rank = _rank(store, trace)
             if len(rank.processes) > 1:
-                store.rejected["files_of_several_ranks"] += 1
+                store.rejected[FILES_OF_SEVERAL_RANKS] += 1
                 continue
-            store.rejected.update({"events_unreadable": rank.unreadable} if rank.unreadable else {})
             _insert(batches, rank, number, path, trace.base_time_nanoseconds * 1e-9)
             idle += [] if rank.work else [number]
             aimless += [] if rank.steps else [number]
     for ranks, sentence in ((idle, _NO_DEVICE), (aimless, _NO_STEPS)):
         if ranks:
             store.limits.append(sentence.format(ranks=ranks_of("", sorted(set(ranks)))))
+
+
+def _decoded(raw: bytes) -> _Trace:
+    """Raises ValueError."""
+    try:
+        return _TRACE.decode(raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _rank_of(trace: _Trace, path: Path) -> int | None:
@@ -213,13 +205,15 @@ def _rank_of(trace: _Trace, path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _decoded(events: Sequence[msgspec.Raw]) -> _Rank:
+def _rank(store: Store, trace: _Trace) -> _Rank:
     rank = _Rank()
-    for raw in events:
+    for raw in trace.trace_events:
         try:
             rank.take(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            rank.unreadable += 1
+            store.rejected[EVENTS_UNREADABLE] += 1
+    if trace.otelgpu:
+        rank.work.clear()
     rank.steps.sort()
     rank.work.sort(key=lambda work: work.t0)
     return rank

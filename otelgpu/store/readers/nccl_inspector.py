@@ -14,11 +14,13 @@ from typing import Annotated, Final
 
 import msgspec
 
+from otelgpu.otlp_json.reader import LINES
 from otelgpu.store.batches import Batches, text
-from otelgpu.store.database import UNREADABLE, Store
+from otelgpu.store.database import Store
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.line_files import split_lines
 from otelgpu.store.readers.places import Member, Process, jobs_of, places
+from otelgpu.store.reasons import FILES_UNREADABLE, LINES_REPEATED
 from otelgpu.store.sequences import sequence_of
 from otelgpu.store.tables import STEP_UNKNOWN
 
@@ -34,7 +36,6 @@ _CALLS: Final = {
     "bytes": "BIGINT",
 }
 _PLACES: Final = {"process": "INTEGER", "job": "VARCHAR", "rank": "INTEGER", "host": "VARCHAR"}
-_LINES: Final = "lines_unreadable"
 _NO_STEPS: Final = "NCCL Inspector's lines do not say in which step a collective was"
 _P2P: Final = b'"p2p_perf"'
 
@@ -79,7 +80,7 @@ def read(store: Store, paths: Sequence[Path]) -> None:
                 for line in split_lines(pieces(path)):
                     _take(store, calls, processes, line)
             except BrokenFile:
-                store.rejected[UNREADABLE] += 1
+                store.rejected[FILES_UNREADABLE] += 1
     members = store.connection.execute(
         "SELECT DISTINCT process, hash, rank, ranks FROM inspector_calls ORDER BY ALL"
     ).fetchall()
@@ -100,7 +101,7 @@ def _take(store: Store, calls: Batches, processes: dict[tuple[str, int], int], l
     try:
         read = _DECODER.decode(line or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        store.rejected[_LINES] += 1
+        store.rejected[LINES] += 1
         return
     header, metadata, done = read.header, read.metadata, read.coll_perf
     process = processes.setdefault((text(metadata.hostname), metadata.pid), len(processes))
@@ -119,7 +120,7 @@ def _insert(store: Store) -> None:
     ((repeated,),) = run(
         f"SELECT (SELECT count(*) FROM inspector_calls) - (SELECT count(*) FROM ({once}))"
     ).fetchall()
-    store.rejected.update({"lines_repeated": repeated} if repeated else {})
+    store.rejected.update({LINES_REPEATED: repeated} if repeated else {})
     store.insert(
         f"""
         SELECT job, {STEP_UNKNOWN} AS step, p.rank, host, '' AS role, '' AS lane, 0 AS unit, 'coll' AS kind,

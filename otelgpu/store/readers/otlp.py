@@ -32,11 +32,12 @@ from otelgpu.otlp_json.reader import (
     time_ns,
 )
 from otelgpu.store.batches import text
-from otelgpu.store.database import UNREADABLE, Store
+from otelgpu.store.database import Store
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.line_files import split_lines
 from otelgpu.store.readers.otlp_operations import insert_operations
 from otelgpu.store.readers.places import Process
+from otelgpu.store.reasons import FILES_UNREADABLE, SPANS_INCOMPLETE
 from otelgpu.store.sequences import sequence_of
 from otelgpu.store.tables import SEQUENCE_UNKNOWN
 
@@ -44,7 +45,6 @@ MARKS: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceProfiles"',
 """One of them is in every line."""
 
 _HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
-_INCOMPLETE: Final = "spans_incomplete"
 _MASK: Final = (1 << 64) - 1
 _PEERS: Final = {"Send": 1, "Recv": -1}
 _PEER: Final = "nccl.peer"
@@ -99,7 +99,7 @@ class _Reading:
                 for of_resource in document.resource_spans:
                     self._take_resource(reader, of_resource)
         except BrokenFile:
-            self.store.rejected[UNREADABLE] += 1
+            self.store.rejected[FILES_UNREADABLE] += 1
 
     def _take_resource(self, reader: Reader, of_resource: ResourceSpans) -> None:
         process: int | None = None
@@ -113,7 +113,7 @@ class _Reading:
                 try:
                     take(process, span, attributes(span.attributes))
                 except KeyError as error:  # a call that failed has no rank
-                    reader.skip(_INCOMPLETE, error)
+                    reader.skip(SPANS_INCOMPLETE, error)
                 except (ValueError, OverflowError) as error:
                     reader.skip(SPANS, error)
 

@@ -11,10 +11,8 @@ from typing import Final
 from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
 from otelgpu.store.readers.places import Member, Place, Process, Shift, jobs_of, offsets, places
+from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_REPEATED
 from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
-
-_REPEATED: Final = "spans_repeated"
-_RANK_UNKNOWN: Final = "ranks_unknown"
 
 _PLACES: Final = {
     "process": "INTEGER",
@@ -74,7 +72,7 @@ def _once(store: Store, table: str) -> None:
     (before,) = run(f"SELECT count(*) FROM {table}").fetchall()[0]
     run(f"CREATE OR REPLACE TABLE {table} AS SELECT span, {chosen} FROM {table} GROUP BY span")
     (after,) = run(f"SELECT count(*) FROM {table}").fetchall()[0]
-    store.rejected.update({_REPEATED: before - after} if before > after else {})
+    store.rejected.update({SPANS_REPEATED: before - after} if before > after else {})
 
 
 def _find_steps(store: Store) -> None:
@@ -151,7 +149,7 @@ def _report_limits(store: Store, processes: Sequence[Process], found: Mapping[in
         "SELECT process, count(*) FROM otlp_steps WHERE process NOT IN (SELECT process FROM otlp_places)"
     )
     if lacking := run(f"{without_rank} GROUP BY process").fetchall():
-        store.rejected[_RANK_UNKNOWN] += sum(count for _, count in lacking)
+        store.rejected[RANKS_UNKNOWN] += sum(count for _, count in lacking)
         store.limits.append(_NO_RANK.format(count=len(lacking)))
     stepping = "SELECT job, rank FROM otlp_places JOIN otlp_steps USING (process) GROUP BY ALL"
     for sentence, condition in ((_NOT_ALIKE, "alike = 0"), (_NO_DEVICE, "compute_s IS NULL")):

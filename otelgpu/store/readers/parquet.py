@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from otelgpu.store.database import UNREADABLE, Store
+from otelgpu.store.database import Store
+from otelgpu.store.reasons import FILES_OF_OTHER_COLUMNS, FILES_UNREADABLE
 from otelgpu.store.tables import EVIDENCE, OPS, Column
 
 MAGIC: Final = b"PAR1"
-_OTHER_COLUMNS: Final = "files_of_other_columns"
 
 _Schema = tuple[tuple[str, str], ...]  # name and type of each column
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -27,7 +27,7 @@ def read(store: Store, paths: Sequence[Path]) -> None:
         try:
             groups[_schema(store, linked)].append(linked)
         except duckdb.Error:
-            store.rejected[UNREADABLE] += 1
+            store.rejected[FILES_UNREADABLE] += 1
     for schema, links in sorted(groups.items()):
         names = {name for name, _ in schema}
         if names >= _required(OPS):
@@ -35,7 +35,7 @@ def read(store: Store, paths: Sequence[Path]) -> None:
         elif names >= _required(EVIDENCE):
             _take(store, EVIDENCE, schema, links)
         else:
-            store.rejected[_OTHER_COLUMNS] += len(links)
+            store.rejected[FILES_OF_OTHER_COLUMNS] += len(links)
 
 
 def _required(columns: Sequence[Column]) -> set[str]:
@@ -59,7 +59,7 @@ def _take(store: Store, columns: Sequence[Column], schema: _Schema, links: Seque
             store.connection.execute(f"INSERT INTO evidence {query}")
     except duckdb.Error:
         if len(links) == 1:
-            store.rejected[UNREADABLE] += 1
+            store.rejected[FILES_UNREADABLE] += 1
             return
         for linked in links:
             _take(store, columns, schema, [linked])

@@ -10,6 +10,7 @@ from typing import Final
 from otelgpu.store.database import Store
 from otelgpu.store.files import beginning
 from otelgpu.store.readers import flight_recorder, kineto, nccl_inspector, otlp, parquet
+from otelgpu.store.reasons import FILES_EMPTY, FILES_UNRECOGNISED
 
 Reader = Callable[[Store, Sequence[Path]], None]
 
@@ -33,8 +34,8 @@ def reader_of(path: Path) -> Reader:
 
 
 def _count_empty(store: Store, paths: Sequence[Path]) -> None:
-    store.rejected["files_empty"] += len(paths)
+    store.rejected[FILES_EMPTY] += len(paths)
 
 
 def _count_unknown(store: Store, paths: Sequence[Path]) -> None:
-    store.rejected["files_unrecognised"] += len(paths)
+    store.rejected[FILES_UNRECOGNISED] += len(paths)

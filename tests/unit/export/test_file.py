@@ -18,7 +18,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otelgpu import __version__
-from otelgpu.store.line_files import PIECE_BYTES
 from otelgpu.engine.names import SCHEMA_URL
 from otelgpu.export.base import ExportError
 from otelgpu.export.file import exporter as module
@@ -27,6 +26,7 @@ from otelgpu.export.wire import encode_spans
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, Text
 from otelgpu.otlp_json.writer import BYTES_PER_LINE, SPANS_PER_LINE, message_line, span_lines
+from otelgpu.store.line_files import PIECE_BYTES
 from tests.rig.examples import examples
 from tests.unit.export.builders import by_identity, span_batches, spans, text
 

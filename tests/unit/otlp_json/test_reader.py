@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.store.line_files import lines
 from otelgpu.diagnose.collective_calls import Gatherer
 from otelgpu.model.spans import SpanColumns
 from otelgpu.otlp_json.messages import AnyValue
@@ -29,6 +28,7 @@ from otelgpu.otlp_json.reader import (
     uint64,
 )
 from otelgpu.otlp_json.writer import span_lines
+from otelgpu.store.line_files import lines
 from otelgpu.view.batch import Batch
 from tests.rig.examples import examples
 from tests.unit.export.builders import span_batches

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from otelgpu.store import open_inputs
+from otelgpu.store.reasons import MEANINGS
 from otelgpu.store.row_checks import REASON
 from tests.rig.examples import examples
 from tests.unit.store.otlp_spans import job
@@ -98,4 +99,5 @@ def test_a_damaged_file_is_read_or_counted(
     with open_inputs([str(path)]) as store:
         wrong = store.connection.sql(f"SELECT count(*) FROM ops WHERE {REASON} IS NOT NULL").fetchall()
         assert wrong == [(0,)]
+        assert store.rejected.keys() <= MEANINGS.keys()
         store.keep(tmp_path / "kept")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.store.line_files import read_piece, whole_rotations
 from otelgpu.cli.view_file import Follower, Limits, batches
+from otelgpu.store.line_files import read_piece, whole_rotations
 from tests.rig.examples import examples
 from tests.unit.view.otlp_lines import span, traces
 from tests.unit.view.page_program import PageProgram
