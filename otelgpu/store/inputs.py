@@ -40,8 +40,12 @@ def _files(given: str) -> Iterator[Path]:
     path = Path(given)
     if path.is_dir():
         yield from _within(path)
-    elif path.exists():
+    elif path.is_file():
         yield path
+    elif path.exists():
+        raise StoreError(
+            f"{given}: no file or folder", "a pipe cannot be read twice: write it to a file first"
+        )
     else:
         found = sorted(glob.glob(given, recursive=True))
         if not found:

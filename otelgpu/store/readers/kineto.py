@@ -25,7 +25,7 @@ import numpy as np
 from otelgpu.store.batches import Batches, text
 from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
-from otelgpu.store.readers.process_groups import ELEMENT_BYTES, group_of, members
+from otelgpu.store.readers.process_groups import ELEMENT_BYTES, ProcessGroup, group_of, members, stage_of
 from otelgpu.store.readers.whole_files import decoded_files
 from otelgpu.store.reasons import EVENTS_UNREADABLE, FILES_OF_SEVERAL_RANKS, FILES_WITHOUT_RANK
 from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
@@ -36,6 +36,7 @@ MOST_BYTES: Final = 512 << 20
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,12})")
 _DATA_LOADER: Final = "enumerate(DataLoader)#"
 _COMMUNICATION: Final = re.compile(r"nccl(?:Dev)?Kernel")
+_OF_PAIRS: Final = re.compile(r"_?all_?to_?all|_?gather|_?scatter")
 _RANK_IN_NAME: Final = re.compile(r"rank[-_]?(\d{1,9})(?!\d)")
 _HOST_IN_NAME: Final = re.compile(r"(.+)_\d+\.\d+\.pt\.trace\.json")
 _COPIES: Final = ("gpu_memcpy", "gpu_memset")
@@ -74,6 +75,7 @@ class _Arguments(msgspec.Struct):
 
 class _Distributed(msgspec.Struct):
     rank: Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)] = -1
+    pg_config: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class _Trace(msgspec.Struct, rename="camel"):
@@ -84,8 +86,16 @@ class _Trace(msgspec.Struct, rename="camel"):
 
 
 _TRACE: Final = msgspec.json.Decoder(_Trace)
+_GROUPS: Final = msgspec.json.Decoder(list[ProcessGroup])
 _EVENT: Final = msgspec.json.Decoder(_Event)
 _ARGUMENTS: Final = msgspec.json.Decoder(_Arguments)
+
+
+class _Place(msgspec.Struct):
+    rank: int
+    host: str
+    role: str
+    lane: str
 
 
 class _Work(msgspec.Struct):
@@ -116,7 +126,8 @@ class _Rank:
         begin, end = event.ts * 1e-6, (event.ts + event.dur) * 1e-6
         if event.cat == "kernel":
             args = _ARGUMENTS.decode(event.args)
-            self.work.append(_Work(_kind(event.name), args.collective or event.name, begin, end, args))
+            kind = _kind(event.name, args.collective)
+            self.work.append(_Work(kind, args.collective or event.name, begin, end, args))
         elif event.cat in _COPIES:
             self.work.append(_Work("copy", event.name, begin, end, _ARGUMENTS.decode(event.args)))
         elif event.cat in _HOST_CALLS:
@@ -142,10 +153,11 @@ class _Rank:
         return STEP_UNKNOWN if called is None else self.step_at(called)
 
 
-def _kind(kernel: str) -> str:
+def _kind(kernel: str, collective: str) -> str:
+    """``SendRecv`` is the kernel of sends and receives, and of collectives that are made of them, which say so."""
     if not _COMMUNICATION.match(kernel):
         return "compute"
-    return "p2p" if "SendRecv" in kernel else "coll"
+    return "p2p" if "SendRecv" in kernel and not _OF_PAIRS.match(collective) else "coll"
 
 
 class _Busy:
@@ -182,7 +194,10 @@ def read(store: Store, paths: Sequence[Path]) -> None:
             if len(rank.processes) > 1:
                 store.rejected[FILES_OF_SEVERAL_RANKS] += 1
                 continue
-            _insert(batches, rank, number, path, trace.base_time_nanoseconds * 1e-9)
+            named = _HOST_IN_NAME.match(path.name)
+            role, lane = stage_of(_groups(trace), number)
+            place = _Place(number, text(named[1]) if named else "", role, lane)
+            _insert(batches, rank, place, trace.base_time_nanoseconds * 1e-9)
             idle += [] if rank.work else [number]
             aimless += [] if rank.steps else [number]
     for ranks, sentence in ((idle, _NO_DEVICE), (aimless, _NO_STEPS)):
@@ -205,6 +220,14 @@ def _rank_of(trace: _Trace, path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
+def _groups(trace: _Trace) -> list[ProcessGroup]:
+    """Those that the rank is in; none where they cannot be read: older versions have no list."""
+    try:
+        return _GROUPS.decode(trace.distributed_info.pg_config)
+    except (msgspec.MsgspecError, RecursionError):
+        return []
+
+
 def _rank(store: Store, trace: _Trace) -> _Rank:
     rank = _Rank()
     for raw in trace.trace_events:
@@ -219,12 +242,10 @@ def _rank(store: Store, trace: _Trace) -> _Rank:
     return rank
 
 
-def _insert(batches: Batches, rank: _Rank, number: int, path: Path, base: float) -> None:
-    named = _HOST_IN_NAME.match(path.name)
-    host = text(named[1]) if named else ""
+def _insert(batches: Batches, rank: _Rank, place: _Place, base: float) -> None:
     for step, kind, name, group, sequence, n, t0, t1, size in (*_of_host(rank), *_of_device(rank)):
         batches.add(
-            *("", step, number, host, "", "", 0),
+            *("", step, place.rank, place.host, place.role, place.lane, 0),
             *(kind, text(name), text(group), sequence, n, base + t0, base + t1, size),
         )
 

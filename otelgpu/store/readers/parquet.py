@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from otelgpu.store.database import Store
-from otelgpu.store.reasons import FILES_OF_OTHER_COLUMNS, FILES_UNREADABLE
+from otelgpu.store.reasons import FILES_OF_OTHER_COLUMNS, FILES_REPEATED, FILES_UNREADABLE
 from otelgpu.store.tables import EVIDENCE, OPS, Column
 
-MAGIC: Final = b"PAR1"
+_END_BYTES: Final = 1 << 16
 
 _Schema = tuple[tuple[str, str], ...]  # name and type of each column
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -22,7 +24,7 @@ def read(store: Store, paths: Sequence[Path]) -> None:
     import duckdb
 
     groups: dict[_Schema, list[str]] = defaultdict(list)
-    for path in paths:
+    for path in _without_copies(store, paths):
         linked = store.link(path)
         try:
             groups[_schema(store, linked)].append(linked)
@@ -36,6 +38,29 @@ def read(store: Store, paths: Sequence[Path]) -> None:
             _take(store, EVIDENCE, schema, links)
         else:
             store.rejected[FILES_OF_OTHER_COLUMNS] += len(links)
+
+
+def _without_copies(store: Store, paths: Sequence[Path]) -> Iterator[Path]:
+    """Files whose length and end are another's are its copies: the end says where everything is, and its bounds."""
+    seen = set()
+    for path in paths:
+        try:
+            end = _end(path)
+        except OSError:  # it is gone meanwhile
+            store.rejected[FILES_UNREADABLE] += 1
+            continue
+        if end in seen:
+            store.rejected[FILES_REPEATED] += 1
+            continue
+        seen.add(end)
+        yield path
+
+
+def _end(path: Path) -> tuple[int, bytes]:
+    with path.open("rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        file.seek(-min(length, _END_BYTES), os.SEEK_END)
+        return length, blake2b(file.read()).digest()
 
 
 def _required(columns: Sequence[Column]) -> set[str]:

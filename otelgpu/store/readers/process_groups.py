@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
+
+from msgspec import Struct
 
 _NUMBER: Final = re.compile(r"\d{1,9}")
 _MOST: Final = 1 << 16  # characters of a list of ranks
+
+_PIPELINES: Final = ("pp", "mesh_pp", "PIPELINE_MODEL_PARALLEL_GROUP")
+"""Descriptions of pipelines' groups: of a DeviceMesh with a dimension ``pp``, and Megatron-LM's."""
 
 ELEMENT_BYTES: Final = {
     **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
@@ -29,3 +35,23 @@ def group_of(name: str, ranks: list[int]) -> str:
     '3 of rank 4'
     """
     return f"{name} of rank {min(ranks)}" if ranks else name
+
+
+class ProcessGroup(Struct):
+    """As ``pg_config`` of a trace has it: a group that the rank is in."""
+
+    pg_desc: str = ""
+    ranks: str | list[int] = ""
+
+
+def stage_of(groups: Iterable[ProcessGroup], rank: int) -> tuple[str, str]:
+    """Role and lane of a rank that has a stage of a pipeline; nothing of others.
+
+    >>> stage_of([ProcessGroup("default_pg", "[0, 1, 2, 3]"), ProcessGroup("mesh_pp", "[1, 3]")], 3)
+    ('stage 1', 'pipeline of rank 1')
+    """
+    for group in groups:
+        ranks = members(group.ranks)
+        if group.pg_desc in _PIPELINES and len(ranks) > 1 and rank in ranks:
+            return f"stage {ranks.index(rank)}", f"pipeline of rank {ranks[0]}"
+    return "", ""

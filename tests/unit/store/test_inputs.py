@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -36,6 +37,12 @@ def test_files_folders_and_globs_are_read_once_each(tmp_path: Path) -> None:
 def test_an_input_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such file"):
         open_inputs([str(tmp_path / "none")])
+
+
+def test_a_pipe_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreError, match="no file or folder"):
+        open_inputs([str(tmp_path / "pipe")])
 
 
 def test_what_is_no_input_is_counted(tmp_path: Path) -> None:

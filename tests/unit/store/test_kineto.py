@@ -139,6 +139,33 @@ def test_a_collective_has_the_same_number_on_all_ranks(tmp_path: Path) -> None:
         }
 
 
+def test_all_to_all_is_a_collective_though_its_kernel_sends_and_receives(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.step(0, 0, 10)
+    for name in ("all_to_allv", "send", ""):
+        trace.kernel(
+            1, 2, 3, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", **{"Collective name": name}
+        )
+    with open_inputs([trace.written(tmp_path)]) as store:
+        kinds = select(
+            store, "SELECT kind, count(*) FROM ops WHERE kind IN ('coll', 'p2p') GROUP BY ALL ORDER BY ALL"
+        )
+        assert kinds == [("coll", 1), ("p2p", 2)]
+
+
+def test_a_rank_of_a_pipeline_has_its_stage_for_a_role(tmp_path: Path) -> None:
+    for rank, groups in ((2, [{"pg_name": "4", "pg_desc": "mesh_pp", "ranks": [0, 2]}]), (3, {"old": True})):
+        trace = Trace(rank)
+        trace.document["distributedInfo"]["pg_config"] = groups
+        trace.step(0, 0, 10)
+        trace.written(tmp_path)
+    with open_inputs([str(tmp_path)]) as store:
+        assert select(store, "SELECT rank, role, lane FROM ops ORDER BY rank") == [
+            (2, "stage 1", "pipeline of rank 0"),
+            (3, "", ""),
+        ]
+
+
 def test_compressed_traces_and_copies_of_one_are_read_once(tmp_path: Path) -> None:
     trace = Trace()
     trace.step(0, 0, 10)

@@ -70,6 +70,15 @@ def test_an_optional_value_of_another_type_is_not_taken_for_a_missing_one(tmp_pa
         assert store.rejected == {"rows_incomplete": 1}
 
 
+def test_a_copy_of_a_file_is_not_read_again(tmp_path: Path) -> None:
+    path = Path(ops(tmp_path / "a.parquet", row(rank=1)))
+    (tmp_path / "copy.parquet").write_bytes(path.read_bytes())
+    ops(tmp_path / "b.parquet", row(rank=2))
+    with open_inputs([str(tmp_path)]) as store:
+        assert [each[2] for each in rows(store)] == [1, 2]
+        assert store.rejected == {"files_repeated": 1}
+
+
 def test_of_several_files_the_broken_one_is_left_out(tmp_path: Path) -> None:
     for rank in range(3):
         ops(
