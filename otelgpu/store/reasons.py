@@ -43,7 +43,7 @@ MEANINGS: Final = {
     FILES_OF_SEVERAL_RANKS: "a trace with the steps of more than one process",
     reader.LINES: "a line that is no JSON, or not of the file's kind",
     reader.LINES_CUT: "a line that is longer than 16 MiB",
-    reader.RESOURCES: "attributes of a resource that cannot be read",
+    reader.RESOURCES: "a resource, with its spans, that cannot be read, or of more than 131,072 processes",
     reader.SPANS: "a span that cannot be read",
     LINES_REPEATED: "a line that is there twice",
     SPANS_REPEATED: "a span that is there twice: two gateways delivered it",

@@ -19,7 +19,7 @@ from otelgpu.store.batches import Batches, text
 from otelgpu.store.database import Store
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.line_files import split_lines
-from otelgpu.store.readers.places import Member, Process, jobs_of, places
+from otelgpu.store.readers.places import MEMBERS, Member, Process, jobs_of, places
 from otelgpu.store.reasons import FILES_UNREADABLE, LINES_REPEATED
 from otelgpu.store.sequences import sequence_of
 from otelgpu.store.tables import STEP_UNKNOWN
@@ -81,9 +81,7 @@ def read(store: Store, paths: Sequence[Path]) -> None:
                     _take(store, calls, processes, line)
             except BrokenFile:
                 store.rejected[FILES_UNREADABLE] += 1
-    members = store.connection.execute(
-        "SELECT DISTINCT process, hash, rank, ranks FROM inspector_calls ORDER BY ALL"
-    ).fetchall()
+    members = store.connection.execute(MEMBERS.format(calls="inspector_calls")).fetchall()
     found = places(Member(*row) for row in members)
     owners = [Process(host, "") for host, _ in processes]
     jobs = jobs_of(store.limits, owners, found)

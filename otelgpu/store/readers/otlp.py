@@ -47,6 +47,7 @@ MARKS: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceProfiles"',
 _HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
 _MASK: Final = (1 << 64) - 1
 _PEERS: Final = {"Send": 1, "Recv": -1}
+_MOST_PROCESSES: Final = 1 << 17
 _PEER: Final = "nccl.peer"
 _UNKNOWN: Final = "unknown"  # a hash that could not be read
 
@@ -90,6 +91,7 @@ class _Reading:
         self.steps = store.staging("otlp_steps", STEPS)
         self.calls = store.staging("otlp_calls", CALLS)
         self.waits = store.staging("otlp_waits", WAITS)
+        self._takers = {training.SCOPE: self._take_step, nccl.SCOPE: self._take_call}
 
     def take(self, path: Path) -> None:
         """All lines of a file, as far as it can be read."""
@@ -102,13 +104,15 @@ class _Reading:
             self.store.rejected[FILES_UNREADABLE] += 1
 
     def _take_resource(self, reader: Reader, of_resource: ResourceSpans) -> None:
-        process: int | None = None
-        for of_scope in of_resource.scope_spans:
-            take = {training.SCOPE: self._take_step, nccl.SCOPE: self._take_call}.get(of_scope.scope.name)
-            if take is None:
-                continue
-            if process is None:
-                process = self._process(reader, of_resource.resource)
+        of_ours = [
+            (self._takers[each.scope.name], each)
+            for each in of_resource.scope_spans
+            if each.scope.name in self._takers
+        ]
+        process = self._process(reader, of_resource.resource) if of_ours else None
+        if process is None:
+            return
+        for take, of_scope in of_ours:
             for span in reader.spans(of_scope):
                 try:
                     take(process, span, attributes(span.attributes))
@@ -117,15 +121,19 @@ class _Reading:
                 except (ValueError, OverflowError) as error:
                     reader.skip(SPANS, error)
 
-    def _process(self, reader: Reader, resource: Resource) -> int:
+    def _process(self, reader: Reader, resource: Resource) -> int | None:
+        """Its number; None where the resource cannot be read, or there are too many."""
         try:
             described = attributes(resource.attributes)
         except Unreadable as error:
             reader.skip(RESOURCES, error)
-            described = {}
+            return None
         host = next((text(described[key]) for key in _HOSTS if described.get(key)), "")
         instance = described.get("service.instance.id") or described.get("process.pid", "")
         key = host, text(described.get("service.name", "")), text(instance)
+        if key not in self.processes and len(self.processes) >= _MOST_PROCESSES:
+            reader.skip(RESOURCES, f"more than {_MOST_PROCESSES} processes")
+            return None
         return self.processes.setdefault(key, len(self.processes))
 
     def _take_step(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
-from otelgpu.store.readers.places import Member, Place, Process, Shift, jobs_of, offsets, places
+from otelgpu.store.readers.places import MEMBERS, Member, Place, Process, Shift, jobs_of, offsets, places
 from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_REPEATED
 from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
@@ -89,10 +89,8 @@ def _find_steps(store: Store) -> None:
 
 
 def _members(store: Store) -> Iterable[Member]:
-    rows = store.connection.execute(
-        "SELECT DISTINCT process, hash, rank, ranks FROM otlp_calls WHERE grp <> '' ORDER BY ALL"
-    ).fetchall()
-    return (Member(*row) for row in rows)
+    calls = "(FROM otlp_calls WHERE grp <> '')"
+    return (Member(*row) for row in store.connection.execute(MEMBERS.format(calls=calls)).fetchall())
 
 
 def _write_places(store: Store, processes: Sequence[Process], found: Mapping[int, Place]) -> None:

@@ -19,6 +19,8 @@ from msgspec import Struct
 _AGREED: Final = 0.99
 """Share of the collectives of two processes that have to say the same difference: a step's end may fall between."""
 
+MEMBERS: Final = "SELECT process, hash, rank, max(ranks) FROM {calls} GROUP BY ALL ORDER BY ALL"
+"""The fields of :class:`Member`, from a table of calls."""
 
 _SEVERAL: Final = (
     "{service}: {count} communicators that no larger one joins; each is taken for a job, named by its hash"
@@ -103,7 +105,10 @@ def jobs_of(limits: list[str], processes: Sequence[Process], found: Mapping[int,
 
 
 def offsets(processes: Sequence[int], shifts: Iterable[Shift]) -> dict[int, int]:
-    """What is to be added to the step numbers of each process, from 0; those that are not joined are left out."""
+    """What is to be added to the step numbers of each process, from 0.
+
+    Left out are those that nothing joins to the most, and all that are joined in ways that contradict each other.
+    """
     neighbours = _agreed(shifts)
     best: dict[int, int] = {}
     placed: set[int] = set()
@@ -118,7 +123,12 @@ def offsets(processes: Sequence[int], shifts: Iterable[Shift]) -> dict[int, int]
                     group[other] = group[one] - difference
                     queue.append(other)
         placed |= group.keys()
-        if len(group) > len(best):
+        contradicted = any(
+            group[other] != group[one] - difference
+            for one in group
+            for other, difference in neighbours.get(one, {}).items()
+        )
+        if len(group) > len(best) and not contradicted:
             best = group
     least = min(best.values(), default=0)
     return {process: offset - least for process, offset in best.items()}

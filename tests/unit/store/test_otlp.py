@@ -169,6 +169,19 @@ def test_a_process_whose_rank_nothing_says_is_left_out(tmp_path: Path) -> None:
         assert any(each.startswith("no rank is known of 1 processes") for each in store.limits)
 
 
+def test_calls_that_do_not_know_how_many_ranks_there_are_change_nothing(tmp_path: Path) -> None:
+    ranks = job()
+    for rank in ranks:
+        for span in rank.spans["otelgpu.nccl"][:4]:
+            span["attributes"] = [
+                each for each in span["attributes"] if each["key"] != "nccl.communicator.ranks"
+            ]
+        rank.communicator, rank.rank, rank.ranks = "pair", rank.rank % 2, 2
+        rank.collective(9)
+    with opened(tmp_path, ranks) as store:
+        assert select(store, "SELECT DISTINCT rank FROM ops ORDER BY ALL") == [(0,), (1,), (2,), (3,)]
+
+
 def test_two_jobs_of_one_name_are_two_jobs(tmp_path: Path) -> None:
     other = [Rank(rank, communicator="c1", host="elsewhere") for rank in range(4)]
     for rank in other:

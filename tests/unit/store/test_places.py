@@ -56,6 +56,11 @@ def test_processes_that_do_not_agree_are_left_out() -> None:
     assert offsets([0, 1, 2], shifts) == {0: 2, 1: 0}
 
 
+def test_differences_that_contradict_each_other_are_not_believed() -> None:
+    around = [Shift(0, 1, 1, 50), Shift(1, 2, 1, 50), Shift(0, 2, 1, 50)]
+    assert offsets([0, 1, 2, 3, 4], [*around, Shift(3, 4, 5, 9)]) == {3: 5, 4: 0}
+
+
 def test_examples_of_docstrings_hold() -> None:
     for module in (limits, sequences, process_groups):
         found = doctest.testmod(module)
