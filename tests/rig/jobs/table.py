@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from otelgpu.store.tables import EVIDENCE
 from tests.rig.jobs.schedule import Operation
 from tests.rig.jobs.shape import F64, TOKEN_BYTES, Shape
 from tests.rig.jobs.simulation import Job
@@ -21,7 +22,9 @@ _PER_STEP: Final = 1_000
 
 
 def fill(connection: duckdb.DuckDBPyConnection, job: Job, name: str = "job-1") -> None:
-    """Make the table ``ops``."""
+    """Make the table ``ops``, and an empty one of ``evidence``."""
+    columns = ", ".join(f"{column.name} {column.type}" for column in EVIDENCE)
+    connection.execute(f"CREATE OR REPLACE TABLE evidence ({columns})")
     rows, names = _rows(job)
     connection.register("simulated", rows)
     connection.register("simulated_names", names)

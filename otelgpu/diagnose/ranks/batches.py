@@ -1,0 +1,87 @@
+"""Uneven batches: replicas that have more to compute, and the others wait for them. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from otelgpu.diagnose.ranks.facts import COMPUTE, F64, Codes, Facts
+from otelgpu.diagnose.ranks.peers import EXPLAINED, Compared, deviation
+from otelgpu.diagnose.ranks.replay import Replay
+from otelgpu.diagnose.ranks.verdicts import DATA_IMBALANCE, Evidence, RankVerdict
+from otelgpu.diagnose.ranks.wording import cost_of, places
+from otelgpu.diagnose.ranks.workers import LEAST_SHARE
+
+LEAST_EFFECT: Final = 0.02
+"""Root mean square of the logs of what batches make of computing: less is no imbalance, however it correlates."""
+ONE_LANE: Final = 0.8
+"""Share of the cost that one lane has to have to be named."""
+
+
+def uneven_batches(facts: Facts, compared: Compared, replay: Replay, mended: F64) -> list[RankVerdict]:
+    """One verdict or none. ``mended``: own time without slow ranks.
+
+    It takes both: that the batches explain what differs (correlation alone is false: healthy stages reach 0.89), and
+    that it costs something.
+    """
+    effect = np.abs(compared.batches)
+    if compared.agreement <= EXPLAINED or _largest(effect) < LEAST_EFFECT:
+        return []
+    even = mended.copy()
+    even[COMPUTE] /= np.exp(compared.batches)
+    before = replay.saved_s(own=mended)
+    saved = np.maximum(replay.saved_s(own=even) - before, 0.0)
+    if replay.share(saved) < LEAST_SHARE:
+        return []
+    lane = _lane(facts, compared, replay, mended, float(saved.sum()))
+    ranks, hosts, role = places(facts, lane) if lane is not None else ([], [], "")
+    last = len(facts.steps) - 1
+    spread = float(deviation(compared.batches.ravel(), 0))
+    source = "the bytes of its batches" if compared.by_bytes else "what all ranks of a replica have in common"
+    return [
+        RankVerdict(
+            klass=DATA_IMBALANCE,
+            cause="compute",
+            ranks=ranks,
+            hosts=hosts,
+            role=role,
+            first_step=int(facts.steps[0]),
+            last_step=int(facts.steps[last]),
+            persistent=True,
+            factor=float(np.exp(compared.batches.max(axis=1).mean())),
+            cost=cost_of(facts, saved, 0, last),
+            confidence=round(compared.agreement, 3),
+            evidence=[
+                Evidence(
+                    name="correlation",
+                    text=f"what ranks compute follows {source}: r = {compared.agreement:.2f}",
+                    value=compared.agreement,
+                    unit="1",
+                ),
+                Evidence(
+                    name="spread",
+                    text=f"batches differ by {spread:.1%} of their work (standard deviation)",
+                    value=spread,
+                    unit="1",
+                ),
+            ],
+            next="balance tokens, not samples, over the replicas: pack or bucket sequences by length",
+        )
+    ]
+
+
+def _largest(effect: F64) -> float:
+    """Of the lanes' root mean squares."""
+    return float(np.sqrt((effect**2).mean(axis=0)).max())
+
+
+def _lane(facts: Facts, compared: Compared, replay: Replay, mended: F64, total_s: float) -> Codes | None:
+    """Ranks of the one lane that has nearly all of it."""
+    lanes = facts.of_same(facts.lanes)
+    before = replay.saved_s(own=mended).sum()
+    heaviest = max(lanes, key=lambda lane: float(np.median(compared.batches[:, lane])))
+    without = mended.copy()
+    without[COMPUTE][:, heaviest] /= np.exp(np.maximum(compared.batches[:, heaviest], 0.0))
+    alone = replay.saved_s(own=without).sum() - before
+    return heaviest if alone >= ONE_LANE * total_s else None

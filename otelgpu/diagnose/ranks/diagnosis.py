@@ -1,0 +1,95 @@
+"""All rules, in the order in which one explains away the other. Pure.
+
+Uneven batches are taken out before ranks are compared, slow ranks before stages and batches are judged, so that what
+one rule has explained is no evidence for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec.structs import replace
+
+from otelgpu.diagnose.ranks.batches import uneven_batches
+from otelgpu.diagnose.ranks.communication import slow_groups
+from otelgpu.diagnose.ranks.facts import Facts, Query, gather
+from otelgpu.diagnose.ranks.hangs import hangs
+from otelgpu.diagnose.ranks.missing import too_little, unexplained
+from otelgpu.diagnose.ranks.peers import compare
+from otelgpu.diagnose.ranks.replay import replay_of
+from otelgpu.diagnose.ranks.slowdowns import global_slowdown
+from otelgpu.diagnose.ranks.stages import uneven_stages
+from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, InputSummary, RanksReport, RankVerdict
+from otelgpu.diagnose.ranks.workers import slow_ranks
+
+
+def diagnose(query: Query, *, rejected: Mapping[str, int], limits: list[str]) -> RanksReport:
+    """``query`` runs the queries of this folder; the others come from who read the input."""
+    facts = gather(query)
+    places = query("ranks")
+    hosts = {int(rank): str(host) for rank, host in zip(places["rank"], places["host"], strict=True)}
+    stopped = hangs(query("pending"), query("groups"), hosts)
+    verdicts, more = judge(facts)
+    if stopped:
+        verdicts = [*stopped, *(each for each in verdicts if each.klass != INCONCLUSIVE)]
+    return RanksReport(
+        verdicts=[_timed(facts, each) for each in verdicts],
+        input=InputSummary(
+            ranks=len(hosts),
+            steps=len(facts.steps),
+            hosts=len(set(hosts.values())),
+            rejected=dict(sorted(rejected.items())),
+        ),
+        limits=[*limits, *facts.limits, *more],
+    )
+
+
+def _timed(facts: Facts, verdict: RankVerdict) -> RankVerdict:
+    first, last = np.searchsorted(facts.steps, [verdict.first_step, verdict.last_step])
+    if last >= len(facts.steps) or verdict.first_step < 0:  # dumps of collectives say no steps
+        return verdict
+    return replace(verdict, start_unix_s=float(facts.begin_s[first]), end_unix_s=float(facts.end_s[last]))
+
+
+def judge(facts: Facts) -> tuple[list[RankVerdict], list[str]]:
+    """Verdicts, the most costly first, and what cannot be told."""
+    lacking = too_little(facts)
+    if lacking is not None:
+        return [lacking], []
+    compared, replay = compare(facts), replay_of(facts)
+    slow = slow_ranks(facts, compared, replay)
+    slowdowns, limits = global_slowdown(facts, compared, replay)
+    verdicts = [
+        *slow.verdicts,
+        *uneven_batches(facts, compared, replay, slow.mended),
+        *uneven_stages(facts, compared, replay, slow.mended),
+        *slow_groups(facts, replay),
+        *slowdowns,
+    ]
+    limits += _limits(facts)
+    if not verdicts:
+        lacking = unexplained(facts, slow.flagged)
+        return ([lacking] if lacking is not None else []), limits
+    return sorted(verdicts, key=_order), limits
+
+
+def _order(verdict: RankVerdict) -> float:
+    return -verdict.cost.gpu_hours if verdict.cost else 0.0
+
+
+def _limits(facts: Facts) -> list[str]:
+    limits = []
+    if "compute" not in facts.kinds:
+        limits.append("no device time: slow computing cannot be told")
+    if not facts.groups:
+        limits.append("no collectives: slow communication cannot be told")
+    missing = max((group.missing for group in facts.groups), default=0)
+    if missing:
+        limits.append(f"{missing} ranks or more are not in the input, by the sizes of their groups")
+    alone = [role for role in facts.of_same(facts.roles) if len(role) == 1]
+    if alone and len(facts.ranks) > 1:
+        limits.append(
+            f"{len(alone)} roles have one rank: whether it or its role is slow cannot be told, only that it changed"
+        )
+    return limits

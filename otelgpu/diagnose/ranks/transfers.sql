@@ -1,0 +1,42 @@
+-- Collectives without clocks: the shortest call of one is its transfer, what the others took longer they waited, and
+-- who had the shortest came last. At most a row for each step, group and rank that ever was the last.
+-- Calls whose number in their group is not known are taken together, for each step of a rank.
+SELECT
+    step,
+    grp,
+    kind,
+    last_rank,
+    count(*) AS calls,
+    sum(transfer) AS transfer_s,
+    sum(total - members * transfer) AS waited_s,
+    min(members) AS least_members
+FROM (
+    SELECT
+        step,
+        grp,
+        kind,
+        argMin(rank, t1 - t0) AS last_rank,
+        min(t1 - t0) AS transfer,
+        sum(t1 - t0) AS total,
+        count(*) AS members
+    FROM ops
+    WHERE kind IN ('coll', 'p2p') AND step >= 0 AND seq >= 0
+    GROUP BY step, grp, kind, seq
+    UNION ALL
+    SELECT
+        step,
+        grp,
+        kind,
+        argMin(rank, seconds) AS last_rank,
+        min(seconds) AS transfer,
+        sum(seconds) AS total,
+        count(*) AS members
+    FROM (
+        SELECT step, grp, kind, rank, sum(t1 - t0) AS seconds
+        FROM ops
+        WHERE kind IN ('coll', 'p2p') AND step >= 0 AND seq < 0
+        GROUP BY step, grp, kind, rank
+    ) AS unnumbered
+    GROUP BY step, grp, kind
+) AS collectives
+GROUP BY step, grp, kind, last_rank
