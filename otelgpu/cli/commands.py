@@ -29,6 +29,7 @@ class _Lazy(click.Group):
         "diff": "diff",
         "ps": "ps",
         "check": "check",
+        "diagnose": "diagnose",
         "analyze": "analyze",
         "view": "view",
         "completion": "completion",

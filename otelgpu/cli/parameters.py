@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -54,6 +56,28 @@ class Duration(_Seconds):
         if seconds < self._least_s or (self._above and seconds <= self._least_s):
             bound = f"more than {self._least_s:g} s" if self._above else f"at least {self._least_s:g} s"
             self.fail(f"{value!r} is too short: give {bound}", param, ctx)
+        return seconds
+
+
+class UnixTime(_Seconds):
+    """Seconds since 1970 as a float, from these or from a date and time of ISO 8601; without a zone that is UTC."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Raises :class:`click.BadParameter`."""
+        if isinstance(value, float):
+            return value
+        try:
+            seconds = float(value)
+        except ValueError:
+            try:
+                when = datetime.fromisoformat(value)
+            except ValueError:
+                self.fail(f"{value!r} is no time; write 2026-05-01T12:30Z, or seconds since 1970", param, ctx)
+            seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no time; write 2026-05-01T12:30Z, or seconds since 1970", param, ctx)
         return seconds
 
 

@@ -25,6 +25,9 @@ VERDICT_COST: Final = "otelgpu.verdict.cost"
 VERDICT_CONFIDENCE: Final = "otelgpu.verdict.confidence"
 VERDICT_START: Final = "otelgpu.verdict.start"
 VERDICT_DURATION: Final = "otelgpu.verdict.duration"
+VERDICT_RANKS: Final = "otelgpu.verdict.ranks"
+VERDICT_HOSTS: Final = "otelgpu.verdict.hosts"
+VERDICT_CAUSE: Final = "otelgpu.verdict.cause"
 
 COMMAND: Final = "otelgpu.command"
 COMMAND_NAME: Final = "otelgpu.command.name"
@@ -38,16 +41,19 @@ REASON: Final = "otelgpu.reason"
 ERROR_TYPE: Final = "error.type"
 
 EVENTS: Final[Mapping[str, str]] = {
-    VERDICT: "a finding of `otelgpu analyze`; its trace id and span id are those of the span that shows it best",
+    VERDICT: "a finding of `otelgpu diagnose` or `analyze`; its trace and span are those that show it best",
     COMMAND: "a batch command has ended",
 }
 ATTRIBUTES: Final[Mapping[str, str]] = {
-    VERDICT_CLASS: "what was found: `straggler`",
+    VERDICT_CLASS: "what was found: `straggler` (of `analyze`), or one of the classes of `diagnose ranks`",
     VERDICT_COST: "seconds that mending it would save",
     VERDICT_CONFIDENCE: "0 to 1",
     VERDICT_START: "seconds since 1970 at which what it speaks of began; the event's time is its end",
     VERDICT_DURATION: "seconds from there to its end",
-    COMMAND_NAME: "`analyze collectives`, `replay`, `diff` or `profile`",
+    VERDICT_RANKS: "of `diagnose ranks`: the global ranks that it is about",
+    VERDICT_HOSTS: "likewise: their hosts",
+    VERDICT_CAUSE: "likewise: the kind of work that takes longer, `compute` say",
+    COMMAND_NAME: "`diagnose ranks`, `analyze collectives`, `replay`, `diff` or `profile`",
     COMMAND_OUTCOME: "`ok` or `error`",
     ERROR_TYPE: "of a command that failed: the kind of error",
     COMMAND_DURATION: "of the event: seconds that it took",

@@ -1,0 +1,157 @@
+"""``otelgpu diagnose``: verdicts on collected data: class, place, time, cost, evidence, and what to do next."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.headings import HeadedCommand
+from otelgpu.cli.parameters import UnixTime
+from otelgpu.diagnose.ranks.diagnosis import diagnose as diagnose_ranks
+from otelgpu.diagnose.ranks.sentences import sentence
+from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
+from otelgpu.errors import OtelgpuError
+from otelgpu.export import events
+from otelgpu.model.text import printable
+from otelgpu.model.verdict import Verdict
+from otelgpu.store.database import Store
+from otelgpu.store.inputs import open_inputs
+from otelgpu.store.queries import queries_of
+
+FOUND: Final = 3
+UNDECIDED: Final = 4
+"""Exit codes of verdicts, and of none but what is missing for one."""
+
+_QUERIES: Final = "otelgpu.diagnose.ranks"
+_PAGE_WIDTH: Final = 120
+
+
+@click.group()
+def diagnose() -> None:
+    """Say what is wrong, where, since when, why, what it costs, and what to do next; or that nothing is."""
+
+
+@diagnose.command(cls=HeadedCommand)
+@click.argument("inputs", metavar="INPUT…", nargs=-1, required=True)
+@click.option("--job", help="Only this job's operations.")
+@click.option(
+    "--from", "begin", metavar="T", type=UnixTime(), help="Only what begins at T or later: 2026-05-01T12:30Z."
+)
+@click.option("--to", "end", metavar="T", type=UnixTime(), help="Only what begins before T.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option(
+    "--keep",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the tables there as Parquet, which is an INPUT again.",
+)
+@batch_command("diagnose ranks")
+def ranks(
+    run: BatchRun,
+    /,
+    inputs: tuple[str, ...],
+    *,
+    job: str | None,
+    begin: float | None,
+    end: float | None,
+    as_json: bool,
+    keep: Path | None,
+) -> None:
+    """Which rank of a training job is slow, since when, why, and what it costs. Needs no root and no GPU.
+
+    INPUT: files, folders and globs, of all ranks. What a rank does itself is compared with what like ranks do; the time
+    inside a collective is that of whom it waits for. Hosts' clocks are not compared.
+
+    Exit code: 0 nothing is wrong, 3 verdicts, 4 inconclusive: it says what is missing.
+
+    \b
+    Examples:
+      otelgpu diagnose ranks ops.parquet
+      otelgpu diagnose ranks 'job-7/*.jsonl' --json
+      otelgpu diagnose ranks traces/ --from 2026-05-01T12:00Z --keep tables/
+    """
+    run.read(*(path for path in map(Path, inputs) if path.is_file()))
+    with open_inputs(inputs, job=job, begin_s=begin, end_s=end) as store:
+        run.skip(store.rejected)
+        _one_job(store)
+        if keep is not None:
+            store.keep(keep)
+        query = queries_of(store.connection, _QUERIES)
+        report = diagnose_ranks(query, rejected=store.rejected, limits=store.limits)
+    found = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
+    run.conclude(_event(each) for each in found)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False))
+    else:
+        _write(report)
+    sys.exit(FOUND if found else UNDECIDED if report.verdicts else 0)
+
+
+def _one_job(store: Store) -> None:
+    """Ranks of two jobs have the same numbers."""
+    jobs = [
+        str(name)
+        for (name,) in store.connection.execute("SELECT DISTINCT job FROM ops ORDER BY 1").fetchall()
+    ]
+    if not jobs:
+        lost = ", ".join(f"{reason}: {count}" for reason, count in sorted(store.rejected.items()))
+        raise OtelgpuError(
+            f"there are no operations in the input{f' ({lost})' if lost else ''}",
+            hint="what can be an input: otelgpu diagnose ranks --help",
+        )
+    if len(jobs) > 1:
+        names = ", ".join(map(repr, jobs[:8])) + (", …" if len(jobs) > 8 else "")
+        raise OtelgpuError(
+            f"the input has {len(jobs)} jobs: {printable(names)}", hint="choose one with --job"
+        )
+
+
+def _write(report: RanksReport) -> None:
+    width = None if sys.stdout.isatty() else _PAGE_WIDTH
+    console = Console(markup=False, emoji=False, highlight=False, width=width)
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(printable(text), style=style), soft_wrap=not sys.stdout.isatty())
+
+    seen = report.input
+    if not report.verdicts:
+        say("Nothing is wrong: all ranks do their own work as fast as their peers.", "bold")
+    for verdict in report.verdicts:
+        say(sentence(verdict), "bold")
+        for each in verdict.evidence[1:] if verdict.klass == INCONCLUSIVE else verdict.evidence:
+            say(f"  · {each.text}")
+        if verdict.klass != INCONCLUSIVE:
+            say(f"  · confidence {verdict.confidence:.0%}")
+        say(f"  next: {verdict.next}")
+    say("")
+    say(f"{seen.ranks} ranks on {seen.hosts} hosts, {seen.steps} steps")
+    for limit in report.limits:
+        say(f"limit: {limit}")
+    for reason, count in sorted(seen.rejected.items()):
+        say(f"rejected: {reason}: {count}")
+
+
+def _event(verdict: RankVerdict) -> Verdict:
+    """The same as an OpenTelemetry event."""
+    steps = verdict.last_step + 1 - verdict.first_step
+    return Verdict(
+        kind=verdict.klass,
+        place={
+            events.VERDICT_RANKS: tuple(str(rank) for rank in verdict.ranks),
+            events.VERDICT_HOSTS: tuple(verdict.hosts),
+            events.VERDICT_CAUSE: verdict.cause,
+        },
+        start_unix_ns=round(verdict.start_unix_s * 1e9),
+        end_unix_ns=round(verdict.end_unix_s * 1e9),
+        cost_s=0.0 if verdict.cost is None else verdict.cost.seconds_per_step * steps,
+        confidence=verdict.confidence,
+        text=sentence(verdict),
+    )
