@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.diagnose.ranks.facts import COMPUTE, F64, Codes, Facts
+from otelgpu.diagnose.ranks.facts import F64, Codes, Facts
 from otelgpu.diagnose.ranks.peers import EXPLAINED, Compared, deviation
 from otelgpu.diagnose.ranks.replay import Replay
 from otelgpu.diagnose.ranks.verdicts import DATA_IMBALANCE, Evidence, RankVerdict
@@ -25,19 +25,17 @@ def uneven_batches(facts: Facts, compared: Compared, replay: Replay, mended: F64
     It takes both: that the batches explain what differs (correlation alone is false: healthy stages reach 0.89), and
     that it costs something.
     """
-    effect = np.abs(compared.batches)
-    if compared.agreement <= EXPLAINED or _largest(effect) < LEAST_EFFECT:
+    if compared.agreement <= EXPLAINED or _largest(compared.units) < LEAST_EFFECT:
         return []
-    even = mended.copy()
-    even[COMPUTE] /= np.exp(compared.batches)
     before = replay.saved_s(own=mended)
-    saved = np.maximum(replay.saved_s(own=even) - before, 0.0)
+    even = replay.units / np.exp(compared.units)
+    saved = np.maximum(replay.saved_s(own=mended, units=even) - before, 0.0)
     if replay.share(saved) < LEAST_SHARE:
         return []
     lane = _lane(facts, compared, replay, mended, float(saved.sum()))
     ranks, hosts, role = places(facts, lane) if lane is not None else ([], [], "")
     last = len(facts.steps) - 1
-    spread = float(deviation(compared.batches.ravel(), 0))
+    spread = float(deviation(compared.units.ravel(), 0))
     source = "the bytes of its batches" if compared.by_bytes else "what all ranks of a replica have in common"
     return [
         RankVerdict(
@@ -49,7 +47,7 @@ def uneven_batches(facts: Facts, compared: Compared, replay: Replay, mended: F64
             first_step=int(facts.steps[0]),
             last_step=int(facts.steps[last]),
             persistent=True,
-            factor=float(np.exp(compared.batches.max(axis=1).mean())),
+            factor=float(np.exp(compared.units.max(axis=(0, 2)).mean())),
             cost=cost_of(facts, saved, 0, last),
             confidence=round(compared.agreement, 3),
             evidence=[
@@ -73,7 +71,7 @@ def uneven_batches(facts: Facts, compared: Compared, replay: Replay, mended: F64
 
 def _largest(effect: F64) -> float:
     """Of the lanes' root mean squares."""
-    return float(np.sqrt((effect**2).mean(axis=0)).max())
+    return float(np.sqrt((effect**2).mean(axis=(0, 1))).max())
 
 
 def _lane(facts: Facts, compared: Compared, replay: Replay, mended: F64, total_s: float) -> Codes | None:
@@ -81,7 +79,7 @@ def _lane(facts: Facts, compared: Compared, replay: Replay, mended: F64, total_s
     lanes = facts.of_same(facts.lanes)
     before = replay.saved_s(own=mended).sum()
     heaviest = max(lanes, key=lambda lane: float(np.median(compared.batches[:, lane])))
-    without = mended.copy()
-    without[COMPUTE][:, heaviest] /= np.exp(np.maximum(compared.batches[:, heaviest], 0.0))
-    alone = replay.saved_s(own=without).sum() - before
+    without = replay.units.copy()
+    without[..., heaviest] /= np.exp(np.maximum(compared.units[..., heaviest], 0.0))
+    alone = replay.saved_s(own=mended, units=without).sum() - before
     return heaviest if alone >= ONE_LANE * total_s else None

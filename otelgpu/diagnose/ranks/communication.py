@@ -53,6 +53,11 @@ def slow_groups(facts: Facts, replay: Replay) -> list[RankVerdict]:
     return sorted(found, key=lambda verdict: -verdict.cost.gpu_hours if verdict.cost else 0.0)
 
 
+def some_are_slow(facts: Facts) -> bool:
+    """Whether any group is, whatever it costs."""
+    return any(_slow_of(like) for like in _alike(facts))
+
+
 def _alike(facts: Facts) -> list[list[Group]]:
     """Groups of one kind and size, that are called as often, and have their members on as many hosts."""
     found: dict[tuple[str, int, int, int], list[Group]] = defaultdict(list)
@@ -101,7 +106,7 @@ def _saved(facts: Facts, replay: Replay, slow: list[_Slow]) -> F64:
     for each in slow:
         group = each.group
         share = 1.0 / len(group.ranks) if group.kind == "p2p" else 1.0
-        into = between if is_between_units(group.kind, group.calls_per_step, facts.units) else once
+        into = between if is_between_units(group, facts.units) else once
         into[:, group.ranks] -= share * each.more_s[:, None]
     return replay.saved_s(between=between, once=once)
 

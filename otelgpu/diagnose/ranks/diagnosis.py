@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from otelgpu.diagnose.ranks.batches import uneven_batches
-from otelgpu.diagnose.ranks.communication import slow_groups
+from otelgpu.diagnose.ranks.communication import slow_groups, some_are_slow
 from otelgpu.diagnose.ranks.facts import Facts, Query, gather
 from otelgpu.diagnose.ranks.hangs import hangs
 from otelgpu.diagnose.ranks.missing import too_little, unexplained
@@ -69,7 +69,7 @@ def judge(facts: Facts) -> tuple[list[RankVerdict], list[str]]:
     ]
     limits += _limits(facts)
     if not verdicts:
-        lacking = unexplained(facts, slow.flagged)
+        lacking = unexplained(facts, explained=bool(len(slow.flagged)) or some_are_slow(facts))
         return ([lacking] if lacking is not None else []), limits
     return sorted(verdicts, key=_order), limits
 

@@ -24,6 +24,8 @@ OWN: Final = ("compute", "input", "host", "file", "copy")
 COMPUTE: Final = OWN.index("compute")
 LEAST_RANKS: Final = 0.5
 """Share of the ranks that must have been seen in a step: at the ends of a recording some are missing."""
+MOST_UNITS: Final = 30_000_000
+"""Values of (unit, step, rank) that are looked at; beyond, units are taken together."""
 _BETWEEN: Final = "\x1f"
 """A group's name and its kind, as one key."""
 REPEATED: Final = 3.0
@@ -52,7 +54,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     ``moved``: bytes that were copied to or read for a step: how large its batch was; 0: not known. ``step_s``: what a
     step took by the rank's clock; ``begin_s`` and ``end_s``: of each step, the medians of the ranks' clocks. ``leads``:
-    (kind, rank), whether it comes before the step's first computing.
+    (kind, rank), whether it comes before the step's first computing. ``compute_units``: (unit, step, rank), what of it
+    was for each unit (microbatch).
     """
 
     steps: npt.NDArray[np.int64]
@@ -68,6 +71,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     end_s: F64
     leads: Flags
     units: int
+    compute_units: F64
     groups: Sequence[Group]
     limits: Sequence[str]
 
@@ -101,6 +105,9 @@ def gather(query: Query) -> Facts:
     lost = ~cube.seen | repeated
     own = np.stack([np.where(lost, np.nan, cube.seconds(kind)) for kind in OWN])
     moved = np.where(lost, 0.0, cube.moved())
+    units = int(times["last_unit"].max(initial=0)) + 1
+    if units * own[COMPUTE].size > MOST_UNITS:
+        units = 1
     return Facts(
         steps=steps[kept],
         ranks=ranks,
@@ -114,10 +121,23 @@ def gather(query: Query) -> Facts:
         begin_s=cube.begin_s()[kept],
         end_s=cube.end_s()[kept],
         leads=cube.leads(),
-        units=int(times["last_unit"].max(initial=0)) + 1,
+        units=units,
+        compute_units=_units(query, units, own[COMPUTE], steps, ranks)[:, kept],
         groups=_groups(query("groups"), query("transfers"), steps, ranks, kept),
         limits=limits,
     )
+
+
+def _units(
+    query: Query, units: int, compute: F64, steps: npt.NDArray[np.int64], ranks: npt.NDArray[np.int64]
+) -> F64:
+    if units == 1:
+        return compute[None]
+    found = query("unit_compute")
+    values = np.zeros((units, *compute.shape))
+    at = found["unit"], np.searchsorted(steps, found["step"]), np.searchsorted(ranks, found["rank"])
+    values[at] = found["seconds"]
+    return np.where(np.isnan(compute), np.nan, values)
 
 
 def _limits(places: Columns, of: Sequence[int], ranks: npt.NDArray[np.int64]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from otelgpu.diagnose.ranks.facts import Codes, Facts, Group
+from otelgpu.diagnose.ranks.facts import Facts, Group
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, Evidence, RankVerdict
 from otelgpu.diagnose.ranks.workers import LEAST_SHARE
 
@@ -41,14 +41,12 @@ def too_little(facts: Facts) -> RankVerdict | None:
     return None
 
 
-def unexplained(facts: Facts, slow: Codes) -> RankVerdict | None:
+def unexplained(facts: Facts, *, explained: bool) -> RankVerdict | None:
     """Where no rule found anything, but what would have shown it was not recorded, or somebody is always waited for.
 
-    ``slow``: ranks that are known to be slow, and cost nothing: others wait for them that have the time.
+    ``explained``: ranks or groups are known to be slow that cost too little for a verdict: others wait for these.
     """
-    lead = _always_last(facts)
-    if lead is not None and lead[1] in slow:
-        lead = None
+    lead = None if explained else _always_last(facts)
     evidence = [_lead(facts, *lead)] if lead else []
     if "compute" not in facts.kinds:
         return _inconclusive(

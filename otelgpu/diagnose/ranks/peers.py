@@ -29,12 +29,15 @@ LEAST_S: Final = 1e-9
 class Compared(Struct, frozen=True, kw_only=True):
     """``relative``: (step, rank), log of own time over that of its peers, with the batches' effect taken out.
 
-    ``batches``: (step, rank), log of what the size of its batch made of its computing. ``excess``: (kind, step, rank),
-    seconds more than the peers. ``noise`` of a step and ``spread`` between healthy ranks, of the others, for each rank.
+    ``batches``: (step, rank), log of what the size of its batch made of its computing; ``units``: (unit, step, rank),
+    the same of each unit. ``agreement``: how well they explain it, whether ``by_bytes`` or by what a lane shares.
+    ``excess``: (kind, step, rank), seconds more than the peers. ``noise`` of a step, ``spread`` between healthy ranks:
+    of the others, for each rank.
     """
 
     relative: F64
     batches: F64
+    units: F64
     by_bytes: bool
     agreement: float
     excess: F64
@@ -45,7 +48,8 @@ class Compared(Struct, frozen=True, kw_only=True):
 def compare(facts: Facts) -> Compared:
     """All ranks."""
     roles = facts.of_same(facts.roles)
-    batches, by_bytes, agreement = _batches(facts, roles)
+    sizes, by_bytes, agreement = _batches(facts, roles)
+    batches = _of_steps(facts, sizes)
     own = facts.own.copy()
     own[COMPUTE] /= np.exp(batches)
     total = np.log(np.maximum(own.sum(axis=0), LEAST_S))
@@ -58,12 +62,20 @@ def compare(facts: Facts) -> Compared:
     return Compared(
         relative=relative,
         batches=batches,
+        units=sizes,
         by_bytes=by_bytes,
         agreement=agreement,
         excess=excess,
         noise=noise,
         spread=spread,
     )
+
+
+def _of_steps(facts: Facts, sizes: F64) -> F64:
+    """Of all units of a step together."""
+    normal = (facts.compute_units / np.exp(sizes)).sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.nan_to_num(np.log(facts.own[COMPUTE] / normal), posinf=0.0, neginf=0.0))
 
 
 def median_of_others(values: F64) -> F64:
@@ -137,40 +149,44 @@ def _noise(relative: F64, roles: list[Codes]) -> tuple[F64, F64]:
 
 
 def _batches(facts: Facts, roles: list[Codes]) -> tuple[F64, bool, float]:
-    """What the batches' sizes explain of computing, whether bytes say so, and how well.
+    """What the batches' sizes explain of computing each unit, whether bytes say so, and how well.
 
-    Where bytes are known they decide. Elsewise what all ranks of a lane share: they work on the same batch.
+    Units that all ranks of a lane take longer for are larger. Where bytes are known, they decide whether that is so of
+    a whole step of a lane: it could be the lane's host as well.
     """
-    compute = np.log(np.maximum(facts.own[COMPUTE], LEAST_S))
-    nothing = np.zeros_like(compute)
-    if not (facts.own[COMPUTE] > 0).any():
-        return nothing, False, 0.0
-    relative = _off_middle(compute, roles)
-    if (facts.moved > 0).all():
-        sizes = _off_middle(np.log(facts.moved), roles)
-        slope, agreement = _fit(sizes, relative)
-        return (sizes * slope if agreement > EXPLAINED else nothing), True, agreement
-    shared, agreement = nothing.copy(), 0.0
-    mates = np.full_like(compute, np.nan)
+    compute = facts.own[COMPUTE]
+    shared = np.zeros_like(facts.compute_units)
+    if not (compute > 0).any():
+        return shared, False, 0.0
+    relative = _off_middle(np.log(np.maximum(facts.compute_units, LEAST_S)), roles)
+    mates = np.full_like(relative, np.nan)
     for lane in facts.of_same(facts.lanes):
         if len(lane) > 1:
-            mates[:, lane] = median_of_others(relative[:, lane])
+            mates[..., lane] = median_of_others(relative[..., lane])
+    known = np.isfinite(mates)
+    agreement = _correlation(relative[known], mates[known]) if known.any() else 0.0
     with np.errstate(invalid="ignore"):
         same = np.sign(relative) == np.sign(mates)
-        shared = np.where(same, np.sign(relative) * np.minimum(np.abs(relative), np.abs(mates)), 0.0)
-    shared = np.nan_to_num(shared)
-    shared -= _of_hosts(facts, shared)
-    known = np.isfinite(mates)
-    if known.any():
-        agreement = _correlation(relative[known], mates[known])
-    return shared, False, agreement
+        smaller = np.sign(relative) * np.minimum(np.abs(relative), np.abs(mates))
+    shared = np.nan_to_num(np.where(same, smaller, 0.0))
+    by_bytes = bool((facts.moved > 0).all())
+    if not by_bytes:
+        return shared - _of_hosts(facts, shared.mean(axis=0)), False, agreement
+    sizes = _off_middle(np.log(facts.moved)[None], roles)[0]
+    slope, explained = _fit(sizes, _off_middle(np.log(np.maximum(compute, LEAST_S))[None], roles)[0])
+    shared -= shared.mean(axis=0)
+    if explained > EXPLAINED:
+        shared += sizes * slope
+    return shared, True, max(explained, agreement if len(shared) > 1 else 0.0)
 
 
 def _off_middle(logs: F64, roles: list[Codes]) -> F64:
-    """Over the median of the role in each step, this rank's among them: that is the batch of normal size."""
+    """(unit, step, rank) over the median of the role in each step, this rank's among them: the batch of normal size."""
     relative = np.zeros_like(logs)
     for role in roles:
-        relative[:, role] = logs[:, role] - median(logs[:, role], 1)[:, None]
+        mine = logs[..., role]
+        middle = median(mine.swapaxes(0, 1).reshape(mine.shape[1], -1), 1)
+        relative[..., role] = mine - middle[:, None]
     return np.nan_to_num(relative)
 
 

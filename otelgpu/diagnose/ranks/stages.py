@@ -26,7 +26,7 @@ def uneven_stages(facts: Facts, compared: Compared, replay: Replay, mended: F64)
     """
     if not replay.schedule.piped:
         return []
-    stages = [np.concatenate(cells) for cells in replay.schedule.cells]
+    stages = [stage.ranks for stage in replay.schedule.stages]
     compute = mended[COMPUTE] / np.exp(compared.batches)
     usual = np.array([float(np.nanmedian(compute[:, stage])) for stage in stages])
     spread = float(np.max([deviation(np.log(np.maximum(median(compute[:, s], 0), 1e-9)), 0) for s in stages]))

@@ -31,12 +31,14 @@ COVERED: Final = 0.8
 """Share of the excess that one kind has to have to be the cause."""
 LEAST_SHARE: Final = 0.02
 """Of the time from a fault's first to its last step, that mending it saves; less is not worth an alarm."""
-LEAST_RUN_SHARE: Final = 0.01
+LEAST_RUN_SHARE: Final = 0.005
 """Of the whole run's."""
 HIDDEN: Final = 0.2
 """Share of the joint saving that mending each alone would not bring: then the suspects hide each other."""
 MATTERS: Final = 0.05
 """Share of the joint saving that is lost without one of the suspects: less, and it is not one."""
+MOST_ALONE: Final = 64
+"""Suspects that are mended one by one. Of more, those with most excess: a step waits for few at once."""
 HOST_RANKS: Final = 0.5
 """Share of a host's ranks, two at least, that are slow for the same reason: then it is the host."""
 
@@ -157,9 +159,10 @@ def _chosen(
     def saved(cells: Flags) -> F64:
         return replay.saved_s(own=_mended(facts, compared, cells))
 
-    alone = [saved(each.cells) for each in suspects]
     everything = _together(suspects)
     joint = saved(everything)
+    suspects = _largest(compared, suspects)
+    alone = [saved(each.cells) for each in suspects]
     worth = [_is_worth(facts, seconds, each.cells) for each, seconds in zip(suspects, alone, strict=True)]
     by_themselves = sum(seconds.sum() for seconds, good in zip(alone, worth, strict=True) if good)
     if joint.sum() - by_themselves <= HIDDEN * joint.sum() or not _is_worth(facts, joint, everything):
@@ -179,6 +182,15 @@ def _chosen(
         host=hosts.pop() if len(hosts) == 1 else "",
     )
     return [(joined, saved(joined.cells))]
+
+
+def _largest(compared: Compared, suspects: list[_Suspect]) -> list[_Suspect]:
+    """As many as are replayed one by one."""
+    if len(suspects) <= MOST_ALONE:
+        return suspects
+    more = np.nan_to_num(np.maximum(compared.excess, 0.0)).sum(axis=0)
+    by_size = sorted(suspects, key=lambda each: -float(more[each.cells].sum()))
+    return by_size[:MOST_ALONE]
 
 
 def _is_worth(facts: Facts, saved_s: F64, cells: Flags) -> bool:
