@@ -38,7 +38,7 @@ from otelgpu.kernel.privileges.capabilities import NEEDS, Capability, Need
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Exchange, Role
 from otelgpu.render.format import FORMATS
 from otelgpu.store import reasons, tables
-from tools import dashboards, man_pages
+from tools import dashboards, diagnosis, man_pages
 from tools.cuda_calls import rows as calls
 from tools.examples import exchanges_reported, full_exchange, reported, step_attributes
 from tools.loss_reasons import export_reasons, printed
@@ -95,9 +95,15 @@ def spelling(option: click.Option) -> str:
 
 
 def options_of(name: str) -> str:
-    """The table of a command's options."""
-    rows = [(code(spelling(option)), option.help or "") for option in options(commands()[name])]
-    return table(("Option", "Meaning"), rows)
+    """The table of the options of a command, ``diagnose ranks`` say."""
+    first, *rest = name.split(" ")
+    command = commands()[first]
+    for word in rest:
+        assert isinstance(command, click.Group)
+        command = command.commands[word]
+    return table(
+        ("Option", "Meaning"), [(code(spelling(each)), each.help or "") for each in options(command)]
+    )
 
 
 def field_docs() -> dict[str, str]:
@@ -404,6 +410,9 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "operation kinds": operation_kinds,
     "rejections": rejections,
     **{f"table {name}": partial(table_columns, name) for name in tables.TABLES},
+    "diagnosis classes": diagnosis.classes,
+    "diagnosis bounds": diagnosis.bounds,
+    "options diagnose ranks": partial(options_of, "diagnose ranks"),
     **family_regions(),
     **{f"options {name}": partial(options_of, name) for name in commands()},
 }

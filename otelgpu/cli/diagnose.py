@@ -132,11 +132,15 @@ def _write(report: RanksReport) -> None:
             say(f"  · confidence {verdict.confidence:.0%}")
         say(f"  next: {verdict.next}")
     say("")
-    say(f"{seen.ranks} ranks on {seen.hosts} hosts, {seen.steps} steps")
+    say(f"{_counted(seen.ranks, 'rank')} on {_counted(seen.hosts, 'host')}, {_counted(seen.steps, 'step')}")
     for limit in report.limits:
         say(f"limit: {limit}")
     for reason, count in sorted(seen.rejected.items()):
         say(f"rejected: {reason}: {count}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _event(verdict: RankVerdict) -> Verdict:

@@ -9,7 +9,15 @@ import numpy as np
 from msgspec import Struct
 
 from otelgpu.diagnose.ranks.facts import F64, Facts, Flags, Group
-from otelgpu.diagnose.ranks.peers import deviation, median, median_of_others, running_median, runs
+from otelgpu.diagnose.ranks.peers import (
+    NORMAL,
+    SMOOTHED,
+    deviation,
+    median,
+    median_of_others,
+    running_median,
+    runs,
+)
 from otelgpu.diagnose.ranks.replay import Replay, is_between_units
 from otelgpu.diagnose.ranks.verdicts import SLOW_COMMUNICATION, Evidence, RankVerdict
 from otelgpu.diagnose.ranks.wording import cost_of, extent, milliseconds, places
@@ -18,6 +26,9 @@ from otelgpu.diagnose.ranks.workers import HIDDEN, LEAST_RUN, LEAST_RUN_SHARE, L
 LEAST_RELATIVE: Final = float(np.log(1.5))
 """Over like groups: they need not move quite the same, for stages differ in their parameters."""
 DEVIATIONS: Final = 4.0
+"""How many standard deviations of the like groups, of a running median."""
+LEAST_ALIKE: Final = 3
+"""Groups that are compared: of two that differ, either may be the odd one."""
 
 NEXT: Final = (
     "look at the links between {hosts}: port errors and retransmissions (otelgpu top rdma, ibqueryerrors), "
@@ -66,7 +77,7 @@ def _alike(facts: Facts) -> list[list[Group]]:
             continue
         hosts = len({facts.hosts[rank] for rank in group.ranks})
         found[group.kind, len(group.ranks), round(group.calls_per_step), hosts].append(group)
-    return [groups for groups in found.values() if len(groups) > 2]
+    return [groups for groups in found.values() if len(groups) >= LEAST_ALIKE]
 
 
 def _slow_of(groups: list[Group]) -> list[_Slow]:
@@ -78,7 +89,7 @@ def _slow_of(groups: list[Group]) -> list[_Slow]:
     usual = median(relative, 0)
     apart = np.abs(usual[None, :] - median_of_others(usual)[:, None])
     np.fill_diagonal(apart, np.nan)
-    sigma = np.hypot(0.54 * noise, 1.48 * median(apart, 1))
+    sigma = np.hypot(SMOOTHED * noise, NORMAL * median(apart, 1))
     with np.errstate(invalid="ignore"):
         flags = runs(smooth > np.maximum(LEAST_RELATIVE, DEVIATIONS * sigma), LEAST_RUN)
     found = []

@@ -84,6 +84,12 @@ def _limits(facts: Facts) -> list[str]:
         limits.append("no device time: slow computing cannot be told")
     if not facts.groups:
         limits.append("no collectives: slow communication cannot be told")
+    elif not any(group.name for group in facts.groups):
+        limits.append("the groups of collectives have no names: slow communication cannot be told")
+    if any(group.kind == "p2p" for group in facts.groups) and len(set(facts.roles)) == 1:
+        limits.append(
+            "ranks send to each other, and their stages are not known: they are compared as if alike"
+        )
     missing = max((group.missing for group in facts.groups), default=0)
     if missing:
         limits.append(f"{missing} ranks or more are not in the input, by the sizes of their groups")

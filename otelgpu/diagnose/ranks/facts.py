@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from otelgpu.diagnose.ranks.pipeline_places import stages_of
+
 F64 = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
@@ -70,10 +72,14 @@ class Facts(Struct, frozen=True, kw_only=True):
     begin_s: F64
     end_s: F64
     leads: Flags
-    units: int
     compute_units: F64
     groups: Sequence[Group]
     limits: Sequence[str]
+
+    @property
+    def units(self) -> int:
+        """Of a step."""
+        return len(self.compute_units)
 
     @property
     def duration_s(self) -> F64:
@@ -105,15 +111,17 @@ def gather(query: Query) -> Facts:
     lost = ~cube.seen | repeated
     own = np.stack([np.where(lost, np.nan, cube.seconds(kind)) for kind in OWN])
     moved = np.where(lost, 0.0, cube.moved())
-    units = int(times["last_unit"].max(initial=0)) + 1
-    if units * own[COMPUTE].size > MOST_UNITS:
-        units = 1
+    groups = _groups(query("groups"), query("transfers"), steps, ranks, kept)
+    roles, lanes = _roles_and_lanes(places, of, groups)
+    compute_units = _units(
+        query, int(times["last_unit"].max(initial=0)) + 1, own[COMPUTE], steps, ranks, groups
+    )
     return Facts(
         steps=steps[kept],
         ranks=ranks,
         hosts=[str(places["host"][place]) for place in of],
-        roles=[str(places["role"][place]) for place in of],
-        lanes=[str(places["lane"][place]) or f"rank {places['rank'][place]}" for place in of],
+        roles=roles,
+        lanes=lanes,
         kinds=frozenset(str(kind) for kind in np.unique(times["kind"].astype(str))),
         own=own[:, kept],
         moved=moved[kept],
@@ -121,18 +129,42 @@ def gather(query: Query) -> Facts:
         begin_s=cube.begin_s()[kept],
         end_s=cube.end_s()[kept],
         leads=cube.leads(),
-        units=units,
-        compute_units=_units(query, units, own[COMPUTE], steps, ranks)[:, kept],
-        groups=_groups(query("groups"), query("transfers"), steps, ranks, kept),
+        compute_units=compute_units[:, kept],
+        groups=groups,
         limits=limits,
     )
 
 
+def _roles_and_lanes(
+    places: Columns, of: Sequence[int], groups: Sequence[Group]
+) -> tuple[list[str], list[str]]:
+    """As the input names them; of a pipeline that it does not, by who sends to whom."""
+    roles = [str(places["role"][place]) for place in of]
+    lanes = [str(places["lane"][place]) for place in of]
+    if not any(roles):
+        pairs = [group.ranks.tolist() for group in groups if group.kind == "p2p" and len(group.ranks) == 2]
+        found = stages_of(((one, other) for one, other in pairs), len(of))
+        if pairs and found is not None:
+            roles = [f"stage {stage}" for stage, _ in found]
+            lanes = [name or f"lane {lane}" for name, (_, lane) in zip(lanes, found, strict=True)]
+    return roles, [name or f"rank {places['rank'][place]}" for name, place in zip(lanes, of, strict=True)]
+
+
 def _units(
-    query: Query, units: int, compute: F64, steps: npt.NDArray[np.int64], ranks: npt.NDArray[np.int64]
+    query: Query,
+    units: int,
+    compute: F64,
+    steps: npt.NDArray[np.int64],
+    ranks: npt.NDArray[np.int64],
+    groups: Sequence[Group],
 ) -> F64:
-    if units == 1:
+    """As the input says; of a pipeline whose operations do not say their unit, alike, as many as it sends forward."""
+    sent = [group.calls_per_step / 2 for group in groups if group.kind == "p2p"]
+    alike = max(1, round(float(np.median(sent)))) if sent and units == 1 else 1
+    if max(units, alike) * compute.size > MOST_UNITS:
         return compute[None]
+    if units == 1:
+        return np.repeat(compute[None] / alike, alike, axis=0)
     found = query("unit_compute")
     values = np.zeros((units, *compute.shape))
     at = found["unit"], np.searchsorted(steps, found["step"]), np.searchsorted(ranks, found["rank"])
@@ -178,9 +210,12 @@ class _Cube:
         return self._filled([kind], "seconds", 0.0)
 
     def moved(self) -> F64:
-        """Of what feeds the step: the copies to the device, or else the reads of the data loader."""
-        copied = self._filled(["copy"], "moved", 0.0)
-        return copied if copied.any() else self._filled(["input"], "moved", 0.0)
+        """Of what feeds the step: the copies to the device, or else what the data loader read, or computing says."""
+        for kind in ("copy", "input", "compute"):
+            found = self._filled([kind], "moved", 0.0)
+            if found.any():
+                return found
+        return np.zeros(self._shape)
 
     def begin_s(self) -> F64:
         return _nanmedian(self._begin, axis=1)

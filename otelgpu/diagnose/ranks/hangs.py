@@ -15,6 +15,7 @@ CERTAIN: Final = 0.9
 """Confidence where all members are in the input. Dumps of a job that goes on can look alike where they were taken one
 after the other."""
 UNCERTAIN: Final = 0.6
+"""Where some are not: they may be the ones."""
 
 NEXT: Final = {
     "absent": "look at what these ranks do instead: their stacks (otelgpu profile -p PID), whether they are there, "

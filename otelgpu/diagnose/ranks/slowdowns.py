@@ -14,6 +14,7 @@ from otelgpu.diagnose.ranks.wording import cost_of, milliseconds, places
 from otelgpu.diagnose.ranks.workers import COVERED, LEAST_RUN_SHARE, LEAST_SHARE
 
 LEAST_RELATIVE: Final = float(np.log(1.03))
+"""Of own time, over that before."""
 LEAST_SIDE: Final = 5
 """Steps before and behind the change."""
 DEVIATIONS: Final = 6.0

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from otelgpu.diagnose.ranks.facts import COMPUTE, F64, OWN, Codes, Facts, Flags
-from otelgpu.diagnose.ranks.peers import Compared, running_median, runs
+from otelgpu.diagnose.ranks.peers import SMOOTHED, Compared, running_median, runs
 from otelgpu.diagnose.ranks.replay import Replay
 from otelgpu.diagnose.ranks.verdicts import MIXED, SLOW_HOST, SLOW_WORKER, Evidence, RankVerdict
 from otelgpu.diagnose.ranks.wording import cost_of, extent, milliseconds, places
@@ -22,7 +22,9 @@ LEAST_RUN: Final = 4
 LEAST_Z: Final = 6.0
 """Of the median over the flagged steps. A fleet has 1,000 ranks, and a rank many runs of steps."""
 PAUSE_RELATIVE: Final = float(np.log(1.1))
+"""Of a single step's own time: pauses that matter are long."""
 PAUSE_DEVIATIONS: Final = 8.0
+"""A single step is compared, and there are many of them."""
 LEAST_PAUSES: Final = 4
 """Single steps that are long, of one rank: as many recur, fewer happen."""
 PERSISTENT: Final = 0.8
@@ -32,7 +34,7 @@ COVERED: Final = 0.8
 LEAST_SHARE: Final = 0.02
 """Of the time from a fault's first to its last step, that mending it saves; less is not worth an alarm."""
 LEAST_RUN_SHARE: Final = 0.005
-"""Of the whole run's."""
+"""Of the whole run's: several that take turns cost each little."""
 HIDDEN: Final = 0.2
 """Share of the joint saving that mending each alone would not bring: then the suspects hide each other."""
 MATTERS: Final = 0.05
@@ -85,7 +87,7 @@ def slow_ranks(facts: Facts, compared: Compared, replay: Replay) -> SlowRanks:
 def _sustained(compared: Compared) -> Flags:
     """Steps in which a rank is slow, and has been or will be for a while."""
     relative = running_median(compared.relative)
-    sigma = np.hypot(compared.noise * 0.54, compared.spread)
+    sigma = np.hypot(compared.noise * SMOOTHED, compared.spread)
     with np.errstate(invalid="ignore"):
         flags = runs(relative > np.maximum(LEAST_RELATIVE, DEVIATIONS * sigma), LEAST_RUN)
     for rank in np.flatnonzero(flags.any(axis=0)).tolist():

@@ -12,6 +12,7 @@ duckdb = pytest.importorskip("duckdb")
 
 from otelgpu.diagnose.ranks.diagnosis import diagnose  # noqa: E402
 from otelgpu.diagnose.ranks.peers import median_of_others, running_median, runs  # noqa: E402
+from otelgpu.diagnose.ranks.pipeline_places import stages_of  # noqa: E402
 from otelgpu.diagnose.ranks.sentences import sentence  # noqa: E402
 from otelgpu.diagnose.ranks.verdicts import RanksReport  # noqa: E402
 from otelgpu.diagnose.ranks.wording import numbered  # noqa: E402
@@ -245,6 +246,22 @@ def test_a_member_of_which_nothing_was_seen_is_said_to_be_missing() -> None:
     (verdict,) = report_of(rows, evidence).verdicts
     assert (verdict.klass, verdict.ranks) == ("hang", [])
     assert "who is not in the input" in sentence(verdict)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pairs", "found"),
+    [
+        (6, [(0, 2), (2, 4), (1, 3), (3, 5)], [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]),
+        (3, [(0, 1), (1, 2), (2, 0)], [(0, 0), (1, 0), (2, 0)]),  # a ring
+        (4, [(0, 1), (0, 2), (0, 3)], None),
+        (4, [(0, 1), (1, 2)], None),  # rank 3 sends to nobody
+        (2, [], None),
+    ],
+)
+def test_stages_follow_from_who_sends_to_whom(
+    ranks: int, pairs: list[tuple[int, int]], found: list[tuple[int, int]] | None
+) -> None:
+    assert stages_of(pairs, ranks) == found
 
 
 def test_medians_of_the_others() -> None:

@@ -1,0 +1,126 @@
+"""``otelgpu diagnose ranks``: what it prints, its document, its exit codes and what it does with bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+duckdb = pytest.importorskip("duckdb")
+
+from otelgpu.cli.commands import cli  # noqa: E402
+from tests.rig.jobs.shape import Shape  # noqa: E402
+from tests.rig.jobs.simulation import HEALTHY, simulate  # noqa: E402
+from tests.rig.jobs.table import EPOCH_S, write  # noqa: E402
+
+SHAPE = Shape(steps=40, replicas=4, ranks_per_host=2, unit_s=0.01)
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["diagnose", "ranks", *map(str, arguments)])
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    path = tmp_path / "slow.parquet"
+    write(path, simulate("slow compute", 4, SHAPE))
+    return path
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Path:
+    path = tmp_path / "healthy.parquet"
+    write(path, simulate(HEALTHY, 4, SHAPE), name="job-2")
+    return path
+
+
+def test_the_document_is_the_contract(slow: Path) -> None:
+    result = invoke(slow, "--json")
+    assert result.exit_code == 3, result.output
+    report = json.loads(result.output)
+    assert set(report) == {"verdicts", "input", "limits"}
+    assert report["input"] == {"ranks": 4, "steps": 40, "hosts": 2, "rejected": {}}
+    (verdict,) = report["verdicts"]
+    fault = simulate("slow compute", 4, SHAPE).fault
+    assert fault is not None
+    expected = {
+        "class": "slow_worker",
+        "cause": "compute",
+        "ranks": list(fault.ranks),
+        "first_step": 0,
+        "last_step": 39,
+        "persistent": True,
+    }
+    assert {key: verdict[key] for key in expected} == expected
+    assert set(verdict["cost"]) == {"seconds_per_step", "share", "gpu_hours"}
+    assert set(verdict) >= {"hosts", "role", "factor", "confidence", "evidence", "next"}
+    assert verdict["start_unix_s"] == pytest.approx(EPOCH_S, abs=1)
+
+
+def test_the_sentence_comes_first(slow: Path) -> None:
+    result = invoke(slow)
+    assert result.exit_code == 3
+    assert result.output.startswith("Slow rank ")
+    assert "next: " in result.output
+    assert "4 ranks on 2 hosts, 40 steps" in result.output
+
+
+def test_nothing_is_said_of_a_healthy_job(healthy: Path) -> None:
+    result = invoke(healthy)
+    assert (result.exit_code, result.output.splitlines()[0][:16]) == (0, "Nothing is wrong")
+    assert json.loads(invoke(healthy, "--json").output)["verdicts"] == []
+
+
+def test_a_part_of_the_run_that_is_too_short_is_inconclusive(slow: Path) -> None:
+    step_s = simulate("slow compute", 4, SHAPE).timeline.step_s
+    end = EPOCH_S + float(step_s[:5].sum())
+    result = invoke(slow, "--to", repr(end))
+    assert result.exit_code == 4
+    assert result.output.startswith("Inconclusive: steps: ")
+
+
+def test_two_jobs_are_told_apart_by_name(slow: Path, healthy: Path) -> None:
+    result = invoke(slow, healthy)
+    assert result.exit_code == 1
+    assert "2 jobs: 'job-1', 'job-2'" in str(result.exception)
+    assert invoke(slow, healthy, "--job", "job-2").exit_code == 0
+    assert invoke(slow, healthy, "--job", "job-1").exit_code == 3
+    assert invoke(slow, "--job", "job-3").exit_code == 1
+
+
+def test_what_is_kept_is_an_input_again(slow: Path, tmp_path: Path) -> None:
+    first = invoke(slow, "--json", "--keep", tmp_path / "kept")
+    assert invoke(tmp_path / "kept", "--json").output == first.output
+
+
+def test_rows_that_cannot_be_are_counted(slow: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.parquet"
+    duckdb.sql(
+        f"SELECT * REPLACE (CASE WHEN step = 3 THEN t0 - 1 ELSE t1 END AS t1) FROM '{slow}'"
+    ).write_parquet(str(bad))
+    result = invoke(bad, "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.output)["input"]["rejected"]["times_reversed"] > 0
+
+
+def test_an_input_without_operations_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "other.parquet"
+    duckdb.sql("SELECT 1 AS apples").write_parquet(str(path))
+    result = invoke(path)
+    assert result.exit_code == 1
+    assert "there are no operations" in str(result.exception)
+
+
+@pytest.mark.parametrize("time", ["soon", "nan", "2026-13-01"])
+def test_what_is_no_time_is_wrong_usage(slow: Path, time: str) -> None:
+    assert invoke(slow, "--from", time).exit_code == 2
+
+
+def test_names_cannot_steer_the_terminal(slow: Path, tmp_path: Path) -> None:
+    path = tmp_path / "steering.parquet"
+    duckdb.sql(f"SELECT * REPLACE (chr(27) || '[31m' || host AS host) FROM '{slow}'").write_parquet(str(path))
+    output = invoke(path).output
+    assert "\x1b" not in output
+    assert "[31m" in output

@@ -1,0 +1,62 @@
+"""What the manual says of ``otelgpu diagnose ranks`` and its code knows: classes, and the bounds of the rules."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from itertools import pairwise
+from types import ModuleType
+
+from otelgpu.diagnose.ranks import (
+    batches,
+    communication,
+    facts,
+    hangs,
+    missing,
+    peers,
+    replay,
+    slowdowns,
+    stages,
+    workers,
+)
+from otelgpu.diagnose.ranks.verdicts import CLASSES
+from tools.markdown import code, table
+
+RULES = (workers, peers, communication, stages, batches, slowdowns, hangs, missing, replay, facts)
+
+
+def classes() -> str:
+    """The table of classes."""
+    return table(("Class", "Meaning"), ((code(name), text) for name, text in CLASSES.items()))
+
+
+def bounds() -> str:
+    """Every number that a rule compares with, and why it is that one."""
+    rows = (
+        (code(f"{_name(rule)}.{name}"), value, why) for rule in RULES for name, value, why in constants(rule)
+    )
+    return table(("Bound", "Value", "Why"), rows)
+
+
+def constants(module: ModuleType) -> Iterator[tuple[str, str, str]]:
+    """Name, value as it is written, and docstring of its public numbers that say why."""
+    body = ast.parse(inspect.getsource(module)).body
+    for node, text in pairwise(body):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.value is None:
+            continue
+        number = getattr(module, node.target.id)
+        if node.target.id.startswith("_") or not isinstance(number, int | float):
+            continue
+        has_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if has_text:
+            why = " ".join(str(text.value.value).split())  # type: ignore[attr-defined]
+            yield node.target.id, _written(node.value), why
+
+
+def _written(value: ast.expr) -> str:
+    return ast.unparse(value).replace("float(np.log(", "ln(").replace("))", ")").replace("_", " ")
+
+
+def _name(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
