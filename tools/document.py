@@ -94,16 +94,19 @@ def spelling(option: click.Option) -> str:
     return f"{flags} {option.make_metavar(click.Context(cli))}"
 
 
+def leaves() -> dict[str, click.Command]:
+    """Every command that does something, by name: ``diagnose ranks``."""
+    found: dict[str, click.Command] = {}
+    for name, command in commands().items():
+        within = command.commands if isinstance(command, click.Group) else {}
+        found |= {f"{name} {word}": each for word, each in within.items()} or {name: command}
+    return found
+
+
 def options_of(name: str) -> str:
-    """The table of the options of a command, ``diagnose ranks`` say."""
-    first, *rest = name.split(" ")
-    command = commands()[first]
-    for word in rest:
-        assert isinstance(command, click.Group)
-        command = command.commands[word]
-    return table(
-        ("Option", "Meaning"), [(code(spelling(each)), each.help or "") for each in options(command)]
-    )
+    """The table of the options of a command."""
+    rows = [(code(spelling(option)), option.help or "") for option in options(leaves()[name])]
+    return table(("Option", "Meaning"), rows)
 
 
 def field_docs() -> dict[str, str]:
@@ -412,9 +415,8 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     **{f"table {name}": partial(table_columns, name) for name in tables.TABLES},
     "diagnosis classes": diagnosis.classes,
     "diagnosis bounds": diagnosis.bounds,
-    "options diagnose ranks": partial(options_of, "diagnose ranks"),
     **family_regions(),
-    **{f"options {name}": partial(options_of, name) for name in commands()},
+    **{f"options {name}": partial(options_of, name) for name in leaves()},
 }
 
 
