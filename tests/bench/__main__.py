@@ -45,6 +45,7 @@ BENCHES = {
     "flame_graph": "bench_flame_graph",
     "start": "bench_start",
     "top": "bench_top",
+    "diagnose": "bench_diagnose",
 }
 NEED_ROOT = {
     "pipeline",
