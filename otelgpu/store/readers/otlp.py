@@ -19,6 +19,7 @@ from typing import Final
 from otelgpu.families.nccl import collective_names as nccl
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.training import names as training
+from otelgpu.model.job import JOB_ID, JOB_RANK, JOB_SIZE
 from otelgpu.model.resource import AttributeValue
 from otelgpu.otlp_json.messages import Resource, ResourceSpans, Span
 from otelgpu.otlp_json.reader import (
@@ -36,7 +37,7 @@ from otelgpu.store.database import Store
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.line_files import split_lines
 from otelgpu.store.readers.otlp_operations import insert_operations
-from otelgpu.store.readers.places import Process
+from otelgpu.store.readers.places import Member, Process
 from otelgpu.store.reasons import FILES_UNREADABLE, SPANS_INCOMPLETE
 from otelgpu.store.sequences import sequence_of
 from otelgpu.store.tables import SEQUENCE_UNKNOWN
@@ -88,6 +89,7 @@ class _Reading:
         self.store = store
         self.skips = Skips()
         self.processes: dict[tuple[str, str, str], int] = {}
+        self.launched: list[Member] = []  # as their launchers say
         self.steps = store.staging("otlp_steps", STEPS)
         self.calls = store.staging("otlp_calls", CALLS)
         self.waits = store.staging("otlp_waits", WAITS)
@@ -134,7 +136,13 @@ class _Reading:
         if key not in self.processes and len(self.processes) >= _MOST_PROCESSES:
             reader.skip(RESOURCES, f"more than {_MOST_PROCESSES} processes")
             return None
-        return self.processes.setdefault(key, len(self.processes))
+        if key not in self.processes:
+            self.processes[key] = len(self.processes)
+            rank, size = described.get(JOB_RANK), described.get(JOB_SIZE)
+            if isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size:
+                job = f"job {text(described.get(JOB_ID, ''))}".strip()
+                self.launched.append(Member(self.processes[key], job, rank, size))
+        return self.processes[key]
 
     def _take_step(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         if span.name != training.STEP:
@@ -191,7 +199,8 @@ def read(store: Store, paths: Sequence[Path]) -> None:
     for batches in (reading.steps, reading.calls, reading.waits):
         batches.flush()
     store.rejected.update(reading.skips.counts)
-    insert_operations(store, [Process(host, service) for host, service, _ in reading.processes])
+    processes = [Process(host, service) for host, service, _ in reading.processes]
+    insert_operations(store, processes, reading.launched)
     store.drop("otlp_steps", "otlp_calls", "otlp_waits")
 
 

@@ -10,7 +10,17 @@ from typing import Final
 
 from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
-from otelgpu.store.readers.places import MEMBERS, Member, Place, Process, Shift, jobs_of, offsets, places
+from otelgpu.store.readers.places import (
+    MEMBERS,
+    Member,
+    Place,
+    Process,
+    Shift,
+    jobs_of,
+    offsets,
+    places,
+    without_conflicts,
+)
 from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_REPEATED
 from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
@@ -51,12 +61,15 @@ _NO_END: Final = (
 )
 
 
-def insert_operations(store: Store, processes: Sequence[Process]) -> None:
-    """From the tables ``otlp_steps``, ``otlp_calls`` and ``otlp_waits``. ``processes``: by their number there."""
+def insert_operations(store: Store, processes: Sequence[Process], launched: Sequence[Member] = ()) -> None:
+    """From the tables ``otlp_steps``, ``otlp_calls`` and ``otlp_waits``. ``processes``: by their number there.
+
+    ``launched``: their places in jobs, as launchers say; a job is a communicator here.
+    """
     for table in ("otlp_steps", "otlp_calls"):
         _once(store, table)
     _find_steps(store)
-    found = places(_members(store))
+    found = places([*_members(store), *without_conflicts(launched)])
     _write_places(store, processes, found)
     _insert_steps(store)
     _insert_calls(store)

@@ -1,8 +1,9 @@
 """What spans of ranks do not say, from what they share: the job and global rank of a process, steps that agree. Pure.
 
-A process knows its rank in each communicator. The largest one that it takes part in is taken for the job's, the rank
-in it for the global one. Each process counts its steps from where it was first seen to repeat itself, so ranks number
-one step differently, but their calls of one collective are in the same step: that gives the difference.
+A process knows its rank in each communicator, and what its launcher said of the whole job. The largest of these that
+it takes part in is taken for the job's, the rank in it for the global one. Each process counts its steps from where it
+was first seen to repeat itself, so ranks number one step differently, but their calls of one collective are in the same
+step: that gives the difference.
 
 Example: rank 1 was seen two steps later. The collective that rank 0 made in step 12 it made in its step 10, and so in
 all others: 2 is added to its numbers.
@@ -79,6 +80,14 @@ def places(members: Iterable[Member]) -> dict[int, Place]:
         for process, place in found.items()
         if process not in conflicting and claims[place.communicator, place.rank] == 1
     }
+
+
+def without_conflicts(launched: Iterable[Member]) -> list[Member]:
+    """Without the jobs in which two processes say that they are the same rank: of which they are is not known."""
+    members = list(launched)
+    claims = Counter((member.communicator, member.rank) for member in members)
+    twice = {job for (job, _), count in claims.items() if count > 1}
+    return [member for member in members if member.communicator not in twice]
 
 
 def _largest_first(item: tuple[str, Mapping[int, Member]]) -> tuple[int, int, str]:

@@ -18,6 +18,7 @@ class Rank:
     ) -> None:
         self.rank, self.first, self.ranks, self.communicator = rank, first, ranks, communicator
         self.host = host or f"host-{rank // 2}"
+        self.launched: dict[str, Any] = {}  # what the launcher said, resource attributes
         self.spans: dict[str, list[dict[str, Any]]] = {"otelgpu.training": [], "otelgpu.nccl": []}
 
     def step(self, step: int, length_ms: int = 100, **parts: float) -> None:
@@ -86,6 +87,7 @@ class Rank:
     def line(self) -> bytes:
         """All of them, as one line of a file."""
         owner = {"host.name": self.host, "service.name": "llama", "process.pid": 100 + self.rank}
+        owner |= self.launched
         scopes = [{"scope": {"name": name}, "spans": spans} for name, spans in self.spans.items()]
         resource = {"attributes": [_attribute(key, value) for key, value in owner.items()]}
         document = {"resourceSpans": [{"resource": resource, "scopeSpans": scopes}]}

@@ -169,6 +169,22 @@ def test_a_process_whose_rank_nothing_says_is_left_out(tmp_path: Path) -> None:
         assert any(each.startswith("no rank is known of 1 processes") for each in store.limits)
 
 
+def test_a_rank_without_collectives_is_the_one_that_its_launcher_says(tmp_path: Path) -> None:
+    ranks = job()
+    for rank in ranks:
+        rank.launched = {"otelgpu.job.id": "17", "otelgpu.job.rank": rank.rank, "otelgpu.job.world_size": 4}
+    ranks[1].spans["otelgpu.nccl"].clear()
+    with opened(tmp_path, ranks) as store:
+        known = "SELECT DISTINCT job, rank, step >= 0 FROM ops WHERE kind = 'input' ORDER BY ALL"
+        assert select(store, known) == [
+            ("llama", 0, True),
+            ("llama", 1, False),
+            ("llama", 2, True),
+            ("llama", 3, True),
+        ]
+        assert store.rejected == {}
+
+
 def test_calls_that_do_not_know_how_many_ranks_there_are_change_nothing(tmp_path: Path) -> None:
     ranks = job()
     for rank in ranks:

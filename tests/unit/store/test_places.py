@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from otelgpu.store import limits, sequences
 from otelgpu.store.readers import process_groups
-from otelgpu.store.readers.places import Member, Place, Process, Shift, jobs_of, offsets, places
+from otelgpu.store.readers.places import (
+    Member,
+    Place,
+    Process,
+    Shift,
+    jobs_of,
+    offsets,
+    places,
+    without_conflicts,
+)
 
 
 def test_the_largest_communicator_gives_the_global_rank() -> None:
@@ -27,6 +36,24 @@ def test_of_two_processes_that_are_one_rank_neither_is_believed() -> None:
 
 def test_a_process_that_is_two_ranks_of_one_communicator_is_not_believed() -> None:
     assert places([Member(0, "world", 0, 2), Member(0, "world", 1, 2)]) == {}
+
+
+def test_what_launchers_say_counts_where_no_communicator_is_as_large() -> None:
+    launched = [Member(process, "job 17", process + 4, 8) for process in range(2)]
+    pairs = [Member(process, "pair", process, 2) for process in range(2)]
+    assert places([*pairs, *without_conflicts(launched)]) == {
+        process: Place("job 17", process + 4) for process in range(2)
+    }
+
+
+def test_launchers_that_say_one_rank_of_two_processes_are_not_believed() -> None:
+    launched = [
+        Member(0, "job", 0, 2),
+        Member(1, "job", 1, 2),
+        Member(2, "job", 1, 2),
+        Member(3, "job 2", 0, 2),
+    ]
+    assert without_conflicts(launched) == launched[3:]
 
 
 def test_jobs_without_a_communicator_in_common_are_named_apart() -> None:
