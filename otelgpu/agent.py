@@ -34,6 +34,7 @@ from otelgpu.model.settings import Settings, SignalSettings
 from otelgpu.model.shares import Headroom
 from otelgpu.processes.demangler import session_demangler
 from otelgpu.processes.memory import session_memory
+from otelgpu.rest import Rest
 from otelgpu.self_telemetry import SelfWatch
 from otelgpu.session import FLUSH_SECONDS, SHORTEST_FLUSH_SECONDS, Session, own_resource
 from otelgpu.sources.joint import Source
@@ -165,6 +166,7 @@ class Agent:
         self._headroom = Headroom()
         self._session = self._open_session()
         self._memory_limit = MemoryLimit(plan.memory_limit_bytes, self._headroom, self._source.give_back)
+        self._rest = Rest(self._session)
         self._pollers = Pollers(plan.polling)
         self.watch = SelfWatch(
             source, self._session, interval_s=plan.interval_s, memory_limit=self._memory_limit
@@ -227,22 +229,26 @@ class Agent:
     def work(self, interrupts: Interrupts, *, until: float | None = None, also: int | None = None) -> None:
         """Collect until asked to stop, until ``until`` (time.monotonic) or until ``also`` is readable."""
         others = [interrupts.fd] + ([also] if also is not None else [])
-        asking = [self._health.fd] if self._health is not None else []
+        asking = [self._pollers.fd] + ([self._health.fd] if self._health is not None else [])
         while True:
             timeout = self._plan.interval_s
             if time.monotonic() < self._began + EAGER_SECONDS:
                 timeout = min(timeout, _EAGER_INTERVAL_S)
+            longest = self._rest.longest_s
             if until is not None:
-                timeout = min(timeout, max(until - time.monotonic(), 0))
-            ready = self._source.wait(timeout, others + asking)
-            self._collect()
+                left = max(until - time.monotonic(), 0)
+                timeout, longest = min(timeout, left), min(longest, left)
+            ready = self._source.wait(timeout, others + asking, longest_s=longest)
+            self._collect(rested_s=longest)
             if ready & set(others) or (until is not None and time.monotonic() >= until):
                 interrupts.noticed()
                 return
 
-    def _collect(self) -> None:
+    def _collect(self, *, rested_s: float = 0.0) -> None:
         began = time.monotonic()
-        inputs = self._pollers.join(self._source.collect(), self._source.gpu_processes)
+        collected = self._source.collect()
+        self._rest.turned(collected)
+        inputs = self._pollers.join(collected, self._source.gpu_processes)
         readers = self._demangler.counters + self._memory.counters
         unread = {("reader", reason): count for reason, count in readers.items()}
         unread["files", "pages_cut_off"] = pages_cut_off()
@@ -251,7 +257,7 @@ class Agent:
             self._session.fit(self._headroom)
         if self._reported is not None:
             self._reported.show(self._session.thread_contexts())
-        self.watch.turned(began, inputs)
+        self.watch.turned(began, inputs, rested_s=rested_s)
         if self._health is not None and self._health.is_asked():
             self.watch.publish("scrape")
             self._health.answer(self._session.read_own_metrics())

@@ -29,7 +29,7 @@ UNDELIVERED_SECONDS: Final = 300.0
 
 
 class SelfWatch:
-    """Of one session. ``interval_s`` is the longest that the loop waits by itself."""
+    """Of one session. ``interval_s`` is the longest that the loop waits by itself, where something comes."""
 
     def __init__(
         self,
@@ -51,8 +51,11 @@ class SelfWatch:
         self._first = True
         self._stopping = False
 
-    def turned(self, began: float, inputs: Iterable[Input]) -> None:
-        """The rings were drained, beginning at ``began``, and what was in them has been reported."""
+    def turned(self, began: float, inputs: Iterable[Input], *, rested_s: float = 0.0) -> None:
+        """The rings were drained, beginning at ``began``, and what was in them has been reported.
+
+        ``rested_s``: so long was to be waited for something to come.
+        """
         now = self._clock()
         counted: Counter[tuple[str, str]] = Counter()
         for item in inputs:
@@ -62,7 +65,7 @@ class SelfWatch:
             self._metrics.count_records(family, record, count)
         self._metrics.turned(None if self._first else now - self._turned, now - began)
         if not self._first:
-            self._lags.late(began - self._drained - self.interval_s)
+            self._lags.late(began - self._drained - max(self.interval_s, rested_s))
         self._turned, self._drained, self._first = now, began, False
 
     def publish(self, reader: str) -> None:

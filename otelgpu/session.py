@@ -156,6 +156,15 @@ class Session:
             self._next_giving_back = now_s + GIVE_BACK_S
             give_back()
 
+    def due_in_s(self, now_s: float) -> float:
+        """Seconds until there is something to do that no input asks for, from ``now_s`` on; 0: at the next tick."""
+        if self._metrics is not None:
+            return 0.0
+        due_s = self._pipeline.due_ns / 1e9
+        if self._interval is not None:
+            due_s = min(due_s, self._next_metrics)
+        return max(due_s - now_s, 0.0)
+
     def export_metrics(self) -> None:
         """All metrics as of now, the exporters' own losses among them."""
         self._go_on_with_metrics()

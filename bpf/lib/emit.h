@@ -38,11 +38,14 @@ static __always_inline void fill_head(struct record_head *head, __u16 kind, stru
  */
 __u64 ring_woken_at = 0;
 
+/* Its reader has nothing else to do, and no time set to come round: the first record of an empty ring wakes it. */
+__u64 ring_awaited = 0;
+
 static __always_inline __u64 wake_flags(void)
 {
 	__u64 read;
 
-	if (!ring_wake_bytes)
+	if (!ring_wake_bytes || ring_awaited)
 		return 0;
 	if (bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) < ring_wake_bytes)
 		return BPF_RB_NO_WAKEUP;

@@ -8,7 +8,7 @@ from otelgpu.elf.btf import Btf
 from otelgpu.engine.contract import Counts, EndsProcesses, Family, Handler, Phase, Publishes, Takes, Ticks
 from otelgpu.engine.losses import Losses
 from otelgpu.engine.metrics import Metrics
-from otelgpu.engine.services import Routes, Services, Session, Slot
+from otelgpu.engine.services import NEVER_NS, Routes, Services, Session, Slot
 from otelgpu.model.inputs import Batch
 
 
@@ -49,6 +49,11 @@ class Handlers:
             slot, handler = found
             slot.feed()
             handler.take(batch)
+
+    @property
+    def due_ns(self) -> int:
+        """When the first of them has its turn, CLOCK_MONOTONIC; 0: at the next tick."""
+        return min((slot.due_ns for _, slot, _ in self._ticking), default=NEVER_NS)
 
     def tick(self, first: Phase, last: Phase, now_ns: int, *, final: bool) -> None:
         """Those of some phases that were fed, or have asked for it."""

@@ -204,6 +204,16 @@ class Pipeline:
         self._routes.emit(item)
         return ()
 
+    @property
+    def due_ns(self) -> int:
+        """When there is something to do that no input asks for, CLOCK_MONOTONIC; 0: at the next tick.
+
+        What only forgets is not meant: it can wait.
+        """
+        if self._gone or self._batches or self._ahead or self._attribution.is_waiting:
+            return 0
+        return min(self.handlers.due_ns, self._routes.due_ns, self._windows.due_ns)
+
     def finish(self) -> Spans:
         """Everything that is complete or never will be; unanswered requests are counted."""
         return self._tick(self._clock.now_ns, final=True)

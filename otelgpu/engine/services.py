@@ -255,7 +255,8 @@ class Services:
         self._routes.profiles += profiles
 
 
-_NEVER_NS: Final = 1 << 63
+NEVER_NS: Final = 1 << 63
+"""When what has no time set is due."""
 
 
 class Slot(Struct):
@@ -273,11 +274,16 @@ class Slot(Struct):
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it was fed, or has asked for it."""
-        return self.fed or self.wake_ns <= now_ns
+        return self.due_ns <= now_ns
+
+    @property
+    def due_ns(self) -> int:
+        """From when on; 0: at the next tick."""
+        return 0 if self.fed else self.wake_ns
 
     def begin(self) -> None:
         """Its turn: what it is fed from here on, and asks for, is for the next one."""
-        self.fed, self.wake_ns, self.active = False, _NEVER_NS, True
+        self.fed, self.wake_ns, self.active = False, NEVER_NS, True
 
 
 class Routes:
@@ -311,6 +317,11 @@ class Routes:
         for slot, take in self._listeners.get(type(fact), ()):
             slot.feed()
             take(fact)
+
+    @property
+    def due_ns(self) -> int:
+        """When the first of those who listen to :class:`TickBegins` has its turn."""
+        return min((slot.due_ns for slot, _ in self._listeners.get(TickBegins, ())), default=NEVER_NS)
 
     def begin_tick(self, now_ns: int, *, final: bool) -> None:
         """:class:`TickBegins` to those who listen and whose turn it is; the last one to all of them."""

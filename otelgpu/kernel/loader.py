@@ -21,14 +21,16 @@ from elftools.elf.sections import SymbolTableSection
 
 from otelgpu.elf.btf import Btf
 from otelgpu.kernel.call_stacks import PLACES, offer_call_stacks
+from otelgpu.kernel.global_variables import GlobalVariables
 from otelgpu.kernel.kernel_btf import has_typed_tracepoint
 from otelgpu.kernel.libbpf import BpfError, Link, Map, Object, Program, detach_all, possible_cpus
 from otelgpu.kernel.ring import Ring
+from otelgpu.kernel.tables import array_rows
 from otelgpu.model.inputs import Batch
 from otelgpu.model.losses import Reasons
 
 _FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
-_FIRST: Final = struct.pack("<I", 0)
+_AWAITED: Final = "ring_awaited"  # lib/emit.h
 SHARED_MAPS: Final = (
     *("scope_processes", "scope_cgroups"),
     *("context_processes", "context_published", "task_processes"),
@@ -186,7 +188,8 @@ class LoadedFamily:
 
     def counters(self) -> dict[str, int]:
         """Counter name → total over all CPUs since load; those of :data:`COUNTED_BY_KERNEL` too."""
-        found = {name: self.counter(number) for number, name in self._counters.items()}
+        totals = array_rows(self.map("counters"), self._cpus).sum(axis=1).tolist()
+        found = {name: totals[number] for number, name in self._counters.items()}
         found["program_passed_over"] = sum(program.passed_over for program in self._passed_over)
         return found
 
@@ -197,25 +200,36 @@ class LoadedFamily:
 
     def variable(self, name: str) -> bytes:
         """What a global of ``.bss`` holds now."""
-        offset, size = self.image.variables(".bss")[name]
-        return (self._globals.get(_FIRST) or b"")[offset : offset + size]
+        return self._globals.read(name)
 
     def set_variable(self, name: str, value: int) -> None:
-        """Write a global of ``.bss`` while the programs run, of an object in which only user space writes any."""
-        offset, size = self.image.variables(".bss")[name]
-        content = bytearray(self._globals.get(_FIRST) or b"")
-        struct.pack_into("<" + _FORMATS[size], content, offset, value)
-        self._globals.put(_FIRST, bytes(content))
+        """Write a global of ``.bss`` while the programs run."""
+        self._globals.write(name, value)
 
-    @property
-    def _globals(self) -> Map:
-        found: Map = next(each for each in self.object.maps.values() if each.name.endswith(".bss"))
-        return found
+    def await_records(self) -> bool:
+        """Have the next record make the ring's descriptor readable, until :meth:`await_none`; False: one is there.
+
+        A record that comes just now is either seen here or finds that it is waited for: between the two, this thread
+        stores more than a processor holds back.
+        """
+        self.set_variable(_AWAITED, 1)
+        return not self.ring.pending_bytes()
+
+    def await_none(self) -> None:
+        """The ring is drained on a timer again: records that it has room for wake nobody."""
+        self.set_variable(_AWAITED, 0)
+
+    @cached_property
+    def _globals(self) -> GlobalVariables:
+        table = next(each for each in self.object.maps.values() if each.name.endswith(".bss"))
+        return GlobalVariables(table, self.image.variables(".bss"))
 
     def close(self) -> None:
         """Detach and free; idempotent."""
         detach_all(self.links)
         self.links.clear()
+        if (found := self.__dict__.pop("_globals", None)) is not None:
+            found.close()
         self.ring.close()
         self.object.close()
 

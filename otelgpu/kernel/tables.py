@@ -1,7 +1,8 @@
-"""A hash map of the kernel as rows: what programs count there, read in bulk.
+"""A map of the kernel as rows: what programs count there, read in bulk.
 
-In: a map whose key and value are structs of the family's BTF. Out: numpy rows, all or some at a time; or those that
-changed since the last read, whose entries are deleted by the reader alone, after the last value was handed on.
+In: an array of counters, or a hash map whose key and value are structs of the family's BTF. Out: numpy rows, all or
+some at a time; or those that changed since the last read, whose entries are deleted by the reader alone, after the last
+value was handed on.
 """
 
 from __future__ import annotations
@@ -68,6 +69,19 @@ class Walk:
         rows["key"] = np.frombuffer(keys.raw, self._entry["key"], count.value)
         rows["value"] = np.frombuffer(values.raw, self._entry["value"], count.value)
         return rows
+
+
+def array_rows(table: Map, cpus: int) -> npt.NDArray[np.uint64]:
+    """The numbers of an array of each CPU: shape (entries, cpus). One system call, from Linux 5.13 on."""
+    entries, library = table.max_entries, load_libbpf()
+    count, last = ctypes.c_uint32(entries), ctypes.create_string_buffer(table.key_bytes)
+    keys, values = (ctypes.create_string_buffer(entries * size) for size in (table.key_bytes, 8 * cpus))
+    code = library.bpf_map_lookup_batch(table.fd, None, last, keys, values, ctypes.byref(count), None)
+    raw = values.raw
+    if count.value != entries or (code and ctypes.get_errno() != errno.ENOENT):  # at the end it says so
+        found = (table.get(number.to_bytes(4, "little"), 8 * cpus) for number in range(entries))
+        raw = b"".join(value or bytes(8 * cpus) for value in found)
+    return np.frombuffer(raw, "<u8").reshape(entries, cpus)
 
 
 class CountedTable:

@@ -164,6 +164,15 @@ class Collects(Protocol):
 
 
 @runtime_checkable
+class Polls(Protocol):
+    """May have inputs of which nothing says that they are there."""
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether to collect as often as usual, though no ring has anything."""
+
+
+@runtime_checkable
 class Completes(Protocol):
     """Puts work off."""
 

@@ -46,6 +46,14 @@ class Adjusts(Protocol):
         """Read as these have it from now on."""
 
 
+@runtime_checkable
+class Announces(Protocol):
+    """One that finds what is not to wait until a loop that rests comes round by itself."""
+
+    def announce(self, found: Callable[[], None]) -> None:
+        """Call ``found``, from any thread, whenever there is such a thing to collect."""
+
+
 class Look(Struct, frozen=True, kw_only=True):
     """What was read once. ``note``: why that is not all, or nothing; "" when it is."""
 
@@ -100,6 +108,8 @@ class Polled(Generic[T]):
         self._counters: Mapping[str, int] = {}
         self._dropped = 0
         self._first = threading.Event()
+        self.found: Callable[[], None] = lambda: None
+        """Called from its thread when there is something new that is more than a reading."""
         self.asked_ns = 0  # when the poll under way began; 0: none is
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -142,6 +152,8 @@ class Polled(Generic[T]):
             self._counters = dict(self._sensor.counters)
             self._keep(found)
         self._first.set()
+        if not all(isinstance(item, self._readings) for item in found):
+            self.found()
         return (time.monotonic_ns() - began_ns) / 1e9
 
     def _keep(self, found: list[T]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from otelgpu.engine import registry
 from otelgpu.engine.contract import Family, Load
+from otelgpu.kernel.libbpf import BpfError
 from otelgpu.model.settings import Settings
 from otelgpu.processes.discovery import Choice, Discovery
 
@@ -27,6 +28,21 @@ def choice_of(family: str, settings: Settings) -> Choice:
     """What to load of it. Raises :class:`BpfError` where nothing can be."""
     choose = discovery_of(family).choose
     return choose(settings) if choose is not None else Choice()
+
+
+def choices(
+    discoveries: Mapping[str, Discovery], settings: Settings, go_without: Callable[[str, BpfError], None]
+) -> dict[str, Choice]:
+    """What to load of each family; those that the session goes without are missing. Raises :class:`BpfError`."""
+    chosen: dict[str, Choice] = {}
+    for name, discovery in discoveries.items():
+        try:
+            chosen[name] = choice_of(name, settings)
+        except BpfError as error:
+            if discovery.required:
+                raise
+            go_without(name, error)
+    return chosen
 
 
 def observed(selected: tuple[str, ...], settings: Settings) -> dict[str, Family]:

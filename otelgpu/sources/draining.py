@@ -38,6 +38,19 @@ class Draining:
         """One more; ``first``: before all that are not."""
         (self._first if first else self._others).append(loaded)
 
+    def rest(self) -> bool:
+        """Have the next record of any ring wake its reader, until :meth:`resume`; False, and nothing: one is there."""
+        empty = [loaded.await_records() for loaded in self]
+        if all(empty):
+            return True
+        self.resume()
+        return False
+
+    def resume(self) -> None:
+        """Records are collected on a timer again."""
+        for loaded in self:
+            loaded.await_none()
+
     def drained(self) -> Iterator[Batch]:
         """What is in the rings, one after the other."""
         yield from chain.from_iterable(loaded.drain() for loaded in self)

@@ -22,6 +22,7 @@ from otelgpu.processes.discovery import (
     Completes,
     CountsLosses,
     Discovery,
+    Polls,
     SeesBatches,
     SeesEnds,
     SeesEntries,
@@ -48,6 +49,7 @@ class FamilyDiscoveries:
         self._on_end: list[SeesEnds] = []
         self._asking: list[Asks] = []
         self._collecting: list[Collects] = []
+        self._polled: list[Polls] = []
         self._completing: list[Completes] = []
         self._closing: list[Closes] = []
 
@@ -82,6 +84,8 @@ class FamilyDiscoveries:
             self._asking.append(watcher)
         if isinstance(watcher, Collects):
             self._collecting.append(watcher)
+        if isinstance(watcher, Polls):
+            self._polled.append(watcher)
         if isinstance(watcher, Completes):
             self._completing.append(watcher)
         if isinstance(watcher, Closes):
@@ -146,6 +150,11 @@ class FamilyDiscoveries:
         """See :class:`Asks`."""
         for watcher in self._asking:
             watcher.ask(now_ns)
+
+    @property
+    def are_polled(self) -> bool:
+        """See :class:`Polls`."""
+        return any(watcher.is_polled for watcher in self._polled)
 
     def complete(self) -> None:
         """See :class:`Completes`."""

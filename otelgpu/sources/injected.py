@@ -174,7 +174,7 @@ class InjectedSource:
     def complete(self) -> None:
         """What was made so far is in the rings."""
 
-    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
+    def wait(self, timeout_s: float, others: Collection[int] = (), *, longest_s: float = 0.0) -> set[int]:
         """Until the time is over, a ring is a quarter full or one of ``others`` is readable; those that are."""
         self._listener.start()
         deadline = time.monotonic() + timeout_s

@@ -65,8 +65,11 @@ class Source(Protocol):
     def prepare_file(self, path: Path) -> None:
         """A program is about to load a file."""
 
-    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
-        """Until the time is over, there is much to collect, or one of ``others`` is readable; those that are."""
+    def wait(self, timeout_s: float, others: Collection[int] = (), *, longest_s: float = 0.0) -> set[int]:
+        """Until the time is over, there is much to collect, or one of ``others`` is readable; those that are.
+
+        ``longest_s``: with nothing there by then, until something comes, but no longer than that in all.
+        """
 
     def collect(self) -> list[Input]:
         """Everything up to now, ended by a :class:`Tick`."""
@@ -170,7 +173,7 @@ class JointSource:
         for source in self._both:
             source.prepare_file(path)
 
-    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
+    def wait(self, timeout_s: float, others: Collection[int] = (), *, longest_s: float = 0.0) -> set[int]:
         """As the calls' source waits, half a second at most; what the other has to do at once is done at once."""
         until = time.monotonic() + min(timeout_s, _TURN_S)
         wakes = self._conversations.fileno()

@@ -46,7 +46,6 @@ from otelgpu.model.self_telemetry import Attachment, RingFill
 from otelgpu.processes.address_resolver import AddressResolver
 from otelgpu.processes.attachments import Attachments
 from otelgpu.processes.described import DescribedProcesses
-from otelgpu.processes.discovery import Choice
 from otelgpu.processes.function_finder import session_function_finder
 from otelgpu.processes.kernel_names import KernelNamer, NameKinds
 from otelgpu.processes.listing import descendants, list_members, list_processes
@@ -55,12 +54,13 @@ from otelgpu.processes.missed import MissedEvents
 from otelgpu.processes.probes import ProbedFile, ProbePlacer
 from otelgpu.processes.process_context import ProcessContexts
 from otelgpu.processes.work_contexts import WorkContexts
-from otelgpu.sources.discoveries import choice_of, discovery_of
+from otelgpu.sources.discoveries import choices, discovery_of
 from otelgpu.sources.draining import Draining
 from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
 from otelgpu.sources.process_events import EXEC, EXIT, FORK, MAPPING, ProcessEvents, Shares
 from otelgpu.sources.successions import Successions
+from otelgpu.sources.turn import Turn
 
 REASONS: Final = Reasons(
     "live",
@@ -176,7 +176,7 @@ class LiveSource:
         return self._contexts.publishers
 
     def _load(self, families: Mapping[str, Family]) -> None:
-        self._choices = self._choose()
+        self._choices = choices(self._discoveries, self._settings.families, self._go_without)
         constants = self._scope.constants() | {"hold_on_load": int(self._settings.hold_on_load)}
         for choice in self._choices.values():
             constants |= choice.shared_constants
@@ -231,18 +231,6 @@ class LiveSource:
         for name, family in families.items():
             if name in self._choices and isinstance(family.load, Load) and name not in at_once:
                 self._placer.add_later(functions[name], partial(self._load_late, name))
-
-    def _choose(self) -> dict[str, Choice]:
-        """What to load of each family; those that the session goes without are missing."""
-        chosen: dict[str, Choice] = {}
-        for name, discovery in self._discoveries.items():
-            try:
-                chosen[name] = choice_of(name, self._settings.families)
-            except BpfError as error:
-                if discovery.required:
-                    raise
-                self._go_without(name, error)
-        return chosen
 
     def _ring_bytes(self, family: str) -> int:
         usual, wanted = self._settings.default_ring_bytes, self._choices[family].ring_bytes
@@ -352,35 +340,47 @@ class LiveSource:
         """Readable when there are process events, or a ring fills."""
         return self._events.fileno()
 
-    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
+    def wait(self, timeout_s: float, others: Collection[int] = (), *, longest_s: float = 0.0) -> set[int]:
         """Handle process events until the time is over, a ring fills or one of ``others`` is readable."""
-        deadline = time.monotonic() + timeout_s
         for descriptor in others:
             self._events.register(descriptor, select.EPOLLIN)
-        process_fd = self._loaded[_PROCESS].ring.fd
+        process_fd, wanted = self._loaded[_PROCESS].ring.fd, set(others)
+        longest_s = 0.0 if self._watchers.are_polled else longest_s
         try:
-            while True:
-                left = max(deadline - time.monotonic(), 0)
-                if self._holding is not None:
-                    left = min(left, 0.5)
-                    self.start_holding()
-                if self._process_events.are_waiting:
-                    left = 0
-                due = self._contexts.due_in(time.monotonic())
-                ready = {d for d, _ in self._events.poll(left if due is None else min(left, due))}
-                if process_fd in ready or self._process_events.are_waiting:
-                    self._handle_process_events()
-                self._contexts.retry(time.monotonic())
-                due_now = self._successions.are_waiting or time.monotonic() >= deadline
-                if ready - {process_fd} or due_now:
-                    return ready - {process_fd}
+            with Turn(self._draining, timeout_s, longest_s) as turn:
+                while True:
+                    ready = self._poll(turn.left_s())
+                    waiting = process_fd in ready or self._process_events.are_waiting
+                    if waiting and self._handle_process_events():
+                        turn.disturb()
+                    self._contexts.retry(time.monotonic())
+                    ready.discard(process_fd)
+                    if turn.rests and ready:  # the first record since
+                        turn.disturb()
+                        ready &= wanted
+                    if ready or self._successions.are_waiting or not turn.left_s():
+                        return ready
         finally:
             for descriptor in others:
                 self._events.unregister(descriptor)
 
-    def _handle_process_events(self) -> None:
+    def _poll(self, left_s: float) -> set[int]:
+        """Descriptors with something to do, once there are any or something else is due."""
+        if self._holding is not None:
+            left_s = min(left_s, 0.5)
+            self.start_holding()
+        if self._process_events.are_waiting:
+            left_s = 0
+        due_s = self._contexts.due_in(time.monotonic())
+        return {d for d, _ in self._events.poll(left_s if due_s is None else min(left_s, due_s))}
+
+    def _handle_process_events(self) -> bool:
+        """Whether any was of a process that is observed, or may come to be."""
+        ours = False
         for kind, record in self._process_events.take():
+            ours |= kind != EXEC or bool(record["in_scope"]) or self._scope.admits is not None
             self._process_event(kind, record)
+        return ours
 
     def _process_event(self, kind: str, record: np.void) -> None:
         tgid, time_ns = int(record["head"]["tgid"]), int(record["head"]["time_ns"])

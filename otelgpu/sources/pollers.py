@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Set
+from contextlib import suppress
+from functools import partial
 
 from otelgpu.engine import registry
 from otelgpu.kernel import clock
 from otelgpu.model.inputs import Input
 from otelgpu.model.losses import LossReports
 from otelgpu.model.settings import Settings
-from otelgpu.processes.polling import Adjusts, Look, Poller, Polling
+from otelgpu.processes.polling import Adjusts, Announces, Look, Poller, Polling
 
 
 class Pollers:
@@ -19,13 +22,19 @@ class Pollers:
     def __init__(self, settings: Settings) -> None:
         self._all: list[tuple[str, Poller]] = []
         self._reports = LossReports()
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable when one of them has announced what it found; open to the end, for its thread may hang."""
         for polling in _pollings():
             poller = polling.open(settings)
             if poller is not None:
                 self._all.append((polling.losses, poller))
+                if isinstance(poller, Announces):
+                    poller.announce(partial(os.eventfd_write, self.fd, 1))
 
     def join(self, inputs: list[Input], users: Set[int]) -> list[Input]:
         """``inputs`` end with a tick or hold none. ``users``: processes whose devices are wanted."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
         now_ns = clock.monotonic_ns()
         found: list[Input] = []
         counted: Counter[tuple[str, str]] = Counter()

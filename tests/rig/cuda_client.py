@@ -158,6 +158,12 @@ class CudaClient:
     process: subprocess.Popen[str]
     pid: int
 
+    def begin(self) -> None:
+        """Let it make its calls, and do not wait for them."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
     def finish(self, timeout_s: float = 60) -> CudaClientResult:
         """Let it make its calls, and give what it said."""
         stdout, stderr = self.process.communicate("go\n", timeout=timeout_s)

@@ -30,7 +30,7 @@ ROWS = (
     ("render",),
     ("store",),
     ("check", "config", "diagnose"),
-    ("session", "child", "memory_limit"),
+    ("session", "child", "memory_limit", "rest"),
     ("self_telemetry",),
     ("agent",),
     ("cli",),

@@ -115,6 +115,11 @@ class Attribution:
         """Hand-offs that are nobody's, by reason, since the start."""
         return self._handoffs.counters if self._handoffs is not None else {}
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the next tick settles something."""
+        return bool(self._assignments or self._unsettled or self._of_tasks or self._leaving or self._ended)
+
     def settle(self, now_ns: int, *, final: bool) -> None:
         """At a tick, before its operations: what had to wait for what this tick knows."""
         self._now_ns, self._final = now_ns, final

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from otelgpu.engine import names
 from otelgpu.engine.folding import Folded, Parents, concatenate, fold, unfolded
+from otelgpu.engine.services import NEVER_NS
 from otelgpu.engine.totals import Totals
 from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.ids import span_ids, trace_ids
@@ -79,6 +80,11 @@ class UnattributedWindows:
     def keep(self, limit: int, *, runs: bool) -> None:
         """Another bound from now on, for windows that are open too."""
         self._limit, self._runs = limit, runs
+
+    @property
+    def due_ns(self) -> int:
+        """When the first of those that are open is over."""
+        return (min(key[1] for key in self._open) + 1) * WINDOW_NS + GRACE_NS if self._open else NEVER_NS
 
     def add(self, rows: Operations, reason: npt.NDArray[np.int64]) -> None:
         """Take operations without a request; ``reason`` indexes ``names.UNATTRIBUTED_REASONS``.

@@ -57,7 +57,7 @@ class Scripted:
     def prepare_file(self, path: Path) -> None:
         self.asked.append(f"prepare {path}")
 
-    def wait(self, timeout_s: float, others: Collection[int] = ()) -> set[int]:
+    def wait(self, timeout_s: float, others: Collection[int] = (), *, longest_s: float = 0.0) -> set[int]:
         self.asked.append("wait")
         return self.ready.pop(0)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import select
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 import pytest
 from msgspec.structs import replace
@@ -65,6 +66,28 @@ def test_what_is_read_goes_before_the_tick(opened: list[Reads]) -> None:
     assert [each.interval_ms for each in opened] == [0, 50]
     pollers.stop()
     assert [each.stopped for each in opened] == [1, 1]
+
+
+class Announcing(Reads):
+    def announce(self, found: Callable[[], None]) -> None:
+        self.found = found
+
+
+def test_what_is_announced_wakes_whoever_waits_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    poller = Announcing()
+    found = {"p.a": Polling(losses="a", open=lambda settings: poller)}
+    monkeypatch.setattr(registry, "parts", lambda module, name: found)
+    pollers, tick = Pollers(Settings()), Tick(time_ns=9)
+
+    def wakes() -> bool:
+        return bool(select.select([pollers.fd], [], [], 0)[0])
+
+    assert not wakes()
+    poller.found()
+    poller.found()
+    assert wakes()
+    pollers.join([tick], set())
+    assert not wakes()
 
 
 def test_where_nothing_is_asked_for_nothing_is_read(opened: list[Reads]) -> None:

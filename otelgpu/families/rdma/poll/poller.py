@@ -131,6 +131,12 @@ class FabricPoller:
     ) -> Polled[FabricInput]:
         return Polled(sensor, name, wait, room=READY, readings=(PortReadings, QueuePairReadings))
 
+    def announce(self, found: Callable[[], None]) -> None:
+        """See :class:`Announces`: ports that come and go, and errors of hardware."""
+        for polled in (self._fabric, self._log):
+            if polled is not None:
+                polled.found = found
+
     def stop(self, deadline_s: float = 1.0) -> None:
         """Read once more and end the threads; one that hangs in a driver is left to itself. Idempotent."""
         if self._stopping.is_set():

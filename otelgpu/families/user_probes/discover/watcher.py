@@ -121,6 +121,11 @@ class UserProbes:
             with suppress(OSError, ElfError), open_elf(path) as file:
                 self._place_in_file(file, str(path), wanted)
 
+    @property
+    def is_polled(self) -> bool:
+        """The user's own program writes into a ring of its own, which wakes nobody."""
+        return self._own is not None
+
     def collect(self, now_ns: int) -> Sequence[Input]:
         """Hits of the user's own program, which has a ring of its own."""
         if self._own is None:
