@@ -130,23 +130,29 @@ static __always_inline bool within_share(__u32 tgid, __u8 kind, __u64 now)
 		_shared;                                                         \
 	})
 
+/* Whether a program that is out of scope may come into it, by what it is called: user space sets it. */
+__u8 execs_of_others = 0;
+
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec, struct task_struct *task)
 {
 	struct identity who = identify(task);
 	struct process_exec *record;
+	bool scoped;
 	__u64 now;
 
 	(void)ctx;
-	/* Not filtered: a program that was out of scope may match by its new name. */
 	if (!who.tgid || who.tgid == scope_agent)
 		return 0;
 	forget_context(who.tgid);
+	scoped = in_scope(&who);
+	if (!scoped && !execs_of_others)
+		return 0;
 	now = bpf_ktime_get_ns();
 	record = EMIT_BEGIN_OF_SHARE(process_exec, PROCESS_EXEC, who, now, now);
 	if (!record)
 		return 0;
-	record->in_scope = in_scope(&who);
+	record->in_scope = scoped;
 	submit(record);
 	return 0;
 }

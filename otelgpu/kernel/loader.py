@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import resources
 from typing import Final
 
@@ -30,6 +30,8 @@ from otelgpu.model.inputs import Batch
 from otelgpu.model.losses import Reasons
 
 _FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
+_SYMBOL: Final = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, value, size
+_STT_OBJECT: Final = 1
 _AWAITED: Final = "ring_awaited"  # lib/emit.h
 SHARED_MAPS: Final = (
     *("scope_processes", "scope_cgroups"),
@@ -78,17 +80,22 @@ class Image:
         """Names of the object's sections, those of programs (``SEC()``) among them."""
         return [section.name for section in self._elf.iter_sections()]
 
-    @cache  # noqa: B019 (an image lives as long as the program)
-    def variables(self, section: str) -> dict[str, tuple[int, int]]:
-        """Global variables of ``.rodata`` or ``.bss``: name → (offset, size in bytes)."""
-        index = self._elf.get_section_index(section)
+    @cached_property
+    def _objects(self) -> dict[int, dict[str, tuple[int, int]]]:
+        """Global variables by section: read at once, for a symbol at a time takes pyelftools a tenth of a second."""
         table = self._elf.get_section_by_name(".symtab")
         assert isinstance(table, SymbolTableSection), "clang always writes one"
-        return {
-            s.name: (int(s["st_value"]), int(s["st_size"]))
-            for s in table.iter_symbols()
-            if index is not None and s["st_shndx"] == index and s["st_info"]["type"] == "STT_OBJECT"
-        }
+        texts = self._elf.get_section(table["sh_link"]).data()
+        found: dict[int, dict[str, tuple[int, int]]] = {}
+        for name_at, info, _, index, value, size in _SYMBOL.iter_unpack(table.data()):
+            if info & 0xF == _STT_OBJECT:
+                name = texts[name_at : texts.index(b"\0", name_at)].decode()
+                found.setdefault(index, {})[name] = value, size
+        return found
+
+    def variables(self, section: str) -> Mapping[str, tuple[int, int]]:
+        """Global variables of ``.rodata`` or ``.bss``: name → (offset, size in bytes)."""
+        return self._objects.get(self._elf.get_section_index(section) or 0, {})
 
     def constants(self, name: str, element: str) -> npt.NDArray[np.void]:
         """A global constant array of ``struct element``: shape (n,)."""
@@ -185,6 +192,15 @@ class LoadedFamily:
                 name, dtype = self._structs[position]
                 rows = run if alike else run[structs == position]
                 yield Batch(family=self.family, kind=name, records=rows.view(dtype)[:, 0])
+
+    def drain_each(self) -> Iterator[tuple[str, np.void]]:
+        """The same one by one with its struct's name, until none is left: for rings in which few come at a time."""
+        places = self._head.fields
+        assert places is not None, "it is a struct"
+        kind_at = places["kind"][1]
+        for raw in self.ring.read_each():
+            name, dtype = self._structs[self._struct_of[raw[kind_at] | raw[kind_at + 1] << 8]]
+            yield name, np.frombuffer(raw, dtype)[0]
 
     def counters(self) -> dict[str, int]:
         """Counter name → total over all CPUs since load; those of :data:`COUNTED_BY_KERNEL` too."""

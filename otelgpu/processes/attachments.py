@@ -6,8 +6,8 @@ process.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from otelgpu.model.self_telemetry import Attachment
 from otelgpu.processes.listing import list_processes
@@ -66,6 +66,6 @@ class Attachments:
 
 def _executable(tgid: int) -> str:
     try:
-        return Path(f"/proc/{tgid}/exe").readlink().name
+        return os.readlink(f"/proc/{tgid}/exe").rpartition("/")[2]
     except OSError:
         return ""

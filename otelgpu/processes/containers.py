@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -117,14 +117,15 @@ def read_reader(reported_pod_uid: str = "", *, proc: Path = Path("/proc")) -> Re
     )
 
 
-def place_process(folder: Path, reader: Reader) -> ContainerOf:
-    """Where the process of ``/proc/PID`` is. What cannot be read says nothing; never raises."""
-    cgroup = _text(folder / "cgroup", MAX_CGROUP_BYTES)
+def place_process(read: Callable[[str, int], bytes], reader: Reader) -> ContainerOf:
+    """Where a process is. ``read``: a file of its ``/proc/PID``, so much of it; b"" says nothing."""
+    cgroup = read("cgroup", MAX_CGROUP_BYTES).decode("utf-8", "replace")
     place = parse_cgroup(cgroup, reader)
     if place.beside:
         place = replace(place, pod_uid=reader.pod_uid, by="same_pod")
     if place.pod_uid or place.hidden:
-        return with_mounts(place, parse_mountinfo(_text(folder / "mountinfo", MAX_MOUNTINFO_BYTES)))
+        mounts = read("mountinfo", MAX_MOUNTINFO_BYTES).decode("utf-8", "replace")
+        return with_mounts(place, parse_mountinfo(mounts))
     return place
 
 

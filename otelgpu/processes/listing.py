@@ -13,12 +13,15 @@ import functools
 import os
 import re
 import time
+from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 from otelgpu.elf.image import ElfError
+from otelgpu.kernel.statx import cached_status
 from otelgpu.processes.containers import PlacedBy, Reader, place_process, read_reader
 from otelgpu.processes.elf_files import open_elf
 from otelgpu.processes.kubernetes import own_pod
@@ -27,6 +30,9 @@ _PROC: Final = Path("/proc")
 MAX_ARGUMENTS_BYTES: Final = 4096
 _MAX_ENVIRON_BYTES: Final = 4 << 20
 _MAX_FILE_BYTES: Final = 1 << 20
+_MAX_STAT_BYTES: Final = 4096
+_PIECE_BYTES: Final = 1 << 16
+KNOWN_PROGRAMS: Final = 4096
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PF_KTHREAD: Final = 0x0020_0000  # include/linux/sched.h
 
@@ -185,28 +191,33 @@ def describe(tgid: int, *, proc: Path = _PROC, reader: Reader | None = None) -> 
 
     ``reader``: from where it is looked at; this program's own place.
     """
-    before = _stat(tgid, proc)
-    if before is None:
-        return None
-    folder = proc / str(tgid)
-    status = _status_fields(_read(folder / "status"))
-    agent = reader or _agent()
-    place = place_process(folder, agent)
-    command = _read(folder / "cmdline", MAX_ARGUMENTS_BYTES)
-    environ = _environ(_read(folder / "environ", _MAX_ENVIRON_BYTES))
+    path = f"{proc}/{tgid}"  # not a Path: this is done for each program that is started on the host
     try:
-        executable = str((folder / "exe").readlink()).removesuffix(" (deleted)")
-    except OSError:  # a kernel thread, a zombie, or another user's
-        executable = ""
-    after = _stat(tgid, proc)
-    if after is None or after.start_ticks != before.start_ticks:
-        return None  # ended, and perhaps its id was given to another while it was read
+        # What is opened in it is of this process, whose number may be another's meanwhile.
+        folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = _status_fields(_read_in(folder, "status"))
+        agent = reader or _agent()
+        place = place_process(partial(_read_in, folder), agent)
+        command = _read_in(folder, "cmdline", MAX_ARGUMENTS_BYTES)
+        environ = _environ(_read_in(folder, "environ", _MAX_ENVIRON_BYTES))
+        try:
+            executable = os.readlink("exe", dir_fd=folder).removesuffix(" (deleted)")
+        except OSError:  # a kernel thread, a zombie, or another user's
+            executable = ""
+        last = _parse_stat(_read_in(folder, "stat", _MAX_STAT_BYTES))
+    finally:
+        os.close(folder)
+    if last is None:
+        return None  # it ended while it was read
     return ProcessFacts(
         tgid=tgid,
         ns_pids=_numbers(status.get("NSpid", "")) or (tgid,),
-        ppid=before.ppid,
-        start_time_ns=before.start_ticks * _TICK_NS,
-        comm=before.comm,
+        ppid=last.ppid,
+        start_time_ns=last.start_ticks * _TICK_NS,
+        comm=last.comm,
         command=tuple(_text(part) for part in command.removesuffix(b"\0").split(b"\0")) if command else (),
         executable=executable,
         uid=next(iter(_numbers(status.get("Uid", ""))), -1),
@@ -219,7 +230,7 @@ def describe(tgid: int, *, proc: Path = _PROC, reader: Reader | None = None) -> 
         with_agent=_is_same(place.pod_uid, agent.pod_uid) or _is_same(place.container_id, agent.container_id),
         service_name=environ.get("OTEL_SERVICE_NAME", ""),
         resource_attributes=environ.get("OTEL_RESOURCE_ATTRIBUTES", ""),
-        is_go=_is_go(folder / "exe"),
+        is_go=_is_go(f"{path}/exe"),
     )
 
 
@@ -227,12 +238,27 @@ def _is_same(one: str, other: str) -> bool:
     return bool(one) and one == other
 
 
-def _is_go(program: Path) -> bool:
+_GO_KNOWN: Final[OrderedDict[tuple[int, ...], bool]] = OrderedDict()
+"""By what names a file and its content; the latest KNOWN_PROGRAMS."""
+
+
+def _is_go(program: str) -> bool:
+    """Looked at once, for most programs that are started have been before."""
     try:
-        with open_elf(program) as file:
-            return file.image.is_go
+        status = cached_status(program)
+        file = (status.device, status.inode, status.size_bytes, status.modified_ns, status.changed_ns)
+        if file in _GO_KNOWN:
+            _GO_KNOWN.move_to_end(file)
+            return _GO_KNOWN[file]
+        with open_elf(program) as opened:
+            found, seen = opened.image.is_go, (*opened.identity, opened.size_bytes, opened.modified_ns)
     except (OSError, ElfError):
         return False
+    if seen == file[:-1]:  # else it has become another program in between
+        _GO_KNOWN[file] = found
+        if len(_GO_KNOWN) > KNOWN_PROGRAMS:
+            _GO_KNOWN.popitem(last=False)
+    return found
 
 
 def guess_service_name(facts: ProcessFacts) -> str:
@@ -289,8 +315,12 @@ class _Stat(Struct, frozen=True):
 
 
 def _stat(tgid: int, proc: Path) -> _Stat | None:
+    return _parse_stat(_read(proc / str(tgid) / "stat", _MAX_STAT_BYTES))
+
+
+def _parse_stat(data: bytes) -> _Stat | None:
     """The name may hold spaces and brackets: the fields begin behind the last one."""
-    head, _, tail = _read(proc / str(tgid) / "stat", 4096).rpartition(b")")
+    head, _, tail = data.rpartition(b")")
     fields = tail.split()
     try:
         return _Stat(
@@ -333,6 +363,23 @@ def _read(path: Path, limit: int = _MAX_FILE_BYTES) -> bytes:
             return file.read(limit)
     except OSError:
         return b""
+
+
+def _read_in(folder: int, name: str, limit: int = _MAX_FILE_BYTES) -> bytes:
+    """The same of a file in an open folder; what is short, in three system calls and nothing else."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return b""
+    try:
+        data = os.read(file, min(limit, _PIECE_BYTES))
+        while data and len(data) < limit and (more := os.read(file, min(limit - len(data), _PIECE_BYTES))):
+            data += more
+        return data
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
 
 
 def _text(data: bytes) -> str:

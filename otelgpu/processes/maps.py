@@ -105,7 +105,7 @@ def read_maps(pid: int, *, proc: Path = Path("/proc"), executable_only: bool = F
     Raises OSError when it is gone (FileNotFoundError, ProcessLookupError) or may not be read
     (PermissionError). A process that is exiting has none.
     """
-    with open(proc / str(pid) / "maps", "rb") as file:
+    with open(f"{proc}/{pid}/maps", "rb") as file:
         return parse_maps(file.read(_MAX_MAPS_BYTES), executable_only=executable_only)
 
 

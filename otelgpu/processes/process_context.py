@@ -192,7 +192,7 @@ class ProcessContexts:
     def _named(self, tgid: int) -> list[int]:
         """Where memory lies that has the name of a process context."""
         try:
-            with (self._proc / str(tgid) / "maps").open("rb") as file:
+            with open(f"{self._proc}/{tgid}/maps", "rb") as file:
                 text = file.read(_MAX_MAPS_BYTES)
         except OSError:
             return []

@@ -30,7 +30,7 @@ def program_and_interpreters(
 ) -> list[Mapping]:
     """One mapping of each: the program, whatever it is called, then what is called python."""
     try:
-        program = os.readlink(proc / str(tgid) / "exe").removesuffix(" (deleted)")
+        program = os.readlink(f"{proc}/{tgid}/exe").removesuffix(" (deleted)")
     except OSError:
         program = ""
     first, others = [], []

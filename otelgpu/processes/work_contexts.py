@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 from typing import Final
 
 from otelgpu.kernel.loader import LoadedFamily
-from otelgpu.processes.maps import Mapping
+from otelgpu.processes.maps import Mapping, executable_mappings
 from otelgpu.processes.task_runtimes import SharedBits, TaskRuntimes
 from otelgpu.processes.thread_context import ThreadContexts
 
@@ -37,6 +37,8 @@ class WorkContexts:
 
     def look_at(self, tgid: int, now_s: float, mappings: Sequence[Mapping] | None = None) -> None:
         """All that a running process has mapped; ``mappings``: what of it is executable, if that was read."""
+        if mappings is None:
+            mappings = executable_mappings(tgid)
         for part in self._parts:
             part.look_at(tgid, now_s, mappings)
 

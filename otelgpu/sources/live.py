@@ -182,6 +182,7 @@ class LiveSource:
             constants |= choice.shared_constants
         process = load_family(read_image(_PROCESS), constants=constants, ring_bytes=_PROCESS_RING_BYTES)
         self._loaded[_PROCESS] = process
+        process.set_variable("execs_of_others", int(self._scope.admits is not None))
         for slot, directory in enumerate(self._scope.cgroups):
             put_cgroup(process, slot, directory)
         if self._settings.return_probes is None:
@@ -302,6 +303,7 @@ class LiveSource:
     def rescope(self, admits: Callable[[int], bool]) -> None:
         """For a scope that admits some processes: see :class:`otelgpu.sources.joint.Source`."""
         self._scope = replace(self._scope, admits=admits)
+        self._loaded[_PROCESS].set_variable("execs_of_others", 1)
         picked = [tgid for tgid in list_processes() if tgid != os.getpid() and admits(tgid)]
         for tgid in sorted(keep_only(self._loaded[_PROCESS], {*picked, *descendants(*picked)})):
             self.observe(tgid)
@@ -375,15 +377,14 @@ class LiveSource:
         return {d for d, _ in self._events.poll(left_s if due_s is None else min(left_s, due_s))}
 
     def _handle_process_events(self) -> bool:
-        """Whether any was of a process that is observed, or may come to be."""
+        """Whether there was any."""
         ours = False
-        for kind, record in self._process_events.take():
-            ours |= kind != EXEC or bool(record["in_scope"]) or self._scope.admits is not None
-            self._process_event(kind, record)
+        for event in self._process_events.take():
+            ours = True
+            self._process_event(*event)
         return ours
 
-    def _process_event(self, kind: str, record: np.void) -> None:
-        tgid, time_ns = int(record["head"]["tgid"]), int(record["head"]["time_ns"])
+    def _process_event(self, kind: str, tgid: int, time_ns: int, record: np.void) -> None:
         if kind == EXIT:
             self._successions.end(tgid, time_ns)
         elif kind == MAPPING:

@@ -6,10 +6,10 @@ another's wait until that one has been collected.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,14 @@ TURN_S: Final = 0.1
 MOST_WAITING: Final = 4096
 """Records of one owner; what comes then is handled in its place, out of turn, and finds that there is no share left."""
 
-Event = tuple[str, np.void]
-"""(kind, record)"""
+
+class Event(NamedTuple):
+    """What a record says, and of whom."""
+
+    kind: str
+    tgid: int
+    time_ns: int
+    record: np.void
 
 
 class Shares:
@@ -85,13 +91,12 @@ class ProcessEvents:
 
     def is_anothers(self, tgid: int, time_ns: int) -> bool:
         """Whether who has a number now is not who had it at the time of an event."""
-        return time_ns <= self._ends.get(tgid, -1) and Path(f"/proc/{tgid}").exists()
+        return time_ns <= self._ends.get(tgid, -1) and os.path.exists(f"/proc/{tgid}")
 
     def _in_turn(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
-            kind, head = event[0], event[1]["head"]
-            tgid = int(head["tgid"])
-            if tgid in self._successors or self._must_wait(kind, tgid, int(head["time_ns"])):
+            tgid = event.tgid
+            if tgid in self._successors or self._must_wait(event.kind, tgid, event.time_ns):
                 self._successors.setdefault(tgid, []).append(event)
                 continue
             owner = self._shares.owners.of(tgid)
@@ -105,30 +110,20 @@ class ProcessEvents:
             else:
                 yield event
 
-    def _drained(self) -> Iterable[Event]:
+    def _drained(self) -> list[Event]:
         """In the order of their times; first those of processes that have mapped a library that is known by name.
 
         To look at the others takes time.
         """
-        batches = list(self._process.drain())
-        if not batches:
-            return ()
-        heads = [batch.records["head"] for batch in batches]
-        for batch, head in zip(batches, heads, strict=True):
-            if batch.kind == EXIT:
-                self._ends.update(zip(head["tgid"].tolist(), head["time_ns"].tolist(), strict=True))
-        at_ns = np.concatenate([head["time_ns"] + head["duration_ns"] for head in heads])
-        first = {
-            int(record["head"]["tgid"])
-            for batch in batches
-            if batch.kind == MAPPING
-            for record in batch.records
-            if self._is_wanted(mapped_name(record))
-        }
-        events = [(batch.kind, record) for batch in batches for record in batch.records]
-        in_order = [events[place] for place in np.argsort(at_ns, kind="stable").tolist()]
-        return (
-            sorted(in_order, key=lambda event: int(event[1]["head"]["tgid"]) not in first)
-            if first
-            else in_order
-        )
+        found: list[tuple[int, Event]] = []
+        first: set[int] = set()
+        for kind, record in self._process.drain_each():
+            head = record["head"]
+            tgid, time_ns = int(head["tgid"]), int(head["time_ns"])
+            if kind == EXIT:
+                self._ends[tgid] = time_ns
+            elif kind == MAPPING and self._is_wanted(mapped_name(record)):
+                first.add(tgid)
+            found.append((time_ns + int(head["duration_ns"]), Event(kind, tgid, time_ns, record)))
+        found.sort(key=lambda each: (each[1].tgid not in first, each[0]))
+        return [event for _, event in found]

@@ -112,6 +112,40 @@ def test_lengths_that_round_to_the_same_stride_are_reported_apart(producer: Prod
     assert [run.shape for run in ring.drain()] == [(1, 17), (2, 24), (1, 18)]
 
 
+def test_each_record_is_read_by_itself_and_what_comes_meanwhile_too(producer: Producer) -> None:
+    """The kernel wakes only a reader that had read all: what it left would wait for the next to come."""
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
+    for data, flags in ((b"a" * 17, 0), (b"b" * 24, DISCARD), (b"c" * 24, 0)):
+        producer.submit(data, flags)
+    reading = ring.read_each()
+    assert next(reading) == b"a" * 17
+    producer.submit(b"d" * 8)
+    assert list(reading) == [b"c" * 24, b"d" * 8]
+    assert (ring.pending_bytes(), producer.consumed()) == (0, producer.position)
+    assert ring.take_fill().high_water == 3 * 32
+
+
+def test_reading_each_ends_at_one_that_is_still_written(producer: Producer) -> None:
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
+    producer.submit(b"a" * 24)
+    written = producer.submit(b"b" * 24, BUSY)
+    producer.submit(b"c" * 24)
+    assert list(ring.read_each()) == [b"a" * 24]
+    assert ring.held_up
+    assert written is not None
+    producer.commit(written, 24)
+    assert list(ring.read_each()) == [b"b" * 24, b"c" * 24]
+    assert not ring.held_up
+
+
+def test_each_record_of_a_full_ring_is_read_in_its_place_across_the_end(producer: Producer) -> None:
+    ring = Ring(producer.fd, producer.size, longest=LONGEST)
+    for number in range(500):
+        data = number.to_bytes(2, "little") * 60
+        assert producer.submit(data) is not None
+        assert list(ring.read_each()) == [data]
+
+
 def test_the_space_is_given_back(producer: Producer) -> None:
     ring = Ring(producer.fd, producer.size, longest=LONGEST)
     producer.submit(bytes(24))

@@ -6,6 +6,7 @@ again, which others do not notice.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -37,10 +38,11 @@ def owner_of(tgid: int, *, proc: Path = Path("/proc")) -> Owner:
 
     A cgroup is the first that is listed. That of a container may be the root in some hierarchies, never in all.
     """
-    folder = proc / str(tgid)
+    folder = f"{proc}/{tgid}"
     try:
-        user = folder.stat().st_uid
-        lines = (folder / "cgroup").read_text(errors="replace").splitlines()
+        user = os.stat(folder).st_uid
+        with open(f"{folder}/cgroup", errors="replace") as file:
+            lines = file.read().splitlines()
     except OSError:
         return NOBODYS
     paths = [line.rpartition(":")[2] for line in lines]

@@ -228,7 +228,7 @@ def test_mounts_name_the_container_and_the_pod(mounts: str, expected: Mounts) ->
 
 def placed(tmp_path: Path, reader: Reader, cgroup: str, mounts: str) -> tuple[str, str, str, str]:
     add_process(tmp_path, 7, cgroup=cgroup, mountinfo=mounts)
-    found = place_process(tmp_path / "7", reader)
+    found = place_process(lambda name, limit: (tmp_path / "7" / name).read_bytes()[:limit], reader)
     return found.container_id, found.pod_uid, found.container_name, found.by
 
 
@@ -323,6 +323,6 @@ def test_what_is_endless_is_read_to_a_bound(tmp_path: Path, piece: str) -> None:
         cgroup=f"0::/{long}\n" * 2,
         mountinfo=f"1 2 3:4 {long} /etc/hosts rw - a b c\n" * 2,
     )
-    place_process(tmp_path / "7", SIDECAR)
+    place_process(lambda name, limit: (tmp_path / "7" / name).read_bytes()[:limit], SIDECAR)
     parse_cgroup(f"0::/{long}")
     parse_mountinfo(f"1 2 3:4 {long} /etc/hosts rw - a b c")

@@ -38,9 +38,9 @@ class Process:
         rows = [((number, 0, tgid, number), name) for tgid, number, name in records]
         self.batches.append(Batch(kind, np.array(rows, RECORD)))
 
-    def drain(self) -> list[Batch]:
+    def drain_each(self) -> list[tuple[str, np.void]]:
         drained, self.batches = self.batches, []
-        return drained
+        return [(batch.kind, record) for batch in drained for record in batch.records]
 
 
 class Owners:
@@ -77,8 +77,8 @@ class Looking:
 
     def handle(self) -> list[tuple[int, int]]:
         handled = []
-        for _, record in self.events.take():
-            tgid, number = int(record["head"]["tgid"]), int(record["head"]["number"])
+        for event in self.events.take():
+            tgid, number = event.tgid, int(event.record["head"]["number"])
             self._shares.look(tgid, partial(self._look, tgid))
             handled.append((tgid, number))
         return handled

@@ -137,18 +137,14 @@ def test_of_lost_events_the_next_owner_is_looked_at_after_the_end(
 
 @dataclass
 class Ring:
-    """Stands for family ``process``: batches of one kind each, in no order between them, as the ring gives them."""
+    """Stands for family ``process``."""
 
     events: list[tuple[str, int, int]]
 
-    def drain(self) -> list[Any]:
+    def drain_each(self) -> list[tuple[str, np.void]]:
         drained, self.events = self.events, []
-        found = []
-        for kind in (EXEC, FORK, EXIT):
-            rows = [((time_ns, 0, tgid), 0) for each, tgid, time_ns in drained if each == kind]
-            if rows:
-                found.append(Batch(family="process", kind=kind, records=np.array(rows, HEAD)))
-        return found
+        rows = np.array([((time_ns, 0, tgid), 0) for _, tgid, time_ns in drained], HEAD)
+        return [(kind, row) for (kind, _, _), row in zip(drained, rows, strict=True)]
 
 
 class Nobodys:
@@ -200,8 +196,7 @@ def test_each_owner_has_its_records_between_its_beginning_and_its_end(
             reported.append(("gone", each.tgid, owner.pop(each.tgid, -1)))
 
     def handle() -> None:
-        for kind, record in events.take():
-            tgid, time_ns = int(record["head"]["tgid"]), int(record["head"]["time_ns"])
+        for kind, tgid, time_ns, _ in events.take():
             if kind == EXIT:
                 successions.end(tgid, time_ns)
             else:
