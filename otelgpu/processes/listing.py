@@ -1,8 +1,8 @@
 """Who runs on this host: processes, and what they are in.
 
 In: ``/proc``. Out: :class:`ProcessFacts`, of which resources.py makes what telemetry calls a process.
-Of a process' environment exactly two variables are looked at, OTEL_SERVICE_NAME and
-OTEL_RESOURCE_ATTRIBUTES; of its arguments none is exported. Both can hold secrets.
+Of a process' environment only OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and what launchers of jobs number their ranks
+by (jobs.py) are looked at; of its arguments none is exported. Both can hold secrets.
 
 Sources: proc_pid_stat(5), proc_pid_status(5), proc_pid_environ(5); the SDK specification "General SDK Configuration".
 """
@@ -24,6 +24,7 @@ from otelgpu.elf.image import ElfError
 from otelgpu.kernel.statx import cached_status
 from otelgpu.processes.containers import PlacedBy, Reader, place_process, read_reader
 from otelgpu.processes.elf_files import open_elf
+from otelgpu.processes.jobs import VARIABLES, job_attributes
 from otelgpu.processes.kubernetes import own_pod
 
 _PROC: Final = Path("/proc")
@@ -43,6 +44,15 @@ _INTERPRETERS: Final = re.compile(r"(?:ba|da|z|k|a)?sh|perl[0-9.]*|ruby[0-9.]*|n
 _PYTHON_VALUED: Final = {"-W", "-X", "--check-hash-based-pycs"}
 
 
+_VARIABLE: Final = re.compile(
+    rb"(?:\A|\0)("
+    + b"|".join(
+        sorted(name.encode() for name in {"OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", *VARIABLES})
+    )
+    + rb")=([^\0]*)"
+)
+
+
 class ProcessFacts(Struct, frozen=True, kw_only=True):
     """A process at one moment. Unreadable parts are empty.
 
@@ -51,8 +61,9 @@ class ProcessFacts(Struct, frozen=True, kw_only=True):
     ``command``: its arguments, at most MAX_ARGUMENTS_BYTES of them; never export more than the first.
     ``seccomp``: 0 none, 1 strict, 2 filter. ``cgroup_path``: in the v2 hierarchy, "" without one.
     ``container_id``, ``pod_uid`` and ``container_name`` are "" outside of containers; ``placed_by``: how they are
-    known; ``with_agent``: they are the agent's own. ``service_name`` and ``resource_attributes`` are the two variables
-    of the environment, verbatim. ``is_go``: its program was built by the Go toolchain.
+    known; ``with_agent``: they are the agent's own. ``service_name`` and ``resource_attributes`` are two variables
+    of the environment, verbatim. ``is_go``: its program was built by the Go toolchain. ``job``: the attributes of
+    jobs.py.
     """
 
     tgid: int
@@ -70,6 +81,7 @@ class ProcessFacts(Struct, frozen=True, kw_only=True):
     service_name: str
     resource_attributes: str
     is_go: bool = False
+    job: tuple[tuple[str, str | int], ...] = ()
     container_name: str = ""
     placed_by: PlacedBy = ""
     with_agent: bool = False
@@ -230,6 +242,7 @@ def describe(tgid: int, *, proc: Path = _PROC, reader: Reader | None = None) -> 
         with_agent=_is_same(place.pod_uid, agent.pod_uid) or _is_same(place.container_id, agent.container_id),
         service_name=environ.get("OTEL_SERVICE_NAME", ""),
         resource_attributes=environ.get("OTEL_RESOURCE_ATTRIBUTES", ""),
+        job=tuple(job_attributes(environ).items()),
         is_go=_is_go(f"{path}/exe"),
     )
 
@@ -340,16 +353,13 @@ def _status_fields(data: bytes) -> dict[str, str]:
 
 
 def _environ(data: bytes) -> dict[str, str]:
-    """The two variables that may be read, of an environment; the first of each, as getenv finds it."""
+    """The variables that may be read, of an environment; the first of each, as getenv finds it."""
     found: dict[str, str] = {}
-    for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
-        match = re.search(rb"(?:\A|\0)" + name.encode() + rb"=([^\0]*)", data)
-        if match:
-            value = _text(match.group(1))
-            # Of one that is too long, what is whole.
-            found[name] = (
-                value if len(value) <= MAX_ARGUMENTS_BYTES else value[:MAX_ARGUMENTS_BYTES].rpartition(",")[0]
-            )
+    for match in _VARIABLE.finditer(data):
+        value = _text(match[2])
+        # Of one that is too long, what is whole.
+        whole = value if len(value) <= MAX_ARGUMENTS_BYTES else value[:MAX_ARGUMENTS_BYTES].rpartition(",")[0]
+        found.setdefault(match[1].decode(), whole)
     return found
 
 

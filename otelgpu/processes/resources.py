@@ -250,7 +250,7 @@ def _observed(facts: ProcessFacts) -> dict[str, AttributeValue]:
         found["process.runtime.name"] = _RUNTIME.get(python.group(1), "cpython")
     elif facts.is_go:
         found["process.runtime.name"] = GO
-    return found
+    return found | dict(facts.job)
 
 
 def _program_word(facts: ProcessFacts) -> str:

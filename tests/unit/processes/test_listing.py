@@ -20,6 +20,7 @@ from otelgpu.processes.listing import (
     list_members,
     list_processes,
 )
+from otelgpu.processes.resources import process_resource
 from tests.unit.processes.processes_builders import CONTAINER as ID
 from tests.unit.processes.processes_builders import add_process, facts
 
@@ -44,6 +45,20 @@ def test_facts_of_a_process(tmp_path: Path) -> None:
     assert found.command == ("python3", "/srv/app.py") and found.executable == "/opt/app"
     assert (found.service_name, found.resource_attributes) == ("chat", "a=b")
     assert "x" not in (found.service_name, found.resource_attributes)
+
+
+def test_a_rank_of_a_job_is_one_in_its_resource(tmp_path: Path) -> None:
+    environ = b"RANK=5\0WORLD_SIZE=8\0LOCAL_RANK=1\0SLURM_JOB_ID=17\0SLURM_PROCID=0\0SLURM_NTASKS=2\0"
+    add_process(tmp_path, 78, environ=environ)
+    found = describe(78, proc=tmp_path)
+    assert found is not None
+    said = {key: value for key, value in process_resource(found, {}).attributes if "job" in key}
+    assert said == {
+        "otelgpu.job.rank": 5,
+        "otelgpu.job.world_size": 8,
+        "otelgpu.job.local_rank": 1,
+        "otelgpu.job.id": "17",
+    }
 
 
 def test_a_process_that_is_gone_has_no_facts(tmp_path: Path) -> None:
