@@ -46,12 +46,12 @@ struct data_chunk {
  * records, never kernel memory. Zeroing 16 KiB for 300 would cost more than
  * the copy.
  */
-#define EMIT_CHUNK(type, number, chunk)                                                            \
+#define EMIT_CHUNK(type, number, chunk, lost)                                                      \
 	do {                                                                                       \
 		struct type *_record = bpf_ringbuf_reserve(&ring, sizeof(*_record), 0);            \
 		__u32 _bytes = (chunk)->head.captured;                                             \
 		if (!_record) {                                                                    \
-			count(COUNTER_RING_FULL);                                                  \
+			lost = COUNTER_RING_FULL;                                                  \
 			break;                                                                     \
 		}                                                                                  \
 		_record->chunk = (chunk)->head;                                                    \
@@ -68,7 +68,7 @@ struct data_chunk {
 /* Global, so that the verifier proves it once and not on every path to it. */
 __noinline int emit_chunk(const struct data_chunk *chunk)
 {
-	__u32 bytes;
+	__u32 bytes, lost = 0;
 
 	if (!chunk)
 		return 0;
@@ -76,18 +76,18 @@ __noinline int emit_chunk(const struct data_chunk *chunk)
 		: chunk->head.captured <= TOKEN_BYTES  ? sizeof(struct http_data_1k)
 		: chunk->head.captured <= MEDIUM_BYTES ? sizeof(struct http_data_4k)
 						       : sizeof(struct http_data_16k);
-	if (!within_ring_share(chunk->head.head.tgid, chunk->head.head.cgroup_id, bytes)) {
-		count(COUNTER_RING_SHARE_SPENT);
-		return 0;
-	}
-	if (chunk->head.captured <= SMALL_BYTES)
-		EMIT_CHUNK(http_data_256, HTTP_DATA_256, chunk);
+	if (!within_ring_share(chunk->head.head.tgid, chunk->head.head.cgroup_id, bytes))
+		lost = COUNTER_RING_SHARE_SPENT;
+	else if (chunk->head.captured <= SMALL_BYTES)
+		EMIT_CHUNK(http_data_256, HTTP_DATA_256, chunk, lost);
 	else if (chunk->head.captured <= TOKEN_BYTES)
-		EMIT_CHUNK(http_data_1k, HTTP_DATA_1K, chunk);
+		EMIT_CHUNK(http_data_1k, HTTP_DATA_1K, chunk, lost);
 	else if (chunk->head.captured <= MEDIUM_BYTES)
-		EMIT_CHUNK(http_data_4k, HTTP_DATA_4K, chunk);
+		EMIT_CHUNK(http_data_4k, HTTP_DATA_4K, chunk, lost);
 	else
-		EMIT_CHUNK(http_data_16k, HTTP_DATA_16K, chunk);
+		EMIT_CHUNK(http_data_16k, HTTP_DATA_16K, chunk, lost);
+	if (lost)
+		lose_record_here(chunk->head.head.tgid, lost); /* no stack is left for a call */
 	return 0;
 }
 

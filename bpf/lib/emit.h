@@ -4,6 +4,7 @@
 #define OTELGPU_EMIT_H
 
 #include "context.h"
+#include "lost_records.h"
 #include "scope.h"
 
 /*
@@ -66,7 +67,7 @@ static __always_inline void submit(void *record)
 static __always_inline void output(void *record, __u64 size)
 {
 	if (bpf_ringbuf_output(&ring, record, size, wake_flags()))
-		count(COUNTER_RING_FULL);
+		lose_record(((struct record_head *)record)->tgid, COUNTER_RING_FULL);
 	else
 		count(COUNTER_SUBMITTED);
 }
@@ -79,7 +80,7 @@ static __always_inline void output(void *record, __u64 size)
 			__builtin_memset(_record, 0, sizeof(*_record));                        \
 			fill_head((struct record_head *)_record, kind, who, start_ns, end_ns); \
 		} else {                                                                       \
-			count(COUNTER_RING_FULL);                                              \
+			lose_record((who).tgid, COUNTER_RING_FULL);                            \
 		}                                                                              \
 		_record;                                                                       \
 	})

@@ -113,7 +113,7 @@ static __always_inline bool within_share(__u32 tgid, __u8 kind, __u64 now)
 	if (take_share(SHARE_OF_PROCESS | tgid, now, SHARE_EVENT_NS, PROCESS_EVENTS) &&
 	    take_share(bpf_get_current_cgroup_id(), now, SHARE_EVENT_NS, SHARE_EVENTS))
 		return true;
-	count(COUNTER_PROCESS_SHARE_SPENT);
+	lose_record(tgid, COUNTER_PROCESS_SHARE_SPENT);
 	miss(tgid, kind);
 	return false;
 }

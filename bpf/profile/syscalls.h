@@ -181,7 +181,7 @@ static long report_rest(void *map, const void *at, void *value, void *context)
 		sum->idle = 0;
 		sample = bpf_ringbuf_reserve(&ring, sizeof(*sample), 0);
 		if (!sample) {
-			count(COUNTER_RING_FULL);
+			lose_record(who.tgid, COUNTER_RING_FULL);
 			give_back(sum, calls, total_ns);
 			return 0;
 		}

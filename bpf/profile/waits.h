@@ -244,7 +244,7 @@ static __always_inline void report_wait(struct task_struct *task, struct wait *w
 
 	sample = bpf_ringbuf_reserve(&ring, sizeof(*sample), 0);
 	if (!sample) {
-		count(COUNTER_RING_FULL);
+		lose_record(wait->head.tgid, COUNTER_RING_FULL);
 		return;
 	}
 	__builtin_memset(sample, 0, sizeof(*sample));

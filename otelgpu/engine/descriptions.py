@@ -6,7 +6,7 @@ from typing import Final
 
 from otelgpu.engine import names
 from otelgpu.engine.description_tables import Described, Descriptions, MetricTable, Table
-from otelgpu.engine.losses import LOSSES
+from otelgpu.engine.losses import LOSSES, RECORDS_LOST
 from otelgpu.engine.self_telemetry import SELF_METRICS
 from otelgpu.model.context_sources import SOURCES
 from otelgpu.model.runtimes import RUNTIMES
@@ -90,7 +90,11 @@ DESCRIPTIONS: Final = Descriptions(
     metrics=(
         MetricTable(
             scope=names.SELF_SCOPE,
-            metrics={LOSSES: (names.LOSS_FAMILY, names.LOSS_REASON), **dict(SELF_METRICS)},
+            metrics={
+                LOSSES: (names.LOSS_FAMILY, names.LOSS_REASON),
+                RECORDS_LOST: (names.LOSS_FAMILY,),
+                **dict(SELF_METRICS),
+            },
         ),
     ),
     tables={

@@ -28,6 +28,13 @@ LOSSES: Final = Metric(
     description="Events that were dropped, skipped or could not be read, by reason.",
 )
 
+RECORDS_LOST: Final = Metric(
+    name=names.RECORDS_LOST,
+    unit="{record}",
+    instrument=Instrument.COUNTER,
+    description="Records of the process that found no room, of those in otelgpu.losses.",
+)
+
 
 class Losses:
     """One session's. ``own``: the agent, whose losses they are."""
@@ -42,6 +49,10 @@ class Losses:
             labels = {names.LOSS_FAMILY: family, names.LOSS_REASON: reason}
             self._metrics.add(LOSSES, names.SELF_SCOPE, self._own, labels, count)
             self._summary.losses[family, reason] += count
+
+    def add_of_process(self, owner: Resource, family: str, count: int) -> None:
+        """So many records more of a process, which :meth:`add` has counted, or will."""
+        self._metrics.add(RECORDS_LOST, names.SELF_SCOPE, owner, {names.LOSS_FAMILY: family}, count)
 
     def follow(self, family: str, counters: Mapping[str, int]) -> None:
         """What ``counters``, which only grow, grew by since they were seen last."""

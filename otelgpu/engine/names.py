@@ -47,6 +47,7 @@ COMMUNICATOR_HASH: Final = "nccl.communicator.hash"
 """The communicator's ``commHash`` in hexadecimal: the same on all ranks, and in NCCL's own logs."""
 
 LOSSES: Final = "otelgpu.losses"
+RECORDS_LOST: Final = "otelgpu.records.lost"
 LOSS_FAMILY: Final = "otelgpu.family"
 LOSS_REASON: Final = "otelgpu.reason"
 

@@ -56,6 +56,7 @@ from otelgpu.model.inputs import (
     LossCounted,
     ProcessGone,
     ProcessSeen,
+    RecordsLost,
     RuntimesSeen,
     Tick,
 )
@@ -199,6 +200,9 @@ class Pipeline:
                 self._see(item)
             case LossCounted():
                 self._losses.add(item.family, item.reason, item.count)
+            case RecordsLost():
+                owner = self._processes.resource(item.tgid)
+                self._losses.add_of_process(owner, item.family, item.count)
             case CallsCounted():
                 self._count_calls(item)
         self._routes.emit(item)

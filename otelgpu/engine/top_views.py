@@ -46,6 +46,17 @@ _LOSSES: Final = TopTable(
     ),
     sort="lost_per_s",
 )
+_LOST: Final = rate("lost_per_s", "lost/s", losses.RECORDS_LOST.name, alarming=True)
+_LOST_RECORDS: Final = TopTable(
+    name="lost_records",
+    title="Records that were lost, by process",
+    keys={**OF_PROCESS, names.LOSS_FAMILY: ("family", "family")},
+    columns=(
+        _LOST,
+        Column(key="lost", title="since start", how=How.TOTAL, metrics=(losses.RECORDS_LOST.name,)),
+    ),
+    sort="lost_per_s",
+)
 
 _OBSERVED: Final = (
     Column(key="program", title="program", how=How.OBSERVED, metrics=(), unit=Unit.TEXT),
@@ -61,7 +72,9 @@ _PROBED: Final = (
 def top_views() -> Mapping[str, TopView]:
     """All views by name, in the order in which they are listed."""
     found = [view for each in presentations() for view in each.views]
-    own = TopView(name=AGENT, title="Agent", top_tables=(_AGENT, _LOSSES), families=(), rank=_LAST + 1)
+    own = TopView(
+        name=AGENT, title="Agent", top_tables=(_AGENT, _LOSSES, _LOST_RECORDS), families=(), rank=_LAST + 1
+    )
     views = sorted([*found, _processes(), own], key=lambda view: view.rank)
     return {view.name: view for view in views}
 
@@ -74,7 +87,7 @@ def _processes() -> TopView:
         (each.process_columns for each in presentations() if each.process_columns is not None),
         key=lambda each: each.rank,
     )
-    columns = (*_OBSERVED, *(column for each in added for column in each.columns), *_PROBED)
+    columns = (*_OBSERVED, *(column for each in added for column in each.columns), *_PROBED, _LOST)
     return TopView(
         name=PROCESSES,
         title="Processes",

@@ -100,6 +100,17 @@ class LossCounted(Struct, frozen=True, kw_only=True):
     count: int
 
 
+class RecordsLost(Struct, frozen=True, kw_only=True):
+    """Records of a process that found no room, ``count`` more since the last report: of those in :class:`LossCounted`.
+
+    Of a process that is not known any more, or of one of very many, there is none.
+    """
+
+    tgid: int
+    family: str
+    count: int
+
+
 class CallsCounted(Struct, frozen=True, kw_only=True):
     """Calls of function ``api`` that were counted in place of being recorded: ``count`` more since the last.
 
@@ -129,6 +140,7 @@ Input = (
     | FunctionNamed
     | StackNamed
     | LossCounted
+    | RecordsLost
     | CallsCounted
     | Tick
     | DeviceInput

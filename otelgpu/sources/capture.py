@@ -37,6 +37,7 @@ from otelgpu.model.inputs import (
     LossCounted,
     ProcessGone,
     ProcessSeen,
+    RecordsLost,
     RuntimesSeen,
     Tick,
 )
@@ -141,6 +142,12 @@ class _Loss(msgspec.Struct, frozen=True, tag="loss", array_like=True):
     count: int
 
 
+class _RecordsLost(msgspec.Struct, frozen=True, tag="records_lost", array_like=True):
+    tgid: int
+    family: str
+    count: int
+
+
 class _Counted(msgspec.Struct, frozen=True, tag="calls", array_like=True):
     tgid: int
     family: str
@@ -197,6 +204,7 @@ _Plain = (
     | ProcessGone
     | FunctionNamed
     | LossCounted
+    | RecordsLost
     | CallsCounted
     | Tick
     | DeviceInput
@@ -215,6 +223,7 @@ _Frame = (
     | _Named
     | _Stack
     | _Loss
+    | _RecordsLost
     | _Counted
     | _Tick
     | _DeviceFrame
@@ -388,6 +397,8 @@ class CaptureReader:
                 return FunctionNamed(**msgspec.structs.asdict(frame))
             case _Loss(family, reason, count):
                 return LossCounted(family=family, reason=reason, count=count)
+            case _RecordsLost(tgid, family, count):
+                return RecordsLost(tgid=tgid, family=family, count=count)
             case _Counted(tgid, family, operation, api, count):
                 return CallsCounted(tgid=tgid, family=family, kind=operation, api=api, count=count)
             case _Tick(time_ns):
@@ -424,6 +435,8 @@ def _frame(item: _Plain) -> _Frame:
             return _Named(item.tgid, item.address, _text(item.name), item.known, *place)
         case CallsCounted():
             return _Counted(item.tgid, item.family, item.kind, item.api, item.count)
+        case RecordsLost():
+            return _RecordsLost(item.tgid, item.family, item.count)
         case LossCounted():
             return _Loss(item.family, item.reason, item.count)
         case Tick():

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.kernel.lost_records import LostRecords
 from otelgpu.model.inputs import Batch, Input
 from otelgpu.model.settings import Settings
 from otelgpu.processes.discovery import (
@@ -54,13 +55,17 @@ class FamilyDiscoveries:
         self._closing: list[Closes] = []
 
     def open(self, loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> Sequence[object]:
-        """Those of a family that was loaded, of whichever families they are. Raises :class:`OtelgpuError`."""
+        """Those of a family that was loaded, of whichever families they are, and the one of its lost records.
+
+        Raises :class:`OtelgpuError`.
+        """
         found: list[object] = []
         for family, discovery in self._discoveries.items():
             if loaded.family in discovery.watch:
                 for watcher in discovery.watch[loaded.family](loaded, placer, settings):
                     self.add(family, loaded.family, watcher)
                     found.append(watcher)
+        self.add(loaded.family, loaded.family, LostRecords(loaded))
         return found
 
     def add(self, family: str, records: str, watcher: object) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from otelgpu.model.inputs import RecordsLost
 from tests.kernel.observing import OTELGPU, Watch, cuda_calls, probed, read_spans
 from tests.rig import run_cuda_client, start_cuda_client, start_program
 
 CALLS = 100_003  # prime
+LIMIT_S = 60
 
 
 def test_what_was_recorded_and_what_was_lost_make_up_what_was_called(watch: Callable[..., Watch]) -> None:
@@ -31,6 +34,35 @@ def test_what_was_recorded_and_what_was_lost_make_up_what_was_called(watch: Call
         watching.observe(client.pid)
         watching.during(client.finish)
     assert watching.calls()["cudaMalloc"] == 101
+
+
+def test_who_lost_how_many_records_is_known(watch: Callable[..., Watch]) -> None:
+    watching = watch(ring_bytes=65_536)
+    made: dict[int, int] = {}
+    for calls in (5_003, 10_007):
+        with start_cuda_client(calls=calls, functions=("cudaMalloc",)) as client:
+            watching.observe(client.pid)
+            said = watching.during(client.finish, drain=False)
+        made[said.pid] = sum(probed(dict(said.calls)).values())
+    total = watching.total("cuda", "ring_full")
+    deadline = time.monotonic() + LIMIT_S
+    while sum(lost(watching).values()) < total and time.monotonic() < deadline:
+        watching.pump(0.1)
+    assert lost(watching) == {pid: calls - len_of(watching, pid) for pid, calls in made.items()}
+    assert sum(lost(watching).values()) == total > 0
+
+
+def lost(watching: Watch) -> Counter[int]:
+    """Records of CUDA calls by process."""
+    found: Counter[int] = Counter()
+    for item in watching.inputs:
+        if isinstance(item, RecordsLost) and item.family == "cuda":
+            found[item.tgid] += item.count
+    return found
+
+
+def len_of(watching: Watch, pid: int) -> int:
+    return sum(watching.calls(pid).values())
 
 
 def test_a_session_with_a_tiny_ring_ends_and_reports_the_loss(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_rows_are_sorted_by_keys_and_by_a_click() -> None:
         await program.press("s")
         await program.shows("Sort by", "probed  (probed_files)")
         await program.press("end", "enter")
-        await program.shows("failed ▼")  # which had no room before
+        await program.shows("lost/s ▼")  # which had no room before
         title = program.lines().index(program.line("service    pid"))
         await program.pilot.click(offset=(3, title))
         await program.shows("service ▼")

@@ -6,7 +6,7 @@ import pytest
 
 from otelgpu.engine.top_kernels import OTHER
 from otelgpu.model.devices import DeviceReadings, DeviceSeen, Quantity
-from otelgpu.model.inputs import CallsCounted, Input, ProcessSeen, Tick
+from otelgpu.model.inputs import CallsCounted, Input, LossCounted, ProcessSeen, RecordsLost, Tick
 from otelgpu.model.operations import OperationKind
 from otelgpu.model.resource import resource
 from otelgpu.model.settings import SignalSettings
@@ -21,6 +21,21 @@ def counted(api: str, kind: OperationKind, count: int = 5, tgid: int = 7) -> lis
         CallsCounted(tgid=tgid, family="cuda", kind=kind, api=api, count=count),
         Tick(time_ns=10),
     ]
+
+
+def test_records_that_a_process_lost_are_in_a_metric_of_it_and_counted_once_in_all() -> None:
+    inputs: list[Input] = [
+        ProcessSeen(tgid=7, time_ns=1, resource=SERVER),
+        LossCounted(family="cuda", reason="ring_full", count=9),
+        RecordsLost(tgid=7, family="cuda", count=4),
+        RecordsLost(tgid=7, family="http", count=2),
+        Tick(time_ns=10),
+    ]
+    _, session = played(inputs)
+    name, family = "otelgpu.records.lost", "otelgpu.family"
+    assert session.metrics.value(name, SERVER, **{family: "cuda"}) == 4
+    assert session.metrics.value(name, SERVER) == 6
+    assert session.summary.losses["cuda", "ring_full"] == 9
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from otelgpu.model.inputs import (
     LossCounted,
     ProcessGone,
     ProcessSeen,
+    RecordsLost,
     RuntimesSeen,
     Tick,
 )
@@ -124,6 +125,7 @@ EVERY_INPUT: list[Input] = [
     FunctionNamed(tgid=1, address=2**64 - 1, name="void f<ä>(int)", known=True),
     FunctionNamed(tgid=1, address=0, name="libx.so+0x10", known=False),
     LossCounted(family="cuda", reason="ring_full", count=2**40),
+    RecordsLost(tgid=2**31, family="http", count=2**40),
     CallsCounted(tgid=0, family="cuda", kind=1, api="cudaLaunchKernel", count=2**33),
     Tick(time_ns=0),
     DeviceSeen(time_ns=1, uuid="GPU-1", index=0, minor=0, model="H200"),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from otelgpu.engine import registry
 from otelgpu.model.inputs import Batch, Input, Tick
@@ -108,7 +109,8 @@ def test_one_with_no_method_is_left_alone() -> None:
     assert watchers.counters == {}
 
 
-def test_a_family_may_watch_what_another_has_loaded() -> None:
+def test_a_family_may_watch_what_another_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otelgpu.sources.family_discoveries.LostRecords", lambda loaded: object())
     opened: list[tuple[str, Any, bool]] = []
 
     def watch(loaded: Any, placer: Any, settings: Settings) -> Sequence[object]:
