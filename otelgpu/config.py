@@ -124,9 +124,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     return_probes: Literal["auto", "on", "off"] = "auto"
     """off: entry probes only, so neither durations nor results; auto: on where the kernel is safe."""
     ring_bytes: _RingBytes = 8 << 20
-    """Size of each family's ring; a power of two. Profiles of cpu below 99 Hz have a smaller one."""
+    """Size of the rings of calls and requests; a power of two. Families with fewer records have 2 MiB, or a quarter."""
     interval_ms: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
-    """How often the rings are drained."""
+    """How often the rings are drained, where anything comes; after five quiet seconds, each second."""
     metric_interval_ms: Annotated[int, msgspec.Meta(ge=100)] = 60_000
     """How often metrics are exported; OTEL_METRIC_EXPORT_INTERVAL sets it too."""
     memory_limit_mib: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0

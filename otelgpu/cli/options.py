@@ -144,7 +144,9 @@ def output_options(command: _Command) -> _Command:
 
 probe_options = option_group(
     "Probes",
-    click.option("--ring-bytes", type=int, help="Size of each ring, a power of two (default 8 MiB)."),
+    click.option(
+        "--ring-bytes", type=int, help="Size of rings of calls and requests, a power of two (8 MiB)."
+    ),
     click.option(
         "--probe-program",
         type=click.Path(),

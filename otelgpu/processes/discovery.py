@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -36,6 +36,21 @@ class Choice(Struct, frozen=True, kw_only=True):
     )  # the same, of the programs of all families
     programs: Callable[[str], bool] | None = None
     ring_bytes: Callable[[int], int] | None = None
+
+
+_FEW_RECORDS_BYTES: Final = 2 << 20
+
+
+def ring_of_few(usual: int) -> int:
+    """Bytes for a family whose records are few beside calls of CUDA and bytes of requests.
+
+    Every page of a ring is resident memory. Of rings that are larger than usual it has its part.
+    """
+    return max(min(usual, _FEW_RECORDS_BYTES), usual // 4)
+
+
+FEW_RECORDS: Final = Choice(ring_bytes=ring_of_few)
+"""All of a family, in such a ring."""
 
 
 class Profiles(Struct, frozen=True, kw_only=True):

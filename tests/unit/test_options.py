@@ -16,7 +16,8 @@ from otelgpu.families.requests import protocols
 from otelgpu.families.requests.http1 import parser as http1
 from otelgpu.families.requests.plugins import Plugins
 from otelgpu.kernel.loader import read_image
-from otelgpu.sources.discoveries import discovery_of
+from otelgpu.model.settings import Settings
+from otelgpu.sources.discoveries import choice_of, discovery_of
 
 
 def chosen_constants(config: Config) -> dict[str, int]:
@@ -96,6 +97,21 @@ def test_where_few_samples_come_the_ring_is_smaller(
     wanted = choose(settings.families).ring_bytes
     assert wanted is not None and wanted(settings.default_ring_bytes) == expected
     assert settings.ring_bytes == {}
+
+
+@pytest.mark.parametrize("family", ["file", "nccl", "sched", "torch", "verbs"])
+@pytest.mark.parametrize(
+    ("usual", "expected"),
+    [(65_536, 65_536), (2 << 20, 2 << 20), (8 << 20, 2 << 20), (32 << 20, 8 << 20)],
+)
+def test_families_of_few_records_have_smaller_rings(family: str, usual: int, expected: int) -> None:
+    wanted = choice_of(family, Settings()).ring_bytes
+    assert wanted is not None and wanted(usual) == expected
+
+
+@pytest.mark.parametrize("family", ["cuda", "http", "probe"])
+def test_calls_and_requests_have_whole_rings(family: str) -> None:
+    assert choice_of(family, Settings()).ring_bytes is None
 
 
 def test_resource_detectors_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from otelgpu.model.inputs import Batch, Input
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.settings import Settings
 from otelgpu.processes.coverage import Blind, Findings, Inspection, Machine, Observed
-from otelgpu.processes.discovery import Discovery, Profiles
+from otelgpu.processes.discovery import FEW_RECORDS, Discovery, Profiles
 
 CORE: Final = "libc10"
 """Library name of PyTorch's core, to which its allocators report."""
@@ -86,6 +86,7 @@ def judge(process: Observed, machine: Machine) -> Findings:
 
 
 DISCOVERY: Final = Discovery(
+    choose=lambda settings: FEW_RECORDS,
     watch={"torch": lambda loaded, placer, settings: (TorchLevels(loaded),)},
     profiles=Profiles(kinds=frozenset((ProfileKind.MEM,))),
     inspect=lambda: Inspection(judge=judge, libraries=frozenset((CORE,))),

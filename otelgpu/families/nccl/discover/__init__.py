@@ -8,7 +8,7 @@ from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.settings import Settings
 from otelgpu.processes.coverage import Inspection
-from otelgpu.processes.discovery import Discovery, Profiles
+from otelgpu.processes.discovery import FEW_RECORDS, Discovery, Profiles
 from otelgpu.processes.probes import ProbePlacer
 
 
@@ -32,6 +32,7 @@ def _examine() -> Inspection:
 
 DISCOVERY: Final = Discovery(
     prepare=_prepare,
+    choose=lambda settings: FEW_RECORDS,
     watch={"nccl": _watch},
     profiles=Profiles(kinds=frozenset((ProfileKind.NCCL,)), suggested={"libnccl": (ProfileKind.NCCL,)}),
     inspect=_examine,

@@ -9,7 +9,7 @@ from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.settings import Settings
 from otelgpu.processes.coverage import Inspection
-from otelgpu.processes.discovery import Discovery, Profiles
+from otelgpu.processes.discovery import FEW_RECORDS, Discovery, Profiles
 from otelgpu.processes.probes import ProbePlacer
 
 _EVERYTHING: Final = 100.0  # percent of a core: whoever allows that wants all posts and polls counted
@@ -38,6 +38,7 @@ def _examine() -> Inspection:
 
 
 DISCOVERY: Final = Discovery(
+    choose=lambda settings: FEW_RECORDS,
     watch={"verbs": _watch},
     profiles=Profiles(kinds=frozenset((ProfileKind.VERBS,)), suggested={"libibverbs": (ProfileKind.VERBS,)}),
     inspect=_examine,
