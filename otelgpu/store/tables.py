@@ -82,8 +82,13 @@ EVIDENCE: Final = (
     Column(name="host", type="VARCHAR", default="''", text="The host."),
     Column(name="t0", type="DOUBLE", unit="s", text="Since when, by the clock of the host."),
     Column(name="t1", type="DOUBLE", unit="s", text="Until when."),
-    Column(name="name", type="VARCHAR", text="What was seen: `xid`, `collective_pending`."),
-    Column(name="value", type="DOUBLE", default="0", text="How much of it, in the unit that its name has."),
+    Column(name="name", type="VARCHAR", text="What was seen: `xid` (or SXid), `collective_pending`."),
+    Column(
+        name="value",
+        type="DOUBLE",
+        default="0",
+        text="Of `xid`: its number; of `collective_pending`: the collective's, as in `ops.seq`.",
+    ),
     Column(name="text", type="VARCHAR", default="''", text="In words."),
 )
 """A row is one thing seen beside the operations: it supports a verdict, and makes none."""

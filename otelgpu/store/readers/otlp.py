@@ -1,4 +1,4 @@
-"""Our own OTLP/JSON lines, of any number of hosts: steps of training and calls of collectives.
+"""Our own OTLP/JSON lines, of any number of hosts: steps of training, calls of collectives, errors of hardware.
 
 A step's span says where its time went, in sums: each becomes one row that begins with the step. Of the host's time only
 what is the rank's own is taken: data-loader stall, files, host overhead. Not taken are waits and calls, in which a rank
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.families.nccl import collective_names as nccl
+from otelgpu.families.rdma import hardware_errors
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.training import names as training
 from otelgpu.model.job import JOB_ID, JOB_RANK, JOB_SIZE
@@ -40,7 +41,7 @@ from otelgpu.store.readers.otlp_operations import insert_operations
 from otelgpu.store.readers.places import Member, Process
 from otelgpu.store.reasons import FILES_UNREADABLE, SPANS_INCOMPLETE
 from otelgpu.store.sequences import sequence_of
-from otelgpu.store.tables import SEQUENCE_UNKNOWN
+from otelgpu.store.tables import RANK_OF_HOST, SEQUENCE_UNKNOWN
 
 MARKS: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceProfiles"', b'"resourceLogs"')
 """One of them is in every line."""
@@ -51,6 +52,10 @@ _PEERS: Final = {"Send": 1, "Recv": -1}
 _MOST_PROCESSES: Final = 1 << 17
 _PEER: Final = "nccl.peer"
 _UNKNOWN: Final = "unknown"  # a hash that could not be read
+
+XID: Final = "xid"
+"""Evidence. Its value is the number of the Xid or SXid."""
+_MOST_ERRORS: Final = 1 << 16
 
 STEPS: Final = {
     "span": "UBIGINT",
@@ -83,17 +88,24 @@ WAITS: Final = {"call": "UBIGINT", "t1": "DOUBLE"}
 
 
 class _Reading:
-    """What is being read: processes by their number, in the order of their first spans."""
+    """What is being read. Processes are numbered in the order of their first spans."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.skips = Skips()
-        self.processes: dict[tuple[str, str, str], int] = {}
+        self.owners: list[Process] = []  # by the number of the process
+        self._processes: dict[tuple[str, str, str], int] = {}
         self.launched: list[Member] = []  # as their launchers say
         self.steps = store.staging("otlp_steps", STEPS)
         self.calls = store.staging("otlp_calls", CALLS)
         self.waits = store.staging("otlp_waits", WAITS)
-        self._takers = {training.SCOPE: self._take_step, nccl.SCOPE: self._take_call}
+        self.errors = store.evidence()
+        self._errors_seen: set[int] = set()
+        self._takers = {
+            training.SCOPE: self._take_step,
+            nccl.SCOPE: self._take_call,
+            hardware_errors.SCOPE: self._take_error,
+        }
 
     def take(self, path: Path) -> None:
         """All lines of a file, as far as it can be read."""
@@ -132,17 +144,19 @@ class _Reading:
             return None
         host = next((text(described[key]) for key in _HOSTS if described.get(key)), "")
         instance = described.get("service.instance.id") or described.get("process.pid", "")
-        key = host, text(described.get("service.name", "")), text(instance)
-        if key not in self.processes and len(self.processes) >= _MOST_PROCESSES:
-            reader.skip(RESOURCES, f"more than {_MOST_PROCESSES} processes")
-            return None
-        if key not in self.processes:
-            self.processes[key] = len(self.processes)
+        owner = Process(host, text(described.get("service.name", "")))
+        key = owner.host, owner.service, text(instance)
+        if key not in self._processes:
+            if len(self.owners) >= _MOST_PROCESSES:
+                reader.skip(RESOURCES, f"more than {_MOST_PROCESSES} processes")
+                return None
+            self._processes[key] = len(self.owners)
             rank, size = described.get(JOB_RANK), described.get(JOB_SIZE)
             if isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size:
                 job = f"job {text(described.get(JOB_ID, ''))}".strip()
-                self.launched.append(Member(self.processes[key], job, rank, size))
-        return self.processes[key]
+                self.launched.append(Member(len(self.owners), job, rank, size))
+            self.owners.append(owner)
+        return self._processes[key]
 
     def _take_step(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         if span.name != training.STEP:
@@ -190,17 +204,28 @@ class _Reading:
             _whole(described.get(nccl.BYTES, 0)),
         )
 
+    def _take_error(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
+        """An Xid or SXid: of its host, whoever's work it ended."""
+        number = _whole(described[hardware_errors.CODE])
+        span_id = _span_id(span.span_id)
+        if span_id in self._errors_seen or len(self._errors_seen) >= _MOST_ERRORS:
+            return
+        self._errors_seen.add(span_id)
+        begin, end = time_ns(span.start_time_unix_nano) * 1e-9, time_ns(span.end_time_unix_nano) * 1e-9
+        host = self.owners[process].host
+        said = text(f"{span.name}: {described.get(hardware_errors.MESSAGE, '')}")
+        self.errors.add("", RANK_OF_HOST, host, begin, end, XID, number, said)
+
 
 def read(store: Store, paths: Sequence[Path]) -> None:
     """See the module."""
     reading = _Reading(store)
     for path in paths:
         reading.take(path)
-    for batches in (reading.steps, reading.calls, reading.waits):
+    for batches in (reading.steps, reading.calls, reading.waits, reading.errors):
         batches.flush()
     store.rejected.update(reading.skips.counts)
-    processes = [Process(host, service) for host, service, _ in reading.processes]
-    insert_operations(store, processes, reading.launched)
+    insert_operations(store, reading.owners, reading.launched)
     store.drop("otlp_steps", "otlp_calls", "otlp_waits")
 
 

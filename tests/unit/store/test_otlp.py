@@ -46,6 +46,9 @@ def test_a_recorded_job_is_read_as_what_its_ranks_did(tmp_path: Path) -> None:
         assert len(shared) == 7
         assert {(group, count) for group, _, _, count in shared} == {("ab1e5eed00000001", 3)}
         assert any("no device time of ranks 0–2 of training" in each for each in store.limits)
+        assert select(store, "SELECT rank, name, value, text FROM evidence") == [
+            (-1, "xid", 79.0, "Xid 79: GPU has fallen off the bus.")
+        ]
 
 
 def test_parts_of_a_step_begin_with_it_and_are_the_ranks_own(tmp_path: Path) -> None:
