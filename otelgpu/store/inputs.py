@@ -9,6 +9,7 @@ from pathlib import Path
 
 from otelgpu.store.database import Store
 from otelgpu.store.files import StoreError
+from otelgpu.store.line_files import whole_rotations
 from otelgpu.store.readers.recognition import Reader, reader_of
 
 
@@ -21,8 +22,9 @@ def open_inputs(
 ) -> Store:
     """The tables of all inputs, to be closed.
 
-    ``inputs``: files, folders (all that lies in them) and globs. With ``job`` only that one's operations; with
-    ``begin_s`` and ``end_s`` only what begins in [begin_s, end_s), in the inputs' own time.
+    ``inputs``: files (with those that they were rotated to), folders (all that lies in them) and globs. With ``job``
+    only that one's operations; with ``begin_s`` and ``end_s`` only what begins in [begin_s, end_s), in the inputs' own
+    time.
 
     Raises `StoreError` for an input that is not there, and where DuckDB is not.
     """
@@ -41,7 +43,7 @@ def _files(given: str) -> Iterator[Path]:
     if path.is_dir():
         yield from _within(path)
     elif path.is_file():
-        yield path
+        yield from whole_rotations([path])
     elif path.exists():
         raise StoreError(
             f"{given}: no file or folder", "a pipe cannot be read twice: write it to a file first"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.store import Store, StoreError, open_inputs
+from tests.unit.store.otlp_spans import job
 from tests.unit.store.parquet_files import ops, row, rows
 
 
@@ -32,6 +33,16 @@ def test_files_folders_and_globs_are_read_once_each(tmp_path: Path) -> None:
     ):
         with open_inputs(inputs) as store:
             assert [each[2] for each in rows(store)] == [1, 2]
+
+
+def test_a_file_is_read_with_those_that_it_was_rotated_to(tmp_path: Path) -> None:
+    newest = tmp_path / "ranks.jsonl"
+    for path, rank in zip(
+        (newest, tmp_path / "ranks.jsonl.1", tmp_path / "ranks.jsonl.2"), job(3), strict=True
+    ):
+        path.write_bytes(rank.line())
+    with open_inputs([str(newest)]) as store:
+        assert {each[2] for each in rows(store)} == {0, 1, 2}
 
 
 def test_an_input_that_is_not_there_is_an_error(tmp_path: Path) -> None:
