@@ -10,12 +10,16 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otelgpu.store.batches import Batches
 from otelgpu.store.files import StoreError
-from otelgpu.store.rank_checks import RANK_TABLES, SUMS, exclude_ranks
+from otelgpu.store.limits import ranks_of
+from otelgpu.store.rank_checks import RANK_TABLES, SENTENCES, SUMS, exclude_ranks
+from otelgpu.store.reasons import TIMES_NOT_IN_SECONDS
 from otelgpu.store.row_checks import REASON
 from otelgpu.store.tables import EVIDENCE, OPS, TABLES, Column
 
@@ -105,8 +109,14 @@ class Store:
 
     def finish(self) -> None:
         """To be called when everything was added: what only all rows of a rank show is looked for."""
-        if excluded := exclude_ranks(self.connection):
-            self.rejected.update(excluded)
+        if self.rejected[TIMES_NOT_IN_SECONDS]:
+            self.limits.append(f"rows whose times are not in seconds: {self.rejected[TIMES_NOT_IN_SECONDS]}")
+        excluded = exclude_ranks(self.connection)
+        for (reason, job), ranks in groupby(excluded, key=itemgetter(0, 1)):
+            mine = [(rank, rows) for _, _, rank, rows in ranks]
+            self.rejected[reason] += sum(rows for _, rows in mine)
+            self.limits.append(SENTENCES[reason].format(ranks=ranks_of(job, [rank for rank, _ in mine])))
+        if excluded:
             self._show(" ANTI JOIN excluded USING (job, rank)")
 
     def keep(self, folder: Path) -> list[Path]:

@@ -64,8 +64,15 @@ _CONVICTED: Final = {
 }
 
 
-def exclude_ranks(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """Fill the table ``excluded``; reason → rows of its ranks."""
+SENTENCES: Final = {
+    TIMES_NOT_IN_SECONDS: "the times of {ranks} are not in seconds: the median step would take more than an hour",
+    RANKS_ON_TWO_HOSTS: "{ranks} had two hosts in one step: two jobs share the name",
+}
+"""Reason → what to say of its ranks."""
+
+
+def exclude_ranks(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, str, int, int]]:
+    """Fill the table ``excluded``; of each rank the reason, the job, the rank and its rows, in that order."""
     run = connection.execute
     for reason, suspects in _SUSPECTS.items():
         run(f"CREATE OR REPLACE TEMP TABLE suspects AS {suspects}")
@@ -76,7 +83,10 @@ def exclude_ranks(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
             """
         )
     run("DROP TABLE suspects")
-    counted = (
-        "SELECT reason, sum(operations)::BIGINT FROM rank_sums JOIN excluded USING (job, rank) GROUP BY ALL"
+    rows = run(
+        """
+        SELECT reason, job, rank, sum(operations)::BIGINT
+        FROM rank_sums JOIN excluded USING (job, rank) GROUP BY ALL ORDER BY ALL
+        """
     )
-    return dict(run(counted).fetchall())
+    return rows.fetchall()

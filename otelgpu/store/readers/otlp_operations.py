@@ -54,11 +54,9 @@ _PARTS: Final = {
 _NOT_ALIKE: Final = "the steps of {ranks} cannot be matched with other ranks': they share no collectives"
 _NO_DEVICE: Final = "no device time of {ranks}: what their devices computed and copied is not known"
 _NO_RANK: Final = (
-    "no rank is known of {count} processes with steps: no communicator, or two are one rank of it"
+    "processes with steps whose rank is not known (no communicator, or two are one rank of it): {count}"
 )
-_NO_END: Final = (
-    "{count} calls of collectives have neither device time nor a wait: their duration is not known"
-)
+_NO_END: Final = "calls of collectives with neither device time nor a wait, so without a duration: {count}"
 
 
 def insert_operations(store: Store, processes: Sequence[Process], launched: Sequence[Member] = ()) -> None:

@@ -39,6 +39,7 @@ def test_a_row_that_cannot_be_is_counted(tmp_path: Path, reason: str, wrong: dic
     with open_inputs([ops(tmp_path / "a.parquet", row(**wrong), row(rank=7))]) as store:
         assert [each[2] for each in rows(store)] == [7]
         assert store.rejected == {reason: 1}
+        assert store.limits == ["rows whose times are not in seconds: 1"] * (reason == "times_not_in_seconds")
 
 
 def steps(
@@ -57,6 +58,9 @@ def test_a_rank_whose_steps_take_hours_is_not_in_seconds(tmp_path: Path) -> None
     with open_inputs([path]) as store:
         assert {each[2] for each in rows(store)} == {0}
         assert store.rejected == {"times_not_in_seconds": 20}
+        assert store.limits == [
+            "the times of rank 1 of j are not in seconds: the median step would take more than an hour"
+        ]
 
 
 def test_a_rank_that_waits_for_hours_once_stays(tmp_path: Path) -> None:
@@ -71,6 +75,7 @@ def test_two_jobs_that_share_a_name_are_not_added_up(tmp_path: Path) -> None:
     with open_inputs([path]) as store:
         assert {each[2] for each in rows(store)} == {1}
         assert store.rejected == {"ranks_on_two_hosts": 40}
+        assert store.limits == ["rank 0 of j had two hosts in one step: two jobs share the name"]
 
 
 def test_a_rank_that_was_moved_to_another_host_stays(tmp_path: Path) -> None:
