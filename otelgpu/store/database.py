@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -120,15 +121,28 @@ class Store:
             self._show(" ANTI JOIN excluded USING (job, rank)")
 
     def keep(self, folder: Path) -> list[Path]:
-        """Write the tables as Parquet into a folder; the files. They are inputs again."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Write the tables as Parquet into a folder; the files. They are inputs again. Raises `StoreError`."""
         written = []
-        for table in TABLES:
-            path = folder / f"{table}.parquet"
-            begun = path.with_suffix(".part")  # the file may be one of those that are read
-            self.connection.table(table).write_parquet(str(begun), compression="zstd")
-            written.append(begun.replace(path))
+        with self.errors(f"{folder}: cannot be written"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for table in TABLES:
+                path = folder / f"{table}.parquet"
+                begun = path.with_suffix(".part")  # the file may be one of those that are read
+                self.connection.table(table).write_parquet(str(begun), compression="zstd")
+                written.append(begun.replace(path))
         return written
+
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """What DuckDB and the system raise in it is a `StoreError`: no room on the disk, for one."""
+        import duckdb
+
+        try:
+            yield
+        except (OSError, duckdb.Error) as error:
+            raise StoreError(
+                f"{what}: {error}", f"temporary files are in {self.folder.parent} (TMPDIR)"
+            ) from error
 
     def close(self) -> None:
         """Remove what was written. The connection is of no use after it."""

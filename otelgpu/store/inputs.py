@@ -31,7 +31,8 @@ def open_inputs(
     files = list(dict.fromkeys(found for each in inputs for found in _files(each)))
     store = Store(job=job, begin_s=begin_s, end_s=end_s)
     try:
-        _read(store, files)
+        with store.errors("tables cannot be made"):
+            _read(store, files)
     except BaseException:
         store.close()
         raise

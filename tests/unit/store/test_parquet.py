@@ -7,7 +7,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from otelgpu.store import open_inputs
+from otelgpu.store import StoreError, open_inputs
+from otelgpu.store.batches import Batches
+from tests.unit.store.otlp_spans import job
 from tests.unit.store.parquet_files import ops, row, rows
 
 MANY = """
@@ -90,6 +92,23 @@ def test_of_several_files_the_broken_one_is_left_out(tmp_path: Path) -> None:
     with open_inputs([str(tmp_path)]) as store:
         assert {each[2] for each in rows(store)} == {0, 2}
         assert store.rejected == {"files_unreadable": 1}
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    path = ops(tmp_path / "a.parquet", row())
+    with open_inputs([path]) as store, pytest.raises(StoreError, match="cannot be written"):
+        store.keep(Path(path) / "kept")
+
+
+def test_no_room_for_tables_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"".join(rank.line() for rank in job()))
+    monkeypatch.setattr(Batches, "flush", _no_room)
+    with pytest.raises(StoreError, match="tables cannot be made: no room"):
+        open_inputs([str(tmp_path)])
+
+
+def _no_room(_: Batches) -> None:
+    raise duckdb.OutOfMemoryException("no room")
 
 
 def test_what_was_kept_is_an_input_again(tmp_path: Path) -> None:
