@@ -85,6 +85,7 @@ def damages(draw: st.DrawFn) -> list[Damage]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [_otlp, _parquet, _kineto, _pickle, _json, _inspector])
 @examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=damages())
