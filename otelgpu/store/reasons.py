@@ -38,7 +38,7 @@ MEANINGS: Final = {
     FILES_UNREADABLE: "a file that cannot be decoded, or not to its end (of lines, those before the end are kept), "
     "or is too large to be held in memory where it has to be",
     FILES_OF_OTHER_COLUMNS: "a Parquet file that lacks required columns",
-    FILES_REPEATED: "a Parquet file, trace or dump of which another file is a copy",
+    FILES_REPEATED: "a copy of another Parquet file, or of another trace or dump of the rank",
     FILES_WITHOUT_RANK: "a trace or dump that does not say of which rank it is, nor its name",
     FILES_OF_SEVERAL_RANKS: "a trace with the steps of more than one process",
     reader.LINES: "a line that is no JSON, or not of the file's kind",

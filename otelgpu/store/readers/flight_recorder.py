@@ -25,12 +25,32 @@ from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
 from otelgpu.store.readers.process_groups import ELEMENT_BYTES, group_of, members
 from otelgpu.store.readers.whole_files import decoded_files
-from otelgpu.store.reasons import ENTRIES_UNREADABLE, FILES_WITHOUT_RANK
+from otelgpu.store.reasons import ENTRIES_UNREADABLE
 from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
 MOST_BYTES: Final = 256 << 20
 PENDING: Final = "collective_pending"
 """Evidence. Its value is the number of the collective in its group."""
+
+_DUMPED: Final = {
+    "rank": "INTEGER",
+    "kind": "VARCHAR",
+    "name": "VARCHAR",
+    "grp": "VARCHAR",
+    "seq": "BIGINT",
+    "n": "INTEGER",
+    "t0": "DOUBLE",
+    "t1": "DOUBLE",
+    "bytes": "BIGINT",
+    "pending": "BIGINT",
+    "said": "VARCHAR",
+}
+_ONCE: Final = """
+    SELECT rank, kind, name, grp, seq, t0, arg_min(t1, pending) AS t1, min(pending) AS pending,
+        max(n) AS n, max(bytes) AS bytes, arg_min(said, pending) AS said
+    FROM dumped GROUP BY rank, kind, name, grp, seq, t0
+"""
+"""A rank may have left several dumps: what one shows as pending may have ended in a later one."""
 
 _COMPLETED: Final = "completed"
 _RANK: Final = re.compile(r".*?(\d{1,9})(?:\.[A-Za-z]\w*)*")
@@ -77,20 +97,31 @@ class _Classless(pickle.Unpickler):
 def read(store: Store, paths: Sequence[Path]) -> None:
     """See the module."""
     ranks, untimed = [], []
-    with store.batches() as batches:
-        for path, dump in decoded_files(store, paths, decoded, most_bytes=MOST_BYTES):
-            named = _RANK.fullmatch(path.name)
-            if named is None:
-                store.rejected[FILES_WITHOUT_RANK] += 1
-                continue
-            rank = int(named[1])
+    with store.staging("dumped", _DUMPED) as rows:
+        for _, rank, dump in decoded_files(store, paths, decoded, _rank_of, most_bytes=MOST_BYTES):
             ranks.append(rank)
-            if not _insert(store, batches, dump, rank):
+            if not _take(store, rows, dump, rank):
                 untimed.append(rank)
+    store.insert(
+        f"""
+        SELECT '' AS job, {STEP_UNKNOWN} AS step, rank, '' AS host, '' AS role, '' AS lane, 0 AS unit, kind, name, grp,
+            seq, n, t0, t1, bytes
+        FROM ({_ONCE})
+        """
+    )
+    store.connection.execute(
+        f"INSERT INTO evidence SELECT '', rank, '', t0, t1, '{PENDING}', seq, said FROM ({_ONCE}) WHERE pending = 1"
+    )
+    store.drop("dumped")
     if ranks:
         store.limits.append(_NO_STEPS)
     if untimed:
         store.limits.append(_NO_DEVICE.format(ranks=ranks_of("", sorted(set(untimed)))))
+
+
+def _rank_of(path: Path, _: _Dump) -> int | None:
+    named = _RANK.fullmatch(path.name)
+    return int(named[1]) if named else None
 
 
 def decoded(raw: bytes) -> _Dump:
@@ -114,25 +145,20 @@ def _unpickled(raw: bytes) -> object:
         raise pickle.UnpicklingError(str(error)) from error
 
 
-def _insert(store: Store, batches: Batches, dump: _Dump, rank: int) -> bool:
+def _take(store: Store, rows: Batches, dump: _Dump, rank: int) -> bool:
     """Whether there is device time, of any collective."""
     entries = list(_entries(store, dump))
     newest = max((time for each in entries for time in _times(each)), default=0)
-    with store.evidence() as evidence:
-        for entry in entries:
-            name, _ = entry.process_group
-            ranks = members(dump.pg_config.get(name, _Group()).ranks)
-            group = text(group_of(name, ranks))
-            number = entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id
-            begin, end = _bounds(entry, newest)
-            batches.add(
-                *("", STEP_UNKNOWN, rank, "", "", "", 0),
-                *("p2p" if entry.is_p2p else "coll", text(entry.profiling_name), group),
-                *(number or SEQUENCE_UNKNOWN, len(ranks), begin, end, _bytes(entry)),
-            )
-            if entry.state != _COMPLETED:
-                said = text(f"{entry.profiling_name} {number} of group {group}: {entry.state}")
-                evidence.add("", rank, "", begin, end, PENDING, number, said)
+    for entry in entries:
+        name, _ = entry.process_group
+        ranks = members(dump.pg_config.get(name, _Group()).ranks)
+        group, operation = text(group_of(name, ranks)), text(entry.profiling_name)
+        number = (entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id) or SEQUENCE_UNKNOWN
+        rows.add(
+            *(rank, "p2p" if entry.is_p2p else "coll", operation, group, number, len(ranks)),
+            *(*_bounds(entry, newest), _bytes(entry), entry.state != _COMPLETED),
+            text(f"{operation} {number} of group {group}: {entry.state}"),
+        )
     return any(each.duration_ms is not None for each in entries)
 
 

@@ -27,7 +27,7 @@ from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
 from otelgpu.store.readers.process_groups import ELEMENT_BYTES, ProcessGroup, group_of, members, stage_of
 from otelgpu.store.readers.whole_files import decoded_files
-from otelgpu.store.reasons import EVENTS_UNREADABLE, FILES_OF_SEVERAL_RANKS, FILES_WITHOUT_RANK
+from otelgpu.store.reasons import EVENTS_UNREADABLE, FILES_OF_SEVERAL_RANKS
 from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
 MOST_BYTES: Final = 512 << 20
@@ -185,11 +185,7 @@ def read(store: Store, paths: Sequence[Path]) -> None:
     """See the module."""
     idle, aimless = [], []
     with store.batches() as batches:
-        for path, trace in decoded_files(store, paths, _decoded, most_bytes=MOST_BYTES):
-            number = _rank_of(trace, path)
-            if number is None:
-                store.rejected[FILES_WITHOUT_RANK] += 1
-                continue
+        for path, number, trace in decoded_files(store, paths, _decoded, _rank_of, most_bytes=MOST_BYTES):
             rank = _rank(store, trace)
             if len(rank.processes) > 1:
                 store.rejected[FILES_OF_SEVERAL_RANKS] += 1
@@ -213,7 +209,7 @@ def _decoded(raw: bytes) -> _Trace:
         raise ValueError(str(error)) from error
 
 
-def _rank_of(trace: _Trace, path: Path) -> int | None:
+def _rank_of(path: Path, trace: _Trace) -> int | None:
     if trace.distributed_info.rank >= 0:
         return trace.distributed_info.rank
     found = _RANK_IN_NAME.search(path.name)

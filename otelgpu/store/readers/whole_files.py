@@ -9,16 +9,21 @@ from typing import TypeVar
 
 from otelgpu.store.database import Store
 from otelgpu.store.files import BrokenFile, content
-from otelgpu.store.reasons import FILES_REPEATED, FILES_UNREADABLE
+from otelgpu.store.reasons import FILES_REPEATED, FILES_UNREADABLE, FILES_WITHOUT_RANK
 
 Decoded = TypeVar("Decoded")
 
 
 def decoded_files(
-    store: Store, paths: Sequence[Path], decode: Callable[[bytes], Decoded], *, most_bytes: int
-) -> Iterator[tuple[Path, Decoded]]:
-    """Each file that ``decode`` takes; it raises ValueError for others. Copies are there once, and all is counted."""
-    seen: set[bytes] = set()
+    store: Store,
+    paths: Sequence[Path],
+    decode: Callable[[bytes], Decoded],
+    rank_of: Callable[[Path, Decoded], int | None],
+    *,
+    most_bytes: int,
+) -> Iterator[tuple[Path, int, Decoded]]:
+    """Each file with its rank. Others are counted: those that ``decode`` raises ValueError for, copies of a rank's."""
+    seen: set[tuple[int, bytes]] = set()
     for path in paths:
         try:
             raw = content(path, most_bytes)
@@ -26,9 +31,13 @@ def decoded_files(
         except (BrokenFile, ValueError):
             store.rejected[FILES_UNREADABLE] += 1
             continue
-        digest = blake2b(raw).digest()
-        if digest in seen:
+        rank = rank_of(path, found)
+        if rank is None:
+            store.rejected[FILES_WITHOUT_RANK] += 1
+            continue
+        key = rank, blake2b(raw).digest()
+        if key in seen:
             store.rejected[FILES_REPEATED] += 1
             continue
-        seen.add(digest)
-        yield path, found
+        seen.add(key)
+        yield path, rank, found

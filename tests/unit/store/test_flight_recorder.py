@@ -97,6 +97,27 @@ def test_what_has_not_ended_is_evidence_and_how_far_the_rank_has_come(tmp_path: 
         assert any("no device time of collectives in the dumps of ranks 0–1" in each for each in store.limits)
 
 
+def test_what_a_later_dump_shows_as_ended_is_not_pending(tmp_path: Path) -> None:
+    earlier, later = dump(entry(1), entry(2, state="started")), dump(entry(1), entry(2))
+    for folder, content in (("a", later), ("b", earlier)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "nccl_trace_rank_0").write_bytes(as_pickle(content))
+    with open_inputs([str(tmp_path)]) as store:
+        assert select(store, "SELECT seq, round(t1 - t0, 6) FROM ops ORDER BY seq") == [
+            (1, 0.0005),
+            (2, 0.0005),
+        ]
+        assert select(store, "SELECT * FROM evidence") == []
+
+
+def test_dumps_of_two_ranks_that_are_alike_are_no_copies(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(as_pickle(dump(entry(1))))
+    with open_inputs([str(tmp_path)]) as store:
+        assert select(store, "SELECT rank FROM ops ORDER BY rank") == [(0,), (1,)]
+        assert not store.rejected
+
+
 class Attack:
     """A pickle that makes a file, where classes are admitted."""
 
