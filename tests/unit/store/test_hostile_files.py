@@ -87,7 +87,7 @@ def damages(draw: st.DrawFn) -> list[Damage]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [_otlp, _parquet, _kineto, _pickle, _json, _inspector])
-@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=damages())
 def test_a_damaged_file_is_read_or_counted(
     tmp_path: Path, make: Callable[[Path], bytes], damage: list[Damage]
