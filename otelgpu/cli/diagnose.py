@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +15,11 @@ from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.headings import HeadedCommand
-from otelgpu.cli.parameters import UnixTime
-from otelgpu.diagnose.ranks.diagnosis import diagnose as diagnose_ranks
+from otelgpu.cli.page_files import rank_page_files
+from otelgpu.cli.parameters import UnixTime, force_option, refuse_overwriting
+from otelgpu.cli.profile_outputs import Output
+from otelgpu.diagnose.ranks.diagnosis import report_on
+from otelgpu.diagnose.ranks.facts import gather
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
 from otelgpu.errors import OtelgpuError
@@ -48,6 +52,14 @@ def diagnose() -> None:
 @click.option("--to", "end", metavar="T", type=UnixTime(), help="Only what begins before T.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(
+    "-o",
+    "--output",
+    metavar="FILE.html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="One page: the verdicts, and a map of own time, ranks by steps.",
+)
+@force_option
+@click.option(
     "--keep",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
@@ -63,6 +75,8 @@ def ranks(
     begin: float | None,
     end: float | None,
     as_json: bool,
+    output: Path | None,
+    force: bool,
     keep: Path | None,
 ) -> None:
     """Which rank of a training job is slow, since when, why, and what it costs. Needs no root and no GPU.
@@ -76,8 +90,11 @@ def ranks(
     Examples:
       otelgpu diagnose ranks ops.parquet
       otelgpu diagnose ranks 'job-7/*.jsonl' --json
+      otelgpu diagnose ranks tables/ -o report.html
       otelgpu diagnose ranks traces/ --from 2026-05-01T12:00Z --keep tables/
     """
+    if output is not None:
+        refuse_overwriting([output], force=force)
     run.read(*(path for path in map(Path, inputs) if path.is_file()))
     with open_inputs(inputs, job=job, begin_s=begin, end_s=end) as store:
         run.skip(store.rejected)
@@ -85,9 +102,16 @@ def ranks(
         if keep is not None:
             store.keep(keep)
         query = queries_of(store.connection, _QUERIES)
-        report = diagnose_ranks(query, rejected=store.rejected, limits=store.limits)
+        facts = gather(query)
+        report = report_on(facts, query, rejected=store.rejected, limits=store.limits)
     found = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
     run.conclude(_event(each) for each in found)
+    if output is not None:
+        from otelgpu.diagnose.ranks.rank_map import rank_page
+
+        title = ", ".join(Path(each).name for each in inputs[:3])
+        with closing(Output(output)) as file:
+            file.write(rank_page(report, facts, rank_page_files(), title=title))
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False))
     else:

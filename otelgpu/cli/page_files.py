@@ -1,4 +1,4 @@
-"""The files of the page that flame graphs and heat maps are drawn by, as they are installed."""
+"""The files of pages, as they are installed: of flame graphs and heat maps, and of diagnoses."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def page_files() -> Parts:
         return folder.joinpath(name).read_text(encoding="utf-8")
 
     return Parts(index=text("index.html"), style=text("style.css"), scripts=[text(name) for name in SCRIPTS])
+
+
+def rank_page_files() -> Parts:
+    """The text of ``otelgpu/diagnose/ranks/page``."""
+    folder = resources.files("otelgpu.diagnose.ranks").joinpath("page")
+    index, style, script = (
+        folder.joinpath(name).read_text(encoding="utf-8") for name in ("index.html", "style.css", "map.js")
+    )
+    return Parts(index=index, style=style, scripts=[script])

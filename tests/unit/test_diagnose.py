@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 duckdb = pytest.importorskip("duckdb")
 
 from otelgpu.cli.commands import cli  # noqa: E402
+from otelgpu.diagnose.ranks.rank_map import _bins, _span  # noqa: E402
 from tests.rig.jobs.shape import Shape  # noqa: E402
 from tests.rig.jobs.simulation import HEALTHY, simulate  # noqa: E402
 from tests.rig.jobs.table import EPOCH_S, write  # noqa: E402
@@ -124,3 +126,18 @@ def test_names_cannot_steer_the_terminal(slow: Path, tmp_path: Path) -> None:
     output = invoke(path).output
     assert "\x1b" not in output
     assert "[31m" in output
+
+
+def test_the_page_has_the_verdict_and_is_not_overwritten(slow: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert invoke(slow, "-o", page).exit_code == 3
+    assert "Slow rank " in page.read_text()
+    again = invoke(slow, "-o", page)
+    assert (again.exit_code, "is there already" in str(again.exception)) == (1, True)
+    assert invoke(slow, "-o", page, "--force").exit_code == 3
+
+
+def test_more_ranks_and_steps_than_the_page_has_room_for_are_taken_together() -> None:
+    bins = _bins(10_000, 1_000)
+    assert (len(bins), _span("step", np.arange(10_000), bins, 1)) == (1_000, "steps 10–19")
+    assert _span("rank", np.arange(4), _bins(4, 1_024), 3) == "rank 3"

@@ -26,7 +26,11 @@ from otelgpu.diagnose.ranks.workers import slow_ranks
 
 def diagnose(query: Query, *, rejected: Mapping[str, int], limits: list[str]) -> RanksReport:
     """``query`` runs the queries of this folder; the others come from who read the input."""
-    facts = gather(query)
+    return report_on(gather(query), query, rejected=rejected, limits=limits)
+
+
+def report_on(facts: Facts, query: Query, *, rejected: Mapping[str, int], limits: list[str]) -> RanksReport:
+    """The same of facts that were gathered."""
     places = query("ranks")
     hosts = {int(rank): str(host) for rank, host in zip(places["rank"], places["host"], strict=True)}
     stopped = hangs(query("pending"), query("groups"), hosts)

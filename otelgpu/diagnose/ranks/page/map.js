@@ -1,0 +1,117 @@
+// Verdicts in words, and a map: a row for each rank, a column for each step, in it the rank's own time of a kind.
+
+const COLOURS = [[236, 240, 244], [254, 224, 144], [244, 109, 67], [165, 0, 38]];
+const WIDEST = 1160, TALLEST = 640, LARGEST = 18;
+
+const byId = (id) => document.getElementById(id);
+const { report, sentences, map } = JSON.parse(document.querySelector("script.batch").textContent);
+
+function element(name, text, kind) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  if (kind) made.className = kind;
+  return made;
+}
+
+function decoded(text) {
+  const binary = atob(text.slice(1));
+  return Uint8Array.from(binary, (character) => character.charCodeAt(0));
+}
+
+function seconds(value) {
+  return value >= 1 ? `${value.toPrecision(3)} s` : `${(value * 1e3).toPrecision(3)} ms`;
+}
+
+function colour(share) {
+  const at = Math.min(Math.max(share, 0), 1) * (COLOURS.length - 1);
+  const low = Math.min(Math.floor(at), COLOURS.length - 2);
+  return COLOURS[low].map((from, each) => Math.round(from + (COLOURS[low + 1][each] - from) * (at - low)));
+}
+
+function showVerdicts() {
+  const { ranks, hosts, steps } = report.input;
+  byId("seen").textContent = `${ranks} ranks, ${hosts} hosts, ${steps} steps`;
+  const place = byId("verdicts");
+  if (!report.verdicts.length) {
+    const none = element("div", "", "verdict none");
+    none.append(element("h3", "Nothing is wrong: all ranks do their own work as fast as their peers."));
+    place.append(none);
+  }
+  report.verdicts.forEach((verdict, at) => {
+    const box = element("div", "", "verdict");
+    box.append(element("h3", sentences[at]));
+    verdict.evidence.forEach((each) => box.append(element("p", each.text, "evidence")));
+    box.append(element("p", `Next: ${verdict.next}`));
+    place.append(box);
+  });
+  report.limits.forEach((limit) => byId("limits").append(element("li", limit)));
+  Object.entries(report.input.rejected).forEach(([reason, count]) =>
+    byId("limits").append(element("li", `rejected: ${reason}: ${count}`)));
+}
+
+class RankMap {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.at = [0, 0];
+    const choice = byId("kind");
+    map.kinds.forEach((each) => choice.append(element("option", each.name)));
+    choice.addEventListener("change", () => this.show(choice.selectedIndex));
+    canvas.addEventListener("pointermove", (event) => this.move(this.cell(event)));
+    canvas.addEventListener("click", (event) => this.choose(this.cell(event)));
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    this.show(0);
+  }
+
+  show(kind) {
+    this.kind = map.kinds[kind];
+    this.values = decoded(this.kind.cells);
+    const { canvas } = this;
+    this.wide = Math.max(1, Math.min(LARGEST, Math.floor(WIDEST / map.columns)));
+    this.high = Math.max(1, Math.min(LARGEST, Math.floor(TALLEST / map.rows.length)));
+    [canvas.width, canvas.height] = [map.columns, map.rows.length];
+    [canvas.style.width, canvas.style.height] = [`${map.columns * this.wide}px`, `${map.rows.length * this.high}px`];
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(map.columns, map.rows.length);
+    this.values.forEach((value, at) => image.data.set([...colour(value / 255), 255], 4 * at));
+    context.putImageData(image, 0, 0);
+    this.move(this.at);
+  }
+
+  cell(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return [Math.floor((event.clientY - box.top) / this.high), Math.floor((event.clientX - box.left) / this.wide)];
+  }
+
+  move([row, column]) {
+    this.at = [Math.min(Math.max(row, 0), map.rows.length - 1), Math.min(Math.max(column, 0), map.columns - 1)];
+    [row, column] = this.at;
+    const value = this.values[row * map.columns + column] / 255 * this.kind.most_s;
+    byId("status").textContent = `${map.rows[row].name}, ${map.steps[column]}: ${this.kind.name} ${seconds(value)}` +
+      ` (median of all ${seconds(this.kind.median_s)}); click for all kinds`;
+  }
+
+  choose(place) {
+    this.move(place);
+    const row = map.rows[this.at[0]];
+    const table = byId("breakdown");
+    const head = document.createElement("tr");
+    [row.name, "a step", "of all ranks"].forEach((text) => head.append(element("th", text)));
+    table.replaceChildren(head);
+    map.kinds.forEach((kind, at) => {
+      const line = document.createElement("tr");
+      [kind.name, seconds(row.median_s[at]), seconds(kind.median_s)].forEach((text) => line.append(element("td", text)));
+      table.append(line);
+    });
+  }
+
+  key(event) {
+    const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (by) this.move([this.at[0] + by[0], this.at[1] + by[1]]);
+    else if (event.key === "Enter") this.choose(this.at);
+    else return;
+    event.preventDefault();
+  }
+}
+
+showVerdicts();
+if (map.kinds.length) new RankMap(byId("map"));
