@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from otelgpu.diagnose.ranks.facts import F64, Facts, Flags, Group
 from otelgpu.diagnose.ranks.peers import (
-    NORMAL,
     SMOOTHED,
     deviation,
+    deviation_of_others,
     median,
     median_of_others,
     running_median,
@@ -86,10 +86,7 @@ def _slow_of(groups: list[Group]) -> list[_Slow]:
     relative = logs - others
     smooth = running_median(relative)
     noise = median_of_others(deviation(relative - smooth, 0))
-    usual = median(relative, 0)
-    apart = np.abs(usual[None, :] - median_of_others(usual)[:, None])
-    np.fill_diagonal(apart, np.nan)
-    sigma = np.hypot(SMOOTHED * noise, NORMAL * median(apart, 1))
+    sigma = np.hypot(SMOOTHED * noise, deviation_of_others(median(relative, 0)))
     with np.errstate(invalid="ignore"):
         flags = runs(smooth > np.maximum(LEAST_RELATIVE, DEVIATIONS * sigma), LEAST_RUN)
     found = []

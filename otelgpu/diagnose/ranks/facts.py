@@ -23,6 +23,9 @@ Query = Callable[[str], Columns]
 
 OWN: Final = ("compute", "input", "host", "file", "copy")
 """Kinds whose time is the rank's own."""
+STEP: Final = "step"
+_KINDS: Final = (*OWN, STEP, "exchange")
+"""As ``own_time.sql`` numbers them."""
 COMPUTE: Final = OWN.index("compute")
 LEAST_RANKS: Final = 0.5
 """Share of the ranks that must have been seen in a step: at the ends of a recording some are missing."""
@@ -122,7 +125,7 @@ def gather(query: Query) -> Facts:
         hosts=[str(places["host"][place]) for place in of],
         roles=roles,
         lanes=lanes,
-        kinds=frozenset(str(kind) for kind in np.unique(times["kind"].astype(str))),
+        kinds=frozenset(_KINDS[code] for code in np.unique(times["kind_code"])),
         own=own[:, kept],
         moved=moved[kept],
         step_s=np.where(lost, np.nan, step_s)[kept],
@@ -191,7 +194,6 @@ class _Cube:
         self._times = times
         self._step = np.searchsorted(steps, times["step"])
         self._rank = np.searchsorted(ranks, times["rank"])
-        self._kind = times["kind"].astype(str)
         self._shape = len(steps), len(ranks)
         self.seen = np.zeros(self._shape, dtype=np.bool_)
         self.seen[self._step, self._rank] = True
@@ -200,19 +202,19 @@ class _Cube:
         np.maximum.at(end, (self._step, self._rank), times["end_s"])
         self._begin, self._end = (np.where(self.seen, each, np.nan) for each in (begin, end))
 
-    def _filled(self, kinds: Sequence[str], column: str, nothing: float) -> F64:
+    def _filled(self, kind: str, column: str, nothing: float) -> F64:
         values = np.full(self._shape, nothing)
-        wanted = np.isin(self._kind, kinds)
+        wanted = self._times["kind_code"] == _KINDS.index(kind)
         values[self._step[wanted], self._rank[wanted]] = self._times[column][wanted]
         return values
 
     def seconds(self, kind: str) -> F64:
-        return self._filled([kind], "seconds", 0.0)
+        return self._filled(kind, "seconds", 0.0)
 
     def moved(self) -> F64:
         """Of what feeds the step: the copies to the device, or else what the data loader read, or computing says."""
         for kind in ("copy", "input", "compute"):
-            found = self._filled([kind], "moved", 0.0)
+            found = self._filled(kind, "moved", 0.0)
             if found.any():
                 return found
         return np.zeros(self._shape)
@@ -229,22 +231,22 @@ class _Cube:
         By the rank's operations ``step``; elsewise from its first operation in the step to the first in the next.
         """
         begin, extent = self._begin, self._end - self._begin
-        said = self._filled(["step"], "seconds", np.nan)
+        said = self._filled(STEP, "seconds", np.nan)
         if np.isnan(said).all() and len(begin):
             said = extent.copy()
             to_next = np.where(self.seen[1:] & self.seen[:-1], begin[1:] - begin[:-1], np.nan)
             said[:-1] = np.where(np.isnan(to_next) | (to_next <= 0), extent[:-1], to_next)
         with np.errstate(invalid="ignore"):
             usual = _nanmedian(extent, axis=1)[:, None]
-            repeated = (extent > REPEATED * usual) | (self._filled(["step"], "operations", 1.0) > 1)
+            repeated = (extent > REPEATED * usual) | (self._filled(STEP, "operations", 1.0) > 1)
         return said, repeated
 
     def leads(self) -> Flags:
         """Which kinds begin before computing does, for each rank, in the median of its steps."""
-        first = self._filled(["compute"], "begin_s", np.nan)
+        first = self._filled("compute", "begin_s", np.nan)
         ahead = np.ones((len(OWN), self._shape[1]), dtype=np.bool_)
         for place, kind in enumerate(OWN):
-            behind = _nanmedian(self._filled([kind], "begin_s", np.nan) - first, axis=0) > 0
+            behind = _nanmedian(self._filled(kind, "begin_s", np.nan) - first, axis=0) > 0
             ahead[place] = ~behind
         return ahead
 

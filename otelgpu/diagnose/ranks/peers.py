@@ -21,6 +21,12 @@ SMOOTHED: Final = 0.54
 """Standard deviation of the median of `WINDOW` values, in those of one."""
 EXPLAINED: Final = 0.8
 """Correlation above which the batches explain what ranks compute."""
+MANY: Final = 1_000
+"""Ranks of a role beyond which one is not left out of the spread of all."""
+LEAST_VARIATION: Final = 1e-3
+"""Of the bytes of batches: what is copied alike in every step does not say how large they are."""
+LEAST_KNOWN: Final = 0.9
+"""Share of the steps of ranks whose bytes are known."""
 STEADY: Final = 0.5
 """What a lane has of an effect in nine of ten steps, in its median: as much is steady."""
 LEAST_S: Final = 1e-9
@@ -97,12 +103,25 @@ def median_of_others(values: F64) -> F64:
     return np.where(others > 0, found, np.nan)
 
 
+def deviation_of_others(values: F64) -> F64:
+    """For each of a vector, the standard deviation of the others; of very many, of all: one is nothing among these."""
+    if len(values) > MANY:
+        return np.full(len(values), deviation(values, 0))
+    off = np.abs(values[None, :] - median_of_others(values)[:, None])
+    np.fill_diagonal(off, np.nan)
+    return NORMAL * median(off, 1)
+
+
 def running_median(values: F64, window: int = WINDOW) -> F64:
     """Along the first axis, over fewer values at the ends; NaN are left out."""
-    half = window // 2
-    padded = np.pad(values, [(half, half), *[(0, 0)] * (values.ndim - 1)], constant_values=np.nan)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, window, axis=0)
-    return median(windows, axis=-1)
+    half, count = window // 2, len(values)
+    smooth = np.empty_like(values)
+    if count >= window:
+        windows = np.lib.stride_tricks.sliding_window_view(values, window, axis=0)
+        smooth[half : count - half] = median(windows, axis=-1)
+    for place in {*range(min(half, count)), *range(max(0, count - half), count)}:
+        smooth[place] = median(values[max(0, place - half) : place + half + 1], axis=0)
+    return smooth
 
 
 def median(values: F64, axis: int) -> F64:
@@ -142,9 +161,7 @@ def _noise(relative: F64, roles: list[Codes]) -> tuple[F64, F64]:
             noise[role] = single[role]
             continue
         noise[role] = median_of_others(single[role])
-        off = np.abs(usual[role][None, :] - median_of_others(usual[role])[:, None])
-        np.fill_diagonal(off, np.nan)
-        spread[role] = NORMAL * median(off, 1)
+        spread[role] = deviation_of_others(usual[role])
     return noise, spread
 
 
@@ -169,15 +186,23 @@ def _batches(facts: Facts, roles: list[Codes]) -> tuple[F64, bool, float]:
         same = np.sign(relative) == np.sign(mates)
         smaller = np.sign(relative) * np.minimum(np.abs(relative), np.abs(mates))
     shared = np.nan_to_num(np.where(same, smaller, 0.0))
-    by_bytes = bool((facts.moved > 0).all())
-    if not by_bytes:
+    sizes = _sizes(facts, roles)
+    if sizes is None:
         return shared - _of_hosts(facts, shared.mean(axis=0)), False, agreement
-    sizes = _off_middle(np.log(facts.moved)[None], roles)[0]
     slope, explained = _fit(sizes, _off_middle(np.log(np.maximum(compute, LEAST_S))[None], roles)[0])
     shared -= shared.mean(axis=0)
     if explained > EXPLAINED:
         shared += sizes * slope
     return shared, True, max(explained, agreement if len(shared) > 1 else 0.0)
+
+
+def _sizes(facts: Facts, roles: list[Codes]) -> F64 | None:
+    """(step, rank), log of the bytes of its batch over the normal one; None: they are not known."""
+    known = facts.moved > 0
+    if known.sum() < LEAST_KNOWN * np.isfinite(facts.own[COMPUTE]).sum():
+        return None
+    sizes = _off_middle(np.log(np.where(known, facts.moved, np.nan))[None], roles)[0]
+    return sizes if np.sqrt(np.mean(sizes**2)) > LEAST_VARIATION else None
 
 
 def _off_middle(logs: F64, roles: list[Codes]) -> F64:
