@@ -63,33 +63,23 @@ def write(path: Path, rows: int) -> int:
     return steps * RANKS * OPERATIONS
 
 
-_CHILD: Final = """
-import resource, sys
-from click.testing import CliRunner
-from otelgpu.cli.diagnose import ranks
-result = CliRunner().invoke(ranks, [sys.argv[1], "--json"])
-sys.stdout.write(result.stdout + chr(30) + str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
-sys.exit(result.exit_code)
-"""
-
-
 def diagnose(path: Path) -> tuple[float, int]:
     """Seconds and the most bytes. Raises `BenchError` where the verdict is not the one."""
     began = time.monotonic()
+    command = [sys.executable, "-m", "otelgpu", "diagnose", "ranks", str(path), "--json"]
     one = {min(os.sched_getaffinity(0))}
-    child = subprocess.run(
-        [sys.executable, "-c", _CHILD, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: os.sched_setaffinity(0, one),
-    )
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, one)
+    ) as child:
+        assert child.stdout is not None
+        document = child.stdout.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - began
-    document, _, peak = child.stdout.partition(chr(30))
-    found = [each["ranks"] for each in json.loads(document)["verdicts"]] if document else child.stderr
+    found = [each["ranks"] for each in json.loads(document)["verdicts"]] if document else []
     if found != [[SLOW]]:
-        raise BenchError(f"the verdicts are {found}")
-    return seconds, int(peak)
+        raise BenchError(f"exit code {child.returncode}, the verdicts are {found}")
+    return seconds, usage.ru_maxrss * 1024
 
 
 def rows(quick: bool, sizes: tuple[int, ...] = SIZES) -> list[Row]:

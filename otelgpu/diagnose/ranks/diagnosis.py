@@ -31,18 +31,16 @@ def diagnose(query: Query, *, rejected: Mapping[str, int], limits: list[str]) ->
 
 def report_on(facts: Facts, query: Query, *, rejected: Mapping[str, int], limits: list[str]) -> RanksReport:
     """The same of facts that were gathered."""
-    places = query("ranks")
-    hosts = {int(rank): str(host) for rank, host in zip(places["rank"], places["host"], strict=True)}
-    stopped = hangs(query("pending"), query("groups"), hosts)
+    stopped = hangs(query("pending"), facts.calls, facts.host_of)
     verdicts, more = judge(facts)
     if stopped:
         verdicts = [*stopped, *(each for each in verdicts if each.klass != INCONCLUSIVE)]
     return RanksReport(
         verdicts=[_timed(facts, each) for each in verdicts],
         input=InputSummary(
-            ranks=len(hosts),
+            ranks=len(facts.host_of),
             steps=len(facts.steps),
-            hosts=len(set(hosts.values())),
+            hosts=len(set(facts.host_of.values())),
             rejected=dict(sorted(rejected.items())),
         ),
         limits=[*limits, *facts.limits, *more],

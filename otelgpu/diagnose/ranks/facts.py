@@ -60,7 +60,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``moved``: bytes that were copied to or read for a step: how large its batch was; 0: not known. ``step_s``: what a
     step took by the rank's clock; ``begin_s`` and ``end_s``: of each step, the medians of the ranks' clocks. ``leads``:
     (kind, rank), whether it comes before the step's first computing. ``compute_units``: (unit, step, rank), what of it
-    was for each unit (microbatch).
+    was for each unit (microbatch). ``calls``: the result of ``groups``; ``host_of``: by global rank; both also have
+    the ranks of which no step is known.
     """
 
     steps: npt.NDArray[np.int64]
@@ -77,6 +78,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     leads: Flags
     compute_units: F64
     groups: Sequence[Group]
+    calls: Columns
+    host_of: Mapping[int, str]
     limits: Sequence[str]
 
     @property
@@ -97,7 +100,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def gather(query: Query) -> Facts:
     """Run the queries. Without any operation of a step: no steps and no ranks."""
-    places, times = query("ranks"), query("own_time")
+    places, times, calls = query("ranks"), query("own_time"), query("groups")
     ranks = np.unique(times["rank"]).astype(np.int64)
     steps = np.unique(times["step"]).astype(np.int64)
     cube = _Cube(times, steps, ranks)
@@ -114,7 +117,7 @@ def gather(query: Query) -> Facts:
     lost = ~cube.seen | repeated
     own = np.stack([np.where(lost, np.nan, cube.seconds(kind)) for kind in OWN])
     moved = np.where(lost, 0.0, cube.moved())
-    groups = _groups(query("groups"), query("transfers"), steps, ranks, kept)
+    groups = _groups(calls, query("transfers"), steps, ranks, kept)
     roles, lanes = _roles_and_lanes(places, of, groups)
     compute_units = _units(
         query, int(times["last_unit"].max(initial=0)) + 1, own[COMPUTE], steps, ranks, groups
@@ -134,6 +137,8 @@ def gather(query: Query) -> Facts:
         leads=cube.leads(),
         compute_units=compute_units[:, kept],
         groups=groups,
+        calls=calls,
+        host_of={int(rank): str(host) for rank, host in zip(places["rank"], places["host"], strict=True)},
         limits=limits,
     )
 
