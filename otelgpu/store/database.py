@@ -57,9 +57,8 @@ class Store:
         self.folder: Final = Path(tempfile.mkdtemp(prefix="otelgpu-store-"))
         settings: dict[str, Any] = {**_SETTINGS, "temp_directory": str(self.folder / "spilled")}
         self.connection = connect(self.folder / "ops.duckdb", config=settings)
-        self.connection.execute(
-            "SET enable_progress_bar = false"
-        )  # in `python -c` it is on, and on standard output
+        # In `python -c` it is on, and on standard output.
+        self.connection.execute("SET enable_progress_bar = false")
         self._chosen = _chosen(job, begin_s, end_s)
         self._views: list[str] = []
         self._links = 0

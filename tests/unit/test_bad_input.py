@@ -65,7 +65,9 @@ CASES: Final = (
     usage("diagnose", "ranks"),
     usage("diagnose rank x", "No such command 'rank'"),
     usage("diagnose ranks", "Missing argument 'INPUT…'"),
-    usage("diagnose ranks x --from noon", "'noon' is no time; write 2026-05-01T12:30Z, or seconds since 1970"),
+    usage(
+        "diagnose ranks x --from noon", "'noon' is no time; write 2026-05-01T12:30Z, or seconds since 1970"
+    ),
     setting("diagnose ranks nowhere.jsonl", "nowhere.jsonl: no such file or folder"),
     setting("diagnose ranks empty", "there are no operations in the input", {"empty": ""}),
     usage("analyze", "collectives"),
