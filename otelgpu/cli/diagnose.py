@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -19,14 +20,13 @@ from otelgpu.cli.page_files import rank_page_files
 from otelgpu.cli.parameters import UnixTime, force_option, refuse_overwriting
 from otelgpu.cli.profile_outputs import Output
 from otelgpu.diagnose.ranks.diagnosis import report_on
-from otelgpu.diagnose.ranks.facts import gather
+from otelgpu.diagnose.ranks.facts import Query, gather
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
 from otelgpu.errors import OtelgpuError
 from otelgpu.export import events
 from otelgpu.model.text import printable
 from otelgpu.model.verdict import Verdict
-from otelgpu.store.database import Store
 from otelgpu.store.inputs import open_inputs
 from otelgpu.store.queries import queries_of
 
@@ -98,10 +98,10 @@ def ranks(
     run.read(*(path for path in map(Path, inputs) if path.is_file()))
     with open_inputs(inputs, job=job, begin_s=begin, end_s=end) as store:
         run.skip(store.rejected)
-        _one_job(store)
+        query = queries_of(store.connection, _QUERIES)
+        _one_job(query, store.rejected)
         if keep is not None:
             store.keep(keep)
-        query = queries_of(store.connection, _QUERIES)
         facts = gather(query)
         report = report_on(facts, query, rejected=store.rejected, limits=store.limits)
     found = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
@@ -119,14 +119,12 @@ def ranks(
     sys.exit(FOUND if found else UNDECIDED if report.verdicts else 0)
 
 
-def _one_job(store: Store) -> None:
-    """Ranks of two jobs have the same numbers."""
-    jobs = [
-        str(name)
-        for (name,) in store.connection.execute("SELECT DISTINCT job FROM ops ORDER BY 1").fetchall()
-    ]
-    if not jobs:
-        lost = ", ".join(f"{reason}: {count}" for reason, count in sorted(store.rejected.items()))
+def _one_job(query: Query, rejected: Mapping[str, int]) -> None:
+    """Ranks of two jobs have the same numbers. What names no job, a dump of collectives, is of the one that there is."""
+    found = [str(name) for name in query("jobs")["job"]]
+    jobs = [name for name in found if name]
+    if not found:
+        lost = ", ".join(f"{reason}: {count}" for reason, count in sorted(rejected.items()))
         raise OtelgpuError(
             f"there are no operations in the input{f' ({lost})' if lost else ''}",
             hint="what can be an input: otelgpu diagnose ranks --help",

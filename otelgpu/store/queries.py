@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from otelgpu.model.text import printable
+from otelgpu.store.files import StoreError
+
 if TYPE_CHECKING:
     import duckdb
 
@@ -15,12 +18,20 @@ Columns = Mapping[str, np.ndarray[Any, Any]]
 
 
 def queries_of(connection: duckdb.DuckDBPyConnection, package: str) -> Callable[[str], Columns]:
-    """Runs ``NAME.sql`` of a package. No query may give NULL: what it would be is not in the columns."""
+    """Runs ``NAME.sql`` of a package. No query may give NULL: what it would be is not in the columns.
+
+    What it returns raises `StoreError` where a file cannot be read to its end.
+    """
+    import duckdb
+
     folder = resources.files(package)
 
     def run(name: str) -> Columns:
         text = folder.joinpath(f"{name}.sql").read_text(encoding="utf-8")
-        found = connection.execute(text).fetchnumpy()
+        try:
+            found = connection.execute(text).fetchnumpy()
+        except duckdb.Error as error:
+            raise StoreError(f"the input cannot be read: {printable(str(error))}") from error
         return {column: np.ma.getdata(values) for column, values in found.items()}
 
     return run

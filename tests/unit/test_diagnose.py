@@ -92,6 +92,14 @@ def test_two_jobs_are_told_apart_by_name(slow: Path, healthy: Path) -> None:
     assert invoke(slow, "--job", "job-3").exit_code == 1
 
 
+def test_what_names_no_job_is_of_the_one_that_there_is(slow: Path, tmp_path: Path) -> None:
+    nameless = tmp_path / "nameless.parquet"
+    duckdb.sql(f"SELECT * EXCLUDE (job) FROM '{slow}' WHERE kind = 'coll'").write_parquet(str(nameless))
+    rest = tmp_path / "rest.parquet"
+    duckdb.sql(f"SELECT * FROM '{slow}' WHERE kind <> 'coll'").write_parquet(str(rest))
+    assert invoke(nameless, rest).exit_code == 3
+
+
 def test_what_is_kept_is_an_input_again(slow: Path, tmp_path: Path) -> None:
     first = invoke(slow, "--json", "--keep", tmp_path / "kept")
     assert invoke(tmp_path / "kept", "--json").output == first.output

@@ -11,6 +11,7 @@ import pytest
 duckdb = pytest.importorskip("duckdb")
 
 from otelgpu.store.database import Store  # noqa: E402
+from otelgpu.store.files import StoreError  # noqa: E402
 from otelgpu.store.queries import queries_of  # noqa: E402
 
 
@@ -19,6 +20,13 @@ def test_a_query_gives_its_columns() -> None:
         found = queries_of(store.connection, "otelgpu.diagnose.ranks")("ranks")
     assert list(found) == ["rank", "host", "other_host", "role", "lane"]
     assert all(isinstance(values, np.ndarray) and len(values) == 0 for values in found.values())
+
+
+def test_a_file_that_is_damaged_behind_its_beginning_is_an_error_in_words() -> None:
+    with Store() as store:
+        store.connection.execute("CREATE OR REPLACE VIEW ops AS SELECT error('cut') AS job")
+        with pytest.raises(StoreError, match=r"the input cannot be read: .*cut"):
+            queries_of(store.connection, "otelgpu.diagnose.ranks")("jobs")
 
 
 def test_a_long_query_draws_nothing_over_what_is_printed() -> None:

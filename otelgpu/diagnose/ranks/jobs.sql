@@ -1,0 +1,4 @@
+-- Whose operations there are.
+SELECT DISTINCT job
+FROM ops
+ORDER BY job
