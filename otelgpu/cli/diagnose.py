@@ -120,7 +120,7 @@ def ranks(
 
 
 def _one_job(query: Query, rejected: Mapping[str, int]) -> None:
-    """Ranks of two jobs have the same numbers. What names no job, a dump of collectives, is of the one there is."""
+    """Ranks of two jobs have the same numbers. What names no job, dumps of collectives say, is of the only one."""
     found = [str(name) for name in query("jobs")["job"]]
     jobs = [name for name in found if name]
     if not found:
