@@ -27,6 +27,10 @@ PAUSE_DEVIATIONS: Final = 8.0
 """A single step is compared, and there are many of them."""
 LEAST_PAUSES: Final = 4
 """Single steps that are long, of one rank: as many recur, fewer happen."""
+MORE_PAUSES: Final = 4.0
+"""Standard deviations (of a count, and one) that a rank has more of them than the others: every rank has some."""
+MANY_PAUSES: Final = 0.1
+"""Share of a rank's steps from which on it does not matter what the others have."""
 PERSISTENT: Final = 0.8
 """Share of the steps from which on a fault is called persistent."""
 COVERED: Final = 0.8
@@ -106,7 +110,10 @@ def _paused(compared: Compared) -> Flags:
     bound = np.maximum(PAUSE_RELATIVE, PAUSE_DEVIATIONS * np.hypot(compared.noise, compared.spread))
     with np.errstate(invalid="ignore"):
         flags = compared.relative > bound
-    flags[:, flags.sum(axis=0) < LEAST_PAUSES] = False
+    count = flags.sum(axis=0)
+    others = (count.sum() - count) / max(1, len(count) - 1)
+    is_more = count > others + MORE_PAUSES * np.sqrt(others + 1)
+    flags[:, (count < LEAST_PAUSES) | ~(is_more | (count >= MANY_PAUSES * len(flags)))] = False
     return np.asarray(flags)
 
 

@@ -162,6 +162,24 @@ def test_a_rank_that_did_steps_twice_is_no_slow_rank_in_them() -> None:
     assert any("more than once" in limit for limit in report.limits)
 
 
+def test_pauses_are_a_ranks_own_where_it_has_more_of_them_than_the_others() -> None:
+    def own(rank: int, step: int) -> float:
+        return 0.03 * (rank == 2 and step % 8 == 3)
+
+    def everyones(rank: int, step: int) -> float:
+        return 0.03 * ((7 * step + 11 * rank) % 20 == 3)
+
+    found = []
+    for pause in (own, everyones):
+
+        def host(rank: int, step: int, pause: Seconds = pause) -> float:
+            return jitter(0.001)(rank, step) + pause(rank, step)
+
+        rows = data_parallel(jitter(0.01), host, steps=80)
+        found.append([(each.klass, each.cause, each.ranks) for each in report_of(list(rows)).verdicts])
+    assert found == [[("slow_worker", "host", [2])], []]
+
+
 def test_ranks_that_are_missing_are_said() -> None:
     rows = [row for row in data_parallel(jitter(0.005), jitter(0.001)) if row["rank"] != 3]
     report = report_of(rows)
