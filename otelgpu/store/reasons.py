@@ -23,6 +23,7 @@ EVENTS_UNREADABLE: Final = "events_unreadable"
 ENTRIES_UNREADABLE: Final = "entries_unreadable"
 RANKS_UNKNOWN: Final = "ranks_unknown"
 RANKS_ON_TWO_HOSTS: Final = "ranks_on_two_hosts"
+CALLS_PENDING: Final = "calls_pending"
 ROWS_INCOMPLETE: Final = "rows_incomplete"
 RANKS_INVALID: Final = "ranks_invalid"
 STEPS_INVALID: Final = "steps_invalid"
@@ -52,6 +53,7 @@ MEANINGS: Final = {
     ENTRIES_UNREADABLE: "an entry of a Flight Recorder dump that cannot be read",
     RANKS_UNKNOWN: "a step of a process of which nothing says its rank",
     RANKS_ON_TWO_HOSTS: "a row of a rank that was on two hosts in one step: two jobs share a name",
+    CALLS_PENDING: "a collective or transfer without an end, in a format that has one for each",
     ROWS_INCOMPLETE: "a row that lacks a required value, or has one that is not of its column's type",
     RANKS_INVALID: "a row with a rank below 0",
     STEPS_INVALID: "a row with a step below −1",

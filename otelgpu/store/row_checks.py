@@ -12,7 +12,11 @@ _LONGEST_OPERATION_S: Final = 86_400.0
 
 _NULLS: Final = " OR ".join(f"{column.name} IS NULL" for column in OPS)
 _KINDS: Final = ", ".join(f"'{kind}'" for kind in KINDS)
+IS_PENDING: Final = "kind IN ('coll', 'p2p') AND isfinite(t0) AND (t1 IS NULL OR NOT isfinite(t1))"
+"""A call that had not ended when its rank was looked at."""
+
 CHECKS: Final = {
+    reasons.CALLS_PENDING: IS_PENDING,
     reasons.ROWS_INCOMPLETE: _NULLS,
     reasons.RANKS_INVALID: "rank < 0",
     reasons.STEPS_INVALID: f"step < {STEP_UNKNOWN}",

@@ -71,10 +71,18 @@ OPS: Final = (
     ),
     Column(name="n", type="INTEGER", default="0", text="Members of the group. 0: not known."),
     Column(name="t0", type="DOUBLE", unit="s", text="Start, by the clock of its host."),
-    Column(name="t1", type="DOUBLE", unit="s", text="End, by the same clock."),
+    Column(
+        name="t1",
+        type="DOUBLE",
+        unit="s",
+        text="End, by the same clock. Of `coll` and `p2p` in a file, NULL or NaN: it had not ended; it is taken to the "
+        "last time of the files, and is evidence `collective_pending`.",
+    ),
     Column(name="bytes", type="BIGINT", default="0", unit="By", text="Bytes moved. 0: not known, or none."),
 )
 """A row is one finished operation of one rank."""
+
+COLLECTIVE_PENDING: Final = "collective_pending"
 
 EVIDENCE: Final = (
     Column(name="job", type="VARCHAR", default="''", text="The job or run."),
@@ -82,7 +90,7 @@ EVIDENCE: Final = (
     Column(name="host", type="VARCHAR", default="''", text="The host."),
     Column(name="t0", type="DOUBLE", unit="s", text="Since when, by the clock of the host."),
     Column(name="t1", type="DOUBLE", unit="s", text="Until when."),
-    Column(name="name", type="VARCHAR", text="What was seen: `xid` (or SXid), `collective_pending`."),
+    Column(name="name", type="VARCHAR", text=f"What was seen: `xid` (or SXid), `{COLLECTIVE_PENDING}`."),
     Column(
         name="value",
         type="DOUBLE",

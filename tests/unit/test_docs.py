@@ -25,6 +25,7 @@ from otelgpu.families.rdma.discover import providers as verbs_providers
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.hints import HINTS
 from otelgpu.families.steps.serving.metrics import METRICS
+from otelgpu.processes.jobs import job_attributes
 from otelgpu.processes.listing import ProcessFacts
 from otelgpu.processes.resources import process_resource
 from tools import document, loss_reasons, signal_tables
@@ -209,13 +210,16 @@ def test_the_examples_raise_every_hint() -> None:
     assert {step_names.HINT_EVIDENCE + name for name in HINTS} <= found
 
 
+JOB = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "SLURM_JOB_ID": "7"}
+
+
 def test_every_resource_attribute_is_documented() -> None:
     text = dict.fromkeys(ProcessFacts.__struct_fields__, "x")
     facts = ProcessFacts(
         **text
         | {"tgid": 1, "ns_pids": (1,), "ppid": 0, "start_time_ns": 1, "uid": 0, "seccomp": 0}
         | {"command": ("python3", "serve.py"), "executable": "/usr/bin/python3", "resource_attributes": ""}
-        | {"placed_by": "cgroup"}  # type: ignore[arg-type]
+        | {"placed_by": "cgroup", "job": tuple(job_attributes(JOB).items())}  # type: ignore[arg-type]
     )
     keys = [key for key, _ in process_resource(facts, {"host.name": "h"}).attributes]
     assert [key for key in keys if f"`{key}`" not in section(read("reference/signals.md"), "Resource")] == []

@@ -26,10 +26,9 @@ from otelgpu.store.limits import ranks_of
 from otelgpu.store.readers.process_groups import ELEMENT_BYTES, group_of, members
 from otelgpu.store.readers.whole_files import decoded_files
 from otelgpu.store.reasons import ENTRIES_UNREADABLE
-from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
+from otelgpu.store.tables import COLLECTIVE_PENDING, SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
 MOST_BYTES: Final = 256 << 20
-PENDING: Final = "collective_pending"
 """Evidence. Its value is the number of the collective in its group."""
 
 _DUMPED: Final = {
@@ -110,7 +109,8 @@ def read(store: Store, paths: Sequence[Path]) -> None:
         """
     )
     store.connection.execute(
-        f"INSERT INTO evidence SELECT '', rank, '', t0, t1, '{PENDING}', seq, said FROM ({_ONCE}) WHERE pending = 1"
+        f"INSERT INTO evidence SELECT '', rank, '', t0, t1, '{COLLECTIVE_PENDING}', seq, said "
+        f"FROM ({_ONCE}) WHERE pending = 1"
     )
     store.drop("dumped")
     if ranks:

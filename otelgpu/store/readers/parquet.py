@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.store.database import Store
-from otelgpu.store.reasons import FILES_OF_OTHER_COLUMNS, FILES_REPEATED, FILES_UNREADABLE
-from otelgpu.store.tables import EVIDENCE, OPS, Column
+from otelgpu.store.reasons import CALLS_PENDING, FILES_OF_OTHER_COLUMNS, FILES_REPEATED, FILES_UNREADABLE
+from otelgpu.store.row_checks import IS_PENDING, REASON
+from otelgpu.store.tables import COLLECTIVE_PENDING, EVIDENCE, OPS, Column
 
 _END_BYTES: Final = 1 << 16
 
@@ -80,6 +81,8 @@ def _take(store: Store, columns: Sequence[Column], schema: _Schema, links: Seque
     try:
         if columns is OPS:
             store.add_view(query)
+            if store.rejected.pop(CALLS_PENDING, 0):
+                _insert_pending(store, query)
         else:
             store.connection.execute(f"INSERT INTO evidence {query}")
     except duckdb.Error:
@@ -88,6 +91,17 @@ def _take(store: Store, columns: Sequence[Column], schema: _Schema, links: Seque
             return
         for linked in links:
             _take(store, columns, schema, [linked])
+
+
+def _insert_pending(store: Store, query: str) -> None:
+    """Calls without an end: they last to the latest time of these files."""
+    latest = f"SELECT max(greatest(t0, CASE WHEN isfinite(t1) THEN t1 ELSE t0 END)) FROM ({query}) WHERE isfinite(t0)"
+    ended = f"SELECT * REPLACE (({latest}) AS t1) FROM ({query}) WHERE {IS_PENDING}"
+    store.insert(ended)
+    store.connection.execute(
+        f"INSERT INTO evidence SELECT job, rank, host, t0, t1, '{COLLECTIVE_PENDING}', seq, name || ' had not ended' "
+        f"FROM ({ended}) WHERE kind = 'coll' AND {REASON} IS NULL"
+    )
 
 
 def _query(columns: Sequence[Column], types: Mapping[str, str], links: Sequence[str]) -> str:

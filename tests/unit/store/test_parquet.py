@@ -123,3 +123,24 @@ def test_what_was_kept_is_an_input_again(tmp_path: Path) -> None:
         assert [path.name for path in store.keep(tmp_path / "kept")] == ["ops.parquet", "evidence.parquet"]
         assert rows(store) == wanted  # the files that it reads were written anew
     assert duckdb.read_parquet(str(tmp_path / "kept" / "ops.parquet")).count("*").fetchall() == [(2,)]
+
+
+@pytest.mark.parametrize("end", [None, "NaN", "Infinity"])
+def test_a_call_without_an_end_is_pending(tmp_path: Path, end: str | None) -> None:
+    call = {"kind": "coll", "name": "AllReduce", "grp": "dp", "seq": 7, "n": 2}
+    path = ops(
+        tmp_path / "a.parquet",
+        row(rank=0, t0=1.0, t1=end, **call),
+        row(rank=1, t0=1.0, t1=5.0),
+        row(rank=1, t0=1.0, t1=end),
+    )
+    with open_inputs([path]) as store:
+        select = store.connection.sql
+        assert select("SELECT rank, kind, t1 FROM ops ORDER BY ALL").fetchall() == [
+            (0, "coll", 5.0),
+            (1, "compute", 5.0),
+        ]
+        assert select("SELECT rank, name, value, t0, t1 FROM evidence").fetchall() == [
+            (0, "collective_pending", 7.0, 1.0, 5.0)
+        ]
+        assert store.rejected.total() == 1  # that which computes
