@@ -237,3 +237,11 @@ def test_the_svg_is_as_wide_as_the_window(browser: BrowserSession, tmp_path: Pat
         "(() => { const b = document.querySelector('g.f rect').getBoundingClientRect(); return b.width; })()"
     )
     assert browser.evaluate(box) == pytest.approx(width, abs=20)  # less a bar to scroll by
+
+
+@pytest.mark.parametrize("key", "oni?")
+def test_keys_do_no_harm_where_nothing_was_observed(browser: BrowserSession, opened: Open, key: str) -> None:
+    opened(flame_graph([], PARTS))
+    browser.press(key)
+    browser.evaluate(FRAMES_LATER)
+    assert browser.evaluate(STATUS).startswith("Nothing was observed")
