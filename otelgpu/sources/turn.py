@@ -1,4 +1,4 @@
-"""One turn of waiting for a live source: until its time is over or, where nothing is there then, until something is.
+"""One turn of waiting for a live source: until its time is over or, where it may rest, until there is something.
 
 In: how long, and whatever comes meanwhile. Out: the time that is left. What comes while it rests is collected when it
 would have been without the rest: at a multiple of the usual time.
@@ -45,11 +45,10 @@ class Turn:
         self._wake()
 
     def left_s(self) -> float:
-        """Seconds until there is to be collected; 0: now. From when it would be, it rests, if it may."""
-        now = self._clock()
-        if self._due <= now < self._latest and not self.rests and self._rings.rest():
+        """Seconds until there is to be collected; 0: now. It rests, if it may, unless there is something."""
+        if self._due < self._latest and not self.rests and self._rings.rest():
             self.rests, self._due = True, self._latest
-        return max(self._due - now, 0.0)
+        return max(self._due - self._clock(), 0.0)
 
     def disturb(self) -> None:
         """There is something to collect: at the usual time."""
