@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,20 @@ def test_keys_move_over_the_map_and_show_a_rank(opened: BrowserSession) -> None:
 
 def test_the_map_has_a_pixel_for_each_rank_and_step(opened: BrowserSession) -> None:
     assert opened.evaluate("[map => [map.width, map.height]][0](document.getElementById('map'))") == [40, 4]
+
+
+def test_ranks_steps_and_colours_have_their_labels(opened: BrowserSession) -> None:
+    texts = "[...document.querySelectorAll('#{} span')].map(each => each.textContent).join(' ')"
+    assert opened.evaluate(texts.format("ranks")) == "0 1 2 3"
+    steps = [int(text) for text in opened.evaluate(texts.format("steps")).split()]
+    assert steps[0] == 0
+    assert len({later - earlier for earlier, later in pairwise(steps)}) == 1
+    assert len(opened.evaluate(texts.format("legend")).split(" ms")) == 5
+
+
+def test_a_rank_that_takes_twice_as_long_is_red_and_its_peers_are_pale(opened: BrowserSession) -> None:
+    step = "[...document.getElementById('map').getContext('2d').getImageData(20, 0, 1, 4).data]"
+    named = int(opened.evaluate("document.querySelector('.verdict h3').textContent").split()[2])
+    found = opened.evaluate(step)
+    for rank, (red, blue) in enumerate(zip(found[::4], found[2::4], strict=True)):
+        assert (red - blue > 60) == (rank == named), found

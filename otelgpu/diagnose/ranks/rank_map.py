@@ -50,6 +50,7 @@ def _map(facts: Facts) -> dict[str, Any]:
         "rows": [
             {
                 "name": f"{_span('rank', facts.ranks, rows, at)} ({facts.hosts[begin] or 'unknown host'})",
+                "label": _numbers(facts.ranks, rows, at),
                 "median_s": medians[:, begin].tolist(),
             }
             for at, begin in enumerate(rows.tolist())
@@ -63,8 +64,13 @@ def _bins(count: int, most: int) -> np.ndarray[Any, np.dtype[np.intp]]:
 
 
 def _span(noun: str, numbers: np.ndarray[Any, Any], bins: np.ndarray[Any, np.dtype[np.intp]], at: int) -> str:
+    text = _numbers(numbers, bins, at)
+    return f"{noun}s {text}" if "–" in text else f"{noun} {text}"
+
+
+def _numbers(numbers: np.ndarray[Any, Any], bins: np.ndarray[Any, np.dtype[np.intp]], at: int) -> str:
     first, last = bins[at], (bins[at + 1] if at + 1 < len(bins) else len(numbers)) - 1
-    return f"{noun} {numbers[first]}" if first == last else f"{noun}s {numbers[first]}–{numbers[last]}"
+    return f"{numbers[first]}" if first == last else f"{numbers[first]}–{numbers[last]}"
 
 
 def _kind(

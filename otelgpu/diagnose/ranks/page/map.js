@@ -1,7 +1,11 @@
 // Verdicts in words, and a map: a row for each rank, a column for each step, in it the rank's own time of a kind.
 
-const COLOURS = [[236, 240, 244], [254, 224, 144], [244, 109, 67], [165, 0, 38]];
-const WIDEST = 1160, TALLEST = 640, LARGEST = 18;
+// From nothing to the median, and from there to what is long.
+const BELOW = [[255, 255, 255], [222, 229, 236]];
+const ABOVE = [[222, 229, 236], [254, 224, 144], [244, 109, 67], [165, 0, 38]];
+const LONG = 1.5;  // times the median, at least: the jitter of a healthy job stays pale
+const WIDEST = 1100, TALLEST = 640, LARGEST = 18;
+const TICK_PX = { x: 60, y: 16 };  // between labels, at least
 
 const byId = (id) => document.getElementById(id);
 const { report, sentences, map } = JSON.parse(document.querySelector("script.batch").textContent);
@@ -22,10 +26,37 @@ function seconds(value) {
   return value >= 1 ? `${value.toPrecision(3)} s` : `${(value * 1e3).toPrecision(3)} ms`;
 }
 
-function colour(share) {
-  const at = Math.min(Math.max(share, 0), 1) * (COLOURS.length - 1);
-  const low = Math.min(Math.floor(at), COLOURS.length - 2);
-  return COLOURS[low].map((from, each) => Math.round(from + (COLOURS[low + 1][each] - from) * (at - low)));
+function between(colours, share) {
+  const at = Math.min(Math.max(share, 0), 1) * (colours.length - 1);
+  const low = Math.min(Math.floor(at), colours.length - 2);
+  return colours[low].map((from, each) => Math.round(from + (colours[low + 1][each] - from) * (at - low)));
+}
+
+function colour(value, kind) {
+  const { median_s, most_s } = kind, long = Math.max(most_s, LONG * median_s);
+  return value <= median_s ? between(BELOW, value / median_s) : between(ABOVE, (value - median_s) / (long - median_s));
+}
+
+// Labels of an axis, as many as have room: of every so many cells, the first.
+function ticks(place, axis, texts, size) {
+  const every = Math.ceil(TICK_PX[axis] / size);
+  place.style[axis === "x" ? "width" : "height"] = `${texts.length * size}px`;
+  place.replaceChildren(...texts.flatMap((text, at) => {
+    if (at % every) return [];
+    const label = element("span", text);
+    label.style[axis === "x" ? "left" : "top"] = `${at * size}px`;
+    return [label];
+  }));
+}
+
+function showLegend(kind) {
+  const long = Math.max(kind.most_s, LONG * kind.median_s);
+  const samples = [0, kind.median_s, (kind.median_s + long) / 2, long];
+  byId("legend").replaceChildren(...samples.map((value) => {
+    const sample = element("span", seconds(value));
+    sample.style.setProperty("--sample", `rgb(${colour(value, kind).join()})`);
+    return sample;
+  }));
 }
 
 function showVerdicts() {
@@ -72,8 +103,12 @@ class RankMap {
     [canvas.style.width, canvas.style.height] = [`${map.columns * this.wide}px`, `${map.rows.length * this.high}px`];
     const context = canvas.getContext("2d");
     const image = context.createImageData(map.columns, map.rows.length);
-    this.values.forEach((value, at) => image.data.set([...colour(value / 255), 255], 4 * at));
+    const { most_s } = this.kind;
+    this.values.forEach((value, at) => image.data.set([...colour(value / 255 * most_s, this.kind), 255], 4 * at));
     context.putImageData(image, 0, 0);
+    ticks(byId("ranks"), "y", map.rows.map((row) => row.label), this.high);
+    ticks(byId("steps"), "x", map.steps.map((step) => step.replace(/^\w+ /, "")), this.wide);
+    showLegend(this.kind);
     this.move(this.at);
   }
 
