@@ -12,7 +12,8 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -51,6 +52,24 @@ class BatchRun(Struct):
     def conclude(self, verdicts: Iterable[Verdict]) -> None:
         """Something was found."""
         self.verdicts += verdicts
+
+
+@contextmanager
+def live_events(environ: Mapping[str, str]) -> Iterator[Callable[[Iterable[Verdict]], None]]:
+    """Takes verdicts of a command that goes on, and sends each within seconds; nowhere without an endpoint."""
+    from otelgpu.export.sdk import open_providers
+
+    providers = open_providers(environ, _declared(environ))
+    logger = providers.logger if providers is not None else None
+    if providers is None or logger is None:
+        yield lambda verdicts: None
+        return
+    from otelgpu.export.events import emit_verdicts
+
+    try:
+        yield lambda verdicts: emit_verdicts(logger, verdicts)
+    finally:
+        providers.deliver()
 
 
 def batch_command(

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.console import Console
 from rich.text import Text
 
-from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.batch import BatchRun, batch_command, live_events
+from otelgpu.cli.diagnose_follow import follow as follow_job
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.page_files import rank_page_files
-from otelgpu.cli.parameters import UnixTime, force_option, refuse_overwriting
+from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_option, refuse_overwriting
 from otelgpu.cli.profile_outputs import Output
 from otelgpu.diagnose.ranks.diagnosis import report_on
-from otelgpu.diagnose.ranks.facts import Query, gather
+from otelgpu.diagnose.ranks.facts import Facts, Query, gather
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
 from otelgpu.errors import OtelgpuError
@@ -65,6 +68,26 @@ def diagnose() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the tables there as Parquet, which is an INPUT again.",
 )
+@click.option(
+    "--follow", is_flag=True, help="Look again and again, and say what began, changed or ended, until Ctrl-C."
+)
+@click.option(
+    "--every",
+    type=Duration(1.0),
+    metavar="TIME",
+    default="10s",
+    show_default=True,
+    help="With --follow: between looks.",
+)
+@click.option(
+    "--window",
+    type=Duration(60.0),
+    metavar="TIME",
+    default="10m",
+    show_default=True,
+    help="With --follow: so much of the past is looked at.",
+)
+@duration_option
 @batch_command("diagnose ranks")
 def ranks(
     run: BatchRun,
@@ -78,6 +101,10 @@ def ranks(
     output: Path | None,
     force: bool,
     keep: Path | None,
+    follow: bool,
+    every: float,
+    window: float,
+    duration: float | None,
 ) -> None:
     """Which rank of a training job is slow, since when, why, and what it costs. Needs no root and no GPU.
 
@@ -92,18 +119,15 @@ def ranks(
       otelgpu diagnose ranks 'job-7/*.jsonl' --json
       otelgpu diagnose ranks tables/ -o report.html
       otelgpu diagnose ranks traces/ --from 2026-05-01T12:00Z --keep tables/
+      otelgpu diagnose ranks 'job-7/*.jsonl' --follow
     """
+    _check_combination(follow=follow)
+    if follow:
+        sys.exit(FOUND if _follow(inputs, job, every, window, duration, as_json=as_json) else 0)
     if output is not None:
         refuse_overwriting([output], force=force)
     run.read(*(path for path in map(Path, inputs) if path.is_file()))
-    with open_inputs(inputs, job=job, begin_s=begin, end_s=end) as store:
-        run.skip(store.rejected)
-        query = queries_of(store.connection, _QUERIES)
-        _one_job(query, store.rejected)
-        if keep is not None:
-            store.keep(keep)
-        facts = gather(query)
-        report = report_on(facts, query, rejected=store.rejected, limits=store.limits)
+    facts, report = _look(inputs, job, begin, end, keep=keep, skip=run.skip)
     found = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
     run.conclude(_event(each) for each in found)
     if output is not None:
@@ -117,6 +141,58 @@ def ranks(
     else:
         _write(report)
     sys.exit(FOUND if found else UNDECIDED if report.verdicts else 0)
+
+
+def _check_combination(*, follow: bool) -> None:
+    context = click.get_current_context()
+    given = {
+        name
+        for name in ("begin", "end", "output", "keep", "every", "window", "duration")
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    alone = given & ({"begin", "end", "output", "keep"} if follow else {"every", "window", "duration"})
+    if alone:
+        option = next(each.opts[0] for each in context.command.params if each.name in alone)
+        raise click.UsageError(f"{option} {'cannot be combined with' if follow else 'needs'} --follow")
+
+
+def _look(
+    inputs: Sequence[str],
+    job: str | None,
+    begin: float | None,
+    end: float | None,
+    *,
+    keep: Path | None = None,
+    skip: Callable[[Mapping[str, int]], None] = lambda rejected: None,
+) -> tuple[Facts, RanksReport]:
+    with open_inputs(inputs, job=job, begin_s=begin, end_s=end) as store:
+        skip(store.rejected)
+        query = queries_of(store.connection, _QUERIES)
+        _one_job(query, store.rejected)
+        if keep is not None:
+            store.keep(keep)
+        facts = gather(query)
+        return facts, report_on(facts, query, rejected=store.rejected, limits=store.limits)
+
+
+def _follow(
+    inputs: Sequence[str],
+    job: str | None,
+    every_s: float,
+    window_s: float,
+    duration_s: float | None,
+    *,
+    as_json: bool,
+) -> bool:
+    with live_events(os.environ) as send:
+        return follow_job(
+            lambda begin_s: _look(inputs, job, begin_s, None),
+            lambda news: send(_event(change.verdict, change.state) for change in news),
+            every_s=every_s,
+            window_s=window_s,
+            duration_s=duration_s,
+            as_json=as_json,
+        )
 
 
 def _one_job(query: Query, rejected: Mapping[str, int]) -> None:
@@ -165,7 +241,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _event(verdict: RankVerdict) -> Verdict:
+def _event(verdict: RankVerdict, state: str = "") -> Verdict:
     """The same as an OpenTelemetry event."""
     steps = verdict.last_step + 1 - verdict.first_step
     return Verdict(
@@ -180,4 +256,5 @@ def _event(verdict: RankVerdict) -> Verdict:
         cost_s=0.0 if verdict.cost is None else verdict.cost.seconds_per_step * steps,
         confidence=verdict.confidence,
         text=sentence(verdict),
+        state=state,
     )

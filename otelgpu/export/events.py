@@ -28,6 +28,7 @@ VERDICT_DURATION: Final = "otelgpu.verdict.duration"
 VERDICT_RANKS: Final = "otelgpu.verdict.ranks"
 VERDICT_HOSTS: Final = "otelgpu.verdict.hosts"
 VERDICT_CAUSE: Final = "otelgpu.verdict.cause"
+VERDICT_STATE: Final = "otelgpu.verdict.state"
 
 COMMAND: Final = "otelgpu.command"
 COMMAND_NAME: Final = "otelgpu.command.name"
@@ -53,6 +54,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     VERDICT_RANKS: "of `diagnose ranks`: the global ranks that it is about",
     VERDICT_HOSTS: "likewise: their hosts",
     VERDICT_CAUSE: "likewise: the kind of work that takes longer, `compute` say",
+    VERDICT_STATE: "of `diagnose ranks --follow`: `began`, `changed` or `ended`",
     COMMAND_NAME: "`diagnose ranks`, `analyze collectives`, `replay`, `diff` or `profile`",
     COMMAND_OUTCOME: "`ok` or `error`",
     ERROR_TYPE: "of a command that failed: the kind of error",
@@ -95,15 +97,17 @@ def emit_verdicts(logger: Logger, verdicts: Iterable[Verdict]) -> None:
     from opentelemetry._logs import SeverityNumber
 
     for verdict in verdicts:
+        over = verdict.state == "ended"
         logger.emit(
             timestamp=verdict.end_unix_ns,
             observed_timestamp=time.time_ns(),
             context=_context(verdict.proof),
-            severity_number=SeverityNumber.WARN,
-            severity_text="WARN",
+            severity_number=SeverityNumber.INFO if over else SeverityNumber.WARN,
+            severity_text="INFO" if over else "WARN",
             body=verdict.text,
             attributes={
                 **verdict.place,
+                **({VERDICT_STATE: verdict.state} if verdict.state else {}),
                 VERDICT_CLASS: verdict.kind,
                 VERDICT_COST: verdict.cost_s,
                 VERDICT_CONFIDENCE: verdict.confidence,

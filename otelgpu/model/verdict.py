@@ -21,7 +21,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     ``kind``: its class, ``straggler`` say. ``place``: attributes, by the names that spans and metrics have for them.
     ``cost_s``: seconds that mending it would save. ``confidence``: 0 to 1. ``text``: one sentence for a person.
-    ``proof``: the span that shows it best, where one is known.
+    ``proof``: the span that shows it best, where one is known. ``state``: ``began``, ``changed`` or ``ended``, of one
+    that is followed.
     """
 
     kind: str
@@ -32,3 +33,4 @@ class Verdict(Struct, frozen=True, kw_only=True):
     confidence: float
     text: str
     proof: SpanReference | None = None
+    state: str = ""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -149,3 +153,58 @@ def test_more_ranks_and_steps_than_the_page_has_room_for_are_taken_together() ->
     bins = _bins(10_000, 1_000)
     assert (len(bins), _span("step", np.arange(10_000), bins, 1)) == (1_000, "steps 10–19")
     assert _span("rank", np.arange(4), _bins(4, 1_024), 3) == "rank 3"
+
+
+@pytest.fixture
+def under_way(slow: Path, tmp_path: Path) -> Path:
+    """The same job, which ends now."""
+    path = tmp_path / "now.parquet"
+    later = f"(SELECT {time.time()} - max(t1) FROM '{slow}')"
+    duckdb.sql(f"SELECT * REPLACE (t0 + {later} AS t0, t1 + {later} AS t1) FROM '{slow}'").write_parquet(
+        str(path)
+    )
+    return path
+
+
+def test_following_says_each_verdict_once(under_way: Path) -> None:
+    result = invoke(under_way, "--follow", "--every", "1s", "-d", "2s", "--json")
+    assert result.exit_code == 3, result.output
+    (line,) = result.output.splitlines()
+    news = json.loads(line)
+    assert (news["state"], news["verdict"]["class"]) == ("began", "slow_worker")
+
+
+def test_following_waits_for_an_input_and_says_so_once(tmp_path: Path) -> None:
+    result = invoke(tmp_path / "none.parquet", "--follow", "--every", "1s", "-d", "2s")
+    assert result.exit_code == 0
+    assert result.output.count("waiting: ") == 1
+
+
+def test_following_looks_at_the_window_only(slow: Path) -> None:
+    result = invoke(slow, "--follow", "-d", "0s")  # a job of the past
+    assert (result.exit_code, "waiting: there are no operations" in result.output) == (0, True)
+
+
+def test_ctrl_c_ends_following_with_what_was_found(under_way: Path) -> None:
+    command = [sys.executable, "-m", "otelgpu", "diagnose", "ranks", str(under_way), "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "began    Slow rank" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--every", "5s"], "--every needs --follow"),
+        (["-d", "5s"], "--duration needs --follow"),
+        (["--follow", "--from", "2026-05-01T12:00Z"], "--from cannot be combined with --follow"),
+        (["--follow", "-o", "x.html"], "-o cannot be combined with --follow"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    slow: Path, arguments: list[str], complaint: str
+) -> None:
+    result = invoke(slow, *arguments)
+    assert (result.exit_code, complaint in result.output) == (2, True), result.output
