@@ -208,3 +208,19 @@ def test_options_that_do_not_go_together_are_refused(
 ) -> None:
     result = invoke(slow, *arguments)
     assert (result.exit_code, complaint in result.output) == (2, True), result.output
+
+
+def test_an_error_of_the_slow_rank_s_host_is_evidence(slow: Path, tmp_path: Path) -> None:
+    (verdict,) = json.loads(invoke(slow, "--json").output)["verdicts"]
+    at, host = EPOCH_S + 1, verdict["hosts"][0]
+    rows = f"SELECT '{host}' AS host, {at} AS t0, {at} AS t1, 'xid' AS name, 79.0 AS value"
+    beside = tmp_path / "evidence.parquet"
+    duckdb.sql(rows).write_parquet(str(beside))
+    (again,) = json.loads(invoke(slow, beside, "--json").output)["verdicts"]
+    assert again["evidence"] == [
+        *verdict["evidence"],
+        {"name": "xid", "text": f"meanwhile on {host}: xid 79", "value": 79.0},
+    ]
+    assert {key: again[key] for key in again if key != "evidence"} == {
+        key: verdict[key] for key in verdict if key != "evidence"
+    }

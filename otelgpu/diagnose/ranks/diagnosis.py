@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from otelgpu.diagnose.ranks.batches import uneven_batches
+from otelgpu.diagnose.ranks.coincidences import observations, with_coincidences
 from otelgpu.diagnose.ranks.communication import slow_groups, some_are_slow
 from otelgpu.diagnose.ranks.facts import Facts, Query, gather
 from otelgpu.diagnose.ranks.hangs import hangs
@@ -35,8 +36,9 @@ def report_on(facts: Facts, query: Query, *, rejected: Mapping[str, int], limits
     verdicts, more = judge(facts)
     if stopped:
         verdicts = [*stopped, *(each for each in verdicts if each.klass != INCONCLUSIVE)]
+    seen = observations(query("observations"))
     return RanksReport(
-        verdicts=[_timed(facts, each) for each in verdicts],
+        verdicts=[with_coincidences(_timed(facts, each), seen) for each in verdicts],
         input=InputSummary(
             ranks=len(facts.host_of),
             steps=len(facts.steps),

@@ -1,0 +1,72 @@
+"""What was seen at a verdict's place and time: errors of its hardware, say. Evidence, never a class. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from otelgpu.diagnose.ranks.facts import Columns
+from otelgpu.diagnose.ranks.verdicts import Evidence, RankVerdict
+
+AROUND_S: Final = 60.0
+"""So long before or behind counts too: clocks of hosts differ, and a cause comes before what it does."""
+MOST: Final = 3
+"""Kinds of observations that a verdict is given."""
+
+
+class Observation(Struct, frozen=True, kw_only=True):
+    """One row of ``evidence``. ``rank``: −1 for all of the host."""
+
+    rank: int
+    host: str
+    begin_s: float
+    end_s: float
+    name: str
+    value: float
+    text: str
+
+
+def observations(columns: Columns) -> list[Observation]:
+    """From the columns of ``observations.sql``."""
+    names = ("rank", "host", "t0", "t1", "name", "value", "text")
+    rows = zip(*(columns[name].tolist() for name in names), strict=True)
+    return [
+        Observation(rank=rank, host=host, begin_s=begin, end_s=end, name=name, value=value, text=text)
+        for rank, host, begin, end, name, value, text in rows
+    ]
+
+
+def with_coincidences(verdict: RankVerdict, seen: list[Observation]) -> RankVerdict:
+    """The same with what was seen of its ranks or their hosts; each kind once, with how often."""
+    if not verdict.start_unix_s:
+        return verdict
+    counts: dict[tuple[str, float, str, int], list[Observation]] = {}
+    for each in _there(verdict, seen):
+        counts.setdefault((each.name, each.value, each.host, each.rank), []).append(each)
+    found = [_evidence(each) for each in islice(counts.values(), MOST)]
+    return replace(verdict, evidence=[*verdict.evidence, *found]) if found else verdict
+
+
+def _there(verdict: RankVerdict, seen: list[Observation]) -> Iterator[Observation]:
+    first_s, last_s = verdict.start_unix_s - AROUND_S, verdict.end_unix_s + AROUND_S
+    for each in seen:
+        at_place = each.rank in verdict.ranks if each.rank >= 0 else each.host in verdict.hosts
+        if at_place and each.begin_s <= last_s and each.end_s >= first_s:
+            yield each
+
+
+def _evidence(seen: list[Observation]) -> Evidence:
+    first = seen[0]
+    place = f"rank {first.rank}" if first.rank >= 0 else first.host
+    times = f", {len(seen)} times" if len(seen) > 1 else ""
+    said = first.text or f"{first.name} {first.value:g}"
+    return Evidence(
+        name=first.name,
+        text=f"meanwhile on {place}: {said}{times}",
+        ranks=(first.rank,) if first.rank >= 0 else (),
+        value=first.value,
+    )
