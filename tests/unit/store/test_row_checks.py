@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from otelgpu.store import open_inputs
+from otelgpu.store.reasons import CALLS_PENDING
 from otelgpu.store.row_checks import CHECKS
 from tests.unit.store.parquet_files import ops, row, rows
 
@@ -29,7 +30,7 @@ WRONG: dict[str, list[dict[str, Any]]] = {
 
 
 def test_every_check_has_an_example() -> None:
-    assert WRONG.keys() == CHECKS.keys()
+    assert WRONG.keys() == CHECKS.keys() - {CALLS_PENDING}  # which files may have: test_parquet.py
 
 
 @pytest.mark.parametrize(
