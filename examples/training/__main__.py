@@ -49,7 +49,8 @@ def train(*, ranks: int, steps: int, late_rank: int | None, late_ms: float) -> l
             subprocess.Popen(
                 [*command, f"--rank={rank}", f"--late-ms={late_ms if rank == late_rank else 0}"],
                 cwd=ROOT,
-                env=env,
+                env=env
+                | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)},  # as torchrun
                 stdout=subprocess.PIPE,
                 text=True,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -22,16 +22,12 @@ from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.page_files import rank_page_files
 from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_option, refuse_overwriting
 from otelgpu.cli.profile_outputs import Output
-from otelgpu.diagnose.ranks.diagnosis import report_on
-from otelgpu.diagnose.ranks.facts import Facts, Query, gather
+from otelgpu.cli.rank_reports import look
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
-from otelgpu.errors import OtelgpuError
 from otelgpu.export import events
 from otelgpu.model.text import printable
 from otelgpu.model.verdict import Verdict
-from otelgpu.store.inputs import open_inputs
-from otelgpu.store.queries import queries_of
 
 FOUND: Final = 3
 UNDECIDED: Final = 4
@@ -127,7 +123,7 @@ def ranks(
     if output is not None:
         refuse_overwriting([output], force=force)
     run.read(*(path for path in map(Path, inputs) if path.is_file()))
-    facts, report = _look(inputs, job, begin, end, keep=keep, skip=run.skip)
+    facts, report = look(inputs, job, begin, end, keep=keep, skip=run.skip)
     found = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
     run.conclude(_event(each) for each in found)
     if output is not None:
@@ -156,25 +152,6 @@ def _check_combination(*, follow: bool) -> None:
         raise click.UsageError(f"{option} {'cannot be combined with' if follow else 'needs'} --follow")
 
 
-def _look(
-    inputs: Sequence[str],
-    job: str | None,
-    begin: float | None,
-    end: float | None,
-    *,
-    keep: Path | None = None,
-    skip: Callable[[Mapping[str, int]], None] = lambda rejected: None,
-) -> tuple[Facts, RanksReport]:
-    with open_inputs(inputs, job=job, begin_s=begin, end_s=end) as store:
-        skip(store.rejected)
-        query = queries_of(store.connection, _QUERIES)
-        _one_job(query, store.rejected)
-        if keep is not None:
-            store.keep(keep)
-        facts = gather(query)
-        return facts, report_on(facts, query, rejected=store.rejected, limits=store.limits)
-
-
 def _follow(
     inputs: Sequence[str],
     job: str | None,
@@ -186,29 +163,12 @@ def _follow(
 ) -> bool:
     with live_events(os.environ) as send:
         return follow_job(
-            lambda begin_s: _look(inputs, job, begin_s, None),
+            lambda begin_s: look(inputs, job, begin_s, None),
             lambda news: send(_event(change.verdict, change.state) for change in news),
             every_s=every_s,
             window_s=window_s,
             duration_s=duration_s,
             as_json=as_json,
-        )
-
-
-def _one_job(query: Query, rejected: Mapping[str, int]) -> None:
-    """Ranks of two jobs have the same numbers. What names no job, dumps of collectives say, is of the only one."""
-    found = [str(name) for name in query("jobs")["job"]]
-    jobs = [name for name in found if name]
-    if not found:
-        lost = ", ".join(f"{reason}: {count}" for reason, count in sorted(rejected.items()))
-        raise OtelgpuError(
-            f"there are no operations in the input{f' ({lost})' if lost else ''}",
-            hint="what can be an input: otelgpu diagnose ranks --help",
-        )
-    if len(jobs) > 1:
-        names = ", ".join(map(repr, jobs[:8])) + (", …" if len(jobs) > 8 else "")
-        raise OtelgpuError(
-            f"the input has {len(jobs)} jobs: {printable(names)}", hint="choose one with --job"
         )
 
 

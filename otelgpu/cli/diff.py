@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.diff_ranks import AUTO, SlowRank, heading, per_step, sides
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import page_files
@@ -22,7 +24,9 @@ from otelgpu.cli.parameters import force_option, refuse_overwriting
 from otelgpu.cli.profile_inputs import read_profiles_of
 from otelgpu.cli.profile_outputs import Output, totals_of
 from otelgpu.cli.profile_totals import written
+from otelgpu.config import Config
 from otelgpu.errors import OtelgpuError
+from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.text import printable
 from otelgpu.render.profile_changes import KindChanges, changes
 
@@ -83,17 +87,25 @@ def _table(kind: KindChanges) -> Table:
     default=True,
     help="Scale AFTER to BEFORE's sum, so that shares are compared (default), or compare as measured.",
 )
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
+@click.option(
+    "--slow",
+    metavar="auto|RANK",
+    type=SlowRank(),
+    help="Of JOBDIR, with what the hosts of a training job wrote: the slow rank (auto: that of diagnose ranks) "
+    "against a normal one, in the same steps.",
+)
+@click.argument("before", metavar="BEFORE|JOBDIR", type=click.Path(path_type=Path))
+@click.argument("after", metavar="[AFTER]", required=False, type=click.Path(path_type=Path))
 @batch_command("diff")
 def diff(
     run: BatchRun,
     /,
     before: Path,
-    after: Path,
+    after: Path | None,
     output: Path | None,
     force: bool,
     normalise: bool,
+    slow: int | None,
     **options: Any,
 ) -> None:
     """Compare two profiles: before and after, or one rank and another. Needs no root.
@@ -104,37 +116,91 @@ def diff(
     Examples:
       otelgpu diff before.capture after.capture
       otelgpu diff rank0.pb.gz rank3.pb.gz -o diff.html
+      otelgpu diff --slow auto JOBDIR -o diff.html
     """
     config = configure(options)
     if output is not None and not output.name.endswith((".html", ".svg")):
         raise OtelgpuError(f"cannot write {output}", hint="give a name that ends in .html or .svg")
     if output is not None:
         refuse_overwriting([output], force=force)
-    run.read(before, after)
-    first, second = read_profiles_of(before, config), read_profiles_of(after, config)
-    for path, found in ((before, first), (after, second)):
-        if not any(len(batch) for batch in found.profiles):
-            raise OtelgpuError(f"there are no profiles in {path}")
-    found_changes = changes(totals_of(first.profiles), totals_of(second.profiles), normalise=normalise)
-    if not any(kind.before and kind.after for kind in found_changes):
-        held = (", ".join(kind.type for kind in found_changes if value(kind)) for value in _SIDES)
-        raise OtelgpuError(
-            "there is no kind of profile that both have: {} before, {} after".format(*held),
-            hint="take both with the same -t",
-        )
+    if (slow is None) == (after is None):
+        raise click.UsageError("give BEFORE and AFTER, or --slow and a JOBDIR")
+    found: _Compared | None
+    if after is not None:
+        run.read(before, after)
+        found = _of_files(before, after, config, normalise=normalise)
+    else:
+        found = _of_ranks(before, AUTO if slow is None else slow)
+    if found is None:
+        click.echo("No rank is slow: there is nothing to compare (otelgpu diagnose ranks says more).")
+        return
+    _require_common_kind(found.kinds)
     if output is not None:  # first: who reads the tables may have enough of them (| head)
         from otelgpu.render.format import rendered_difference
 
         content = rendered_difference(
             output.name,
-            first.profiles,
-            second.profiles,
+            found.before,
+            found.after,
             page_files(),
-            title=f"{before.name} → {after.name}",
-            normalise=normalise,
-            labels=(before.name, after.name),
+            title=" → ".join(found.labels),
+            normalise=found.normalise,
+            labels=found.labels,
         )
         with closing(Output(output)) as file:
             file.write(content)
     width = None if sys.stdout.isatty() else 160
-    write_changes(found_changes, Console(markup=False, emoji=False, highlight=False, width=width))
+    console = Console(markup=False, emoji=False, highlight=False, width=width)
+    if found.heading:
+        console.print(f"{found.heading}\n", soft_wrap=True)
+    write_changes(found.kinds, console)
+
+
+class _Compared(Struct, frozen=True, kw_only=True):
+    """``kinds``: what changed; ``heading``: what that is of, "" where the labels say it."""
+
+    before: Sequence[ProfileColumns]
+    after: Sequence[ProfileColumns]
+    kinds: Sequence[KindChanges]
+    labels: tuple[str, str]
+    normalise: bool
+    heading: str = ""
+
+
+def _of_files(before: Path, after: Path, config: Config, *, normalise: bool) -> _Compared:
+    first, second = read_profiles_of(before, config).profiles, read_profiles_of(after, config).profiles
+    for path, profiles in ((before, first), (after, second)):
+        if not any(len(batch) for batch in profiles):
+            raise OtelgpuError(f"there are no profiles in {path}")
+    return _Compared(
+        before=first,
+        after=second,
+        kinds=changes(totals_of(first), totals_of(second), normalise=normalise),
+        labels=(before.name, after.name),
+        normalise=normalise,
+    )
+
+
+def _of_ranks(folder: Path, slow: int) -> _Compared | None:
+    found = sides(folder, slow)
+    if found is None:
+        return None
+    chosen = found.comparison
+    first, second = (per_step(profiles, chosen.step_s) for profiles in (found.normal, found.slow))
+    return _Compared(
+        before=found.normal,
+        after=found.slow,
+        kinds=changes(first, second, normalise=False),
+        labels=(f"rank {chosen.normal}", f"rank {chosen.slow}"),
+        normalise=False,
+        heading=heading(chosen),
+    )
+
+
+def _require_common_kind(kinds: Sequence[KindChanges]) -> None:
+    if not any(kind.before and kind.after for kind in kinds):
+        held = (", ".join(kind.type for kind in kinds if value(kind)) for value in _SIDES)
+        raise OtelgpuError(
+            "there is no kind of profile that both have: {} before, {} after".format(*held),
+            hint="take both with the same -t",
+        )
