@@ -23,7 +23,7 @@ SHOWN = {
     "overhead": ("otelgpu: observing true",),
     "probes": ("fsync",),
     "profile-thirty-seconds": ("file_time", "write_checkpoint"),
-    "slow-rank": (r"spread +\n\S+ +3 ",),  # rank 3 is the slowest
+    "slow-rank": (r"Slow rank 3 ", r"rank 3 against rank ", r"do_nanosleep +rank\.py:\d+ Trainer\.load"),
 }
 """What the reader of each page that has something to run is to see: patterns."""
 
