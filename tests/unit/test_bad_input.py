@@ -74,7 +74,12 @@ CASES: Final = (
     usage("analyze colectives x", "No such command 'colectives'"),
     usage("analyze collectives", "Missing argument 'FILE…'"),
     usage("analyze collectives nowhere.jsonl", "'nowhere.jsonl' does not exist"),
-    usage("diff one", "Missing argument 'AFTER'"),
+    usage("diff one", "give BEFORE and AFTER, or --slow and a JOBDIR"),
+    usage("diff --slow auto one two", "give BEFORE and AFTER, or --slow and a JOBDIR"),
+    usage("diff --slow third one", "'third' is no rank; write auto, or a number from 0"),
+    usage("diagnose ranks", "Missing argument 'INPUT…'"),
+    usage("diagnose ranks x --every 5s", "--every needs --follow"),
+    Case(("diagnose", "ranks", "nowhere.jsonl"), "nowhere.jsonl: no such file or folder", 1),
     usage("check --quick -p 1", "--quick looks at no process"),
     # programs and processes
     Case(("run", "--", ""), "the program's name is empty", 2),
