@@ -16,11 +16,12 @@ import click
 import msgspec
 
 from otelgpu.diagnose.ranks.facts import Facts
-from otelgpu.diagnose.ranks.following import ENDED, Change, Following
+from otelgpu.diagnose.ranks.following import Change, Following
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import RanksReport
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.text import printable
+from otelgpu.model.verdict import ENDED
 
 Look = Callable[[float], tuple[Facts, RanksReport]]
 """Of what begins at a Unix time or later."""
@@ -37,9 +38,11 @@ def follow(
 ) -> bool:
     """Until Ctrl-C, or for ``duration_s``; whether anything was found.
 
-    An input that is not there yet, or has no operations of these minutes, is waited for, and that is said once.
+    An input that is not there yet, or has no operations of these minutes, is waited for, and that is said once; so is
+    each reason for which something is left out.
     """
     following, problem, found = Following(), "", False
+    rejected: set[str] = set()
     ends_s = math.inf if duration_s is None else time.monotonic() + duration_s
     with _until_interrupted() as stopped:
         while True:
@@ -52,6 +55,9 @@ def follow(
                     click.echo(f"otelgpu: waiting: {problem}", err=True)
             else:
                 problem = ""
+                for reason in report.input.rejected.keys() - rejected:
+                    click.echo(f"otelgpu: rejected: {reason}: {report.input.rejected[reason]}", err=True)
+                rejected |= report.input.rejected.keys()
                 news = following.take(report.verdicts, int(facts.steps[-1]) if len(facts.steps) else 0)
                 _say(news, as_json=as_json)
                 emit(news)

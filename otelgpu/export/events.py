@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
-from otelgpu.model.verdict import SpanReference, Verdict
+from otelgpu.model.verdict import BEGAN, CHANGED, ENDED, SpanReference, Verdict
 
 if TYPE_CHECKING:
     from opentelemetry._logs import Logger
@@ -54,7 +54,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     VERDICT_RANKS: "of `diagnose ranks`: the global ranks that it is about",
     VERDICT_HOSTS: "likewise: their hosts",
     VERDICT_CAUSE: "likewise: the kind of work that takes longer, `compute` say",
-    VERDICT_STATE: "of `diagnose ranks --follow`: `began`, `changed` or `ended`",
+    VERDICT_STATE: f"of `diagnose ranks --follow`: `{BEGAN}`, `{CHANGED}` or `{ENDED}`",
     COMMAND_NAME: "`diagnose ranks`, `analyze collectives`, `replay`, `diff` or `profile`",
     COMMAND_OUTCOME: "`ok` or `error`",
     ERROR_TYPE: "of a command that failed: the kind of error",
@@ -97,7 +97,7 @@ def emit_verdicts(logger: Logger, verdicts: Iterable[Verdict]) -> None:
     from opentelemetry._logs import SeverityNumber
 
     for verdict in verdicts:
-        over = verdict.state == "ended"
+        over = verdict.state == ENDED
         logger.emit(
             timestamp=verdict.end_unix_ns,
             observed_timestamp=time.time_ns(),

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Struct
 
 from otelgpu.model.resource import AttributeValue
+
+BEGAN: Final = "began"
+CHANGED: Final = "changed"
+ENDED: Final = "ended"
+"""States of a verdict that is followed."""
 
 
 class SpanReference(Struct, frozen=True, kw_only=True):
@@ -21,8 +27,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     ``kind``: its class, ``straggler`` say. ``place``: attributes, by the names that spans and metrics have for them.
     ``cost_s``: seconds that mending it would save. ``confidence``: 0 to 1. ``text``: one sentence for a person.
-    ``proof``: the span that shows it best, where one is known. ``state``: ``began``, ``changed`` or ``ended``, of one
-    that is followed.
+    ``proof``: the span that shows it best, where one is known. ``state``: one of the three above, of one that is
+    followed.
     """
 
     kind: str

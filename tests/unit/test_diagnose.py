@@ -174,6 +174,14 @@ def test_following_says_each_verdict_once(under_way: Path) -> None:
     assert (news["state"], news["verdict"]["class"]) == ("began", "slow_worker")
 
 
+def test_following_says_once_why_something_is_left_out(under_way: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("no json\n")
+    result = invoke(under_way, broken, "--follow", "--every", "1s", "-d", "2s")
+    assert result.exit_code == 3, result.output
+    assert result.output.count("otelgpu: rejected: files_unrecognised: 1") == 1
+
+
 def test_following_waits_for_an_input_and_says_so_once(tmp_path: Path) -> None:
     result = invoke(tmp_path / "none.parquet", "--follow", "--every", "1s", "-d", "2s")
     assert result.exit_code == 0

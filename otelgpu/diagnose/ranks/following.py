@@ -13,10 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RankVerdict
-
-BEGAN: Final = "began"
-CHANGED: Final = "changed"
-ENDED: Final = "ended"
+from otelgpu.model.verdict import BEGAN, CHANGED, ENDED
 
 OVER_STEPS: Final = 10
 """So many steps without it, and it is over: rules see a fault's last step some steps late."""
@@ -27,7 +24,7 @@ LOOKS_WITHOUT: Final = 2
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """One piece of news. ``state``: :data:`BEGAN`, :data:`CHANGED` or :data:`ENDED`."""
+    """One piece of news. ``state``: as of :class:`~otelgpu.model.verdict.Verdict`."""
 
     state: str
     verdict: RankVerdict
