@@ -128,14 +128,9 @@ class FlameChart {
   resize() {
     if (!this.boxes || !this.scroll.clientWidth) return;
     const [width, height] = [this.scroll.clientWidth, this.scroll.clientHeight];
-    const ratio = window.devicePixelRatio || 1;
     Object.assign(this, { width, viewport: height });
     this.spacer.style.height = `${Math.max(AXIS + this.boxes.rows.length * ROW + 1, height)}px`;
-    Object.assign(this.canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
-    Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
-    this.context = this.canvas.getContext("2d");
-    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.context.font = FONT;
+    this.context = contextOf(this.canvas, width, height);
     this.letter = this.context.measureText("M").width || 7;
     this.draw();
   }
@@ -206,16 +201,9 @@ class FlameChart {
     context.fillStyle = isMatch ? MATCH : this.colours[frame];
     context.fillRect(left, y, Math.max(wide - (wide > 3 ? 1 : 0), NARROWEST), ROW - 1);
     context.globalAlpha = 1;
-    if ((place === this.focused && document.activeElement === this.canvas) || place === this.hovered) {
-      context.strokeStyle = FRAME_INK;
-      context.lineWidth = 2;
-      context.strokeRect(left + 1, y + 1, Math.max(wide - 3, 1), ROW - 3);
-    }
-    const letters = Math.floor((wide - 6) / this.letter);
-    if (letters < 3) return;
-    const label = this.boxes.tree.label(box.node);
-    context.fillStyle = FRAME_INK;
-    context.fillText(label.length > letters ? `${label.slice(0, letters - 1)}…` : label, left + 3, y + ROW / 2);
+    const chosen = (place === this.focused && document.activeElement === this.canvas) || place === this.hovered;
+    if (chosen) outline(context, left, y, wide);
+    write(context, Math.floor((wide - 6) / this.letter), () => this.boxes.tree.label(box.node), left, y);
   }
 
   drawAxis(ink) {

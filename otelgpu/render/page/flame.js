@@ -4,6 +4,31 @@ const ROW = 18;
 const NARROWEST = 0.5; // pixels
 const FONT = "11px ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace";
 
+// A canvas of so many CSS pixels, sharp on any screen.
+function contextOf(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.font = FONT;
+  return context;
+}
+
+function outline(context, left, y, wide) {
+  context.strokeStyle = FRAME_INK;
+  context.lineWidth = 2;
+  context.strokeRect(left + 1, y + 1, Math.max(wide - 3, 1), ROW - 3);
+}
+
+// As much of a frame's label as has room.
+function write(context, letters, label, left, y) {
+  if (letters < 3) return;
+  const text = label();
+  context.fillStyle = FRAME_INK;
+  context.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, left + 3, y + ROW / 2);
+}
+
 class Flame {
   constructor(canvas, scroll, spacer, show) {
     [this.canvas, this.scroll, this.spacer, this.show] = [canvas, scroll, spacer, show];
@@ -50,18 +75,11 @@ class Flame {
   resize() {
     if (!this.tree) return;
     const [width, height] = [this.scroll.clientWidth, this.scroll.clientHeight];
-    const ratio = window.devicePixelRatio || 1;
     this.width = width;
     this.viewport = height;
     this.height = Math.max((this.deepest + 1) * ROW + 1, height);
     this.spacer.style.height = `${this.height}px`;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
-    this.context = this.canvas.getContext("2d");
-    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.context.font = FONT;
+    this.context = contextOf(this.canvas, width, height);
     this.letter = this.context.measureText("M").width || 7;
     this.draw();
   }
@@ -111,16 +129,9 @@ class Flame {
     context.fillStyle = isMatch ? MATCH : fill;
     context.fillRect(left, y, Math.max(wide - (wide > 3 ? 1 : 0), NARROWEST), ROW - 1);
     context.globalAlpha = 1;
-    if ((node === this.focused && document.activeElement === this.canvas) || node === this.hovered) {
-      context.strokeStyle = FRAME_INK;
-      context.lineWidth = 2;
-      context.strokeRect(left + 1, y + 1, Math.max(wide - 3, 1), ROW - 3);
-    }
-    const letters = Math.floor((wide - 6) / this.letter);
-    if (letters < 3) return;
-    const label = tree.label(node);
-    context.fillStyle = FRAME_INK;
-    context.fillText(label.length > letters ? `${label.slice(0, letters - 1)}…` : label, left + 3, y + ROW / 2);
+    const chosen = (node === this.focused && document.activeElement === this.canvas) || node === this.hovered;
+    if (chosen) outline(context, left, y, wide);
+    write(context, Math.floor((wide - 6) / this.letter), () => tree.label(node), left, y);
   }
 
   // The node under the mouse, or -1.
