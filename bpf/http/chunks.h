@@ -62,7 +62,7 @@ struct data_chunk {
 			count(COUNTER_ARGUMENT_UNREADABLE);                                        \
 			_record->chunk.captured = 0;                                               \
 		}                                                                                  \
-		submit(_record);                                                                   \
+		submit_of(_record->chunk.head.tgid, _record);                                      \
 	} while (0)
 
 /* Global, so that the verifier proves it once and not on every path to it. */

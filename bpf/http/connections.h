@@ -12,6 +12,7 @@
 #include "holders.h"
 #include "protocol_detection.h"
 #include "../lib/emit.h"
+#include "../lib/quiet.h"
 
 /* The last number emitted: enum connection_number. */
 __u64 http_connections = 0;
@@ -130,7 +131,7 @@ static __noinline void emit_open(const struct identity *who, const struct connec
 	} else if (connection->fd >= 0) {
 		count(COUNTER_SOCKET_UNREADABLE);
 	}
-	submit(record);
+	submit_of(who->tgid, record);
 }
 
 static __always_inline void emit_close(struct identity who, const struct connection *connection)

@@ -99,10 +99,23 @@ struct qstr {
 struct super_block {
 	__u32 s_dev;
 };
+struct timespec64 {
+	__s64 tv_sec;
+	long tv_nsec;
+};
 struct inode {
 	unsigned long i_ino;
 	struct super_block *i_sb;
 	unsigned short i_mode;
+	__s64 i_size;
+	__s64 i_ctime_sec;
+	__u32 i_ctime_nsec;
+};
+struct inode___before_6_11 {
+	struct timespec64 __i_ctime;
+};
+struct inode___before_6_6 {
+	struct timespec64 i_ctime;
 };
 struct dentry {
 	struct qstr d_name;
@@ -134,6 +147,7 @@ struct uprobes_state {
 	struct xol_area *xol_area;
 };
 struct mm_struct {
+	struct file *exe_file;
 	struct uprobes_state uprobes_state;
 };
 struct return_instance {

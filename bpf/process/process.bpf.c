@@ -8,6 +8,7 @@
 #include "../lib/emit.h"
 #include "../lib/files.h"
 #include "../lib/share.h"
+#include "quiet.h"
 #include <bpf/bpf_tracing.h>
 
 RECORD(process_exec);
@@ -138,7 +139,8 @@ int BPF_PROG(on_exec, struct task_struct *task)
 {
 	struct identity who = identify(task);
 	struct process_exec *record;
-	bool scoped;
+	struct file *program;
+	bool scoped, quiet;
 	__u64 now;
 
 	(void)ctx;
@@ -146,14 +148,20 @@ int BPF_PROG(on_exec, struct task_struct *task)
 		return 0;
 	forget_context(who.tgid);
 	scoped = in_scope(&who);
+	program = BPF_CORE_READ(task, mm, exe_file);
+	quiet = quiet_allowed && scoped && is_quiet_file(program) && become_quiet(who.tgid);
+	if (!quiet)
+		become_loud(who.tgid);
 	if (!scoped && !execs_of_others)
 		return 0;
 	now = bpf_ktime_get_ns();
 	record = EMIT_BEGIN_OF_SHARE(process_exec, PROCESS_EXEC, who, now, now);
 	if (!record)
 		return 0;
+	record->inode = BPF_CORE_READ(program, f_inode, i_ino);
+	record->device = BPF_CORE_READ(program, f_inode, i_sb, s_dev);
 	record->in_scope = scoped;
-	submit(record);
+	submit_event(record, quiet);
 	return 0;
 }
 
@@ -162,6 +170,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
 	struct identity from, who;
 	struct process_fork *record;
+	bool quiet, executes;
 	__u8 one = 1;
 	__u64 now;
 
@@ -177,12 +186,17 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	    bpf_map_update_elem(&scope_processes, &who.tgid, &one, BPF_ANY))
 		count(COUNTER_SCOPE_TABLE_FULL);
 	inherit_context(from.tgid, who.tgid);
+	quiet = quiet_allowed && is_quiet(from.tgid) && become_quiet(who.tgid);
+	if (!quiet)
+		become_loud(who.tgid);
+	/* One that shares its parent's memory (vfork, posix_spawn) is about to become another program, and does nothing else. */
+	executes = BPF_CORE_READ(parent, mm) == BPF_CORE_READ(child, mm);
 	now = bpf_ktime_get_ns();
 	record = EMIT_BEGIN_OF_SHARE(process_fork, PROCESS_FORK, who, now, now);
 	if (!record)
 		return 0;
 	record->parent = from.tgid;
-	submit(record);
+	submit_event(record, quiet || executes);
 	return 0;
 }
 
@@ -191,18 +205,23 @@ int BPF_PROG(on_exit, struct task_struct *task)
 {
 	struct process_exit *record;
 	struct identity who;
+	bool scoped, quiet;
 	__u64 now;
 
 	(void)ctx;
 	if (BPF_CORE_READ(task, signal, live.counter) != 0)
 		return 0; /* other threads live on */
-	if (!in_scope(&who))
+	scoped = in_scope(&who);
+	quiet = become_loud(who.tgid);
+	if (!scoped)
 		return 0;
 	forget_context(who.tgid);
 	now = bpf_ktime_get_ns();
 	record = EMIT_BEGIN_OF_SHARE(process_exit, PROCESS_EXIT, who, now, now);
-	if (record)
-		submit(record);
+	if (record) {
+		record->quiet = quiet;
+		submit_event(record, quiet);
+	}
 	bpf_map_delete_elem(&scope_processes, &who.tgid);
 	return 0;
 }
@@ -254,7 +273,7 @@ int on_mmap_exit(struct syscall_exit *call)
 	struct identity who;
 	struct file *file;
 	__u64 start_ns;
-	bool hold;
+	bool hold, quiet;
 	__s32 fd;
 
 	mapping = bpf_task_storage_get(&mapping_calls, bpf_get_current_task_btf(), NULL, 0);
@@ -275,6 +294,9 @@ int on_mmap_exit(struct syscall_exit *call)
 	identity.device = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
 	hold = hold_on_load && now - hold_heartbeat_ns < HOLD_HEARTBEAT_LIMIT_NS &&
 	       !bpf_map_lookup_elem(&known_files, &identity);
+	quiet = is_quiet(who.tgid) && is_quiet_file(file);
+	if (!quiet)
+		become_loud(who.tgid);
 	record = EMIT_BEGIN_OF_SHARE(process_mapping, PROCESS_MAPPING, who, start_ns, now);
 	if (!record)
 		return 0; /* not held either: nobody would let it go */
@@ -288,7 +310,7 @@ int on_mmap_exit(struct syscall_exit *call)
 		count(COUNTER_FILE_UNREADABLE);
 	if (hold)
 		record->held = stop(who, now);
-	submit(record);
+	submit_event(record, quiet);
 	return 0;
 }
 
@@ -324,7 +346,8 @@ int on_prctl(struct syscall_enter *call)
 	if (!record)
 		return 0;
 	record->address = call->args[2];
-	submit(record);
+	become_loud(who.tgid);
+	submit_event(record, false);
 	return 0;
 }
 

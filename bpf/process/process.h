@@ -22,8 +22,10 @@ enum process_counter {
 /* A new program image. In scope or not: user space decides what matches. */
 struct process_exec {
 	struct record_head head;
+	__u64 inode; /* of the program's file */
+	__u32 device;
 	__u8 in_scope;
-	__u8 reserved[7];
+	__u8 reserved[3];
 };
 
 /* A new process (not a thread); head.tgid is the child. */
@@ -36,6 +38,8 @@ struct process_fork {
 /* The last thread of a process ended. */
 struct process_exit {
 	struct record_head head;
+	__u8 quiet; /* and it has no record of any other family */
+	__u8 reserved[7];
 };
 
 #define MAPPING_NAME_BYTES 64
@@ -59,11 +63,17 @@ struct process_context {
 	__u64 address; /* of its header */
 };
 
-/* Key of known_files. */
+/* Key of known_files and quiet_files. */
 struct file_identity {
 	__u64 inode;
 	__u32 device;
 	__u32 reserved;
+};
+
+/* Value of quiet_files. */
+struct file_state {
+	__u64 bytes;
+	__u64 changed_ns; /* st_ctim */
 };
 
 #endif

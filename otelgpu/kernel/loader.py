@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from otelgpu.kernel.tables import array_rows
 from otelgpu.model.inputs import Batch
 from otelgpu.model.losses import Reasons
 
-_FORMATS: Final = {1: "B", 4: "I", 8: "Q"}
+_FORMATS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _SYMBOL: Final = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, value, size
 _STT_OBJECT: Final = 1
 _AWAITED: Final = "ring_awaited"  # lib/emit.h
@@ -47,7 +47,7 @@ COUNTED_BY_KERNEL: Final = Reasons(
 )
 """Counter → what one count means."""
 _PASSED_OVER: Final = ("tp_btf", "tracepoint")  # probes of functions are run within each other
-_SHARED_WHERE_USED: Final = ("call_stacks", *PLACES.values())  # by the families whose calls have stacks
+_SHARED_WHERE_USED: Final = ("quiet_processes", "call_stacks", *PLACES.values())
 _TRACE_CONTEXTS: Final = "traces_ctx_v1"  # OBI's: see kernel/trace_context_map.py
 
 
@@ -146,6 +146,34 @@ def counter_names(btf: Btf, family: str) -> dict[int, str]:
     }
 
 
+class Single(NamedTuple):
+    """One record, of which only the head was read. ``kind``: the name of its struct, whose layout is ``dtype``."""
+
+    kind: str
+    dtype: np.dtype[np.void]
+    time_ns: int
+    duration_ns: int
+    tgid: int
+    raw: bytes
+
+    @property
+    def record(self) -> np.void:
+        """All of it."""
+        found: np.void = np.frombuffer(self.raw, self.dtype)[0]
+        return found
+
+
+def _words_of(dtype: np.dtype[np.void], names: tuple[str, ...]) -> struct.Struct:
+    """Reads these fields of a struct, which are in this order there."""
+    places = dtype.fields
+    assert places is not None, "it is a struct"
+    layout, end = "<", 0
+    for kind, offset, *_ in map(places.__getitem__, names):
+        layout += f"{offset - end}x{_FORMATS[kind.itemsize]}"
+        end = offset + kind.itemsize
+    return struct.Struct(layout)
+
+
 @dataclass
 class LoadedFamily:
     """A loaded object with its ring and counters."""
@@ -193,14 +221,13 @@ class LoadedFamily:
                 rows = run if alike else run[structs == position]
                 yield Batch(family=self.family, kind=name, records=rows.view(dtype)[:, 0])
 
-    def drain_each(self) -> Iterator[tuple[str, np.void]]:
-        """The same one by one with its struct's name, until none is left: for rings in which few come at a time."""
-        places = self._head.fields
-        assert places is not None, "it is a struct"
-        kind_at = places["kind"][1]
+    def drain_each(self) -> Iterator[Single]:
+        """The same one by one, until none is left: for rings in which few come at a time."""
+        head = _words_of(self._head, ("time_ns", "duration_ns", "tgid", "kind"))
         for raw in self.ring.read_each():
-            name, dtype = self._structs[self._struct_of[raw[kind_at] | raw[kind_at + 1] << 8]]
-            yield name, np.frombuffer(raw, dtype)[0]
+            time_ns, duration_ns, tgid, kind = head.unpack_from(raw)
+            name, dtype = self._structs[self._struct_of[kind]]
+            yield Single(name, dtype, time_ns, duration_ns, tgid, raw)
 
     def counters(self) -> dict[str, int]:
         """Counter name → total over all CPUs since load; those of :data:`COUNTED_BY_KERNEL` too."""

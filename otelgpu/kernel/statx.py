@@ -38,6 +38,11 @@ class Status(NamedTuple):
         """As ``st_dev``."""
         return os.makedev(self.major, self.minor)
 
+    @property
+    def kernel_device(self) -> int:
+        """As BPF programs read it: MKDEV of include/linux/kdev_t.h."""
+        return self.major << 20 | self.minor
+
 
 @cache
 def _libc() -> ctypes.CDLL:

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 
 from otelgpu.model.self_telemetry import Attachment
 from otelgpu.processes.listing import list_processes
-from otelgpu.processes.probes import ProbedFile
+from otelgpu.processes.probes import ProbedFile, ProbePlacer
 
 
 class Attachments:
     """Processes that have a file with probes, until they are forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: int = 0) -> None:
+        """``now_ns``: CLOCK_MONOTONIC."""
+        self._released_ns = now_ns
         self._files: dict[int, dict[int, tuple[ProbedFile, bool]]] = {}  # by process, then by probed_file
         self._names: dict[int, str] = {}
 
@@ -45,6 +47,12 @@ class Attachments:
         for tgid in self._files.keys() - set(list_processes()):
             self.forget(tgid)
         return (probed_file for files in self._files.values() for probed_file, _ in files.values())
+
+    def release_unused(self, placer: ProbePlacer, now_ns: int, keep_ns: int) -> None:
+        """Take the probes off files that nobody has any more, at a tenth of the time that they are kept."""
+        if now_ns - self._released_ns >= keep_ns // 10:
+            self._released_ns = now_ns
+            placer.release(self.probed_files(), now_ns, keep_ns=keep_ns)
 
     def read(self) -> Iterator[tuple[int, Attachment]]:
         """Every process, the newest last."""

@@ -19,6 +19,10 @@ _DELETED = " (deleted)"
 _MAX_MAPS_BYTES = 64 << 20
 
 
+Inode = tuple[int, int]
+"""(device as the kernel writes it, number)."""
+
+
 class Mapping(Struct, frozen=True, kw_only=True):
     """One line of a maps file. Addresses, ``offset`` (into the file) in bytes; ``end`` is exclusive.
 
@@ -115,6 +119,11 @@ def executable_mappings(pid: int, *, proc: Path = Path("/proc")) -> list[Mapping
         return read_maps(pid, proc=proc, executable_only=True)
     except OSError:
         return []
+
+
+def inode_of(record: np.void) -> Inode:
+    """The file that a ``struct process_mapping`` or ``process_exec`` is about."""
+    return int(record["device"]), int(record["inode"])
 
 
 def mapped_range(record: np.void) -> tuple[int, int]:

@@ -32,7 +32,7 @@ from otelgpu.processes.elf_files import map_elf, open_regular, paths_of
 from otelgpu.processes.function_finder import FunctionFinder
 from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import list_processes
-from otelgpu.processes.maps import Mapping, executable_mappings
+from otelgpu.processes.maps import Inode, Mapping, executable_mappings
 from otelgpu.processes.mounts import UntrustedMount
 from otelgpu.processes.reader.accounts import NOBODYS, Owner, owner_of
 from otelgpu.processes.reader.client import ReaderError
@@ -75,6 +75,8 @@ _PLAIN_NS: Final = (
 _FIRST_PAUSE_NS: Final = 1_000_000_000
 _LONGEST_PAUSE_NS: Final = 60_000_000_000
 _NEVER_NS: Final = 1 << 63
+IN_EVERY_PROCESS: Final = frozenset({"libc"})
+"""Libraries: to have mapped one says nothing of a process."""
 POSTPONED_AT_ONCE: Final = 16
 """Processes that are looked at again in one collection; the others wait for the next."""
 KEEP_NS: Final = 300_000_000_000
@@ -85,10 +87,10 @@ _FUSE_MAGIC: Final = 0x65735546
 _OVERLAY: Final = "overlay"  # stands for every device of an overlayfs
 
 
-Inode = tuple[int, int]
-"""(device as the kernel writes it, number)."""
 _Identity = tuple[int, int, int, int]
 """Inode number, size, times of the last write and of the last change in ns; the last nobody can set."""
+FileState = tuple[int, int]
+"""Of these the size and the time of the last change: who writes to a file changes them."""
 
 
 _Device = tuple[int | str, bool]
@@ -150,7 +152,7 @@ class ProbePlacer:
         ] = {}  # process → when to look again, and the pause after that
         self._inspected: dict[_Identity, dict[_Device, ProbedFile | None]] = {}
         self._by_inode: dict[Inode, ProbedFile] = {}
-        self._plain: dict[Inode, int] = {}  # files without probes: when that was found
+        self._plain: dict[Inode, tuple[int, _Identity]] = {}  # files without probes: when that was found
         self._probed_of: Counter[Owner] = Counter()
         self._refused = Refusals()
         self.counters: Counter[str] = Counter()
@@ -194,6 +196,18 @@ class ProbePlacer:
     def is_wanted(self, name: str) -> bool:
         """Whether a file is called like a library that probes are for: those are looked at before others."""
         return library_name_of(name) in self.library_names
+
+    def nothing_in(self, inode: Inode) -> FileState | None:
+        """What a file was when it was found to say nothing of a process that has mapped it; None: it was not."""
+        if (probed_file := self._by_inode.get(inode)) is not None:
+            if probed_file.library not in IN_EVERY_PROCESS:
+                return None
+            _, size, _, changed = probed_file.identity
+        elif inode in self._plain:
+            _, size, _, changed = self._plain[inode][1]
+        else:
+            return None
+        return size, changed
 
     def examine_process(self, tgid: int, mappings: Sequence[Mapping] | None = None) -> list[ProbedFile]:
         """Everything that a running process has mapped, program and libraries: those files that carry probes.
@@ -246,7 +260,7 @@ class ProbePlacer:
             probed_file = self._by_inode.get(inode)
             if probed_file is not None and not _changed(exact, probed_file):
                 return _mapped(probed_file, mapped_ns)
-            if monotonic_ns() - self._plain.get(inode, -_PLAIN_NS) < _PLAIN_NS:
+            if inode in self._plain and monotonic_ns() - self._plain[inode][0] < _PLAIN_NS:
                 return None
         if _leads_somewhere(exact):
             return self._examine(exact, _full_path(exact, path), mapped_ns=mapped_ns, tgid=tgid)
@@ -359,18 +373,22 @@ class ProbePlacer:
             if number is not None and os.fstat(descriptor).st_ino != number:
                 self.counters["mapped_file_replaced"] += 1
                 return None
-            probed_file = self._examine_open(descriptor, path, tgid)
-        except ReaderError as error:
-            _log.debug("not looked into: %s: %s", path, error)
-            self.postpone(tgid)
-            return None
-        except OSError as error:
-            self.counters["file_unreadable"] += 1
-            _log.debug("cannot read %s (%s): %s", open_path, path, error)
-            return None
+            probed_file = self.examine_open(descriptor, path, tgid)
         finally:
             os.close(descriptor)
         return None if probed_file is None else _mapped(probed_file, mapped_ns)
+
+    def examine_open(self, descriptor: int, path: str, tgid: int) -> ProbedFile | None:
+        """A regular file that is open; ``tgid``: the process that has it, which pays for reading it."""
+        try:
+            return self._examine_open(descriptor, path, tgid)
+        except ReaderError as error:
+            _log.debug("not looked into: %s: %s", path, error)
+            self.postpone(tgid)
+        except OSError as error:
+            self.counters["file_unreadable"] += 1
+            _log.debug("cannot read %s: %s", path, error)
+        return None
 
     def _examine_open(self, descriptor: int, path: str, tgid: int) -> ProbedFile | None:
         identity, device = _identity(descriptor)
@@ -391,7 +409,7 @@ class ProbePlacer:
         if probed_file is not None:
             self._by_inode[inode] = probed_file
         else:
-            self._plain[inode] = monotonic_ns()
+            self._plain[inode] = monotonic_ns(), identity
             if len(self._plain) > EXAMINED_FILES:
                 self._plain.clear()
         return probed_file

@@ -155,6 +155,10 @@ class TaskRuntimes:
 
     # -- Processes -------------------------------------------------------------------------------------
 
+    def knows(self, tgid: int) -> bool:
+        """Whether a process has a runtime of tasks, of whatever version."""
+        return tgid in self._processes or tgid in self._refused
+
     def look_at(self, tgid: int, now_s: float, mappings: Sequence[Mapping] | None = None) -> None:
         """What a running process has mapped; ``mappings``: what of it is executable, if that was read."""
         if tgid in self._processes or len(self._processes) >= _MAX_PROCESSES:

@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from otelgpu.elf.btf import Btf
-from otelgpu.elf.image import ElfError, Load
+from otelgpu.elf.image import ElfError, ElfImage, Load
 from otelgpu.elf.tls import Access, ThreadVariable, find_thread_variable, may_have_thread_locals
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.statx import cached_status
@@ -120,6 +120,15 @@ class _Process(Struct):
         return [*self.places, *self.pending]
 
 
+def _variable_in(image: ElfImage) -> ThreadVariable | None:
+    return find_thread_variable(image, VARIABLE, POINTER_BYTES)
+
+
+def may_publish(image: ElfImage) -> bool:
+    """Whether a process may publish that has mapped this file. Raises ElfError."""
+    return _variable_in(image) is not None
+
+
 class ThreadContexts:
     """The processes that publish, and the map that says so.
 
@@ -153,6 +162,14 @@ class ThreadContexts:
         return {tgid for tgid, process in self._processes.items() if process.places}
 
     # -- Processes -------------------------------------------------------------------------------------
+
+    def nothing_in(self, identity: Identity) -> bool:
+        """Whether a file was looked at, and does not publish."""
+        return identity in self._images and self._images[identity] is None
+
+    def knows(self, tgid: int) -> bool:
+        """Whether a process has files that may publish."""
+        return tgid in self._processes
 
     def look_at(self, tgid: int, now_s: float, mappings: Sequence[Mapping] | None = None) -> None:
         """All that a running process has mapped; ``mappings``: what of it is executable, if that was read."""
@@ -213,7 +230,7 @@ class ThreadContexts:
             try:
                 with open_mapping(tgid, mapping, proc=self._proc) as file:
                     identity = file.identity
-                    variable = find_thread_variable(file.image, VARIABLE, POINTER_BYTES)
+                    variable = _variable_in(file.image)
                     image = _Image(variable, file.image.loads) if variable is not None else None
             except ElfError:
                 image = None

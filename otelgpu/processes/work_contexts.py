@@ -6,14 +6,17 @@ In: processes and what they map. Out: entries of the maps that lib/context.h of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping as Counts
 from collections.abc import Sequence, Set
 from typing import Final
 
+from otelgpu.elf.image import ElfImage
 from otelgpu.kernel.loader import LoadedFamily
-from otelgpu.processes.maps import Mapping, executable_mappings
-from otelgpu.processes.task_runtimes import SharedBits, TaskRuntimes
-from otelgpu.processes.thread_context import ThreadContexts
+from otelgpu.processes.maps import Inode, Mapping, executable_mappings
+from otelgpu.processes.task_runtimes import SharedBits, TaskRuntimes, find_tasks
+from otelgpu.processes.thread_context import ThreadContexts, may_publish
+from otelgpu.symbols.cpython.image import may_be_interpreter
 
 
 class WorkContexts:
@@ -34,6 +37,20 @@ class WorkContexts:
     def counters(self) -> dict[str, Counts[str, int]]:
         """What is not read, and why, by part."""
         return {"contexts": self._published.counters, "tasks": self._tasks.counters}
+
+    def knows(self, tgid: int) -> bool:
+        """Whether anything was found in a process."""
+        return any(part.knows(tgid) for part in self._parts)
+
+    def may_concern(self, image: ElfImage, name: str) -> bool:
+        """Whether anything may be found in a process whose program is this file. Raises ElfError."""
+        return may_publish(image) or find_tasks(image, name) is not None
+
+    def nothing_in(self, inode: Inode, name: str) -> bool:
+        """Whether a library of that name was looked at, and nothing is to be found in a process for it."""
+        device, number = inode
+        identity = os.makedev(device >> 20, device & 0xFFFFF), number
+        return not may_be_interpreter(name) and self._published.nothing_in(identity)
 
     def look_at(self, tgid: int, now_s: float, mappings: Sequence[Mapping] | None = None) -> None:
         """All that a running process has mapped; ``mappings``: what of it is executable, if that was read."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, cast
 
 from otelgpu.engine import registry
-from otelgpu.engine.contract import Family, Load
+from otelgpu.engine.contract import Beside, Family, Load
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.model.settings import Settings
 from otelgpu.processes.discovery import Choice, Discovery
@@ -43,6 +43,15 @@ def choices(
                 raise
             go_without(name, error)
     return chosen
+
+
+def beside(families: Mapping[str, Family], chosen: Iterable[str]) -> dict[str, list[str]]:
+    """Of those ``chosen`` the ones that are loaded beside each family."""
+    besides = {name: load for name in chosen if isinstance(load := families[name].load, Beside)}
+    return {
+        name: [other for other, load in besides.items() if load.is_of(family)]
+        for name, family in families.items()
+    }
 
 
 def observed(selected: tuple[str, ...], settings: Settings) -> dict[str, Family]:

@@ -96,6 +96,11 @@ class FamilyDiscoveries:
         if isinstance(watcher, Closes):
             self._closing.append(watcher)
 
+    @property
+    def follow_processes(self) -> bool:
+        """Whether any wants to know at once of every process: see :class:`SeesProcesses`."""
+        return bool(self._on_process)
+
     @staticmethod
     def start(watchers: Sequence[object]) -> None:
         """See :class:`Starts`."""

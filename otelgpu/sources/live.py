@@ -24,7 +24,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from otelgpu.elf.btf import Btf
-from otelgpu.engine.contract import Beside, Family, Load
+from otelgpu.engine.contract import Family, Load
 from otelgpu.kernel import clock, features
 from otelgpu.kernel.attach import attach_tracepoints, functions_of, hooks_of
 from otelgpu.kernel.holding import Holding
@@ -49,12 +49,13 @@ from otelgpu.processes.described import DescribedProcesses
 from otelgpu.processes.function_finder import session_function_finder
 from otelgpu.processes.kernel_names import KernelNamer, NameKinds
 from otelgpu.processes.listing import descendants, list_members, list_processes
-from otelgpu.processes.maps import executable_mappings, mapped_name, mapped_range
+from otelgpu.processes.maps import executable_mappings, inode_of, mapped_name, mapped_range
 from otelgpu.processes.missed import MissedEvents
 from otelgpu.processes.probes import ProbedFile, ProbePlacer
 from otelgpu.processes.process_context import ProcessContexts
+from otelgpu.processes.quiet import QuietProcesses
 from otelgpu.processes.work_contexts import WorkContexts
-from otelgpu.sources.discoveries import choices, discovery_of
+from otelgpu.sources.discoveries import beside, choices, discovery_of
 from otelgpu.sources.draining import Draining
 from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
@@ -114,7 +115,7 @@ class LiveSource:
         if settings.hold_on_load:
             self._holding = Holding(process, self.counters)
         self._missed = MissedEvents(process)
-        self._attachments = Attachments()
+        self._attachments = Attachments(clock.monotonic_ns())
         self._contexts = WorkContexts(process)
         self._process_contexts = ProcessContexts()
         self._mappers: set[int] = set()  # processes that have mapped a probed library
@@ -125,10 +126,11 @@ class LiveSource:
         )
         self._successions = Successions(self._processes)
         must_wait = self._successions.must_wait
+        self._quiet = QuietProcesses(process, self._placer, self._contexts)
+        self._allow_quiet()
         self._process_events = ProcessEvents(process, self._shares, self._placer.is_wanted, must_wait)
         self._reports, self._anchors = LossReports(), clock.Anchors()
         self._counted_ns = 0
-        self._released_ns = clock.monotonic_ns()
 
     @property
     def btf(self) -> dict[str, Btf]:
@@ -200,14 +202,7 @@ class LiveSource:
         self._images = {name: read_image(name) for name in families}
         self._operations = {n for n, f in families.items() if f.operations is not None}
         functions = {name: functions_of(image) for name, image in self._images.items()}
-        self._beside = {
-            name: [
-                other
-                for other in self._choices
-                if isinstance(beside := families[other].load, Beside) and beside.is_of(family)
-            ]
-            for name, family in families.items()
-        }
+        self._beside = beside(families, self._choices)
         self._found_mapped = frozenset(
             chain.from_iterable(
                 functions[n].values() for n, family in families.items() if family.load is Load.MAPPED
@@ -233,6 +228,9 @@ class LiveSource:
             if name in self._choices and isinstance(family.load, Load) and name not in at_once:
                 self._placer.add_later(functions[name], partial(self._load_late, name))
 
+    def _allow_quiet(self) -> None:
+        self._quiet.allow(self._holding is None and not self._watchers.follow_processes)
+
     def _ring_bytes(self, family: str) -> int:
         usual, wanted = self._settings.default_ring_bytes, self._choices[family].ring_bytes
         chosen = wanted(usual) if wanted is not None else usual
@@ -247,6 +245,7 @@ class LiveSource:
         """A family whose first library is there."""
         try:
             self._adopt(self._load_one(self._images[name]))
+            self._allow_quiet()
             for other in self._beside.get(name, ()):
                 if other not in self._loaded:
                     self._load_late(other)
@@ -318,6 +317,7 @@ class LiveSource:
             self._placer.postpone(tgid)
 
     def _look_at_now(self, tgid: int, in_scope: bool) -> None:
+        self._quiet.begin(tgid)
         mappings = executable_mappings(tgid)
         probed_files = self._placer.examine_process(tgid, mappings)
         for probed_file in probed_files:
@@ -326,6 +326,7 @@ class LiveSource:
             self._note_mapper(tgid)
         self._watchers.mapped(tgid, placed=bool(probed_files), in_scope=in_scope)
         self._contexts.look_at(tgid, time.monotonic(), mappings)
+        self._quiet.end(tgid, probed_files)
 
     def prepare_file(self, path: Path) -> None:
         """Put probes on a file that a program is about to load."""
@@ -352,7 +353,8 @@ class LiveSource:
             with Turn(self._draining, timeout_s, longest_s) as turn:
                 while True:
                     ready = self._poll(turn.left_s())
-                    waiting = process_fd in ready or self._process_events.are_waiting
+                    # Any ring: a process of which nothing is known may have waited for its first record.
+                    waiting = ready or self._process_events.are_waiting
                     if waiting and self._handle_process_events():
                         turn.disturb()
                     self._contexts.retry(time.monotonic())
@@ -398,6 +400,7 @@ class LiveSource:
                 self._mappers.add(tgid)
                 self._resolver.inherit(int(record["parent"]), tgid)
         elif kind == EXEC and record["in_scope"]:
+            self._within_share(tgid, lambda: self._quiet.executed(tgid, inode_of(record)))
             self._program_changed(tgid, time_ns)
             if not self._process_events.is_anothers(tgid, time_ns):
                 self._within_share(tgid, lambda: self._executed(tgid))
@@ -458,7 +461,7 @@ class LiveSource:
     def _mapped(self, tgid: int, record: np.void) -> None:
         (start, end), name = mapped_range(record), mapped_name(record)
         mapped_ns = int(record["head"]["time_ns"]) + int(record["head"]["duration_ns"])
-        inode = (int(record["device"]), int(record["inode"]))
+        inode = inode_of(record)
         probed_file = self._placer.examine_mapping(tgid, start, end, name, mapped_ns, inode)
         if probed_file is not None:
             held = self._holding is not None and self._holding.holds(record)
@@ -472,6 +475,7 @@ class LiveSource:
         self._contexts.look_at_mapping(tgid, start, end, int(record["offset"]), name, time.monotonic())
         if tgid in self._mappers:
             self._note_mapper(tgid)
+        self._quiet.mapped(inode, name)
 
     def _has_calls(self, probed_file: ProbedFile | None) -> bool:
         """Whether a file has functions that make operations, and not TLS alone."""
@@ -531,7 +535,7 @@ class LiveSource:
         if now_ns - self._counted_ns >= _COUNTERS_EVERY_NS:
             self._counted_ns = now_ns
             found += self.losses()
-        self._release_probes(now_ns)
+        self._attachments.release_unused(self._placer, now_ns, int(self._settings.keep_probes_s * 1e9))
         found.append(Tick(time_ns=now_ns))
         return found
 
@@ -543,13 +547,6 @@ class LiveSource:
         """Have what is under way reported as far as it is, in the collection that follows, the last."""
         self._draining.is_last = True
         self._watchers.complete()
-
-    def _release_probes(self, now_ns: int) -> None:
-        """From files that nobody has any more, at a tenth of the time that they are kept."""
-        keep_ns = int(self._settings.keep_probes_s * 1e9)
-        if now_ns - self._released_ns >= keep_ns // 10:
-            self._released_ns = now_ns
-            self._placer.release(self._attachments.probed_files(), now_ns, keep_ns=keep_ns)
 
     def _forget(self, tgid: int) -> None:
         for part in (self._processes, self._namer, self._resolver, self._attachments, self._contexts):

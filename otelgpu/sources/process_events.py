@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.kernel.loader import LoadedFamily, Single
 from otelgpu.processes.maps import mapped_name
 from otelgpu.processes.reader.accounts import Accounts, Owner, Owners, Turn
 
@@ -113,17 +113,25 @@ class ProcessEvents:
     def _drained(self) -> list[Event]:
         """In the order of their times; first those of processes that have mapped a library that is known by name.
 
-        To look at the others takes time.
+        To look at the others takes time. Of those that have begun and ended, and did nothing that concerns anybody,
+        there are none.
         """
-        found: list[tuple[int, Event]] = []
+        found: list[Single] = []
         first: set[int] = set()
-        for kind, record in self._process.drain_each():
-            head = record["head"]
-            tgid, time_ns = int(head["tgid"]), int(head["time_ns"])
-            if kind == EXIT:
-                self._ends[tgid] = time_ns
-            elif kind == MAPPING and self._is_wanted(mapped_name(record)):
-                first.add(tgid)
-            found.append((time_ns + int(head["duration_ns"]), Event(kind, tgid, time_ns, record)))
-        found.sort(key=lambda each: (each[1].tgid not in first, each[0]))
-        return [event for _, event in found]
+        begun: dict[int, int] = {}
+        over: set[int] = set()
+        for single in self._process.drain_each():
+            kind, tgid = single.kind, single.tgid
+            if kind == FORK:
+                begun[tgid] = begun.get(tgid, 0) + 1
+            elif kind == EXIT:
+                self._ends[tgid] = single.time_ns
+                if begun.get(tgid) == 1 and single.record["quiet"]:
+                    over.add(tgid)
+            found.append(single)
+        found = [single for single in found if single.tgid not in over]
+        for single in found:
+            if single.kind == MAPPING and self._is_wanted(mapped_name(single.record)):
+                first.add(single.tgid)
+        found.sort(key=lambda each: (each.tgid not in first, each.time_ns + each.duration_ns))
+        return [Event(each.kind, each.tgid, each.time_ns, each.record) for each in found]

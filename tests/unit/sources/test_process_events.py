@@ -10,13 +10,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from otelgpu.kernel.loader import Single
 from otelgpu.processes.reader import accounts
 from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.sources import process_events
 from otelgpu.sources.process_events import MAPPING, ProcessEvents, Shares
+from tests.unit.sources.singles import single
 
 HEAD = [("time_ns", "<u8"), ("duration_ns", "<u8"), ("tgid", "<u4"), ("number", "<u4")]
-RECORD = np.dtype([("head", HEAD), ("name", "S16")])
+RECORD = np.dtype([("head", HEAD), ("name", "S16"), ("quiet", "u1")])
 TENANT, VICTIM = 1, 2
 
 
@@ -35,12 +37,12 @@ class Process:
     batches: list[Batch] = field(default_factory=list)
 
     def put(self, kind: str, *records: tuple[int, int, bytes]) -> None:
-        rows = [((number, 0, tgid, number), name) for tgid, number, name in records]
+        rows = [((number, 0, tgid, number), name, name == b"quiet") for tgid, number, name in records]
         self.batches.append(Batch(kind, np.array(rows, RECORD)))
 
-    def drain_each(self) -> list[tuple[str, np.void]]:
+    def drain_each(self) -> list[Single]:
         drained, self.batches = self.batches, []
-        return [(batch.kind, record) for batch in drained for record in batch.records]
+        return [single(batch.kind, record) for batch in drained for record in batch.records]
 
 
 class Owners:
@@ -143,3 +145,20 @@ def test_what_must_wait_does_with_all_that_comes_after_it_of_its_process(clock: 
     looking.waits.clear()
     looking.process.put("process_exec", (VICTIM, 2, b""))
     assert looking.handle() == [(VICTIM, 0), (VICTIM, 2)]
+
+
+def test_of_a_process_that_began_and_ended_quietly_there_is_nothing(clock: list[float]) -> None:
+    looking = Looking(clock)
+    looking.process.put("process_fork", (5, 1, b""), (6, 2, b""), (7, 3, b""))
+    looking.process.put("process_exec", (4, 4, b""), (5, 5, b""))
+    looking.process.put("process_exit", (4, 6, b"quiet"), (5, 7, b"quiet"), (6, 8, b""))
+    assert looking.handle() == [(6, 2), (7, 3), (4, 4), (4, 6), (6, 8)], (
+        "4 began before, 6 has records, 7 lives"
+    )
+
+
+def test_a_number_that_two_processes_had_is_not_passed_over(clock: list[float]) -> None:
+    looking = Looking(clock)
+    looking.process.put("process_fork", (5, 1, b""), (5, 3, b""))
+    looking.process.put("process_exit", (5, 2, b"quiet"), (5, 4, b"quiet"))
+    assert looking.handle() == [(5, 1), (5, 2), (5, 3), (5, 4)]

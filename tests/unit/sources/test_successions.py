@@ -16,14 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.kernel import clock
+from otelgpu.kernel.loader import Single
 from otelgpu.model.inputs import Batch, ProcessGone
 from otelgpu.processes.described import DescribedProcesses
 from otelgpu.processes.process_context import ProcessContexts
 from otelgpu.processes.resources import ResourceDetector
 from otelgpu.sources.process_events import EXEC, EXIT, FORK, ProcessEvents, Shares
 from otelgpu.sources.successions import Successions
+from tests.unit.sources.singles import single
 
-HEAD = np.dtype([("head", [("time_ns", "<u8"), ("duration_ns", "<u8"), ("tgid", "<u4")]), ("life", "<u4")])
+TIMES = [("time_ns", "<u8"), ("duration_ns", "<u8"), ("tgid", "<u4")]
+HEAD = np.dtype([("head", TIMES), ("life", "<u4"), ("quiet", "u1")])
 LONG_NS = 10**9
 
 
@@ -59,7 +62,7 @@ def successions(known: Known) -> Successions:
 
 def batch(*rows: tuple[int, int], life: int = 0) -> Batch:
     """``rows``: (process, time)."""
-    records = np.array([((time_ns, 0, tgid), life) for tgid, time_ns in rows], HEAD)
+    records = np.array([((time_ns, 0, tgid), life, 0) for tgid, time_ns in rows], HEAD)
     return Batch(family="any", kind="any", records=records)
 
 
@@ -141,10 +144,10 @@ class Ring:
 
     events: list[tuple[str, int, int]]
 
-    def drain_each(self) -> list[tuple[str, np.void]]:
+    def drain_each(self) -> list[Single]:
         drained, self.events = self.events, []
-        rows = np.array([((time_ns, 0, tgid), 0) for _, tgid, time_ns in drained], HEAD)
-        return [(kind, row) for (kind, _, _), row in zip(drained, rows, strict=True)]
+        rows = np.array([((time_ns, 0, tgid), 0, 0) for _, tgid, time_ns in drained], HEAD)
+        return [single(kind, row) for (kind, _, _), row in zip(drained, rows, strict=True)]
 
 
 class Nobodys:
