@@ -22,7 +22,7 @@ from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.page_files import rank_page_files
 from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_option, refuse_overwriting
 from otelgpu.cli.profile_outputs import Output
-from otelgpu.cli.rank_reports import look
+from otelgpu.cli.rank_reports import look, looks
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
 from otelgpu.export import events
@@ -161,9 +161,9 @@ def _follow(
     *,
     as_json: bool,
 ) -> bool:
-    with live_events(os.environ) as send:
+    with live_events(os.environ) as send, looks(inputs, job) as look_again:
         return follow_job(
-            lambda begin_s: look(inputs, job, begin_s, None),
+            look_again,
             lambda news: send(_event(change.verdict, change.state) for change in news),
             every_s=every_s,
             window_s=window_s,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,8 @@ from otelgpu.diagnose.ranks.facts import Facts, Query, gather
 from otelgpu.diagnose.ranks.verdicts import RanksReport
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.text import printable
+from otelgpu.store.database import Store
+from otelgpu.store.followed import FollowedInputs
 from otelgpu.store.inputs import open_inputs
 from otelgpu.store.queries import queries_of
 
@@ -32,12 +35,36 @@ def look(
     """
     with open_inputs(inputs, job=job, begin_s=begin, end_s=end) as store:
         skip(store.rejected)
-        query = queries_of(store.connection, _QUERIES)
-        _one_job(query, store.rejected)
+        query = _query_of_one_job(store)
         if keep is not None:
             store.keep(keep)
-        facts = gather(query)
-        return facts, report_on(facts, query, rejected=store.rejected, limits=store.limits)
+        return _report(store, query)
+
+
+@contextmanager
+def looks(inputs: Sequence[str], job: str | None) -> Iterator[Callable[[float], tuple[Facts, RanksReport]]]:
+    """Gives the same again and again, of what begins at a time or later; of files that grow only what is new is read.
+
+    Raises what :func:`look` does, each time.
+    """
+    with FollowedInputs(inputs, job=job) as followed:
+
+        def look_again(begin: float) -> tuple[Facts, RanksReport]:
+            store = followed.look(begin)
+            return _report(store, _query_of_one_job(store))
+
+        yield look_again
+
+
+def _report(store: Store, query: Query) -> tuple[Facts, RanksReport]:
+    facts = gather(query)
+    return facts, report_on(facts, query, rejected=store.rejected, limits=store.limits)
+
+
+def _query_of_one_job(store: Store) -> Query:
+    query = queries_of(store.connection, _QUERIES)
+    _one_job(query, store.rejected)
+    return query
 
 
 def _one_job(query: Query, rejected: Mapping[str, int]) -> None:

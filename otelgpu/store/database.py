@@ -59,6 +59,7 @@ class Store:
         self.connection = connect(self.folder / "ops.duckdb", config=settings)
         # In `python -c` it is on, and on standard output.
         self.connection.execute("SET enable_progress_bar = false")
+        self._job = job
         self._chosen = _chosen(job, begin_s, end_s)
         self._views: list[str] = []
         self._links = 0
@@ -109,6 +110,17 @@ class Store:
         """Tables of a reader's own."""
         for table in tables:
             self.connection.execute(f"DROP TABLE {table}")
+
+    def start_over(self, *, begin_s: float) -> None:
+        """Without rows, for another look, at what begins at ``begin_s`` or later. Tables of readers' own stay."""
+        self._chosen, self._views = _chosen(self._job, begin_s, None), []
+        self._show()
+        for table in ("ops_read", "evidence", "rank_sums", "excluded"):
+            self.connection.execute(f"DELETE FROM {table}")
+        for linked in self.folder.glob("input-*"):
+            linked.unlink()
+        self.rejected.clear()
+        self.limits.clear()
 
     def finish(self) -> None:
         """To be called when everything was added: what only all rows of a rank show is looked for."""

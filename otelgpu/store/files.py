@@ -41,6 +41,12 @@ def beginning(path: Path, size: int) -> bytes:
         return b""
 
 
+def is_compressed(path: Path) -> bool:
+    """Whether it begins as gzip or Zstandard does. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(4).startswith((_GZIP, _ZSTANDARD))
+
+
 def content(path: Path, most: int) -> bytes:
     """All of it. Raises `BrokenFile`, also where it is longer than ``most`` bytes."""
     found = bytearray()

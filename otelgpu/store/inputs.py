@@ -28,7 +28,7 @@ def open_inputs(
 
     Raises `StoreError` for an input that is not there, and where DuckDB is not.
     """
-    files = list(dict.fromkeys(found for each in inputs for found in _files(each)))
+    files = found_files(inputs)
     store = Store(job=job, begin_s=begin_s, end_s=end_s)
     try:
         with store.errors("tables cannot be made"):
@@ -37,6 +37,11 @@ def open_inputs(
         store.close()
         raise
     return store
+
+
+def found_files(inputs: Sequence[str]) -> list[Path]:
+    """Each once, rotated ones before what they were rotated from. Raises `StoreError` for what is not there."""
+    return list(dict.fromkeys(found for each in inputs for found in _files(each)))
 
 
 def _files(given: str) -> Iterator[Path]:
@@ -62,9 +67,14 @@ def _within(folder: Path) -> Iterable[Path]:
 
 
 def _read(store: Store, files: Sequence[Path]) -> None:
-    by_reader: dict[Reader, list[Path]] = defaultdict(list)
-    for path in files:
-        by_reader[reader_of(path)].append(path)
-    for reader, mine in by_reader.items():
+    for reader, mine in by_reader(files).items():
         reader(store, mine)
     store.finish()
+
+
+def by_reader(files: Sequence[Path]) -> dict[Reader, list[Path]]:
+    """The files that each reader takes."""
+    found: dict[Reader, list[Path]] = defaultdict(list)
+    for path in files:
+        found[reader_of(path)].append(path)
+    return found

@@ -13,6 +13,7 @@ FILES_EMPTY: Final = "files_empty"
 FILES_UNRECOGNISED: Final = "files_unrecognised"
 FILES_UNREADABLE: Final = "files_unreadable"
 FILES_OF_OTHER_COLUMNS: Final = "files_of_other_columns"
+FILES_GONE: Final = "files_gone"
 FILES_REPEATED: Final = "files_repeated"
 FILES_WITHOUT_RANK: Final = "files_without_rank"
 FILES_OF_SEVERAL_RANKS: Final = "files_of_several_ranks"
@@ -39,6 +40,7 @@ MEANINGS: Final = {
     FILES_UNREADABLE: "a file that cannot be decoded, or not to its end (of lines, those before the end are kept), "
     "or is too large to be held in memory where it has to be",
     FILES_OF_OTHER_COLUMNS: "a Parquet file that lacks required columns",
+    FILES_GONE: "a file that was written and is gone from its folder before a followed diagnosis saw its end",
     FILES_REPEATED: "a copy of another Parquet file, or of another trace or dump of the rank",
     FILES_WITHOUT_RANK: "a trace or dump that does not say of which rank it is, nor its name",
     FILES_OF_SEVERAL_RANKS: "a trace with the steps of more than one process",

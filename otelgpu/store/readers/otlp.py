@@ -6,13 +6,14 @@ also waits for others, and host-side copies, which wait for the device. Computin
 is measured. A span that two gateways have delivered is there once, by its id.
 
 What no span says is found by :mod:`otelgpu.store.readers.places`: job and global rank of a process, and steps that
-all ranks number alike.
+all ranks number alike. So what was read is staged, and becomes rows of ``ops`` when all of it is there; of files that
+grow, again and again, without being read again (:mod:`otelgpu.store.followed`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +42,7 @@ from otelgpu.store.readers.otlp_operations import insert_operations
 from otelgpu.store.readers.places import Member, Process
 from otelgpu.store.reasons import FILES_UNREADABLE, SPANS_INCOMPLETE
 from otelgpu.store.sequences import sequence_of
-from otelgpu.store.tables import RANK_OF_HOST, SEQUENCE_UNKNOWN
+from otelgpu.store.tables import SEQUENCE_UNKNOWN
 
 MARKS: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceProfiles"', b'"resourceLogs"')
 """One of them is in every line."""
@@ -52,10 +53,6 @@ _PEERS: Final = {"Send": 1, "Recv": -1}
 _MOST_PROCESSES: Final = 1 << 17
 _PEER: Final = "nccl.peer"
 _UNKNOWN: Final = "unknown"  # a hash that could not be read
-
-XID: Final = "xid"
-"""Evidence. Its value is the number of the Xid or SXid."""
-_MOST_ERRORS: Final = 1 << 16
 
 STEPS: Final = {
     "span": "UBIGINT",
@@ -85,37 +82,57 @@ CALLS: Final = {
     "bytes": "BIGINT",
 }
 WAITS: Final = {"call": "UBIGINT", "t1": "DOUBLE"}
+ERRORS: Final = {
+    "span": "UBIGINT",
+    "host": "VARCHAR",
+    "t0": "DOUBLE",
+    "t1": "DOUBLE",
+    "number": "DOUBLE",  # of the Xid or SXid
+    "text": "VARCHAR",
+}
+_STAGED: Final = {"otlp_steps": STEPS, "otlp_calls": CALLS, "otlp_waits": WAITS, "otlp_errors": ERRORS}
 
 
-class _Reading:
-    """What is being read. Processes are numbered in the order of their first spans."""
+class OtlpReading:
+    """Lines into tables of its own. Processes are numbered in the order of their first spans."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
         self.skips = Skips()
-        self.owners: list[Process] = []  # by the number of the process
+        self._store = store
+        self._owners: list[Process] = []  # by the number of the process
         self._processes: dict[tuple[str, str, str], int] = {}
-        self.launched: list[Member] = []  # as their launchers say
-        self.steps = store.staging("otlp_steps", STEPS)
-        self.calls = store.staging("otlp_calls", CALLS)
-        self.waits = store.staging("otlp_waits", WAITS)
-        self.errors = store.evidence()
-        self._errors_seen: set[int] = set()
+        self._launched: list[Member] = []  # as their launchers say
+        staged = (store.staging(table, columns) for table, columns in _STAGED.items())
+        self._batches = self._steps, self._calls, self._waits, self._errors = tuple(staged)
         self._takers = {
             training.SCOPE: self._take_step,
             nccl.SCOPE: self._take_call,
             hardware_errors.SCOPE: self._take_error,
         }
 
-    def take(self, path: Path) -> None:
-        """All lines of a file, as far as it can be read."""
-        reader = Reader(path.name, self.skips)
-        try:
-            for document in reader.documents(split_lines(pieces(path)), containing=MARKS[0]):
-                for of_resource in document.resource_spans:
-                    self._take_resource(reader, of_resource)
-        except BrokenFile:
-            self.store.rejected[FILES_UNREADABLE] += 1
+    def take(self, reader: Reader, lines: Iterable[bytes | None]) -> None:
+        """Lines, of which None is one too long to be read. ``reader`` has the ``skips`` of this one."""
+        for document in reader.documents(lines, containing=MARKS[0]):
+            for of_resource in document.resource_spans:
+                self._take_resource(reader, of_resource)
+
+    def forget(self, before_s: float) -> None:
+        """What had ended by then."""
+        for batches in self._batches:
+            batches.flush()
+        for table, column in (("steps", "t1"), ("calls", "t0"), ("waits", "t1"), ("errors", "t1")):
+            self._store.connection.execute(f"DELETE FROM otlp_{table} WHERE {column} < ?", [before_s])
+
+    def insert(self) -> None:
+        """All that there is, into ``ops`` and ``evidence``."""
+        for batches in self._batches:
+            batches.flush()
+        self._store.rejected.update(self.skips.counts)
+        insert_operations(self._store, self._owners, self._launched)
+
+    def close(self) -> None:
+        """Drop its tables."""
+        self._store.drop(*_STAGED)
 
     def _take_resource(self, reader: Reader, of_resource: ResourceSpans) -> None:
         of_ours = [
@@ -147,15 +164,15 @@ class _Reading:
         owner = Process(host, text(described.get("service.name", "")))
         key = owner.host, owner.service, text(instance)
         if key not in self._processes:
-            if len(self.owners) >= _MOST_PROCESSES:
+            if len(self._owners) >= _MOST_PROCESSES:
                 reader.skip(RESOURCES, f"more than {_MOST_PROCESSES} processes")
                 return None
-            self._processes[key] = len(self.owners)
+            self._processes[key] = len(self._owners)
             rank, size = described.get(JOB_RANK), described.get(JOB_SIZE)
             if isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size:
                 job = f"job {text(described.get(JOB_ID, ''))}".strip()
-                self.launched.append(Member(len(self.owners), job, rank, size))
-            self.owners.append(owner)
+                self._launched.append(Member(len(self._owners), job, rank, size))
+            self._owners.append(owner)
         return self._processes[key]
 
     def _take_step(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
@@ -163,7 +180,7 @@ class _Reading:
             return
         own = (training.DATA_LOADER_STALL, training.FILE, training.HOST_OVERHEAD)
         device = (training.DEVICE_COMPUTE, training.DEVICE_COPY)
-        self.steps.add(
+        self._steps.add(
             _span_id(span.span_id),
             process,
             _whole(described[step_names.NUMBER]),
@@ -176,7 +193,7 @@ class _Reading:
     def _take_call(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         phase = described.get(nccl.PHASE)
         if phase == "wait":
-            self.waits.add(_span_id(span.parent_span_id), time_ns(span.end_time_unix_nano) * 1e-9)
+            self._waits.add(_span_id(span.parent_span_id), time_ns(span.end_time_unix_nano) * 1e-9)
         if phase != "enqueue":
             return
         operation, communicator = text(described[nccl.OPERATION]), text(described.get(nccl.HASH, _UNKNOWN))
@@ -188,7 +205,7 @@ class _Reading:
             group, sequence = f"{communicator} {sender}>{receiver}", number
         if communicator == _UNKNOWN:
             group, sequence = "", SEQUENCE_UNKNOWN
-        self.calls.add(
+        self._calls.add(
             _span_id(span.span_id),
             process,
             hash(identity(span.trace_id, 16)) & _MASK,  # to be compared, and shown to nobody
@@ -206,27 +223,26 @@ class _Reading:
 
     def _take_error(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         """An Xid or SXid: of its host, whoever's work it ended."""
-        number = _whole(described[hardware_errors.CODE])
-        span_id = _span_id(span.span_id)
-        if span_id in self._errors_seen or len(self._errors_seen) >= _MOST_ERRORS:
-            return
-        self._errors_seen.add(span_id)
-        begin, end = time_ns(span.start_time_unix_nano) * 1e-9, time_ns(span.end_time_unix_nano) * 1e-9
-        host = self.owners[process].host
-        said = text(f"{span.name}: {described.get(hardware_errors.MESSAGE, '')}")
-        self.errors.add("", RANK_OF_HOST, host, begin, end, XID, number, said)
+        self._errors.add(
+            _span_id(span.span_id),
+            self._owners[process].host,
+            time_ns(span.start_time_unix_nano) * 1e-9,
+            time_ns(span.end_time_unix_nano) * 1e-9,
+            _whole(described[hardware_errors.CODE]),
+            text(f"{span.name}: {described.get(hardware_errors.MESSAGE, '')}"),
+        )
 
 
 def read(store: Store, paths: Sequence[Path]) -> None:
-    """See the module."""
-    reading = _Reading(store)
+    """See the module. A file that cannot be read to its end is read as far as it can."""
+    reading = OtlpReading(store)
     for path in paths:
-        reading.take(path)
-    for batches in (reading.steps, reading.calls, reading.waits, reading.errors):
-        batches.flush()
-    store.rejected.update(reading.skips.counts)
-    insert_operations(store, reading.owners, reading.launched)
-    store.drop("otlp_steps", "otlp_calls", "otlp_waits")
+        try:
+            reading.take(Reader(path.name, reading.skips), split_lines(pieces(path)))
+        except BrokenFile:
+            store.rejected[FILES_UNREADABLE] += 1
+    reading.insert()
+    reading.close()
 
 
 def _span_id(written: str) -> int:

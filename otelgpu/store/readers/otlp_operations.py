@@ -22,7 +22,10 @@ from otelgpu.store.readers.places import (
     without_conflicts,
 )
 from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_REPEATED
-from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
+from otelgpu.store.tables import RANK_OF_HOST, SEQUENCE_UNKNOWN, STEP_UNKNOWN
+
+XID: Final = "xid"
+"""Evidence. Its value is the number of the Xid or SXid."""
 
 _PLACES: Final = {
     "process": "INTEGER",
@@ -60,17 +63,22 @@ _NO_END: Final = "calls of collectives with neither device time nor a wait, so w
 
 
 def insert_operations(store: Store, processes: Sequence[Process], launched: Sequence[Member] = ()) -> None:
-    """From the tables ``otlp_steps``, ``otlp_calls`` and ``otlp_waits``. ``processes``: by their number there.
+    """From the tables ``otlp_steps``, ``otlp_calls``, ``otlp_waits`` and ``otlp_errors``, which stay.
 
-    ``launched``: their places in jobs, as launchers say; a job is a communicator here.
+    ``processes``: by their number there. ``launched``: their places in jobs, as launchers say; a job is a communicator
+    here. Of processes of which nothing is there, say those of a job's last run, nothing is known.
     """
-    for table in ("otlp_steps", "otlp_calls"):
+    for table in ("otlp_steps", "otlp_calls", "otlp_errors"):
         _once(store, table)
     _find_steps(store)
-    found = places([*_members(store), *without_conflicts(launched)])
+    present = _present(store)
+    found = places(
+        [*_members(store), *without_conflicts(each for each in launched if each.process in present)]
+    )
     _write_places(store, processes, found)
     _insert_steps(store)
     _insert_calls(store)
+    _insert_errors(store)
     _report_limits(store, processes, found)
     store.drop("otlp_places", "otlp_timed")
 
@@ -97,6 +105,12 @@ def _find_steps(store: Store) -> None:
         LEFT JOIN (SELECT call, max(t1) AS t1 FROM otlp_waits GROUP BY call) w ON w.call = c.span
         """
     )
+
+
+def _present(store: Store) -> set[int]:
+    """The processes of which there is anything."""
+    found = "SELECT process FROM otlp_steps UNION SELECT process FROM otlp_calls"
+    return {process for (process,) in store.connection.execute(found).fetchall()}
 
 
 def _members(store: Store) -> Iterable[Member]:
@@ -149,6 +163,13 @@ def _insert_calls(store: Store) -> None:
             CASE WHEN kind = 'p2p' THEN 2 ELSE ranks END AS n, t0, t0 + seconds AS t1, bytes
         FROM ended JOIN otlp_places p USING (process) WHERE seconds IS NOT NULL
         """
+    )
+
+
+def _insert_errors(store: Store) -> None:
+    """An Xid or SXid is of its host, whoever's work it ended."""
+    store.connection.execute(
+        f"INSERT INTO evidence SELECT '', {RANK_OF_HOST}, host, t0, t1, '{XID}', number, text FROM otlp_errors"
     )
 
 
