@@ -39,11 +39,13 @@ def environment(meeting: Path) -> dict[str, str]:
     return {**stand_ins, **os.environ, "LD_LIBRARY_PATH": stand_ins["LD_LIBRARY_PATH"]}
 
 
-def train(*, ranks: int, steps: int, late_rank: int | None, late_ms: float) -> list[dict[str, Any]]:
+def train(
+    *, ranks: int, steps: int, late_rank: int | None, late_ms: float, late_from: int = 0
+) -> list[dict[str, Any]]:
     """Run all ranks to their end; what each said. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory(prefix="training-") as folder:
         command = [sys.executable, "-m", "examples.training.rank", f"--ranks={ranks}", f"--steps={steps}"]
-        command.append(f"--store={folder}/unique-id")
+        command += [f"--store={folder}/unique-id", f"--late-from={late_from}"]
         env = environment(Path(folder))
         processes = [
             subprocess.Popen(
@@ -89,6 +91,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--late-rank", type=int, help="whose data takes --late-ms longer to load")
     parser.add_argument("--late-ms", type=float, default=5)
+    parser.add_argument("--late-from", type=int, default=0, help="it is late from this step on")
     options = parser.parse_args()
     show(train(**vars(options)))
 

@@ -107,12 +107,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--late-ms", type=float, default=0)
+    parser.add_argument("--late-from", type=int, default=0)
     parser.add_argument("--store", type=Path, required=True)
     options = parser.parse_args()
     cuda, nccl = Cuda(options.rank), Nccl()
     meet(nccl, options.store, options.ranks, options.rank)
     trainer = Trainer(cuda, nccl)
-    steps = [trainer.step(options.late_ms / 1e3) for _ in range(options.steps)]
+    late_s = options.late_ms / 1e3
+    steps = [trainer.step(late_s if step >= options.late_from else 0) for step in range(options.steps)]
     nccl.leave()
     print(json.dumps({"rank": options.rank, "pid": os.getpid(), "steps": steps}))
 

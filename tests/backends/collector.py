@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.profiles.v1development.profiles_pb2 import ProfilesData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
@@ -24,7 +25,7 @@ from tests.rig.ports import free_ports
 PROGRAM: Final = CACHE / "otelcol"
 MEMORY_LIMIT_MIB: Final = 512
 _PROFILES: Final = "profiles"
-_SIGNALS: Final = ("traces", "metrics", _PROFILES)
+_SIGNALS: Final = ("traces", "metrics", "logs", _PROFILES)
 _PROFILES_GATE: Final = "--feature-gates=service.profilesSupport"
 _READY: Final = "Everything is ready"
 _SAMPLE: Final = re.compile(r"^(\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
@@ -140,6 +141,10 @@ class Collector:
     def metrics(self) -> MetricsData:
         """All metrics in its file so far."""
         return self._stored("metrics", MetricsData)
+
+    def logs(self) -> LogsData:
+        """All log records in its file so far."""
+        return self._stored("logs", LogsData)
 
     def profiles(self) -> list[ProfilesData]:
         """All profiles in its file so far, by message: each has a dictionary of its own."""
