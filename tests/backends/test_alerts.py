@@ -47,6 +47,19 @@ def lateness(*milliseconds: float) -> Series:
     return found
 
 
+def own_times(kind: str, *milliseconds: float) -> Series:
+    """Of each rank, in steps of 100 ms."""
+    labels = 'job="train",otelgpu_job_id="j",otelgpu_job_rank="%d",otelgpu_step_kind="%s"'
+    found = {
+        f"otelgpu_training_step_own_time_seconds{{{labels % (rank, kind)}}}": f"{own / 1000}x{LENGTH}"
+        for rank, own in enumerate(milliseconds)
+    }
+    duration = "otelgpu_training_step_duration_seconds"
+    found[f'{duration}_sum{{job="train"}}'] = f"0+6x{LENGTH}"
+    found[f'{duration}_count{{job="train"}}'] = f"0+60x{LENGTH}"
+    return found
+
+
 def drains(seconds: float) -> Series:
     buckets = {le: int(seconds <= float(le)) for le in ("1", "2.5", "5")} | {"+Inf": 1}
     name = "otelgpu_drain_interval_seconds_bucket"
@@ -80,6 +93,11 @@ def ratio(part: str, whole: str, value: int) -> Series:
 CASES: Final = {
     "OtelgpuFirstTokenSlow": Case(first_tokens(50, 10), first_tokens(60, 1)),
     "OtelgpuRankLate": Case(lateness(1, 1, 40, 1), lateness(0, 40, 40, 40)),  # one early: nobody is late
+    # Of slow files that cost 1 % nothing is said, nor of what only some ranks measure.
+    "OtelgpuRankSlow": Case(
+        own_times("input", 10, 10, 15, 10),
+        {**own_times("file", 0, 0, 1, 0), **own_times("input", 10, 10, 10.9, 10), **own_times("compute", 60)},
+    ),
     "OtelgpuLeakSuspected": Case(steady(HELD, 1 << 30), {HELD: f"1x5 _x{LENGTH}"}),
     # The series begins with the error; an old error does not come back; other errors are no Xids.
     "OtelgpuXid": Case({XID: f"_x25 1x{LENGTH}"}, {XID: f"1x{LENGTH}", ECC: f"0+5x{LENGTH}"}),
@@ -172,6 +190,20 @@ def test_without_data_there_is_no_verdict(tmp_path: Path) -> None:
 def test_a_late_rank_of_two_is_found_and_a_hurried_program_is_not(tmp_path: Path) -> None:
     assert not verdict(
         tmp_path, expected(lateness(0, 40), "30m", "OtelgpuRankLate"), expected(lateness(4, 0.1), "30m")
+    )
+
+
+def test_a_slow_rank_of_two_is_found_and_one_that_was_started_again_is_not(tmp_path: Path) -> None:
+    again = {
+        series.replace("{", f'{{instance="{run}",', 1): values
+        for run in ("first", "second")
+        for series, values in own_times("host", 50, 50).items()
+        if "own_time" in series
+    }
+    assert not verdict(
+        tmp_path,
+        expected(own_times("host", 50, 80), "30m", "OtelgpuRankSlow"),
+        expected({**own_times("host", 50, 50, 50), **again}, "30m"),
     )
 
 

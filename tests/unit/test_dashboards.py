@@ -26,6 +26,11 @@ PROMETHEUS_OWN = {"job", "instance", "le"}
 OTHERS = {
     "up": set[str](),
     "nccl_rank:nccl_arrival_lateness_seconds:mean10m": {"nccl_communicator_hash", "nccl_rank"},
+    "job_rank:otelgpu_training_step_own_time_seconds:max": {
+        "otelgpu_job_id",
+        "otelgpu_job_rank",
+        "otelgpu_step_kind",
+    },
 }
 
 EXPRESSIONS = [
@@ -83,6 +88,7 @@ def names_in(expression: str) -> set[str]:
         "unless",
         "offset",
         "sum",
+        "max",
         "count",
         "quantile",
         "e6",

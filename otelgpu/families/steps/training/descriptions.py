@@ -7,6 +7,7 @@ from typing import Final
 from otelgpu.engine.description_tables import TEXT, Described, Descriptions, MetricTable, Page
 from otelgpu.families.steps.training import names
 from otelgpu.families.steps.training.metrics import DEVICE_TIME, METRICS, TIME
+from otelgpu.families.steps.training.own_time import LABELS, OWN_TIME
 
 DESCRIPTIONS: Final = Descriptions(
     attributes={
@@ -57,11 +58,15 @@ DESCRIPTIONS: Final = Descriptions(
             "no part: kernels of the communication library ran, whatever else did"
         ),
         names.PART: Described("Which part of the step.", "wait"),
+        names.KIND: Described(
+            "Which kind of a rank's own work: `compute`, `copy`, `input`, `file` or `host`.", "input"
+        ),
     },
     metrics=(
         MetricTable(
             scope=names.SCOPE,
-            metrics={metric: (names.PART,) if metric in (TIME, DEVICE_TIME) else () for metric in METRICS},
+            metrics={metric: (names.PART,) if metric in (TIME, DEVICE_TIME) else () for metric in METRICS}
+            | {OWN_TIME: LABELS},
         ),
     ),
     pages={

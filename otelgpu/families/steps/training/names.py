@@ -71,3 +71,6 @@ DEVICE_COMMUNICATION: Final = "otelgpu.step.device.communication.duration"
 
 PART: Final = "otelgpu.step.part"
 """Of a metric: which part of steps' time."""
+
+KIND: Final = "otelgpu.step.kind"
+"""Of a metric: which kind of a rank's own work: ``compute``, ``copy``, ``input``, ``file`` or ``host``."""

@@ -26,6 +26,7 @@ from otelgpu.families.steps.serving.spans import step_parents
 from otelgpu.families.steps.training import names as training_names
 from otelgpu.families.steps.training.device import TrainingDevices
 from otelgpu.families.steps.training.metrics import training_metrics
+from otelgpu.families.steps.training.own_time import OwnTimes
 from otelgpu.families.steps.training.step import DeviceParts, TrainingStep, key_of
 from otelgpu.families.steps.training.steps import (
     OPERATIONS_HELD,
@@ -63,6 +64,7 @@ class TrainingSession:
         self._waiting: list[_Waiting] = []
         self._steps, self._metrics, self._totals = steps, metrics, totals
         self._resource_of, self._seed = resource_of, seed
+        self._own_times = OwnTimes(metrics)
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -109,6 +111,7 @@ class TrainingSession:
             mine = [reported.steps[row] for row in rows]
             self._measure(mine, self._resource_of(tgid))
             spans.append(self._spans(reported, rows, parents, offset_ns))
+        self._own_times.keep(self._steps.watches)
         return StepsReport(
             spans=spans,
             work=unfolded(reported.operations, reported.step),
@@ -159,6 +162,7 @@ class TrainingSession:
     def _measure(self, steps: Sequence[TrainingStep], owner: Resource) -> None:
         for found in training_metrics(steps):
             self._metrics.add(found.metric, training_names.SCOPE, owner, found.labels, np.array(found.values))
+        self._own_times.take(steps, owner)
 
     def _spans(
         self, reported: EndedTraining, rows: Sequence[int], parents: Parents, offset_ns: int
