@@ -89,8 +89,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     @property
     def duration_s(self) -> F64:
-        """Of each step: the median over the ranks."""
-        return np.asarray(np.nanmedian(self.step_s, axis=1))
+        """Of each step: the median over the ranks; NaN of one that none ended."""
+        return _nanmedian(self.step_s, axis=1)
 
     def of_same(self, names: Sequence[str]) -> list[Codes]:
         """Ranks by their host, role or lane."""

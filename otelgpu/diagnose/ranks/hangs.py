@@ -26,12 +26,13 @@ NEXT: Final = {
 
 
 class _Call(Struct, frozen=True, kw_only=True):
-    """One that has not ended: who of the group is in it."""
+    """One that has not ended: who of the group is in it, and the longest wait in it by a rank's own clock."""
 
     group: str
     name: str
     number: int
     waiting: frozenset[int]
+    waited_s: float
 
 
 class _Group(Struct, kw_only=True):
@@ -45,17 +46,19 @@ class _Group(Struct, kw_only=True):
 def hangs(pending: Columns, groups: Columns, hosts: Mapping[int, str]) -> list[RankVerdict]:
     """A verdict for each collective that hangs by itself: not for those whose absent members wait in another one.
 
-    Where all wait for each other, which calls in different orders bring about, one for all of these.
+    Nor for those whose absent members wait in a send or receive. Where all wait for each other, which calls in
+    different orders bring about, one for all of these. Of several that the same ranks never came to, the one that was
+    waited in the longest.
     """
     members = _members(groups)
     calls = [call for call in _calls(pending) if _is_whole(call, members[call.group])]
-    waits: frozenset[int] = frozenset().union(*(call.waiting for call in calls))
+    waits = frozenset().union(*(call.waiting for call in calls), _transferring(pending))
     absent = [_absent(call, members[call.group]) for call in calls]
     first = [(call, who - waits) for call, who in zip(calls, absent, strict=True) if not who or who - waits]
     if calls and not first:
         first = [(calls[0], frozenset().union(*absent))]
     found: dict[frozenset[int], RankVerdict] = {}
-    for call, who in first:
+    for call, who in sorted(first, key=lambda item: -item[0].waited_s):
         group = members[call.group]
         key = who or frozenset([-1 - len(found)])  # several groups whose transfers hang have no rank to share
         found.setdefault(key, _verdict(call, who, group, hosts))
@@ -72,16 +75,30 @@ def _is_whole(call: _Call, group: _Group) -> bool:
 
 
 def _calls(pending: Columns) -> list[_Call]:
-    by: dict[tuple[str, str, int], set[int]] = {}
-    for group, name, rank, number in _rows(pending, "grp", "name", "rank", "seq"):
-        by.setdefault((str(group), str(name), int(number)), set()).add(int(rank))
+    by: dict[tuple[str, str, int], dict[int, float]] = {}
+    for group, kind, name, rank, number, waited_s in _rows(
+        pending, "grp", "kind", "name", "rank", "seq", "waited_s"
+    ):
+        if kind == "coll":
+            by.setdefault((str(group), str(name), int(number)), {})[int(rank)] = float(waited_s)
     first: dict[str, tuple[int, str]] = {}
     for group, name, number in by:
         first[group] = min(first.get(group, (number, name)), (number, name))
     return [
-        _Call(group=group, name=name, number=number, waiting=frozenset(by[group, name, number]))
+        _Call(
+            group=group,
+            name=name,
+            number=number,
+            waiting=frozenset(by[group, name, number]),
+            waited_s=max(by[group, name, number].values()),
+        )
         for group, (number, name) in sorted(first.items())
     ]
+
+
+def _transferring(pending: Columns) -> frozenset[int]:
+    """Who waits in a send or receive, for somebody else."""
+    return frozenset(int(rank) for kind, rank in _rows(pending, "kind", "rank") if kind == "p2p")
 
 
 def _members(groups: Columns) -> dict[str, _Group]:

@@ -1,6 +1,7 @@
--- Calls of collectives that had not ended when their rank was looked at.
+-- Calls of collectives and transfers that had not ended when their rank was looked at.
 SELECT
     ops.grp AS grp,
+    ops.kind AS kind,
     ops.name AS name,
     ops.rank AS rank,
     ops.seq AS seq,
@@ -8,5 +9,5 @@ SELECT
 FROM ops
 INNER JOIN evidence
     ON ops.job = evidence.job AND ops.rank = evidence.rank AND ops.t0 = evidence.t0 AND ops.seq = evidence.value
-WHERE evidence.name = 'collective_pending' AND ops.kind = 'coll' AND ops.seq >= 0
-GROUP BY ops.grp, ops.name, ops.rank, ops.seq
+WHERE evidence.name = 'collective_pending' AND ops.kind IN ('coll', 'p2p') AND ops.seq >= 0
+GROUP BY ops.grp, ops.kind, ops.name, ops.rank, ops.seq

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,14 +16,14 @@ Steps = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What is to be found. ``group``: the stage's groups and which of them (see `table.group_name`)."""
+    """What is to be found. ``groups``: one of them is named, each as a kind and which of the stage's (`group_name`)."""
 
     verdict: str
     cause: str = ""
     ranks: tuple[int, ...] = ()
     steps: Steps
     work: Work
-    group: str = ""
+    groups: tuple[str, ...] = ()
     stage: int = -1
 
 
@@ -202,7 +202,7 @@ def slow_link(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
         ranks=tuple(sorted(ranks.tolist())),
         steps=_whole(shape),
         work=work.changed(**{kind: times}),
-        group=group,
+        groups=(group,),
     )
 
 
@@ -264,6 +264,34 @@ def global_slowdown(shape: Shape, work: Work, rng: np.random.Generator) -> Fault
     return Fault(verdict="global_slowdown", cause=cause, ranks=tuple(everyone), steps=steps, work=changed)
 
 
+def hang(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
+    """A rank never comes back from a forward, so that all others wait for ever."""
+    rank, step = _rank(shape, rng), int(rng.integers(shape.steps // 2, shape.steps))
+    forward = work.forward.copy()
+    forward.reshape(shape.steps, shape.ranks, shape.units)[step, rank, int(rng.integers(shape.units))] = (
+        np.inf
+    )
+    return Fault(
+        verdict="hang",
+        cause="absent",
+        ranks=(rank,),
+        steps=(step, shape.steps),
+        work=work.changed(forward=forward),
+        groups=tuple(_groups_of(shape, rank)),
+    )
+
+
+def _groups_of(shape: Shape, rank: int) -> Iterator[str]:
+    """Whose collectives it takes part in; of those that it never came to, clocks do not say which was the first."""
+    stage, replica, part = (int(place[0]) for place in np.unravel_index([rank], shape.grid))
+    yield "world 0"
+    yield f"data {stage} {part}"
+    if shape.tensor > 1:
+        yield f"tensor {stage} {replica}"
+    if shape.experts > 1:
+        yield f"expert {stage} {replica // shape.experts * shape.experts} {part}"
+
+
 FAULTS: Final[dict[str, Drawer]] = {
     "slow compute": slow_compute,
     "slow host code": _slow_kind("host"),
@@ -281,4 +309,5 @@ FAULTS: Final[dict[str, Drawer]] = {
     "uneven batches": uneven_batches,
     "growing sequences": growing_batches,
     "all ranks at once": global_slowdown,
+    "a hang": hang,
 }

@@ -32,7 +32,9 @@ class Job:
 
     @property
     def share(self) -> float:
-        """Of the run's time, lost to the fault."""
+        """Of the run's time, lost to the fault: all, where it never ends."""
+        if np.isinf(self.saved_s).any():
+            return 1.0
         return float(self.saved_s.sum() / self.timeline.step_s.sum())
 
 

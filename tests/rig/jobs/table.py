@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from otelgpu.store.tables import EVIDENCE
+from otelgpu.store.tables import COLLECTIVE_PENDING, EVIDENCE
 from tests.rig.jobs.schedule import Operation
 from tests.rig.jobs.shape import F64, TOKEN_BYTES, Shape
 from tests.rig.jobs.simulation import Job
@@ -22,15 +22,29 @@ _PER_STEP: Final = 1_000
 
 
 def fill(connection: duckdb.DuckDBPyConnection, job: Job, name: str = "job-1") -> None:
-    """Make the table ``ops``, and an empty one of ``evidence``."""
+    """Make the tables ``ops`` and ``evidence``, as readers do: what had not ended lasts until the end."""
+    _fill(connection, job, name)
     columns = ", ".join(f"{column.name} {column.type}" for column in EVIDENCE)
     connection.execute(f"CREATE OR REPLACE TABLE evidence ({columns})")
+    connection.execute(
+        "UPDATE ops SET t1 = (SELECT max(t1) FROM ops WHERE isfinite(t1)) WHERE NOT isfinite(t1)"
+    )
+    connection.execute(
+        f"INSERT INTO evidence SELECT job, rank, host, t0, t1, '{COLLECTIVE_PENDING}', seq, name FROM ops "
+        "SEMI JOIN pending USING (rank, grp, seq)"
+    )
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, job: Job, name: str) -> None:
+    """``ops``, in which calls that had not ended have no end; ``pending`` has these."""
     rows, names = _rows(job)
     connection.register("simulated", rows)
     connection.register("simulated_names", names)
     connection.execute(_TABLE, [name])
     connection.unregister("simulated")
     connection.unregister("simulated_names")
+    unended = "SELECT rank, grp, seq FROM ops WHERE NOT isfinite(t1)"
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE pending AS {unended}")
 
 
 def write(path: Path, job: Job, name: str = "job-1") -> None:
@@ -38,7 +52,7 @@ def write(path: Path, job: Job, name: str = "job-1") -> None:
     import duckdb
 
     with duckdb.connect() as connection:
-        fill(connection, job, name)
+        _fill(connection, job, name)
         connection.table("ops").write_parquet(str(path))
 
 
@@ -50,6 +64,7 @@ SELECT
     unit::BIGINT AS unit, kind, name, CASE WHEN group_kind = '' THEN '' ELSE group_kind || ' ' || grp END AS grp,
     seq::BIGINT AS seq, n::INTEGER AS n, t0, t1, bytes::BIGINT AS bytes
 FROM simulated JOIN simulated_names USING (code)
+WHERE isfinite(t0) AND (isfinite(t1) OR kind IN ('coll', 'p2p'))
 """
 
 
@@ -75,10 +90,10 @@ def group_name(shape: Shape, operation: Operation) -> tuple[str, np.ndarray[Any,
 def code_of(group: str) -> str:
     """What `fill` calls the group that a fault names: ``tensor 1 3`` is ``tensor 10003``."""
     kind, stage, *rest = group.split(" ")
-    numbers = [int(each) for each in rest]
-    return (
-        f"{kind} {int(stage) * 10_000 + (numbers[0] * 100 + numbers[1] if len(numbers) == 2 else numbers[0])}"
-    )
+    place = 0
+    for number in rest:  # a replica or a part, or both
+        place = place * 100 + int(number)
+    return f"{kind} {int(stage) * 10_000 + place}"
 
 
 def _rows(job: Job) -> tuple[Columns, Columns]:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from otelgpu.diagnose.ranks.diagnosis import diagnose
-from otelgpu.diagnose.ranks.verdicts import RankVerdict
+from otelgpu.diagnose.ranks.verdicts import HANG, RankVerdict
 from otelgpu.store.queries import queries_of
 from tests.rig.jobs.faults import FAULTS, Fault
 from tests.rig.jobs.simulation import HEALTHY, Job, simulate
@@ -25,7 +25,7 @@ DUE: Final = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """``cost``: as it was reported, in what it is in truth; None: not found."""
+    """``cost``: as it was reported, in what it is in truth; None: not found, or a hang, which has none."""
 
     job: Job
     verdicts: Sequence[RankVerdict]
@@ -46,7 +46,7 @@ class Trial:
 
     @property
     def cost(self) -> float | None:
-        if not self.is_found:
+        if not self.is_found or not np.isfinite(self.job.saved_s).all():
             return None
         hours = sum(each.cost.gpu_hours for each in self.verdicts if each.cost is not None)
         return float(hours * 3600 / self.job.shape.ranks / self.job.saved_s.sum())
@@ -56,12 +56,18 @@ def _is_right(fault: Fault, verdicts: Sequence[RankVerdict]) -> bool:
     """All of them, in class, cause, group and place together; of uneven batches no rank is slow."""
     if any(each.klass != fault.verdict for each in verdicts):
         return False
-    if fault.group and any(each.group != code_of(fault.group) for each in verdicts):
+    groups = {code_of(group) for group in fault.groups}
+    if groups and any(_group_of(each) not in groups for each in verdicts):
         return False
     if fault.cause and any(each.cause != fault.cause for each in verdicts):
         return False
     ranks = {rank for each in verdicts for rank in each.ranks}
     return not fault.ranks or ranks == set(fault.ranks)
+
+
+def _group_of(verdict: RankVerdict) -> str:
+    """Its name; of a hang, which names one collective in it too, without that."""
+    return verdict.group.rpartition(" of group ")[2] if verdict.klass == HANG else verdict.group
 
 
 def try_job(name: str, seed: int) -> Trial:
@@ -83,11 +89,9 @@ def row(name: str, trials: Sequence[Trial]) -> str:
     wrong = sum(each.is_wrong for each in trials)
     if name == HEALTHY:
         return f"| {name} | {len(trials)} | | | {wrong} | |"
-    low, middle, high = (
-        (f"{value:.2f}" for value in np.quantile(costs, [0.05, 0.5, 0.95])) if costs else ("–",) * 3
-    )
+    said = "{1:.2f} ({0:.2f}–{2:.2f})".format(*np.quantile(costs, [0.05, 0.5, 0.95])) if costs else ""
     found = sum(each.is_found for each in due)
-    return f"| {name} | {len(trials)} | {len(due)} | {found} | {wrong} | {middle} ({low}–{high}) |"
+    return f"| {name} | {len(trials)} | {len(due)} | {found} | {wrong} | {said} |"
 
 
 def main() -> None:

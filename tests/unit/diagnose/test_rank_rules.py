@@ -250,6 +250,23 @@ def test_who_waits_in_another_collective_is_a_victim_of_it() -> None:
     assert [verdict.ranks for verdict in report_of(rows, evidence).verdicts] == [[3]]
 
 
+def test_who_waits_in_a_receive_is_a_victim_of_whom_it_waits_for() -> None:
+    """Rank 1 waits for what rank 3 is to send, and neither came to the collective of all."""
+    ended = {rank: [("world", number) for number in range(1, 9)] for rank in range(4)}
+    rows, evidence = dumps({0: [("world", 9)], 2: [("world", 9)], 1: [("pipe", 20)]}, ended)
+    rows = [row | {"kind": "p2p"} if row["grp"] == "pipe" else row for row in rows]
+    assert [verdict.ranks for verdict in report_of(rows, evidence).verdicts] == [[3]]
+
+
+def test_of_collectives_that_a_rank_missed_the_one_waited_in_longest_is_named() -> None:
+    ended = {rank: [("dp", 1), ("tp", 1)] for rank in range(3)}
+    rows, evidence = dumps({0: [("dp", 9)], 2: [("tp", 2)]}, ended)
+    rows = [row for row in rows if (row["grp"], row["rank"]) not in {("dp", 2), ("tp", 0)}]
+    rows = [row | {"t1": row["t1"] + 7 * (row["grp"] == "tp" and row["seq"] == 2)} for row in rows]
+    (verdict,) = report_of(rows, evidence).verdicts
+    assert (verdict.ranks, verdict.group) == ([1], "all_reduce number 2 of group tp")
+
+
 def test_ranks_that_wait_for_each_other_are_named_together() -> None:
     """Two groups, and each rank has called the collective of another one first."""
     ended = {rank: [("a", 1), ("b", 1)] for rank in (0, 1)}
