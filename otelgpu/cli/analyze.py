@@ -13,9 +13,8 @@ from rich.text import Text
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.diagnose.collective_calls import Gatherer
-from otelgpu.diagnose.straggler_verdicts import straggler_verdicts
-from otelgpu.diagnose.stragglers import CollectiveReport
-from otelgpu.diagnose.stragglers import analyze as analyze_collectives
+from otelgpu.diagnose.collective_report import CollectiveReport
+from otelgpu.diagnose.collective_report import analyze as analyze_collectives
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.text import printable
 from otelgpu.store.line_files import lines, whole_rotations
@@ -39,10 +38,10 @@ def analyze() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, with all ranks.")
 @batch_command("analyze collectives")
 def collectives(run: BatchRun, /, files: tuple[Path, ...], *, as_json: bool) -> None:
-    """Which rank is late, on one clock: NCCL collectives of several hosts.
+    """NCCL collectives of several hosts on one clock: its offsets, when each rank called, bandwidths.
 
     Clock offsets between hosts are estimated from the ends of waits, and reported with their spread. Of a file that was
-    rotated (FILE.1, …) all parts are read.
+    rotated (FILE.1, …) all parts are read. Which rank is slow, since when and why: otelgpu diagnose ranks.
     """
     gatherer = Gatherer()
     for path in whole_rotations(files):
@@ -51,7 +50,6 @@ def collectives(run: BatchRun, /, files: tuple[Path, ...], *, as_json: bool) -> 
             gatherer.take(lines(file), source=path.name)
     run.skip(gatherer.skips.counts)
     report = analyze_collectives(gatherer.columns(), gatherer.skips)
-    run.conclude(straggler_verdicts(report))
     if as_json:
         click.echo(json.dumps(report.shown(), indent=2))
     else:
@@ -97,7 +95,7 @@ def _clocks(report: CollectiveReport) -> Table:
 
 def _ranks(report: CollectiveReport) -> Table:
     columns = ("communicator", "rank", "host", "collectives", "median", "95 %", "last", "clock spread", "")
-    table = _table("Lateness after correction, slowest first", columns)
+    table = _table("Lateness after correction, latest first", columns)
     for each in report.ranks[:_MOST_RANKS]:
         _add(
             table,

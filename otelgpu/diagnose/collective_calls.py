@@ -43,7 +43,6 @@ class Call(NamedTuple):
     algorithm: float  # bytes per second; NaN: not known
     bus: float
     time_source: str
-    span: bytes = bytes(8)  # its id
 
 
 class Gatherer(Struct):
@@ -89,7 +88,6 @@ class Gatherer(Struct):
                 algorithm=float(str(described.get(names.ALGORITHM_BANDWIDTH, np.nan))),
                 bus=float(str(described.get(names.BUS_BANDWIDTH, np.nan))),
                 time_source=str(described.get(names.TIME_SOURCE, "")),
-                span=identity(span.span_id, 8),
             )
             span_id = identity(span.span_id, 8)
             if span_id in self.calls:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
-from otelgpu.model.verdict import BEGAN, CHANGED, ENDED, SpanReference, Verdict
+from otelgpu.model.verdict import BEGAN, CHANGED, ENDED, Verdict
 
 if TYPE_CHECKING:
     from opentelemetry._logs import Logger
-    from opentelemetry.context import Context
     from opentelemetry.metrics import Meter
 
 VERDICT: Final = "otelgpu.verdict"
@@ -42,11 +41,11 @@ REASON: Final = "otelgpu.reason"
 ERROR_TYPE: Final = "error.type"
 
 EVENTS: Final[Mapping[str, str]] = {
-    VERDICT: "a finding of `otelgpu diagnose` or `analyze`; its trace and span are those that show it best",
+    VERDICT: "a finding of `otelgpu diagnose`",
     COMMAND: "a batch command has ended",
 }
 ATTRIBUTES: Final[Mapping[str, str]] = {
-    VERDICT_CLASS: "what was found: `straggler` (of `analyze`), or one of the classes of `diagnose ranks`",
+    VERDICT_CLASS: "what was found: one of the classes of `diagnose ranks`",
     VERDICT_COST: "seconds that mending it would save",
     VERDICT_CONFIDENCE: "0 to 1",
     VERDICT_START: "seconds since 1970 at which what it speaks of began; the event's time is its end",
@@ -93,15 +92,16 @@ class CommandFacts(Struct, kw_only=True):
 
 
 def emit_verdicts(logger: Logger, verdicts: Iterable[Verdict]) -> None:
-    """An event for each. Its time is the end of what it speaks of; its span is the verdict's proof."""
+    """An event for each, of no span. Its time is the end of what it speaks of."""
     from opentelemetry._logs import SeverityNumber
+    from opentelemetry.context import Context
 
     for verdict in verdicts:
         over = verdict.state == ENDED
         logger.emit(
             timestamp=verdict.end_unix_ns,
             observed_timestamp=time.time_ns(),
-            context=_context(verdict.proof),
+            context=Context(),
             severity_number=SeverityNumber.INFO if over else SeverityNumber.WARN,
             severity_text="INFO" if over else "WARN",
             body=verdict.text,
@@ -118,27 +118,15 @@ def emit_verdicts(logger: Logger, verdicts: Iterable[Verdict]) -> None:
         )
 
 
-def _context(proof: SpanReference | None) -> Context:
-    """A context whose span is ``proof``: log records take their ids from it. Without one an empty context."""
-    from opentelemetry.context import Context
-    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
-
-    if proof is None:
-        return Context()
-    span = SpanContext(
-        int.from_bytes(proof.trace_id), int.from_bytes(proof.span_id), True, TraceFlags(TraceFlags.SAMPLED)
-    )
-    return set_span_in_context(NonRecordingSpan(span), Context())
-
-
 def emit_command(logger: Logger, facts: CommandFacts) -> None:
     """The event that a command has ended."""
     from opentelemetry._logs import SeverityNumber
+    from opentelemetry.context import Context
 
     failed = bool(facts.error_type)
     logger.emit(
         timestamp=time.time_ns(),
-        context=_context(None),
+        context=Context(),
         severity_number=SeverityNumber.ERROR if failed else SeverityNumber.INFO,
         severity_text="ERROR" if failed else "INFO",
         body=f"otelgpu {facts.name} {'failed' if failed else 'ended'} after {facts.duration_s:.3f} s",

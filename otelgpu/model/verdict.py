@@ -1,4 +1,4 @@
-"""A verdict: what is wrong, where, when, what it costs, how sure that is, and which span proves it (DESIGN.md 13)."""
+"""A verdict: what is wrong, where, when, what it costs and how sure that is."""
 
 from __future__ import annotations
 
@@ -15,19 +15,12 @@ ENDED: Final = "ended"
 """States of a verdict that is followed."""
 
 
-class SpanReference(Struct, frozen=True, kw_only=True):
-    """A span that is evidence. ``trace_id``: 16 bytes; ``span_id``: 8."""
-
-    trace_id: bytes
-    span_id: bytes
-
-
 class Verdict(Struct, frozen=True, kw_only=True):
     """One finding.
 
-    ``kind``: its class, ``straggler`` say. ``place``: attributes, by the names that spans and metrics have for them.
+    ``kind``: its class, ``slow_worker`` say. ``place``: attributes, by the names that spans and metrics have for them.
     ``cost_s``: seconds that mending it would save. ``confidence``: 0 to 1. ``text``: one sentence for a person.
-    ``proof``: the span that shows it best, where one is known. ``state``: one of the three above, of one that is
+    ``state``: one of the three above, of one that is
     followed.
     """
 
@@ -38,5 +31,4 @@ class Verdict(Struct, frozen=True, kw_only=True):
     cost_s: float
     confidence: float
     text: str
-    proof: SpanReference | None = None
     state: str = ""

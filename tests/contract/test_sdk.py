@@ -104,7 +104,7 @@ def test_a_command_reports_what_it_read_skipped_and_how_long_it_took(spans: Path
     resource, record = events(server)[-1]
     assert (record.event_name, record.severity_text) == ("otelgpu.command", "INFO")
     reported = of(record.attributes)
-    assert (reported["otelgpu.command.skipped"], reported["otelgpu.command.verdicts"]) == (2, 1)
+    assert (reported["otelgpu.command.skipped"], reported["otelgpu.command.verdicts"]) == (2, 0)
     assert (record.trace_id, record.span_id) == (b"", b"")
     assert resource["service.name"] == resource["telemetry.distro.name"] == "otelgpu"
     assert resource["telemetry.sdk.name"] == "opentelemetry"
@@ -113,24 +113,36 @@ def test_a_command_reports_what_it_read_skipped_and_how_long_it_took(spans: Path
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_straggler_is_an_event_with_the_span_that_shows_it(spans: Path, protocol: str) -> None:
+def test_a_verdict_is_an_event(tmp_path: Path, protocol: str) -> None:
+    pytest.importorskip("duckdb")
+    from tests.rig.jobs.shape import Shape
+    from tests.rig.jobs.simulation import simulate
+    from tests.rig.jobs.table import EPOCH_S, write
+
+    path = tmp_path / "ops.parquet"
+    job = simulate("slow compute", 4, Shape(steps=40, replicas=4, ranks_per_host=2, unit_s=0.01))
+    write(path, job)
     with PROTOCOLS[protocol]() as server:
-        run("analyze", "collectives", str(spans), **to(server, protocol))
-    (verdict,) = (record for _, record in events(server) if record.event_name == "otelgpu.verdict")
+        ended = run("diagnose", "ranks", str(path), **to(server, protocol))
+    assert ended.returncode == 3
+    records = {record.event_name: record for _, record in events(server)}
+    assert of(records["otelgpu.command"].attributes)["otelgpu.command.verdicts"] == 1
+    verdict = records["otelgpu.verdict"]
     reported = of(verdict.attributes)
-    assert (reported["otelgpu.verdict.class"], reported["host.name"], reported["nccl.rank"]) == (
-        "straggler",
-        "node-2",
-        4,
+    assert job.fault is not None
+    (rank,) = job.fault.ranks
+    assert (reported["otelgpu.verdict.class"], reported["otelgpu.verdict.cause"]) == (
+        "slow_worker",
+        "compute",
     )
-    assert reported["otelgpu.verdict.cost"] == pytest.approx(20 * 8e-3, rel=0.01)
-    assert reported["otelgpu.verdict.confidence"] == 1.0
-    assert reported["otelgpu.verdict.duration"] == pytest.approx(1.9)
-    assert "rank 4" in verdict.body.string_value and "straggler" in verdict.body.string_value
-    document = spans.read_text()
-    assert f'"traceId": "{verdict.trace_id.hex()}", "spanId": "{verdict.span_id.hex()}"' in document
-    start_s = reported["otelgpu.verdict.start"]
-    assert verdict.time_unix_nano == pytest.approx(start_s * 1e9 + 1.9e9, abs=1e6)
+    assert [each.string_value for each in reported["otelgpu.verdict.ranks"].values] == [str(rank)]
+    assert [each.string_value for each in reported["otelgpu.verdict.hosts"].values] == [f"host-{rank // 2}"]
+    assert reported["otelgpu.verdict.cost"] == pytest.approx(job.saved_s.sum(), rel=0.1)
+    assert reported["otelgpu.verdict.start"] == pytest.approx(EPOCH_S, abs=1)
+    end_s = reported["otelgpu.verdict.start"] + reported["otelgpu.verdict.duration"]
+    assert verdict.time_unix_nano == pytest.approx(end_s * 1e9, abs=1e6)
+    assert (verdict.severity_text, verdict.span_id) == ("WARN", b"")
+    assert f"Slow rank {rank}" in verdict.body.string_value
 
 
 def test_a_command_that_fails_says_of_what_kind_and_fails_as_it_would(tmp_path: Path) -> None:
@@ -187,7 +199,7 @@ def test_one_signal_may_go_alone(spans: Path) -> None:
         variables = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{server.address}/here"}
         run("analyze", "collectives", str(spans), **variables)
     assert [request.path for request in server.requests] == ["/here"]
-    assert [record.event_name for _, record in events_at(server)] == ["otelgpu.verdict", "otelgpu.command"]
+    assert [record.event_name for _, record in events_at(server)] == ["otelgpu.command"]
 
 
 def events_at(server: Server) -> list[tuple[dict[str, Any], Any]]:

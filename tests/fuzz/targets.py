@@ -15,7 +15,7 @@ from typing import get_args
 import msgspec
 
 from otelgpu.diagnose.collective_calls import Gatherer
-from otelgpu.diagnose.stragglers import analyze
+from otelgpu.diagnose.collective_report import analyze
 from otelgpu.elf.image import ElfError, ElfImage
 from otelgpu.families.requests.http2.frame_search import FrameSearch
 from otelgpu.families.requests.http2.parser import MAX_OPEN, Http2

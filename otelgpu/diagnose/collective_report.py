@@ -1,7 +1,8 @@
-"""Stragglers: collectives of several hosts on one clock, and what that clock is worth. Pure.
+"""Collectives of several hosts on one clock, and what that clock is worth. Pure.
 
 In: calls of collectives with the ends of their waits. Out: each host's clock offset with its spread; per rank how
-late it called, corrected by that; bandwidth per communicator.
+late it called, corrected by that; bandwidth per communicator. Which rank is slow is not said, for a call of the host
+shows only when work was queued: :mod:`otelgpu.diagnose.ranks` looks at what each rank did itself.
 
 Clocks. A collective ends on all ranks at nearly the same time, for none can have its result before the last has given
 its part. The offset of a host's clock is therefore estimated as the median over collectives of (end of a rank of the
@@ -59,11 +60,6 @@ class RankLateness(Struct, frozen=True, kw_only=True):
     last: float  # share of the collectives in which it was the last
     uncertainty_s: float  # of the clocks that were compared
     certain: bool  # the median is more than that
-    cost_s: float  # sum, over the collectives in which it was the last, of what it was later than the last but one
-    start_unix_ns: int  # of its first call, and of its last one, by its host's clock
-    end_unix_ns: int
-    trace_id: str  # of the call that was latest, in hex
-    span_id: str
 
 
 class Bandwidth(Struct, frozen=True, kw_only=True):
@@ -78,7 +74,7 @@ class Bandwidth(Struct, frozen=True, kw_only=True):
 
 
 class CollectiveReport(Struct, frozen=True, kw_only=True):
-    """What there is to say; the slowest rank first."""
+    """What there is to say; the latest rank first."""
 
     collectives: int
     compared: int  # collectives of which at least two ranks could be compared
@@ -195,7 +191,6 @@ class _Compared(Struct, frozen=True):
     codes: Codes
     lateness: F64  # seconds after the first of those together; NaN where there is no other
     latest: F64  # of those together
-    margin: F64  # of those together: seconds from the last but one to the last; 0 where there is no other
     uncertainty: F64  # seconds, of the clocks of those together; 0 where they have one
     collectives: int
 
@@ -218,20 +213,9 @@ def _compare(calls: CallColumns, groups: Codes, offset: F64, spread: F64) -> _Co
         codes=codes,
         lateness=np.where(several[codes], (start - first[codes]) * 1e-9, np.nan),
         latest=(last - first) * 1e-9,
-        margin=_margins(start, codes, len(together)) * 1e-9,
         uncertainty=np.where(of_one, 0.0, widest * 1e-9),
         collectives=len(np.unique(together[several, 0])),
     )
-
-
-def _margins(start: F64, codes: Codes, size: int) -> F64:
-    """From the last but one of the starts of each code to the last; 0 of a code with one start."""
-    order = np.lexsort((start, codes))
-    ends = np.cumsum(np.bincount(codes, minlength=size))  # behind the last of each code, in that order
-    several = np.bincount(codes, minlength=size) > 1
-    found = np.zeros(size)
-    found[several] = start[order[ends[several] - 1]] - start[order[ends[several] - 2]]
-    return found
 
 
 def _ranks(calls: CallColumns, compared: _Compared) -> list[RankLateness]:
@@ -244,7 +228,6 @@ def _ranks(calls: CallColumns, compared: _Compared) -> list[RankLateness]:
         values, codes = compared.lateness[rows], compared.codes[rows]
         median, uncertainty = float(np.median(values)), float(compared.uncertainty[codes].max())
         is_last = (values == compared.latest[codes]) & (values > 0)
-        worst = calls.calls[rows[int(np.argmax(values))]]
         found.append(
             RankLateness(
                 communicator=communicator,
@@ -256,11 +239,6 @@ def _ranks(calls: CallColumns, compared: _Compared) -> list[RankLateness]:
                 last=float(np.mean(is_last)),
                 uncertainty_s=uncertainty,
                 certain=median > uncertainty,
-                cost_s=float(compared.margin[codes][is_last].sum()),
-                start_unix_ns=min(calls.calls[row].start_ns for row in rows),
-                end_unix_ns=max(calls.calls[row].start_ns for row in rows),
-                trace_id=f"{worst.trace:032x}",
-                span_id=worst.span.hex(),
             )
         )
     return sorted(found, key=lambda each: (-each.median_s, each.communicator, each.rank, each.host))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.diagnose.collective_calls import Gatherer
-from otelgpu.diagnose.stragglers import CollectiveReport, analyze
+from otelgpu.diagnose.collective_report import CollectiveReport, analyze
 from tests.rig.examples import examples
 from tests.unit.diagnose.otlp_collectives import MS, Host, collectives
 
