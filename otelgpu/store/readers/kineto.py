@@ -3,7 +3,8 @@
 A device's work is of the step in which the host called for it, whenever it ran. While a device is idle its rank waits
 for nobody (a collective's kernel runs as long as it waits), so idle time is the rank's own: ``input`` as far as the
 data loader was asked meanwhile, else ``host``. Not all PyTorch versions give collectives a number: they are counted
-by step and group, in which all ranks make the same ones. What otelgpu writes may be a sample of the device's work, and
+by step and group, in which all ranks make the same ones. Where a job has no device and trains with gloo, its operators
+are the work (:mod:`otelgpu.store.readers.kineto_cpu`). What otelgpu writes may be a sample of the device's work, and
 does not say so: of it only the steps are taken.
 
 Source: pytorch/kineto at 114171d, ``libkineto/src/output_json.cpp`` (layout, arguments of collectives); PyTorch 2.9,
@@ -25,6 +26,7 @@ import numpy as np
 from otelgpu.store.batches import Batches, text
 from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
+from otelgpu.store.readers.kineto_cpu import TRANSFER, Operator, work_of
 from otelgpu.store.readers.process_groups import ELEMENT_BYTES, ProcessGroup, group_of, members, stage_of
 from otelgpu.store.readers.whole_files import decoded_files
 from otelgpu.store.reasons import EVENTS_UNREADABLE, FILES_OF_SEVERAL_RANKS
@@ -57,6 +59,7 @@ class _Event(msgspec.Struct):
     cat: str = ""
     name: str = ""
     pid: int | str = ""
+    tid: int | str = ""
     ts: float = 0.0
     dur: float = -1.0
     args: msgspec.Raw = msgspec.Raw(b"{}")
@@ -74,6 +77,7 @@ class _Arguments(msgspec.Struct):
 
 
 class _Distributed(msgspec.Struct):
+    backend: str = ""
     rank: Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)] = -1
     pg_config: msgspec.Raw = msgspec.Raw(b"[]")
 
@@ -82,6 +86,7 @@ class _Trace(msgspec.Struct, rename="camel"):
     trace_events: list[msgspec.Raw]
     base_time_nanoseconds: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
     distributed_info: _Distributed = msgspec.field(default_factory=_Distributed)
+    device_properties: list[msgspec.Raw] = []
     otelgpu: msgspec.Raw = msgspec.Raw()  # in a trace that otelgpu wrote
 
 
@@ -106,12 +111,15 @@ class _Work(msgspec.Struct):
     t0: float
     t1: float
     args: _Arguments
+    called: float | None = None  # when the host called; None: the call's correlation says
 
 
 class _Rank:
-    """What a trace says of its rank. Times are seconds since the trace's base."""
+    """What a trace says of its rank. Times are seconds since the trace's base. ``on_cpu``: it has no device."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_cpu: bool = False) -> None:
+        self._on_cpu = on_cpu
+        self.operators: list[Operator] = []  # of a rank that has none
         self.steps: list[tuple[float, float, int]] = []
         self.loads: list[tuple[float, float]] = []
         self.called: dict[int, float] = {}  # by correlation, when the host called
@@ -139,6 +147,13 @@ class _Rank:
                 self.processes.add(event.pid)
             elif event.name.startswith(_DATA_LOADER):
                 self.loads.append((begin, end))
+            elif self._on_cpu and (event.cat == "cpu_op" or event.name.startswith(TRANSFER)):
+                self.operators.append(Operator(event.tid, event.name, begin, end))
+
+    def work_on_cpu(self) -> None:
+        """Take the operators for the device's work."""
+        for each in work_of(self.operators, self.loads):
+            self.work.append(_Work(each.kind, each.name, each.t0, each.t1, _Arguments(), each.t0))
 
     def step_at(self, time: float) -> int:
         """Of the host; −1: none."""
@@ -149,7 +164,7 @@ class _Rank:
 
     def step_of(self, work: _Work) -> int:
         """By the call that made it."""
-        called = self.called.get(work.args.correlation)
+        called = self.called.get(work.args.correlation) if work.called is None else work.called
         return STEP_UNKNOWN if called is None else self.step_at(called)
 
 
@@ -225,7 +240,8 @@ def _groups(trace: _Trace) -> list[ProcessGroup]:
 
 
 def _rank(store: Store, trace: _Trace) -> _Rank:
-    rank = _Rank()
+    on_cpu = trace.distributed_info.backend == "gloo" and not trace.device_properties
+    rank = _Rank(on_cpu=on_cpu)
     for raw in trace.trace_events:
         try:
             rank.take(raw)
@@ -233,6 +249,8 @@ def _rank(store: Store, trace: _Trace) -> _Rank:
             store.rejected[EVENTS_UNREADABLE] += 1
     if trace.otelgpu:
         rank.work.clear()
+    elif not rank.work:
+        rank.work_on_cpu()
     rank.steps.sort()
     rank.work.sort(key=lambda work: work.t0)
     return rank

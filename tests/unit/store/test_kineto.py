@@ -217,3 +217,48 @@ def test_of_a_trace_that_otelgpu_wrote_the_steps_of_one_rank_are_taken(tmp_path:
             ("step", 6, 0),
             ("step", 7, 0),
         ]
+
+
+def on_cpu(rank: int = 0) -> Trace:
+    """A trace of a job without devices, as PyTorch 1.13 to 2.9 write it, of one step of 20 ms."""
+    trace = Trace(rank)
+    trace.document["deviceProperties"] = []
+    trace.document["distributedInfo"]["backend"] = "gloo"
+    trace.step(3, 0, 20)
+    trace.add("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 4)
+    trace.add("cpu_op", "aten::randn", 3, 1)  # the data loader's
+    trace.add("cpu_op", "aten::linear", 5, 3)
+    trace.add("cpu_op", "aten::addmm", 5, 2)  # within it
+    trace.add("cpu_op", "c10d::allreduce_", 9, 1)
+    trace.add("user_annotation", "gloo:all_reduce", 10, 6)
+    trace.events[-1]["tid"] = 8
+    return trace
+
+
+def test_without_devices_the_operators_are_the_work_and_gloo_is_the_communication(tmp_path: Path) -> None:
+    with open_inputs([on_cpu().written(tmp_path)]) as store:
+        found = select(store, "SELECT kind, name, step, round(1e3 * (t1 - t0), 3) FROM ops ORDER BY kind")
+    assert found == [
+        ("coll", "gloo:all_reduce", 3, 6),
+        ("compute", "aten::linear", 3, 3),
+        ("host", "device idle", 3, 7),  # 20 less 4 for the batch, 3 and 6
+        ("input", "data loader", 3, 4),
+        ("step", "ProfilerStep", 3, 20),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"deviceProperties": [{"id": 0}]},
+        {"distributedInfo": {"backend": "nccl", "rank": 0}},
+        {"distributedInfo": {"backend": "cpu:gloo,cuda:nccl", "rank": 0}},
+    ],
+)
+def test_of_a_job_with_devices_operators_are_no_computing(tmp_path: Path, change: dict[str, Any]) -> None:
+    """They only queue it, whatever its trace lacks."""
+    trace = on_cpu()
+    trace.document |= change
+    with open_inputs([trace.written(tmp_path)]) as store:
+        assert select(store, "SELECT DISTINCT kind FROM ops ORDER BY kind") == [("input",), ("step",)]
+        assert any("no device time" in limit for limit in store.limits)

@@ -1,0 +1,105 @@
+"""Jobs of real PyTorch on CPUs (gloo), one rank of which is slow, against the verdicts on their profiler's traces.
+
+``python -m tests.rig.jobs.torch_gloo --python PYTHON``, where ``PYTHON`` has torch (its build for CPUs does): four
+ranks, once for each fault and once without any. Needs root for the fault ``cpu``, a quota of a cgroup.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from otelgpu.cli.rank_reports import look
+from otelgpu.diagnose.ranks.verdicts import RanksReport
+from tests.rig.cgroup import remove_cgroup
+from tests.rig.ports import free_ports
+
+FAULTS: Final = ("none", "host", "input", "cpu")
+CAUSES: Final = {"host": {"host"}, "input": {"input"}, "cpu": {"compute", "host", "mixed"}}
+"""A quota strikes wherever the rank is when it is spent."""
+RANKS: Final = 4
+LATE_RANK: Final = 2
+LATE_FROM: Final = 40
+STEPS: Final = 120
+LATE_MS: Final = 40
+QUOTA: Final = "1000 20000"
+"""Of the fault ``cpu``: 5 % of a processor."""
+
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_RANK: Final = Path(__file__).with_name("torch_rank.py")
+
+
+def run(python: str, fault: str) -> RanksReport:
+    """A job, and what is said of it. Raises CalledProcessError."""
+    with tempfile.TemporaryDirectory(prefix="torch-") as folder, _quota(fault) as cgroup:
+        (port,) = free_ports(1)
+        processes = []
+        for rank in range(RANKS):
+            late = rank == LATE_RANK and fault in {"host", "input"}
+            command = [python, str(_RANK), f"--traces={folder}", f"--steps={STEPS}"]
+            command += [f"--late-from={LATE_FROM}", f"--late-ms={LATE_MS if late else 0}"]
+            command += [f"--late-in={fault}"] if late else []
+            command += [f"--cgroup={cgroup}"] if rank == LATE_RANK and cgroup else []
+            env = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank)}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            processes.append(subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL))
+        for process in processes:
+            if process.wait():
+                raise subprocess.CalledProcessError(process.returncode, process.args)
+        return look([folder], None, None, None)[1]
+
+
+@contextlib.contextmanager
+def _quota(fault: str) -> Iterator[Path | None]:
+    """A cgroup that has little of a processor, of the version that has the controller here."""
+    if fault != "cpu":
+        yield None
+        return
+    is_first = (_CGROUPS / "cpu" / "cpu.cfs_quota_us").exists()
+    folder = _CGROUPS / ("cpu" if is_first else "") / f"otelgpu-torch-{os.getpid()}"
+    folder.mkdir()
+    quota_us, period_us = QUOTA.split()
+    settings = (
+        {"cpu.cfs_period_us": period_us, "cpu.cfs_quota_us": quota_us} if is_first else {"cpu.max": QUOTA}
+    )
+    try:
+        for name, value in settings.items():
+            (folder / name).write_text(value)
+        yield folder
+    finally:
+        remove_cgroup(folder)
+
+
+def is_right(fault: str, report: RanksReport) -> bool:
+    """One verdict, on the late rank, for the reason that it was given; of a healthy job none."""
+    if fault == "none":
+        return not report.verdicts
+    said = [(each.klass, list(each.ranks), each.cause in CAUSES[fault]) for each in report.verdicts]
+    return said == [("slow_worker", [LATE_RANK], True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("faults", nargs="*", default=FAULTS)
+    options = parser.parse_args()
+    if subprocess.run([options.python, "-c", "import torch"], capture_output=True, check=False).returncode:
+        sys.exit(f"{options.python} has no torch: name one that has (--python), or pip install torch")
+    for fault in options.faults:
+        report = run(options.python, fault)
+        said = [
+            (each.klass, each.cause, list(each.ranks), f"{each.first_step}-{each.last_step}")
+            for each in report.verdicts
+        ]
+        print(f"{fault}: {'right' if is_right(fault, report) else 'WRONG'}: {said}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
