@@ -48,6 +48,7 @@ MEANINGS: Final = {
     reader.LINES_CUT: "a line that is longer than 16 MiB",
     reader.RESOURCES: "a resource, with its spans, that cannot be read, or of more than 131,072 processes",
     reader.SPANS: "a span that cannot be read",
+    reader.METRICS: "a metric of trouble that cannot be read",
     LINES_REPEATED: "a line that is there twice",
     SPANS_REPEATED: "a span that is there twice: two gateways delivered it",
     SPANS_INCOMPLETE: "a span without an attribute that is needed: a call that failed has no rank",

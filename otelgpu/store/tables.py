@@ -90,12 +90,17 @@ EVIDENCE: Final = (
     Column(name="host", type="VARCHAR", default="''", text="The host."),
     Column(name="t0", type="DOUBLE", unit="s", text="Since when, by the clock of the host."),
     Column(name="t1", type="DOUBLE", unit="s", text="Until when."),
-    Column(name="name", type="VARCHAR", text=f"What was seen: `xid` (or SXid), `{COLLECTIVE_PENDING}`."),
+    Column(
+        name="name",
+        type="VARCHAR",
+        text=f"What was seen: `xid` (or SXid), `{COLLECTIVE_PENDING}`, or a metric that grew.",
+    ),
     Column(
         name="value",
         type="DOUBLE",
         default="0",
-        text="Of `xid`: its number; of `collective_pending`: the collective's, as in `ops.seq`.",
+        text="Of `xid`: its number; of `collective_pending`: the collective's, as in `ops.seq`; of a metric: what it "
+        "grew by.",
     ),
     Column(name="text", type="VARCHAR", default="''", text="In words."),
 )

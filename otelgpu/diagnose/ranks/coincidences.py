@@ -1,4 +1,4 @@
-"""What was seen at a verdict's place and time: errors of its hardware, say. Evidence, never a class. Pure."""
+"""What was seen at a verdict's place and time: errors, counters of trouble. Evidence, never a class. Pure."""
 
 from __future__ import annotations
 
@@ -41,13 +41,18 @@ def observations(columns: Columns) -> list[Observation]:
 
 
 def with_coincidences(verdict: RankVerdict, seen: list[Observation]) -> RankVerdict:
-    """The same with what was seen of its ranks or their hosts; each kind once, with how often."""
+    """The same with what was seen of its ranks or their hosts; each kind once, with how often or how much.
+
+    Errors come before counters, which grow a little in good times too.
+    """
     if not verdict.start_unix_s:
         return verdict
-    counts: dict[tuple[str, float, str, int], list[Observation]] = {}
+    kinds: dict[tuple[str, float | str, str, int], list[Observation]] = {}
     for each in _there(verdict, seen):
-        counts.setdefault((each.name, each.value, each.host, each.rank), []).append(each)
-    found = [_evidence(each) for each in islice(counts.values(), MOST)]
+        what = each.text if _is_counter(each) else each.value
+        kinds.setdefault((each.name, what, each.host, each.rank), []).append(each)
+    ordered = sorted(kinds.values(), key=lambda of_kind: _is_counter(of_kind[0]))
+    found = [_evidence(each) for each in islice(ordered, MOST)]
     return replace(verdict, evidence=[*verdict.evidence, *found]) if found else verdict
 
 
@@ -59,14 +64,23 @@ def _there(verdict: RankVerdict, seen: list[Observation]) -> Iterator[Observatio
             yield each
 
 
+def _is_counter(seen: Observation) -> bool:
+    """It has the name of a metric."""
+    return "." in seen.name
+
+
 def _evidence(seen: list[Observation]) -> Evidence:
     first = seen[0]
     place = f"rank {first.rank}" if first.rank >= 0 else first.host
-    times = f", {len(seen)} times" if len(seen) > 1 else ""
-    said = first.text or f"{first.name} {first.value:g}"
+    said, value = first.text or f"{first.name} {first.value:g}", first.value
+    if _is_counter(first):
+        value = sum(each.value for each in seen)
+        said = f"{said}: {value:g}"
+    elif len(seen) > 1:
+        said = f"{said}, {len(seen)} times"
     return Evidence(
         name=first.name,
-        text=f"meanwhile on {place}: {said}{times}",
+        text=f"meanwhile on {place}: {said}",
         ranks=(first.rank,) if first.rank >= 0 else (),
-        value=first.value,
+        value=value,
     )

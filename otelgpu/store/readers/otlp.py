@@ -1,4 +1,4 @@
-"""Our own OTLP/JSON lines, of any number of hosts: steps of training, calls of collectives, errors of hardware.
+"""Our own OTLP/JSON lines, of any number of hosts: steps of training, calls of collectives, trouble of hardware.
 
 A step's span says where its time went, in sums: each becomes one row that begins with the step. Of the host's time only
 what is the rank's own is taken: data-loader stall, files, host overhead. Not taken are waits and calls, in which a rank
@@ -23,8 +23,9 @@ from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.training import names as training
 from otelgpu.model.job import JOB_ID, JOB_RANK, JOB_SIZE
 from otelgpu.model.resource import AttributeValue
-from otelgpu.otlp_json.messages import Resource, ResourceSpans, Span
+from otelgpu.otlp_json.messages import Resource, ResourceMetrics, ResourceSpans, Span
 from otelgpu.otlp_json.reader import (
+    METRICS,
     RESOURCES,
     SPANS,
     Reader,
@@ -38,6 +39,8 @@ from otelgpu.store.batches import text
 from otelgpu.store.database import Store
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.line_files import split_lines
+from otelgpu.store.readers.otlp_counters import MARKS as COUNTERS
+from otelgpu.store.readers.otlp_counters import Counters
 from otelgpu.store.readers.otlp_operations import insert_operations
 from otelgpu.store.readers.places import Member, Process
 from otelgpu.store.reasons import FILES_UNREADABLE, SPANS_INCOMPLETE
@@ -90,7 +93,21 @@ ERRORS: Final = {
     "number": "DOUBLE",  # of the Xid or SXid
     "text": "VARCHAR",
 }
-_STAGED: Final = {"otlp_steps": STEPS, "otlp_calls": CALLS, "otlp_waits": WAITS, "otlp_errors": ERRORS}
+GROWTHS: Final = {
+    "host": "VARCHAR",
+    "t0": "DOUBLE",
+    "t1": "DOUBLE",
+    "name": "VARCHAR",  # of the metric
+    "value": "DOUBLE",
+    "text": "VARCHAR",
+}
+_STAGED: Final = {
+    "otlp_steps": STEPS,
+    "otlp_calls": CALLS,
+    "otlp_waits": WAITS,
+    "otlp_errors": ERRORS,
+    "otlp_growths": GROWTHS,
+}
 
 
 class OtlpReading:
@@ -103,7 +120,9 @@ class OtlpReading:
         self._processes: dict[tuple[str, str, str], int] = {}
         self._launched: list[Member] = []  # as their launchers say
         staged = (store.staging(table, columns) for table, columns in _STAGED.items())
-        self._batches = self._steps, self._calls, self._waits, self._errors = tuple(staged)
+        self._batches = tuple(staged)
+        self._steps, self._calls, self._waits, self._errors, self._growths = self._batches
+        self._counters = Counters()
         self._takers = {
             training.SCOPE: self._take_step,
             nccl.SCOPE: self._take_call,
@@ -112,16 +131,19 @@ class OtlpReading:
 
     def take(self, reader: Reader, lines: Iterable[bytes | None]) -> None:
         """Lines, of which None is one too long to be read. ``reader`` has the ``skips`` of this one."""
-        for document in reader.documents(lines, containing=MARKS[0]):
+        for document in reader.documents(line if line is None or _is_wanted(line) else b"" for line in lines):
             for of_resource in document.resource_spans:
                 self._take_resource(reader, of_resource)
+            for of_metrics in document.resource_metrics:
+                self._take_metrics(reader, of_metrics)
 
     def forget(self, before_s: float) -> None:
         """What had ended by then."""
         for batches in self._batches:
             batches.flush()
-        for table, column in (("steps", "t1"), ("calls", "t0"), ("waits", "t1"), ("errors", "t1")):
-            self._store.connection.execute(f"DELETE FROM otlp_{table} WHERE {column} < ?", [before_s])
+        for table in _STAGED:
+            column = "t0" if table == "otlp_calls" else "t1"
+            self._store.connection.execute(f"DELETE FROM {table} WHERE {column} < ?", [before_s])
 
     def insert(self) -> None:
         """All that there is, into ``ops`` and ``evidence``."""
@@ -159,7 +181,7 @@ class OtlpReading:
         except Unreadable as error:
             reader.skip(RESOURCES, error)
             return None
-        host = next((text(described[key]) for key in _HOSTS if described.get(key)), "")
+        host = _host_of(described)
         instance = described.get("service.instance.id") or described.get("process.pid", "")
         owner = Process(host, text(described.get("service.name", "")))
         key = owner.host, owner.service, text(instance)
@@ -174,6 +196,20 @@ class OtlpReading:
                 self._launched.append(Member(len(self._owners), job, rank, size))
             self._owners.append(owner)
         return self._processes[key]
+
+    def _take_metrics(self, reader: Reader, of_resource: ResourceMetrics) -> None:
+        try:
+            host = _host_of(attributes(of_resource.resource.attributes))
+        except Unreadable as error:
+            reader.skip(RESOURCES, error)
+            return
+        for of_scope in of_resource.scope_metrics:
+            for metric in reader.metrics(of_scope):
+                try:
+                    for each in self._counters.take(host, metric):
+                        self._growths.add(each.host, each.t0, each.t1, each.name, each.value, text(each.text))
+                except ValueError as error:
+                    reader.skip(METRICS, error)
 
     def _take_step(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         if span.name != training.STEP:
@@ -243,6 +279,14 @@ def read(store: Store, paths: Sequence[Path]) -> None:
             store.rejected[FILES_UNREADABLE] += 1
     reading.insert()
     reading.close()
+
+
+def _is_wanted(line: bytes) -> bool:
+    return MARKS[0] in line or (MARKS[1] in line and any(mark in line for mark in COUNTERS))
+
+
+def _host_of(described: Mapping[str, AttributeValue]) -> str:
+    return next((text(described[key]) for key in _HOSTS if described.get(key)), "")
 
 
 def _span_id(written: str) -> int:

@@ -63,7 +63,7 @@ _NO_END: Final = "calls of collectives with neither device time nor a wait, so w
 
 
 def insert_operations(store: Store, processes: Sequence[Process], launched: Sequence[Member] = ()) -> None:
-    """From the tables ``otlp_steps``, ``otlp_calls``, ``otlp_waits`` and ``otlp_errors``, which stay.
+    """From the tables ``otlp_steps``, ``otlp_calls``, ``otlp_waits``, ``otlp_errors`` and ``otlp_growths``, which stay.
 
     ``processes``: by their number there. ``launched``: their places in jobs, as launchers say; a job is a communicator
     here. Of processes of which nothing is there, say those of a job's last run, nothing is known.
@@ -78,7 +78,7 @@ def insert_operations(store: Store, processes: Sequence[Process], launched: Sequ
     _write_places(store, processes, found)
     _insert_steps(store)
     _insert_calls(store)
-    _insert_errors(store)
+    _insert_evidence(store)
     _report_limits(store, processes, found)
     store.drop("otlp_places", "otlp_timed")
 
@@ -166,11 +166,12 @@ def _insert_calls(store: Store) -> None:
     )
 
 
-def _insert_errors(store: Store) -> None:
-    """An Xid or SXid is of its host, whoever's work it ended."""
-    store.connection.execute(
-        f"INSERT INTO evidence SELECT '', {RANK_OF_HOST}, host, t0, t1, '{XID}', number, text FROM otlp_errors"
-    )
+def _insert_evidence(store: Store) -> None:
+    """Of the host: an Xid or SXid, whoever's work it ended, and what counters of trouble grew by."""
+    for name, value, table in ((f"'{XID}'", "number", "otlp_errors"), ("name", "value", "otlp_growths")):
+        store.connection.execute(
+            f"INSERT INTO evidence SELECT '', {RANK_OF_HOST}, host, t0, t1, {name}, {value}, text FROM {table}"
+        )
 
 
 def _report_limits(store: Store, processes: Sequence[Process], found: Mapping[int, Place]) -> None:
