@@ -103,6 +103,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Report requests that failed though the sampler left them out."""
     traces_keep_first_token_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 10.0
     """The same for those whose first token took so long, in seconds; 0: not."""
+    traces_keep_first_token_quantile: Annotated[float, msgspec.Meta(ge=0, le=0.999)] = 0.0
+    """The same for those whose first token was slower than this share of the last 1,000 of their service; 0: not."""
+    traces_spans_per_second: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] = 0
+    """Spans a second, of this agent: beyond it requests lose their operations, then their spans. 0: no limit."""
     traces_exclude_paths: tuple[str, ...] = ()
     """Requests for paths that match one of these patterns (fnmatch) are no traces, as /health* and /metrics."""
     traces_exclude_user_agents: tuple[str, ...] = ()
@@ -374,8 +378,13 @@ def reporting(config: Config, environ: Mapping[str, str]) -> SignalSettings:
         model_bytes=config.model_bytes,
         memory_bandwidth=config.memory_bandwidth,
         sampler=Sampler.of(config.traces_sampler, config.traces_sampler_arg),
-        tail=TailRule(errors=config.traces_keep_errors, slow_first_token_s=config.traces_keep_first_token_s),
+        tail=TailRule(
+            errors=config.traces_keep_errors,
+            slow_first_token_s=config.traces_keep_first_token_s,
+            slow_first_token_quantile=config.traces_keep_first_token_quantile,
+        ),
         exclusion=Exclusion(paths=config.traces_exclude_paths, user_agents=config.traces_exclude_user_agents),
+        spans_per_second=config.traces_spans_per_second,
         collective_sample_ratio=config.collective_sample_ratio,
     )
 

@@ -56,6 +56,7 @@ from tools.signal_tables import (
     metric_tables,
     pages,
 )
+from tools.volume import volume
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
@@ -415,6 +416,7 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     **{f"table {name}": partial(table_columns, name) for name in tables.TABLES},
     "diagnosis classes": diagnosis.classes,
     "diagnosis bounds": diagnosis.bounds,
+    "volume": volume,
     **family_regions(),
     **{f"options {name}": partial(options_of, name) for name in leaves()},
 }

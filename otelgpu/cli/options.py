@@ -134,6 +134,12 @@ _export_options = option_group(
         metavar="RATIO",
         help="Of traceidratio: the share of traces that is kept (default 1).",
     ),
+    click.option(
+        "--traces-spans-per-second",
+        type=int,
+        metavar="N",
+        help="Beyond N spans a second requests lose their operations, then their spans (default 0: no limit).",
+    ),
 )
 
 
@@ -272,6 +278,7 @@ def read_config(options: dict[str, Any]) -> Config:
         "rdma_transfers",
         "traces_sampler",
         "traces_sampler_arg",
+        "traces_spans_per_second",
     )
     names = (
         *common,

@@ -30,6 +30,7 @@ LIVE: Final = frozenset(
     (
         *("detail", "collective_sample_ratio"),
         *("traces_sampler", "traces_sampler_arg", "traces_keep_errors", "traces_keep_first_token_s"),
+        *("traces_keep_first_token_quantile", "traces_spans_per_second"),
         *("traces_exclude_paths", "traces_exclude_user_agents"),
         *("interval_ms", "metric_interval_ms", "device_interval_ms"),
         *("executables", "containers"),

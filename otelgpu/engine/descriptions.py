@@ -22,7 +22,7 @@ DESCRIPTIONS: Final = Descriptions(
             "cudaErrorMemoryAllocation",
         ),
         "otelgpu.operations.dropped": Described(
-            "Calls of the request that were summed but not kept one by one, because there were too many.",
+            "Calls of the request that were summed but have no spans, because there were too many, of it or in all.",
             "1200",
         ),
         "otelgpu.context.source": Described(

@@ -106,7 +106,7 @@ class RequestsAnswered(Struct, frozen=True, kw_only=True):
 
     exchanges: Sequence[Exchange]
     boundary: npt.NDArray[np.uint64]  # where their phases part
-    sampled: npt.NDArray[np.bool_]  # (m,)
+    with_work: npt.NDArray[np.bool_]  # (m,): whether operations are reported under them
     parents: Parents
 
 

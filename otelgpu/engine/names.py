@@ -30,7 +30,7 @@ PHASE: Final = "otelgpu.phase"
 """``prefill`` or ``decode``."""
 
 DROPPED: Final = "otelgpu.operations.dropped"
-"""Operations of the request that were summed but not kept one by one, because there were too many."""
+"""Operations of the request that were summed but have no spans, because there were too many, of it or in all."""
 
 UNATTRIBUTED_REASON: Final = "otelgpu.unattributed.reason"
 """Why work has no request: one of :data:`UNATTRIBUTED_REASONS`."""

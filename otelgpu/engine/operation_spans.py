@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from otelgpu.engine import names
 from otelgpu.engine.contract import OperationDecoder
@@ -373,15 +374,46 @@ def published_parents(rows: Operations) -> tuple[Parents, npt.NDArray[np.int64]]
     return parents, codes.astype(np.int64)
 
 
-def under_published(work: Folded, parents: Parents) -> tuple[Folded, Parents]:
+class FoldedWork(Struct, frozen=True):
+    """Operations as they are reported: what :class:`OperationEmitter` makes spans of."""
+
+    folded: Folded
+    parents: Parents
+    origin: npt.NDArray[np.intp]  # of each parent: the one under which its work came here
+
+    def __len__(self) -> int:
+        return len(self.folded)
+
+    def sizes(self, units: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.int64]:
+        """Spans of each of ``count`` units: shape (count,). ``units``: of each parent under which work came here."""
+        return np.bincount(units[self._origins()], minlength=count)
+
+    def cut(
+        self, units: npt.NDArray[np.intp], reported: npt.NDArray[np.bool_]
+    ) -> tuple[FoldedWork, npt.NDArray[np.int64]]:
+        """The work of the units that are ``reported``, and of each unit how many calls are left out."""
+        unit = units[self._origins()]
+        kept = reported[unit]
+        if kept.all():
+            return self, np.zeros(len(reported), dtype=np.int64)
+        calls = np.bincount(unit[~kept], weights=self.folded.count[~kept], minlength=len(reported))
+        return replace(self, folded=take(self.folded, np.flatnonzero(kept))), calls.astype(np.int64)
+
+    def _origins(self) -> npt.NDArray[np.intp]:
+        return self.origin[self.folded.group]
+
+
+def under_published(work: Folded, parents: Parents) -> FoldedWork:
     """Move operations to the spans that were published on their threads; those of unsampled traces are left out.
 
-    ``work`` is not folded yet.
+    ``work`` is not folded yet. A span that was published for several parents' work is the first one's.
     """
+    every = np.arange(len(parents.flags))
     published = is_published(work.operations)
     if not published.any():
-        return work, parents
+        return FoldedWork(work, parents, every)
     own, codes = published_parents(work.operations.compress(published))
+    origin = np.r_[every, work.group[published][examples(codes, len(own.flags))]]
     group = work.group.copy()
     group[published] = len(parents.flags) + codes
     joined = Parents(
@@ -391,9 +423,10 @@ def under_published(work: Folded, parents: Parents) -> tuple[Folded, Parents]:
     )
     reported = ~published
     reported[published] = (own.flags[codes] & SAMPLED).astype(np.bool_)
-    if reported.all():
-        return Folded(operations=work.operations, group=group, runs=None), joined
-    return Folded(operations=work.operations.compress(reported), group=group[reported], runs=None), joined
+    rows = work.operations
+    if not reported.all():
+        rows, group = rows.compress(reported), group[reported]
+    return FoldedWork(unfolded(rows, group), joined, origin)
 
 
 class OperationEmitter:
@@ -409,17 +442,25 @@ class OperationEmitter:
         """Report in this detail from here on, at most ``limit`` spans under a parent."""
         self._detail, self._limit = detail, limit
 
-    def report(self, work: Folded, parents: Parents, *, offset_ns: int) -> Iterable[SpanBatch]:
-        """The spans of some work; batches are made as they are taken."""
-        if self._detail == "phases" or not len(work):
-            return ()
+    def fold(self, work: Folded, parents: Parents) -> FoldedWork:
+        """Some work as it is to be reported: none of it where operations are not."""
+        if self._detail == "phases":
+            work = take(work, np.zeros(0, dtype=np.intp))
         if work.runs is None:
-            work, parents = under_published(work, parents)
-        folded = fold(work, limit=self._limit, runs=self._detail == "ops")
+            found = under_published(work, parents)
+        else:
+            found = FoldedWork(work, parents, np.arange(len(parents.flags)))
+        return replace(found, folded=fold(found.folded, limit=self._limit, runs=self._detail == "ops"))
+
+    def report(self, work: FoldedWork, *, offset_ns: int) -> Iterable[SpanBatch]:
+        """The spans of some work; batches are made as they are taken."""
+        if not len(work):
+            return ()
+        folded = work.folded
         tgids = values_of(np.ascontiguousarray(folded.operations["tgid"]))
         return operation_spans(
             folded,
-            parents,
+            work.parents,
             {tgid: self._resource_of(tgid) for tgid in tgids},
             self._vocabulary,
             seed=self._seed,

@@ -44,6 +44,7 @@ from otelgpu.engine.operation_metrics import OperationMeter
 from otelgpu.engine.operation_spans import OperationEmitter, Vocabulary
 from otelgpu.engine.processes import Processes
 from otelgpu.engine.services import Clock, Offers, Routes, Session, Slot
+from otelgpu.engine.span_budget import CAPPED_OPERATIONS, Claim, SpanBudget, by_randomness
 from otelgpu.engine.summary import Summary
 from otelgpu.engine.top_kernels import TopKernels
 from otelgpu.engine.totals import Totals
@@ -141,12 +142,7 @@ class Pipeline:
         self._intake = OperationIntake(
             self._routes, self._attribution, known, self.vocabulary, self._meter, self.summary
         )
-        engine = Slot(_ENGINE)
-        self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take(fact.assignments))
-        self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take_tasks(fact.tasks))
-        self._routes.listen(engine, HandedOff, lambda fact: self._attribution.hand_off(fact.handoffs))
-        self._routes.listen(engine, FunctionNamed, self._name)
-        self._routes.listen(engine, RuntimesSeen, self._attribution.multiplexed.learn)
+        self._listen()
         self._clock = Clock()
         self._session = Session(
             settings=settings,
@@ -170,12 +166,23 @@ class Pipeline:
             offers=Offers(),
             losses=self._losses,
             headroom=headroom,
+            emitter=self._operations,
+            span_budget=SpanBudget(settings.spans_per_second),
             stopwatch=stopwatch,
         )
         self.handlers = Handlers({**registry.without_records(), **families}, btf, self._session, self._routes)
         self._gone: list[ProcessGone] = []
         self._batches: dict[str, list[Batch]] = {}  # of calls, by family, since the last tick
         self._ahead: dict[str, list[Operations]] = {}  # by family, what began after the last tick
+
+    def _listen(self) -> None:
+        """Have what the engine itself is told."""
+        engine = Slot(_ENGINE)
+        self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take(fact.assignments))
+        self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take_tasks(fact.tasks))
+        self._routes.listen(engine, HandedOff, lambda fact: self._attribution.hand_off(fact.handoffs))
+        self._routes.listen(engine, FunctionNamed, self._name)
+        self._routes.listen(engine, RuntimesSeen, self._attribution.multiplexed.learn)
 
     # -- inputs -----------------------------------------------------------------------------------
 
@@ -264,6 +271,7 @@ class Pipeline:
     def reconfigure(self, settings: SignalSettings) -> None:
         """Report in another detail, and another share of the collectives, from the next tick on."""
         self._detail = settings.detail
+        self._session.span_budget.keep(settings.spans_per_second)
         limit = SPANS_PER_PARENT[self._detail]
         self._operations.keep(self._detail, limit)
         self._windows.keep(limit, runs=self._detail != "all")
@@ -301,6 +309,8 @@ class Pipeline:
         tick, ended = self.handlers.tick, self._gone
         for gone in ended:
             self._routes.emit(gone)
+        if (budget := self._session.span_budget).per_second:
+            budget.fill(now_ns)
         self._routes.begin_tick(now_ns, final=final)
         self._decode(now_ns, final=final)
         tick(Phase.MEMORY, Phase.CONNECTIONS, now_ns, final=final)
@@ -324,7 +334,8 @@ class Pipeline:
                 _log.warning("%s has its share of series; others have theirs", described(found))
         self.handlers.count_losses(self._losses)
         done, self._routes.spans = self._routes.spans, []
-        return chain.from_iterable(done)
+        spans = chain.from_iterable(done)
+        return budget.paid(spans) if budget.per_second else spans
 
     def _decode(self, now_ns: int, *, final: bool) -> None:
         """The operations since the last tick, and those that waited for their owners.
@@ -374,4 +385,11 @@ class Pipeline:
     def _report_work(self, work: Folded, parents: Parents) -> None:
         if not len(work):
             return
-        self._routes.spans.append(self._operations.report(work, parents, offset_ns=self._clock.offset_ns))
+        folded = self._operations.fold(work, parents)
+        if (budget := self._session.span_budget).per_second:
+            every = np.arange(len(parents.flags))
+            sizes = folded.sizes(every, len(every))
+            admitted = budget.admit(Claim.WORK, sizes, by_randomness(parents))
+            folded, left_out = folded.cut(every, admitted)
+            self._losses.add(_ENGINE, CAPPED_OPERATIONS, int(left_out.sum()))
+        self._routes.spans.append(self._operations.report(folded, offset_ns=self._clock.offset_ns))

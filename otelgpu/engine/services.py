@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from otelgpu.engine.metrics import Metrics
     from otelgpu.engine.operation_metrics import Part
     from otelgpu.engine.operation_signals import OperationSignals
-    from otelgpu.engine.operation_spans import Vocabulary
+    from otelgpu.engine.operation_spans import OperationEmitter, Vocabulary
     from otelgpu.engine.processes import Processes
     from otelgpu.engine.profile_rows import ProfileRows
+    from otelgpu.engine.span_budget import SpanBudget
     from otelgpu.engine.summary import Summary
     from otelgpu.engine.totals import Totals
     from otelgpu.model.exchange import Exchange
@@ -201,6 +202,8 @@ class Session(Struct, frozen=True, kw_only=True):
     offers: Offers
     losses: Losses
     headroom: Headroom
+    emitter: OperationEmitter
+    span_budget: SpanBudget
     stopwatch: Callable[[], int] | None  # nanoseconds, for shares of time; None: in replay, which has time
 
 
@@ -242,12 +245,12 @@ class Services:
         """Report whoever listens."""
         self._routes.emit(fact)
 
-    def report(self, spans: Iterable[SpanColumns]) -> None:
+    def report(self, spans: Iterable[SpanBatch]) -> None:
         """Spans, at once; those that a tick returns come after them."""
         self._routes.spans.append(spans)
 
     def report_work(self, work: Folded, parents: Parents) -> None:
-        """Operations under their parents, as far as the detail asked for has them."""
+        """Operations under their parents, as far as the detail asked for has them and there is room for their spans."""
         self._routes.report_work(work, parents)
 
     def report_profiles(self, profiles: Sequence[ProfileColumns]) -> None:

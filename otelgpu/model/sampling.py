@@ -34,6 +34,7 @@ SamplerName = Literal[
 PARENT_BASED: Final = "parentbased_"
 _MEMBER: Final = re.compile(r"(?:^|,)\s*ot=([^,]*)")
 _RANDOM: Final = re.compile(r"(?:^|;)rv:([0-9a-f]{14})(?:;|$)")
+_THRESHOLD: Final = re.compile(r"(?:^|;)th:([0-9a-f]{1,14})(?:;|$)")
 
 
 def threshold(ratio: float) -> int:
@@ -47,6 +48,17 @@ def trace_state(ratio: float) -> str:
     if not rejected or rejected >> 56:
         return ""
     return "ot=th:" + f"{rejected:014x}".rstrip("0")
+
+
+def randomness(trace_id: bytes, state: str) -> int:
+    """The 56 bits by which all who sample a trace decide on it: of two traces, who keeps the lower keeps both."""
+    given = _RANDOM.search(_member(state))
+    return int(given[1], 16) if given is not None else int.from_bytes(trace_id) & RANDOM_BITS
+
+
+def without_threshold(state: str) -> str:
+    """A trace state that says no more of how many traces this is one, for that is not known."""
+    return _with_threshold(state, "") if "th:" in state else state
 
 
 class Sampler(Struct, frozen=True, kw_only=True):
@@ -70,16 +82,13 @@ class Sampler(Struct, frozen=True, kw_only=True):
     def child(self, trace_id: bytes, flags: int, state: str) -> tuple[int, str]:
         """The same of one that came in with a request: as its caller has it, or by the trace id alone."""
         if self.parent_based:
-            return flags, state
+            return flags, _consistent(trace_id, flags, state)
         if not self._keeps(trace_id, state):
             return flags & ~SAMPLED, _with_threshold(state, "")
         return flags | SAMPLED, _with_threshold(state, trace_state(self.ratio))
 
     def _keeps(self, trace_id: bytes, state: str) -> bool:
-        member = _MEMBER.search(state)
-        given = _RANDOM.search(member[1]) if member is not None else None
-        bits = int(given[1], 16) if given is not None else int.from_bytes(trace_id) & RANDOM_BITS
-        return bits >= threshold(self.ratio)
+        return randomness(trace_id, state) >= threshold(self.ratio)
 
 
 ALL: Final = Sampler()
@@ -87,13 +96,17 @@ ALL: Final = Sampler()
 
 
 class TailRule(Struct, frozen=True, kw_only=True):
-    """What is reported of requests that the sampler left out, once it is known how they ended."""
+    """Which requests are wanted most, once it is known how they ended: whatever the sampler says, and before others."""
 
     errors: bool = True
     slow_first_token_s: float = 10.0  # 0: however slow it was
+    slow_first_token_quantile: float = 0.0  # of those before it of its service, 0.99: the slowest 1 %; 0: not
 
     def keeps(self, error_type: str, first_token_s: float | None) -> bool:
-        """Whether a request with this error ("": none) and time to first token (None: not known) is kept."""
+        """Whether a request with this error ("": none) and time to first token (None: not known) is wanted.
+
+        By the quantile it is where :class:`~otelgpu.families.requests.first_tokens.SlowFirstTokens` says so.
+        """
         if self.errors and error_type:
             return True
         slow_s = self.slow_first_token_s
@@ -117,6 +130,24 @@ class Exclusion(Struct, frozen=True, kw_only=True):
 
 
 NONE_EXCLUDED: Final = Exclusion()
+
+
+def _member(state: str) -> str:
+    """What OpenTelemetry has in a trace state."""
+    found = _MEMBER.search(state)
+    return found[1] if found is not None else ""
+
+
+def _consistent(trace_id: bytes, flags: int, state: str) -> str:
+    """A caller's trace state, without a threshold by which its trace would have been left out: whose is not known."""
+    given = _THRESHOLD.search(_member(state))
+    if (
+        given is None
+        or not flags & SAMPLED
+        or randomness(trace_id, state) >= int(given[1].ljust(14, "0"), 16)
+    ):
+        return state
+    return without_threshold(state)
 
 
 def _with_threshold(state: str, own: str) -> str:

@@ -29,6 +29,8 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "traces_sampler_arg": (0.5, "0.25", 0.25, 0.0),
     "traces_keep_errors": (False, "false", False, False),
     "traces_keep_first_token_s": (2, "2.5", 2.5, 0.0),
+    "traces_keep_first_token_quantile": (0.9, "0.95", 0.95, 0.99),
+    "traces_spans_per_second": (100, "200", 200, 300),
     "traces_exclude_paths": (["/a*"], "/b, /c?", ("/b", "/c?"), ("/d",)),
     "traces_exclude_user_agents": (["a/*"], "b c/*", ("b c/*",), ("d",)),
     "own_spans": ("always", "auto", "auto", "always"),

@@ -38,7 +38,7 @@ from otelgpu.engine.attribution.threads import UNSETTLED as UNSETTLED_OWNER
 from otelgpu.model.context import NO_SPAN, SAMPLED, Context
 from otelgpu.model.exchange import Exchange, Opened, Published, Role, TraceParent
 from otelgpu.model.ids import request_ids
-from otelgpu.model.sampling import ALL, FAILED_OR_SLOW, NONE_EXCLUDED, Exclusion, Sampler, TailRule
+from otelgpu.model.sampling import ALL, NONE_EXCLUDED, Exclusion, Sampler
 from otelgpu.model.shares import Remembered
 
 REMEMBERED: Final = 65_536
@@ -52,6 +52,7 @@ SAME_RECEIVED: Final = 8
 """Requests to one process with the same ``traceparent`` that are told apart."""
 SAMPLED_OUT: Final = "sampled_out_requests"
 EXCLUDED: Final = "excluded_requests"
+CAPPED: Final = "capped_requests"
 _EXPORTS: Final = ("/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/profiles")
 _EXPORT_SERVICE: Final = "opentelemetry.proto.collector."
 _TRACE_EXPORTS: Final = ("/v1/traces", "trace.v1.TraceService/Export")
@@ -68,9 +69,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     state: str = ""  # W3C tracestate
     own: bool = True  # the span is ours to report; False: the process reports it, or its caller
     peer: Context | None = None  # the peer's span, if it is in another trace
-    left_out: str = (
-        ""  # why it is not reported, SAMPLED_OUT or EXCLUDED, of it or of what it is below; "": not by us
-    )
+    left_out: str = ""  # why it, or what it is below, is not reported: SAMPLED_OUT, …; "": not by us
 
     @property
     def reported(self) -> bool:
@@ -81,6 +80,12 @@ class Identity(Struct, frozen=True, kw_only=True):
         """Reported after all. Of how many it is one is not known: it has no trace state of a sampler's."""
         context = self.context._replace(flags=self.context.flags | SAMPLED)
         return replace(self, context=context, left_out="")
+
+    def dropped(self, reason: str) -> Identity:
+        """Left out after all."""
+        return replace(
+            self, context=self.context._replace(flags=self.context.flags & ~SAMPLED), left_out=reason
+        )
 
 
 def exports_telemetry(exchange: Exchange) -> bool:
@@ -101,8 +106,7 @@ class Identities:
     ``serving(opened)`` returns the exchange that the thread or the task of a client worked for, 0 for none,
     UNSETTLED_OWNER where that will be known later; ``unserved(opened)`` is told, once, of those of none.
     ``defer``: False makes our spans in addition to those of processes that make their own. ``sampler`` decides which of
-    our spans are reported, ``tail`` which of the others are, once they ended: a request and what was sent for it each
-    by itself, in one trace. ``exclusion``: of which none is, nor what was sent for it.
+    our spans are reported. ``exclusion``: of which none is, nor what was sent for it.
     """
 
     def __init__(
@@ -113,14 +117,13 @@ class Identities:
         *,
         defer: bool = True,
         sampler: Sampler = ALL,
-        tail: TailRule = FAILED_OR_SLOW,
         exclusion: Exclusion = NONE_EXCLUDED,
     ) -> None:
         self._seed = seed
         self._serving = serving
         self._unserved = unserved
         self._defer = defer
-        self.sampler, self.tail, self.exclusion = sampler, tail, exclusion
+        self.sampler, self.exclusion = sampler, exclusion
         self._opened: OrderedDict[int, Opened] = OrderedDict()
         self._known: OrderedDict[int, Identity] = OrderedDict()
         self._published: OrderedDict[int, Published] = OrderedDict()
@@ -166,8 +169,11 @@ class Identities:
         self._publishers.discard(tgid)
         self._exporters.discard(tgid)
 
-    def of(self, exchange: Exchange) -> Identity:
-        """The identity of an exchange that ended."""
+    def of(self, exchange: Exchange, *, wanted: bool = False) -> Identity:
+        """The identity of an exchange that ended. ``wanted``: to be reported, whatever the sampler says.
+
+        A request and what was sent for it are each wanted or not by themselves, in one trace.
+        """
         opened = Opened(
             key=exchange.key,
             tgid=exchange.tgid,
@@ -184,7 +190,7 @@ class Identities:
         _remember(self._opened, exchange.key, opened)
         _remember(self._ends_ns, exchange.key, exchange.end_ns)
         found = self._find(opened)
-        if found.own and found.left_out == SAMPLED_OUT and self._keeps(exchange):
+        if wanted and found.own and found.left_out == SAMPLED_OUT:
             found = found.kept()
             _remember(self._known, exchange.key, found)
         if found.own and opened.role is Role.SERVER and opened.parent is not None:
@@ -195,8 +201,12 @@ class Identities:
             self.forget(oldest)
         return found
 
-    def _keeps(self, exchange: Exchange) -> bool:
-        return self.tail.keeps(exchange.error_type, exchange.time_to_first_token_s)
+    def drop(self, key: int, found: Identity, reason: str) -> Identity:
+        """The same, left out after all, and with it what will be sent for it."""
+        found = found.dropped(reason)
+        if found.own:
+            _remember(self._known, key, found)
+        return found
 
     def forget(self, key: int) -> None:
         """Nobody will ask for an exchange any more."""
@@ -258,8 +268,7 @@ class Identities:
         if known is None:
             known = self._client(opened) if opened.role is Role.CLIENT else self._server(opened)
             if known.own and self.exclusion.fits(opened.path, opened.user_agent):
-                context = known.context._replace(flags=known.context.flags & ~SAMPLED)
-                known = replace(known, context=context, left_out=EXCLUDED)
+                known = known.dropped(EXCLUDED)
             _remember(self._known, opened.key, known)
         if known.own and opened.parent is not None and self._reports_itself(opened):
             parent = opened.parent
@@ -278,6 +287,7 @@ class Identities:
             return Identity(
                 context=above.context._replace(span_id=self._span_id(opened)),
                 parent_span_id=above.context.span_id,
+                state=above.state,
                 left_out=above.left_out,
             )
         return self._root(opened)
@@ -310,6 +320,7 @@ class Identities:
         return Identity(
             context=above.context._replace(span_id=self._span_id(opened)),
             parent_span_id=above.context.span_id,
+            state=above.state,
             peer=peer,
             left_out=above.left_out,
         )

@@ -32,23 +32,23 @@ def parents(count: int) -> Parents:
 
 
 def test_each_goes_under_its_own() -> None:
-    work, joined = under_published(
-        unfolded(published(ONE, None, TWO, ONE), np.array([0, 1, 1, 0])), parents(2)
-    )
+    moved = under_published(unfolded(published(ONE, None, TWO, ONE), np.array([0, 1, 1, 0])), parents(2))
+    work, joined = moved.folded, moved.parents
     spans = [joined.span_id[group].tobytes() for group in work.group.tolist()]
     assert spans == [ONE[1], parents(2).span_id[1].tobytes(), TWO[1], ONE[1]]
     assert [joined.trace_id[group].tobytes() for group in work.group[[0, 2]].tolist()] == [ONE[0], TWO[0]]
+    assert moved.origin[work.group].tolist() == [0, 1, 1, 0]
 
 
 def test_what_nobody_published_stays() -> None:
     given = unfolded(published(None, None), np.array([0, 1]))
-    work, joined = under_published(given, before := parents(2))
-    assert work is given and joined is before
+    moved = under_published(given, before := parents(2))
+    assert moved.folded is given and moved.parents is before
 
 
 def test_an_unsampled_span_has_no_children() -> None:
     rows = published(ONE, TWO, None, flags=0)
-    work, _ = under_published(unfolded(rows, np.array([0, 0, 0])), parents(1))
+    work = under_published(unfolded(rows, np.array([0, 0, 0])), parents(1)).folded
     assert len(work) == 1 and work.group.tolist() == [0]
 
 

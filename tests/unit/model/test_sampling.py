@@ -50,7 +50,23 @@ def test_a_sampler_that_asks_no_parent_decides_a_callers_trace_as_it_would_its_o
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0])
 def test_a_parent_based_sampler_leaves_a_callers_trace_as_it_is(flags: int, ratio: float) -> None:
     sampler = Sampler(ratio=ratio, parent_based=True)
-    assert sampler.child(trace_id(7), flags, "vendor=1,ot=th:8") == (flags, "vendor=1,ot=th:8")
+    assert sampler.child(trace_id(8 << 52), flags, "vendor=1,ot=th:8") == (flags, "vendor=1,ot=th:8")
+
+
+@pytest.mark.parametrize(
+    ("flags", "state", "passed_on"),
+    [
+        (1, "ot=th:8;rv:7fffffffffffff,vendor=1", "ot=rv:7fffffffffffff,vendor=1"),
+        (1, "ot=th:8,vendor=1", "vendor=1"),  # of a trace id that ends in 7
+        (1, "ot=rv:80000000000000;th:8", "ot=rv:80000000000000;th:8"),
+        (0, "ot=th:8", "ot=th:8"),  # it was left out, as it says
+        (1, "vendor=th:8", "vendor=th:8"),
+    ],
+)
+def test_a_threshold_by_which_a_callers_trace_would_have_been_left_out_is_not_passed_on(
+    flags: int, state: str, passed_on: str
+) -> None:
+    assert Sampler().child(trace_id(7), flags, state) == (flags, passed_on)
 
 
 @pytest.mark.parametrize(

@@ -142,12 +142,12 @@ class DeviceSession:
         self,
         done: Sequence[Exchange],
         boundary: npt.NDArray[np.uint64],
-        sampled: npt.NDArray[np.bool_],
+        with_work: npt.NDArray[np.bool_],
         parents: Parents,
         *,
         offset_ns: int,
     ) -> list[SpanColumns]:
-        """The work of requests that are answered now, whose phases part at ``boundary``.
+        """The work of requests that are answered now, whose phases part at ``boundary``: of those ``with_work``.
 
         ``parents`` has a row for each slot of each request.
         """
@@ -155,7 +155,7 @@ class DeviceSession:
         self._count("device_work_not_kept", int(served.dropped.sum()))
         if not len(served.operations):
             return []
-        reported = sampled[served.request]
+        reported = with_work[served.request]
         slots = phase_of(boundary, served)[reported]
         return self._spans(served.operations.compress(reported).view(DEVICE_WORK), slots, parents, offset_ns)
 

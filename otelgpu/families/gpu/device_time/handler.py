@@ -79,7 +79,7 @@ class DeviceTimeHandler:
     def _answer(self, device: DeviceSession, fact: RequestsAnswered) -> None:
         self._services.report(
             device.answer(
-                fact.exchanges, fact.boundary, fact.sampled, fact.parents, offset_ns=self._clock.offset_ns
+                fact.exchanges, fact.boundary, fact.with_work, fact.parents, offset_ns=self._clock.offset_ns
             )
         )
 

@@ -18,6 +18,7 @@ from otelgpu.engine.facts import (
 )
 from otelgpu.engine.folding import Parents
 from otelgpu.engine.services import Engines, EngineView, Extras, Services
+from otelgpu.families.requests.answering.cap import RequestCap
 from otelgpu.families.requests.answering.requests import ActiveRequests, RequestTracker, served_by
 from otelgpu.families.requests.exchange_signals import SIGNALS
 from otelgpu.families.requests.identities import Identities
@@ -45,9 +46,9 @@ class RequestHandler:
             self._count_unserved,
             defer=settings.own_spans == "auto",
             sampler=settings.sampler,
-            tail=settings.tail,
             exclusion=settings.exclusion,
         )
+        self._emitter = session.emitter
         self._requests = RequestTracker(
             session.metrics,
             session.totals,
@@ -56,6 +57,9 @@ class RequestHandler:
             lambda: services.offers.engines or _NO_ENGINES,
             session.processes.resource,
             session.losses.add,
+            tail=settings.tail,
+            cap=RequestCap(session.span_budget, self._identities.drop),
+            fold_work=session.emitter.fold,
             seed=session.seed,
             headroom=session.headroom,
         )
@@ -110,8 +114,8 @@ class RequestHandler:
         self._active.take(fact)
 
     def _change(self, fact: SettingsChanged) -> None:
-        self._identities.sampler, self._identities.tail = fact.settings.sampler, fact.settings.tail
-        self._identities.exclusion = fact.settings.exclusion
+        self._identities.sampler, self._identities.exclusion = fact.settings.sampler, fact.settings.exclusion
+        self._requests.tail = fact.settings.tail
 
     def _hold(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
         self._services.wake()
@@ -142,11 +146,12 @@ class RequestHandler:
             RequestsAnswered(
                 exchanges=answered.exchanges,
                 boundary=answered.boundary,
-                sampled=reported.sampled,
+                with_work=answered.with_work,
                 parents=reported.parents,
             )
         )
-        self._services.report_work(answered.work, reported.parents)
+        if answered.work is not None:
+            self._services.report(self._emitter.report(answered.work, offset_ns=offset_ns))
 
     def _give_up(self, now_ns: int, *, final: bool) -> None:
         """What they caused is reported as unattributed."""

@@ -21,9 +21,19 @@ from otelgpu.engine.exchange_signals import ExchangeSignals
 from otelgpu.engine.facts import TrafficParsed
 from otelgpu.engine.folding import Folded, Parents, unfolded
 from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.operation_spans import FoldedWork
 from otelgpu.engine.services import Engines
+from otelgpu.engine.span_budget import CAPPED_OPERATIONS
 from otelgpu.engine.totals import Totals
-from otelgpu.families.requests.identities import EXCLUDED, SAMPLED_OUT, Identities, exports_telemetry
+from otelgpu.families.requests.answering.cap import RequestCap
+from otelgpu.families.requests.first_tokens import SlowFirstTokens, service_of
+from otelgpu.families.requests.identities import (
+    CAPPED,
+    EXCLUDED,
+    SAMPLED_OUT,
+    Identities,
+    exports_telemetry,
+)
 from otelgpu.families.requests.routes import Routes
 from otelgpu.families.requests.signals.http import ACTIVE_REQUESTS, method_label, scheme
 from otelgpu.families.requests.spans import (
@@ -39,6 +49,7 @@ from otelgpu.model.exchange import Exchange, Opened, Role
 from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
+from otelgpu.model.sampling import TailRule
 from otelgpu.model.shares import Headroom
 from otelgpu.model.spans import SpanColumns
 
@@ -54,11 +65,13 @@ REASONS: Final = Reasons(
         "metrics, and has no span",
         EXCLUDED: "a request, or one that was sent for it, that `traces_exclude_paths` or "
         "`traces_exclude_user_agents` left out: it is in the metrics, and has no span",
+        CAPPED: "a request that there was no room for by `traces_spans_per_second`, or one that was sent for it: it is "
+        "in the metrics, and has no span",
         "requests_multiplexed": "a request that a process sent, without a `traceparent`, while it had some to answer "
         "and its runtime interleaves these: which of them it was sent for is not known, and it begins a trace",
         "operations_not_kept": "a call summed into its request without a span of its own",
     },
-    intended=("unsampled_requests", SAMPLED_OUT, EXCLUDED),
+    intended=("unsampled_requests", SAMPLED_OUT, EXCLUDED, CAPPED),
 )
 """What one count of (``correlate``, reason) means."""
 
@@ -86,11 +99,15 @@ class Answered(Struct, frozen=True, kw_only=True):
     contexts: ExchangeContexts
     boundary: npt.NDArray[np.uint64]  # between their phases
     spans: list[SpanColumns]
-    work: Folded  # their operations; ``group`` indexes ``contexts.parents``
+    work: FoldedWork | None  # their operations; None: there are none
+    with_work: npt.NDArray[np.bool_]  # (m,): whether they and their operations are reported
 
 
 class RequestTracker:
-    """Those of one session. ``resource_of`` gives a process's resource; ``loss`` counts what is not reported."""
+    """Those of one session. ``resource_of`` gives a process's resource; ``loss`` counts what is not reported.
+
+    ``tail`` says which are wanted most, ``cap`` what there is room for, ``fold_work`` as what operations are reported.
+    """
 
     def __init__(
         self,
@@ -102,6 +119,9 @@ class RequestTracker:
         resource_of: Callable[[int], Resource],
         loss: Loss,
         *,
+        tail: TailRule,
+        cap: RequestCap,
+        fold_work: Callable[[Folded, Parents], FoldedWork],
         seed: int,
         headroom: Headroom,
     ) -> None:
@@ -109,6 +129,8 @@ class RequestTracker:
         self._identities = identities
         self._engines = engines
         self._resource_of, self._loss = resource_of, loss
+        self.tail, self._cap, self._fold_work = tail, cap, fold_work
+        self._first_tokens = SlowFirstTokens()
         self._seed = seed
         self._signals = signals
         self._routes = Routes()
@@ -184,20 +206,26 @@ class RequestTracker:
         if not done:
             return None
         done = self._without_exports(done)
-        identities = [self._identities.of(e) for e in done]
+        wanted = [self._wants(each) for each in done]
         routes = [self._routes.route(e.tgid, e.path) for e in done]
-        reported = contexts(done, identities, self._seed)
         served = self._pending.take([e.key for e in done])
         engines = steps.take_up(done, served)
         boundary = boundaries(done, engines.has_phases)
         slots = phase_of(boundary, served)
+        found = [self._identities.of(e, wanted=more) for e, more in zip(done, wanted, strict=True)]
+        if limited := self._cap.budget.per_second > 0:
+            found = self._cap.choose(done, found, wanted, boundary)
+        reported = contexts(done, found, self._seed)
+        work, with_work, left_out = self._work(served, slots, reported), reported.sampled, 0 * served.dropped
+        if limited:
+            work, with_work, left_out = self._cap.cut(work, reported, wanted)
         spans = exchange_spans(
             done,
             routes,
             reported,
             self._sums(done, served, slots),
             self._totals,
-            served.dropped,
+            served.dropped + left_out,
             self._resource_of,
             self._signals,
             boundary=boundary,
@@ -208,14 +236,44 @@ class RequestTracker:
         self._measure(done, routes, reported, offset_ns)
         for exchange, context in zip(done, reported.of_requests(), strict=True):
             self._pending.remember(exchange.key, context)
-        self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
-        left_out = Counter(identity.left_out for identity in identities if identity.left_out)
-        for reason, count in left_out.items():
-            self._loss("correlate", reason, count)
-        self._loss("correlate", "unsampled_requests", int((~reported.sampled).sum()) - left_out.total())
+        self._count_left_out(served, reported, left_out)
+        return Answered(
+            exchanges=done,
+            contexts=reported,
+            boundary=boundary,
+            spans=spans,
+            work=work,
+            with_work=with_work,
+        )
+
+    def _wants(self, exchange: Exchange) -> bool:
+        """Whether a request is wanted most; asked once, for its first token is what later ones are compared with."""
+        rule, seconds = self.tail, exchange.time_to_first_token_s
+        wanted = rule.keeps(exchange.error_type, seconds)
+        if rule.slow_first_token_quantile and seconds is not None:
+            service = service_of(exchange, self._resource_of(exchange.tgid))
+            wanted |= self._first_tokens.add(service, seconds, rule.slow_first_token_quantile)
+        return wanted
+
+    def _work(
+        self, served: Served, slots: npt.NDArray[np.int64], reported: ExchangeContexts
+    ) -> FoldedWork | None:
+        if not len(served.operations):
+            return None
         sampled = reported.sampled[served.request]
-        work = unfolded(served.operations.compress(sampled), slots[sampled])
-        return Answered(exchanges=done, contexts=reported, boundary=boundary, spans=spans, work=work)
+        return self._fold_work(
+            unfolded(served.operations.compress(sampled), slots[sampled]), reported.parents
+        )
+
+    def _count_left_out(
+        self, served: Served, reported: ExchangeContexts, operations: npt.NDArray[np.int64]
+    ) -> None:
+        self._loss("correlate", "operations_not_kept", int(served.dropped.sum()))
+        self._loss("correlate", CAPPED_OPERATIONS, int(operations.sum()))
+        requests = Counter(identity.left_out for identity in reported.identities if identity.left_out)
+        for reason, count in requests.items():
+            self._loss("correlate", reason, count)
+        self._loss("correlate", "unsampled_requests", int((~reported.sampled).sum()) - requests.total())
 
     def _without_exports(self, done: list[Exchange]) -> list[Exchange]:
         """Without exports of telemetry: they are no work of the service that sends or receives them."""

@@ -133,17 +133,17 @@ def test_a_span_that_the_process_makes_itself_is_not_ours_to_sample(sampler: Sam
     assert (found.own, found.context.sampled, found.left_out) == (False, True, "")
 
 
-def test_an_error_is_kept_and_stays_known_as_such() -> None:
+def test_what_is_wanted_is_kept_and_stays_known_as_such() -> None:
     session = Session(sampler=NONE)
     failed = session.open(server(1, status_code=503))
     assert not session.context(1).sampled
-    found = session.made.of(failed)
+    found = session.made.of(failed, wanted=True)
     assert (found.context.sampled, found.left_out, found.state) == (True, "", "")
     assert session.context(1) == found.context
 
 
-def test_an_error_of_a_trace_that_its_caller_left_out_is_not_kept() -> None:
-    found = Session().made.of(server(status_code=503, parent=replace(CALLER, flags=0)))
+def test_what_is_wanted_of_a_trace_that_its_caller_left_out_is_not_kept() -> None:
+    found = Session().made.of(server(status_code=503, parent=replace(CALLER, flags=0)), wanted=True)
     assert not found.context.sampled
 
 
@@ -216,6 +216,24 @@ def test_what_a_thread_asks_for_a_request_is_below_that_request() -> None:
     # The peer, seen by another agent, knows no better than the wire.
     assert found.peer == Context(wire_trace_id(WIRE), wire_span_id(WIRE, Role.SERVER), 1)
     assert found.peer[:2] == Session().made.of(server(wire_id=WIRE)).context[:2]
+
+
+def test_what_is_below_a_request_says_of_how_many_traces_it_is_one_too() -> None:
+    session = Session(sampler=Sampler(ratio=0.5))
+    for number in range(16):
+        wire = bytes([number]) * 40
+        root = session.made.of(session.serve(server(10 + number, wire_id=wire)))
+        asked = session.made.of(session.open(client(100 + number, wire_id=wire[::2])))
+        below = session.made.of(session.open(server(200 + number, tgid=300, tid=301, wire_id=wire[::2])))
+        assert asked.state == below.state == root.state == ("ot=th:8" if root.context.sampled else "")
+
+
+def test_a_request_that_is_dropped_takes_with_it_what_will_be_sent_for_it() -> None:
+    session = Session()
+    session.serve(server(1))
+    dropped = session.made.drop(1, session.made.of(server(1)), "why")
+    below = session.made.of(session.open(client(2, wire_id=WIRE)))
+    assert [(each.context.sampled, each.left_out) for each in (dropped, below)] == [(False, "why")] * 2
 
 
 def test_a_peer_that_is_observed_here_needs_no_link() -> None:
