@@ -16,8 +16,8 @@ one merged row a 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Final
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from otelgpu.model.context import Context
 from otelgpu.model.ids import GOLDEN
 from otelgpu.model.operations import OperationKind, Operations, columns_of
 from otelgpu.model.operations import concatenate as concatenate_operations
+from otelgpu.spanwriter.folder import Folder
+from otelgpu.spanwriter.library import library
 
 _Kinds = tuple[OperationKind, ...]
 
@@ -142,25 +144,66 @@ def fold(work: Folded, *, limit: int, runs: bool = True) -> Folded:
     """Fold each group's calls, into at most ``limit`` rows a group; what was folded before may be folded on.
 
     Rows beyond the limit are merged with what is alike in their group, whatever lies between them
-    (``merged``). With ``runs`` False every row stays a row of its own, within the limit.
+    (``merged``). With ``runs`` False every row stays a row of its own, within the limit. Groups come in their order,
+    and their rows in that of their first calls (of those that start at once, as they came), merged ones last.
     """
-    if not len(work):
+    if len(work) < 2:
         return work
     groups, size = dense(work.group, int(work.group.max()) + 1)
     if not runs and np.bincount(groups).max() <= limit:
         return work
-    ordered = take(work, _in_time(work, groups, size))
-    folded = _by_call(_sum(ordered, _changes(ordered, SAME))) if runs else ordered
-    first_of_group = np.flatnonzero(np.r_[True, folded.group[1:] != folded.group[:-1]])
-    lengths = np.diff(np.r_[first_of_group, len(folded)])
+    if library() is None:
+        return _by_numpy(work, groups, size, limit=limit, runs=runs)
+    before = None if work.runs is None else {name: getattr(work.runs, name) for name in _RUN_COLUMNS}
+    folded = _folder().fold(work.operations, groups, before, limit=limit, runs_kept=RUNS if runs else None)
+    return Folded(operations=folded.operations, group=work.group[folded.first], runs=Runs(**folded.runs))
+
+
+@cache
+def _folder() -> Folder:
+    return Folder(SAME, ALIKE, SIZED)
+
+
+class _Rows(NamedTuple):
+    """Rows with the position of the first call of each among those that came."""
+
+    folded: Folded
+    first: Codes
+
+    def take(self, rows: Codes) -> _Rows:
+        return _Rows(take(self.folded, rows), self.first[rows])
+
+    def in_order(self, *before: npt.NDArray[Any]) -> Codes:
+        """By group, these columns, start, and as they came."""
+        return np.lexsort((self.first, self.folded.operations["start_ns"], *before, self.folded.group))
+
+
+def _by_numpy(work: Folded, groups: Codes, size: int, *, limit: int, runs: bool) -> Folded:
+    """The same without the library, and what it is compared with."""
+    order = _in_time(work, groups, size)
+    rows = _Rows(take(work, order), order)
+    if runs:
+        rows = _by_call(_sum(rows, _changes(rows.folded, SAME)))
+    rows = rows.take(rows.in_order())
+    firsts, lengths = _groups_of(rows)
     if lengths.max() <= limit:
-        return folded
-    # Rank by time within the group: the earliest runs keep their detail, whatever their thread.
-    by_time = np.lexsort((folded.operations["start_ns"], folded.group))
-    rank = np.empty(len(folded), dtype=np.int64)
-    rank[by_time] = np.arange(len(folded)) - np.repeat(first_of_group, lengths)
-    beyond = np.flatnonzero(rank >= limit)
-    return concatenate([take(folded, np.flatnonzero(rank < limit)), _merge(take(folded, beyond))])
+        return rows.folded
+    rank = np.arange(len(rows.folded)) - np.repeat(firsts, lengths)
+    merged = _merge(rows.take(np.flatnonzero(rank >= limit)))
+    both = _both(rows.take(np.flatnonzero(rank < limit)), merged)
+    is_beyond = np.arange(len(both.folded)) >= len(both.folded) - len(merged.folded)
+    return take(both.folded, both.in_order(is_beyond))
+
+
+def _groups_of(rows: _Rows) -> tuple[Codes, Codes]:
+    """The first row of each group, and how many it has: ``rows`` are in the order of their groups."""
+    group = rows.folded.group
+    firsts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    return firsts, np.diff(np.r_[firsts, len(group)])
+
+
+def _both(some: _Rows, others: _Rows) -> _Rows:
+    return _Rows(concatenate([some.folded, others.folded]), np.concatenate([some.first, others.first]))
 
 
 def _in_time(work: Folded, groups: Codes, size: int) -> Codes:
@@ -195,22 +238,26 @@ def concatenate(parts: Sequence[Folded]) -> Folded:
 
 @lru_cache
 def _members(kinds: _Kinds) -> npt.NDArray[np.bool_]:
-    wanted = np.zeros(max(OperationKind) + 1, dtype=np.bool_)
+    """By kind, the last one for all beyond."""
+    wanted = np.zeros(max(OperationKind) + 2, dtype=np.bool_)
     wanted[list(kinds)] = True
     return wanted
 
 
 def _of_kinds(rows: Operations, kinds: _Kinds) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = _members(kinds)[rows["kind"]]
+    members = _members(kinds)
+    found: npt.NDArray[np.bool_] = members[np.minimum(rows["kind"], len(members) - 1)]
     return found
 
 
 def _changes(folded: Folded, columns: Mapping[str, _Kinds]) -> npt.NDArray[np.bool_]:
-    """Where a row differs from the one before it, in group or in any of ``columns``."""
+    """Where a row differs from the one before it, in group, in being merged, or in any of ``columns``."""
     rows = folded.operations
     having = {kinds: _of_kinds(rows, kinds)[1:] for kinds in set(columns.values()) if kinds}
     change = np.ones(len(rows), dtype=np.bool_)
     change[1:] = folded.group[1:] != folded.group[:-1]
+    if folded.runs is not None:
+        change[1:] |= folded.runs.merged[1:] != folded.runs.merged[:-1]
     for column, kinds in columns.items():
         values = rows[column]
         for part in values.T if values.ndim == 2 else (values,):
@@ -219,15 +266,14 @@ def _changes(folded: Folded, columns: Mapping[str, _Kinds]) -> npt.NDArray[np.bo
     return change
 
 
-def _sum(folded: Folded, change: npt.NDArray[np.bool_]) -> Folded:
+def _sum(rows: _Rows, change: npt.NDArray[np.bool_]) -> _Rows:
     """One row for each stretch that begins where ``change`` is set."""
     starts = np.flatnonzero(change)
-    rows = folded.operations
-    first = rows.take(starts)
-    first["duration_ns"] = np.add.reduceat(rows["duration_ns"], starts)
+    calls, before = rows.folded.operations, rows.folded.as_runs()
+    first = calls.take(starts)
+    first["duration_ns"] = np.add.reduceat(calls["duration_ns"], starts)
     sized = np.flatnonzero(_of_kinds(first, SIZED))
-    first["size_bytes"][sized] = np.add.reduceat(rows["size_bytes"], starts)[sized]
-    before = folded.as_runs()
+    first["size_bytes"][sized] = np.add.reduceat(calls["size_bytes"], starts)[sized]
     runs = Runs(
         count=np.add.reduceat(before.count, starts),
         end_ns=np.maximum.reduceat(before.end_ns, starts),
@@ -235,38 +281,36 @@ def _sum(folded: Folded, change: npt.NDArray[np.bool_]) -> Folded:
         most_ns=np.maximum.reduceat(before.most_ns, starts),
         merged=np.logical_or.reduceat(before.merged, starts),
     )
-    return Folded(operations=first, group=folded.group[starts], runs=runs)
+    return _Rows(Folded(operations=first, group=rows.folded.group[starts], runs=runs), rows.first[starts])
 
 
-def _by_call(folded: Folded) -> Folded:
-    """In groups of many runs one row for equal calls of a thread. ``folded`` is ordered by group, and so is this."""
-    begins = np.flatnonzero(np.r_[True, folded.group[1:] != folded.group[:-1]])
-    lengths = np.diff(np.r_[begins, len(folded)])
+def _by_call(rows: _Rows) -> _Rows:
+    """In groups of many runs one row for equal calls of a thread. ``rows`` are in the order of their groups."""
+    _, lengths = _groups_of(rows)
     many = np.repeat(lengths > RUNS, lengths)
     if not many.any():
-        return folded
-    some = _gathered(take(folded, np.flatnonzero(many)), SAME)
-    both = concatenate([take(folded, np.flatnonzero(~many)), some])
-    return take(both, np.lexsort((both.operations["start_ns"], both.group)))
+        return rows
+    gathered = _gathered(rows.take(np.flatnonzero(many)), SAME)
+    return _both(rows.take(np.flatnonzero(~many)), gathered)
 
 
-def _merge(folded: Folded) -> Folded:
+def _merge(rows: _Rows) -> _Rows:
     """One row for what is alike in a group, whatever lay between."""
-    merged = _gathered(folded, ALIKE)
-    return replace(merged, runs=replace(merged.as_runs(), merged=np.ones(len(merged), dtype=np.bool_)))
+    runs = replace(rows.folded.as_runs(), merged=np.ones(len(rows.folded), dtype=np.bool_))
+    return _gathered(_Rows(replace(rows.folded, runs=runs), rows.first), ALIKE)
 
 
-def _gathered(folded: Folded, columns: Mapping[str, _Kinds]) -> Folded:
+def _gathered(rows: _Rows, columns: Mapping[str, _Kinds]) -> _Rows:
     """One row for what is equal in a group in these columns, whatever lay between."""
-    rows = folded.operations
-    key = np.zeros(len(rows), dtype=np.uint64)
+    calls = rows.folded.operations
+    key = np.zeros(len(calls), dtype=np.uint64)
     for column, kinds in columns.items():
-        values = rows[column]
+        values = calls[column]
         for part in values.T if values.ndim == 2 else (values,):
-            words = np.where(_of_kinds(rows, kinds), part, 0) if kinds else part
+            words = np.where(_of_kinds(calls, kinds), part, 0) if kinds else part
             key = (
                 key ^ words.astype(np.uint64)
             ) * GOLDEN  # two calls of one hash are seen to differ, and stay apart
             key ^= key >> np.uint64(32)
-    ordered = take(folded, np.lexsort((rows["start_ns"], key, folded.as_runs().merged, folded.group)))
-    return _sum(ordered, _changes(ordered, columns))
+    ordered = rows.take(rows.in_order(key, rows.folded.as_runs().merged))
+    return _sum(ordered, _changes(ordered.folded, columns))

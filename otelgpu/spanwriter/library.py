@@ -1,4 +1,4 @@
-"""The library: ``spanwriter.c`` beside this module, whose structs these are.
+"""The library: the C files beside this module, whose structs these are.
 
 It works with the interpreter's lock released. Without it, where there was no compiler, everything is done by numpy.
 """
@@ -90,18 +90,41 @@ class Spans(Structure):
     )
 
 
+class Runs(Structure):
+    """``struct runs``."""
+
+    _fields_ = tuple((name, c_void_p) for name in ("count", "end_ns", "least_ns", "most_ns", "merged"))
+
+
+class Folding(Structure):
+    """``struct folding``."""
+
+    _fields_ = (
+        ("rows", c_void_p),
+        ("group", c_void_p),
+        ("before", POINTER(Runs)),
+        ("same", c_void_p),
+        ("alike", c_void_p),
+        *((name, c_int64) for name in ("n", "groups", "limit", "runs_kept")),
+        ("sized", c_uint64),
+        ("kinds", c_uint32),
+        ("size_offset", c_uint32),
+    )
+
+
 @cache
 def library() -> Any:
     """The library; None where it was not built."""
     try:
         found = ctypes.CDLL(str(_LIBRARY))
     except OSError as error:
-        _log.info("spans are written by numpy: %s", error)
+        _log.info("calls are folded and spans written by numpy: %s", error)
         return None
-    found.find_forms.restype = found.write_spans.restype = c_int64
+    found.find_forms.restype = found.write_spans.restype = found.fold_rows.restype = c_int64
     found.find_forms.argtypes = (c_void_p, c_int64, POINTER(FormKey), c_uint32, c_uint8, c_void_p, c_void_p)
     found.write_spans.argtypes = (
         *(POINTER(Spans), c_int64, c_int64, c_void_p, c_uint64),
         POINTER(c_uint64),
     )
+    found.fold_rows.argtypes = POINTER(Folding), c_void_p, c_void_p, POINTER(Runs)
     return found

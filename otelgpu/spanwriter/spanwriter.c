@@ -5,53 +5,16 @@
  */
 #include "spanwriter.h"
 
+#include "row.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-	START_AT = 0,
-	DURATION_AT = 8,
-	TID_AT = 20,
-	API_AT = 124,
 	SPAN_ROOM = 11 + 18 + 10 + 10 + 9 + 9 + 6, /* tag and length, ids, times, flags */
 	NUMBER_ROOM = LEAD_ROOM + 10,
 };
-
-#define GOLDEN 0x9E3779B97F4A7C15ULL
-
-static uint64_t mix(uint64_t word)
-{
-	/* SplitMix64's output function, as otelgpu/model/ids.py has it. */
-	word += GOLDEN;
-	word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ULL;
-	word = (word ^ (word >> 27)) * 0x94D049BB133111EBULL;
-	return word ^ (word >> 31);
-}
-
-static uint64_t u64_at(const uint8_t *at)
-{
-	uint64_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return value;
-}
-
-static uint32_t u32_at(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return value;
-}
-
-static uint16_t u16_at(const uint8_t *at)
-{
-	uint16_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return value;
-}
 
 static uint64_t value_at(const uint8_t *row, const struct place *place)
 {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from unittest.mock import patch
 
 import numpy as np
@@ -15,6 +15,15 @@ from otelgpu.engine import folding
 from otelgpu.engine.folding import ALIKE, RUNS, SAME, SIZED, Folded, concatenate, fold, take, unfolded
 from otelgpu.model.operations import OPERATION, OperationKind, Operations
 from tests.unit.model.builders import any_calls, calls
+
+
+@pytest.fixture(autouse=True, scope="module", params=["library", "numpy"])
+def folding_by(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both, one after the other: that they give the same is another test's."""
+    found = folding.library() if request.param == "library" else None
+    with patch.object(folding, "library", lambda: found):
+        yield
+
 
 LOOPS = st.sampled_from((1, 3, RUNS))
 """So many runs of a group are kept."""

@@ -19,7 +19,7 @@ import pytest
 from otelgpu.spanwriter import library
 library._LIBRARY = Path(sys.argv[1])
 assert library.library() is not None
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", sys.argv[2]]))
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 CHECKS = "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"
 
@@ -48,7 +48,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nothing_is_read_or_written_that_is_not_its_own(library: Path) -> None:
-    done = checked(["-c", RUN, str(library), str(Path(__file__).with_name("test_row_spans.py"))])
+    tests = [str(Path(__file__).with_name(name)) for name in ("test_row_spans.py", "test_folder.py")]
+    done = checked(["-c", RUN, str(library), *tests])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is read of a row, wherever in it: otelgpu/model/operations.py says where. Nothing need be aligned.
+ */
+#ifndef OTELGPU_SPANWRITER_ROW_H
+#define OTELGPU_SPANWRITER_ROW_H
+
+#include <stdint.h>
+#include <string.h>
+
+enum {
+	START_AT = 0,
+	DURATION_AT = 8,
+	TID_AT = 20,
+	KIND_AT = 56,
+	API_AT = 124,
+};
+
+#define GOLDEN 0x9E3779B97F4A7C15ULL
+
+/* SplitMix64's output function, as otelgpu/model/ids.py has it. */
+static inline uint64_t mix(uint64_t word)
+{
+	word += GOLDEN;
+	word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ULL;
+	word = (word ^ (word >> 27)) * 0x94D049BB133111EBULL;
+	return word ^ (word >> 31);
+}
+
+static inline uint64_t u64_at(const uint8_t *at)
+{
+	uint64_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static inline uint32_t u32_at(const uint8_t *at)
+{
+	uint32_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static inline uint16_t u16_at(const uint8_t *at)
+{
+	uint16_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+#endif
