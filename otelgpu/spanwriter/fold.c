@@ -209,6 +209,7 @@ static struct call call_of(const struct work *work, const struct entry *entry)
 	return call;
 }
 
+/* Of one that is equal, and merged or not as it is. */
 static void add(struct call *call, const struct call *other)
 {
 	call->duration_ns += other->duration_ns;
@@ -220,7 +221,6 @@ static void add(struct call *call, const struct call *other)
 		call->least_ns = other->least_ns;
 	if (other->most_ns > call->most_ns)
 		call->most_ns = other->most_ns;
-	call->merged |= other->merged;
 }
 
 /* The thread with this id, which is the next one if there is none yet. */

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from otelgpu.engine import folding
 from otelgpu.engine.folding import RUNS, Folded, Runs, concatenate, fold, unfolded
+from otelgpu.model.ids import mix
 from otelgpu.model.operations import OPERATION
 from otelgpu.spanwriter.library import library
 from tests.unit.model.builders import calls
@@ -19,7 +20,7 @@ from tests.unit.model.builders import calls
 LARGEST = {"<u8": (1 << 64) - 1, "<u4": (1 << 32) - 1}
 FEW: dict[str, list[int]] = {
     "tid": [101, 101, 102],
-    "kind": [0, 1, 1, 1, 3, 4, 18, 19, 20, 64, 65_535],
+    "kind": [0, 1, 1, 1, 3, 4, 18, 19, 20, 64, 67, 65_535],
     "family": [0, 1],
     "api": [0, 1],
     "status": [0, 0, -1],
@@ -123,6 +124,22 @@ def test_calls_of_as_many_threads_as_there_are_calls() -> None:
     rows = calls(3000, tid=np.arange(3000) * 64 % 2999, start_ns=np.arange(3000) % 7)
     work = unfolded(rows, np.zeros(3000, dtype=np.int64))
     assert told(fold(work, limit=512)) == told(by_numpy(work, limit=512))
+
+
+def test_calls_of_other_threads_do_not_break_a_run() -> None:
+    """Of so many threads that some share a place in the table."""
+    groups, threads = 10, RUNS // 2  # torn to pieces they would still be few
+    random = np.random.default_rng(1)
+    tids = np.concatenate([np.tile(random.permutation(10_000)[:threads], 2) for _ in range(groups)])
+    work = unfolded(calls(len(tids), tid=tids), np.arange(groups).repeat(2 * threads))
+    assert fold(work, limit=512).count.tolist() == [2] * (groups * threads)
+
+
+def test_calls_that_differ_are_apart_though_their_hashes_are_equal() -> None:
+    """Of so many some have the same 32 bits."""
+    rows = np.zeros(400_000, dtype=OPERATION)
+    rows["stream"] = mix(np.arange(len(rows), dtype=np.uint64))
+    assert len(fold(unfolded(rows, np.zeros(len(rows), dtype=np.int64)), limit=len(rows))) == len(rows)
 
 
 def test_a_group_that_is_none_is_refused() -> None:

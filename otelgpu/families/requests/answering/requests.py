@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from otelgpu.engine.attribution.owners import HISTORY_NS
+from otelgpu.engine.attribution.owners import HISTORY_NS, only
 from otelgpu.engine.attribution.pending import SLOTS, PendingOperations, Served, phase_of
 from otelgpu.engine.exchange_signals import ExchangeSignals
 from otelgpu.engine.facts import TrafficParsed
@@ -261,9 +261,7 @@ class RequestTracker:
         if not len(served.operations):
             return None
         sampled = reported.sampled[served.request]
-        return self._fold_work(
-            unfolded(served.operations.compress(sampled), slots[sampled]), reported.parents
-        )
+        return self._fold_work(unfolded(*only(sampled, served.operations, slots)), reported.parents)
 
     def _count_left_out(
         self, served: Served, reported: ExchangeContexts, operations: npt.NDArray[np.int64]
