@@ -9,7 +9,7 @@ are found in user space.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,9 @@ PUBLISHED: Final = tuple(each.source for each in SOURCES if each.published)
 """Those whose ids were published for the thread by its process or another observer, and are in the record."""
 
 
-def is_published(sources: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+_IS_PUBLISHED: Final = np.isin(np.arange(256), PUBLISHED)
+
+
+def is_published(sources: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     """Which of some records' sources are :data:`PUBLISHED`. Any shape."""
-    return np.asarray(np.logical_or.reduce([sources == each for each in PUBLISHED]))
+    return np.asarray(_IS_PUBLISHED[sources])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -37,11 +38,13 @@ _RANDOM: Final = re.compile(r"(?:^|;)rv:([0-9a-f]{14})(?:;|$)")
 _THRESHOLD: Final = re.compile(r"(?:^|;)th:([0-9a-f]{1,14})(?:;|$)")
 
 
+@lru_cache
 def threshold(ratio: float) -> int:
     """Of 2^56 ids, how many are not kept."""
     return min(round((1 - max(ratio, 0)) * (1 << 56)), 1 << 56)
 
 
+@lru_cache
 def trace_state(ratio: float) -> str:
     """What says to others how many traces a kept one stands for; "" where all are kept."""
     rejected = threshold(ratio)
@@ -52,7 +55,7 @@ def trace_state(ratio: float) -> str:
 
 def randomness(trace_id: bytes, state: str) -> int:
     """The 56 bits by which all who sample a trace decide on it: of two traces, who keeps the lower keeps both."""
-    given = _RANDOM.search(_member(state))
+    given = _RANDOM.search(_member(state)) if state else None
     return int(given[1], 16) if given is not None else int.from_bytes(trace_id) & RANDOM_BITS
 
 

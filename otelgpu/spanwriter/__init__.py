@@ -1,1 +1,1 @@
-"""Rows of operations to the bytes of their spans, by a small library in C. Pure: nothing is read, kept or sent."""
+"""What is done with each row of operations, by a small library in C. Pure: nothing is read, kept or sent."""

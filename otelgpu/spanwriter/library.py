@@ -112,19 +112,31 @@ class Folding(Structure):
     )
 
 
+class Timelines(Structure):
+    """``struct timelines``."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("begins_ns", "states", "ends")),
+        ("threads", c_int64),
+    )
+
+
 @cache
 def library() -> Any:
     """The library; None where it was not built."""
     try:
         found = ctypes.CDLL(str(_LIBRARY))
     except OSError as error:
-        _log.info("calls are folded and spans written by numpy: %s", error)
+        _log.info("the work of the compiled library is done by numpy: %s", error)
         return None
-    found.find_forms.restype = found.write_spans.restype = found.fold_rows.restype = c_int64
+    for name in ("find_forms", "write_spans", "fold_rows", "number_threads", "find_states"):
+        getattr(found, name).restype = c_int64
     found.find_forms.argtypes = (c_void_p, c_int64, POINTER(FormKey), c_uint32, c_uint8, c_void_p, c_void_p)
     found.write_spans.argtypes = (
         *(POINTER(Spans), c_int64, c_int64, c_void_p, c_uint64),
         POINTER(c_uint64),
     )
     found.fold_rows.argtypes = POINTER(Folding), c_void_p, c_void_p, POINTER(Runs)
+    found.number_threads.argtypes = c_void_p, c_int64, c_void_p, c_void_p
+    found.find_states.argtypes = POINTER(Timelines), c_void_p, c_void_p, c_int64, c_void_p
     return found

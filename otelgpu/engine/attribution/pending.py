@@ -24,7 +24,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from otelgpu.model.codes import Codes, distinct, order_of
-from otelgpu.model.operations import Operations, concatenate, operations, take_into
+from otelgpu.model.operations import OPERATION, Operations, concatenate, take_into
 from otelgpu.model.shares import Headroom
 
 OPERATIONS_PER_REQUEST: Final = 16_384
@@ -192,7 +192,7 @@ class PendingOperations(Generic[_Context]):
                 mine = request >= 0
                 found.append((chunk, request, mine, int(np.count_nonzero(mine))))
         rows = sum(given for *_, given in found)
-        served = _Rows(operations=operations(rows), request=np.empty(rows, dtype=np.int64))
+        served = _Rows(operations=np.empty(rows, dtype=OPERATION), request=np.empty(rows, dtype=np.int64))
         at = 0
         for chunk, request, mine, given in found:
             chosen = np.flatnonzero(mine)

@@ -33,6 +33,8 @@ from msgspec import Struct, field
 
 from otelgpu.model.codes import Codes, all_of, distinct, order_of, values_of
 from otelgpu.model.exchange import ThreadAssignment
+from otelgpu.spanwriter.library import library
+from otelgpu.spanwriter.timelines import states_at
 
 AMBIGUOUS: Final = -1
 """The request of a thread that held several at once."""
@@ -141,25 +143,36 @@ class ThreadTimeline:
 
     def owners(self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """The state at each (tid, time): shape (n,) int64."""
-        owners = np.zeros(len(tids), dtype=np.int64)
         if not self._threads or not len(tids):
-            return owners
+            return np.zeros(len(tids), dtype=np.int64)
+        if len(tids) == 1:
+            return np.array([self._state(int(tids[0]), int(times_ns[0]))], dtype=np.int64)
         since, until = int(times_ns.min()), int(times_ns.max())
+        if library() is None:
+            return self._owners_by_numpy(tids, times_ns, since, until)
+        return states_at(tids, times_ns, lambda tid: self._states_of(tid, since, until))
+
+    def _owners_by_numpy(
+        self, tids: npt.NDArray[np.uint32], times_ns: npt.NDArray[np.uint64], since: int, until: int
+    ) -> npt.NDArray[np.int64]:
+        """The same without the library, and what it is compared with."""
+        owners = np.empty(len(tids), dtype=np.int64)
         asked, codes = distinct(tids)
         span = until - since + 1
         if span * (len(asked) + 1) >= 1 << 64:  # absurd times: one thread after the other
             for code, tid in enumerate(asked.tolist()):
                 mine = np.flatnonzero(codes == code)
                 begins, states = self._states_of(tid, since, until)
-                when = times_ns[mine] - np.uint64(since)
-                owners[mine] = _as_of(np.array(begins, np.uint64), states, when, np.arange(len(when)))
+                owners[mine] = _as_of(
+                    np.array(begins, np.uint64), states, times_ns[mine], np.arange(len(mine))
+                )
             return owners
         # One search for all: the threads' spans of time lie one behind the other.
         all_begins: list[int] = []
         all_states: list[int] = []
         for code, tid in enumerate(asked.tolist()):
             begins, states = self._states_of(tid, since, until)
-            all_begins += [begin + code * span for begin in begins]
+            all_begins += [max(begin - since, 0) + code * span for begin in begins]
             all_states += states
         when = (times_ns - np.uint64(since)) + codes.astype(np.uint64) * np.uint64(span)
         # A thread's calls nearly always come in the order of their times.
@@ -204,23 +217,25 @@ class ThreadTimeline:
 
     def owner(self, tid: int, time_ns: int) -> int:
         """The state of one thread at a time, as :meth:`owners` gives it, and :meth:`trusted`."""
+        state = self._state(tid, time_ns)
+        loop = self._loops.get(tid)
+        return AMBIGUOUS if state > 0 and loop is not None and time_ns >= loop.loose_ns else state
+
+    def _state(self, tid: int, time_ns: int) -> int:
         thread = self._threads.get(tid)
         if thread is None:
             return 0
         place = bisect_right(thread.times, time_ns)
-        state = thread.states[place - 1] if place else 0
-        loop = self._loops.get(tid)
-        return AMBIGUOUS if state > 0 and loop is not None and time_ns >= loop.loose_ns else state
+        return thread.states[place - 1] if place else 0
 
     def _states_of(self, tid: int, since_ns: int, until_ns: int) -> tuple[list[int], list[int]]:
-        """What a thread held between two times, and from when on, after ``since_ns``; the first from 0 on."""
+        """What a thread held between two times, and from when on; the first, from before them on, from 0 on."""
         thread = self._threads.get(tid)
         if thread is None:
             return [0], [0]
         first, last = bisect_right(thread.times, since_ns), bisect_right(thread.times, until_ns)
         before = thread.states[first - 1] if first else 0
-        begins = [time_ns - since_ns for time_ns in thread.times[first:last]]
-        return [0, *begins], [before, *thread.states[first:last]]
+        return [0, *thread.times[first:last]], [before, *thread.states[first:last]]
 
     def current(self) -> Iterator[tuple[int, int, int]]:
         """(tgid, tid, exchange) of every thread that works for just one exchange now."""

@@ -369,17 +369,18 @@ class Identities:
         )
 
     def _root(self, opened: Opened) -> Identity:
-        trace_id = wire_trace_id(opened.wire_id) if opened.wire_id else self._request_ids(opened)[0]
+        trace_id, span_id = self._ids(opened)
         flags, state = self.sampler.root(trace_id)
-        context = Context(trace_id, self._span_id(opened), flags)
+        context = Context(trace_id, span_id, flags)
         return Identity(context=context, state=state, left_out="" if flags & SAMPLED else SAMPLED_OUT)
 
     def _span_id(self, opened: Opened) -> bytes:
-        if opened.wire_id:
-            return wire_span_id(opened.wire_id, opened.role)
-        return self._request_ids(opened)[1]
+        return self._ids(opened)[1]
 
-    def _request_ids(self, opened: Opened) -> tuple[bytes, bytes]:
+    def _ids(self, opened: Opened) -> tuple[bytes, bytes]:
+        """The trace that it begins, and its span."""
+        if opened.wire_id:
+            return wire_trace_id(opened.wire_id), wire_span_id(opened.wire_id, opened.role)
         return request_ids(self._seed, opened.key, opened.start_ns)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from otelgpu.engine.attribution import threads as joining
 from otelgpu.engine.attribution.threads import AMBIGUOUS, ThreadTimeline
 from otelgpu.model.exchange import ThreadAssignment
 from tests.unit.model.builders import assignment
@@ -41,6 +44,13 @@ def naive(assignments: list[ThreadAssignment], tid: int, time_ns: int) -> int:
         elif not c.begins and c.exchange in held:
             held.remove(c.exchange)
     return 0 if not held else held[0] if len(held) == 1 else AMBIGUOUS
+
+
+@pytest.fixture(autouse=True, scope="module", params=["library", "numpy"])
+def joined_by(request: pytest.FixtureRequest) -> Iterator[None]:
+    found = joining.library() if request.param == "library" else None
+    with patch.object(joining, "library", lambda: found):
+        yield
 
 
 def test_the_example_of_the_docstring() -> None:
