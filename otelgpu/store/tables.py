@@ -93,14 +93,14 @@ EVIDENCE: Final = (
     Column(
         name="name",
         type="VARCHAR",
-        text=f"What was seen: `xid` (or SXid), `{COLLECTIVE_PENDING}`, or a metric that grew.",
+        text=f"What was seen: `xid` (or SXid), `{COLLECTIVE_PENDING}`, a metric that grew, or `otelgpu.probe`.",
     ),
     Column(
         name="value",
         type="DOUBLE",
         default="0",
         text="Of `xid`: its number; of `collective_pending`: the collective's, as in `ops.seq`; of a metric: what it "
-        "grew by.",
+        "grew by; of `otelgpu.probe`: the seconds in what a user's own probe is on.",
     ),
     Column(name="text", type="VARCHAR", default="''", text="In words."),
 )

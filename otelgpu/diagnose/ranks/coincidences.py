@@ -65,7 +65,7 @@ def _there(verdict: RankVerdict, seen: list[Observation]) -> Iterator[Observatio
 
 
 def _is_counter(seen: Observation) -> bool:
-    """It has the name of a metric."""
+    """It has the name of a metric or, of probes, of a scope: its values add up."""
     return "." in seen.name
 
 
@@ -75,7 +75,7 @@ def _evidence(seen: list[Observation]) -> Evidence:
     said, value = first.text or f"{first.name} {first.value:g}", first.value
     if _is_counter(first):
         value = sum(each.value for each in seen)
-        said = f"{said}: {value:g}"
+        said = f"{said}: {f'{value:,.2f}'.rstrip('0').rstrip('.')}"
     elif len(seen) > 1:
         said = f"{said}, {len(seen)} times"
     return Evidence(

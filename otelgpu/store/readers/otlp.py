@@ -17,10 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from otelgpu.engine.names import HOST_TIME
 from otelgpu.families.nccl import collective_names as nccl
 from otelgpu.families.rdma import hardware_errors
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.training import names as training
+from otelgpu.families.user_probes import signals as probes
 from otelgpu.model.job import JOB_ID, JOB_RANK, JOB_SIZE
 from otelgpu.model.resource import AttributeValue
 from otelgpu.otlp_json.messages import Resource, ResourceMetrics, ResourceSpans, Span
@@ -101,12 +103,21 @@ GROWTHS: Final = {
     "value": "DOUBLE",
     "text": "VARCHAR",
 }
+PROBES: Final = {
+    "span": "UBIGINT",
+    "process": "INTEGER",
+    "t0": "DOUBLE",
+    "t1": "DOUBLE",
+    "seconds": "DOUBLE",  # of all hits that were folded into the span
+    "name": "VARCHAR",
+}
 _STAGED: Final = {
     "otlp_steps": STEPS,
     "otlp_calls": CALLS,
     "otlp_waits": WAITS,
     "otlp_errors": ERRORS,
     "otlp_growths": GROWTHS,
+    "otlp_probes": PROBES,
 }
 
 
@@ -121,12 +132,13 @@ class OtlpReading:
         self._launched: list[Member] = []  # as their launchers say
         staged = (store.staging(table, columns) for table, columns in _STAGED.items())
         self._batches = tuple(staged)
-        self._steps, self._calls, self._waits, self._errors, self._growths = self._batches
+        self._steps, self._calls, self._waits, self._errors, self._growths, self._probes = self._batches
         self._counters = Counters()
         self._takers = {
             training.SCOPE: self._take_step,
             nccl.SCOPE: self._take_call,
             hardware_errors.SCOPE: self._take_error,
+            probes.SCOPE: self._take_probe,
         }
 
     def take(self, reader: Reader, lines: Iterable[bytes | None]) -> None:
@@ -256,6 +268,12 @@ class OtlpReading:
             _seconds(described.get(nccl.GPU_TIME, math.nan)),
             _whole(described.get(nccl.BYTES, 0)),
         )
+
+    def _take_probe(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
+        """Of a user's own: a garbage collection, a checkpoint, an evaluation."""
+        begin, end = time_ns(span.start_time_unix_nano) * 1e-9, time_ns(span.end_time_unix_nano) * 1e-9
+        seconds = _seconds(described.get(HOST_TIME, end - begin))
+        self._probes.add(_span_id(span.span_id), process, begin, end, seconds, text(described[probes.NAME]))
 
     def _take_error(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         """An Xid or SXid: of its host, whoever's work it ended."""

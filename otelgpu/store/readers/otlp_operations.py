@@ -26,6 +26,8 @@ from otelgpu.store.tables import RANK_OF_HOST, SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
 XID: Final = "xid"
 """Evidence. Its value is the number of the Xid or SXid."""
+PROBE: Final = "otelgpu.probe"
+"""Evidence. Its value is the seconds in what a user's own probe is on."""
 
 _PLACES: Final = {
     "process": "INTEGER",
@@ -63,12 +65,12 @@ _NO_END: Final = "calls of collectives with neither device time nor a wait, so w
 
 
 def insert_operations(store: Store, processes: Sequence[Process], launched: Sequence[Member] = ()) -> None:
-    """From the tables ``otlp_steps``, ``otlp_calls``, ``otlp_waits``, ``otlp_errors`` and ``otlp_growths``, which stay.
+    """From the tables that :mod:`otelgpu.store.readers.otlp` declares, which stay.
 
     ``processes``: by their number there. ``launched``: their places in jobs, as launchers say; a job is a communicator
     here. Of processes of which nothing is there, say those of a job's last run, nothing is known.
     """
-    for table in ("otlp_steps", "otlp_calls", "otlp_errors"):
+    for table in ("otlp_steps", "otlp_calls", "otlp_errors", "otlp_probes"):
         _once(store, table)
     _find_steps(store)
     present = _present(store)
@@ -167,11 +169,15 @@ def _insert_calls(store: Store) -> None:
 
 
 def _insert_evidence(store: Store) -> None:
-    """Of the host: an Xid or SXid, whoever's work it ended, and what counters of trouble grew by."""
+    """Of the host: an Xid or SXid, whoever's work it ended, and what counters of trouble grew by. Of a rank: probes."""
     for name, value, table in ((f"'{XID}'", "number", "otlp_errors"), ("name", "value", "otlp_growths")):
         store.connection.execute(
             f"INSERT INTO evidence SELECT '', {RANK_OF_HOST}, host, t0, t1, {name}, {value}, text FROM {table}"
         )
+    store.connection.execute(
+        f"INSERT INTO evidence SELECT job, rank, host, t0, t1, '{PROBE}', seconds, 'seconds in ' || name "
+        "FROM otlp_probes JOIN otlp_places USING (process)"
+    )
 
 
 def _report_limits(store: Store, processes: Sequence[Process], found: Mapping[int, Place]) -> None:

@@ -42,11 +42,11 @@ def test_the_same_one_again_is_counted() -> None:
 def test_what_a_counter_grew_by_is_added_up_and_comes_after_errors() -> None:
     counted = [
         replace(XID, name="rdma.port.retries", value=value, text="requests sent again (mlx5_0)")
-        for value in (40.0, 2.0)
+        for value in (1240.0, 2.5)
     ]
     assert told(*counted, XID) == [
         "meanwhile on node1: Xid 79: off the bus",
-        "meanwhile on node1: requests sent again (mlx5_0): 42",
+        "meanwhile on node1: requests sent again (mlx5_0): 1,242.5",
     ]
 
 

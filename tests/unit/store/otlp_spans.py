@@ -19,7 +19,8 @@ class Rank:
         self.rank, self.first, self.ranks, self.communicator = rank, first, ranks, communicator
         self.host = host or f"host-{rank // 2}"
         self.launched: dict[str, Any] = {}  # what the launcher said, resource attributes
-        self.spans: dict[str, list[dict[str, Any]]] = {"otelgpu.training": [], "otelgpu.nccl": []}
+        scopes = ("otelgpu.training", "otelgpu.nccl", "otelgpu.probe")
+        self.spans: dict[str, list[dict[str, Any]]] = {scope: [] for scope in scopes}
 
     def step(self, step: int, length_ms: int = 100, **parts: float) -> None:
         """``parts``: seconds by the end of the attribute's name."""
@@ -29,6 +30,12 @@ class Rank:
         self._add(
             "otelgpu.training", "training step", f"1{step:07x}", begin, begin + length_ms * MS, attributes
         )
+
+    def probe(self, step: int, name: str, seconds: float, **more: float) -> None:
+        """A hit of a user's own, at the beginning of a step. ``more``: attributes, by names with _ for their points."""
+        begin = START + step * 100 * MS
+        attributes = {"otelgpu.probe.name": name} | {key.replace("_", "."): more[key] for key in more}
+        self._add("otelgpu.probe", name, f"4{step:07x}", begin, begin + round(seconds * 1e9), attributes)
 
     def collective(
         self,

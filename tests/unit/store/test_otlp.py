@@ -215,3 +215,15 @@ def test_two_jobs_of_one_name_are_two_jobs(tmp_path: Path) -> None:
     with opened(tmp_path, [*job(), *other]) as store:
         assert select(store, "SELECT DISTINCT job FROM ops ORDER BY ALL") == [("llama c0",), ("llama c1",)]
         assert any(each.startswith("llama: 2 communicators") for each in store.limits)
+
+
+def test_hits_of_a_users_own_probes_are_evidence_of_their_rank(tmp_path: Path) -> None:
+    ranks = job(2)
+    ranks[1].probe(3, "gc_collect_main", 0.03)
+    ranks[1].probe(4, "gc_collect_main", 0.08, otelgpu_host_duration=0.02)  # several in one span
+    with opened(tmp_path, ranks) as store:
+        columns = "job, rank, host, round(t1 - t0, 6), name, round(value, 6), text"
+        assert select(store, f"SELECT {columns} FROM evidence ORDER BY t0") == [
+            ("llama", 1, "host-0", 0.03, "otelgpu.probe", 0.03, "seconds in gc_collect_main"),
+            ("llama", 1, "host-0", 0.08, "otelgpu.probe", 0.02, "seconds in gc_collect_main"),
+        ]
