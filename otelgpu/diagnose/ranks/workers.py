@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from otelgpu.diagnose.ranks.facts import COMPUTE, F64, OWN, Codes, Facts, Flags
-from otelgpu.diagnose.ranks.peers import SMOOTHED, Compared, running_median, runs
+from otelgpu.diagnose.ranks.peers import NORMAL, SMOOTHED, Compared, running_median, runs
 from otelgpu.diagnose.ranks.replay import Replay
 from otelgpu.diagnose.ranks.verdicts import MIXED, SLOW_HOST, SLOW_WORKER, Evidence, RankVerdict
 from otelgpu.diagnose.ranks.wording import cost_of, extent, milliseconds, places
@@ -25,6 +25,8 @@ PAUSE_RELATIVE: Final = float(np.log(1.1))
 """Of a single step's own time: pauses that matter are long."""
 PAUSE_DEVIATIONS: Final = 8.0
 """A single step is compared, and there are many of them."""
+PAUSE_SHARE: Final = 0.1
+"""Of a step: what takes so long is looked at in seconds too, for short own times vary a lot in their own measure."""
 LEAST_PAUSES: Final = 4
 """Single steps that are long, of one rank: as many recur, fewer happen."""
 MORE_PAUSES: Final = 4.0
@@ -78,7 +80,7 @@ class SlowRanks(Struct, frozen=True, kw_only=True):
 
 def slow_ranks(facts: Facts, compared: Compared, replay: Replay) -> SlowRanks:
     """All of them, by what they cost."""
-    cells = _sustained(compared) | _paused(compared)
+    cells = _sustained(compared) | _paused(facts, compared)
     suspects = _suspects(facts, compared, cells)
     chosen = _chosen(facts, compared, replay, suspects)
     verdicts = [_verdict(facts, compared, replay, each) for each in chosen]
@@ -105,11 +107,15 @@ def _sustained(compared: Compared) -> Flags:
     return flags
 
 
-def _paused(compared: Compared) -> Flags:
+def _paused(facts: Facts, compared: Compared) -> Flags:
     """Single long steps, of ranks that have several of them."""
     bound = np.maximum(PAUSE_RELATIVE, PAUSE_DEVIATIONS * np.hypot(compared.noise, compared.spread))
+    more_s = compared.excess.sum(axis=0)
+    noise_s = NORMAL * np.nan_to_num(np.nanmedian(np.abs(more_s - np.nanmedian(more_s, axis=0)), axis=0))
+    bound_s = np.maximum(PAUSE_SHARE * np.nanmedian(facts.duration_s), PAUSE_DEVIATIONS * noise_s)
     with np.errstate(invalid="ignore"):
         flags = compared.relative > bound
+        flags |= (compared.relative > PAUSE_RELATIVE) & (more_s > bound_s)
     count = flags.sum(axis=0)
     others = (count.sum() - count) / max(1, len(count) - 1)
     is_more = count > others + MORE_PAUSES * np.sqrt(others + 1)

@@ -183,6 +183,22 @@ def test_pauses_are_a_ranks_own_where_it_has_more_of_them_than_the_others() -> N
     assert found == [[("slow_worker", "host", [2])], [], []]
 
 
+def test_pauses_are_found_where_own_time_is_short_and_varies() -> None:
+    """A garbage collector's, of 30 ms every fifth step, on top of 1 to 3 ms."""
+    found = []
+    for pause_s in (0.03, 0.0):
+
+        def host(rank: int, step: int, pause_s: float = pause_s) -> float:
+            return 0.002 * (1 + 0.5 * np.sin(1.7 * rank + 2.3 * step)) + pause_s * (
+                rank == 2 and step % 5 == 3
+            )
+
+        rows = data_parallel(None, host, steps=80)
+        found.append([(each.klass, each.cause, each.ranks) for each in report_of(list(rows)).verdicts])
+    assert found[0] == [("slow_worker", "host", [2])]
+    assert [klass for klass, *_ in found[1]] == ["inconclusive"]  # no device time
+
+
 def test_ranks_that_are_missing_are_said() -> None:
     rows = [row for row in data_parallel(jitter(0.005), jitter(0.001)) if row["rank"] != 3]
     report = report_of(rows)
