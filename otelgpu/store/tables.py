@@ -93,14 +93,15 @@ EVIDENCE: Final = (
     Column(
         name="name",
         type="VARCHAR",
-        text=f"What was seen: `xid` (or SXid), `{COLLECTIVE_PENDING}`, a metric that grew, or `otelgpu.probe`.",
+        text=f"What was seen: `xid` (or SXid), `{COLLECTIVE_PENDING}`, a metric that grew, `otelgpu.probe`, "
+        "or `otelgpu.step.file.duration`.",
     ),
     Column(
         name="value",
         type="DOUBLE",
         default="0",
         text="Of `xid`: its number; of `collective_pending`: the collective's, as in `ops.seq`; of a metric: what it "
-        "grew by; of `otelgpu.probe`: the seconds in what a user's own probe is on.",
+        "grew by; of the others: seconds, in what a user's own probe is on, or in files.",
     ),
     Column(name="text", type="VARCHAR", default="''", text="In words."),
 )

@@ -65,7 +65,7 @@ def _there(verdict: RankVerdict, seen: list[Observation]) -> Iterator[Observatio
 
 
 def _is_counter(seen: Observation) -> bool:
-    """It has the name of a metric or, of probes, of a scope: its values add up."""
+    """It has the name of a metric, a scope or an attribute: its values add up."""
     return "." in seen.name
 
 

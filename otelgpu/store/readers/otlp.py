@@ -43,7 +43,7 @@ from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.line_files import split_lines
 from otelgpu.store.readers.otlp_counters import MARKS as COUNTERS
 from otelgpu.store.readers.otlp_counters import Counters
-from otelgpu.store.readers.otlp_operations import insert_operations
+from otelgpu.store.readers.otlp_operations import PROBE, insert_operations
 from otelgpu.store.readers.places import Member, Process
 from otelgpu.store.reasons import FILES_UNREADABLE, SPANS_INCOMPLETE
 from otelgpu.store.sequences import sequence_of
@@ -103,21 +103,23 @@ GROWTHS: Final = {
     "value": "DOUBLE",
     "text": "VARCHAR",
 }
-PROBES: Final = {
+SEEN: Final = {
     "span": "UBIGINT",
     "process": "INTEGER",
     "t0": "DOUBLE",
     "t1": "DOUBLE",
-    "seconds": "DOUBLE",  # of all hits that were folded into the span
     "name": "VARCHAR",
+    "value": "DOUBLE",
+    "text": "VARCHAR",
 }
+"""What is evidence of a rank."""
 _STAGED: Final = {
     "otlp_steps": STEPS,
     "otlp_calls": CALLS,
     "otlp_waits": WAITS,
     "otlp_errors": ERRORS,
     "otlp_growths": GROWTHS,
-    "otlp_probes": PROBES,
+    "otlp_seen": SEEN,
 }
 
 
@@ -132,7 +134,7 @@ class OtlpReading:
         self._launched: list[Member] = []  # as their launchers say
         staged = (store.staging(table, columns) for table, columns in _STAGED.items())
         self._batches = tuple(staged)
-        self._steps, self._calls, self._waits, self._errors, self._growths, self._probes = self._batches
+        self._steps, self._calls, self._waits, self._errors, self._growths, self._seen = self._batches
         self._counters = Counters()
         self._takers = {
             training.SCOPE: self._take_step,
@@ -228,15 +230,22 @@ class OtlpReading:
             return
         own = (training.DATA_LOADER_STALL, training.FILE, training.HOST_OVERHEAD)
         device = (training.DEVICE_COMPUTE, training.DEVICE_COPY)
+        begin, end = _times(span)
         self._steps.add(
             _span_id(span.span_id),
             process,
             _whole(described[step_names.NUMBER]),
-            time_ns(span.start_time_unix_nano) * 1e-9,
-            time_ns(span.end_time_unix_nano) * 1e-9,
+            begin,
+            end,
             *(_seconds(described.get(key, 0.0)) for key in own),
             *(_seconds(described.get(key, math.nan)) for key in device),
         )
+        if name := described.get(training.SLOWEST_FILE):
+            seconds, said = (
+                _seconds(described.get(training.FILE, 0.0)),
+                text(f"seconds in files, slowest {name}"),
+            )
+            self._seen.add(_span_id(span.span_id), process, begin, end, training.FILE, seconds, said)
 
     def _take_call(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         phase = described.get(nccl.PHASE)
@@ -271,17 +280,17 @@ class OtlpReading:
 
     def _take_probe(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         """Of a user's own: a garbage collection, a checkpoint, an evaluation."""
-        begin, end = time_ns(span.start_time_unix_nano) * 1e-9, time_ns(span.end_time_unix_nano) * 1e-9
-        seconds = _seconds(described.get(HOST_TIME, end - begin))
-        self._probes.add(_span_id(span.span_id), process, begin, end, seconds, text(described[probes.NAME]))
+        begin, end = _times(span)
+        seconds = _seconds(described.get(HOST_TIME, end - begin))  # of all hits that were folded into it
+        said = text(f"seconds in {described[probes.NAME]}")
+        self._seen.add(_span_id(span.span_id), process, begin, end, PROBE, seconds, said)
 
     def _take_error(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         """An Xid or SXid: of its host, whoever's work it ended."""
         self._errors.add(
             _span_id(span.span_id),
             self._owners[process].host,
-            time_ns(span.start_time_unix_nano) * 1e-9,
-            time_ns(span.end_time_unix_nano) * 1e-9,
+            *_times(span),
             _whole(described[hardware_errors.CODE]),
             text(f"{span.name}: {described.get(hardware_errors.MESSAGE, '')}"),
         )
@@ -305,6 +314,10 @@ def _is_wanted(line: bytes) -> bool:
 
 def _host_of(described: Mapping[str, AttributeValue]) -> str:
     return next((text(described[key]) for key in _HOSTS if described.get(key)), "")
+
+
+def _times(span: Span) -> tuple[float, float]:
+    return time_ns(span.start_time_unix_nano) * 1e-9, time_ns(span.end_time_unix_nano) * 1e-9
 
 
 def _span_id(written: str) -> int:

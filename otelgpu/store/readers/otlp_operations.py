@@ -70,7 +70,7 @@ def insert_operations(store: Store, processes: Sequence[Process], launched: Sequ
     ``processes``: by their number there. ``launched``: their places in jobs, as launchers say; a job is a communicator
     here. Of processes of which nothing is there, say those of a job's last run, nothing is known.
     """
-    for table in ("otlp_steps", "otlp_calls", "otlp_errors", "otlp_probes"):
+    for table in ("otlp_steps", "otlp_calls", "otlp_errors", "otlp_seen"):
         _once(store, table)
     _find_steps(store)
     present = _present(store)
@@ -169,14 +169,14 @@ def _insert_calls(store: Store) -> None:
 
 
 def _insert_evidence(store: Store) -> None:
-    """Of the host: an Xid or SXid, whoever's work it ended, and what counters of trouble grew by. Of a rank: probes."""
+    """Of a host: an Xid or SXid, whoever's work it ended, and how counters of trouble grew; of a rank the others."""
     for name, value, table in ((f"'{XID}'", "number", "otlp_errors"), ("name", "value", "otlp_growths")):
         store.connection.execute(
             f"INSERT INTO evidence SELECT '', {RANK_OF_HOST}, host, t0, t1, {name}, {value}, text FROM {table}"
         )
     store.connection.execute(
-        f"INSERT INTO evidence SELECT job, rank, host, t0, t1, '{PROBE}', seconds, 'seconds in ' || name "
-        "FROM otlp_probes JOIN otlp_places USING (process)"
+        "INSERT INTO evidence SELECT job, rank, host, t0, t1, name, value, text "
+        "FROM otlp_seen JOIN otlp_places USING (process)"
     )
 
 

@@ -227,3 +227,13 @@ def test_hits_of_a_users_own_probes_are_evidence_of_their_rank(tmp_path: Path) -
             ("llama", 1, "host-0", 0.03, "otelgpu.probe", 0.03, "seconds in gc_collect_main"),
             ("llama", 1, "host-0", 0.08, "otelgpu.probe", 0.02, "seconds in gc_collect_main"),
         ]
+
+
+def test_the_slowest_file_of_a_step_is_evidence_of_its_rank(tmp_path: Path) -> None:
+    ranks = job(2)
+    ranks[0].step(10, file=0.02, slowest_file="shard-7.bin")
+    ranks[0].collective(10)
+    with opened(tmp_path, ranks) as store:
+        assert select(store, "SELECT rank, name, value, text FROM evidence") == [
+            (0, "otelgpu.step.file.duration", 0.02, "seconds in files, slowest shard-7.bin")
+        ]
