@@ -18,6 +18,7 @@ from otelgpu.families.gpu.devices import metrics as devices
 from otelgpu.families.rdma import port_counters as ports
 from otelgpu.otlp_json.messages import Metric, Point
 from otelgpu.otlp_json.reader import attributes, double, time_ns
+from otelgpu.store.batches import text as cut
 
 TROUBLE: Final = {
     ports.RETRIES.name: "requests that an RDMA port sent again",
@@ -72,7 +73,7 @@ class Counters:
         described = attributes(point.attributes)
         if str(described.get(ERROR_TYPE, "")).startswith(_ARE_SPANS):
             return
-        of_what = ", ".join(str(value) for _, value in sorted(described.items()))
+        of_what = cut(", ".join(str(value) for _, value in sorted(described.items())))
         at, value = time_ns(point.time_unix_nano), _value(point)
         key = host, name, of_what
         last = self._last.get(key)
