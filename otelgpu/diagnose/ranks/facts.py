@@ -90,7 +90,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     @property
     def duration_s(self) -> F64:
         """Of each step: the median over the ranks; NaN of one that none ended."""
-        return _nanmedian(self.step_s, axis=1)
+        return nanmedian(self.step_s, axis=1)
 
     def of_same(self, names: Sequence[str]) -> list[Codes]:
         """Ranks by their host, role or lane."""
@@ -225,10 +225,10 @@ class _Cube:
         return np.zeros(self._shape)
 
     def begin_s(self) -> F64:
-        return _nanmedian(self._begin, axis=1)
+        return nanmedian(self._begin, axis=1)
 
     def end_s(self) -> F64:
-        return _nanmedian(self._end, axis=1)
+        return nanmedian(self._end, axis=1)
 
     def step_s(self) -> tuple[F64, Flags]:
         """What each step took, and which ones a rank did more than once.
@@ -242,7 +242,7 @@ class _Cube:
             to_next = np.where(self.seen[1:] & self.seen[:-1], begin[1:] - begin[:-1], np.nan)
             said[:-1] = np.where(np.isnan(to_next) | (to_next <= 0), extent[:-1], to_next)
         with np.errstate(invalid="ignore"):
-            usual = _nanmedian(extent, axis=1)[:, None]
+            usual = nanmedian(extent, axis=1)[:, None]
             repeated = (extent > REPEATED * usual) | (self._filled(STEP, "operations", 1.0) > 1)
         return said, repeated
 
@@ -251,12 +251,12 @@ class _Cube:
         first = self._filled("compute", "begin_s", np.nan)
         ahead = np.ones((len(OWN), self._shape[1]), dtype=np.bool_)
         for place, kind in enumerate(OWN):
-            behind = _nanmedian(self._filled(kind, "begin_s", np.nan) - first, axis=0) > 0
+            behind = nanmedian(self._filled(kind, "begin_s", np.nan) - first, axis=0) > 0
             ahead[place] = ~behind
         return ahead
 
 
-def _nanmedian(values: F64, axis: int) -> F64:
+def nanmedian(values: F64, axis: int) -> F64:
     """The same as numpy's, and NaN of nothing without a warning."""
     empty = np.isnan(values).all(axis=axis, keepdims=True)
     found = np.nanmedian(np.where(empty, 0.0, values), axis=axis)

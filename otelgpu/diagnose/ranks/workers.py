@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from otelgpu.diagnose.ranks.facts import COMPUTE, F64, OWN, Codes, Facts, Flags
+from otelgpu.diagnose.ranks.facts import COMPUTE, F64, OWN, Codes, Facts, Flags, nanmedian
 from otelgpu.diagnose.ranks.peers import NORMAL, SMOOTHED, Compared, running_median, runs
 from otelgpu.diagnose.ranks.replay import Replay
 from otelgpu.diagnose.ranks.verdicts import MIXED, SLOW_HOST, SLOW_WORKER, Evidence, RankVerdict
@@ -111,7 +111,7 @@ def _paused(facts: Facts, compared: Compared) -> Flags:
     """Single long steps, of ranks that have several of them."""
     bound = np.maximum(PAUSE_RELATIVE, PAUSE_DEVIATIONS * np.hypot(compared.noise, compared.spread))
     more_s = compared.excess.sum(axis=0)
-    noise_s = NORMAL * np.nan_to_num(np.nanmedian(np.abs(more_s - np.nanmedian(more_s, axis=0)), axis=0))
+    noise_s = NORMAL * np.nan_to_num(nanmedian(np.abs(more_s - nanmedian(more_s, axis=0)), axis=0))
     bound_s = np.maximum(PAUSE_SHARE * np.nanmedian(facts.duration_s), PAUSE_DEVIATIONS * noise_s)
     with np.errstate(invalid="ignore"):
         flags = compared.relative > bound
