@@ -73,6 +73,8 @@ DESCRIPTIONS: Final = Descriptions(
             "7f3c1d2ab4e88601",
         ),
         "network.io.direction": Described("`receive` or `transmit`, as the GPU or port sees it.", "receive"),
+        "otelgpu.job.id": Described("The job, as its launcher numbers it; empty where it does not.", "4711"),
+        "otelgpu.job.rank": Described("The rank in its job.", "5"),
         "process.pid": Described("The process, as the host numbers it.", "1234"),
         "process.executable.name": Described("Its name.", "python3"),
         "network.interface.name": Described("The network interface.", "eth0"),
