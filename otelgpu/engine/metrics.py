@@ -184,8 +184,8 @@ class Metrics:
         if not len(column):
             return
         series = self._series(metric, scope, resource, labels)
-        if one:
-            _add_one(metric, series, values)
+        if one or len(column) == 1:
+            _add_one(metric, series, values if one else column[0].item())
             return
         series.count += len(column)
         if metric.instrument is Instrument.COUNTER:
