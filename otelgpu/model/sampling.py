@@ -127,9 +127,11 @@ class Exclusion(Struct, frozen=True, kw_only=True):
 
     def fits(self, path: str, user_agent: str) -> bool:
         """Whether a request for ``path`` by ``user_agent`` is one."""
-        return any(fnmatchcase(path, pattern) for pattern in self.paths) or any(
-            fnmatchcase(user_agent, pattern) for pattern in self.user_agents
-        )
+        for text, patterns in ((path, self.paths), (user_agent, self.user_agents)):
+            for pattern in patterns:
+                if fnmatchcase(text, pattern):
+                    return True
+        return False
 
 
 NONE_EXCLUDED: Final = Exclusion()

@@ -10,7 +10,6 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
-#include <sys/auxv.h>
 
 enum {
 	AHEAD = 8, /* rows that are fetched before they are looked at */
@@ -60,7 +59,7 @@ struct work {
 	struct thread *threads;
 	struct table calls_by_hash;
 	struct table threads_by_tid;
-	uint64_t multipliers[ROW_WORDS];
+	uint64_t factors[ROW_WORDS];
 	uint8_t words[ROW_WORDS]; /* those of which any bit is compared */
 	uint32_t word_count;
 };
@@ -95,7 +94,6 @@ static const uint64_t *masks_of(const struct work *work, const uint64_t *by_kind
 	return by_kind + ROW_WORDS * (size_t)(kind < kinds ? kind : kinds);
 }
 
-/* Multiply-shift: with factors that nobody knows outside, no process can have its calls collide. */
 static uint32_t hash_of(const struct work *work, const uint8_t *row, const uint64_t *masks)
 {
 	uint64_t sum = 0;
@@ -103,7 +101,7 @@ static uint32_t hash_of(const struct work *work, const uint8_t *row, const uint6
 	for (uint32_t i = 0; i < work->word_count; i++) {
 		uint32_t word = work->words[i];
 
-		sum += (u64_at(row + 8 * word) & masks[word]) * work->multipliers[word];
+		sum += (u64_at(row + 8 * word) & masks[word]) * work->factors[word];
 	}
 	return (uint32_t)(sum >> 32);
 }
@@ -227,7 +225,7 @@ static void add(struct call *call, const struct call *other)
 static uint32_t thread_with(struct work *work, uint32_t tid, uint32_t *count)
 {
 	struct table *table = &work->threads_by_tid;
-	uint32_t at = (uint32_t)(tid * work->multipliers[0] >> 32) >> table->shift;
+	uint32_t at = (uint32_t)(tid * work->factors[0] >> 32) >> table->shift;
 
 	for (; table->buckets[at]; at = (at + 1) & table->mask)
 		if (work->threads[table->buckets[at] - 1].tid == tid)
@@ -360,13 +358,11 @@ static void put(const struct work *work, const struct call *call, int64_t at, ui
 static void prepare_hash(struct work *work)
 {
 	const struct folding *folding = work->folding;
-	const uint8_t *random = (const uint8_t *)getauxval(AT_RANDOM); /* 16 bytes */
-	uint64_t seed = random ? u64_at(random) ^ u64_at(random + 8) : 0;
 
+	draw_factors(work->factors, ROW_WORDS);
 	for (uint32_t word = 0; word < ROW_WORDS; word++) {
 		uint64_t compared = 0;
 
-		work->multipliers[word] = mix(seed + word) | 1;
 		for (size_t kind = 0; kind <= folding->kinds; kind++)
 			compared |= folding->same[kind * ROW_WORDS + word];
 		if (compared)

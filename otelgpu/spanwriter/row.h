@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 enum {
 	START_AT = 0,
@@ -49,6 +50,19 @@ static inline uint16_t u16_at(const uint8_t *at)
 
 	memcpy(&value, at, sizeof(value));
 	return value;
+}
+
+/*
+ * Odd factors for hashes by multiply-shift (Dietzfelbinger et al., 1997), whose highest bits are the good ones. They
+ * are drawn for each process, so that no program that is observed can have its calls collide.
+ */
+static inline void draw_factors(uint64_t *factors, uint32_t count)
+{
+	const uint8_t *random = (const uint8_t *)getauxval(AT_RANDOM); /* 16 bytes */
+	uint64_t seed = random ? u64_at(random) ^ u64_at(random + 8) : 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		factors[i] = mix(seed + i) | 1;
 }
 
 #endif

@@ -28,28 +28,32 @@ static uint64_t value_at(const uint8_t *row, const struct place *place)
 struct forms {
 	uint64_t *values;  /* key_count of each form */
 	uint32_t *buckets; /* form + 1; 0: free */
-	uint64_t buckets_mask;
+	uint32_t bits;	   /* of their number */
 	int64_t count;
 	int64_t room;
 	uint32_t key_count;
+	uint64_t factors[MOST_KEYS];
 };
 
-static uint64_t hash_of(const uint64_t *values, uint32_t count)
+/* Where a form with these values is looked for first. */
+static uint64_t bucket_of(const struct forms *forms, const uint64_t *values)
 {
-	uint64_t hash = 0;
+	uint64_t sum = 0;
 
-	for (uint32_t i = 0; i < count; i++) {
-		hash = (hash ^ values[i]) * GOLDEN;
-		hash ^= hash >> 32;
-	}
-	return hash;
+	for (uint32_t i = 0; i < forms->key_count; i++)
+		sum += values[i] * forms->factors[i];
+	return sum >> (64 - forms->bits);
+}
+
+static uint64_t next_bucket(const struct forms *forms, uint64_t bucket)
+{
+	return (bucket + 1) & ((1ULL << forms->bits) - 1);
 }
 
 /* Twice the room. */
 static bool grow(struct forms *forms)
 {
 	int64_t room = forms->room ? 2 * forms->room : 256;
-	uint64_t buckets = 2 * (uint64_t)room;
 	uint64_t *values =
 		realloc(forms->values, (size_t)room * forms->key_count * sizeof(*values));
 
@@ -57,17 +61,17 @@ static bool grow(struct forms *forms)
 		return false;
 	forms->values = values;
 	free(forms->buckets);
-	forms->buckets = calloc(buckets, sizeof(*forms->buckets));
+	forms->bits = (uint32_t)(64 - __builtin_clzll((uint64_t)room)); /* twice as many */
+	forms->buckets = calloc(1ULL << forms->bits, sizeof(*forms->buckets));
 	if (!forms->buckets)
 		return false;
 	forms->room = room;
-	forms->buckets_mask = buckets - 1;
 	for (int64_t form = 0; form < forms->count; form++) {
-		uint64_t at = hash_of(values + form * forms->key_count, forms->key_count);
+		uint64_t at = bucket_of(forms, values + form * forms->key_count);
 
-		while (forms->buckets[at & forms->buckets_mask])
-			at++;
-		forms->buckets[at & forms->buckets_mask] = (uint32_t)form + 1;
+		while (forms->buckets[at])
+			at = next_bucket(forms, at);
+		forms->buckets[at] = (uint32_t)form + 1;
 	}
 	return true;
 }
@@ -76,19 +80,21 @@ static bool grow(struct forms *forms)
 static int64_t form_with(struct forms *forms, const uint64_t *values)
 {
 	size_t bytes = forms->key_count * sizeof(*values);
-	uint64_t hash = hash_of(values, forms->key_count);
+	uint64_t at = bucket_of(forms, values);
 	uint32_t found;
 
-	for (uint64_t at = hash; (found = forms->buckets[at & forms->buckets_mask]); at++)
+	for (; (found = forms->buckets[at]); at = next_bucket(forms, at))
 		if (!memcmp(forms->values + (found - 1) * (uint64_t)forms->key_count, values,
 			    bytes))
 			return found - 1;
-	if (forms->count == forms->room && !grow(forms))
-		return -1;
-	while (forms->buckets[hash & forms->buckets_mask])
-		hash++;
+	if (forms->count == forms->room) {
+		if (!grow(forms))
+			return -1;
+		for (at = bucket_of(forms, values); forms->buckets[at];)
+			at = next_bucket(forms, at);
+	}
 	memcpy(forms->values + forms->count * forms->key_count, values, bytes);
-	forms->buckets[hash & forms->buckets_mask] = (uint32_t)forms->count + 1;
+	forms->buckets[at] = (uint32_t)forms->count + 1;
 	return forms->count++;
 }
 
@@ -101,6 +107,7 @@ int64_t find_forms(const uint8_t *rows, int64_t n, const struct form_key *keys, 
 
 	if (key_count > MOST_KEYS || !grow(&forms))
 		goto out;
+	draw_factors(forms.factors, key_count);
 	for (int64_t i = 0; i < n; i++) {
 		const uint8_t *row = rows + i * ROW_BYTES;
 		uint16_t kind = u16_at(row + kind_offset);

@@ -5,20 +5,18 @@
 #include "row.h"
 
 #include <stdlib.h>
-#include <sys/auxv.h>
 
 int64_t number_threads(const uint32_t *tids, int64_t n, uint32_t *numbers, uint32_t *distinct)
 {
-	/* Thread ids are given out by the kernel; the factor keeps a hand-made capture from choosing places. */
-	const uint8_t *random = (const uint8_t *)getauxval(AT_RANDOM);
-	uint64_t factor = mix(random ? u64_at(random) : 0) | 1;
 	uint32_t bits = 3, count = 0;
 	uint32_t *buckets; /* number + 1; 0: free */
+	uint64_t factor;
 
 	if (n > INT32_MAX / 2)
 		return -1;
 	while (1LL << bits < 2 * n)
 		bits++;
+	draw_factors(&factor, 1);
 	buckets = calloc((size_t)1 << bits, sizeof(*buckets));
 	if (!buckets)
 		return -1;

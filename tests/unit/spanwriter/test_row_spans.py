@@ -161,6 +161,17 @@ def test_what_a_kind_does_not_have_makes_no_form() -> None:
     assert (form.tolist(), firsts.tolist()) == ([0] * 100, [0])
 
 
+def test_many_forms_are_numbered_as_they_are_met() -> None:
+    statuses = np.random.default_rng(1).permutation(20_000)
+    rows = np.zeros(2 * len(statuses), dtype=OPERATION)
+    rows["kind"], rows["tgid"], rows["returned"] = OperationKind.LAUNCH, 1, 1
+    rows["status"] = np.concatenate([statuses, statuses[::-1]])
+    form, firsts = FORMS.finder.find(rows)
+    numbers = np.arange(len(statuses))
+    assert firsts.tolist() == numbers.tolist()
+    assert form.tolist() == [*numbers, *numbers[::-1]]
+
+
 @settings(max_examples=30, deadline=None)
 @given(works(), parents(), st.lists(st.integers(0, 3000), min_size=1, max_size=8))
 def test_no_more_is_written_than_there_is_room_for(work: Folded, under: Parents, rooms: list[int]) -> None:
