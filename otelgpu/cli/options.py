@@ -166,6 +166,12 @@ probe_options = option_group(
         help="Of a core, that counting RDMA posts and polls may cost each process (default 1; 100: count all).",
     ),
     click.option(
+        "--max-overhead",
+        type=float,
+        metavar="PERCENT",
+        help="Of a core, that probes of launches may cost each process, in windows beyond it (default: no bound).",
+    ),
+    click.option(
         "--hold-on-load/--no-hold-on-load",
         default=None,
         help="Stop a process for the moment in which a newly loaded library gets its probes.",
@@ -272,6 +278,7 @@ def read_config(options: dict[str, Any]) -> Config:
         "families",
         "hold_on_load",
         "kernel_metrics",
+        "max_overhead",
         "probe_file",
         "probe_program",
         "rdma_budget",

@@ -110,8 +110,9 @@ def attach_hooks(
     *,
     with_returns: bool,
     file_cookies: Mapping[str, int] | None = None,
+    tgid: int = -1,
 ) -> tuple[list[Link], list[BpfError]]:
-    """Put probes on the file at ``path``, in every process that maps it.
+    """Put probes on the file at ``path``, in process ``tgid`` (-1: in every one that maps it).
 
     ``offsets``: symbol → file offset. Symbols that the file lacks are passed over, and of several at one place
     the first is probed. ``file_cookies``: library's name → a number of 31 bits that its programs read in their
@@ -132,7 +133,7 @@ def attach_hooks(
     links: list[Link] = []
     refused: list[BpfError] = []
     for listed in by_program.values():
-        _attach(listed, path, offsets, 0 if with_returns else _COOKIE_ENTRY_ONLY, links, refused)
+        _attach(listed, path, offsets, 0 if with_returns else _COOKIE_ENTRY_ONLY, tgid, links, refused)
     return links, refused
 
 
@@ -165,13 +166,17 @@ def _attach(
     path: str,
     offsets: Mapping[str, int],
     file_cookie: int,
+    tgid: int,
     links: list[Link],
     refused: list[BpfError],
 ) -> None:
     """All in one link; where the kernel refuses that, one half after the other, down to those at fault."""
     try:
         links += listed[0].program.attach_uprobes(
-            path, [offsets[hook.symbol] for hook in listed], [hook.cookie | file_cookie for hook in listed]
+            path,
+            [offsets[hook.symbol] for hook in listed],
+            [hook.cookie | file_cookie for hook in listed],
+            tgid=tgid,
         )
     except BpfError as error:
         if len(listed) == 1:
@@ -179,4 +184,4 @@ def _attach(
             return
         half = len(listed) // 2
         for part in (listed[:half], listed[half:]):
-            _attach(part, path, offsets, file_cookie, links, refused)
+            _attach(part, path, offsets, file_cookie, tgid, links, refused)

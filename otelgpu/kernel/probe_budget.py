@@ -101,6 +101,41 @@ class ProbeBudget:
         return _cut(allowed / cost if cost > 0 else 1.0)
 
 
+class CallBudget:
+    """``percent`` of a core for calls of one process: always probed, until so many were made that it costs more.
+
+    ``trap_ns``: see :class:`ProbeBudget`.
+    """
+
+    def __init__(self, percent: float, trap_ns: float) -> None:
+        self._allowed, self._trap_ns = percent / 100, trap_ns
+        self._rate: float | None = None
+
+    def measured(self, calls: int, observed_ns: int) -> None:
+        """Calls in a time that they were probed; without time, nothing is learnt."""
+        if observed_ns > 0:
+            self._rate = _smoothed(self._rate, calls * _SECOND_NS / observed_ns)
+
+    def cost_of(self, trap_ns: float) -> None:
+        """What one probed call costs was tried since."""
+        self._trap_ns = trap_ns
+
+    @property
+    def rate(self) -> float:
+        """Calls a second, as far as is known."""
+        return self._rate or 0.0
+
+    @property
+    def cost(self) -> float:
+        """Share of a core that always probing costs."""
+        return self.rate * self._trap_ns / _SECOND_NS
+
+    @property
+    def window(self) -> Window:
+        """When calls are to be probed."""
+        return _cut(self._allowed / self.cost) if self.cost else ALWAYS
+
+
 def _smoothed(before: float | None, now: float) -> float:
     return now if before is None or now > before else before * _SMOOTHED + now * (1 - _SMOOTHED)
 

@@ -31,15 +31,19 @@ class Attachments:
             found = self._files.setdefault(tgid, {})
             before = found.get(id(probed_file))
             found[id(probed_file)] = probed_file, blind or (before is not None and before[1])
+            if before is None and probed_file.of_process is not None:
+                probed_file.of_process.enter(tgid)
 
     def inherit(self, parent: int, tgid: int) -> None:
-        """A process forked: it has what its parent has, and has missed nothing itself."""
+        """A process forked: it has what its parent has, and has missed nothing but of probes that are its own."""
         for probed_file, _ in self._files.get(parent, {}).values():
-            self.note(tgid, probed_file)
+            self.note(tgid, probed_file, blind=probed_file.of_process is not None)
 
     def forget(self, tgid: int) -> None:
         """It ended, or is another program now."""
-        self._files.pop(tgid, None)
+        for probed_file, _ in self._files.pop(tgid, {}).values():
+            if probed_file.of_process is not None:
+                probed_file.of_process.leave(tgid)
         self._names.pop(tgid, None)
 
     def probed_files(self) -> Iterator[ProbedFile]:

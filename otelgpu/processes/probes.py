@@ -34,6 +34,7 @@ from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import list_processes
 from otelgpu.processes.maps import Inode, Mapping, executable_mappings
 from otelgpu.processes.mounts import UntrustedMount
+from otelgpu.processes.process_probes import FileProbes, ProcessProbes
 from otelgpu.processes.reader.accounts import NOBODYS, Owner, owner_of
 from otelgpu.processes.reader.client import ReaderError
 
@@ -111,6 +112,7 @@ class ProbedFile:
     blind_ns: int = 0  # longest time that a process had the file mapped before the probes were there
     used_ns: int  # when a process was last known to have it
     expected: bool = False  # a program is about to load it, whenever that is
+    of_process: FileProbes | None = None  # probes that each process has for itself
     owner: Owner = NOBODYS
 
 
@@ -146,6 +148,8 @@ class ProbePlacer:
         self.file_cookies: dict[str, Callable[[InspectedFile], int]] = {}
         """By library: what a file says to its programs, in their cookies (31 bits)."""
         self.with_returns = with_returns
+        self.process_probes: ProcessProbes | None = None
+        """Of what each process is to have for itself; set before any file is examined."""
         self._finder = finder
         self._postponed: dict[
             int, tuple[int, int]
@@ -279,6 +283,8 @@ class ProbePlacer:
         probed_file = self._examine(str(path), str(path), mapped_ns=0)
         if probed_file is not None:
             probed_file.expected = True
+            if probed_file.of_process is not None:
+                probed_file.of_process.expect()
         return probed_file
 
     def release(self, used: Iterable[ProbedFile], now_ns: int, *, keep_ns: int = KEEP_NS) -> list[ProbedFile]:
@@ -424,6 +430,8 @@ class ProbePlacer:
 
     def _take_off(self, probed_file: ProbedFile) -> None:
         detach_all(probed_file.links)
+        if probed_file.of_process is not None:
+            probed_file.of_process.close()
         self._probed_of[probed_file.owner] -= 1
 
     def _has_room(self, owner: Owner) -> bool:
@@ -458,12 +466,17 @@ class ProbePlacer:
         # The descriptor's own path: right in every mount namespace, and for deleted files.
         # Go moves its stacks, return addresses included: a return probe would crash it.
         opened = f"/proc/self/fd/{descriptor}"
+        with_returns = self.with_returns and not found.is_go
+        cookies = self._cookies_of(owner, descriptor, path, offsets)
+        shared, of_process = offsets, None
+        if (probes := self.process_probes) is not None:
+            of_process = probes.of_file(
+                descriptor, self._hooks, offsets, with_returns=with_returns, file_cookies=cookies
+            )
+        if of_process is not None:
+            shared = {symbol: at for symbol, at in offsets.items() if at not in of_process.places}
         links, refused = attach_hooks(
-            self._hooks,
-            opened,
-            offsets,
-            with_returns=self.with_returns and not found.is_go,
-            file_cookies=self._cookies_of(owner, descriptor, path, offsets),
+            self._hooks, opened, shared, with_returns=with_returns, file_cookies=cookies
         )
         links_of_go, refused_of_go = attach_go_hooks(self._go_hooks, opened, found.go.places)
         links, refused = links + links_of_go, refused + refused_of_go
@@ -482,6 +495,7 @@ class ProbePlacer:
             links=links,
             used_ns=ready_ns,
             owner=owner,
+            of_process=of_process,
         )
 
     def _cookies_of(

@@ -38,7 +38,9 @@ class Program:
         self.put.append((category, name))
         return name
 
-    def attach_uprobes(self, path: str, offsets: Sequence[int], cookies: Sequence[int]) -> list[str]:
+    def attach_uprobes(
+        self, path: str, offsets: Sequence[int], cookies: Sequence[int], *, tgid: int = -1
+    ) -> list[str]:
         bad = set(self.refused) & set(offsets)
         if bad:
             raise BpfError(f"no probe at {sorted(bad)}")

@@ -20,6 +20,7 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "detail": ("phases", "all", "all", "phases"),
     "fabric_interval_ms": (0, "500", 500, 100),
     "rdma_budget": (5, "2.5", 2.5, 100.0),
+    "max_overhead": (5, "2.5", 2.5, 100.0),
     "file_slow_ms": (2.5, "2.5", 2.5, 2.5),
     "probe_file": ("p.json", "p.json", "p.json", "p.json"),
     "probe_program": ("p.c", "p.c", "p.c", "p.c"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.kernel.probe_budget import ALWAYS, NEVER, ProbeBudget
+from otelgpu.kernel.probe_budget import ALWAYS, NEVER, CallBudget, ProbeBudget
 
 SECOND = 1_000_000_000
 TRAP_NS = 3_000.0
@@ -91,3 +91,28 @@ def test_the_cost_of_what_is_chosen_is_within_the_budget(
     for window in (budget.posts, budget.polls):
         assert 0 <= window.open_ns <= window.period_ns
         assert window.open_ns == 0 or window.open_ns >= 2_000_000
+
+
+def calls_of(*rates: int, percent: float = 1.0) -> CallBudget:
+    """A budget that has seen so many calls a second, one after the other."""
+    budget = CallBudget(percent, TRAP_NS)
+    for rate in rates:
+        budget.measured(rate, SECOND)
+    return budget
+
+
+def test_calls_of_a_process_are_always_probed_until_they_cost_more() -> None:
+    assert calls_of().window == ALWAYS
+    assert calls_of(3_000).window == ALWAYS  # 9 ms of 10 a second
+    assert not calls_of(3_400).window.is_always
+
+
+def test_windows_of_calls_have_the_share_that_is_affordable() -> None:
+    assert calls_of(50_000).window.share == pytest.approx(0.01 / (50_000 * TRAP_NS / SECOND), rel=1e-6)
+    assert calls_of(50_000).cost == pytest.approx(0.15)
+
+
+def test_more_calls_count_at_once_and_fewer_by_and_by() -> None:
+    assert calls_of(1_000, 50_000).rate == 50_000
+    assert not calls_of(50_000, 0).window.is_always
+    assert calls_of(50_000, 0, 0, 0, 0, 0).window == ALWAYS  # half of it five times: less than 3,333

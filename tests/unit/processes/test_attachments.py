@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from otelgpu.processes.attachments import Attachments
 from otelgpu.processes.probes import ProbedFile
@@ -44,6 +46,21 @@ def test_a_child_has_what_its_parent_has_and_was_never_blind() -> None:
     attachments.note(1, probed_file(), blind=True)
     attachments.inherit(1, 2)
     assert (counts(attachments, 1), counts(attachments, 2)) == ((0, 1, 0), (1, 0, 0))
+
+
+def test_probes_that_a_process_has_for_itself_come_and_go_with_it() -> None:
+    attachments, found = Attachments(), list[tuple[str, int]]()
+    mine: Any = SimpleNamespace(
+        enter=lambda tgid: found.append(("on", tgid)), leave=lambda tgid: found.append(("off", tgid))
+    )
+    file = probed_file()
+    file.of_process = mine
+    for _ in range(2):
+        attachments.note(1, file)
+    attachments.inherit(1, 2)
+    attachments.forget(1)
+    assert found == [("on", 1), ("on", 2), ("off", 1)]
+    assert counts(attachments, 2) == (0, 1, 0)  # until it had its own
 
 
 def test_what_is_forgotten_is_reported_no_more() -> None:

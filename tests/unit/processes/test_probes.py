@@ -14,10 +14,12 @@ import pytest
 
 from otelgpu.kernel.attach import hooks
 from otelgpu.kernel.clock import monotonic_ns
-from otelgpu.processes import probes
+from otelgpu.kernel.uprobe_links import UprobeLinks
+from otelgpu.processes import probes, process_probes
 from otelgpu.processes.function_finder import session_function_finder
 from otelgpu.processes.maps import executable_mappings
 from otelgpu.processes.probes import ProbedFile, ProbePlacer
+from otelgpu.processes.process_probes import ProcessProbes
 from otelgpu.processes.reader.client import ReaderError
 from tests.unit.elf.go_builders import FUNCTION, go_elf
 
@@ -44,7 +46,9 @@ class Program:
     def probes(self) -> str:
         return self.section.partition("/")[0]
 
-    def attach_uprobes(self, path: str, offsets: Sequence[int], cookies: Sequence[int]) -> list[Link]:
+    def attach_uprobes(
+        self, path: str, offsets: Sequence[int], cookies: Sequence[int], *, tgid: int = -1
+    ) -> list[Link]:
         self.put.append(tuple(offsets))
         return [Link()]
 
@@ -104,6 +108,24 @@ def test_functions_of_both_libraries_in_one_file_are_probed(
     probed_file = placer.examine_file(build("libcudart.so.12", "cudaMalloc", "cudaFree", "cuMemAlloc_v2"))
     assert probed_file is not None and len(probed_file.symbols) == 3
     assert [len(offsets) for offsets in program.put] == [3]
+
+
+def test_what_each_process_has_for_itself_is_not_probed_for_all(
+    program: Program, build: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches = Program("usession/libcudart:cudaLaunchKernel")
+    placer = ProbePlacer(hooks([program, launches]), session_function_finder(), with_returns=True)  # type: ignore[list-item]
+    monkeypatch.setattr(process_probes, "uprobe_links", lambda: UprobeLinks.MULTI)
+    monkeypatch.setattr(process_probes, "kernel_version", lambda: (6, 10))
+    own = ProcessProbes([launches], 1.0, lambda: 1.0, dict, lambda tgid: None)  # type: ignore[list-item]
+    placer.process_probes = own
+    probed_file = placer.examine_file(build("libcudart.so.12", "cudaMalloc", "cudaLaunchKernel"))
+    assert probed_file is not None and probed_file.symbols == ("cudaLaunchKernel", "cudaMalloc")
+    assert ([len(put) for put in program.put], launches.put) == ([1], [])
+    assert probed_file.of_process is not None
+    links, _ = probed_file.of_process.attach(7)
+    assert len(links) == len(launches.put) == 1
+    own.close()
 
 
 def test_a_library_that_only_calls_them_gets_none(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 
+from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.kernel.trap_cost import measure_trap
 from otelgpu.model.profiling import DEVICE_PROFILES, ProfileKind
+from otelgpu.model.settings import Settings
 from otelgpu.processes.coverage import (
     Blind,
     EmbeddedRuntime,
@@ -16,7 +20,9 @@ from otelgpu.processes.coverage import (
     file_names,
     is_seen,
 )
-from otelgpu.processes.discovery import Discovery, Profiles
+from otelgpu.processes.discovery import Choice, Discovery, Profiles
+from otelgpu.processes.probes import ProbePlacer
+from otelgpu.processes.process_probes import ProcessProbes
 
 DRIVER: Final = "libcuda"
 """Library name of the CUDA driver, through which every runtime goes."""
@@ -58,7 +64,40 @@ def _static_libraries(paths: Sequence[str]) -> Blind:
 
 _KINDS: Final = frozenset((*DEVICE_PROFILES, ProfileKind.NCCL))  # a collective's kernels are launched too
 
+_LAUNCHES: Final = "launch_"
+"""What the programs of launches are called that bpf/cuda has: they are hit by far the most."""
+_WORK_NS: Final = 400.0
+"""What a launch's record costs beside the traps (docs/reference/measured/benchmarks.md, ``probe_cost``)."""
+
+
+def _choose(settings: Settings) -> Choice:
+    return Choice(constants={"count_launches": int(settings.get("max_overhead", 0.0) > 0)})
+
+
+def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
+    percent = settings.get("max_overhead", 0.0)
+    if not percent:
+        return ()
+    table, key = loaded.map("launches_hit"), struct.Struct("<I")
+    programs = [each for each in loaded.programs if each.name.startswith(_LAUNCHES)]
+
+    def read_hits() -> dict[int, int]:
+        found = ((key.unpack(raw)[0], table.get(raw)) for raw in table.list_keys())
+        return {tgid: int.from_bytes(hits, "little") for tgid, hits in found if hits is not None}
+
+    placer.process_probes = ProcessProbes(
+        programs,
+        percent,
+        lambda: measure_trap(programs) + _WORK_NS,
+        read_hits,
+        lambda tgid: table.delete(key.pack(tgid)),
+    )
+    return (placer.process_probes,)
+
+
 DISCOVERY: Final = Discovery(
+    choose=_choose,
+    watch={"cuda": _watch},
     profiles=Profiles(kinds=_KINDS, suggested={DRIVER: DEVICE_PROFILES, "libcudart": DEVICE_PROFILES}),
     inspect=lambda: Inspection(judge=judge),
 )
