@@ -6,7 +6,7 @@ from typing import Final
 
 from otelgpu.engine import names
 from otelgpu.engine.description_tables import Described, Descriptions, MetricTable, Table
-from otelgpu.engine.losses import LOSSES, RECORDS_LOST
+from otelgpu.engine.losses import LOSSES, RECORDS_LOST, UNOBSERVED
 from otelgpu.engine.self_telemetry import SELF_METRICS
 from otelgpu.model.context_sources import SOURCES
 from otelgpu.model.runtimes import RUNTIMES
@@ -95,6 +95,7 @@ DESCRIPTIONS: Final = Descriptions(
             metrics={
                 LOSSES: (names.LOSS_FAMILY, names.LOSS_REASON),
                 RECORDS_LOST: (names.LOSS_FAMILY,),
+                UNOBSERVED: (names.LOSS_FAMILY,),
                 **dict(SELF_METRICS),
             },
         ),

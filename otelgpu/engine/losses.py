@@ -36,6 +36,15 @@ RECORDS_LOST: Final = Metric(
 )
 
 
+UNOBSERVED: Final = Metric(
+    name=names.UNOBSERVED,
+    unit="s",
+    instrument=Instrument.COUNTER,
+    description="Time in which launches of the process had no probes, for `max_overhead`: its counts lack them.",
+    per_unit=1_000_000_000,
+)
+
+
 class Losses:
     """One session's. ``own``: the agent, whose losses they are."""
 
@@ -53,6 +62,10 @@ class Losses:
     def add_of_process(self, owner: Resource, family: str, count: int) -> None:
         """So many records more of a process, which :meth:`add` has counted, or will."""
         self._metrics.add(RECORDS_LOST, names.SELF_SCOPE, owner, {names.LOSS_FAMILY: family}, count)
+
+    def add_unobserved(self, owner: Resource, family: str, duration_ns: int) -> None:
+        """So much more time in which calls of a process were not observed."""
+        self._metrics.add(UNOBSERVED, names.SELF_SCOPE, owner, {names.LOSS_FAMILY: family}, duration_ns)
 
     def follow(self, family: str, counters: Mapping[str, int]) -> None:
         """What ``counters``, which only grow, grew by since they were seen last."""

@@ -48,6 +48,7 @@ COMMUNICATOR_HASH: Final = "nccl.communicator.hash"
 
 LOSSES: Final = "otelgpu.losses"
 RECORDS_LOST: Final = "otelgpu.records.lost"
+UNOBSERVED: Final = "otelgpu.unobserved.duration"
 LOSS_FAMILY: Final = "otelgpu.family"
 LOSS_REASON: Final = "otelgpu.reason"
 

@@ -51,6 +51,7 @@ from otelgpu.engine.totals import Totals
 from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
+    CallsUnobserved,
     ClockAnchor,
     FunctionNamed,
     Input,
@@ -210,6 +211,9 @@ class Pipeline:
             case RecordsLost():
                 owner = self._processes.resource(item.tgid)
                 self._losses.add_of_process(owner, item.family, item.count)
+            case CallsUnobserved():
+                owner = self._processes.resource(item.tgid)
+                self._losses.add_unobserved(owner, item.family, item.duration_ns)
             case CallsCounted():
                 self._count_calls(item)
         self._routes.emit(item)

@@ -111,6 +111,14 @@ class RecordsLost(Struct, frozen=True, kw_only=True):
     count: int
 
 
+class CallsUnobserved(Struct, frozen=True, kw_only=True):
+    """Some calls of a process had no probes, for so long since the last report; how many were made is not known."""
+
+    tgid: int
+    family: str
+    duration_ns: int
+
+
 class CallsCounted(Struct, frozen=True, kw_only=True):
     """Calls of function ``api`` that were counted in place of being recorded: ``count`` more since the last.
 
@@ -141,6 +149,7 @@ Input = (
     | StackNamed
     | LossCounted
     | RecordsLost
+    | CallsUnobserved
     | CallsCounted
     | Tick
     | DeviceInput

@@ -6,7 +6,7 @@ probes were hit, by process. Out: links, one for each process and file. What dec
 window is shorter than a collection. The trap is what a probe costs, so that nothing less than taking it off helps; and
 a probe of a file is every process's. Hence links that are one process's from the start.
 
-Calls that are made while the probes are off are in no record and no count: for how long is counted.
+Calls that are made while the probes are off are in no record and no count: for how long that was is reported.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from otelgpu.kernel.libbpf import BpfError, Link, Program, detach_all
 from otelgpu.kernel.probe_budget import CallBudget
 from otelgpu.kernel.trap_cost import UNTRIED_NS
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
+from otelgpu.model.inputs import CallsUnobserved, Input
 from otelgpu.model.losses import Reasons
 
+_FAMILY: Final = "cuda"
 REASONS: Final = Reasons(
-    "cuda",
+    _FAMILY,
     {
         "launch_probes_taken_off": "launches of a process cost it more than `max_overhead`: from then on they are "
-        "observed in windows, and what it launches between those is in no span and no metric",
+        "observed in windows, and what it launches between those is in no span and no metric "
+        "(`otelgpu.unobserved.duration`)",
         "launch_probes_kept_again": "they cost no more than that: all launches of the process are observed again",
-        "launches_unobserved_ms": "a millisecond in which launches of a process were not observed, for `max_overhead`",
         "launch_probes_refused": "the kernel refused a process its probes of launches; the log says why",
     },
-    intended=("launch_probes_taken_off", "launch_probes_kept_again", "launches_unobserved_ms"),
+    intended=("launch_probes_taken_off", "launch_probes_kept_again"),
 )
 """What one count of (``cuda``, reason) means."""
 
@@ -51,7 +53,6 @@ _RETRY_NS: Final = 60_000_000_000  # where the budget allows no window
 _SHORTEST_NS: Final = 2_000_000
 _ENTERED: Final = 16
 _SECOND_NS: Final = 1_000_000_000
-_MS: Final = 1_000_000
 
 
 class FileProbes:
@@ -140,6 +141,7 @@ class ProcessProbes:
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
+        self._unobserved: Counter[int] = Counter()  # ns, by process, since the last collection
         self.counters: Counter[str] = Counter()
 
     def of_file(
@@ -194,10 +196,10 @@ class ProcessProbes:
         with self._lock:
             process = self._processes.pop(tgid, None)
             if process is not None:
-                self._count_unobserved(process, monotonic_ns())
+                self._count_unobserved(tgid, process, monotonic_ns())
                 self._detach(process)
             self._forget_hits(tgid)
-        self._let_go()
+        self._wake.set()
 
     def drop(self, file: FileProbes) -> None:
         """Nobody has a file any more."""
@@ -206,7 +208,19 @@ class ProcessProbes:
                 if file in process.files:
                     process.files.remove(file)
                     self._leaving += process.links.pop(id(file), ())
-        self._let_go()
+        self._wake.set()
+
+    def collect(self, now_ns: int) -> list[Input]:
+        """For how long which processes were not observed since the last time."""
+        with self._lock:
+            for tgid, process in self._processes.items():
+                self._count_unobserved(tgid, process, now_ns)
+            found, self._unobserved = self._unobserved, Counter()
+        return [
+            CallsUnobserved(tgid=tgid, family=_FAMILY, duration_ns=duration_ns)
+            for tgid, duration_ns in found.items()
+            if duration_ns > 0
+        ]
 
     def step(self, now_ns: int) -> int:
         """Do what is due; when the next is."""
@@ -216,7 +230,11 @@ class ProcessProbes:
             for tgid, process in due:
                 self._turn(tgid, process, hits.get(tgid, 0), now_ns)
             due_ns = min((each.due_ns for each in self._processes.values()), default=now_ns + _SECOND_NS)
-        self._let_go()
+            leaving, self._leaving = self._leaving, []
+        for (
+            link
+        ) in leaving:  # the kernel takes tens of milliseconds for each, in which nobody else is to wait
+            link.detach()
         return due_ns
 
     def close(self) -> None:
@@ -227,7 +245,7 @@ class ProcessProbes:
             self._thread.join()
             self._thread = None
         with self._lock:
-            links = [
+            links = self._leaving + [
                 link for each in self._processes.values() for found in each.links.values() for link in found
             ]
             self._processes.clear()
@@ -265,16 +283,17 @@ class ProcessProbes:
         process.due_ns = now_ns + (window.period_ns - window.open_ns if window.open_ns else _RETRY_NS)
 
     def _open(self, tgid: int, process: _Process, hits: int, now_ns: int) -> None:
-        self._count_unobserved(process, now_ns)
+        self._count_unobserved(tgid, process, now_ns)
         process.is_open = True
         for file in process.files:
             self._attach(tgid, process, file)
         process.since_ns, process.hits = monotonic_ns(), hits
         process.due_ns = process.since_ns + max(process.budget.window.open_ns, _SHORTEST_NS)
 
-    def _count_unobserved(self, process: _Process, now_ns: int) -> None:
+    def _count_unobserved(self, tgid: int, process: _Process, now_ns: int) -> None:
         if not process.is_open:
-            self.counters["launches_unobserved_ms"] += (now_ns - process.since_ns) // _MS
+            self._unobserved[tgid] += now_ns - process.since_ns
+            process.since_ns = now_ns
 
     def _lower(self, tgid: int, process: _Process) -> None:
         process.is_lowered = True
@@ -302,9 +321,3 @@ class ProcessProbes:
     def _detach(self, process: _Process) -> None:
         self._leaving += [link for links in process.links.values() for link in links]
         process.links.clear()
-
-    def _let_go(self) -> None:
-        """The kernel takes tens of milliseconds for each, in which nobody else is to wait."""
-        leaving, self._leaving = self._leaving, []
-        for link in leaving:
-            link.detach()

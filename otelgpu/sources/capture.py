@@ -31,6 +31,7 @@ from otelgpu.model.fabric import (
 from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
+    CallsUnobserved,
     ClockAnchor,
     FunctionNamed,
     Input,
@@ -148,6 +149,12 @@ class _RecordsLost(msgspec.Struct, frozen=True, tag="records_lost", array_like=T
     count: int
 
 
+class _Unobserved(msgspec.Struct, frozen=True, tag="unobserved", array_like=True):
+    tgid: int
+    family: str
+    duration_ns: int
+
+
 class _Counted(msgspec.Struct, frozen=True, tag="calls", array_like=True):
     tgid: int
     family: str
@@ -205,6 +212,7 @@ _Plain = (
     | FunctionNamed
     | LossCounted
     | RecordsLost
+    | CallsUnobserved
     | CallsCounted
     | Tick
     | DeviceInput
@@ -224,6 +232,7 @@ _Frame = (
     | _Stack
     | _Loss
     | _RecordsLost
+    | _Unobserved
     | _Counted
     | _Tick
     | _DeviceFrame
@@ -399,6 +408,8 @@ class CaptureReader:
                 return LossCounted(family=family, reason=reason, count=count)
             case _RecordsLost(tgid, family, count):
                 return RecordsLost(tgid=tgid, family=family, count=count)
+            case _Unobserved(tgid, family, duration_ns):
+                return CallsUnobserved(tgid=tgid, family=family, duration_ns=duration_ns)
             case _Counted(tgid, family, operation, api, count):
                 return CallsCounted(tgid=tgid, family=family, kind=operation, api=api, count=count)
             case _Tick(time_ns):
@@ -437,6 +448,8 @@ def _frame(item: _Plain) -> _Frame:
             return _Counted(item.tgid, item.family, item.kind, item.api, item.count)
         case RecordsLost():
             return _RecordsLost(item.tgid, item.family, item.count)
+        case CallsUnobserved():
+            return _Unobserved(item.tgid, item.family, item.duration_ns)
         case LossCounted():
             return _Loss(item.family, item.reason, item.count)
         case Tick():

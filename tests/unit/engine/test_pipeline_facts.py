@@ -6,7 +6,15 @@ import pytest
 
 from otelgpu.engine.top_kernels import OTHER
 from otelgpu.model.devices import DeviceReadings, DeviceSeen, Quantity
-from otelgpu.model.inputs import CallsCounted, Input, LossCounted, ProcessSeen, RecordsLost, Tick
+from otelgpu.model.inputs import (
+    CallsCounted,
+    CallsUnobserved,
+    Input,
+    LossCounted,
+    ProcessSeen,
+    RecordsLost,
+    Tick,
+)
 from otelgpu.model.operations import OperationKind
 from otelgpu.model.resource import resource
 from otelgpu.model.settings import SignalSettings
@@ -36,6 +44,16 @@ def test_records_that_a_process_lost_are_in_a_metric_of_it_and_counted_once_in_a
     assert session.metrics.value(name, SERVER, **{family: "cuda"}) == 4
     assert session.metrics.value(name, SERVER) == 6
     assert session.summary.losses["cuda", "ring_full"] == 9
+
+
+def test_for_how_long_a_process_was_not_observed_is_in_a_metric_of_it() -> None:
+    inputs: list[Input] = [
+        ProcessSeen(tgid=7, time_ns=1, resource=SERVER),
+        *(CallsUnobserved(tgid=7, family="cuda", duration_ns=1_250_000_000) for _ in range(2)),
+        Tick(time_ns=10),
+    ]
+    _, session = played(inputs)
+    assert session.metrics.value("otelgpu.unobserved.duration", SERVER, **{"otelgpu.family": "cuda"}) == 2.5
 
 
 @pytest.mark.parametrize(

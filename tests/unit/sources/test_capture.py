@@ -32,6 +32,7 @@ from otelgpu.model.fabric import (
 from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
+    CallsUnobserved,
     ClockAnchor,
     FunctionNamed,
     Input,
@@ -126,6 +127,7 @@ EVERY_INPUT: list[Input] = [
     FunctionNamed(tgid=1, address=0, name="libx.so+0x10", known=False),
     LossCounted(family="cuda", reason="ring_full", count=2**40),
     RecordsLost(tgid=2**31, family="http", count=2**40),
+    CallsUnobserved(tgid=2**31, family="cuda", duration_ns=2**40),
     CallsCounted(tgid=0, family="cuda", kind=1, api="cudaLaunchKernel", count=2**33),
     Tick(time_ns=0),
     DeviceSeen(time_ns=1, uuid="GPU-1", index=0, minor=0, model="H200"),
