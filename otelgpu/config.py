@@ -88,7 +88,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rdma_budget: Annotated[float, msgspec.Meta(ge=0, le=100)] = 1.0
     """Percent of a core that counting a process's RDMA posts and polls may cost it. 0: neither; 100: all, always."""
     max_overhead: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
-    """Percent of a core that probes of launches may cost a process; then they come in windows. 0: no bound."""
+    """Percent of a core that probes of launches, copies and events may cost a process, in windows. 0: no bound."""
     rdma_transfers: bool = False
     """A span for each RDMA work request (while all are counted): for looking into one, not to be left on."""
     probe_file: str = ""

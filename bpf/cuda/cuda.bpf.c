@@ -96,16 +96,16 @@ struct {
 
 CALLS_COUNTED_FOR_OTHERS(API_COUNT);
 
-/* Launches are probed process by process, as long as each can afford it: otelgpu/processes/process_probes.py. */
-const volatile bool count_launches = false;
+/* Frequent calls are probed process by process, as long as each can afford it: otelgpu/processes/process_probes.py. */
+const volatile bool count_frequent = false;
 
-/* tgid -> how often the probes of launches were hit. User space deletes it when the process ends. */
+/* tgid -> how often the probes of frequent calls were hit. User space deletes it when the process ends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, __u64);
-} launches_hit SEC(".maps");
+} frequent_hits SEC(".maps");
 
 /* -- Devices ------------------------------------------------------------------------------ */
 
@@ -278,14 +278,14 @@ static __always_inline const struct spec *spec_of(__u32 api)
 	return &specs[index];
 }
 
-static __always_inline void count_launch(__u32 tgid)
+static __always_inline void count_frequent_hit(__u32 tgid)
 {
-	__u64 one = 1, *hits = bpf_map_lookup_elem(&launches_hit, &tgid);
+	__u64 one = 1, *hits = bpf_map_lookup_elem(&frequent_hits, &tgid);
 
 	if (hits)
 		__sync_fetch_and_add(hits, 1);
 	else
-		bpf_map_update_elem(&launches_hit, &tgid, &one, BPF_NOEXIST);
+		bpf_map_update_elem(&frequent_hits, &tgid, &one, BPF_NOEXIST);
 }
 
 /* The list of functions that a program serves. */
@@ -308,8 +308,8 @@ static __always_inline int enter(struct pt_regs *regs, enum served serves, bool 
 	spec = spec_of(api);
 	if (!in_scope(&who) || !spec)
 		return RETURN_IGNORED;
-	if (serves == SERVES_LAUNCHES && count_launches)
-		count_launch(who.tgid);
+	if (count_frequent && KINDS_FREQUENT >> spec->kind & 1)
+		count_frequent_hit(who.tgid);
 	thread = this_thread(true);
 	if (!thread)
 		return RETURN_IGNORED;

@@ -169,7 +169,7 @@ probe_options = option_group(
         "--max-overhead",
         type=float,
         metavar="PERCENT",
-        help="Of a core, that probes of launches may cost each process, in windows beyond it (default: no bound).",
+        help="Of a core, that probes of launches, copies and events may cost each process (default: no bound).",
     ),
     click.option(
         "--hold-on-load/--no-hold-on-load",

@@ -40,7 +40,7 @@ UNOBSERVED: Final = Metric(
     name=names.UNOBSERVED,
     unit="s",
     instrument=Instrument.COUNTER,
-    description="Time in which launches of the process had no probes, for `max_overhead`: its counts lack them.",
+    description="Time in which launches, copies and events of the process had no probes, for `max_overhead`.",
     per_unit=1_000_000_000,
 )
 

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from otelgpu.kernel.attach import Hook, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.features import kernel_version
-from otelgpu.kernel.libbpf import BpfError, Link, Program, detach_all
+from otelgpu.kernel.libbpf import BpfError, Link, detach_all
 from otelgpu.kernel.probe_budget import CallBudget
 from otelgpu.kernel.trap_cost import UNTRIED_NS
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
@@ -34,13 +34,12 @@ _FAMILY: Final = "cuda"
 REASONS: Final = Reasons(
     _FAMILY,
     {
-        "launch_probes_taken_off": "launches of a process cost it more than `max_overhead`: from then on they are "
-        "observed in windows, and what it launches between those is in no span and no metric "
-        "(`otelgpu.unobserved.duration`)",
-        "launch_probes_kept_again": "they cost no more than that: all launches of the process are observed again",
-        "launch_probes_refused": "the kernel refused a process its probes of launches; the log says why",
+        "probes_taken_off": "launches, copies and events of a process cost it more than `max_overhead`: from then on "
+        "they are observed in windows, and those between are in no span and no metric (`otelgpu.unobserved.duration`)",
+        "probes_kept_again": "they cost no more than that: all of the process are observed again",
+        "process_probes_refused": "the kernel refused a process probes that it has for itself; the log says why",
     },
-    intended=("launch_probes_taken_off", "launch_probes_kept_again"),
+    intended=("probes_taken_off", "probes_kept_again"),
 )
 """What one count of (``cuda``, reason) means."""
 
@@ -115,7 +114,7 @@ class _Process(Struct, kw_only=True):
 
 
 class ProcessProbes:
-    """Those of a session. ``programs``: the ones whose probes each process has for itself.
+    """Those of a session. ``symbols``: the functions whose probes each process has for itself.
 
     ``percent`` of a core is what they may cost a process, ``trap_ns`` what a call that is probed costs; ``read_hits``
     gives the calls by process, and ``forget_hits`` has them forgotten.
@@ -123,7 +122,7 @@ class ProcessProbes:
 
     def __init__(
         self,
-        programs: Collection[Program],
+        symbols: Collection[str],
         percent: float,
         trap_ns: Callable[[], float],
         read_hits: Callable[[], Mapping[int, int]],
@@ -131,7 +130,7 @@ class ProcessProbes:
     ) -> None:
         if uprobe_links() < UprobeLinks.MULTI or kernel_version() < _BY_PROCESS:
             raise BpfError("max_overhead needs Linux 6.10: earlier ones probe no single process")
-        self._programs = {id(program) for program in programs}
+        self._symbols = frozenset(symbols)
         self._percent, self._measure, self._trap_ns = percent, trap_ns, UNTRIED_NS
         self._read_hits, self._forget_hits = read_hits, forget_hits
         self._entered: deque[int] = deque(maxlen=_ENTERED)
@@ -154,7 +153,7 @@ class ProcessProbes:
         file_cookies: Mapping[str, int],
     ) -> FileProbes | None:
         """Those of a file that each process has for itself; None: of these ``hooks`` it has none."""
-        mine = [hook for hook in hooks if hook.symbol in offsets and id(hook.program) in self._programs]
+        mine = [hook for hook in hooks if hook.symbol in offsets and hook.symbol in self._symbols]
         if not mine:
             return None
         return FileProbes(
@@ -297,24 +296,24 @@ class ProcessProbes:
 
     def _lower(self, tgid: int, process: _Process) -> None:
         process.is_lowered = True
-        self.counters["launch_probes_taken_off"] += 1
+        self.counters["probes_taken_off"] += 1
         _log.warning(
-            "process %d: to observe %.0f launches a second costs it %.1f %% of a core: from now on they are observed "
+            "process %d: to observe %.0f calls a second costs it %.1f %% of a core: from now on they are observed "
             "in windows (--max-overhead %g)",
             *(tgid, process.budget.rate, 100 * process.budget.cost, self._percent),
         )
 
     def _raise(self, tgid: int, process: _Process) -> None:
         process.is_lowered = False
-        self.counters["launch_probes_kept_again"] += 1
-        _log.warning("process %d: all its launches are observed again", tgid)
+        self.counters["probes_kept_again"] += 1
+        _log.warning("process %d: all its calls are observed again", tgid)
 
     # -- probes -------------------------------------------------------------------------------------
 
     def _attach(self, tgid: int, process: _Process, file: FileProbes) -> None:
         links, refused = file.attach(tgid)
         process.links[id(file)] = links
-        self.counters["launch_probes_refused"] += len(refused)
+        self.counters["process_probes_refused"] += len(refused)
         for refusal in refused:
             _log.warning("process %d: %s", tgid, refusal)
 

@@ -52,7 +52,7 @@ def test_the_busy_process_is_observed_in_windows_and_the_calm_one_beside_it_alwa
     assert launches[calm.pid] == CALM and launches[busy.pid] > 0
     assert unobserved_s.keys() == {busy.pid} and unobserved_s[busy.pid] > 0
     assert f"process {calm.pid}: " not in "".join(said) + session.said
-    assert "intended cuda.launch_probes_taken_off 1" in session.said
+    assert "intended cuda.probes_taken_off 1" in session.said
 
 
 def test_all_is_observed_again_once_it_is_calm(tmp_path: Path) -> None:
@@ -66,6 +66,6 @@ def test_all_is_observed_again_once_it_is_calm(tmp_path: Path) -> None:
         busy.begin()
         read_until(session, busy, "to observe")
         os.kill(busy.pid, signal.SIGSTOP)
-        read_until(session, busy, "all its launches are observed again")
+        read_until(session, busy, "all its calls are observed again")
         session.stop()
-    assert "intended cuda.launch_probes_kept_again 1" in session.said
+    assert "intended cuda.probes_kept_again 1" in session.said

@@ -117,7 +117,7 @@ def test_what_each_process_has_for_itself_is_not_probed_for_all(
     placer = ProbePlacer(hooks([program, launches]), session_function_finder(), with_returns=True)  # type: ignore[list-item]
     monkeypatch.setattr(process_probes, "uprobe_links", lambda: UprobeLinks.MULTI)
     monkeypatch.setattr(process_probes, "kernel_version", lambda: (6, 10))
-    own = ProcessProbes([launches], 1.0, lambda: 1.0, dict, lambda tgid: None)  # type: ignore[list-item]
+    own = ProcessProbes(["cudaLaunchKernel"], 1.0, lambda: 1.0, dict, lambda tgid: None)
     placer.process_probes = own
     probed_file = placer.examine_file(build("libcudart.so.12", "cudaMalloc", "cudaLaunchKernel"))
     assert probed_file is not None and probed_file.symbols == ("cudaLaunchKernel", "cudaMalloc")

@@ -106,7 +106,7 @@ def test_it_is_said_once_and_for_how_long_nothing_was_observed_is_counted(
         probes.forget(BUSY)
     unobserved_ns += sum(each.duration_ns for each in reported(probes, machine, BUSY))
     assert [record.args[:1] for record in caplog.records if isinstance(record.args, tuple)] == [(BUSY,)]
-    assert probes.counters["launch_probes_taken_off"] == 1
+    assert probes.counters["probes_taken_off"] == 1
     assert unobserved_ns == 20 * SECOND - machine.probed_ns[BUSY]
 
 
@@ -117,8 +117,8 @@ def test_all_is_observed_again_once_it_is_calm(
     machine.rates[BUSY] = 10
     with caplog.at_level(logging.WARNING):
         machine.run(probes, 30)
-    assert probes.counters["launch_probes_kept_again"] == 1
-    assert "all its launches are observed again" in caplog.text
+    assert probes.counters["probes_kept_again"] == 1
+    assert "all its calls are observed again" in caplog.text
     before = machine.probed_ns[BUSY]
     machine.run(probes, 10)
     assert machine.probed_ns[BUSY] - before == 10 * SECOND
@@ -148,7 +148,7 @@ def test_what_the_kernel_refuses_is_counted(machine: Machine) -> None:
     machine.refuses = True
     made = opened(machine)
     made.add(BUSY, machine)  # type: ignore[arg-type]
-    assert made.counters["launch_probes_refused"] == 1
+    assert made.counters["process_probes_refused"] == 1
     made.close()
 
 

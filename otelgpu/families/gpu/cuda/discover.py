@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from otelgpu.kernel.loader import LoadedFamily
+from otelgpu.kernel.loader import Image, LoadedFamily
 from otelgpu.kernel.trap_cost import measure_trap
 from otelgpu.model.profiling import DEVICE_PROFILES, ProfileKind
 from otelgpu.model.settings import Settings
@@ -66,19 +66,29 @@ _KINDS: Final = frozenset((*DEVICE_PROFILES, ProfileKind.NCCL))  # a collective'
 
 _LAUNCHES: Final = "launch_"
 """What the programs of launches are called that bpf/cuda has: they are hit by far the most."""
+_FREQUENT: Final = ("CUDA_LAUNCH", "CUDA_GRAPH_LAUNCH", "CUDA_COPY", "CUDA_SET", "CUDA_EVENT")
+"""Kinds of calls that no other is to be understood by: KINDS_FREQUENT of bpf/cuda, which counts them."""
 _WORK_NS: Final = 400.0
 """What a launch's record costs beside the traps (docs/reference/measured/benchmarks.md, ``probe_cost``)."""
 
 
 def _choose(settings: Settings) -> Choice:
-    return Choice(constants={"count_launches": int(settings.get("max_overhead", 0.0) > 0)})
+    return Choice(constants={"count_frequent": int(settings.get("max_overhead", 0.0) > 0)})
+
+
+def _frequent(image: Image) -> list[str]:
+    """The functions that are called frequently."""
+    kinds, apis = image.btf.enumerators("cuda_kind"), image.btf.enumerators("cuda_api")
+    wanted, specs = {kinds[name] for name in _FREQUENT}, image.constants("specs", "spec")
+    numbers = {name.removeprefix("API_"): number for name, number in apis.items() if number < len(specs)}
+    return [symbol for symbol, number in numbers.items() if int(specs[number]["kind"]) in wanted]
 
 
 def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
     percent = settings.get("max_overhead", 0.0)
     if not percent:
         return ()
-    table, key = loaded.map("launches_hit"), struct.Struct("<I")
+    table, key = loaded.map("frequent_hits"), struct.Struct("<I")
     programs = [each for each in loaded.programs if each.name.startswith(_LAUNCHES)]
 
     def read_hits() -> dict[int, int]:
@@ -86,7 +96,7 @@ def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tup
         return {tgid: int.from_bytes(hits, "little") for tgid, hits in found if hits is not None}
 
     placer.process_probes = ProcessProbes(
-        programs,
+        _frequent(loaded.image),
         percent,
         lambda: measure_trap(programs) + _WORK_NS,
         read_hits,
