@@ -365,7 +365,7 @@ class DescriptorLink(Link):
 
 
 @cache
-def _allow_descriptors() -> None:
+def allow_descriptors() -> None:
     """As many open files as this process may have: each link of a single probe is two, a CUDA runtime 2000."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -512,7 +512,7 @@ class Program:
         if uprobe_links() >= UprobeLinks.MULTI:
             return [self._attach_multi(path, offsets, cookies, tgid, semaphores)]
         links: list[Link] = []
-        _allow_descriptors()
+        allow_descriptors()
         counters = semaphores or [0] * len(offsets)
         try:
             for offset, cookie, counter in zip(offsets, cookies, counters, strict=True):

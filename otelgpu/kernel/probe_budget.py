@@ -21,6 +21,7 @@ _SHORTEST_NS: Final = 2_000_000  # shorter ones are mostly attaching and detachi
 _PERIOD_NS: Final = 2_000_000_000
 _LONGEST_PERIOD_NS: Final = 60_000_000_000
 _POSTS_OF_BUDGET: Final = 0.75
+_OF_WINDOWS: Final = 0.8  # of a budget: what traps cost in caches, and attaching and detaching, is not tried
 _SMOOTHED: Final = 0.5  # of what is known, when a new rate comes that is lower; a higher one counts at once
 _SECOND_NS: Final = 1_000_000_000
 
@@ -133,7 +134,7 @@ class CallBudget:
     @property
     def window(self) -> Window:
         """When calls are to be probed."""
-        return _cut(self._allowed / self.cost) if self.cost else ALWAYS
+        return ALWAYS if self.cost <= self._allowed else _cut(_OF_WINDOWS * self._allowed / self.cost)
 
 
 def _smoothed(before: float | None, now: float) -> float:

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from otelgpu.kernel.attach import Hook, attach_hooks
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.features import kernel_version
-from otelgpu.kernel.libbpf import BpfError, Link, detach_all
+from otelgpu.kernel.libbpf import BpfError, Link, allow_descriptors, detach_all
 from otelgpu.kernel.probe_budget import CallBudget
 from otelgpu.kernel.trap_cost import UNTRIED_NS
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
@@ -130,6 +130,7 @@ class ProcessProbes:
     ) -> None:
         if uprobe_links() < UprobeLinks.MULTI or kernel_version() < _BY_PROCESS:
             raise BpfError("max_overhead needs Linux 6.10: earlier ones probe no single process")
+        allow_descriptors()
         self._symbols = frozenset(symbols)
         self._percent, self._measure, self._trap_ns = percent, trap_ns, UNTRIED_NS
         self._read_hits, self._forget_hits = read_hits, forget_hits

@@ -108,7 +108,7 @@ def test_calls_of_a_process_are_always_probed_until_they_cost_more() -> None:
 
 
 def test_windows_of_calls_have_the_share_that_is_affordable() -> None:
-    assert calls_of(50_000).window.share == pytest.approx(0.01 / (50_000 * TRAP_NS / SECOND), rel=1e-6)
+    assert calls_of(50_000).window.share == pytest.approx(0.008 / (50_000 * TRAP_NS / SECOND), rel=1e-6)
     assert calls_of(50_000).cost == pytest.approx(0.15)
 
 
