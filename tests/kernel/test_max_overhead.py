@@ -7,6 +7,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.kernel.observing import Session, read_metrics
 from tests.rig import start_cuda_client
 from tests.rig.cuda_client import CudaClient
@@ -32,6 +34,7 @@ def read_until(session: Session, client: CudaClient, text: str) -> list[str]:
     raise AssertionError(said)
 
 
+@pytest.mark.alone(reason="a program launches as fast as it can, a processor's worth, until it is bounded")
 def test_the_busy_process_is_observed_in_windows_and_the_calm_one_beside_it_always(tmp_path: Path) -> None:
     traces = tmp_path / "traces.jsonl"
     with (
@@ -55,6 +58,7 @@ def test_the_busy_process_is_observed_in_windows_and_the_calm_one_beside_it_alwa
     assert "intended cuda.probes_taken_off 1" in session.said
 
 
+@pytest.mark.alone(reason="a program takes all of a processor until it is bounded, and a rate is looked at")
 def test_all_is_observed_again_once_it_is_calm(tmp_path: Path) -> None:
     with (
         start_cuda_client(calls=ENDLESS) as busy,
