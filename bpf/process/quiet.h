@@ -74,7 +74,7 @@ static __always_inline void submit_event(void *record, bool quiet)
 	/* Who was not woken by those before would not be by this one either. */
 	if (quiet_allowed)
 		flags = quiet && bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) <
-					 bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE) / 4
+						bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE) / 4
 				? BPF_RB_NO_WAKEUP
 				: BPF_RB_FORCE_WAKEUP;
 	count(COUNTER_SUBMITTED);

@@ -33,6 +33,7 @@ def fill(connection: duckdb.DuckDBPyConnection, job: Job, name: str = "job-1") -
         f"INSERT INTO evidence SELECT job, rank, host, t0, t1, '{COLLECTIVE_PENDING}', seq, name FROM ops "
         "SEMI JOIN pending USING (rank, grp, seq)"
     )
+    connection.execute(f"CREATE OR REPLACE TABLE step_sums AS {summed('ops')}")
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, job: Job, name: str) -> None:
