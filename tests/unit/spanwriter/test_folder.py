@@ -87,7 +87,7 @@ def told(folded: Folded) -> dict[str, Any]:
     return {"rows": folded.operations.tobytes(), "group": folded.group.tolist(), **columns}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(works(), st.integers(0, 40), st.booleans(), st.sampled_from([0, 1, 3, RUNS]))
 def test_the_library_folds_as_numpy_does(work: Folded, limit: int, runs: bool, many: int) -> None:
     before = told(work)

@@ -25,7 +25,7 @@ def built() -> None:
     assert library() is not None, "make bpf builds it"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(HISTORIES, QUESTIONS)
 def test_the_library_joins_as_numpy_does(
     assignments: list[ThreadAssignment], questions: list[tuple[int, int]]
@@ -40,7 +40,7 @@ def test_the_library_joins_as_numpy_does(
     assert one_by_one == expected.tolist()
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1), st.lists(st.integers(0, 60), min_size=1))
 def test_whatever_states_there_are_one_of_them_is_found(begins: list[int], times: list[int]) -> None:
     """In order, the last one that began; else any, but none that is not there."""
