@@ -375,6 +375,12 @@ def table_columns(name: str) -> str:
     return table(("Column", "Type", "Unit", "Where a file lacks it", "What it says"), rows)
 
 
+def derived_columns(name: str) -> str:
+    """The columns of a table that no file has."""
+    rows = [(code(each.name), code(each.type), each.unit or "–", each.text) for each in tables.DERIVED[name]]
+    return table(("Column", "Type", "Unit", "What it says"), rows)
+
+
 def _or_required(default: str | None) -> str:
     return "required" if default is None else code(default)
 
@@ -414,6 +420,7 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "operation kinds": operation_kinds,
     "rejections": rejections,
     **{f"table {name}": partial(table_columns, name) for name in tables.TABLES},
+    **{f"table {name}": partial(derived_columns, name) for name in tables.DERIVED},
     "diagnosis classes": diagnosis.classes,
     "diagnosis bounds": diagnosis.bounds,
     "volume": volume,

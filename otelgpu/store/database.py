@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from otelgpu.store.batches import Batches
 from otelgpu.store.files import StoreError
 from otelgpu.store.limits import ranks_of
-from otelgpu.store.rank_checks import RANK_TABLES, SENTENCES, SUMS, exclude_ranks
+from otelgpu.store.rank_checks import EXCLUDED, SENTENCES
 from otelgpu.store.reasons import TIMES_NOT_IN_SECONDS
 from otelgpu.store.row_checks import REASON
-from otelgpu.store.tables import EVIDENCE, OPS, TABLES, Column
+from otelgpu.store.sums import summed
+from otelgpu.store.tables import EVIDENCE, OPS, STEP_SUMS, TABLES, Column
 
 if TYPE_CHECKING:
     import duckdb
@@ -41,7 +42,8 @@ _SETTINGS: Final = {
 class Store:
     """``rejected``: reason → rows or files that were left out. ``limits``: what the data cannot say, in sentences.
 
-    ``connection`` has the view ``ops`` and the table ``evidence``, with the columns of :mod:`otelgpu.store.tables`.
+    ``connection`` has the views ``ops`` and ``step_sums`` and the table ``evidence``, with the columns of
+    :mod:`otelgpu.store.tables`.
     """
 
     def __init__(
@@ -63,10 +65,8 @@ class Store:
         self._chosen = _chosen(job, begin_s, end_s)
         self._views: list[str] = []
         self._links = 0
-        for table, columns in (("ops_read", OPS), ("evidence", EVIDENCE)):
+        for table, columns in (("ops_read", OPS), ("step_sums_read", STEP_SUMS), ("evidence", EVIDENCE)):
             self.connection.execute(f"CREATE TABLE {table} ({_declared(columns)})")
-        for statement in RANK_TABLES:
-            self.connection.execute(statement)
         self._show()
 
     def link(self, path: Path) -> str:
@@ -115,7 +115,7 @@ class Store:
         """Without rows, for another look, at what begins at ``begin_s`` or later. Tables of readers' own stay."""
         self._chosen, self._views = _chosen(self._job, begin_s, None), []
         self._show()
-        for table in ("ops_read", "evidence", "rank_sums", "excluded"):
+        for table in ("ops_read", "step_sums_read", "evidence"):
             self.connection.execute(f"DELETE FROM {table}")
         for linked in self.folder.glob("input-*"):
             linked.unlink()
@@ -126,13 +126,14 @@ class Store:
         """To be called when everything was added: what only all rows of a rank show is looked for."""
         if self.rejected[TIMES_NOT_IN_SECONDS]:
             self.limits.append(f"rows whose times are not in seconds: {self.rejected[TIMES_NOT_IN_SECONDS]}")
-        excluded = exclude_ranks(self.connection)
+        self.connection.execute(f"CREATE OR REPLACE TABLE excluded AS {EXCLUDED}")
+        excluded = self.connection.execute("SELECT * FROM excluded ORDER BY ALL").fetchall()
         for (reason, job), ranks in groupby(excluded, key=itemgetter(0, 1)):
-            mine = [(rank, rows) for _, _, rank, rows in ranks]
+            mine = [(rank, int(rows)) for _, _, rank, rows in ranks]
             self.rejected[reason] += sum(rows for _, rows in mine)
             self.limits.append(SENTENCES[reason].format(ranks=ranks_of(job, [rank for rank, _ in mine])))
         if excluded:
-            self._show(" ANTI JOIN excluded USING (job, rank)")
+            self._show("(job, rank) NOT IN (SELECT job, rank FROM excluded)")
 
     def keep(self, folder: Path) -> list[Path]:
         """Write the tables as Parquet into a folder; the files. They are inputs again. Raises `StoreError`."""
@@ -170,25 +171,28 @@ class Store:
         self.close()
 
     def _count_rejected(self, query: str) -> int:
-        """How many rows cannot be; of the others the sums of each rank are kept."""
+        """How many rows cannot be; of the others the sums are kept."""
         run = self.connection.execute
-        checked = f"SELECT {REASON} AS reason, * FROM ({query})"
-        run(f"CREATE OR REPLACE TEMP TABLE sums AS SELECT reason, {SUMS} FROM ({checked}) GROUP BY ALL")
-        run("INSERT INTO rank_sums SELECT * EXCLUDE (reason) FROM sums WHERE reason IS NULL")
-        rejected: dict[str, int] = dict(
-            run(
-                "SELECT reason, sum(operations)::BIGINT FROM sums WHERE reason IS NOT NULL GROUP BY reason"
-            ).fetchall()
-        )
+        checked = f"(SELECT {REASON} AS reason, {self._chosen or 'true'} AS is_chosen, * FROM ({query}))"
+        run(f"CREATE OR REPLACE TEMP TABLE sums AS {summed(checked, 'reason', 'is_chosen')}")
+        columns = ", ".join(column.name for column in STEP_SUMS)
+        run(f"INSERT INTO step_sums_read SELECT {columns} FROM sums WHERE reason IS NULL AND is_chosen")
+        counts = "SELECT reason, sum(operations)::BIGINT FROM sums WHERE reason IS NOT NULL GROUP BY reason"
+        rejected: dict[str, int] = dict(run(counts).fetchall())
+        run("DROP TABLE sums")
         self.rejected.update(rejected)
         return sum(rejected.values())
 
-    def _show(self, less: str = "") -> None:
+    def _show(self, condition: str = "") -> None:
+        """``condition``: of both views, besides what is chosen."""
         columns = ", ".join(column.name for column in OPS)
-        parts = [f"SELECT {columns} FROM ops_read", *self._views]
-        self.connection.execute(
-            f"CREATE OR REPLACE VIEW ops AS SELECT * FROM ({' UNION ALL '.join(parts)}){less}{self._chosen}"
-        )
+        rows = " UNION ALL ".join([f"SELECT {columns} FROM ops_read", *self._views])
+        for view, query, conditions in (
+            ("ops", rows, (self._chosen, condition)),
+            ("step_sums", "FROM step_sums_read", (condition,)),
+        ):
+            where = " AND ".join(filter(None, conditions)) or "true"
+            self.connection.execute(f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM ({query}) WHERE {where}")
 
 
 def text_literal(text: str) -> str:
@@ -201,12 +205,12 @@ def _declared(columns: Sequence[Column]) -> str:
 
 
 def _chosen(job: str | None, begin_s: float | None, end_s: float | None) -> str:
-    """The condition of the view; "": none."""
+    """What is true of the operations that were asked for; "": of all."""
     bounds = ((">=", begin_s), ("<", end_s))
     conditions = [f"t0 {sign} '{float(bound)!r}'::DOUBLE" for sign, bound in bounds if bound is not None]
     if job is not None:
         conditions.append(f"job = {text_literal(job)}")
-    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return " AND ".join(conditions)
 
 
 def _connect() -> Callable[..., duckdb.DuckDBPyConnection]:

@@ -1,92 +1,63 @@
-"""Ranks of which each row could be, and all together cannot: they are left out of ``ops`` as a whole, and counted.
+"""Ranks of which each row could be, and all together cannot: they are left out of ``ops``, and counted. Pure.
 
-* The median step takes more than an hour: its times are not in seconds.
+* Most steps take more than an hour: its times are not in seconds.
 * It is on two hosts within one step: two jobs share the name. A rank that moved was not on both at once.
 
-Sums that are made while rows are checked say which ranks to look at; of all others no row is read again.
+``step_sums`` says it; no operation is read again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from otelgpu.store.reasons import RANKS_ON_TWO_HOSTS, TIMES_NOT_IN_SECONDS
-
-if TYPE_CHECKING:
-    import duckdb
 
 _LONGEST_STEP_S: Final = 3_600
 """Steps of reinforcement learning take many minutes."""
 
-RANK_TABLES: Final = (
-    """
-    CREATE TABLE rank_sums (
-        job VARCHAR, rank INTEGER, host VARCHAR, operations BIGINT, first_step BIGINT, last_step BIGINT,
-        t0 DOUBLE, t1 DOUBLE, busy_s DOUBLE
-    )
-    """,
-    "CREATE TABLE excluded (job VARCHAR, rank INTEGER, reason VARCHAR)",
-)
-SUMS: Final = """
-    job, rank, host, count(*) AS operations, min(step) FILTER (step >= 0) AS first_step, max(step) AS last_step,
-    min(t0) AS t0, max(t1) AS t1, sum(t1 - t0) AS busy_s
+_IN_HOURS: Final = f"""
+    SELECT job, rank FROM (
+        SELECT job, rank, step, max(end_s) - min(begin_s) AS seconds
+        FROM step_sums WHERE step >= 0 GROUP BY job, rank, step
+    ) AS steps
+    GROUP BY job, rank
+    HAVING 2 * sum(CASE WHEN seconds > {_LONGEST_STEP_S} THEN 1 ELSE 0 END) > count(*)
 """
-"""The columns of ``rank_sums`` from rows of ``ops``."""
+_HOSTS: Final = """
+    SELECT job, rank, step, host AS host_name, min(begin_s) AS first_s, max(end_s) AS last_s
+    FROM step_sums
+    WHERE step >= 0 AND host <> '' AND (job, rank) IN (
+        SELECT job, rank FROM step_sums WHERE host <> '' GROUP BY job, rank HAVING min(host) < max(host)
+    )
+    GROUP BY job, rank, step, host
+"""
+_ON_TWO_HOSTS: Final = f"""
+    SELECT DISTINCT a.job AS job, a.rank AS rank
+    FROM ({_HOSTS}) AS a INNER JOIN ({_HOSTS}) AS b ON a.job = b.job AND a.rank = b.rank AND a.step = b.step
+    WHERE a.host_name < b.host_name AND a.first_s < b.last_s AND b.first_s < a.last_s
+"""
 
-_SUSPECTS: Final = {
-    TIMES_NOT_IN_SECONDS: f"""
-        SELECT job, rank FROM rank_sums WHERE last_step >= 0 GROUP BY ALL
-        HAVING sum(busy_s) / (max(last_step) - min(first_step) + 1) > {_LONGEST_STEP_S}
-    """,
-    RANKS_ON_TWO_HOSTS: """
-        WITH hosts AS (
-            SELECT job, rank, host, min(t0) AS t0, max(t1) AS t1 FROM rank_sums WHERE host <> '' GROUP BY ALL
-        )
-        SELECT DISTINCT job, rank FROM hosts a JOIN hosts b USING (job, rank)
-        WHERE a.host < b.host AND a.t0 < b.t1 AND b.t0 < a.t1
-    """,
-}
-_CONVICTED: Final = {
-    TIMES_NOT_IN_SECONDS: f"""
-        SELECT job, rank FROM (
-            SELECT job, rank, step, max(t1) - min(t0) AS seconds
-            FROM ops SEMI JOIN suspects USING (job, rank) WHERE step >= 0 GROUP BY ALL
-        ) GROUP BY ALL HAVING median(seconds) > {_LONGEST_STEP_S}
-    """,
-    RANKS_ON_TWO_HOSTS: """
-        WITH steps AS (
-            SELECT job, rank, step, host, min(t0) AS t0, max(t1) AS t1
-            FROM ops SEMI JOIN suspects USING (job, rank) WHERE step >= 0 AND host <> '' GROUP BY ALL
-        )
-        SELECT DISTINCT job, rank FROM steps a JOIN steps b USING (job, rank, step)
-        WHERE a.host < b.host AND a.t0 < b.t1 AND b.t0 < a.t1
-    """,
-}
-
+EXCLUDED: Final = f"""
+    SELECT reason, job, rank, sum(operations) AS operations
+    FROM (
+        SELECT job, rank, max(reason) AS reason
+        FROM (
+            SELECT job, rank, '{TIMES_NOT_IN_SECONDS}' AS reason FROM ({_IN_HOURS}) AS in_hours
+            UNION ALL
+            SELECT job, rank, '{RANKS_ON_TWO_HOSTS}' AS reason FROM ({_ON_TWO_HOSTS}) AS on_two_hosts
+        ) AS found
+        GROUP BY job, rank
+    ) AS excluded
+    INNER JOIN (
+        SELECT job, rank, sum(operations) AS operations FROM step_sums GROUP BY job, rank
+    ) AS counted USING (job, rank)
+    GROUP BY reason, job, rank
+    ORDER BY reason, job, rank
+"""
+"""A query: of each such rank the reason, the job, the rank and how many operations of it there are."""
 
 SENTENCES: Final = {
     TIMES_NOT_IN_SECONDS: "the times of {ranks} are not in seconds: the median step would take more than an hour",
     RANKS_ON_TWO_HOSTS: "{ranks} had two hosts in one step: two jobs share the name",
 }
 """Reason → what to say of its ranks."""
-
-
-def exclude_ranks(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, str, int, int]]:
-    """Fill the table ``excluded``; of each rank the reason, the job, the rank and its rows, in that order."""
-    run = connection.execute
-    for reason, suspects in _SUSPECTS.items():
-        run(f"CREATE OR REPLACE TEMP TABLE suspects AS {suspects}")
-        run(
-            f"""
-            INSERT INTO excluded SELECT job, rank, '{reason}' FROM ({_CONVICTED[reason]})
-            ANTI JOIN excluded USING (job, rank)
-            """
-        )
-    run("DROP TABLE suspects")
-    rows = run(
-        """
-        SELECT reason, job, rank, sum(operations)::BIGINT
-        FROM rank_sums JOIN excluded USING (job, rank) GROUP BY ALL ORDER BY ALL
-        """
-    )
-    return rows.fetchall()

@@ -107,4 +107,18 @@ EVIDENCE: Final = (
 )
 """A row is one thing seen beside the operations: it supports a verdict, and makes none."""
 
+_KEYS: Final = {column.name: column for column in OPS}
+STEP_SUMS: Final = (
+    *(_KEYS[name] for name in ("job", "step", "rank", "host", "role", "lane", "kind")),
+    Column(name="operations", type="BIGINT", text="How many there are."),
+    Column(name="seconds", type="DOUBLE", unit="s", text="What they take together."),
+    Column(name="begin_s", type="DOUBLE", unit="s", text="The first `t0`."),
+    Column(name="end_s", type="DOUBLE", unit="s", text="The last `t1`."),
+    Column(name="moved", type="DOUBLE", unit="By", text="The sum of `bytes`."),
+    Column(name="last_unit", type="BIGINT", text="The largest `unit`."),
+)
+"""A row is all operations of one kind of a rank in a step: derived from ``ops``, by :mod:`otelgpu.store.sums`."""
+
 TABLES: Final = {"ops": OPS, "evidence": EVIDENCE}
+"""What is read, and kept."""
+DERIVED: Final = {"step_sums": STEP_SUMS}

@@ -1,4 +1,4 @@
 -- Whose operations there are.
 SELECT DISTINCT job
-FROM ops
+FROM step_sums
 ORDER BY job

@@ -13,12 +13,12 @@ SELECT
         WHEN 'step' THEN 5
         ELSE 6
     END AS kind_code,
-    sum(t1 - t0) AS seconds,
-    count(*) AS operations,
-    min(t0) AS begin_s,
-    max(t1) AS end_s,
-    sum(bytes) AS moved,
-    max(unit) AS last_unit
-FROM ops
+    sum(step_sums.seconds) AS seconds,
+    sum(step_sums.operations) AS operations,
+    min(step_sums.begin_s) AS begin_s,
+    max(step_sums.end_s) AS end_s,
+    sum(step_sums.moved) AS moved,
+    max(step_sums.last_unit) AS last_unit
+FROM step_sums
 WHERE step >= 0
 GROUP BY step, rank, kind_code

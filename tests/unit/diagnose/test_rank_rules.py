@@ -17,6 +17,7 @@ from otelgpu.diagnose.ranks.sentences import sentence  # noqa: E402
 from otelgpu.diagnose.ranks.verdicts import RanksReport  # noqa: E402
 from otelgpu.diagnose.ranks.wording import numbered  # noqa: E402
 from otelgpu.store.queries import queries_of  # noqa: E402
+from otelgpu.store.sums import summed  # noqa: E402
 from otelgpu.store.tables import EVIDENCE, OPS, Column  # noqa: E402
 
 Row = dict[str, Any]
@@ -31,6 +32,7 @@ def report_of(rows: list[Row], evidence: list[Row] | None = None) -> RanksReport
             if given:
                 connection.register("given", {column.name: _values(column, given) for column in columns})
                 connection.execute(f"INSERT INTO {table} SELECT * FROM given")
+        connection.execute(f"CREATE VIEW step_sums AS {summed('ops')}")
         query = queries_of(connection, "otelgpu.diagnose.ranks")
         return diagnose(query, rejected={"rows_incomplete": 1}, limits=["a limit"])
 

@@ -24,7 +24,7 @@ def test_a_query_gives_its_columns() -> None:
 
 def test_a_file_that_is_damaged_behind_its_beginning_is_an_error_in_words() -> None:
     with Store() as store:
-        store.connection.execute("CREATE OR REPLACE VIEW ops AS SELECT error('cut') AS job")
+        store.connection.execute("CREATE OR REPLACE VIEW step_sums AS SELECT error('cut') AS job")
         with pytest.raises(StoreError, match=r"the input cannot be read: .*cut"):
             queries_of(store.connection, "otelgpu.diagnose.ranks")("jobs")
 
