@@ -15,23 +15,30 @@ if TYPE_CHECKING:
     import duckdb
 
 Columns = Mapping[str, np.ndarray[Any, Any]]
+Run = Callable[[str], Columns]
+"""SQL in. It is of the subset that DuckDB and ClickHouse read alike; raises `StoreError`."""
 
 
-def queries_of(connection: duckdb.DuckDBPyConnection, package: str) -> Callable[[str], Columns]:
-    """Runs ``NAME.sql`` of a package. No query may give NULL: what it would be is not in the columns.
+def named(run: Run, package: str) -> Run:
+    """Runs ``NAME.sql`` of a package. No query may give NULL: what it would be is not in the columns."""
+    folder = resources.files(package)
+    return lambda name: run(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))
 
-    What it returns raises `StoreError` where a file cannot be read to its end.
-    """
+
+def columns_of(connection: duckdb.DuckDBPyConnection) -> Run:
+    """Runs SQL in DuckDB. Raises `StoreError` where a file cannot be read to its end."""
     import duckdb
 
-    folder = resources.files(package)
-
-    def run(name: str) -> Columns:
-        text = folder.joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    def run(query: str) -> Columns:
         try:
-            found = connection.execute(text).fetchnumpy()
+            found = connection.execute(query).fetchnumpy()
         except duckdb.Error as error:
             raise StoreError(f"the input cannot be read: {printable(str(error))}") from error
         return {column: np.ma.getdata(values) for column, values in found.items()}
 
     return run
+
+
+def queries_of(connection: duckdb.DuckDBPyConnection, package: str) -> Run:
+    """The queries of a package on the tables of a DuckDB."""
+    return named(columns_of(connection), package)

@@ -12,7 +12,7 @@ _LONGEST_OPERATION_S: Final = 86_400.0
 
 _NULLS: Final = " OR ".join(f"{column.name} IS NULL" for column in OPS)
 _KINDS: Final = ", ".join(f"'{kind}'" for kind in KINDS)
-IS_PENDING: Final = "kind IN ('coll', 'p2p') AND isfinite(t0) AND (t1 IS NULL OR NOT isfinite(t1))"
+IS_PENDING: Final = "kind IN ('coll', 'p2p') AND isFinite(t0) AND (t1 IS NULL OR NOT isFinite(t1))"
 """A call that had not ended when its rank was looked at."""
 
 CHECKS: Final = {
@@ -21,7 +21,7 @@ CHECKS: Final = {
     reasons.RANKS_INVALID: "rank < 0",
     reasons.STEPS_INVALID: f"step < {STEP_UNKNOWN}",
     reasons.KINDS_UNKNOWN: f"kind NOT IN ({_KINDS})",
-    reasons.TIMES_INVALID: "NOT isfinite(t0) OR NOT isfinite(t1)",
+    reasons.TIMES_INVALID: "NOT isFinite(t0) OR NOT isFinite(t1)",
     reasons.TIMES_REVERSED: "t1 < t0",
     reasons.TIMES_NOT_IN_SECONDS: f"abs(t0) > {_LATEST_S} OR abs(t1) > {_LATEST_S} OR t1 - t0 > {_LONGEST_OPERATION_S}",
     reasons.SIZES_INVALID: f"unit < 0 OR n < 0 OR bytes < 0 OR seq < {SEQUENCE_UNKNOWN}",

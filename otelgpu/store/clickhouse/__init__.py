@@ -1,0 +1,5 @@
+"""Operations that lie in ClickHouse: the same queries, run there, over its HTTP interface.
+
+``address``: the URL of an input; ``client``: questions and answers; ``native``: the format of answers; ``spans``: the
+tables of the Collector's exporter as steps and calls; ``tables``: what is asked of them.
+"""
