@@ -23,7 +23,7 @@ _PER_STEP: Final = 1_000
 
 
 def fill(connection: duckdb.DuckDBPyConnection, job: Job, name: str = "job-1") -> None:
-    """Make the tables ``ops``, ``step_sums`` and ``evidence``, as readers do: what had not ended lasts until the end."""
+    """Make ``ops``, ``step_sums`` and ``evidence``, as readers do: what had not ended lasts until the end."""
     _fill(connection, job, name)
     columns = ", ".join(f"{column.name} {column.type}" for column in EVIDENCE)
     connection.execute(f"CREATE OR REPLACE TABLE evidence ({columns})")
