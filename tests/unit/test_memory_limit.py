@@ -134,4 +134,9 @@ def test_without_any_limit_it_is_the_default() -> None:
     made._looked = -1.0
     made.look()
     assert made.limit_bytes == DEFAULT_BYTES
-    assert 10 << 20 < resident_bytes() < DEFAULT_BYTES
+
+
+def test_what_is_resident_is_what_the_kernel_says() -> None:
+    status = Path("/proc/self/status").read_text()
+    kib = int(status.split("VmRSS:")[1].split()[0])
+    assert resident_bytes() == pytest.approx(kib << 10, rel=0.05)
