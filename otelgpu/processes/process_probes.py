@@ -231,9 +231,7 @@ class ProcessProbes:
                 self._turn(tgid, process, hits.get(tgid, 0), now_ns)
             due_ns = min((each.due_ns for each in self._processes.values()), default=now_ns + _SECOND_NS)
             leaving, self._leaving = self._leaving, []
-        for (
-            link
-        ) in leaving:  # the kernel takes tens of milliseconds for each, in which nobody else is to wait
+        for link in leaving:  # tens of milliseconds for each, in which nobody else is to wait
             link.detach()
         return due_ns
 
