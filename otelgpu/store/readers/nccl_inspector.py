@@ -19,7 +19,7 @@ from otelgpu.store.batches import Batches, text
 from otelgpu.store.database import Store
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.line_files import split_lines
-from otelgpu.store.readers.places import MEMBERS, Member, Process, jobs_of, places
+from otelgpu.store.places import MEMBERS, Member, Process, jobs_of, places
 from otelgpu.store.reasons import FILES_UNREADABLE, LINES_REPEATED
 from otelgpu.store.sequences import sequence_of
 from otelgpu.store.tables import STEP_UNKNOWN

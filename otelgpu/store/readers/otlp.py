@@ -5,7 +5,7 @@ what is the rank's own is taken: data-loader stall, files, host overhead. Not ta
 also waits for others, and host-side copies, which wait for the device. Computing and copies are known where device time
 is measured. A span that two gateways have delivered is there once, by its id.
 
-What no span says is found by :mod:`otelgpu.store.readers.places`: job and global rank of a process, and steps that
+What no span says is found by :mod:`otelgpu.store.places`: job and global rank of a process, and steps that
 all ranks number alike. So what was read is staged, and becomes rows of ``ops`` when all of it is there; of files that
 grow, again and again, without being read again (:mod:`otelgpu.store.followed`).
 """
@@ -41,10 +41,10 @@ from otelgpu.store.batches import text
 from otelgpu.store.database import Store
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.line_files import split_lines
+from otelgpu.store.places import Member, Process
 from otelgpu.store.readers.otlp_counters import MARKS as COUNTERS
 from otelgpu.store.readers.otlp_counters import Counters
 from otelgpu.store.readers.otlp_operations import PROBE, insert_operations
-from otelgpu.store.readers.places import Member, Process
 from otelgpu.store.reasons import FILES_UNREADABLE, SPANS_INCOMPLETE
 from otelgpu.store.sequences import sequence_of
 from otelgpu.store.tables import SEQUENCE_UNKNOWN

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.store import limits, sequences
-from otelgpu.store.readers import process_groups
-from otelgpu.store.readers.places import (
+from otelgpu.store.places import (
     Member,
     Place,
     Process,
@@ -19,6 +18,7 @@ from otelgpu.store.readers.places import (
     places,
     without_conflicts,
 )
+from otelgpu.store.readers import process_groups
 
 
 def test_the_largest_communicator_gives_the_global_rank() -> None:

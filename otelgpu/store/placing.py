@@ -1,0 +1,194 @@
+"""Steps of processes and calls of collectives become rows of ``ops``: which rank and step they are of. Pure.
+
+In: the tables ``otlp_steps``, ``otlp_calls`` and ``otlp_waits``, by SQL that DuckDB and ClickHouse read alike. What
+only all processes together say is asked first: ``otlp_places`` has the job, the rank and the numbers of steps.
+``process`` is a number or a text, the same in all tables.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+from msgspec import Struct
+
+from otelgpu.store.limits import ranks_of
+from otelgpu.store.places import (
+    Member,
+    Place,
+    Process,
+    Shift,
+    jobs_of,
+    offsets,
+    places,
+    without_conflicts,
+)
+from otelgpu.store.queries import Columns, Run
+from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
+
+TIMED: Final = """
+    SELECT
+        c.process AS process, c.trace AS trace, c.kind AS kind, c.operation AS operation, c.grp AS grp,
+        c.ranks AS ranks, c.seq AS seq, c.t0 AS t0, c.device_s AS device_s, c.bytes AS bytes,
+        CASE WHEN c.t0 < s.t1 THEN s.number END AS number,
+        CASE WHEN w.call = c.span THEN w.t1 - c.t0 END AS waited_s
+    FROM otlp_calls AS c
+    ASOF LEFT JOIN otlp_steps AS s ON c.process = s.process AND c.t0 >= s.t0
+    LEFT JOIN (SELECT call, max(t1) AS t1 FROM otlp_waits GROUP BY call) AS w ON w.call = c.span
+"""
+"""``otlp_timed``: calls with the step of their process in which they began, and how long they were waited for.
+
+NULL, or of one engine a value that no row has, where there is none: both are asked by conditions that say so.
+"""
+
+_MEMBERS: Final = """
+    SELECT process, hash, rank, max(ranks) AS size FROM otlp_calls WHERE grp <> ''
+    GROUP BY process, hash, rank ORDER BY process, hash, rank
+"""
+_SHIFTS: Final = """
+    SELECT f.first AS one, o.process AS other, CAST(o.number - f.its_number AS BIGINT) AS difference, count(*) AS calls
+    FROM otlp_timed AS o
+    INNER JOIN (
+        SELECT trace, min(process) AS first, argMin(number, process) AS its_number
+        FROM otlp_timed WHERE number IS NOT NULL GROUP BY trace
+    ) AS f ON f.trace = o.trace
+    WHERE o.number IS NOT NULL AND f.first <> o.process
+    GROUP BY one, other, difference
+    ORDER BY one, other, difference
+"""
+_PARTS: Final = {
+    "step": ("training step", "t1 - t0"),
+    "input": ("data loader stall", "input_s"),
+    "file": ("slow files", "file_s"),
+    "host": ("host overhead", "host_s"),
+    "compute": ("device compute", "compute_s"),
+    "copy": ("device copies", "copy_s"),
+}
+"""Kind → name of the row, and its seconds."""
+
+_CALLS: Final = f"""
+    SELECT
+        p.job AS job,
+        CASE WHEN p.alike = 1 AND e.number IS NOT NULL THEN e.number + p.added ELSE {STEP_UNKNOWN} END AS step,
+        p.rank AS rank, p.host AS host, '' AS role, '' AS lane, 0 AS unit, e.kind AS kind, e.operation AS name,
+        e.grp AS grp, e.seq AS seq, CASE WHEN e.kind = 'p2p' THEN 2 ELSE e.ranks END AS n, e.t0 AS t0,
+        e.t0 + e.seconds AS t1, e.bytes AS bytes
+    FROM (
+        SELECT o.*, CASE WHEN m.unmeasured = 0 THEN o.device_s ELSE o.waited_s END AS seconds
+        FROM otlp_timed AS o
+        INNER JOIN (
+            SELECT trace, sum(CASE WHEN device_s IS NULL THEN 1 ELSE 0 END) AS unmeasured
+            FROM otlp_timed GROUP BY trace
+        ) AS m ON m.trace = o.trace
+    ) AS e
+    INNER JOIN otlp_places AS p ON p.process = e.process
+    WHERE e.seconds IS NOT NULL
+"""
+"""Of a collective all ranks' durations are of one kind: the device's where every call has it, else to the waits."""
+
+
+def _part(kind: str, name: str, seconds: str) -> str:
+    return f"""
+        SELECT
+            p.job AS job, CASE WHEN p.alike = 1 THEN s.number + p.added ELSE {STEP_UNKNOWN} END AS step,
+            p.rank AS rank, p.host AS host, '' AS role, '' AS lane, 0 AS unit, '{kind}' AS kind, '{name}' AS name,
+            '' AS grp, {SEQUENCE_UNKNOWN} AS seq, 0 AS n, s.t0 AS t0, s.t0 + s.seconds AS t1, 0 AS bytes
+        FROM (SELECT process, number, t0, {seconds} AS seconds FROM otlp_steps) AS s
+        INNER JOIN otlp_places AS p ON p.process = s.process
+        WHERE s.seconds IS NOT NULL
+    """
+
+
+ROWS: Final = (*(_part(kind, name, seconds) for kind, (name, seconds) in _PARTS.items()), _CALLS)
+"""Queries for rows of ``ops``, in the order of its columns."""
+
+_NOT_ALIKE: Final = "the steps of {ranks} cannot be matched with other ranks': they share no collectives"
+_NO_DEVICE: Final = "no device time of {ranks}: what their devices computed and copied is not known"
+_NO_RANK: Final = (
+    "processes with steps whose rank is not known (no communicator, or two are one rank of it): {count}"
+)
+_NO_END: Final = "calls of collectives with neither device time nor a wait, so without a duration: {count}"
+
+
+class Placed(Struct, frozen=True):
+    """A row of ``otlp_places``. ``process``: its place among the processes.
+
+    ``added``: to the numbers of its steps; ``alike``: whether they are then the same as others'.
+    """
+
+    process: int
+    job: str
+    rank: int
+    host: str
+    added: int
+    alike: bool
+
+
+def place(
+    run: Run,
+    processes: Mapping[Any, Process],
+    launched: Sequence[Member],
+    limits: list[str],
+) -> list[Placed]:
+    """Of each process whose rank is known. ``processes``: by their names in the tables, in an order that is kept.
+
+    ``launched``: their places in jobs, as launchers say, where ``process`` is the place among ``processes``.
+    """
+    number = {name: at for at, name in enumerate(processes)}
+    known = list(processes.values())
+    members = [Member(number[process], *rest) for process, *rest in tuples(run(_MEMBERS))]
+    found = places([*members, *without_conflicts(launched)])
+    jobs = jobs_of(limits, known, found)
+    shifts = [Shift(number[one], number[other], *rest) for one, other, *rest in tuples(run(_SHIFTS))]
+    by_job: dict[str, list[int]] = defaultdict(list)
+    for process in sorted(found, key=lambda process: found[process].rank):
+        by_job[jobs[process]].append(process)
+    return [placed for job, mine in by_job.items() for placed in _of_job(job, mine, known, found, shifts)]
+
+
+def _of_job(
+    job: str,
+    members: Sequence[int],
+    processes: Sequence[Process],
+    found: Mapping[int, Place],
+    shifts: Sequence[Shift],
+) -> Iterator[Placed]:
+    mine = set(members)
+    added = offsets(members, (each for each in shifts if {each.one, each.other} <= mine))
+    for process in members:
+        host, alike = processes[process].host, process in added
+        yield Placed(process, job, found[process].rank, host, added.get(process, 0), alike)
+
+
+def report_limits(run: Run, limits: list[str]) -> int:
+    """What the tables cannot say, in sentences; how many steps are of no known rank."""
+    lacking = tuples(
+        run(
+            "SELECT process, count(*) AS steps FROM otlp_steps "
+            "WHERE process NOT IN (SELECT process FROM otlp_places) GROUP BY process"
+        )
+    )
+    if lacking:
+        limits.append(_NO_RANK.format(count=len(lacking)))
+    stepping = """
+        SELECT p.job AS job, p.rank AS rank
+        FROM otlp_steps AS s INNER JOIN otlp_places AS p ON p.process = s.process
+        GROUP BY job, rank
+    """
+    for sentence, condition in ((_NOT_ALIKE, "p.alike = 0"), (_NO_DEVICE, "s.compute_s IS NULL")):
+        have_it = f"HAVING min(CASE WHEN {condition} THEN 1 ELSE 0 END) = 1 ORDER BY job, rank"
+        for job, ranks in groupby(tuples(run(f"{stepping} {have_it}")), key=itemgetter(0)):
+            limits.append(sentence.format(ranks=ranks_of(job, [rank for _, rank in ranks])))
+    unended = "SELECT count(*) AS calls FROM otlp_timed WHERE device_s IS NULL AND waited_s IS NULL"
+    ((calls,),) = tuples(run(unended))
+    if calls:
+        limits.append(_NO_END.format(count=calls))
+    return sum(steps for _, steps in lacking)
+
+
+def tuples(columns: Columns) -> list[tuple[Any, ...]]:
+    """The rows of an answer."""
+    return list(zip(*(values.tolist() for values in columns.values()), strict=True))
