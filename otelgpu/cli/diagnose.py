@@ -22,7 +22,7 @@ from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.page_files import rank_page_files
 from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_option, refuse_overwriting
 from otelgpu.cli.profile_outputs import Output
-from otelgpu.cli.rank_reports import look, looks
+from otelgpu.cli.rank_reports import look, looks, shown
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
 from otelgpu.export import events
@@ -104,8 +104,9 @@ def ranks(
 ) -> None:
     """Which rank of a training job is slow, since when, why, and what it costs. Needs no root and no GPU.
 
-    INPUT: files, folders and globs, of all ranks. What a rank does itself is compared with what like ranks do; the time
-    inside a collective is that of whom it waits for. Hosts' clocks are not compared.
+    INPUT: files, folders and globs, of all ranks, or clickhouse://USER@HOST/DATABASE/TABLE. What a rank does itself is
+    compared with what like ranks do; the time inside a collective is that of whom it waits for. Hosts' clocks are not
+    compared.
 
     Exit code: 0 nothing is wrong, 3 verdicts, 4 inconclusive: it says what is missing.
 
@@ -129,7 +130,7 @@ def ranks(
     if output is not None:
         from otelgpu.diagnose.ranks.rank_map import rank_page
 
-        title = ", ".join(Path(each).name for each in inputs[:3])
+        title = ", ".join(map(shown, inputs[:3]))
         with closing(Output(output)) as file:
             file.write(rank_page(report, facts, rank_page_files(), title=title))
     if as_json:

@@ -12,10 +12,10 @@ from otelgpu.diagnose.ranks.facts import Facts, Query, gather
 from otelgpu.diagnose.ranks.verdicts import RanksReport
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.text import printable
-from otelgpu.store.database import Store
+from otelgpu.store.clickhouse.address import SCHEME, address_of
 from otelgpu.store.followed import FollowedInputs
-from otelgpu.store.inputs import open_inputs
-from otelgpu.store.queries import queries_of
+from otelgpu.store.inputs import is_remote, open_tables
+from otelgpu.store.queries import Tables, named
 
 _QUERIES: Final = "otelgpu.diagnose.ranks"
 
@@ -33,12 +33,12 @@ def look(
 
     Raises :class:`OtelgpuError` where there is nothing to look at, or several jobs.
     """
-    with open_inputs(inputs, job=job, begin_s=begin, end_s=end) as store:
-        skip(store.rejected)
-        query = _query_of_one_job(store)
+    with open_tables(inputs, job=job, begin_s=begin, end_s=end) as tables:
+        skip(tables.rejected)
+        query = _query_of_one_job(tables)
         if keep is not None:
-            store.keep(keep)
-        return _report(store, query)
+            tables.keep(keep)
+        return _report(tables, query)
 
 
 @contextmanager
@@ -47,24 +47,32 @@ def looks(inputs: Sequence[str], job: str | None) -> Iterator[Callable[[float], 
 
     Raises what :func:`look` does, each time.
     """
+    if is_remote(inputs):  # asked anew, of what began lately
+        yield lambda begin: look(inputs, job, begin, None)
+        return
     with FollowedInputs(inputs, job=job) as followed:
 
         def look_again(begin: float) -> tuple[Facts, RanksReport]:
-            store = followed.look(begin)
-            return _report(store, _query_of_one_job(store))
+            tables = followed.look(begin)
+            return _report(tables, _query_of_one_job(tables))
 
         yield look_again
 
 
-def _report(store: Store, query: Query) -> tuple[Facts, RanksReport]:
+def _report(tables: Tables, query: Query) -> tuple[Facts, RanksReport]:
     facts = gather(query)
-    return facts, report_on(facts, query, rejected=store.rejected, limits=store.limits)
+    return facts, report_on(facts, query, rejected=tables.rejected, limits=tables.limits)
 
 
-def _query_of_one_job(store: Store) -> Query:
-    query = queries_of(store.connection, _QUERIES)
-    _one_job(query, store.rejected)
+def _query_of_one_job(tables: Tables) -> Query:
+    query = named(tables.run, _QUERIES)
+    _one_job(query, tables.rejected)
     return query
+
+
+def shown(given: str) -> str:
+    """The name of an input, with nothing that is secret in it."""
+    return address_of(given, {}).shown if given.startswith(SCHEME) else Path(given).name
 
 
 def _one_job(query: Query, rejected: Mapping[str, int]) -> None:

@@ -11,17 +11,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otelgpu.store.batches import Batches
 from otelgpu.store.files import StoreError
-from otelgpu.store.limits import ranks_of
-from otelgpu.store.rank_checks import EXCLUDED, SENTENCES
-from otelgpu.store.reasons import TIMES_NOT_IN_SECONDS
-from otelgpu.store.row_checks import REASON
+from otelgpu.store.queries import Columns, columns_of
+from otelgpu.store.rank_checks import exclude
+from otelgpu.store.row_checks import REASON, chosen
 from otelgpu.store.sums import summed
 from otelgpu.store.tables import EVIDENCE, OPS, STEP_SUMS, TABLES, Column
 
@@ -62,7 +59,7 @@ class Store:
         # In `python -c` it is on, and on standard output.
         self.connection.execute("SET enable_progress_bar = false")
         self._job = job
-        self._chosen = _chosen(job, begin_s, end_s)
+        self._chosen = chosen(job, begin_s, end_s)
         self._views: list[str] = []
         self._links = 0
         for table, columns in (("ops_read", OPS), ("step_sums_read", STEP_SUMS), ("evidence", EVIDENCE)):
@@ -113,7 +110,7 @@ class Store:
 
     def start_over(self, *, begin_s: float) -> None:
         """Without rows, for another look, at what begins at ``begin_s`` or later. Tables of readers' own stay."""
-        self._chosen, self._views = _chosen(self._job, begin_s, None), []
+        self._chosen, self._views = chosen(self._job, begin_s, None), []
         self._show()
         for table in ("ops_read", "step_sums_read", "evidence"):
             self.connection.execute(f"DELETE FROM {table}")
@@ -124,16 +121,11 @@ class Store:
 
     def finish(self) -> None:
         """To be called when everything was added: what only all rows of a rank show is looked for."""
-        if self.rejected[TIMES_NOT_IN_SECONDS]:
-            self.limits.append(f"rows whose times are not in seconds: {self.rejected[TIMES_NOT_IN_SECONDS]}")
-        self.connection.execute(f"CREATE OR REPLACE TABLE excluded AS {EXCLUDED}")
-        excluded = self.connection.execute("SELECT * FROM excluded ORDER BY ALL").fetchall()
-        for (reason, job), ranks in groupby(excluded, key=itemgetter(0, 1)):
-            mine = [(rank, int(rows)) for _, _, rank, rows in ranks]
-            self.rejected[reason] += sum(rows for _, rows in mine)
-            self.limits.append(SENTENCES[reason].format(ranks=ranks_of(job, [rank for rank, _ in mine])))
-        if excluded:
-            self._show("(job, rank) NOT IN (SELECT job, rank FROM excluded)")
+        self._show(exclude(self.run, self.rejected, self.limits))
+
+    def run(self, query: str) -> Columns:
+        """SQL on the tables. Raises `StoreError` where a file cannot be read to its end."""
+        return columns_of(self.connection)(query)
 
     def keep(self, folder: Path) -> list[Path]:
         """Write the tables as Parquet into a folder; the files. They are inputs again. Raises `StoreError`."""
@@ -195,22 +187,8 @@ class Store:
             self.connection.execute(f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM ({query}) WHERE {where}")
 
 
-def text_literal(text: str) -> str:
-    """A text in SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _declared(columns: Sequence[Column]) -> str:
     return ", ".join(f"{column.name} {column.type} NOT NULL" for column in columns)
-
-
-def _chosen(job: str | None, begin_s: float | None, end_s: float | None) -> str:
-    """What is true of the operations that were asked for; "": of all."""
-    bounds = ((">=", begin_s), ("<", end_s))
-    conditions = [f"t0 {sign} '{float(bound)!r}'::DOUBLE" for sign, bound in bounds if bound is not None]
-    if job is not None:
-        conditions.append(f"job = {text_literal(job)}")
-    return " AND ".join(conditions)
 
 
 def _connect() -> Callable[..., duckdb.DuckDBPyConnection]:

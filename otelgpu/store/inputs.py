@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from otelgpu.store.clickhouse.address import SCHEME, address_of
 from otelgpu.store.database import Store
 from otelgpu.store.files import StoreError
 from otelgpu.store.line_files import whole_rotations
+from otelgpu.store.queries import Tables
 from otelgpu.store.readers.recognition import Reader, reader_of
 
 
@@ -37,6 +40,32 @@ def open_inputs(
         store.close()
         raise
     return store
+
+
+def open_tables(
+    inputs: Sequence[str],
+    *,
+    job: str | None = None,
+    begin_s: float | None = None,
+    end_s: float | None = None,
+) -> Tables:
+    """As `open_inputs`, and of ``clickhouse://``, which then is the only input, the tables that lie there."""
+    if not is_remote(inputs):
+        return open_inputs(inputs, job=job, begin_s=begin_s, end_s=end_s)
+    from otelgpu.store.clickhouse.tables import ClickHouseTables
+
+    return ClickHouseTables(address_of(inputs[0], os.environ), job=job, begin_s=begin_s, end_s=end_s)
+
+
+def is_remote(inputs: Sequence[str]) -> bool:
+    """Whether tables in ClickHouse are what is given. Raises `StoreError` where other inputs are given with them."""
+    found = any(each.startswith(SCHEME) for each in inputs)
+    if found and len(inputs) > 1:
+        raise StoreError(
+            "clickhouse:// cannot be read together with other inputs",
+            "load the files there, or read them apart",
+        )
+    return found
 
 
 def found_files(inputs: Sequence[str]) -> list[Path]:

@@ -26,7 +26,7 @@ from otelgpu.store.places import (
     places,
     without_conflicts,
 )
-from otelgpu.store.queries import Columns, Run
+from otelgpu.store.queries import Run, tuples
 from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
 TIMED: Final = """
@@ -49,26 +49,45 @@ _MEMBERS: Final = """
     GROUP BY process, hash, rank ORDER BY process, hash, rank
 """
 _SHIFTS: Final = """
-    SELECT f.first AS one, o.process AS other, CAST(o.number - f.its_number AS BIGINT) AS difference, count(*) AS calls
-    FROM otlp_timed AS o
-    INNER JOIN (
-        SELECT trace, min(process) AS first, argMin(number, process) AS its_number
-        FROM otlp_timed WHERE number IS NOT NULL GROUP BY trace
-    ) AS f ON f.trace = o.trace
-    WHERE o.number IS NOT NULL AND f.first <> o.process
+    SELECT one, other, CAST(number - its_number AS BIGINT) AS difference, count(*) AS calls
+    FROM (
+        SELECT
+            process AS other, number, min(process) OVER (PARTITION BY trace) AS one,
+            argMin(number, process) OVER (PARTITION BY trace) AS its_number
+        FROM otlp_timed
+        WHERE number IS NOT NULL
+    ) AS numbered
+    WHERE one <> other
     GROUP BY one, other, difference
     ORDER BY one, other, difference
 """
 _PARTS: Final = {
-    "step": ("training step", "t1 - t0"),
-    "input": ("data loader stall", "input_s"),
-    "file": ("slow files", "file_s"),
-    "host": ("host overhead", "host_s"),
-    "compute": ("device compute", "compute_s"),
-    "copy": ("device copies", "copy_s"),
+    "step": ("training step", "s.t1 - s.t0"),
+    "input": ("data loader stall", "s.input_s"),
+    "file": ("slow files", "s.file_s"),
+    "host": ("host overhead", "s.host_s"),
+    "compute": ("device compute", "s.compute_s"),
+    "copy": ("device copies", "s.copy_s"),
 }
 """Kind → name of the row, and its seconds."""
 
+_KINDS: Final = " UNION ALL ".join(
+    f"SELECT '{kind}' AS kind, '{name}' AS name" for kind, (name, _) in _PARTS.items()
+)
+_SECONDS: Final = " ".join(f"WHEN '{kind}' THEN {seconds}" for kind, (_, seconds) in _PARTS.items())
+_STEPS: Final = f"""
+    SELECT
+        p.job AS job, CASE WHEN p.alike = 1 THEN s.number + p.added ELSE {STEP_UNKNOWN} END AS step,
+        p.rank AS rank, p.host AS host, '' AS role, '' AS lane, 0 AS unit, s.kind AS kind, s.name AS name, '' AS grp,
+        {SEQUENCE_UNKNOWN} AS seq, 0 AS n, s.t0 AS t0, s.t0 + s.seconds AS t1, 0 AS bytes
+    FROM (
+        SELECT s.process AS process, s.number AS number, s.t0 AS t0, k.kind AS kind, k.name AS name,
+            CASE k.kind {_SECONDS} END AS seconds
+        FROM otlp_steps AS s CROSS JOIN ({_KINDS}) AS k
+    ) AS s
+    INNER JOIN otlp_places AS p ON p.process = s.process
+    WHERE s.seconds IS NOT NULL
+"""
 _CALLS: Final = f"""
     SELECT
         p.job AS job,
@@ -77,33 +96,19 @@ _CALLS: Final = f"""
         e.grp AS grp, e.seq AS seq, CASE WHEN e.kind = 'p2p' THEN 2 ELSE e.ranks END AS n, e.t0 AS t0,
         e.t0 + e.seconds AS t1, e.bytes AS bytes
     FROM (
-        SELECT o.*, CASE WHEN m.unmeasured = 0 THEN o.device_s ELSE o.waited_s END AS seconds
-        FROM otlp_timed AS o
-        INNER JOIN (
-            SELECT trace, sum(CASE WHEN device_s IS NULL THEN 1 ELSE 0 END) AS unmeasured
-            FROM otlp_timed GROUP BY trace
-        ) AS m ON m.trace = o.trace
+        SELECT m.*, CASE WHEN m.unmeasured = 0 THEN m.device_s ELSE m.waited_s END AS seconds
+        FROM (
+            SELECT o.*, sum(CASE WHEN o.device_s IS NULL THEN 1 ELSE 0 END) OVER (PARTITION BY o.trace) AS unmeasured
+            FROM otlp_timed AS o
+        ) AS m
     ) AS e
     INNER JOIN otlp_places AS p ON p.process = e.process
     WHERE e.seconds IS NOT NULL
 """
 """Of a collective all ranks' durations are of one kind: the device's where every call has it, else to the waits."""
 
-
-def _part(kind: str, name: str, seconds: str) -> str:
-    return f"""
-        SELECT
-            p.job AS job, CASE WHEN p.alike = 1 THEN s.number + p.added ELSE {STEP_UNKNOWN} END AS step,
-            p.rank AS rank, p.host AS host, '' AS role, '' AS lane, 0 AS unit, '{kind}' AS kind, '{name}' AS name,
-            '' AS grp, {SEQUENCE_UNKNOWN} AS seq, 0 AS n, s.t0 AS t0, s.t0 + s.seconds AS t1, 0 AS bytes
-        FROM (SELECT process, number, t0, {seconds} AS seconds FROM otlp_steps) AS s
-        INNER JOIN otlp_places AS p ON p.process = s.process
-        WHERE s.seconds IS NOT NULL
-    """
-
-
-ROWS: Final = (*(_part(kind, name, seconds) for kind, (name, seconds) in _PARTS.items()), _CALLS)
-"""Queries for rows of ``ops``, in the order of its columns."""
+ROWS: Final = (_STEPS, _CALLS)
+"""Queries for rows of ``ops``, in the order of its columns. Each reads its table once: ClickHouse reads it anew."""
 
 _NOT_ALIKE: Final = "the steps of {ranks} cannot be matched with other ranks': they share no collectives"
 _NO_DEVICE: Final = "no device time of {ranks}: what their devices computed and copied is not known"
@@ -187,8 +192,3 @@ def report_limits(run: Run, limits: list[str]) -> int:
     if calls:
         limits.append(_NO_END.format(count=calls))
     return sum(steps for _, steps in lacking)
-
-
-def tuples(columns: Columns) -> list[tuple[Any, ...]]:
-    """The rows of an answer."""
-    return list(zip(*(values.tolist() for values in columns.values()), strict=True))

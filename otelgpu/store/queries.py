@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -17,6 +19,26 @@ if TYPE_CHECKING:
 Columns = Mapping[str, np.ndarray[Any, Any]]
 Run = Callable[[str], Columns]
 """SQL in. It is of the subset that DuckDB and ClickHouse read alike; raises `StoreError`."""
+
+
+class Tables(Protocol):
+    """``ops``, ``step_sums`` and ``evidence``, wherever they are.
+
+    ``rejected``: reason → rows or files that were left out. ``limits``: what the data cannot say, in sentences.
+    """
+
+    rejected: Counter[str]
+    limits: list[str]
+
+    def run(self, query: str) -> Columns:
+        """SQL on them, as of :data:`Run`."""
+
+    def keep(self, folder: Path) -> list[Path]:
+        """Write ``ops`` and ``evidence`` as Parquet into a folder; the files. Raises `StoreError`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 def named(run: Run, package: str) -> Run:
@@ -42,3 +64,8 @@ def columns_of(connection: duckdb.DuckDBPyConnection) -> Run:
 def queries_of(connection: duckdb.DuckDBPyConnection, package: str) -> Run:
     """The queries of a package on the tables of a DuckDB."""
     return named(columns_of(connection), package)
+
+
+def tuples(columns: Columns) -> list[tuple[Any, ...]]:
+    """The rows of an answer."""
+    return list(zip(*(values.tolist() for values in columns.values()), strict=True))

@@ -1,4 +1,4 @@
-"""Which rows of ``ops`` cannot be: one SQL expression for what stays in its file and for what readers decode. Pure."""
+"""Which rows of ``ops`` cannot be, and which were asked for: SQL expressions, whatever holds the rows. Pure."""
 
 from __future__ import annotations
 
@@ -31,3 +31,22 @@ CHECKS: Final = {
 _CASES: Final = " ".join(f"WHEN {check} THEN '{reason}'" for reason, check in CHECKS.items())
 REASON: Final = f"CASE {_CASES} END"
 """Why a row is rejected; NULL: it is not."""
+
+
+def chosen(job: str | None, begin_s: float | None, end_s: float | None) -> str:
+    """What is true of the operations that were asked for; "": of all."""
+    bounds = ((">=", begin_s), ("<", end_s))
+    conditions = [f"t0 {sign} '{float(bound)!r}'::DOUBLE" for sign, bound in bounds if bound is not None]
+    if job is not None:
+        conditions.append(f"job = {text_literal(job)}")
+    return " AND ".join(conditions)
+
+
+_BACKSLASH: Final = "substring('\\\\', 1, 1)"
+
+
+def text_literal(text: str) -> str:
+    """A text in SQL. In ClickHouse's a backslash begins an escape, in DuckDB's it does not."""
+    if "\\" not in text:
+        return "'" + text.replace("'", "''") + "'"
+    return f"concat({f', {_BACKSLASH}, '.join(map(text_literal, text.split(chr(92))))})"

@@ -6,14 +6,14 @@ from typing import Final
 
 from otelgpu.store.tables import SEQUENCE_UNKNOWN
 
-_FUNCTIONS: Final = {
+FUNCTIONS: Final = {
     name: code
     for code, name in enumerate(
         ("AllGather", "AllReduce", "AlltoAll", "Broadcast", "Gather", "Reduce", "ReduceScatter", "Scatter")
     )
 }
-_PLACES: Final = 16  # more functions than there are
-_MOST: Final = (1 << 63) // _PLACES - 1
+PLACES: Final = 16  # more functions than there are
+MOST: Final = (1 << 63) // PLACES - 1
 
 
 def sequence_of(function: str, number: int) -> int:
@@ -22,7 +22,7 @@ def sequence_of(function: str, number: int) -> int:
     >>> sequence_of("AllGather", 3), sequence_of("AllReduce", 3), sequence_of("AllReduce", 4)
     (48, 49, 65)
     """
-    code = _FUNCTIONS.get(function)
-    if code is None or not 0 <= number <= _MOST:
+    code = FUNCTIONS.get(function)
+    if code is None or not 0 <= number <= MOST:
         return SEQUENCE_UNKNOWN
-    return number * _PLACES + code
+    return number * PLACES + code

@@ -30,6 +30,7 @@ class ClickHouse:
         from chdb.session import Session
 
         self._session = Session()
+        self._session.query("SET max_threads = 1", "Null")  # other tests run beside it
         self._lock = threading.Lock()
 
     def run(self, query: str, database: str = "default") -> Columns:

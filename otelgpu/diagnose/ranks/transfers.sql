@@ -1,5 +1,6 @@
 -- Collectives without clocks: the shortest call of one is its transfer, what the others took longer they waited, and
--- who had the shortest came last. At most a row for each step, group and rank that ever was the last.
+-- who had the shortest came last (of two alike the lower rank). At most a row for each step, group and rank that ever
+-- was the last.
 -- Calls whose number in their group is not known are taken together, for each step of a rank.
 SELECT
     step,
@@ -15,7 +16,7 @@ FROM (
         step,
         grp,
         kind,
-        argMin(rank, t1 - t0) AS last_rank,
+        argMin(rank, (t1 - t0, rank)) AS last_rank,
         min(t1 - t0) AS transfer,
         sum(t1 - t0) AS total,
         count(*) AS members
@@ -27,7 +28,7 @@ FROM (
         step,
         grp,
         kind,
-        argMin(rank, seconds) AS last_rank,
+        argMin(rank, (seconds, rank)) AS last_rank,
         min(seconds) AS transfer,
         sum(seconds) AS total,
         count(*) AS members

@@ -52,12 +52,12 @@ from otelgpu.store.tables import SEQUENCE_UNKNOWN
 MARKS: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceProfiles"', b'"resourceLogs"')
 """One of them is in every line."""
 
-_HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
+HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
 _MASK: Final = (1 << 64) - 1
-_PEERS: Final = {"Send": 1, "Recv": -1}
+PEERS: Final = {"Send": 1, "Recv": -1}
 _MOST_PROCESSES: Final = 1 << 17
-_PEER: Final = "nccl.peer"
-_UNKNOWN: Final = "unknown"  # a hash that could not be read
+PEER: Final = "nccl.peer"
+UNKNOWN: Final = "unknown"  # a hash that could not be read
 
 STEPS: Final = {
     "span": "UBIGINT",
@@ -253,14 +253,14 @@ class OtlpReading:
             self._waits.add(_span_id(span.parent_span_id), time_ns(span.end_time_unix_nano) * 1e-9)
         if phase != "enqueue":
             return
-        operation, communicator = text(described[nccl.OPERATION]), text(described.get(nccl.HASH, _UNKNOWN))
+        operation, communicator = text(described[nccl.OPERATION]), text(described.get(nccl.HASH, UNKNOWN))
         rank, number = _whole(described[nccl.RANK]), _whole(described.get(nccl.SEQUENCE, SEQUENCE_UNKNOWN))
         group, sequence = communicator, sequence_of(operation, number)
-        way = _PEERS.get(operation, 0)
+        way = PEERS.get(operation, 0)
         if way:  # numbered by pair and direction
-            sender, receiver = (rank, _whole(described[_PEER]))[::way]
+            sender, receiver = (rank, _whole(described[PEER]))[::way]
             group, sequence = f"{communicator} {sender}>{receiver}", number
-        if communicator == _UNKNOWN:
+        if communicator == UNKNOWN:
             group, sequence = "", SEQUENCE_UNKNOWN
         self._calls.add(
             _span_id(span.span_id),
@@ -313,7 +313,7 @@ def _is_wanted(line: bytes) -> bool:
 
 
 def _host_of(described: Mapping[str, AttributeValue]) -> str:
-    return next((text(described[key]) for key in _HOSTS if described.get(key)), "")
+    return next((text(described[key]) for key in HOSTS if described.get(key)), "")
 
 
 def _times(span: Span) -> tuple[float, float]:

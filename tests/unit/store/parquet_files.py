@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 
 from otelgpu.store import Store
-from otelgpu.store.database import text_literal
+from otelgpu.store.row_checks import text_literal
 from otelgpu.store.tables import OPS, Column
 
 

@@ -1,0 +1,156 @@
+"""The table of spans that the Collector's ClickHouse exporter fills, as steps, calls, waits and evidence. Pure.
+
+In: the table's name. Out: named queries, each of which may use those before it: what
+:mod:`otelgpu.store.readers.otlp` makes of the same spans in files. Attributes are texts there, whatever they were
+(``opentelemetry-collector-contrib/exporter/clickhouseexporter/internal/sqltemplates/traces_table.sql``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from otelgpu.families.nccl import collective_names as nccl
+from otelgpu.families.rdma import hardware_errors
+from otelgpu.families.steps import names as step_names
+from otelgpu.families.steps.training import names as training
+from otelgpu.model.job import JOB_ID, JOB_RANK, JOB_SIZE
+from otelgpu.store.readers.otlp import HOSTS, PEER, PEERS, UNKNOWN
+from otelgpu.store.readers.otlp_operations import XID
+from otelgpu.store.sequences import FUNCTIONS, MOST, PLACES
+from otelgpu.store.tables import RANK_OF_HOST, SEQUENCE_UNKNOWN
+
+REQUIRED: Final = (
+    *("Timestamp", "Duration", "TraceId", "SpanId", "ParentSpanId", "SpanName", "ServiceName", "ScopeName"),
+    *("ResourceAttributes", "SpanAttributes"),
+)
+"""Columns of the table."""
+
+_PROCESS: Final = "hex(sipHash128(host, service, instance))"
+_NS: Final = "toUnixTimestamp64Nano(Timestamp)"
+
+
+def _resource(key: str) -> str:
+    return f"ResourceAttributes['{key}']"
+
+
+def _whole(key: str) -> str:
+    """NULL: it is not there, or no integer."""
+    return f"toInt64OrNull(SpanAttributes['{key}'])"
+
+
+def _seconds(key: str) -> str:
+    """NULL likewise."""
+    return f"toFloat64OrNull(SpanAttributes['{key}'])"
+
+
+def _or_nothing(key: str) -> str:
+    """0 where it is not there; NULL: it is no number."""
+    return f"if(mapContains(SpanAttributes, '{key}'), {_seconds(key)}, 0)"
+
+
+def _spans(table: str, condition: str) -> str:
+    first_host = ", ".join(f"nullIf({_resource(key)}, '')" for key in HOSTS)
+    scopes = ", ".join(f"'{scope}'" for scope in (training.SCOPE, nccl.SCOPE, hardware_errors.SCOPE))
+    return f"""
+        SELECT
+            SpanId AS span, ParentSpanId AS parent, TraceId AS trace, SpanName AS span_name, ScopeName AS scope,
+            SpanAttributes, CAST(ServiceName AS String) AS service, coalesce({first_host}, '') AS host,
+            coalesce(nullIf({_resource("service.instance.id")}, ''), {_resource("process.pid")}) AS instance,
+            {_resource(JOB_RANK)} AS job_rank, {_resource(JOB_SIZE)} AS job_size, {_resource(JOB_ID)} AS job_id,
+            {_PROCESS} AS process, {_NS} * 1e-9 AS t0, ({_NS} + toInt64(Duration)) * 1e-9 AS t1
+        FROM {table}
+        WHERE ScopeName IN ({scopes}){condition}
+    """
+
+
+_STEPS: Final = f"""
+    SELECT
+        span, process, {_whole(step_names.NUMBER)} AS number, t0, t1,
+        {_or_nothing(training.DATA_LOADER_STALL)} AS input_s, {_or_nothing(training.FILE)} AS file_s,
+        {_or_nothing(training.HOST_OVERHEAD)} AS host_s, {_seconds(training.DEVICE_COMPUTE)} AS compute_s,
+        {_seconds(training.DEVICE_COPY)} AS copy_s
+    FROM spans
+    WHERE scope = '{training.SCOPE}' AND span_name = '{training.STEP}' AND number IS NOT NULL
+        AND input_s IS NOT NULL AND file_s IS NOT NULL AND host_s IS NOT NULL
+    LIMIT 1 BY span
+"""
+_SEQUENCE: Final = (
+    f"CASE WHEN number_said < 0 OR number_said > {MOST} THEN {SEQUENCE_UNKNOWN} "
+    + " ".join(
+        f"WHEN operation = '{name}' THEN number_said * {PLACES} + {code}" for name, code in FUNCTIONS.items()
+    )
+    + f" ELSE {SEQUENCE_UNKNOWN} END"
+)
+_SENDS, _RECEIVES = PEERS
+_PAIR: Final = (
+    f"if(operation = '{_SENDS}', concat(toString(rank), '>', toString(peer)), "
+    "concat(toString(peer), '>', toString(rank)))"
+)
+_CALLS: Final = f"""
+    SELECT
+        span, process, trace, if(operation IN ('{_SENDS}', '{_RECEIVES}'), 'p2p', 'coll') AS kind, operation, hash,
+        multiIf(hash = '{UNKNOWN}', '', kind = 'p2p', concat(hash, ' ', {_PAIR}), hash) AS grp, rank, ranks,
+        multiIf(hash = '{UNKNOWN}', {SEQUENCE_UNKNOWN}, kind = 'p2p', number_said, {_SEQUENCE}) AS seq,
+        t0, device_s, bytes
+    FROM (
+        SELECT
+            span, process, trace, t0, SpanAttributes['{nccl.OPERATION}'] AS operation,
+            if(SpanAttributes['{nccl.HASH}'] = '', '{UNKNOWN}', SpanAttributes['{nccl.HASH}']) AS hash,
+            assumeNotNull({_whole(nccl.RANK)}) AS rank, ifNull({_whole(PEER)}, -1) AS peer,
+            ifNull({_whole(nccl.RANKS)}, 0) AS ranks,
+            ifNull({_whole(nccl.SEQUENCE)}, {SEQUENCE_UNKNOWN}) AS number_said,
+            {_seconds(nccl.GPU_TIME)} AS device_s, ifNull({_whole(nccl.BYTES)}, 0) AS bytes
+        FROM spans
+        WHERE scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue' AND operation <> ''
+            AND {_whole(nccl.RANK)} IS NOT NULL
+            AND (operation NOT IN ('{_SENDS}', '{_RECEIVES}') OR {_whole(PEER)} IS NOT NULL)
+        LIMIT 1 BY span
+    )
+"""
+_WAITS: Final = f"""
+    SELECT parent AS call, t1 FROM spans
+    WHERE scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'wait'
+"""
+_EVIDENCE: Final = f"""
+    SELECT
+        '' AS job, toInt32({RANK_OF_HOST}) AS rank, host, t0, t1, '{XID}' AS name,
+        assumeNotNull({_seconds(hardware_errors.CODE)}) AS value,
+        concat(CAST(span_name AS String), ': ', SpanAttributes['{hardware_errors.MESSAGE}']) AS text
+    FROM spans
+    WHERE scope = '{hardware_errors.SCOPE}' AND {_whole(hardware_errors.CODE)} IS NOT NULL
+    LIMIT 1 BY span
+"""
+
+PROCESSES: Final = """
+    SELECT
+        process, min(host) AS its_host, min(service) AS its_service,
+        max(toInt64OrDefault(job_rank, toInt64(-1))) AS rank, max(toInt64OrDefault(job_size, toInt64(-1))) AS size,
+        max(job_id) AS its_job
+    FROM spans GROUP BY process ORDER BY min(t0), process
+"""
+"""Whose spans they are, the earliest first."""
+
+REPEATED: Final = f"""
+    SELECT count(*) - uniqExact(span) AS spans FROM spans
+    WHERE (scope = '{training.SCOPE}' AND span_name = '{training.STEP}')
+        OR (scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue')
+"""
+INCOMPLETE: Final = f"""
+    SELECT count(*) AS spans FROM spans
+    WHERE (scope = '{training.SCOPE}' AND span_name = '{training.STEP}'
+            AND span NOT IN (SELECT span FROM otlp_steps))
+        OR (scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue'
+            AND span NOT IN (SELECT span FROM otlp_calls))
+"""
+
+
+def tables(table: str, condition: str) -> Mapping[str, str]:
+    """By their names. ``condition``: of rows, from " AND " on."""
+    return {
+        "spans": _spans(table, condition),
+        "otlp_steps": _STEPS,
+        "otlp_calls": _CALLS,
+        "otlp_waits": _WAITS,
+        "evidence": _EVIDENCE,
+    }
