@@ -370,7 +370,7 @@ def table_columns(name: str) -> str:
     """The columns of a table of collected operations."""
     rows = [
         (code(each.name), code(each.type), each.unit or "–", _or_required(each.default), each.text)
-        for each in tables.TABLES[name]
+        for each in (tables.TABLES | tables.OF_HOSTS)[name]
     ]
     return table(("Column", "Type", "Unit", "Where a file lacks it", "What it says"), rows)
 
@@ -419,7 +419,7 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "cuda calls": cuda_calls,
     "operation kinds": operation_kinds,
     "rejections": rejections,
-    **{f"table {name}": partial(table_columns, name) for name in tables.TABLES},
+    **{f"table {name}": partial(table_columns, name) for name in tables.TABLES | tables.OF_HOSTS},
     **{f"table {name}": partial(derived_columns, name) for name in tables.DERIVED},
     "diagnosis classes": diagnosis.classes,
     "diagnosis bounds": diagnosis.bounds,

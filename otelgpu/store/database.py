@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from otelgpu.store.batches import Batches
 from otelgpu.store.files import StoreError
+from otelgpu.store.observed import Observed
 from otelgpu.store.queries import Columns, columns_of
 from otelgpu.store.rank_checks import exclude
 from otelgpu.store.row_checks import REASON, chosen
@@ -62,6 +63,7 @@ class Store:
         self._chosen = chosen(job, begin_s, end_s)
         self._views: list[str] = []
         self._links = 0
+        self._observed: Observed | None = None
         for table, columns in (("ops_read", OPS), ("step_sums_read", STEP_SUMS), ("evidence", EVIDENCE)):
             self.connection.execute(f"CREATE TABLE {table} ({_declared(columns)})")
         self._show()
@@ -103,15 +105,23 @@ class Store:
         insert = f"INSERT INTO {table} SELECT * FROM batch"
         return Batches(self.connection, columns, lambda: self.connection.execute(insert))
 
+    def observed(self) -> Observed:
+        """What all readers of this session saw of processes, which becomes ``ops`` in the end."""
+        if self._observed is None:
+            self._observed = Observed(self)
+        return self._observed
+
     def drop(self, *tables: str) -> None:
         """Tables of a reader's own."""
         for table in tables:
             self.connection.execute(f"DROP TABLE {table}")
 
     def start_over(self, *, begin_s: float) -> None:
-        """Without rows, for another look, at what begins at ``begin_s`` or later. Tables of readers' own stay."""
+        """Without rows, for another look, at what begins at ``begin_s`` or later. What was observed stays."""
         self._chosen, self._views = chosen(self._job, begin_s, None), []
         self._show()
+        if self._observed is not None:
+            self._observed.start_over()
         for table in ("ops_read", "step_sums_read", "evidence"):
             self.connection.execute(f"DELETE FROM {table}")
         for linked in self.folder.glob("input-*"):
@@ -121,6 +131,8 @@ class Store:
 
     def finish(self) -> None:
         """To be called when everything was added: what only all rows of a rank show is looked for."""
+        if self._observed is not None:
+            self._observed.insert()
         self._show(exclude(self.run, self.rejected, self.limits))
 
     def run(self, query: str) -> Columns:

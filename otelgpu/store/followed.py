@@ -2,7 +2,8 @@
 
 A file is known by its device and inode, so that one that was rotated is read on under its new name, also where that is
 no input. Where it was cut or written anew is seen by what stands before the place reached; then it is read from its
-start. A line without an end waits for it. Files of other kinds, which are written once, are read anew at each look.
+start. A line without an end waits for it. Files of other kinds, which are written once, are read anew at each look,
+but for an agent's tables (:meth:`otelgpu.store.observed.Observed.unread`).
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ class FollowedInputs:
         with store.errors("tables cannot be made"):
             store.start_over(begin_s=begin_s)
             self._follow(files.pop(otlp.read, []))
-            self._reading.forget(begin_s - MARGIN_S)
-            self._reading.insert()
+            self._reading.count()
             for reader, mine in files.items():
                 reader(store, mine)
+            store.observed().forget(begin_s - MARGIN_S)
             if self._gone:
                 store.rejected[FILES_GONE] = self._gone
             store.finish()

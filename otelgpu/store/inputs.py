@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from otelgpu.export.parquet.folder import WRITING
 from otelgpu.store.clickhouse.address import SCHEME, address_of
 from otelgpu.store.database import Store
 from otelgpu.store.files import StoreError
@@ -92,7 +93,11 @@ def _files(given: str) -> Iterator[Path]:
 
 
 def _within(folder: Path) -> Iterable[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """Less what is being written: files that somebody else renames into place when they are whole."""
+    found = (path for path in folder.rglob("*") if path.suffix != ".part" and path.is_file())
+    return sorted(
+        path for path in found if not any(part.startswith(WRITING) for part in path.relative_to(folder).parts)
+    )
 
 
 def _read(store: Store, files: Sequence[Path]) -> None:

@@ -1,8 +1,8 @@
-"""Steps of processes and calls of collectives become rows of ``ops``: which rank and step they are of. Pure.
+"""What was seen of processes becomes rows of ``ops`` and ``evidence``: which rank and step they are of. Pure.
 
-In: the tables ``otlp_steps``, ``otlp_calls`` and ``otlp_waits``, by SQL that DuckDB and ClickHouse read alike. What
-only all processes together say is asked first: ``otlp_places`` has the job, the rank and the numbers of steps.
-``process`` is a number or a text, the same in all tables.
+In: the tables ``otlp_steps``, ``otlp_calls``, ``otlp_waits``, ``otlp_probes`` and ``otlp_errors``, by SQL that DuckDB
+and ClickHouse read alike. What only all processes together say is asked first: ``otlp_places`` has the job, the rank
+and the numbers of steps. ``process`` is a number or a text, the same in all tables.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from otelgpu.export.parquet.rows import PROBE, XID
+from otelgpu.families.steps.training import names as training
 from otelgpu.store.limits import ranks_of
 from otelgpu.store.places import (
     Member,
@@ -27,7 +29,7 @@ from otelgpu.store.places import (
     without_conflicts,
 )
 from otelgpu.store.queries import Run, tuples
-from otelgpu.store.tables import SEQUENCE_UNKNOWN, STEP_UNKNOWN
+from otelgpu.store.tables import RANK_OF_HOST, SEQUENCE_UNKNOWN, STEP_UNKNOWN
 
 TIMED: Final = """
     SELECT
@@ -47,6 +49,9 @@ NULL, or of one engine a value that no row has, where there is none: both are as
 _MEMBERS: Final = """
     SELECT process, hash, rank, max(ranks) AS size FROM otlp_calls WHERE grp <> ''
     GROUP BY process, hash, rank ORDER BY process, hash, rank
+"""
+_PRESENT: Final = """
+    SELECT DISTINCT process FROM (SELECT process FROM otlp_steps UNION ALL SELECT process FROM otlp_calls) AS present
 """
 _SHIFTS: Final = """
     SELECT one, other, CAST(number - its_number AS BIGINT) AS difference, count(*) AS calls
@@ -110,6 +115,26 @@ _CALLS: Final = f"""
 ROWS: Final = (_STEPS, _CALLS)
 """Queries for rows of ``ops``, in the order of its columns. Each reads its table once: ClickHouse reads it anew."""
 
+_ERRORS: Final = f"""
+    SELECT '' AS job, {RANK_OF_HOST} AS rank, host, t0, t1, '{XID}' AS name, number AS value, text FROM otlp_errors
+"""
+_FILES: Final = f"""
+    SELECT
+        p.job AS job, p.rank AS rank, p.host AS host, s.t0 AS t0, s.t1 AS t1, '{training.FILE}' AS name,
+        s.file_s AS value, concat('seconds in files, slowest ', s.slowest_file) AS text
+    FROM otlp_steps AS s INNER JOIN otlp_places AS p ON p.process = s.process
+    WHERE s.slowest_file <> '' AND isFinite(s.file_s)
+"""
+_PROBES: Final = f"""
+    SELECT
+        p.job AS job, p.rank AS rank, p.host AS host, h.t0 AS t0, h.t1 AS t1, '{PROBE}' AS name, h.seconds AS value,
+        concat('seconds in ', h.name) AS text
+    FROM otlp_probes AS h INNER JOIN otlp_places AS p ON p.process = h.process
+    WHERE isFinite(h.seconds)
+"""
+EVIDENCE_ROWS: Final = (_ERRORS, _FILES, _PROBES)
+"""Likewise of ``evidence``. An Xid or SXid is of its host, whoever's work it ended; the others are of a rank."""
+
 _NOT_ALIKE: Final = "the steps of {ranks} cannot be matched with other ranks': they share no collectives"
 _NO_DEVICE: Final = "no device time of {ranks}: what their devices computed and copied is not known"
 _NO_RANK: Final = (
@@ -140,12 +165,14 @@ def place(
 ) -> list[Placed]:
     """Of each process whose rank is known. ``processes``: by their names in the tables, in an order that is kept.
 
-    ``launched``: their places in jobs, as launchers say, where ``process`` is the place among ``processes``.
+    ``launched``: their places in jobs, as launchers say, where ``process`` is the place among ``processes``; a job is a
+    communicator here. Of processes of which nothing is there, say those of a job's last run, nothing is known.
     """
     number = {name: at for at, name in enumerate(processes)}
     known = list(processes.values())
     members = [Member(number[process], *rest) for process, *rest in tuples(run(_MEMBERS))]
-    found = places([*members, *without_conflicts(launched)])
+    present = {number[process] for (process,) in tuples(run(_PRESENT))}
+    found = places([*members, *without_conflicts(each for each in launched if each.process in present)])
     jobs = jobs_of(limits, known, found)
     shifts = [Shift(number[one], number[other], *rest) for one, other, *rest in tuples(run(_SHIFTS))]
     by_job: dict[str, list[int]] = defaultdict(list)

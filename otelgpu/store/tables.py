@@ -119,6 +119,91 @@ STEP_SUMS: Final = (
 )
 """A row is all operations of one kind of a rank in a step: derived from ``ops``, by :mod:`otelgpu.store.sums`."""
 
+_PROCESS: Final = (
+    Column(name="host", type="VARCHAR", default="''", text="The host of the process."),
+    Column(name="service", type="VARCHAR", default="''", text="`service.name`, which names the job."),
+    Column(
+        name="instance",
+        type="VARCHAR",
+        default="''",
+        text="`service.instance.id`, else the number of the process: one of the host's processes.",
+    ),
+    Column(name="job_id", type="VARCHAR", default="''", text="The job, as its launcher says."),
+    Column(
+        name="job_rank",
+        type="BIGINT",
+        default="-1",
+        text="Global rank, as its launcher says. −1: it does not.",
+    ),
+    Column(name="job_size", type="BIGINT", default="-1", text="Ranks of the job, likewise."),
+)
+STEPS: Final = (
+    *_PROCESS,
+    Column(name="span", type="UBIGINT", text="Identity of the span, as a number."),
+    Column(name="number", type="BIGINT", text="The step, as its process counts them."),
+    Column(name="t0", type="DOUBLE", unit="s", text="Start, by the clock of the host."),
+    Column(name="t1", type="DOUBLE", unit="s", text="End."),
+    Column(name="input_s", type="DOUBLE", default="0", unit="s", text="Of it, the data-loader stall."),
+    Column(name="file_s", type="DOUBLE", default="0", unit="s", text="Of it, slow files."),
+    Column(name="host_s", type="DOUBLE", default="0", unit="s", text="Of it, host overhead."),
+    Column(
+        name="compute_s",
+        type="DOUBLE",
+        default="NULL",
+        unit="s",
+        text="What the device computed. NULL or NaN: device time was not measured.",
+    ),
+    Column(name="copy_s", type="DOUBLE", default="NULL", unit="s", text="What it copied, likewise."),
+    Column(
+        name="slowest_file",
+        type="VARCHAR",
+        default="''",
+        text="The file of the longest access, without its path.",
+    ),
+)
+"""A row is one training step of one process."""
+
+CALLS: Final = (
+    *_PROCESS,
+    Column(name="span", type="UBIGINT", text="Identity of the span, as a number."),
+    Column(name="trace", type="UBIGINT", text="Of the collective: the two halves of its trace id, xor."),
+    Column(name="operation", type="VARCHAR", text="AllReduce, Send, …"),
+    Column(name="hash", type="VARCHAR", default="''", text="The communicator. Empty: not known."),
+    Column(name="rank", type="BIGINT", text="Rank in the communicator."),
+    Column(name="ranks", type="BIGINT", default="0", text="Ranks of it. 0: not known."),
+    Column(name="peer", type="BIGINT", default="-1", text="Of Send and Recv: the other rank."),
+    Column(name="number", type="BIGINT", default="-1", text="`nccl.sequence`. −1: not known."),
+    Column(name="t0", type="DOUBLE", unit="s", text="When it was called, by the clock of the host."),
+    Column(
+        name="device_s",
+        type="DOUBLE",
+        default="NULL",
+        unit="s",
+        text="Time on the device. NULL or NaN: not measured.",
+    ),
+    Column(name="bytes", type="BIGINT", default="0", unit="By", text="Size of the message."),
+)
+"""A row is one call of a collective, a send or a receive."""
+
+WAITS: Final = (
+    Column(name="call", type="UBIGINT", text="`span` of the call."),
+    Column(name="ended", type="DOUBLE", unit="s", text="When the wait for it ended."),
+)
+"""A row is one wait of the host for a call."""
+
+PROBES: Final = (
+    *_PROCESS,
+    Column(name="span", type="UBIGINT", text="Identity of the span, as a number."),
+    Column(name="t0", type="DOUBLE", unit="s", text="Start, by the clock of the host."),
+    Column(name="t1", type="DOUBLE", unit="s", text="End."),
+    Column(name="name", type="VARCHAR", text="`otelgpu.probe.name`."),
+    Column(name="seconds", type="DOUBLE", unit="s", text="In all hits that are folded into it."),
+)
+"""A row is a hit of a user's own probe: a garbage collection, a checkpoint."""
+
+OF_HOSTS: Final = {"steps": STEPS, "calls": CALLS, "waits": WAITS, "probes": PROBES}
+"""What an agent writes: ranks and steps of them are found when all hosts' are read."""
+
 TABLES: Final = {"ops": OPS, "evidence": EVIDENCE}
 """What is read, and kept."""
 DERIVED: Final = {"step_sums": STEP_SUMS}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,15 +12,10 @@ from typing import ClassVar, Final
 from otelgpu.export.base import Exporter
 from otelgpu.export.destination import Destination, Kind, Place, Trial
 from otelgpu.export.file.line_file import DEFAULT_FILES, MOST_FILES, Rotation
+from otelgpu.export.options import path_and_options
 from otelgpu.model.settings import captures_content
-from otelgpu.model.text import did_you_mean
 
-_OPTIONS: Final = re.compile(r"(?P<path>.+)\?(?P<options>[a-z_]+=[^&?]*(?:&[a-z_]+=[^&?]*)*)", re.DOTALL)
-"""A question mark with anything else behind it is part of a name."""
-_NUMBER: Final = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>|[KMG]iB)", re.ASCII)
-_UNITS: Final = {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}
-_LEAST: Final = {"max_bytes": 4 << 20, "max_files": 1}
-_MOST: Final = {"max_bytes": 1 << 50, "max_files": MOST_FILES}
+_LIMITS: Final = {"max_bytes": (4 << 20, 1 << 50), "max_files": (1, MOST_FILES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +55,10 @@ class FileDestination(Destination):
 def _parse(rest: str | None) -> FileDestination:
     if not rest:
         raise ValueError("names no file")
-    found = _OPTIONS.fullmatch(rest)
-    if found is None:
-        return FileDestination(rest)
-    options = dict(part.partition("=")[::2] for part in found["options"].split("&"))
-    if "max_bytes" not in options:
+    path, options = path_and_options(rest, _LIMITS)
+    if options and "max_bytes" not in options:
         raise ValueError("has options, and no max_bytes among them")
-    return FileDestination(found["path"], **{name: _number(name, text) for name, text in options.items()})
-
-
-def _number(name: str, text: str) -> int:
-    """Of files, or of bytes with a unit. Raises ValueError."""
-    if name not in _LEAST:
-        raise ValueError(f"has an option {name}, which there is not{did_you_mean(name, _LEAST)}")
-    found = _NUMBER.fullmatch(text)
-    unit = found["unit"] if found is not None else ""
-    if found is None or (unit and name == "max_files"):
-        raise ValueError(f"has {name}={text}, where a number belongs, of bytes also as 64MiB")
-    number = int(found["number"]) << _UNITS[unit]
-    if not _LEAST[name] <= number <= _MOST[name]:
-        raise ValueError(f"has {name}={text}: it is {_LEAST[name]} at least and {_MOST[name]} at most")
-    return number
+    return FileDestination(path, **options)
 
 
 EXPORTER = Kind(

@@ -1,8 +1,8 @@
-"""The table of spans that the Collector's ClickHouse exporter fills, as steps, calls, waits and evidence. Pure.
+"""The table of spans that the Collector's ClickHouse exporter fills, as what was seen of processes. Pure.
 
-In: the table's name. Out: named queries, each of which may use those before it: what
-:mod:`otelgpu.store.readers.otlp` makes of the same spans in files. Attributes are texts there, whatever they were
-(``opentelemetry-collector-contrib/exporter/clickhouseexporter/internal/sqltemplates/traces_table.sql``).
+In: the table's name. Out: named queries, each of which may use those before it: what :mod:`otelgpu.store.placing`
+reads, as :mod:`otelgpu.store.readers.otlp` makes it of the same spans in files. Attributes are texts there, whatever
+they were (``opentelemetry-collector-contrib/exporter/clickhouseexporter/internal/sqltemplates/traces_table.sql``).
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from otelgpu.engine.names import HOST_TIME
+from otelgpu.export.parquet.rows import HOSTS, PEER, SCOPES
 from otelgpu.families.nccl import collective_names as nccl
 from otelgpu.families.rdma import hardware_errors
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.training import names as training
+from otelgpu.families.user_probes import signals as probes
 from otelgpu.model.job import JOB_ID, JOB_RANK, JOB_SIZE
-from otelgpu.store.readers.otlp import HOSTS, PEER, PEERS, UNKNOWN
-from otelgpu.store.readers.otlp_operations import XID
-from otelgpu.store.sequences import FUNCTIONS, MOST, PLACES
-from otelgpu.store.tables import RANK_OF_HOST, SEQUENCE_UNKNOWN
+from otelgpu.store.calls import IS_PAIR, UNKNOWN, numbered
+from otelgpu.store.tables import SEQUENCE_UNKNOWN
 
 REQUIRED: Final = (
     *("Timestamp", "Duration", "TraceId", "SpanId", "ParentSpanId", "SpanName", "ServiceName", "ScopeName"),
@@ -51,7 +52,7 @@ def _or_nothing(key: str) -> str:
 
 def _spans(table: str, condition: str) -> str:
     first_host = ", ".join(f"nullIf({_resource(key)}, '')" for key in HOSTS)
-    scopes = ", ".join(f"'{scope}'" for scope in (training.SCOPE, nccl.SCOPE, hardware_errors.SCOPE))
+    scopes = ", ".join(f"'{scope}'" for scope in sorted(SCOPES))
     return f"""
         SELECT
             SpanId AS span, ParentSpanId AS parent, TraceId AS trace, SpanName AS span_name, ScopeName AS scope,
@@ -69,53 +70,40 @@ _STEPS: Final = f"""
         span, process, {_whole(step_names.NUMBER)} AS number, t0, t1,
         {_or_nothing(training.DATA_LOADER_STALL)} AS input_s, {_or_nothing(training.FILE)} AS file_s,
         {_or_nothing(training.HOST_OVERHEAD)} AS host_s, {_seconds(training.DEVICE_COMPUTE)} AS compute_s,
-        {_seconds(training.DEVICE_COPY)} AS copy_s
+        {_seconds(training.DEVICE_COPY)} AS copy_s, SpanAttributes['{training.SLOWEST_FILE}'] AS slowest_file
     FROM spans
     WHERE scope = '{training.SCOPE}' AND span_name = '{training.STEP}' AND number IS NOT NULL
         AND input_s IS NOT NULL AND file_s IS NOT NULL AND host_s IS NOT NULL
     LIMIT 1 BY span
 """
-_SEQUENCE: Final = (
-    f"CASE WHEN number_said < 0 OR number_said > {MOST} THEN {SEQUENCE_UNKNOWN} "
-    + " ".join(
-        f"WHEN operation = '{name}' THEN number_said * {PLACES} + {code}" for name, code in FUNCTIONS.items()
-    )
-    + f" ELSE {SEQUENCE_UNKNOWN} END"
-)
-_SENDS, _RECEIVES = PEERS
-_PAIR: Final = (
-    f"if(operation = '{_SENDS}', concat(toString(rank), '>', toString(peer)), "
-    "concat(toString(peer), '>', toString(rank)))"
-)
-_CALLS: Final = f"""
+_SAID: Final = f"""
     SELECT
-        span, process, trace, if(operation IN ('{_SENDS}', '{_RECEIVES}'), 'p2p', 'coll') AS kind, operation, hash,
-        multiIf(hash = '{UNKNOWN}', '', kind = 'p2p', concat(hash, ' ', {_PAIR}), hash) AS grp, rank, ranks,
-        multiIf(hash = '{UNKNOWN}', {SEQUENCE_UNKNOWN}, kind = 'p2p', number_said, {_SEQUENCE}) AS seq,
-        t0, device_s, bytes
-    FROM (
-        SELECT
-            span, process, trace, t0, SpanAttributes['{nccl.OPERATION}'] AS operation,
-            if(SpanAttributes['{nccl.HASH}'] = '', '{UNKNOWN}', SpanAttributes['{nccl.HASH}']) AS hash,
-            assumeNotNull({_whole(nccl.RANK)}) AS rank, ifNull({_whole(PEER)}, -1) AS peer,
-            ifNull({_whole(nccl.RANKS)}, 0) AS ranks,
-            ifNull({_whole(nccl.SEQUENCE)}, {SEQUENCE_UNKNOWN}) AS number_said,
-            {_seconds(nccl.GPU_TIME)} AS device_s, ifNull({_whole(nccl.BYTES)}, 0) AS bytes
-        FROM spans
-        WHERE scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue' AND operation <> ''
-            AND {_whole(nccl.RANK)} IS NOT NULL
-            AND (operation NOT IN ('{_SENDS}', '{_RECEIVES}') OR {_whole(PEER)} IS NOT NULL)
-        LIMIT 1 BY span
-    )
+        span, process, trace, SpanAttributes['{nccl.OPERATION}'] AS operation,
+        if(SpanAttributes['{nccl.HASH}'] = '', '{UNKNOWN}', SpanAttributes['{nccl.HASH}']) AS hash,
+        assumeNotNull({_whole(nccl.RANK)}) AS rank, ifNull({_whole(PEER)}, -1) AS peer,
+        ifNull({_whole(nccl.RANKS)}, 0) AS ranks,
+        ifNull({_whole(nccl.SEQUENCE)}, {SEQUENCE_UNKNOWN}) AS number, t0, {_seconds(nccl.GPU_TIME)} AS device_s,
+        ifNull({_whole(nccl.BYTES)}, 0) AS bytes
+    FROM spans
+    WHERE scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue' AND operation <> ''
+        AND {_whole(nccl.RANK)} IS NOT NULL AND NOT ({IS_PAIR} AND {_whole(PEER)} IS NULL)
+    LIMIT 1 BY span
 """
 _WAITS: Final = f"""
     SELECT parent AS call, t1 FROM spans
     WHERE scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'wait'
 """
-_EVIDENCE: Final = f"""
+_PROBES: Final = f"""
     SELECT
-        '' AS job, toInt32({RANK_OF_HOST}) AS rank, host, t0, t1, '{XID}' AS name,
-        assumeNotNull({_seconds(hardware_errors.CODE)}) AS value,
+        span, process, t0, t1, SpanAttributes['{probes.NAME}'] AS name,
+        if(mapContains(SpanAttributes, '{HOST_TIME}'), {_seconds(HOST_TIME)}, t1 - t0) AS seconds
+    FROM spans
+    WHERE scope = '{probes.SCOPE}' AND mapContains(SpanAttributes, '{probes.NAME}') AND seconds IS NOT NULL
+    LIMIT 1 BY span
+"""
+_ERRORS: Final = f"""
+    SELECT
+        span, host, t0, t1, {_seconds(hardware_errors.CODE)} AS number,
         concat(CAST(span_name AS String), ': ', SpanAttributes['{hardware_errors.MESSAGE}']) AS text
     FROM spans
     WHERE scope = '{hardware_errors.SCOPE}' AND {_whole(hardware_errors.CODE)} IS NOT NULL
@@ -131,18 +119,22 @@ PROCESSES: Final = """
 """
 """Whose spans they are, the earliest first."""
 
-REPEATED: Final = f"""
-    SELECT count(*) - uniqExact(span) AS spans FROM spans
-    WHERE (scope = '{training.SCOPE}' AND span_name = '{training.STEP}')
-        OR (scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue')
+_WANTED: Final = {
+    "otlp_steps": f"scope = '{training.SCOPE}' AND span_name = '{training.STEP}'",
+    "otlp_calls": f"scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue'",
+    "otlp_probes": f"scope = '{probes.SCOPE}'",
+    "otlp_errors": f"scope = '{hardware_errors.SCOPE}'",
+}
+_WHOLE: Final = (f"({wanted} AND span IN (SELECT span FROM {table}))" for table, wanted in _WANTED.items())
+LEFT_OUT: Final = f"""
+    SELECT countIf(NOT whole) AS incomplete, countIf(whole) - uniqExactIf(span, whole) AS repeated
+    FROM (
+        SELECT span, {" OR ".join(_WHOLE)} AS whole
+        FROM spans
+        WHERE {" OR ".join(f"({wanted})" for wanted in _WANTED.values())}
+    )
 """
-INCOMPLETE: Final = f"""
-    SELECT count(*) AS spans FROM spans
-    WHERE (scope = '{training.SCOPE}' AND span_name = '{training.STEP}'
-            AND span NOT IN (SELECT span FROM otlp_steps))
-        OR (scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue'
-            AND span NOT IN (SELECT span FROM otlp_calls))
-"""
+"""How many spans lack what is needed, and how many are there once more."""
 
 
 def tables(table: str, condition: str) -> Mapping[str, str]:
@@ -150,7 +142,8 @@ def tables(table: str, condition: str) -> Mapping[str, str]:
     return {
         "spans": _spans(table, condition),
         "otlp_steps": _STEPS,
-        "otlp_calls": _CALLS,
+        "otlp_calls": numbered(_SAID),
         "otlp_waits": _WAITS,
-        "evidence": _EVIDENCE,
+        "otlp_probes": _PROBES,
+        "otlp_errors": _ERRORS,
     }

@@ -18,7 +18,7 @@ from otelgpu.store.clickhouse.address import Address
 from otelgpu.store.clickhouse.client import Client
 from otelgpu.store.files import StoreError
 from otelgpu.store.places import Member, Process
-from otelgpu.store.placing import ROWS, TIMED, Placed, place, report_limits
+from otelgpu.store.placing import EVIDENCE_ROWS, ROWS, TIMED, Placed, place, report_limits
 from otelgpu.store.queries import Columns, tuples
 from otelgpu.store.rank_checks import exclude
 from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_INCOMPLETE, SPANS_REPEATED
@@ -122,14 +122,15 @@ class ClickHouseTables:
         processes, launched = self._processes()
         placed = place(self.run, processes, launched, self.limits)
         self._names["otlp_places"] = _literal(list(processes), placed)
+        ((incomplete, repeated),) = tuples(self.run(spans.LEFT_OUT))
         counts = {
             RANKS_UNKNOWN: report_limits(self.run, self.limits),
-            SPANS_REPEATED: int(self.run(spans.REPEATED)["spans"][0]),
-            SPANS_INCOMPLETE: int(self.run(spans.INCOMPLETE)["spans"][0]),
+            SPANS_REPEATED: repeated,
+            SPANS_INCOMPLETE: incomplete,
         }
         self.rejected.update({reason: count for reason, count in counts.items() if count})
-        rows = " UNION ALL ".join(ROWS)
-        self._names["ops_read"] = _cast(OPS, {column.name: "" for column in OPS}, f"({rows})")
+        self._names["ops_read"] = _together(OPS, ROWS)
+        self._names["evidence"] = _present(EVIDENCE, _together(EVIDENCE, EVIDENCE_ROWS))
 
     def _processes(self) -> tuple[dict[str, Process], list[Member]]:
         """By their names in the tables, and the places that launchers said."""
@@ -172,6 +173,13 @@ def _cast(columns: Sequence[Column], there: Iterable[str], source: str) -> str:
             f"{cell if column.is_required else f'ifNull({cell}, {column.default})'} AS {column.name}"
         )
     return f"SELECT {', '.join(cells)} FROM {source}"
+
+
+def _together(columns: Sequence[Column], queries: Sequence[str]) -> str:
+    """The rows of all, as of a table's types."""
+    return _cast(
+        columns, dict.fromkeys((column.name for column in columns), ""), f"({' UNION ALL '.join(queries)})"
+    )
 
 
 def _present(columns: Sequence[Column], query: str) -> str:

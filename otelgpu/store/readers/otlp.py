@@ -6,8 +6,8 @@ also waits for others, and host-side copies, which wait for the device. Computin
 is measured. A span that two gateways have delivered is there once, by its id.
 
 What no span says is found by :mod:`otelgpu.store.places`: job and global rank of a process, and steps that
-all ranks number alike. So what was read is staged, and becomes rows of ``ops`` when all of it is there; of files that
-grow, again and again, without being read again (:mod:`otelgpu.store.followed`).
+all ranks number alike. So what was read is kept apart (:mod:`otelgpu.store.observed`), and becomes rows of ``ops`` when
+all of it is there; of files that grow, again and again, without being read again (:mod:`otelgpu.store.followed`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.engine.names import HOST_TIME
+from otelgpu.export.parquet.rows import HOSTS, PEER
 from otelgpu.families.nccl import collective_names as nccl
 from otelgpu.families.rdma import hardware_errors
 from otelgpu.families.steps import names as step_names
@@ -38,13 +39,13 @@ from otelgpu.otlp_json.reader import (
     time_ns,
 )
 from otelgpu.store.batches import text
+from otelgpu.store.calls import PEERS, UNKNOWN
 from otelgpu.store.database import Store
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.line_files import split_lines
-from otelgpu.store.places import Member, Process
+from otelgpu.store.observed import MOST_PROCESSES
 from otelgpu.store.readers.otlp_counters import MARKS as COUNTERS
 from otelgpu.store.readers.otlp_counters import Counters
-from otelgpu.store.readers.otlp_operations import PROBE, insert_operations
 from otelgpu.store.reasons import FILES_UNREADABLE, SPANS_INCOMPLETE
 from otelgpu.store.sequences import sequence_of
 from otelgpu.store.tables import SEQUENCE_UNKNOWN
@@ -52,89 +53,14 @@ from otelgpu.store.tables import SEQUENCE_UNKNOWN
 MARKS: Final = (b'"resourceSpans"', b'"resourceMetrics"', b'"resourceProfiles"', b'"resourceLogs"')
 """One of them is in every line."""
 
-HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
-_MASK: Final = (1 << 64) - 1
-PEERS: Final = {"Send": 1, "Recv": -1}
-_MOST_PROCESSES: Final = 1 << 17
-PEER: Final = "nccl.peer"
-UNKNOWN: Final = "unknown"  # a hash that could not be read
-
-STEPS: Final = {
-    "span": "UBIGINT",
-    "process": "INTEGER",
-    "number": "BIGINT",
-    "t0": "DOUBLE",
-    "t1": "DOUBLE",
-    "input_s": "DOUBLE",
-    "file_s": "DOUBLE",
-    "host_s": "DOUBLE",
-    "compute_s": "DOUBLE",  # NULL: device time was not measured
-    "copy_s": "DOUBLE",  # likewise
-}
-CALLS: Final = {
-    "span": "UBIGINT",
-    "process": "INTEGER",
-    "trace": "UBIGINT",  # the same on all ranks
-    "kind": "VARCHAR",
-    "operation": "VARCHAR",
-    "hash": "VARCHAR",
-    "grp": "VARCHAR",
-    "rank": "INTEGER",  # in the communicator
-    "ranks": "INTEGER",
-    "seq": "BIGINT",
-    "t0": "DOUBLE",
-    "device_s": "DOUBLE",  # seconds on the device; NULL: not measured
-    "bytes": "BIGINT",
-}
-WAITS: Final = {"call": "UBIGINT", "t1": "DOUBLE"}
-ERRORS: Final = {
-    "span": "UBIGINT",
-    "host": "VARCHAR",
-    "t0": "DOUBLE",
-    "t1": "DOUBLE",
-    "number": "DOUBLE",  # of the Xid or SXid
-    "text": "VARCHAR",
-}
-GROWTHS: Final = {
-    "host": "VARCHAR",
-    "t0": "DOUBLE",
-    "t1": "DOUBLE",
-    "name": "VARCHAR",  # of the metric
-    "value": "DOUBLE",
-    "text": "VARCHAR",
-}
-SEEN: Final = {
-    "span": "UBIGINT",
-    "process": "INTEGER",
-    "t0": "DOUBLE",
-    "t1": "DOUBLE",
-    "name": "VARCHAR",
-    "value": "DOUBLE",
-    "text": "VARCHAR",
-}
-"""What is evidence of a rank."""
-_STAGED: Final = {
-    "otlp_steps": STEPS,
-    "otlp_calls": CALLS,
-    "otlp_waits": WAITS,
-    "otlp_errors": ERRORS,
-    "otlp_growths": GROWTHS,
-    "otlp_seen": SEEN,
-}
-
 
 class OtlpReading:
-    """Lines into tables of its own. Processes are numbered in the order of their first spans."""
+    """Lines into what was seen of all processes."""
 
     def __init__(self, store: Store) -> None:
         self.skips = Skips()
         self._store = store
-        self._owners: list[Process] = []  # by the number of the process
-        self._processes: dict[tuple[str, str, str], int] = {}
-        self._launched: list[Member] = []  # as their launchers say
-        staged = (store.staging(table, columns) for table, columns in _STAGED.items())
-        self._batches = tuple(staged)
-        self._steps, self._calls, self._waits, self._errors, self._growths, self._seen = self._batches
+        self._observed = store.observed()
         self._counters = Counters()
         self._takers = {
             training.SCOPE: self._take_step,
@@ -151,24 +77,9 @@ class OtlpReading:
             for of_metrics in document.resource_metrics:
                 self._take_metrics(reader, of_metrics)
 
-    def forget(self, before_s: float) -> None:
-        """What had ended by then."""
-        for batches in self._batches:
-            batches.flush()
-        for table in _STAGED:
-            column = "t0" if table == "otlp_calls" else "t1"
-            self._store.connection.execute(f"DELETE FROM {table} WHERE {column} < ?", [before_s])
-
-    def insert(self) -> None:
-        """All that there is, into ``ops`` and ``evidence``."""
-        for batches in self._batches:
-            batches.flush()
+    def count(self) -> None:
+        """Say what was left out so far."""
         self._store.rejected.update(self.skips.counts)
-        insert_operations(self._store, self._owners, self._launched)
-
-    def close(self) -> None:
-        """Drop its tables."""
-        self._store.drop(*_STAGED)
 
     def _take_resource(self, reader: Reader, of_resource: ResourceSpans) -> None:
         of_ours = [
@@ -197,19 +108,17 @@ class OtlpReading:
             return None
         host = _host_of(described)
         instance = described.get("service.instance.id") or described.get("process.pid", "")
-        owner = Process(host, text(described.get("service.name", "")))
-        key = owner.host, owner.service, text(instance)
-        if key not in self._processes:
-            if len(self._owners) >= _MOST_PROCESSES:
-                reader.skip(RESOURCES, f"more than {_MOST_PROCESSES} processes")
-                return None
-            self._processes[key] = len(self._owners)
-            rank, size = described.get(JOB_RANK), described.get(JOB_SIZE)
-            if isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size:
-                job = f"job {text(described.get(JOB_ID, ''))}".strip()
-                self._launched.append(Member(len(self._owners), job, rank, size))
-            self._owners.append(owner)
-        return self._processes[key]
+        rank, size = described.get(JOB_RANK), described.get(JOB_SIZE)
+        process = self._observed.process(
+            host,
+            text(described.get("service.name", "")),
+            text(instance),
+            text(described.get(JOB_ID, "")),
+            *((rank, size) if isinstance(rank, int) and isinstance(size, int) else (-1, -1)),
+        )
+        if process is None:
+            reader.skip(RESOURCES, f"more than {MOST_PROCESSES} processes")
+        return process
 
     def _take_metrics(self, reader: Reader, of_resource: ResourceMetrics) -> None:
         try:
@@ -221,7 +130,9 @@ class OtlpReading:
             for metric in reader.metrics(of_scope):
                 try:
                     for each in self._counters.take(host, metric):
-                        self._growths.add(each.host, each.t0, each.t1, each.name, each.value, text(each.text))
+                        self._observed.growths.add(
+                            each.host, each.t0, each.t1, each.name, each.value, text(each.text)
+                        )
                 except ValueError as error:
                     reader.skip(METRICS, error)
 
@@ -230,27 +141,20 @@ class OtlpReading:
             return
         own = (training.DATA_LOADER_STALL, training.FILE, training.HOST_OVERHEAD)
         device = (training.DEVICE_COMPUTE, training.DEVICE_COPY)
-        begin, end = _times(span)
-        self._steps.add(
+        self._observed.steps.add(
             _span_id(span.span_id),
             process,
             _whole(described[step_names.NUMBER]),
-            begin,
-            end,
+            *_times(span),
             *(_seconds(described.get(key, 0.0)) for key in own),
             *(_seconds(described.get(key, math.nan)) for key in device),
+            text(described.get(training.SLOWEST_FILE, "")),
         )
-        if name := described.get(training.SLOWEST_FILE):
-            seconds, said = (
-                _seconds(described.get(training.FILE, 0.0)),
-                text(f"seconds in files, slowest {name}"),
-            )
-            self._seen.add(_span_id(span.span_id), process, begin, end, training.FILE, seconds, said)
 
     def _take_call(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         phase = described.get(nccl.PHASE)
         if phase == "wait":
-            self._waits.add(_span_id(span.parent_span_id), time_ns(span.end_time_unix_nano) * 1e-9)
+            self._observed.waits.add(_span_id(span.parent_span_id), time_ns(span.end_time_unix_nano) * 1e-9)
         if phase != "enqueue":
             return
         operation, communicator = text(described[nccl.OPERATION]), text(described.get(nccl.HASH, UNKNOWN))
@@ -262,10 +166,10 @@ class OtlpReading:
             group, sequence = f"{communicator} {sender}>{receiver}", number
         if communicator == UNKNOWN:
             group, sequence = "", SEQUENCE_UNKNOWN
-        self._calls.add(
+        self._observed.calls.add(
             _span_id(span.span_id),
             process,
-            hash(identity(span.trace_id, 16)) & _MASK,  # to be compared, and shown to nobody
+            _trace_id(span.trace_id),
             "p2p" if way else "coll",
             operation,
             communicator,
@@ -282,14 +186,15 @@ class OtlpReading:
         """Of a user's own: a garbage collection, a checkpoint, an evaluation."""
         begin, end = _times(span)
         seconds = _seconds(described.get(HOST_TIME, end - begin))  # of all hits that were folded into it
-        said = text(f"seconds in {described[probes.NAME]}")
-        self._seen.add(_span_id(span.span_id), process, begin, end, PROBE, seconds, said)
+        self._observed.probes.add(
+            _span_id(span.span_id), process, begin, end, text(described[probes.NAME]), seconds
+        )
 
     def _take_error(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
         """An Xid or SXid: of its host, whoever's work it ended."""
-        self._errors.add(
+        self._observed.errors.add(
             _span_id(span.span_id),
-            self._owners[process].host,
+            self._observed.processes[process].host,
             *_times(span),
             _whole(described[hardware_errors.CODE]),
             text(f"{span.name}: {described.get(hardware_errors.MESSAGE, '')}"),
@@ -304,8 +209,7 @@ def read(store: Store, paths: Sequence[Path]) -> None:
             reading.take(Reader(path.name, reading.skips), split_lines(pieces(path)))
         except BrokenFile:
             store.rejected[FILES_UNREADABLE] += 1
-    reading.insert()
-    reading.close()
+    reading.count()
 
 
 def _is_wanted(line: bytes) -> bool:
@@ -318,6 +222,12 @@ def _host_of(described: Mapping[str, AttributeValue]) -> str:
 
 def _times(span: Span) -> tuple[float, float]:
     return time_ns(span.start_time_unix_nano) * 1e-9, time_ns(span.end_time_unix_nano) * 1e-9
+
+
+def _trace_id(written: str) -> int:
+    """Its halves, xor: to be compared, and shown to nobody."""
+    found = identity(written, 16)
+    return int.from_bytes(found[:8], "big") ^ int.from_bytes(found[8:], "big")
 
 
 def _span_id(written: str) -> int:

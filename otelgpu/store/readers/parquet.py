@@ -1,4 +1,4 @@
-"""Parquet files of ``ops`` or ``evidence``, by their columns. ``ops`` is read where it lies, never copied."""
+"""Parquet files of the documented tables, by their columns. ``ops`` is read where it lies, never copied."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.store.database import Store
+from otelgpu.store.readers import host_tables
 from otelgpu.store.reasons import CALLS_PENDING, FILES_OF_OTHER_COLUMNS, FILES_REPEATED, FILES_UNREADABLE
 from otelgpu.store.row_checks import IS_PENDING, REASON
-from otelgpu.store.tables import COLLECTIVE_PENDING, EVIDENCE, OPS, Column
+from otelgpu.store.tables import COLLECTIVE_PENDING, OF_HOSTS, TABLES, Column
 
 _END_BYTES: Final = 1 << 16
+
+_TABLES: Final = OF_HOSTS | TABLES
+"""In this order: a row of ``probes`` has all that one of ``evidence`` needs."""
 
 _Schema = tuple[tuple[str, str], ...]  # name and type of each column
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -33,10 +37,9 @@ def read(store: Store, paths: Sequence[Path]) -> None:
             store.rejected[FILES_UNREADABLE] += 1
     for schema, links in sorted(groups.items()):
         names = {name for name, _ in schema}
-        if names >= _required(OPS):
-            _take(store, OPS, schema, links)
-        elif names >= _required(EVIDENCE):
-            _take(store, EVIDENCE, schema, links)
+        table = next((table for table, columns in _TABLES.items() if names >= _required(columns)), "")
+        if table:
+            _take(store, table, schema, links)
         else:
             store.rejected[FILES_OF_OTHER_COLUMNS] += len(links)
 
@@ -73,24 +76,34 @@ def _schema(store: Store, linked: str) -> _Schema:
     return tuple(sorted((str(name).lower(), str(of_type)) for name, of_type, *_ in described))
 
 
-def _take(store: Store, columns: Sequence[Column], schema: _Schema, links: Sequence[str]) -> None:
+def _take(store: Store, table: str, schema: _Schema, links: Sequence[str]) -> None:
     """Where one of several files cannot be read to its end, it is left out alone."""
     import duckdb
 
-    query = _query(columns, dict(schema), links)
+    query = _query(_TABLES[table], dict(schema), links)
     try:
-        if columns is OPS:
+        if table in OF_HOSTS:
+            _take_seen(store, table, schema, links)
+        elif table == "ops":
             store.add_view(query)
             if store.rejected.pop(CALLS_PENDING, 0):
                 _insert_pending(store, query)
         else:
             store.connection.execute(f"INSERT INTO evidence {query}")
-    except duckdb.Error:
+    except (duckdb.Error, OSError):
         if len(links) == 1:
             store.rejected[FILES_UNREADABLE] += 1
             return
         for linked in links:
-            _take(store, columns, schema, [linked])
+            _take(store, table, schema, [linked])
+
+
+def _take_seen(store: Store, table: str, schema: _Schema, links: Sequence[str]) -> None:
+    """Rows of processes stay where they were read into, from one look to the next."""
+    observed = store.observed()
+    if unread := observed.unread(links):
+        host_tables.insert(store, table, _query(OF_HOSTS[table], dict(schema), unread))
+        observed.have_read(unread)
 
 
 def _insert_pending(store: Store, query: str) -> None:

@@ -38,7 +38,7 @@ def test_destinations_are_parsed(text: str, expected: object) -> None:
 def test_an_unknown_destination_says_what_can_be_written(text: str) -> None:
     with pytest.raises(OtelgpuError) as caught:
         parse_destination(text)
-    assert "console, file:PATH, otlp or otlp:URL" in str(caught.value)
+    assert "console, file:PATH, otlp, otlp:URL or parquet:DIR" in str(caught.value)
 
 
 def test_a_bare_url_is_reported_what_to_write() -> None:

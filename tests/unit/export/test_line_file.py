@@ -233,7 +233,7 @@ def test_a_rotation_is_written_behind_the_path(text: str, destination: FileDesti
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("file:a?max_byte=64MiB", "no max_bytes"),
+        ("file:a?max_byte=64MiB", "did you mean 'max_bytes'"),
         ("file:a?max_files=3", "no max_bytes"),
         ("file:a?max_bytes=64MiB&max_file=3", "did you mean 'max_files'"),
         ("file:a?max_bytes=lots", "64MiB"),

@@ -104,8 +104,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_exporters_are_found_in_alphabetical_order() -> None:
-    assert list(kinds()) == ["console", "file", "otlp"]
-    assert forms() == "console, file:PATH, otlp or otlp:URL"
+    assert list(kinds()) == ["console", "file", "otlp", "parquet"]
+    assert forms() == "console, file:PATH, otlp, otlp:URL or parquet:DIR"
 
 
 def test_the_contracts_have_at_most_five_members() -> None:
@@ -121,7 +121,7 @@ def test_an_exporter_says_how_it_is_written_and_what_that_does(scheme: str) -> N
 
 
 def test_one_more_exporter_is_in_the_help_and_in_the_error_for_an_unknown_one(folder: Path) -> None:
-    wanted = "console, file:PATH, otlp, otlp:URL or tally:PATH"
+    wanted = "console, file:PATH, otlp, otlp:URL, parquet:DIR or tally:PATH"
     assert wanted in " ".join(otelgpu(folder, "replay", "--help").stdout.split())
     unknown = otelgpu(folder, "replay", GOLDEN, "--export", "jaeger")
     assert (unknown.returncode, wanted in unknown.stderr) == (1, True)

@@ -48,13 +48,18 @@ def recorded(folder: Path) -> list[bytes]:
 
 
 def made(folder: Path) -> list[bytes]:
-    """Ranks that were seen late, and one that a launcher named, on the device, with sends; some delivered twice."""
+    """Ranks that were seen late, and one that a launcher named, on the device, with evidence; some delivered twice."""
     ranks = [*job(device_ms=1.5), Rank(1, first=3, ranks=2, communicator="c1")]
     ranks[0].launched = {"otelgpu.job.rank": 0, "otelgpu.job.world_size": 4, "otelgpu.job.id": "7"}
     ranks[-1].launched = {"process.pid": 999}
     for step in range(3, 9):
         ranks[-1].step(step, **{"device.compute": 0.02})
         ranks[-1].collective(step, wait_ms=None)
+    ranks[2].step(20, file=0.5, slowest_file=r"it's \t.bin")
+    ranks[2].probe(4, "gc", 0.03)
+    ranks[2].probe(5, "gc", 0.08, otelgpu_host_duration=0.02)  # several in one span
+    ranks[2].probe(6, "gc", 0.03)
+    ranks[2].spans["otelgpu.probe"][-1]["attributes"].clear()
     return [*(rank.line() for rank in ranks), ranks[2].line()]
 
 
