@@ -59,7 +59,7 @@ class ClickHouse:
 
     def _declare(self, table: str, declared: tuple[Declared, ...]) -> None:
         cells = ", ".join(f"{each.name} {_TYPES[each.type]}" for each in declared)
-        self.ask(f"CREATE TABLE {table} ({cells}) ENGINE = Memory")
+        self.ask(f"CREATE TABLE {table} ({cells}) ENGINE = MergeTree ORDER BY tuple()")
 
 
 @cache

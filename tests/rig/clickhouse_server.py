@@ -23,13 +23,14 @@ _CODE: Final = re.compile(r"Code: (\d+)")
 
 
 class Server(ThreadingHTTPServer):
-    """``questions``: what was asked, with its parameters."""
+    """``questions``: what was asked, with its parameters. ``may_remember``: whether users make temporary tables."""
 
     daemon_threads = True
 
     def __init__(self, engine: ClickHouse) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.engine = engine
+        self.may_remember = True
         self.questions: list[tuple[str, dict[str, str]]] = []
 
     @property
@@ -52,9 +53,12 @@ class _Handler(BaseHTTPRequestHandler):
         if given != (USER, PASSWORD):
             self._answer(403, b"Code: 516. DB::Exception: Authentication failed", "516")
             return
-        if not query.lstrip().startswith(("SELECT", "WITH", "DESCRIBE")):
+        may = ("SELECT", "WITH", "DESCRIBE", *(("CREATE TEMPORARY",) if server.may_remember else ()))
+        if not query.lstrip().startswith(may):
             self._answer(500, b"Code: 164. DB::Exception: Cannot execute query in readonly mode", "164")
             return
+        if "session_id" in parameters and query.startswith("CREATE"):
+            server.engine.ask("DROP TEMPORARY TABLE IF EXISTS checked_sums")  # chDB has one session for all
         try:
             self._answer(200, server.engine.ask(query, parameters["database"]))
         except RuntimeError as error:

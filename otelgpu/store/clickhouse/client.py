@@ -1,7 +1,7 @@
 """Questions to ClickHouse over its HTTP interface, and what goes wrong in words.
 
-A question waits for its whole answer (``wait_end_of_query``), so that an error has a status of its own. Nothing is
-written there, and no setting is changed: a user who may only read is enough.
+A question waits for its whole answer (``wait_end_of_query``), so that an error has a status of its own. Nothing that
+stays is written there, and no setting is changed: a user who may only read is enough.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Final
 from urllib.parse import urlencode
+from uuid import uuid4
 
 from otelgpu.model.text import printable
 from otelgpu.store.clickhouse import native
@@ -24,8 +25,13 @@ _PIECE_BYTES: Final = 1 << 20
 _SHORT_QUERY: Final = 200_000
 """Up to 262,144 bytes are what a server takes that nobody has asked to take more."""
 _SHOWN: Final = 300
-_AUTHENTICATION: Final = ("192", "193", "194", "497", "516")
-"""Codes of ClickHouse's errors: who one is, and what one may read."""
+_AUTHENTICATION: Final = ("192", "193", "194", "516")
+_FORBIDDEN: Final = ("164", "497")
+"""Codes of ClickHouse's errors: who one is, and what one may do (read only, no grant)."""
+
+
+class _NotAllowed(StoreError):
+    """The user may not do that."""
 
 
 class Client:
@@ -33,6 +39,17 @@ class Client:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._session = ""
+
+    def remember(self, name: str, query: str) -> bool:
+        """Keep an answer there as a temporary table, for this client alone; whether the user may."""
+        self._session = f"otelgpu-{uuid4()}"
+        try:
+            self._ask(f"CREATE TEMPORARY TABLE {name} ENGINE = Memory AS {query}")
+        except _NotAllowed:
+            self._session = ""
+            return False
+        return True
 
     def run(self, query: str) -> Columns:
         """The columns of an answer. Raises `StoreError`."""
@@ -65,6 +82,9 @@ class Client:
 
     def _path(self, length: int) -> str:
         parameters = {"database": self._address.database, "wait_end_of_query": "1"}
+        if self._session:
+            # The most that a server lets pass without a question is an hour.
+            parameters |= {"session_id": self._session, "session_timeout": "3600"}
         if length > _SHORT_QUERY:
             parameters["max_query_size"] = str(2 * length)
         return f"/?{urlencode(parameters)}"
@@ -76,6 +96,8 @@ class Client:
     def _refusal(self, response: HTTPResponse, content: bytes) -> StoreError:
         code = response.headers.get("X-ClickHouse-Exception-Code", "")
         said = printable(content[:_SHOWN].decode("utf-8", "replace"))
+        if code in _FORBIDDEN:
+            return _NotAllowed(f"{self._address.shown} does not allow it: {said}")
         if code in _AUTHENTICATION or response.status in (401, 403):
             hint = f"the user and the password are those of the URL, else {USER} and {PASSWORD}"
             return self._error(f"refuses the user {printable(self._address.user)!r}", hint)

@@ -21,7 +21,10 @@ _NUMBERS: Final = {
     "Float32": np.dtype("<f4"),
     "Float64": np.dtype("<f8"),
 }
-_TEXT: Final = "String"
+_TEXT, _CODED = "String", "LowCardinality("
+_WORD: Final = np.dtype("<u8")
+_CODES: Final = {width: np.dtype(f"<u{1 << width}") for width in range(4)}
+_OWN_VALUES: Final = 0x200  # they are in the block
 _LONGEST_VARINT: Final = 10
 
 
@@ -68,7 +71,7 @@ def columns(ask: Callable[[str], bytes], query: str) -> dict[str, Column]:
         return found
     described = decoded(ask(f"DESCRIBE TABLE ({query}) FORMAT Native"))  # an answer without rows has no block
     return {
-        name: np.zeros(0, dtype=_NUMBERS.get(of_type, np.dtype(object)))
+        name: np.zeros(0, dtype=_NUMBERS.get(_inner(of_type), np.dtype(object)))
         for name, of_type in zip(described["name"].tolist(), described["type"].tolist(), strict=True)
     }
 
@@ -92,12 +95,43 @@ def _blocks(read: _Bytes) -> Iterator[list[tuple[str, Column]]]:
 
 def _column(read: _Bytes, rows: int) -> tuple[str, Column]:
     name, of_type = read.text(), read.text()
-    if of_type == _TEXT:
-        texts = [read.text() for _ in range(rows)]
-        found = np.empty(len(texts), dtype=object)
-        found[:] = texts
-        return name, found
-    if of_type not in _NUMBERS:
+    inner = _inner(of_type)
+    if inner not in (_TEXT, *_NUMBERS):
         raise Malformed(f"column {name!r} has type {of_type!r}, which is not read here")
-    dtype = _NUMBERS[of_type]
-    return name, np.frombuffer(read.take(rows * dtype.itemsize), dtype=dtype)
+    return name, _values(read, rows, inner) if inner == of_type else _coded(read, rows, inner)
+
+
+def _inner(of_type: str) -> str:
+    """Of values that are coded, the type of what the codes stand for."""
+    return of_type.removeprefix(_CODED).removesuffix(")") if of_type.startswith(_CODED) else of_type
+
+
+def _values(read: _Bytes, rows: int, of_type: str) -> Column:
+    return _texts(read, rows) if of_type == _TEXT else _numbers(read, rows, _NUMBERS[of_type])
+
+
+def _numbers(read: _Bytes, rows: int, dtype: np.dtype[Any]) -> Column:
+    return np.frombuffer(read.take(rows * dtype.itemsize), dtype=dtype)
+
+
+def _texts(read: _Bytes, rows: int) -> Column:
+    texts = [read.text() for _ in range(rows)]
+    found = np.empty(len(texts), dtype=object)
+    found[:] = texts
+    return found
+
+
+def _coded(read: _Bytes, rows: int, of_type: str) -> Column:
+    """A version, and of rows: flags with the width of the codes, the values, and a code for each row."""
+    read.take(_WORD.itemsize)
+    if not rows:
+        return _values(read, 0, of_type)
+    (flags,) = _numbers(read, 1, _WORD)
+    width = int(flags) & 0xFF
+    if width not in _CODES or not int(flags) & _OWN_VALUES:
+        raise Malformed(f"coded values with flags {int(flags):#x}")
+    values = _values(read, int(_numbers(read, 1, _WORD)[0]), of_type)
+    codes = _numbers(read, int(_numbers(read, 1, _WORD)[0]), _CODES[width])
+    if len(codes) != rows or int(codes.max()) >= len(values):
+        raise Malformed("codes of values that are not there")
+    return values[codes]

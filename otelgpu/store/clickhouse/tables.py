@@ -1,15 +1,15 @@
 """Tables in ClickHouse as ``ops``, ``step_sums`` and ``evidence``: by names for queries, in front of each question.
 
 A table of spans is what the Collector's exporter fills (:mod:`otelgpu.store.clickhouse.spans`); any other has the
-columns of ``ops``, and may have a table ``evidence`` beside it. Nothing is made there, so each question reads the
-tables again; ``--from`` bounds what it reads. What only all processes together say (ranks, numbers of steps) is asked
-first, and stands in the questions as a text.
+columns of ``ops``, and may have a table ``evidence`` beside it. What only all processes together say (ranks, numbers of
+steps) is asked first, and stands in the questions as a text. Nothing is made there but sums, in a temporary table, by
+one pass over all rows: most questions ask these. Where the user may not make one, each question reads all rows again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -24,11 +24,13 @@ from otelgpu.store.rank_checks import exclude
 from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_INCOMPLETE, SPANS_REPEATED
 from otelgpu.store.row_checks import REASON, chosen, text_literal
 from otelgpu.store.sums import summed
-from otelgpu.store.tables import EVIDENCE, OPS, TABLES, Column
+from otelgpu.store.tables import EVIDENCE, OPS, STEP_SUMS, TABLES, Column
 
 _TYPES: Final = {"VARCHAR": "String", "INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "Float64"}
 _MARGIN_S: Final = 86_400
 """What began earlier than that is not the step of what was asked for: it would be rejected as too long."""
+_SUMS: Final = "checked_sums"
+"""Of all rows, with why they are rejected: what most questions ask; a temporary table where the user may make one."""
 _FIELD, _LINE = "\t", "\n"
 
 
@@ -65,8 +67,11 @@ class ClickHouseTables:
 
     def run(self, query: str) -> Columns:
         """See :class:`~otelgpu.store.queries.Tables`."""
+        return self._client.run(self._named(query))
+
+    def _named(self, query: str) -> str:
         names = ", ".join(f"{name} AS ({text})" for name, text in self._names.items())
-        return self._client.run(f"WITH {names} {query}" if names else query)
+        return f"WITH {names} {query}" if names else query
 
     def keep(self, folder: Path) -> list[Path]:
         """See :class:`~otelgpu.store.queries.Tables`."""
@@ -98,10 +103,12 @@ class ClickHouseTables:
     def _read_operations(self, table: str, columns: Mapping[str, str]) -> None:
         self._names["ops_read"] = _cast(OPS, columns, table)
         beside = self._columns_of("evidence")
-        is_there = beside.keys() >= _required(EVIDENCE)
-        source = f"{self._address.database}.evidence" if is_there else "(SELECT 1 WHERE 1 = 0)"
-        declared = beside if is_there else dict.fromkeys(column.name for column in EVIDENCE)
-        self._names["evidence"] = _present(EVIDENCE, _cast(EVIDENCE, declared, source))
+        if beside.keys() >= _required(EVIDENCE):
+            evidence = _cast(EVIDENCE, beside, f"{self._address.database}.evidence")
+            self._names["evidence"] = _present(EVIDENCE, evidence)
+        else:
+            cells = (f"defaultValueOfTypeName('{_TYPES[each.type]}') AS {each.name}" for each in EVIDENCE)
+            self._names["evidence"] = f"SELECT {', '.join(cells)} WHERE 1 = 0"
 
     def _read_spans(
         self, table: str, columns: Mapping[str, str], begin_s: float | None, end_s: float | None
@@ -144,49 +151,51 @@ class ClickHouseTables:
 
     def _check(self, condition: str) -> None:
         """As :meth:`otelgpu.store.Store.finish` does."""
-        reasons = f"SELECT ifNull({REASON}, '') AS reason FROM ops_read"
+        is_chosen = condition or "1 = 1"
+        checked = f"(SELECT {REASON} AS reason, {is_chosen} AS is_chosen, * FROM ops_read) AS checked"
+        sums = summed(checked, "reason", "is_chosen")
+        if not self._client.remember(_SUMS, self._named(sums)):
+            self._names[_SUMS] = sums
         counts = self.run(
-            f"SELECT reason, count(*) AS operations FROM ({reasons}) WHERE reason <> '' GROUP BY reason"
+            f"SELECT assumeNotNull(reason) AS why, sum(operations) AS lost FROM {_SUMS} "
+            "WHERE reason IS NOT NULL GROUP BY why"
         )
         self.rejected.update(dict(tuples(counts)))
-        clean = f"SELECT * FROM ops_read WHERE ({REASON}) IS NULL" + (
-            f" AND {condition}" if condition else ""
-        )
-        self._names["ops"] = _present(OPS, clean)
-        self._names["step_sums"] = summed("ops")
+        clean = f"SELECT * FROM ops_read WHERE ({REASON}) IS NULL AND {is_chosen}"
+        of_clean = f"SELECT * FROM {_SUMS} WHERE reason IS NULL AND is_chosen"
+        self._names |= {"ops": _present(OPS, clean), "step_sums": _present(STEP_SUMS, of_clean)}
         others = exclude(self.run, self.rejected, self.limits)
         if others:
             self._names["ops"] = _present(OPS, f"{clean} AND {others}")
+            self._names["step_sums"] = _present(STEP_SUMS, f"{of_clean} AND {others}")
 
 
 def _required(columns: Sequence[Column]) -> set[str]:
     return {column.name for column in columns if column.is_required}
 
 
-def _cast(columns: Sequence[Column], there: Iterable[str], source: str) -> str:
-    """The columns of a table from one that may lack some; NULL: not there, or not of the column's type."""
+def _cast(columns: Sequence[Column], there: Mapping[str, str], source: str) -> str:
+    """The columns of a table from one that may lack some (name → type; "": any); NULL: not of the column's type."""
     cells = []
     for column in columns:
-        value = column.name if column.name in there else column.default
-        cell = f"accurateCastOrNull({value}, '{_TYPES[column.type]}')"
-        cells.append(
-            f"{cell if column.is_required else f'ifNull({cell}, {column.default})'} AS {column.name}"
-        )
+        wanted, of_type = _TYPES[column.type], there.get(column.name)
+        cell = column.name if of_type is not None else column.default
+        if of_type not in (wanted, f"LowCardinality({wanted})"):
+            cell = f"accurateCastOrNull({cell}, '{wanted}')"
+            cell = cell if column.is_required else f"ifNull({cell}, {column.default})"
+        cells.append(f"{cell} AS {column.name}")
     return f"SELECT {', '.join(cells)} FROM {source}"
 
 
 def _together(columns: Sequence[Column], queries: Sequence[str]) -> str:
     """The rows of all, as of a table's types."""
-    return _cast(
-        columns, dict.fromkeys((column.name for column in columns), ""), f"({' UNION ALL '.join(queries)})"
-    )
+    there = dict.fromkeys((column.name for column in columns), "")
+    return _cast(columns, there, f"({' UNION ALL '.join(queries)})")
 
 
 def _present(columns: Sequence[Column], query: str) -> str:
     """Rows in which nothing is NULL, of types that say so."""
-    cells = ", ".join(
-        f"CAST(assumeNotNull(checked.{column.name}) AS {column.type}) AS {column.name}" for column in columns
-    )
+    cells = ", ".join(f"assumeNotNull(checked.{column.name}) AS {column.name}" for column in columns)
     return f"SELECT {cells} FROM ({query}) AS checked"
 
 

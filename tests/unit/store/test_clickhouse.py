@@ -63,18 +63,14 @@ def made(folder: Path) -> list[bytes]:
     return [*(rank.line() for rank in ranks), ranks[2].line()]
 
 
-@pytest.mark.parametrize("lines_of", [recorded, made])
-def test_spans_give_what_they_give_in_files(
-    server: Server, tmp_path: Path, lines_of: type[list[bytes]]
-) -> None:
-    lines = lines_of(tmp_path)
+def test_a_recorded_job_gives_what_it_gives_in_files(server: Server, tmp_path: Path) -> None:
+    lines = recorded(tmp_path)
     (folder := tmp_path / "lines").mkdir()
     (folder / "all.jsonl").write_bytes(b"".join(lines))
     fill_spans(server.engine, "spans", lines)
-    chosen = {"job": "llama c0"} if lines_of is made else {}
-    with open_inputs([str(folder)], **chosen) as here, open_tables([server.url("spans")], **chosen) as there:
+    with open_inputs([str(folder)]) as here, open_tables([server.url("spans")]) as there:
         assert unlike(here, there) == {}
-        assert len(here.run("SELECT * FROM ops")["step"])
+        assert len(here.run("SELECT * FROM evidence")["t0"]) == 1
         assert dict(here.rejected) == dict(there.rejected)
         assert here.limits == there.limits
 
@@ -107,7 +103,54 @@ def test_a_command_says_of_it_what_it_says_of_the_file(server: Server, tmp_path:
     assert PASSWORD not in outputs[1].output
 
 
-def test_rows_that_cannot_be_are_counted_there_too(server: Server, tmp_path: Path) -> None:
+@pytest.fixture(params=["sums are kept there", "only reading is allowed"])
+def asked(server: Server, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """With the temporary table, and without."""
+    server.may_remember = request.param == "sums are kept there"
+    server.questions.clear()
+    yield server
+    server.may_remember = True
+
+
+def test_who_may_only_read_gets_the_same(asked: Server, tmp_path: Path) -> None:
+    lines = made(tmp_path)
+    (folder := tmp_path / "lines").mkdir()
+    (folder / "all.jsonl").write_bytes(b"".join(lines))
+    fill_spans(asked.engine, "spans", lines)
+    with (
+        open_inputs([str(folder)], job="llama c0") as here,
+        open_tables([asked.url("spans")], job="llama c0") as there,
+    ):
+        assert unlike(here, there) == {}
+        assert len(here.run("SELECT * FROM ops")["step"])
+        assert dict(here.rejected) == dict(there.rejected) != {}
+        assert here.limits == there.limits
+    sums = [query for query, _ in asked.questions if "checked_sums AS (" in query]
+    assert bool(sums) != asked.may_remember
+
+
+def test_without_evidence_there_is_none(server: Server, tmp_path: Path) -> None:
+    fill_few(server, tmp_path)
+    server.engine.ask("DROP TABLE few.evidence")
+    with open_tables([server.url("few/ops")]) as there:
+        assert list(named(there.run, RANKS)("pending")) == ["grp", "kind", "name", "rank", "seq", "waited_s"]
+        assert len(named(there.run, RANKS)("observations")["t0"]) == 0
+
+
+def test_texts_may_be_coded(server: Server, tmp_path: Path) -> None:
+    """As tables of many rows have them: LowCardinality."""
+    good = [row(rank=rank, kind="coll", grp=f"g{rank % 2}", seq=1, t1=1.5 + rank) for rank in range(4)]
+    with open_inputs([ops(tmp_path / "ops.parquet", *good)]) as here:
+        server.engine.copy(here.connection, "coded")
+        for name in ("job", "host", "kind", "grp"):
+            server.engine.ask(f"ALTER TABLE coded.ops MODIFY COLUMN {name} LowCardinality(String)")
+        with open_tables([server.url("coded/ops")]) as there:
+            assert unlike(here, there) == {}
+            assert named(there.run, RANKS)("groups")["grp"].dtype == object
+
+
+def test_rows_that_cannot_be_are_counted_there_too(asked: Server, tmp_path: Path) -> None:
+    server = asked
     good = [row(rank=rank, step=step, t1=1.5) for rank in range(2) for step in range(4)]
     path = ops(tmp_path / "ops.parquet", *good)
     with open_inputs([path]) as here:
