@@ -47,6 +47,7 @@ BENCHES = {
     "start": "bench_start",
     "top": "bench_top",
     "diagnose": "bench_diagnose",
+    "tables": "bench_tables",
 }
 NEED_ROOT = {
     "pipeline",
