@@ -26,6 +26,7 @@ from otelgpu.model.spans import Attribute, SpanColumns, constant_text  # noqa: E
 from otelgpu.store import Store, open_inputs  # noqa: E402
 from otelgpu.store.followed import FollowedInputs  # noqa: E402
 from otelgpu.store.queries import tuples  # noqa: E402
+from otelgpu.store.readers import otlp  # noqa: E402
 from otelgpu.store.tables import OF_HOSTS  # noqa: E402
 from tests.unit.export.builders import spans, text  # noqa: E402
 from tests.unit.store.otlp_spans import Rank  # noqa: E402
@@ -171,8 +172,6 @@ def test_hosts_that_write_tables_and_hosts_that_write_lines_are_one_job(tmp_path
         wanted = operations(store)
     (folder := tmp_path / "tables").mkdir()
     with Store() as store:
-        from otelgpu.store.readers import otlp
-
         otlp.read(store, [second])
         store.observed().steps.flush()
         store.observed().calls.flush()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ pytest.importorskip("chdb", reason="chdb-core is not installed; make setup does 
 
 from otelgpu.cli.commands import cli
 from otelgpu.store import StoreError, open_inputs
+from otelgpu.store.clickhouse.spans import REQUIRED
 from otelgpu.store.inputs import open_tables
 from otelgpu.store.queries import Tables, named
 from tests.rig.certificates import make_certificate
@@ -24,6 +27,8 @@ from tests.rig.jobs.table import write
 from tests.unit.store.otlp_spans import Rank, job
 from tests.unit.store.parquet_files import ops, row
 from tests.unit.store.test_two_engines import QUERIES, RANKS
+
+pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "training_job.capture"
 
@@ -257,6 +262,60 @@ def test_a_server_that_is_not_there_is_said() -> None:
         StoreError, match=r"clickhouse://127.0.0.1:1/default/otel_traces cannot be asked: .*refused"
     ):
         open_tables(["clickhouse://u:secret@127.0.0.1:1"])
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"clickhouse://u:secret@127.0.0.1:{silent.getsockname()[1]}?timeout=0.2"
+        with pytest.raises(StoreError, match=r"did not answer within 0.2 s") as given_up:
+            open_tables([url])
+    assert "secret" not in str(given_up.value)
+
+
+def test_what_is_no_clickhouse_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            other, _ = listening.accept()
+            with other:
+                other.recv(1 << 16)
+                other.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(StoreError, match=r"does not answer as ClickHouse does"):
+            open_tables([f"clickhouse://127.0.0.1:{listening.getsockname()[1]}"])
+        thread.join()
+
+
+def test_attributes_of_another_type_are_said(server: Server, tmp_path: Path) -> None:
+    fill_few(server, tmp_path)
+    cells = ", ".join(f"{name} String" for name in REQUIRED)
+    server.engine.ask(f"CREATE TABLE few.otel_traces ({cells}) ENGINE = Memory")
+    with pytest.raises(StoreError, match=r"attributes are of type String, not of Map"):
+        open_tables([server.url("few")])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "clickhouse://",
+            "clickhouse://u:secret@h:port",
+            "clickhouse://u:secret@h/a/b/c",
+            "clickhouse://u:secret@h/a;b",
+        ),
+        *(
+            "clickhouse://u:secret@h?secure=yes",
+            "clickhouse://u:secret@h?timeout=0",
+            "clickhouse://u:secret@h?tls=true",
+        ),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
+    with pytest.raises(StoreError, match=r"cannot be read\nwrite clickhouse://") as said:
+        open_tables([url])
+    assert "secret" not in str(said.value)
 
 
 def test_other_inputs_beside_it_are_refused() -> None:

@@ -21,6 +21,8 @@ from tests.rig.jobs.simulation import simulate
 from tests.rig.jobs.table import write
 from tests.unit.store.parquet_files import ops, row
 
+pytestmark = pytest.mark.slow
+
 RANKS = "otelgpu.diagnose.ranks"
 QUERIES = sorted(
     each.name.removesuffix(".sql") for each in resources.files(RANKS).iterdir() if each.name.endswith(".sql")
