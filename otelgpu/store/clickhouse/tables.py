@@ -28,7 +28,7 @@ from otelgpu.store.tables import EVIDENCE, OPS, STEP_SUMS, TABLES, Column
 
 _TYPES: Final = {"VARCHAR": "String", "INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "Float64"}
 _MARGIN_S: Final = 86_400
-"""What began earlier than that is not the step of what was asked for: it would be rejected as too long."""
+"""What is further away is neither the step of a call that was asked for nor the wait for it: it would be too long."""
 _SUMS: Final = "checked_sums"
 """Of all rows, with why they are rejected: what most questions ask; a temporary table where the user may make one."""
 _FIELD, _LINE = "\t", "\n"
@@ -69,10 +69,6 @@ class ClickHouseTables:
         """See :class:`~otelgpu.store.queries.Tables`."""
         return self._client.run(self._named(query))
 
-    def _named(self, query: str) -> str:
-        names = ", ".join(f"{name} AS ({text})" for name, text in self._names.items())
-        return f"WITH {names} {query}" if names else query
-
     def keep(self, folder: Path) -> list[Path]:
         """See :class:`~otelgpu.store.queries.Tables`."""
         from otelgpu.store.database import Store
@@ -93,6 +89,10 @@ class ClickHouseTables:
     def __exit__(self, *_: object) -> None:
         """No connection is kept."""
 
+    def _named(self, query: str) -> str:
+        names = ", ".join(f"{name} AS ({text})" for name, text in self._names.items())
+        return f"WITH {names} {query}" if names else query
+
     def _columns_of(self, table: str) -> dict[str, str]:
         found = self._client.run(
             "SELECT name, type FROM system.columns "
@@ -105,7 +105,8 @@ class ClickHouseTables:
         beside = self._columns_of("evidence")
         if beside.keys() >= _required(EVIDENCE):
             evidence = _cast(EVIDENCE, beside, f"{self._address.database}.evidence")
-            self._names["evidence"] = _present(EVIDENCE, evidence)
+            whole = " AND ".join(f"{name} IS NOT NULL" for name in sorted(_required(EVIDENCE)))
+            self._names["evidence"] = _present(EVIDENCE, f"SELECT * FROM ({evidence}) AS cast WHERE {whole}")
         else:
             cells = (f"defaultValueOfTypeName('{_TYPES[each.type]}') AS {each.name}" for each in EVIDENCE)
             self._names["evidence"] = f"SELECT {', '.join(cells)} WHERE 1 = 0"
@@ -118,7 +119,7 @@ class ClickHouseTables:
                 f"{self._address.shown}: attributes are of type {columns['SpanAttributes']}, not of Map",
                 "the exporter fills such a table with its option json, which is not read here",
             )
-        bounds = ((">=", begin_s, -_MARGIN_S), ("<", end_s, 0))
+        bounds = ((">=", begin_s, -_MARGIN_S), ("<", end_s, _MARGIN_S))
         condition = "".join(
             f" AND Timestamp {sign} fromUnixTimestamp64Nano({round((bound + margin) * 1e9)})"
             for sign, bound, margin in bounds

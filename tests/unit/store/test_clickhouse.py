@@ -142,6 +142,17 @@ def test_without_evidence_there_is_none(server: Server, tmp_path: Path) -> None:
         assert len(named(there.run, RANKS)("observations")["t0"]) == 0
 
 
+def test_evidence_that_lacks_what_it_needs_is_none(server: Server, tmp_path: Path) -> None:
+    fill_few(server, tmp_path)
+    server.engine.ask("DROP TABLE few.evidence")
+    server.engine.ask(
+        "CREATE TABLE few.evidence (t0 Nullable(Float64), t1 Float64, name String) ENGINE = Memory AS "
+        "SELECT if(number = 0, NULL, 1.5), 2.5, 'xid' FROM numbers(2)"
+    )
+    with open_tables([server.url("few/ops")]) as there:
+        assert named(there.run, RANKS)("observations")["t0"].tolist() == [1.5]
+
+
 def test_texts_may_be_coded(server: Server, tmp_path: Path) -> None:
     """As tables of many rows have them: LowCardinality."""
     good = [row(rank=rank, kind="coll", grp=f"g{rank % 2}", seq=1, t1=1.5 + rank) for rank in range(4)]
@@ -198,13 +209,17 @@ def test_a_job_s_name_cannot_leave_its_quotes(server: Server, tmp_path: Path) ->
 
 
 def test_only_the_days_that_are_asked_for_are_read(server: Server, tmp_path: Path) -> None:
-    fill_spans(server.engine, "spans", made(tmp_path))
+    lines = [rank.line() for rank in job()]  # their calls end with the waits
+    fill_spans(server.engine, "spans", lines)
     server.questions.clear()
-    with open_tables([server.url("spans")], begin_s=1_700_000_000, end_s=1_700_000_000.35) as there:
+    begin_s, end_s = 1_700_000_000, 1_700_000_000.351  # the last call was asked for, and its wait is later
+    with open_tables([server.url("spans")], begin_s=begin_s, end_s=end_s) as there:
         assert set(there.run("SELECT DISTINCT step FROM ops")["step"].tolist()) == {1, 2, 3, 4}
+        assert there.run("SELECT count(*) AS n FROM ops WHERE kind = 'coll'")["n"].tolist() == [16]
     asked = [query for query, _ in server.questions if "FROM spans.otel_traces" in query]
     assert asked
-    assert all("Timestamp >= fromUnixTimestamp64Nano(1699913600" in query for query in asked)
+    for bound in (">= fromUnixTimestamp64Nano(1699913600", "< fromUnixTimestamp64Nano(1700086400"):
+        assert all(f"Timestamp {bound}" in query for query in asked)
 
 
 def fill_few(server: Server, folder: Path) -> None:
