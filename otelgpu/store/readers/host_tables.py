@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from otelgpu.otlp_json.reader import RESOURCES
 from otelgpu.store.calls import IS_PAIR, numbered
 from otelgpu.store.database import Store
 from otelgpu.store.observed import CALLS, PROBES, STEPS, WAITS
@@ -12,6 +13,8 @@ from otelgpu.store.reasons import ROWS_INCOMPLETE
 from otelgpu.store.tables import OF_HOSTS, Column
 
 _IDENTITY: Final = ("host", "service", "instance")
+_UNMEASURED: Final = "NULL"
+"""The default of a duration that may not have been measured."""
 _INTO: Final = {
     "steps": ("otlp_steps", STEPS),
     "calls": ("otlp_calls", CALLS),
@@ -25,7 +28,8 @@ def insert(store: Store, table: str, query: str) -> None:
     into, columns = _INTO[table]
     store.observed()
     run = store.connection.execute
-    run(f"CREATE OR REPLACE TEMP TABLE said AS SELECT * FROM ({query}) WHERE {_is_whole(OF_HOSTS[table])}")
+    cells, whole = _cells(OF_HOSTS[table]), _is_whole(table)
+    run(f"CREATE OR REPLACE TEMP TABLE said AS SELECT {cells} FROM ({query}) WHERE {whole}")
     ((given,), (kept,)) = run(
         f"SELECT count(*) FROM ({query}) UNION ALL SELECT count(*) FROM said"
     ).fetchall()
@@ -36,17 +40,26 @@ def insert(store: Store, table: str, query: str) -> None:
         _number_processes(store)
         rows = "SELECT said.*, numbers.process FROM said JOIN numbers USING (host, service, instance)"
     if table == "calls":
-        run(
-            f"CREATE OR REPLACE TEMP TABLE paired AS SELECT * FROM ({rows}) WHERE NOT ({IS_PAIR} AND peer < 0)"
-        )
-        rows = numbered("SELECT * FROM paired")
+        rows = numbered(rows)
     run(f"INSERT INTO {into} SELECT {', '.join(columns)} FROM ({rows})")
-    run("DROP TABLE said; DROP TABLE IF EXISTS numbers; DROP TABLE IF EXISTS paired")
+    run("DROP TABLE said; DROP TABLE IF EXISTS numbers")
 
 
-def _is_whole(columns: Sequence[Column]) -> str:
-    """Nothing is NULL that may not be; a duration that was not measured may."""
-    return " AND ".join(f"{column.name} IS NOT NULL" for column in columns if column.default != "NULL")
+def _cells(columns: Sequence[Column]) -> str:
+    """NaN is NULL where a duration may not have been measured."""
+    return ", ".join(
+        f"CASE WHEN NOT isnan({column.name}) THEN {column.name} END AS {column.name}"
+        if column.default == _UNMEASURED
+        else column.name
+        for column in columns
+    )
+
+
+def _is_whole(table: str) -> str:
+    """Nothing is NULL that may not be, and who sends or receives says to or from whom."""
+    needed = (column.name for column in OF_HOSTS[table] if column.default != _UNMEASURED)
+    conditions = [f"{name} IS NOT NULL" for name in needed]
+    return " AND ".join([*conditions, f"NOT ({IS_PAIR} AND peer < 0)"] if table == "calls" else conditions)
 
 
 def _number_processes(store: Store) -> None:
@@ -61,5 +74,7 @@ def _number_processes(store: Store) -> None:
     with store.staging("numbers", columns) as batches:
         for host, service, instance, job, rank, size in found:
             number = store.observed().process(host, service, instance, job, rank, size)
-            if number is not None:
+            if number is None:
+                store.rejected[RESOURCES] += 1
+            else:
                 batches.add(host, service, instance, number)

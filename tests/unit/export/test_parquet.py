@@ -23,7 +23,7 @@ from otelgpu.export.parquet.exporter import ParquetExporter  # noqa: E402
 from otelgpu.export.parquet.folder import Bounds, ParquetFolder  # noqa: E402
 from otelgpu.model.resource import resource  # noqa: E402
 from otelgpu.model.spans import Attribute, SpanColumns, constant_text  # noqa: E402
-from otelgpu.store import Store, open_inputs  # noqa: E402
+from otelgpu.store import Store, observed, open_inputs  # noqa: E402
 from otelgpu.store.followed import FollowedInputs  # noqa: E402
 from otelgpu.store.queries import tuples  # noqa: E402
 from otelgpu.store.readers import otlp  # noqa: E402
@@ -196,6 +196,33 @@ def test_rows_that_cannot_be_are_counted(tmp_path: Path) -> None:
     duckdb.sql(" UNION ALL ".join([row, *wrong])).write_parquet(str(tmp_path / "a.parquet"))
     with open_inputs([str(tmp_path)]) as store:
         assert store.rejected == {"rows_incomplete": 2, "ranks_unknown": 1}
+
+
+def test_a_send_to_nobody_is_counted(tmp_path: Path) -> None:
+    call = "SELECT 1::UBIGINT AS span, 2::UBIGINT AS trace, 'Send' AS operation, 0 AS rank, 1.0 AS t0"
+    duckdb.sql(call).write_parquet(str(tmp_path / "a.parquet"))
+    with open_inputs([str(tmp_path)]) as store:
+        assert store.rejected == {"rows_incomplete": 1}
+
+
+def test_processes_beyond_the_most_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed, "MOST_PROCESSES", 1)
+    row = "SELECT 1::UBIGINT AS span, 1 AS number, 1.0 AS t0, 2.0 AS t1"
+    duckdb.sql(f"{row}, 'h' AS host UNION ALL {row}, 'i' AS host").write_parquet(str(tmp_path / "a.parquet"))
+    with open_inputs([str(tmp_path)]) as store:
+        assert store.rejected == {"resources_unreadable": 1, "ranks_unknown": 1}
+
+
+def test_what_was_not_measured_may_be_nan(tmp_path: Path) -> None:
+    process = "'h' AS host, '0' AS job_id, 0 AS job_rank, 1 AS job_size"
+    row = (
+        f"SELECT 1::UBIGINT AS span, 1 AS number, 1.0 AS t0, 2.0 AS t1, {process}, 'nan'::DOUBLE AS compute_s"
+    )
+    duckdb.sql(row).write_parquet(str(tmp_path / "a.parquet"))
+    with open_inputs([str(tmp_path)]) as store:
+        assert not store.rejected
+        assert "compute" not in store.run("SELECT kind FROM ops")["kind"]
+        assert any(limit.startswith("no device time of rank 0") for limit in store.limits)
 
 
 def test_a_file_of_each_table_is_written_when_it_is_due(tmp_path: Path) -> None:

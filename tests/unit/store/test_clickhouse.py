@@ -14,6 +14,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("chdb", reason="chdb-core is not installed; make setup does it")
 
 from otelgpu.cli.commands import cli
+from otelgpu.cli.rank_reports import looks
 from otelgpu.store import StoreError, open_inputs
 from otelgpu.store.clickhouse.spans import REQUIRED
 from otelgpu.store.inputs import open_tables
@@ -220,6 +221,18 @@ def test_only_the_days_that_are_asked_for_are_read(server: Server, tmp_path: Pat
     assert asked
     for bound in (">= fromUnixTimestamp64Nano(1699913600", "< fromUnixTimestamp64Nano(1700086400"):
         assert all(f"Timestamp {bound}" in query for query in asked)
+
+
+def test_it_is_followed_by_asking_again(server: Server, tmp_path: Path) -> None:
+    fill_few(server, tmp_path)
+    with looks([server.url("few/ops")], None) as look_again:
+        facts, _ = look_again(0.0)
+        server.engine.ask(
+            "INSERT INTO few.ops SELECT * REPLACE (rank + 1 AS rank, t0 + 10 AS t0, t1 + 10 AS t1) FROM few.ops"
+        )
+        more, _ = look_again(0.0)
+        late, _ = look_again(5.0)
+    assert [len(each.ranks) for each in (facts, more, late)] == [1, 2, 1]
 
 
 def fill_few(server: Server, folder: Path) -> None:
