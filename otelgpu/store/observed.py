@@ -16,7 +16,7 @@ from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_REPEATED
 from otelgpu.store.tables import RANK_OF_HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from otelgpu.store.database import Store
 
@@ -87,7 +87,8 @@ _PLACES: Final = {
 _OF_SPANS: Final = ("otlp_steps", "otlp_calls", "otlp_probes", "otlp_errors")
 _GROWTHS: Final = f"SELECT '', {RANK_OF_HOST}, host, t0, t1, name, value, text FROM otlp_growths"
 
-_Identity = tuple[int, int, int, int]  # device, inode, size, and when it was written
+Identity = tuple[int, int, int, int]
+"""Of a file: device, inode, size, and when it was written."""
 
 
 class Observed:
@@ -101,8 +102,8 @@ class Observed:
         self.processes: list[Process] = []
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._launched: list[Member] = []  # as their launchers say
-        self._read: set[_Identity] = set()
-        self._read_before: set[_Identity] = set()
+        self._read: set[Identity] = set()
+        self._read_before: set[Identity] = set()
         self.steps = store.staging("otlp_steps", STEPS)
         self.calls = store.staging("otlp_calls", CALLS)
         self.waits = store.staging("otlp_waits", WAITS)
@@ -148,15 +149,18 @@ class Observed:
             column = "t0" if table == "otlp_calls" else "t1"
             self._store.connection.execute(f"DELETE FROM {table} WHERE {column} < ?", [before_s])
 
-    def unread(self, paths: Sequence[str]) -> list[str]:
-        """Of files that are written once, those of which nothing is here from this look or an earlier one."""
+    def unread(self, paths: Sequence[str]) -> dict[str, Identity]:
+        """Of files that are written once, those of which nothing is here from this look or an earlier one.
+
+        Raises OSError for one that is not there.
+        """
         found = {path: _identity(path) for path in paths}
         self._read |= self._read_before.intersection(found.values())
-        return [path for path, identity in found.items() if identity not in self._read]
+        return {path: identity for path, identity in found.items() if identity not in self._read}
 
-    def have_read(self, paths: Sequence[str]) -> None:
+    def have_read(self, files: Iterable[Identity]) -> None:
         """Their rows are here."""
-        self._read.update(map(_identity, paths))
+        self._read.update(files)
 
     def start_over(self) -> None:
         """Another look begins: files that it does not come across are gone."""
@@ -178,6 +182,6 @@ def _once(store: Store, table: str) -> None:
     store.rejected.update({SPANS_REPEATED: before - after} if before > after else {})
 
 
-def _identity(path: str) -> _Identity:
+def _identity(path: str) -> Identity:
     status = os.stat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

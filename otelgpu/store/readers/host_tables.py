@@ -30,9 +30,8 @@ def insert(store: Store, table: str, query: str) -> None:
     run = store.connection.execute
     cells, whole = _cells(OF_HOSTS[table]), _is_whole(table)
     run(f"CREATE OR REPLACE TEMP TABLE said AS SELECT {cells} FROM ({query}) WHERE {whole}")
-    ((given,), (kept,)) = run(
-        f"SELECT count(*) FROM ({query}) UNION ALL SELECT count(*) FROM said"
-    ).fetchall()
+    counted = f"SELECT (SELECT count(*) FROM ({query})), (SELECT count(*) FROM said)"  # a union has no order
+    ((given, kept),) = run(counted).fetchall()
     store.rejected.update({ROWS_INCOMPLETE: given - kept} if given > kept else {})
     if table == "waits":
         rows = "SELECT call, ended AS t1 FROM said"

@@ -102,8 +102,8 @@ def _take_seen(store: Store, table: str, schema: _Schema, links: Sequence[str]) 
     """Rows of processes stay where they were read into, from one look to the next."""
     observed = store.observed()
     if unread := observed.unread(links):
-        host_tables.insert(store, table, _query(OF_HOSTS[table], dict(schema), unread))
-        observed.have_read(unread)
+        host_tables.insert(store, table, _query(OF_HOSTS[table], dict(schema), list(unread)))
+        observed.have_read(unread.values())
 
 
 def _insert_pending(store: Store, query: str) -> None:
