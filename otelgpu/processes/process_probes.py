@@ -29,6 +29,7 @@ from otelgpu.kernel.trap_cost import UNTRIED_NS
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.model.inputs import CallsUnobserved, Input
 from otelgpu.model.losses import Reasons
+from otelgpu.processes.due_thread import DueThread
 
 _FAMILY: Final = "cuda"
 REASONS: Final = Reasons(
@@ -138,9 +139,7 @@ class ProcessProbes:
         self._processes: dict[int, _Process] = {}
         self._leaving: list[Link] = []
         self._lock = threading.RLock()
-        self._wake = threading.Event()
-        self._stopped = False
-        self._thread: threading.Thread | None = None
+        self._thread = DueThread("process probes", self._try_traps, self.step)
         self._unobserved: Counter[int] = Counter()  # ns, by process, since the last collection
         self.counters: Counter[str] = Counter()
 
@@ -186,10 +185,8 @@ class ProcessProbes:
             process.files.append(file)
             if process.is_open:
                 self._attach(tgid, process, file)
-            if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="process probes", daemon=True)
-                self._thread.start()
-        self._wake.set()
+            self._thread.start()
+        self._thread.wake()
 
     def forget(self, tgid: int) -> None:
         """A process has ended, or is another program."""
@@ -199,7 +196,7 @@ class ProcessProbes:
                 self._count_unobserved(tgid, process, monotonic_ns())
                 self._detach(process)
             self._forget_hits(tgid)
-        self._wake.set()
+        self._thread.wake()
 
     def drop(self, file: FileProbes) -> None:
         """Nobody has a file any more."""
@@ -208,7 +205,7 @@ class ProcessProbes:
                 if file in process.files:
                     process.files.remove(file)
                     self._leaving += process.links.pop(id(file), ())
-        self._wake.set()
+        self._thread.wake()
 
     def collect(self, now_ns: int) -> list[Input]:
         """For how long which processes were not observed since the last time."""
@@ -237,11 +234,7 @@ class ProcessProbes:
 
     def close(self) -> None:
         """Take everything off; idempotent."""
-        self._stopped = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._thread.stop()
         with self._lock:
             links = self._leaving + [
                 link for each in self._processes.values() for found in each.links.values() for link in found
@@ -251,16 +244,12 @@ class ProcessProbes:
 
     # -- windows ------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _try_traps(self) -> None:
         trap_ns = self._measure()
         with self._lock:
             self._trap_ns = trap_ns
             for process in self._processes.values():
                 process.budget.cost_of(trap_ns)
-        while not self._stopped:
-            due_ns = self.step(monotonic_ns())
-            self._wake.wait(max(due_ns - monotonic_ns(), 0) / _SECOND_NS)
-            self._wake.clear()
 
     def _turn(self, tgid: int, process: _Process, hits: int, now_ns: int) -> None:
         if not process.is_open:

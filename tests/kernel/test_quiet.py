@@ -59,6 +59,13 @@ def run_until_known(watch: Watch, shell: Shell, program: str) -> None:
         watch.during(lambda: shell.run(f"{program}; sleep 0.05"))
 
 
+def know_a_copy(watch: Watch, shell: Shell, program: Path) -> None:
+    """Of a program that concerns nobody."""
+    shutil.copy("/bin/true", program)
+    watch.observe(shell.process.pid)
+    run_until_known(watch, shell, str(program))
+
+
 def seen(watch: Watch) -> set[int]:
     return {item.tgid for item in watch.inputs if isinstance(item, ProcessSeen)}
 
@@ -81,11 +88,8 @@ def test_a_known_program_that_begins_and_ends_is_not_looked_at(
 def test_a_program_that_loads_what_has_functions_wakes_and_is_looked_at(
     watch: Callable[..., Watch], shell: Shell, tmp_path: Path
 ) -> None:
-    watching = watch()
-    watching.observe(shell.process.pid)
-    program = tmp_path / "program"
-    shutil.copy("/bin/true", program)
-    run_until_known(watching, shell, str(program))
+    watching, program = watch(), tmp_path / "program"
+    know_a_copy(watching, shell, program)
     library = tmp_path / "libcudart.so.12"
     shutil.copy(fake_cudart_path(), library)
     assert wakes(watching, lambda: shell.run(f"LD_PRELOAD={library} {program}"))
@@ -94,11 +98,8 @@ def test_a_program_that_loads_what_has_functions_wakes_and_is_looked_at(
 def test_a_file_that_was_written_over_is_not_the_known_one(
     watch: Callable[..., Watch], shell: Shell, tmp_path: Path
 ) -> None:
-    watching = watch()
-    watching.observe(shell.process.pid)
-    program = tmp_path / "program"
-    shutil.copy("/bin/true", program)
-    run_until_known(watching, shell, str(program))
+    watching, program = watch(), tmp_path / "program"
+    know_a_copy(watching, shell, program)
     number = program.stat().st_ino
     program.write_bytes(Path("/bin/false").read_bytes())
     assert program.stat().st_ino == number

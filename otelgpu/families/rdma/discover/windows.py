@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.libbpf import BpfError, Link
 from otelgpu.kernel.probe_budget import ProbeBudget, Window
+from otelgpu.processes.due_thread import DueThread
 
 _log = logging.getLogger("otelgpu.discover")
 
@@ -28,7 +29,6 @@ MAKERS, POSTS, POLLS = "verbs_makers", "verbs_posts", "verbs_polls"
 _CHECK_NS: Final = 100_000_000  # how often the rate is looked at where probes stay
 _FIRST_CHECK_NS: Final = 20_000_000  # what is not known yet may be a program that does nothing else
 _RETRY_NS: Final = 60_000_000_000  # where the budget allows no window
-_SECOND_NS: Final = 1_000_000_000
 
 Calls = dict[int, tuple[int, int]]
 """tgid → posts and polls that were probed so far."""
@@ -84,9 +84,7 @@ class ProbeWindows:
         self._leaving: list[Link] = []
         self._number = 0
         self._lock = threading.RLock()
-        self._wake = threading.Event()
-        self._stopped = False
-        self._thread: threading.Thread | None = None
+        self._thread = DueThread("verbs windows", self._try_trap, self.step)
         self.counters: Counter[str] = Counter()
 
     def add(self, file: ProviderFile, kind: str, places: set[tuple[str, int]]) -> None:
@@ -107,14 +105,13 @@ class ProbeWindows:
     def start(self) -> None:
         """Keep the windows from now on; idempotent."""
         with self._lock:
-            if self._thread is not None or self._stopped:
+            if self._thread.was_started:
                 return
             self.step(monotonic_ns())  # what is always probed is so before anything else happens
             now_ns, calls = monotonic_ns(), self._read_calls()
             for phase in self._phases.values():
                 if phase.is_open:  # attaching takes long: what is made from here on was observed by both
                     phase.since_ns, phase.began_ns, phase.calls = now_ns, now_ns, calls
-            self._thread = threading.Thread(target=self._run, name="verbs windows", daemon=True)
             self._thread.start()
 
     def observed(self, now_ns: int) -> tuple[int, int]:
@@ -140,11 +137,7 @@ class ProbeWindows:
 
     def close(self) -> None:
         """Take everything off; idempotent."""
-        self._stopped = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._thread.stop()
         with self._lock:
             for kind in (POLLS, POSTS, MAKERS):
                 self._detach(kind)
@@ -155,14 +148,11 @@ class ProbeWindows:
 
     # -- windows ------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _try_trap(self) -> None:
         if self._measure_trap is not None:
             trap_ns = self._measure_trap()
             with self._lock:
                 self._budget.cost(trap_ns)
-        while not self._stopped:
-            due_ns = self.step(monotonic_ns())
-            self._wake.wait(max(due_ns - monotonic_ns(), 0) / _SECOND_NS)
 
     def _turn(self, kind: str, phase: _Phase, now_ns: int) -> None:
         if phase.is_open:
