@@ -12,7 +12,7 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 class DueThread:
-    """``prepare`` is called in it first. ``step`` does what is due by a time (CLOCK_MONOTONIC, ns); it says when next."""
+    """``prepare`` is called first. ``step`` does what is due at a time (CLOCK_MONOTONIC, ns) and says when more is."""
 
     def __init__(self, name: str, prepare: Callable[[], None], step: Callable[[int], int]) -> None:
         self._name, self._prepare, self._step = name, prepare, step

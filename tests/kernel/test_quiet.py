@@ -79,6 +79,7 @@ def test_a_known_program_that_begins_and_ends_is_not_looked_at(
     watching.start_anew()
     assert not wakes(watching, lambda: shell.run("/bin/true; /bin/true; /bin/true"))
     assert not seen(watching)
+    assert not watching.total("probes", "process_vanished"), "it would have been found to have ended"
     shell.run("sleep 60 & echo $!")
     watching.pump(0.1)
     assert seen(watching), "who lives on is looked at in time"
