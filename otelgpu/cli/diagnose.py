@@ -35,6 +35,8 @@ UNDECIDED: Final = 4
 
 _QUERIES: Final = "otelgpu.diagnose.ranks"
 _PAGE_WIDTH: Final = 120
+MOST_LINKS: Final = 2
+"""Spans that are named in the terminal; JSON, page and event have all."""
 
 
 @click.group()
@@ -187,6 +189,8 @@ def _write(report: RanksReport) -> None:
         say(sentence(verdict), "bold")
         for each in verdict.evidence[1:] if verdict.klass == INCONCLUSIVE else verdict.evidence:
             say(f"  · {each.text}")
+        for link in verdict.links[:MOST_LINKS]:
+            say(f"  · trace {link.trace_id}, span {link.span_id}: step {link.step} of rank {link.rank}")
         if verdict.klass != INCONCLUSIVE:
             say(f"  · confidence {verdict.confidence:.0%}")
         say(f"  next: {verdict.next}")
@@ -218,4 +222,5 @@ def _event(verdict: RankVerdict, state: str = "") -> Verdict:
         confidence=verdict.confidence,
         text=sentence(verdict),
         state=state,
+        links=[(link.trace_id, link.span_id) for link in verdict.links],
     )

@@ -7,7 +7,7 @@ names are this module's; docs/reference/signals.md lists them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
@@ -16,6 +16,7 @@ from otelgpu.model.verdict import BEGAN, CHANGED, ENDED, Verdict
 
 if TYPE_CHECKING:
     from opentelemetry._logs import Logger
+    from opentelemetry.context import Context
     from opentelemetry.metrics import Meter
 
 VERDICT: Final = "otelgpu.verdict"
@@ -28,6 +29,7 @@ VERDICT_RANKS: Final = "otelgpu.verdict.ranks"
 VERDICT_HOSTS: Final = "otelgpu.verdict.hosts"
 VERDICT_CAUSE: Final = "otelgpu.verdict.cause"
 VERDICT_STATE: Final = "otelgpu.verdict.state"
+VERDICT_LINKS: Final = "otelgpu.verdict.links"
 
 COMMAND: Final = "otelgpu.command"
 COMMAND_NAME: Final = "otelgpu.command.name"
@@ -54,6 +56,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     VERDICT_HOSTS: "likewise: their hosts",
     VERDICT_CAUSE: "likewise: the kind of work that takes longer, `compute` say",
     VERDICT_STATE: f"of `diagnose ranks --follow`: `{BEGAN}`, `{CHANGED}` or `{ENDED}`",
+    VERDICT_LINKS: "of `diagnose ranks`: spans that show it, `TRACE-SPAN` in hexadecimal; the event is of the first",
     COMMAND_NAME: "`diagnose ranks`, `analyze collectives`, `replay`, `diff` or `profile`",
     COMMAND_OUTCOME: "`ok` or `error`",
     ERROR_TYPE: "of a command that failed: the kind of error",
@@ -92,22 +95,22 @@ class CommandFacts(Struct, kw_only=True):
 
 
 def emit_verdicts(logger: Logger, verdicts: Iterable[Verdict]) -> None:
-    """An event for each, of no span. Its time is the end of what it speaks of."""
+    """An event for each, of the first span that shows it. Its time is the end of what it speaks of."""
     from opentelemetry._logs import SeverityNumber
-    from opentelemetry.context import Context
 
     for verdict in verdicts:
         over = verdict.state == ENDED
         logger.emit(
             timestamp=verdict.end_unix_ns,
             observed_timestamp=time.time_ns(),
-            context=Context(),
+            context=_of_span(verdict.links),
             severity_number=SeverityNumber.INFO if over else SeverityNumber.WARN,
             severity_text="INFO" if over else "WARN",
             body=verdict.text,
             attributes={
                 **verdict.place,
                 **({VERDICT_STATE: verdict.state} if verdict.state else {}),
+                **({VERDICT_LINKS: tuple(map("-".join, verdict.links))} if verdict.links else {}),
                 VERDICT_CLASS: verdict.kind,
                 VERDICT_COST: verdict.cost_s,
                 VERDICT_CONFIDENCE: verdict.confidence,
@@ -116,6 +119,17 @@ def emit_verdicts(logger: Logger, verdicts: Iterable[Verdict]) -> None:
             },
             event_name=VERDICT,
         )
+
+
+def _of_span(links: Sequence[tuple[str, str]]) -> Context:
+    """What makes an event one of the first of them; of none where there are none."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
+
+    if not links:
+        return Context()
+    trace_id, span_id = (int(each, 16) for each in links[0])
+    return set_span_in_context(NonRecordingSpan(SpanContext(trace_id, span_id, is_remote=True)), Context())
 
 
 def emit_command(logger: Logger, facts: CommandFacts) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -20,8 +20,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     ``kind``: its class, ``slow_worker`` say. ``place``: attributes, by the names that spans and metrics have for them.
     ``cost_s``: seconds that mending it would save. ``confidence``: 0 to 1. ``text``: one sentence for a person.
-    ``state``: one of the three above, of one that is
-    followed.
+    ``state``: one of the three above, of one that is followed. ``links``: trace id and span id, in hexadecimal, of
+    spans that show it, the best first.
     """
 
     kind: str
@@ -32,3 +32,4 @@ class Verdict(Struct, frozen=True, kw_only=True):
     confidence: float
     text: str
     state: str = ""
+    links: Sequence[tuple[str, str]] = ()

@@ -21,7 +21,7 @@ from otelgpu.store.queries import Columns, columns_of
 from otelgpu.store.rank_checks import exclude
 from otelgpu.store.row_checks import REASON, chosen
 from otelgpu.store.sums import summed
-from otelgpu.store.tables import EVIDENCE, OPS, STEP_SUMS, TABLES, Column
+from otelgpu.store.tables import EVIDENCE, OPS, STEP_SPANS, STEP_SUMS, TABLES, Column
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,13 +35,19 @@ _SETTINGS: Final = {
     "autoinstall_known_extensions": "false",  # nothing is fetched
     "autoload_known_extensions": "false",
 }
+_TABLES: Final = {
+    "ops_read": OPS,
+    "step_sums_read": STEP_SUMS,
+    "evidence": EVIDENCE,
+    "step_spans": STEP_SPANS,
+}
 
 
 class Store:
     """``rejected``: reason → rows or files that were left out. ``limits``: what the data cannot say, in sentences.
 
-    ``connection`` has the views ``ops`` and ``step_sums`` and the table ``evidence``, with the columns of
-    :mod:`otelgpu.store.tables`.
+    ``connection`` has the views ``ops`` and ``step_sums`` and the tables ``evidence`` and ``step_spans``, with the
+    columns of :mod:`otelgpu.store.tables`.
     """
 
     def __init__(
@@ -64,7 +70,7 @@ class Store:
         self._views: list[str] = []
         self._links = 0
         self._observed: Observed | None = None
-        for table, columns in (("ops_read", OPS), ("step_sums_read", STEP_SUMS), ("evidence", EVIDENCE)):
+        for table, columns in _TABLES.items():
             self.connection.execute(f"CREATE TABLE {table} ({_declared(columns)})")
         self._show()
 
@@ -122,7 +128,7 @@ class Store:
         self._show()
         if self._observed is not None:
             self._observed.start_over()
-        for table in ("ops_read", "step_sums_read", "evidence"):
+        for table in _TABLES:
             self.connection.execute(f"DELETE FROM {table}")
         for linked in self.folder.glob("input-*"):
             linked.unlink()

@@ -1,4 +1,4 @@
-"""What was seen of processes of all hosts → rows of ``ops`` and ``evidence``: by SQL, so that memory does not grow.
+"""What was seen of processes of all hosts → rows of the tables: by SQL, so that memory does not grow.
 
 In: steps, calls, waits and what else was seen, from any number of readers. Ranks of processes and common numbers of
 steps are known when all is there (:mod:`otelgpu.store.placing`). What was read stays: of inputs that grow it becomes
@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from otelgpu.store.places import Member, Process
-from otelgpu.store.placing import EVIDENCE_ROWS, ROWS, TIMED, place, report_limits
+from otelgpu.store.placing import EVIDENCE_ROWS, ROWS, SPAN_ROWS, TIMED, place, report_limits
 from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_REPEATED
 from otelgpu.store.tables import RANK_OF_HOST
 
@@ -34,6 +34,7 @@ STEPS: Final = {
     "compute_s": "DOUBLE",  # NULL: device time was not measured
     "copy_s": "DOUBLE",  # likewise
     "slowest_file": "VARCHAR",  # of `file_s`; "": not known, or none
+    "link": "VARCHAR",  # as of `step_spans`; "": not known
 }
 CALLS: Final = {
     "span": "UBIGINT",
@@ -124,7 +125,7 @@ class Observed:
         return self._numbers[key]
 
     def insert(self) -> None:
-        """All that there is, into ``ops`` and ``evidence``."""
+        """All that there is, into ``ops``, ``evidence`` and ``step_spans``."""
         store = self._store
         self._flush()
         for table in _OF_SPANS:
@@ -138,6 +139,7 @@ class Observed:
             store.insert(query)
         for query in (*EVIDENCE_ROWS, _GROWTHS):
             store.connection.execute(f"INSERT INTO evidence {query}")
+        store.connection.execute(f"INSERT INTO step_spans {SPAN_ROWS}")
         lacking = report_limits(store.run, store.limits)
         store.rejected.update({RANKS_UNKNOWN: lacking} if lacking else {})
         store.drop("otlp_places", "otlp_timed")

@@ -1,4 +1,4 @@
-"""What was seen of processes becomes rows of ``ops`` and ``evidence``: which rank and step they are of. Pure.
+"""What was seen of processes becomes rows of the tables: which rank and step they are of. Pure.
 
 In: the tables ``otlp_steps``, ``otlp_calls``, ``otlp_waits``, ``otlp_probes`` and ``otlp_errors``, by SQL that DuckDB
 and ClickHouse read alike. What only all processes together say is asked first: ``otlp_places`` has the job, the rank
@@ -134,6 +134,13 @@ _PROBES: Final = f"""
 """
 EVIDENCE_ROWS: Final = (_ERRORS, _FILES, _PROBES)
 """Likewise of ``evidence``. An Xid or SXid is of its host, whoever's work it ended; the others are of a rank."""
+
+SPAN_ROWS: Final = """
+    SELECT p.job AS job, p.rank AS rank, s.number + p.added AS step, s.link AS link
+    FROM otlp_steps AS s INNER JOIN otlp_places AS p ON p.process = s.process
+    WHERE p.alike = 1 AND s.link <> ''
+"""
+"""A query for rows of ``step_spans``."""
 
 _NOT_ALIKE: Final = "the steps of {ranks} cannot be matched with other ranks': they share no collectives"
 _NO_DEVICE: Final = "no device time of {ranks}: what their devices computed and copied is not known"

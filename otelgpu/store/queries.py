@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 Columns = Mapping[str, np.ndarray[Any, Any]]
 Run = Callable[[str], Columns]
 """SQL in. It is of the subset that DuckDB and ClickHouse read alike; raises `StoreError`."""
+Named = Callable[..., Columns]
+"""A query's name in, and SQL for what stands in braces in it; no text of an input may be in that."""
 
 
 class Tables(Protocol):
-    """``ops``, ``step_sums`` and ``evidence``, wherever they are.
+    """``ops``, ``step_sums``, ``evidence`` and ``step_spans``, wherever they are.
 
     ``rejected``: reason → rows or files that were left out. ``limits``: what the data cannot say, in sentences.
     """
@@ -34,17 +36,21 @@ class Tables(Protocol):
         """SQL on them, as of :data:`Run`."""
 
     def keep(self, folder: Path) -> list[Path]:
-        """Write ``ops`` and ``evidence`` as Parquet into a folder; the files. Raises `StoreError`."""
+        """Write all but ``step_sums`` as Parquet into a folder; the files. Raises `StoreError`."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
 
-def named(run: Run, package: str) -> Run:
+def named(run: Run, package: str) -> Named:
     """Runs ``NAME.sql`` of a package. No query may give NULL: what it would be is not in the columns."""
     folder = resources.files(package)
-    return lambda name: run(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))
+
+    def query(name: str, /, **values: str) -> Columns:
+        return run(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8").format(**values))
+
+    return query
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection) -> Run:
@@ -61,7 +67,7 @@ def columns_of(connection: duckdb.DuckDBPyConnection) -> Run:
     return run
 
 
-def queries_of(connection: duckdb.DuckDBPyConnection, package: str) -> Run:
+def queries_of(connection: duckdb.DuckDBPyConnection, package: str) -> Named:
     """The queries of a package on the tables of a DuckDB."""
     return named(columns_of(connection), package)
 

@@ -107,6 +107,15 @@ EVIDENCE: Final = (
 )
 """A row is one thing seen beside the operations: it supports a verdict, and makes none."""
 
+_LINK: Final = "Trace id and span id in hexadecimal, with a hyphen between them."
+STEP_SPANS: Final = (
+    Column(name="job", type="VARCHAR", default="''", text="The job or run."),
+    Column(name="rank", type="INTEGER", text="Global rank, from 0."),
+    Column(name="step", type="BIGINT", text="Number of the step, as in `ops`."),
+    Column(name="link", type="VARCHAR", text=_LINK),
+)
+"""A row is the span of a rank's step, where the input has spans: what verdicts link to."""
+
 _KEYS: Final = {column.name: column for column in OPS}
 STEP_SUMS: Final = (
     *(_KEYS[name] for name in ("job", "step", "rank", "host", "role", "lane", "kind")),
@@ -160,6 +169,7 @@ STEPS: Final = (
         default="''",
         text="The file of the longest access, without its path.",
     ),
+    Column(name="link", type="VARCHAR", default="''", text=_LINK),
 )
 """A row is one training step of one process."""
 
@@ -204,6 +214,6 @@ PROBES: Final = (
 OF_HOSTS: Final = {"steps": STEPS, "calls": CALLS, "waits": WAITS, "probes": PROBES}
 """What an agent writes: ranks and steps of them are found when all hosts' are read."""
 
-TABLES: Final = {"ops": OPS, "evidence": EVIDENCE}
+TABLES: Final = {"ops": OPS, "evidence": EVIDENCE, "step_spans": STEP_SPANS}
 """What is read, and kept."""
 DERIVED: Final = {"step_sums": STEP_SUMS}

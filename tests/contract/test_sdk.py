@@ -114,16 +114,19 @@ def test_a_command_reports_what_it_read_skipped_and_how_long_it_took(spans: Path
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_verdict_is_an_event(tmp_path: Path, protocol: str) -> None:
-    pytest.importorskip("duckdb")
+    duckdb = pytest.importorskip("duckdb")
     from tests.rig.jobs.shape import Shape
     from tests.rig.jobs.simulation import simulate
     from tests.rig.jobs.table import EPOCH_S, write
 
-    path = tmp_path / "ops.parquet"
     job = simulate("slow compute", 4, Shape(steps=40, replicas=4, ranks_per_host=2, unit_s=0.01))
-    write(path, job)
+    write(tmp_path / "ops.parquet", job)
+    duckdb.sql(
+        f"SELECT DISTINCT job, rank, step, '{'ab' * 16}-' || format('{{:016x}}', rank * 1000 + step) AS link "
+        f"FROM '{tmp_path}/ops.parquet'"
+    ).write_parquet(str(tmp_path / "spans.parquet"))
     with PROTOCOLS[protocol]() as server:
-        ended = run("diagnose", "ranks", str(path), **to(server, protocol))
+        ended = run("diagnose", "ranks", str(tmp_path), **to(server, protocol))
     assert ended.returncode == 3
     records = {record.event_name: record for _, record in events(server)}
     assert of(records["otelgpu.command"].attributes)["otelgpu.command.verdicts"] == 1
@@ -141,7 +144,10 @@ def test_a_verdict_is_an_event(tmp_path: Path, protocol: str) -> None:
     assert reported["otelgpu.verdict.start"] == pytest.approx(EPOCH_S, abs=1)
     end_s = reported["otelgpu.verdict.start"] + reported["otelgpu.verdict.duration"]
     assert verdict.time_unix_nano == pytest.approx(end_s * 1e9, abs=1e6)
-    assert (verdict.severity_text, verdict.span_id) == ("WARN", b"")
+    links = [each.string_value for each in reported["otelgpu.verdict.links"].values]
+    assert {int(link.rpartition("-")[2], 16) // 1000 for link in links} == {rank}
+    assert f"{verdict.trace_id.hex()}-{verdict.span_id.hex()}" == links[0]
+    assert verdict.severity_text == "WARN"
     assert f"Slow rank {rank}" in verdict.body.string_value
 
 

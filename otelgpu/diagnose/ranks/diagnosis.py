@@ -21,6 +21,7 @@ from otelgpu.diagnose.ranks.peers import compare
 from otelgpu.diagnose.ranks.replay import replay_of
 from otelgpu.diagnose.ranks.slowdowns import global_slowdown
 from otelgpu.diagnose.ranks.stages import uneven_stages
+from otelgpu.diagnose.ranks.step_links import with_links
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, InputSummary, RanksReport, RankVerdict
 from otelgpu.diagnose.ranks.workers import slow_ranks
 
@@ -38,7 +39,7 @@ def report_on(facts: Facts, query: Query, *, rejected: Mapping[str, int], limits
         verdicts = [*stopped, *(each for each in verdicts if each.klass != INCONCLUSIVE)]
     seen = observations(query("observations"))
     return RanksReport(
-        verdicts=[with_coincidences(_timed(facts, each), seen) for each in verdicts],
+        verdicts=[with_links(with_coincidences(_timed(facts, each), seen), query) for each in verdicts],
         input=InputSummary(
             ranks=len(facts.host_of),
             steps=len(facts.steps),

@@ -18,8 +18,8 @@ F64 = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 Columns = Mapping[str, npt.NDArray[Any]]
-Query = Callable[[str], Columns]
-"""Runs one of the queries of this folder, by its name: ``own_time``."""
+Query = Callable[..., Columns]
+"""Runs one of the queries of this folder, by its name: ``own_time``; by name also what stands in braces in it."""
 
 OWN: Final = ("compute", "input", "host", "file", "copy")
 """Kinds whose time is the rank's own."""

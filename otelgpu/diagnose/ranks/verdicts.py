@@ -53,8 +53,19 @@ class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unit: str = ""
 
 
+class StepLink(Struct, frozen=True, kw_only=True):
+    """The span of a rank's step: identities in hexadecimal, as backends show them."""
+
+    rank: int
+    step: int
+    trace_id: str
+    span_id: str
+
+
 class RankVerdict(Struct, frozen=True, kw_only=True):
     """One finding; an empty text or list where a thing has none. ``group``: the communicator, of its two classes.
+
+    ``links``: the spans of steps that show it best, where the input has spans.
 
     Times are those of the first and the last step, by the hosts' clocks in the median.
     """
@@ -74,6 +85,7 @@ class RankVerdict(Struct, frozen=True, kw_only=True):
     cost: Cost | None = None
     confidence: float
     evidence: Sequence[Evidence] = ()
+    links: Sequence[StepLink] = ()
     next: str
 
 

@@ -117,6 +117,7 @@ def _steps(read: _Spans) -> list[Rows]:
         "compute_s": read.numbers(training.DEVICE_COMPUTE, np.nan),
         "copy_s": read.numbers(training.DEVICE_COPY, np.nan),
         "slowest_file": read.texts(training.SLOWEST_FILE),
+        "link": _links(read.spans),
     }
     return [_table("steps", columns, is_step)]
 
@@ -195,6 +196,12 @@ def _process(resource: Resource, rows: int) -> Columns:
 
 def _host(resource: Resource) -> str:
     return next((str(name) for name in map(resource.get, HOSTS) if name), "")
+
+
+def _links(spans: SpanColumns) -> npt.NDArray[np.object_]:
+    """As of ``step_spans``."""
+    ids = zip(spans.trace_id, spans.span_id, strict=True)
+    return np.array([f"{trace.tobytes().hex()}-{span.tobytes().hex()}" for trace, span in ids], dtype=object)
 
 
 def _identities(found: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:

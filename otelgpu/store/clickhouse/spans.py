@@ -70,7 +70,8 @@ _STEPS: Final = f"""
         span, process, {_whole(step_names.NUMBER)} AS number, t0, t1,
         {_or_nothing(training.DATA_LOADER_STALL)} AS input_s, {_or_nothing(training.FILE)} AS file_s,
         {_or_nothing(training.HOST_OVERHEAD)} AS host_s, {_seconds(training.DEVICE_COMPUTE)} AS compute_s,
-        {_seconds(training.DEVICE_COPY)} AS copy_s, SpanAttributes['{training.SLOWEST_FILE}'] AS slowest_file
+        {_seconds(training.DEVICE_COPY)} AS copy_s, SpanAttributes['{training.SLOWEST_FILE}'] AS slowest_file,
+        if(match(trace, '^[0-9a-f]{{32}}$') AND match(span, '^[0-9a-f]{{16}}$'), concat(trace, '-', span), '') AS link
     FROM spans
     WHERE scope = '{training.SCOPE}' AND span_name = '{training.STEP}' AND number IS NOT NULL
         AND input_s IS NOT NULL AND file_s IS NOT NULL AND host_s IS NOT NULL

@@ -1,9 +1,10 @@
-"""Tables in ClickHouse as ``ops``, ``step_sums`` and ``evidence``: by names for queries, in front of each question.
+"""Tables in ClickHouse as those of :mod:`otelgpu.store.tables`: by names for queries, in front of each question.
 
 A table of spans is what the Collector's exporter fills (:mod:`otelgpu.store.clickhouse.spans`); any other has the
-columns of ``ops``, and may have a table ``evidence`` beside it. What only all processes together say (ranks, numbers of
-steps) is asked first, and stands in the questions as a text. Nothing is made there but sums, in a temporary table, by
-one pass over all rows: most questions ask these. Where the user may not make one, each question reads all rows again.
+columns of ``ops``, and may have tables ``evidence`` and ``step_spans`` beside it. What only all processes together say
+(ranks, numbers of steps) is asked first, and stands in the questions as a text. Nothing is made there but sums, in a
+temporary table, by one pass over all rows: most questions ask these. Where the user may not make one, each question
+reads all rows again.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from otelgpu.store.clickhouse.address import Address
 from otelgpu.store.clickhouse.client import Client
 from otelgpu.store.files import StoreError
 from otelgpu.store.places import Member, Process
-from otelgpu.store.placing import EVIDENCE_ROWS, ROWS, TIMED, Placed, place, report_limits
+from otelgpu.store.placing import EVIDENCE_ROWS, ROWS, SPAN_ROWS, TIMED, Placed, place, report_limits
 from otelgpu.store.queries import Columns, tuples
 from otelgpu.store.rank_checks import exclude
 from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_INCOMPLETE, SPANS_REPEATED
 from otelgpu.store.row_checks import REASON, chosen, text_literal
 from otelgpu.store.sums import summed
-from otelgpu.store.tables import EVIDENCE, OPS, STEP_SUMS, TABLES, Column
+from otelgpu.store.tables import EVIDENCE, OPS, STEP_SPANS, STEP_SUMS, TABLES, Column
 
 _TYPES: Final = {"VARCHAR": "String", "INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "Float64"}
 _MARGIN_S: Final = 86_400
@@ -102,14 +103,18 @@ class ClickHouseTables:
 
     def _read_operations(self, table: str, columns: Mapping[str, str]) -> None:
         self._names["ops_read"] = _cast(OPS, columns, table)
-        beside = self._columns_of("evidence")
-        if beside.keys() >= _required(EVIDENCE):
-            evidence = _cast(EVIDENCE, beside, f"{self._address.database}.evidence")
-            whole = " AND ".join(f"{name} IS NOT NULL" for name in sorted(_required(EVIDENCE)))
-            self._names["evidence"] = _present(EVIDENCE, f"SELECT * FROM ({evidence}) AS cast WHERE {whole}")
-        else:
-            cells = (f"defaultValueOfTypeName('{_TYPES[each.type]}') AS {each.name}" for each in EVIDENCE)
-            self._names["evidence"] = f"SELECT {', '.join(cells)} WHERE 1 = 0"
+        for name in TABLES.keys() - {"ops"}:
+            self._names[name] = self._beside(name, TABLES[name])
+
+    def _beside(self, table: str, columns: Sequence[Column]) -> str:
+        """The rows of a table of that name, which need not be there."""
+        there = self._columns_of(table)
+        if there.keys() >= _required(columns):
+            cast = _cast(columns, there, f"{self._address.database}.{table}")
+            whole = " AND ".join(f"{name} IS NOT NULL" for name in sorted(_required(columns)))
+            return _present(columns, f"SELECT * FROM ({cast}) AS cast WHERE {whole}")
+        cells = (f"defaultValueOfTypeName('{_TYPES[each.type]}') AS {each.name}" for each in columns)
+        return f"SELECT {', '.join(cells)} WHERE 1 = 0"
 
     def _read_spans(
         self, table: str, columns: Mapping[str, str], begin_s: float | None, end_s: float | None
@@ -139,6 +144,7 @@ class ClickHouseTables:
         self.rejected.update({reason: count for reason, count in counts.items() if count})
         self._names["ops_read"] = _together(OPS, ROWS)
         self._names["evidence"] = _present(EVIDENCE, _together(EVIDENCE, EVIDENCE_ROWS))
+        self._names["step_spans"] = _present(STEP_SPANS, _together(STEP_SPANS, [SPAN_ROWS]))
 
     def _processes(self) -> tuple[dict[str, Process], list[Member]]:
         """By their names in the tables, and the places that launchers said."""

@@ -149,6 +149,7 @@ class OtlpReading:
             *(_seconds(described.get(key, 0.0)) for key in own),
             *(_seconds(described.get(key, math.nan)) for key in device),
             text(described.get(training.SLOWEST_FILE, "")),
+            _link(span),
         )
 
     def _take_call(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:
@@ -232,6 +233,11 @@ def _trace_id(written: str) -> int:
 
 def _span_id(written: str) -> int:
     return int.from_bytes(identity(written, 8), "big")
+
+
+def _link(span: Span) -> str:
+    """As of ``step_spans``. Raises ValueError where an identity is none."""
+    return f"{identity(span.trace_id, 16).hex()}-{identity(span.span_id, 8).hex()}"
 
 
 def _whole(value: AttributeValue) -> int:

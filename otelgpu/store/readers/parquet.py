@@ -89,7 +89,7 @@ def _take(store: Store, table: str, schema: _Schema, links: Sequence[str]) -> No
             if store.rejected.pop(CALLS_PENDING, 0):
                 _insert_pending(store, query)
         else:
-            store.connection.execute(f"INSERT INTO evidence {query}")
+            store.connection.execute(f"INSERT INTO {table} {query}")
     except (duckdb.Error, OSError):
         if len(links) == 1:
             store.rejected[FILES_UNREADABLE] += 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from otelgpu.store.sums import summed
-from otelgpu.store.tables import COLLECTIVE_PENDING, EVIDENCE
+from otelgpu.store.tables import COLLECTIVE_PENDING, EVIDENCE, STEP_SPANS
 from tests.rig.jobs.schedule import Operation
 from tests.rig.jobs.shape import F64, TOKEN_BYTES, Shape
 from tests.rig.jobs.simulation import Job
@@ -23,10 +23,11 @@ _PER_STEP: Final = 1_000
 
 
 def fill(connection: duckdb.DuckDBPyConnection, job: Job, name: str = "job-1") -> None:
-    """Make ``ops``, ``step_sums`` and ``evidence``, as readers do: what had not ended lasts until the end."""
+    """Make the tables, as readers do: what had not ended lasts until the end. Of spans there are none."""
     _fill(connection, job, name)
-    columns = ", ".join(f"{column.name} {column.type}" for column in EVIDENCE)
-    connection.execute(f"CREATE OR REPLACE TABLE evidence ({columns})")
+    for table, declared in (("evidence", EVIDENCE), ("step_spans", STEP_SPANS)):
+        columns = ", ".join(f"{column.name} {column.type}" for column in declared)
+        connection.execute(f"CREATE OR REPLACE TABLE {table} ({columns})")
     connection.execute(
         "UPDATE ops SET t1 = (SELECT max(t1) FROM ops WHERE isfinite(t1)) WHERE NOT isfinite(t1)"
     )

@@ -18,7 +18,7 @@ from otelgpu.diagnose.ranks.verdicts import RanksReport  # noqa: E402
 from otelgpu.diagnose.ranks.wording import numbered  # noqa: E402
 from otelgpu.store.queries import queries_of  # noqa: E402
 from otelgpu.store.sums import summed  # noqa: E402
-from otelgpu.store.tables import EVIDENCE, OPS, Column  # noqa: E402
+from otelgpu.store.tables import EVIDENCE, OPS, STEP_SPANS, Column  # noqa: E402
 
 Row = dict[str, Any]
 Seconds = Callable[[int, int], float]  # of (rank, step)
@@ -26,7 +26,11 @@ Seconds = Callable[[int, int], float]  # of (rank, step)
 
 def report_of(rows: list[Row], evidence: list[Row] | None = None) -> RanksReport:
     with duckdb.connect(config={"threads": 1}) as connection:
-        for table, columns, given in (("ops", OPS, rows), ("evidence", EVIDENCE, evidence or [])):
+        for table, columns, given in (
+            ("ops", OPS, rows),
+            ("evidence", EVIDENCE, evidence or []),
+            ("step_spans", STEP_SPANS, []),
+        ):
             names = ", ".join(f"{column.name} {column.type}" for column in columns)
             connection.execute(f"CREATE TABLE {table} ({names})")
             if given:

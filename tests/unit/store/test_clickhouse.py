@@ -27,7 +27,7 @@ from tests.rig.jobs.simulation import simulate
 from tests.rig.jobs.table import write
 from tests.unit.store.otlp_spans import Rank, job
 from tests.unit.store.parquet_files import ops, row
-from tests.unit.store.test_two_engines import QUERIES, RANKS
+from tests.unit.store.test_two_engines import QUERIES, RANKS, VALUES
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,10 @@ def server() -> Iterator[Server]:
 def unlike(one: Tables, other: Tables) -> dict[str, list[str]]:
     """By query, what is not the same."""
     first, second = named(one.run, RANKS), named(other.run, RANKS)
-    return {name: found for name in QUERIES if (found := differences(first(name), second(name)))}
+    answers = (
+        (name, *(query(name, **VALUES.get(name, {})) for query in (first, second))) for name in QUERIES
+    )
+    return {name: found for name, here, there in answers if (found := differences(here, there))}
 
 
 def recorded(folder: Path) -> list[bytes]:
@@ -77,6 +80,9 @@ def test_a_recorded_job_gives_what_it_gives_in_files(server: Server, tmp_path: P
     with open_inputs([str(folder)]) as here, open_tables([server.url("spans")]) as there:
         assert unlike(here, there) == {}
         assert len(here.run("SELECT * FROM evidence")["t0"]) == 1
+        of_steps = [each.run("SELECT * FROM step_spans") for each in (here, there)]
+        assert len(of_steps[0]["link"]) > 3
+        assert differences(*of_steps) == []
         assert dict(here.rejected) == dict(there.rejected)
         assert here.limits == there.limits
 

@@ -127,6 +127,24 @@ def test_ranks_that_were_seen_later_number_their_steps_alike(tmp_path: Path) -> 
         assert select(store, f"{inside} AND c.t0 BETWEEN s.t0 AND s.t1") == [(32,)]
 
 
+def test_spans_of_steps_have_the_numbers_that_all_ranks_share(tmp_path: Path) -> None:
+    ranks = [Rank(0, ranks=2), Rank(1, ranks=2, first=2)]
+    for rank in ranks:
+        for step in range(rank.first, 5):
+            rank.step(step, host_overhead=0.02)
+            rank.collective(step)
+    with opened(tmp_path, ranks) as store:
+        found = select(
+            store, "SELECT rank, min(step), max(step), count(*) FROM step_spans GROUP BY rank ORDER BY rank"
+        )
+        ((first, last, steps),) = select(
+            store, "SELECT min(step), max(step), count(*) FROM ops WHERE rank = 0 AND kind = 'step'"
+        )
+        assert found == [(0, first, last, steps), (1, int(str(first)) + 2, last, 3)]
+        ((link,),) = select(store, f"SELECT link FROM step_spans WHERE rank = 1 AND step = {last}")
+        assert link == f"{'ab' * 16}-{ranks[1].spans['otelgpu.training'][-1]['spanId']}"
+
+
 def test_steps_of_ranks_that_share_nothing_are_of_no_step(tmp_path: Path) -> None:
     ranks = job()
     for step in range(10):

@@ -120,7 +120,9 @@ def test_what_was_kept_is_an_input_again(tmp_path: Path) -> None:
     with open_inputs([str(tmp_path / "kept")]) as store:
         assert rows(store) == wanted
         assert store.connection.sql("SELECT name, value FROM evidence").fetchall() == [("xid", 79.0)]
-        assert [path.name for path in store.keep(tmp_path / "kept")] == ["ops.parquet", "evidence.parquet"]
+        assert [path.name for path in store.keep(tmp_path / "kept")] == [
+            *("ops.parquet", "evidence.parquet", "step_spans.parquet")
+        ]
         assert rows(store) == wanted  # the files that it reads were written anew
     assert duckdb.read_parquet(str(tmp_path / "kept" / "ops.parquet")).count("*").fetchall() == [(2,)]
 

@@ -27,6 +27,13 @@ RANKS = "otelgpu.diagnose.ranks"
 QUERIES = sorted(
     each.name.removesuffix(".sql") for each in resources.files(RANKS).iterdir() if each.name.endswith(".sql")
 )
+VALUES = {
+    "step_links": {
+        **{"kinds": "'compute', 'step'", "first": "0", "last": "9", "ranks": "s.rank IN (0, 1)"},
+        **{"each": "2", "most": "3"},
+    }
+}
+"""What stands in braces in a query."""
 DATABASE = "two_engines"
 Engines = tuple[Store, ClickHouse]
 
@@ -66,13 +73,16 @@ def by_hand(folder: Path) -> None:
     ops(folder / "ops.parquet", *calls, *units, pending)
     seen = "SELECT 'j' AS job, -1::INTEGER AS rank, 'h' AS host, {0}.5 AS t0, {0}.75 AS t1, 'xid' AS name, {0} AS value"
     ops(folder / "evidence.parquet", *(seen.format(number) for number in (79, 48)))
+    of_step = "SELECT 'j' AS job, {0}::INTEGER AS rank, 1::BIGINT AS step, '{1}' AS link"
+    ops(folder / "spans.parquet", *(of_step.format(rank, f"span {rank}") for rank in (0, 1, 7)))
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_query_gives_the_same(engines: Engines, name: str) -> None:
     store, other = engines
-    found = named(columns_of(store.connection), RANKS)(name)
-    there = named(lambda query: other.run(query, DATABASE), RANKS)(name)
+    values = VALUES.get(name, {})
+    found = named(columns_of(store.connection), RANKS)(name, **values)
+    there = named(lambda query: other.run(query, DATABASE), RANKS)(name, **values)
     assert list(found), "a query without columns compares nothing"
     assert differences(found, there) == []
 
@@ -82,7 +92,7 @@ def test_of_the_rows_by_hand_no_query_is_empty(tmp_path: Path) -> None:
     by_hand(tmp_path)
     with open_inputs([str(tmp_path)]) as store:
         query = named(columns_of(store.connection), RANKS)
-        assert all(len(next(iter(query(name).values()))) for name in QUERIES)
+        assert all(len(next(iter(query(name, **VALUES.get(name, {})).values()))) for name in QUERIES)
 
 
 def test_differences_are_seen() -> None:

@@ -72,6 +72,11 @@ function showVerdicts() {
     const box = element("div", "", "verdict");
     box.append(element("h3", sentences[at]));
     verdict.evidence.forEach((each) => box.append(element("p", each.text, "evidence")));
+    verdict.links.forEach((link) => {
+      const named = element("p", `step ${link.step} of rank ${link.rank}: trace `, "link");
+      named.append(element("code", link.trace_id), ", span ", element("code", link.span_id));
+      box.append(named);
+    });
     box.append(element("p", `Next: ${verdict.next}`));
     place.append(box);
   });
