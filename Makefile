@@ -171,6 +171,7 @@ pictures: setup fakes ## Record the terminals and profiles of the manual anew: d
 	$(call step,pictures)
 	@$(AS_ROOT) -m examples.terminal_pictures
 	@$(AS_ROOT) -m examples.profile_pictures
+	@$(AS_ROOT) -m examples.diagnosis_pictures
 
 .PHONY: package
 package: $(PYTHON_VENV) ## Build sdist, wheel, SBOM and provenance into dist/, and try the wheel in a fresh environment

@@ -21,8 +21,8 @@ _WORK: Final = {
     "compute": "computing",
     "host": "host code",
     "input": "waiting for input",
-    "file": "files",
-    "copy": "copies",
+    "file": "file I/O",
+    "copy": "copying",
     MIXED: "its own work",
 }
 _MOST_HOSTS: Final = 4

@@ -61,7 +61,8 @@ function showLegend(kind) {
 
 function showVerdicts() {
   const { ranks, hosts, steps } = report.input;
-  byId("seen").textContent = `${ranks} ranks, ${hosts} hosts, ${steps} steps`;
+  const seen = Object.entries({ rank: ranks, host: hosts, step: steps });
+  byId("seen").textContent = seen.map(([noun, count]) => `${count} ${noun}${count === 1 ? "" : "s"}`).join(", ");
   const place = byId("verdicts");
   if (!report.verdicts.length) {
     const none = element("div", "", "verdict none");
@@ -73,7 +74,7 @@ function showVerdicts() {
     box.append(element("h3", sentences[at]));
     verdict.evidence.forEach((each) => box.append(element("p", each.text, "evidence")));
     verdict.links.forEach((link) => {
-      const named = element("p", `step ${link.step} of rank ${link.rank}: trace `, "link");
+      const named = element("p", `step ${link.step} of rank ${link.rank}: trace `, "evidence");
       named.append(element("code", link.trace_id), ", span ", element("code", link.span_id));
       box.append(named);
     });
