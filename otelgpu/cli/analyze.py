@@ -40,7 +40,7 @@ def analyze() -> None:
 def collectives(run: BatchRun, /, files: tuple[Path, ...], *, as_json: bool) -> None:
     """NCCL collectives of several hosts on one clock: its offsets, when each rank called, bandwidths.
 
-    Clock offsets between hosts are estimated from the ends of waits, and reported with their spread. Of a file that was
+    Clocks of hosts, offset and drift, are estimated from the ends of waits, with how sure that is. Of a file that was
     rotated (FILE.1, …) all parts are read. Which rank is slow, since when and why: otelgpu diagnose ranks.
     """
     gatherer = Gatherer()
@@ -79,7 +79,9 @@ def _write(console: Console, report: CollectiveReport) -> None:
 
 
 def _clocks(report: CollectiveReport) -> Table:
-    table = _table("Clocks, as estimated", ("host", "compared with", "offset", "spread", "ends"))
+    table = _table(
+        "Clocks, as estimated", ("host", "compared with", "offset", "drift", "uncertainty", "spread", "ends")
+    )
     for clock in report.hosts:
         reference = report.hosts[clock.group].host
         _add(
@@ -87,6 +89,8 @@ def _clocks(report: CollectiveReport) -> Table:
             clock.host,
             "-" if reference == clock.host else reference,
             _milliseconds(clock.offset_s),
+            "-" if clock.drift_ppm is None else f"{clock.drift_ppm:+.2f} ppm",
+            _milliseconds(clock.uncertainty_s),
             _milliseconds(clock.spread_s),
             str(clock.ends),
         )
@@ -94,7 +98,7 @@ def _clocks(report: CollectiveReport) -> Table:
 
 
 def _ranks(report: CollectiveReport) -> Table:
-    columns = ("communicator", "rank", "host", "collectives", "median", "95 %", "last", "clock spread", "")
+    columns = ("communicator", "rank", "host", "collectives", "median", "95 %", "last", "of clocks", "")
     table = _table("Lateness after correction, latest first", columns)
     for each in report.ranks[:_MOST_RANKS]:
         _add(
@@ -107,7 +111,7 @@ def _ranks(report: CollectiveReport) -> Table:
             _milliseconds(each.p95_s),
             f"{each.last:.0%}",
             _milliseconds(each.uncertainty_s),
-            "" if each.certain else "within the clocks' spread",
+            "" if each.certain else "within what clocks are off",
         )
     if len(report.ranks) > _MOST_RANKS:
         table.caption = f"{len(report.ranks) - _MOST_RANKS} more ranks: see --json"

@@ -4,13 +4,8 @@ In: calls of collectives with the ends of their waits. Out: each host's clock of
 late it called, corrected by that; bandwidth per communicator. Which rank is slow is not said, for a call of the host
 shows only when work was queued: :mod:`otelgpu.diagnose.ranks` looks at what each rank did itself.
 
-Clocks. A collective ends on all ranks at nearly the same time, for none can have its result before the last has given
-its part. The offset of a host's clock is therefore estimated as the median over collectives of (end of a rank of the
-host - median end of the collective's ranks), repeated with corrected ends until hosts agree that share no collective
-but are connected by others. Only hosts that are so connected can be compared. The estimate is of one offset for all
-of the data: a clock that drifts or is set meanwhile widens the spread, which is reported, and what is smaller than the
-spread is not reported as certain. That a rank always learns later of the end than others cannot be distinguished
-from its clock.
+Clocks: :mod:`otelgpu.diagnose.clocks`, one fit of offset and drift of all of them. What is smaller than their
+uncertainty is not reported as certain.
 
 Example: 3 hosts, whose clocks are 0, +5 and -3 ms off; a rank of the second calls 8 ms after all others. By its own
 clock it is 13 ms late, and by the third one's 16; corrected, it is 8.
@@ -19,31 +14,32 @@ clock it is 13 ms late, and by the third one's 16; corrected, it is 8.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, to_builtins
 
+from otelgpu.diagnose.clocks import Clocks, solve
 from otelgpu.diagnose.collective_calls import CallColumns
 from otelgpu.otlp_json.reader import Skips
 
 F64 = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
 
-_ROUNDS: Final = 200
-_AGREED_NS: Final = 1.0
-
 
 class HostClock(Struct, frozen=True, kw_only=True):
-    """``offset_s``: how far a host's clock is ahead of its group's first host; None: not known.
+    """``offset_s``: how far a host's clock is ahead of its group's first host, amid the data; None: not known.
 
+    ``drift_ppm``: how fast it gains on that one. ``uncertainty_s``: three standard errors of both together.
     ``spread_s``: half of all ends lie within it (interquartile range). ``group``: hosts of one can be compared.
     """
 
     host: str
     group: int
     offset_s: float | None
+    drift_ppm: float | None
+    uncertainty_s: float | None
     spread_s: float | None
     ends: int
 
@@ -94,9 +90,8 @@ def analyze(calls: CallColumns, skips: Skips | None = None) -> CollectiveReport:
     """All of it. ``skips``: what was left out before."""
     skips = skips or Skips()
     counted = Counter(skips.counts)
-    groups = _groups(calls)
-    offset, spread, ends = clock_offsets(calls, groups)
-    compared = _compare(calls, groups, offset, spread)
+    clocks = solve(calls.end, calls.host, calls.trace, len(calls.hosts))
+    compared, uncertainty = _compare(calls, clocks), clocks.uncertainty_ns()
     counted["calls_not_compared"] += int(np.count_nonzero(np.isnan(compared.lateness)))
     return CollectiveReport(
         collectives=calls.traces,
@@ -104,10 +99,12 @@ def analyze(calls: CallColumns, skips: Skips | None = None) -> CollectiveReport:
         hosts=[
             HostClock(
                 host=name,
-                group=int(groups[host]),
-                offset_s=_known(offset[host]),
-                spread_s=_known(spread[host]),
-                ends=int(ends[host]),
+                group=int(clocks.group[host]),
+                offset_s=_known(clocks.offset_ns[host], 1e-9),
+                drift_ppm=_known(clocks.drift_ns_per_s[host], 1e-3),
+                uncertainty_s=_known(uncertainty[host], 1e-9),
+                spread_s=_known(clocks.spread_ns[host], 1e-9),
+                ends=int(clocks.ends[host]),
             )
             for host, name in enumerate(calls.hosts)
         ],
@@ -118,71 +115,8 @@ def analyze(calls: CallColumns, skips: Skips | None = None) -> CollectiveReport:
     )
 
 
-def _known(value_ns: float) -> float | None:
-    return None if np.isnan(value_ns) else float(value_ns) * 1e-9
-
-
-def _groups(calls: CallColumns) -> Codes:
-    """Which hosts are connected by collectives whose ends they both reported: the first host of each one's group."""
-    group = np.arange(len(calls.hosts))
-    ended = np.isfinite(calls.end)
-    pairs = np.unique(np.stack([calls.trace[ended], calls.host[ended]], axis=1), axis=0)
-    same = pairs[1:, 0] == pairs[:-1, 0]
-    edges = np.unique(np.stack([pairs[:-1, 1][same], pairs[1:, 1][same]], axis=1), axis=0)
-    changed = True
-    while changed:
-        before = group.copy()
-        for one, other in edges.tolist():
-            group[[one, other]] = min(group[one], group[other])
-        changed = bool((group != before).any())
-    return group
-
-
-def clock_offsets(calls: CallColumns, groups: Codes) -> tuple[F64, F64, Codes]:
-    """Of each host: offset to the first of its group and spread, both in ns or NaN; and how many ends gave it."""
-    hosts = len(calls.hosts)
-    offset, spread = np.zeros(hosts), np.full(hosts, np.nan)
-    several = _of_several_hosts(calls)
-    ended = np.flatnonzero(np.isfinite(calls.end) & several[calls.trace])
-    count = np.bincount(calls.host[ended], minlength=hosts)
-    trace, host, end = calls.trace[ended], calls.host[ended], calls.end[ended]
-    residual = np.zeros(len(ended))
-    for _ in range(_ROUNDS if len(ended) else 0):
-        corrected = end - offset[host]
-        residual = corrected - _medians(corrected, trace, calls.traces)[trace]
-        moved = np.nan_to_num(_medians(residual, host, hosts))
-        offset += moved
-        if np.abs(moved).max() < _AGREED_NS:
-            break
-    spread = _medians(residual, host, hosts, 0.75) - _medians(residual, host, hosts, 0.25)
-    firsts = offset[groups]
-    offset = np.where(count > 0, offset - firsts, np.nan)
-    alone = np.bincount(groups, minlength=hosts)[groups] == 1
-    offset[alone & (groups == np.arange(hosts))] = np.nan
-    return offset, spread, count
-
-
-def _of_several_hosts(calls: CallColumns) -> npt.NDArray[np.bool_]:
-    """Which collectives have ends of more than one host."""
-    ended = np.isfinite(calls.end)
-    pairs = np.unique(np.stack([calls.trace[ended], calls.host[ended]], axis=1), axis=0)
-    return np.bincount(pairs[:, 0], minlength=calls.traces) > 1
-
-
-def _medians(values: F64, codes: Codes, size: int, part: float = 0.5) -> F64:
-    """The median, or another quantile, of the values of each code; NaN of none. Interpolates as numpy does."""
-    order = np.lexsort((values, codes))
-    ordered = values[order]
-    lengths = np.bincount(codes, minlength=size)
-    begins = np.cumsum(lengths) - lengths
-    place = begins + (lengths - 1) * part
-    found = np.full(size, np.nan)
-    there = lengths > 0
-    low = np.floor(place[there]).astype(np.intp)
-    high = np.ceil(place[there]).astype(np.intp)
-    weight = place[there] - low
-    found[there] = ordered[low] + (ordered[high] - ordered[low]) * weight
-    return found
+def _known(value: float, unit: float) -> float | None:
+    return None if np.isnan(value) else float(value) * unit
 
 
 class _Compared(Struct, frozen=True):
@@ -191,22 +125,22 @@ class _Compared(Struct, frozen=True):
     codes: Codes
     lateness: F64  # seconds after the first of those together; NaN where there is no other
     latest: F64  # of those together
-    uncertainty: F64  # seconds, of the clocks of those together; 0 where they have one
+    uncertainty: F64  # seconds, of the difference of two clocks of those together; 0 where they have one
     collectives: int
 
 
-def _compare(calls: CallColumns, groups: Codes, offset: F64, spread: F64) -> _Compared:
-    pairs = np.stack([calls.trace, groups[calls.host]], axis=1)
+def _compare(calls: CallColumns, clocks: Clocks) -> _Compared:
+    pairs = np.stack([calls.trace, clocks.group[calls.host]], axis=1)
     together, codes = np.unique(pairs, axis=0, return_inverse=True)
     codes = codes.reshape(-1)
     # A host that cannot be compared with others still can with itself.
-    start = calls.start - np.nan_to_num(offset)[calls.host]
+    start = clocks.corrected(calls.host, calls.start)
     first, last = np.full(len(together), np.inf), np.full(len(together), -np.inf)
     np.minimum.at(first, codes, start)
     np.maximum.at(last, codes, start)
     several = np.bincount(codes, minlength=len(together)) > 1
     widest = np.zeros(len(together))
-    np.maximum.at(widest, codes, np.nan_to_num(spread)[calls.host])
+    np.maximum.at(widest, codes, np.sqrt(2) * np.nan_to_num(clocks.uncertainty_ns())[calls.host])
     hosts = np.unique(np.stack([codes, calls.host], axis=1), axis=0)[:, 0]
     of_one = np.bincount(hosts, minlength=len(together)) == 1
     return _Compared(
