@@ -1,4 +1,4 @@
-"""What the manual says of ``otelgpu diagnose ranks`` and its code knows: classes, and the bounds of the rules."""
+"""What the manual says of ``otelgpu diagnose`` and its code knows: classes, bounds of the rules, known problems."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from types import ModuleType
 
+from otelgpu.cli.rule_files import known_rules
 from otelgpu.diagnose.ranks import (
     batches,
     communication,
@@ -21,6 +22,7 @@ from otelgpu.diagnose.ranks import (
     workers,
 )
 from otelgpu.diagnose.ranks.verdicts import CLASSES
+from otelgpu.diagnose.rules.rule import Rule
 from tools.markdown import code, table
 
 RULES = (workers, peers, communication, stages, batches, slowdowns, hangs, missing, replay, facts)
@@ -29,6 +31,27 @@ RULES = (workers, peers, communication, stages, batches, slowdowns, hangs, missi
 def classes() -> str:
     """The table of classes."""
     return table(("Class", "Meaning"), ((code(name), text) for name, text in CLASSES.items()))
+
+
+def known_problems() -> str:
+    """The table of the rules that are installed."""
+    return table(
+        ("Rule", "Problem", "Seen by", "Source"),
+        (
+            (code(rule.id), rule.problem, _signs(rule), f"<{rule.source}>")
+            for rule in sorted(known_rules(), key=lambda rule: rule.id)
+        ),
+    )
+
+
+def _signs(rule: Rule) -> str:
+    evidence = sorted({sign.name for sign in rule.evidence})
+    signs = [
+        *(code(each) for each in (*rule.codes, *rule.functions)),
+        *(["a log"] if rule.logs else []),
+        *(f"evidence {code(name)}" for name in evidence),
+    ]
+    return ", ".join(signs)
 
 
 def bounds() -> str:

@@ -423,6 +423,7 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     **{f"table {name}": partial(derived_columns, name) for name in tables.DERIVED},
     "diagnosis classes": diagnosis.classes,
     "diagnosis bounds": diagnosis.bounds,
+    "known problems": diagnosis.known_problems,
     "volume": volume,
     **family_regions(),
     **{f"options {name}": partial(options_of, name) for name in leaves()},

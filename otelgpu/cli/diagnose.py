@@ -18,13 +18,16 @@ from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command, live_events
 from otelgpu.cli.diagnose_follow import follow as follow_job
+from otelgpu.cli.explain import explain
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.page_files import rank_page_files
 from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_option, refuse_overwriting
 from otelgpu.cli.profile_outputs import Output
 from otelgpu.cli.rank_reports import look, looks, shown
+from otelgpu.cli.rule_files import known_rules, rules_option
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
+from otelgpu.diagnose.rules.matching import KnownProblem
 from otelgpu.export import events
 from otelgpu.model.text import printable
 from otelgpu.model.verdict import Verdict
@@ -86,6 +89,7 @@ def diagnose() -> None:
     help="With --follow: so much of the past is looked at.",
 )
 @duration_option
+@rules_option
 @batch_command("diagnose ranks")
 def ranks(
     run: BatchRun,
@@ -103,6 +107,7 @@ def ranks(
     every: float,
     window: float,
     duration: float | None,
+    rule_files: tuple[Path, ...],
 ) -> None:
     """Which rank of a training job is slow, since when, why, and what it costs. Needs no root and no GPU.
 
@@ -126,7 +131,8 @@ def ranks(
     if output is not None:
         refuse_overwriting([output], force=force)
     run.read(*(path for path in map(Path, inputs) if path.is_file()))
-    facts, report = look(inputs, job, begin, end, keep=keep, skip=run.skip)
+    rules = known_rules(rule_files)
+    facts, report = look(inputs, job, begin, end, keep=keep, skip=run.skip, rules=rules)
     found = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
     run.conclude(_event(each) for each in found)
     if output is not None:
@@ -144,12 +150,12 @@ def ranks(
 
 def _check_combination(*, follow: bool) -> None:
     context = click.get_current_context()
-    given = {
+    once, following = {"begin", "end", "output", "keep", "rule_files"}, {"every", "window", "duration"}
+    alone = {
         name
-        for name in ("begin", "end", "output", "keep", "every", "window", "duration")
+        for name in (once if follow else following)
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
-    alone = given & ({"begin", "end", "output", "keep"} if follow else {"every", "window", "duration"})
     if alone:
         option = next(each.opts[0] for each in context.command.params if each.name in alone)
         raise click.UsageError(f"{option} {'cannot be combined with' if follow else 'needs'} --follow")
@@ -175,6 +181,9 @@ def _follow(
         )
 
 
+diagnose.add_command(explain)
+
+
 def _write(report: RanksReport) -> None:
     width = None if sys.stdout.isatty() else _PAGE_WIDTH
     console = Console(markup=False, emoji=False, highlight=False, width=width)
@@ -194,12 +203,23 @@ def _write(report: RanksReport) -> None:
         if verdict.klass != INCONCLUSIVE:
             say(f"  · confidence {verdict.confidence:.0%}")
         say(f"  next: {verdict.next}")
+    for problem in report.known:
+        say(f"Known problem {problem.rule}{_place(problem)}: {problem.problem}", "bold")
+        say(f"  · {problem.why}")
+        for change in problem.change:
+            say(f"  next: {change}")
     say("")
     say(f"{_counted(seen.ranks, 'rank')} on {_counted(seen.hosts, 'host')}, {_counted(seen.steps, 'step')}")
     for limit in report.limits:
         say(f"limit: {limit}")
     for reason, count in sorted(seen.rejected.items()):
         say(f"rejected: {reason}: {count}")
+
+
+def _place(problem: KnownProblem) -> str:
+    ranks = f"ranks {', '.join(map(str, problem.ranks))}" if problem.ranks else ""
+    places = ", ".join(filter(None, [*problem.hosts, ranks]))
+    return f" ({places}, {_counted(problem.count, 'time')})" if places else ""
 
 
 def _counted(number: int, noun: str) -> str:

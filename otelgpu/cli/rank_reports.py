@@ -10,6 +10,7 @@ from typing import Final
 from otelgpu.diagnose.ranks.diagnosis import report_on
 from otelgpu.diagnose.ranks.facts import Facts, Query, gather
 from otelgpu.diagnose.ranks.verdicts import RanksReport
+from otelgpu.diagnose.rules.rule import Rule
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.text import printable
 from otelgpu.store.clickhouse.address import SCHEME, address_of
@@ -28,8 +29,9 @@ def look(
     *,
     keep: Path | None = None,
     skip: Callable[[Mapping[str, int]], None] = lambda rejected: None,
+    rules: Sequence[Rule] = (),
 ) -> tuple[Facts, RanksReport]:
-    """Facts and verdicts. ``keep``: a folder for the tables; ``skip`` is told what was left out.
+    """Facts and verdicts. ``keep``: a folder for the tables; ``skip`` is told what was left out; ``rules``: see there.
 
     Raises :class:`OtelgpuError` where there is nothing to look at, or several jobs.
     """
@@ -38,7 +40,7 @@ def look(
         query = _query_of_one_job(tables)
         if keep is not None:
             tables.keep(keep)
-        return _report(tables, query)
+        return _report(tables, query, rules)
 
 
 @contextmanager
@@ -59,9 +61,9 @@ def looks(inputs: Sequence[str], job: str | None) -> Iterator[Callable[[float], 
         yield look_again
 
 
-def _report(tables: Tables, query: Query) -> tuple[Facts, RanksReport]:
+def _report(tables: Tables, query: Query, rules: Sequence[Rule] = ()) -> tuple[Facts, RanksReport]:
     facts = gather(query)
-    return facts, report_on(facts, query, rejected=tables.rejected, limits=tables.limits)
+    return facts, report_on(facts, query, rejected=tables.rejected, limits=tables.limits, rules=rules)
 
 
 def _query_of_one_job(tables: Tables) -> Query:

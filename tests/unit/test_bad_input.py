@@ -68,6 +68,15 @@ CASES: Final = (
     usage(
         "diagnose ranks x --from noon", "'noon' is no time; write 2026-05-01T12:30Z, or seconds since 1970"
     ),
+    usage("diagnose explain", "name a code or a function, or give --log FILE"),
+    usage("diagnose explain xid", "xid: which one? Write xid 79"),
+    Case(("diagnose", "explain", "xid", "9999"), "nothing is known of 'xid 9999'"),
+    usage("diagnose explain --log nowhere.log", "'nowhere.log' does not exist"),
+    Case(("diagnose", "explain", "13", "--rules", "nowhere.yaml"), "cannot read nowhere.yaml: No such file"),
+    Case(("diagnose", "explain", "13", "--rules", "a"), "a is not YAML", files={"a": "rules: ["}),
+    Case(("diagnose", "explain", "13", "--rules", "a"), "a: Expected object, got null", files={"a": ""}),
+    Case(("diagnose", "explain", "13", "--rules", "a"), "a: version 2, and this", files={"a": "version: 2"}),
+    usage("diagnose ranks x --follow --rules a.yaml", "--rules cannot be combined with --follow"),
     setting("diagnose ranks nowhere.jsonl", "nowhere.jsonl: no such file or folder"),
     setting("diagnose ranks empty", "there are no operations in the input", {"empty": ""}),
     usage("analyze", "collectives"),

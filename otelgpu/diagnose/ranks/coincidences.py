@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from otelgpu.diagnose.observation import Observation
 from otelgpu.diagnose.ranks.facts import Columns
 from otelgpu.diagnose.ranks.verdicts import Evidence, RankVerdict
 
@@ -16,18 +16,6 @@ AROUND_S: Final = 60.0
 """So long before or behind counts too: clocks of hosts differ, and a cause comes before what it does."""
 MOST: Final = 3
 """Kinds of observations that a verdict is given."""
-
-
-class Observation(Struct, frozen=True, kw_only=True):
-    """One row of ``evidence``. ``rank``: −1 for all of the host."""
-
-    rank: int
-    host: str
-    begin_s: float
-    end_s: float
-    name: str
-    value: float
-    text: str
 
 
 def observations(columns: Columns) -> list[Observation]:

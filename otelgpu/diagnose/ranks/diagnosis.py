@@ -6,7 +6,7 @@ one rule has explained is no evidence for the next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -24,6 +24,8 @@ from otelgpu.diagnose.ranks.stages import uneven_stages
 from otelgpu.diagnose.ranks.step_links import with_links
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, InputSummary, RanksReport, RankVerdict
 from otelgpu.diagnose.ranks.workers import slow_ranks
+from otelgpu.diagnose.rules.matching import in_evidence
+from otelgpu.diagnose.rules.rule import Rule
 
 
 def diagnose(query: Query, *, rejected: Mapping[str, int], limits: list[str]) -> RanksReport:
@@ -31,8 +33,10 @@ def diagnose(query: Query, *, rejected: Mapping[str, int], limits: list[str]) ->
     return report_on(gather(query), query, rejected=rejected, limits=limits)
 
 
-def report_on(facts: Facts, query: Query, *, rejected: Mapping[str, int], limits: list[str]) -> RanksReport:
-    """The same of facts that were gathered."""
+def report_on(
+    facts: Facts, query: Query, *, rejected: Mapping[str, int], limits: list[str], rules: Sequence[Rule] = ()
+) -> RanksReport:
+    """The same of facts that were gathered. ``rules``: of problems that are looked for in the evidence."""
     stopped = hangs(query("pending"), facts.calls, facts.host_of)
     verdicts, more = judge(facts)
     if stopped:
@@ -40,6 +44,7 @@ def report_on(facts: Facts, query: Query, *, rejected: Mapping[str, int], limits
     seen = observations(query("observations"))
     return RanksReport(
         verdicts=[with_links(with_coincidences(_timed(facts, each), seen), query) for each in verdicts],
+        known=in_evidence(rules, seen),
         input=InputSummary(
             ranks=len(facts.host_of),
             steps=len(facts.steps),

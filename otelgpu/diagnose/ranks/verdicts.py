@@ -7,6 +7,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from otelgpu.diagnose.rules.matching import KnownProblem
+
 SLOW_WORKER: Final = "slow_worker"
 SLOW_HOST: Final = "slow_host"
 SLOW_COMMUNICATION: Final = "slow_communication"
@@ -99,8 +101,12 @@ class InputSummary(Struct, frozen=True, kw_only=True):
 
 
 class RanksReport(Struct, frozen=True, kw_only=True):
-    """The document. ``limits``: what could not be told from this input."""
+    """The document. ``limits``: what could not be told from this input.
+
+    ``known``: problems that the evidence shows, whether a rank is slow or not.
+    """
 
     verdicts: Sequence[RankVerdict]
+    known: Sequence[KnownProblem] = ()
     input: InputSummary
     limits: Sequence[str]

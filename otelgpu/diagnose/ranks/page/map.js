@@ -81,6 +81,14 @@ function showVerdicts() {
     box.append(element("p", `Next: ${verdict.next}`));
     place.append(box);
   });
+  report.known.forEach((problem) => {
+    const box = element("div", "", "verdict");
+    box.append(element("h3", `Known problem ${problem.rule}: ${problem.problem}`));
+    const where = [...problem.hosts, ...problem.ranks.map((rank) => `rank ${rank}`)].join(", ");
+    box.append(element("p", where, "evidence"), element("p", problem.why, "evidence"));
+    problem.change.forEach((change) => box.append(element("p", `Next: ${change}`)));
+    place.append(box);
+  });
   report.limits.forEach((limit) => byId("limits").append(element("li", limit)));
   Object.entries(report.input.rejected).forEach(([reason, count]) =>
     byId("limits").append(element("li", `rejected: ${reason}: ${count}`)));
