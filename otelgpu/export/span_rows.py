@@ -59,10 +59,10 @@ Bools = npt.NDArray[np.bool_]
 Rows = slice | Codes
 
 # Tag bytes: field number << 3 | wire type (0 varint, 1 fixed64, 2 bytes, 5 fixed32).
-_SPANS: Final = b"\x12"
-_SPAN_TRACE_ID, _SPAN_ID, _SPAN_TRACE_STATE, _SPAN_PARENT = b"\x0a\x10", b"\x12\x08", b"\x1a", b"\x22\x08"
-_SPAN_NAME, SPAN_KIND, _SPAN_START, _SPAN_END = b"\x2a", b"\x30", b"\x39", b"\x41"
-SPAN_ATTRIBUTE, _SPAN_STATUS, _SPAN_FLAGS = b"\x4a", b"\x7a", b"\x85\x01"
+SPANS: Final = b"\x12"
+TRACE_ID, SPAN_ID, _TRACE_STATE, PARENT = b"\x0a\x10", b"\x12\x08", b"\x1a", b"\x22\x08"
+_SPAN_NAME, SPAN_KIND, START, END = b"\x2a", b"\x30", b"\x39", b"\x41"
+SPAN_ATTRIBUTE, _SPAN_STATUS, FLAGS = b"\x4a", b"\x7a", b"\x85\x01"
 _STATUS_MESSAGE, _STATUS_CODE = b"\x12", b"\x18"
 _STATUS_CODES: Final = 256
 
@@ -83,8 +83,9 @@ def name_field(text: str | tuple[str, ...]) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _trace_state_field(text: str | tuple[str, ...]) -> bytes:
-    return delimited(_SPAN_TRACE_STATE, utf8(plain(text))) if text else b""
+def trace_state_field(text: str | tuple[str, ...]) -> bytes:
+    """``Span.trace_state``; nothing where it is empty."""
+    return delimited(_TRACE_STATE, utf8(plain(text))) if text else b""
 
 
 @lru_cache(maxsize=1024)
@@ -102,8 +103,8 @@ def text_attribute(key: str, text: str | tuple[str, ...]) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _number_lead(key: str, tag: bytes, width: int) -> bytes:
-    """What stands before the ``width`` bytes of a number's value."""
+def number_lead(key: str, tag: bytes, width: int) -> bytes:
+    """A field of ``Span.attributes`` up to the ``width`` bytes of a number's value."""
     body = delimited(KEY, utf8(key)) + VALUE + varint(len(tag) + width) + tag
     return SPAN_ATTRIBUTE + varint(len(body) + width) + body
 
@@ -155,14 +156,14 @@ def _number(attribute: Attribute, rows: int) -> _Slot | None:
         return None
     if values.dtype.kind == "f":
         bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)  # reports 0.0 from -0.0
-        return _plain_slot(_number_lead(key, ANY_DOUBLE, 8), bits, "<u8", bits, present)
+        return _plain_slot(number_lead(key, ANY_DOUBLE, 8), bits, "<u8", bits, present)
     if values.dtype.kind == "b":
         flags = np.ascontiguousarray(values).view(np.uint8)
-        return _plain_slot(_number_lead(key, ANY_BOOL, 1), flags, "u1", flags, present)
+        return _plain_slot(number_lead(key, ANY_BOOL, 1), flags, "u1", flags, present)
     integers: AnyArray = values
     width = varint_width(integers if present is None else integers[present])
     return _Slot(
-        _number_lead(key, ANY_INT, width),
+        number_lead(key, ANY_INT, width),
         word_formats(width),
         lambda rows: varint_words(integers[rows], width),
         integers,
@@ -285,7 +286,7 @@ class SpanRows:
         slots = [slot for slot in numbers if slot is not None]
         if np.count_nonzero(has_parent):
             partly = None if all_of(has_parent) else has_parent
-            slots.insert(0, _plain_slot(_SPAN_PARENT, parent, "<u8", present=partly))
+            slots.insert(0, _plain_slot(PARENT, parent, "<u8", present=partly))
         self._optional = [slot for slot in slots if slot.present is not None]
 
         layouts = self._layouts_of(columns)
@@ -314,7 +315,7 @@ class SpanRows:
         layouts = _Layouts(len(columns))
         layouts.add_text(columns.name, "name", name_field, None)
         if columns.trace_state is not None:
-            layouts.add_text(columns.trace_state, "trace_state", _trace_state_field, None)
+            layouts.add_text(columns.trace_state, "trace_state", trace_state_field, None)
         layouts.add_status(columns.status, columns.status_message)
         if columns.links is not None:
             layouts.add_links(columns.links)
@@ -336,7 +337,7 @@ class SpanRows:
         leads = [slot.lead + bytes(slot.size - len(slot.lead)) for slot in self._optional]
         options = _chosen(leads, list(map(tuple, masks.tolist()))) if leads else [b""] * len(example)
         rests = list(zip(options, tails, strict=True))
-        heads = [_SPANS + varint(len(block) + len(option) + len(tail)) for option, tail in rests]
+        heads = [SPANS + varint(len(block) + len(option) + len(tail)) for option, tail in rests]
         self._templates = [
             b"".join((head, block, option, tail)) for head, (option, tail) in zip(heads, rests, strict=True)
         ]
@@ -405,13 +406,13 @@ def _chosen(parts: Sequence[bytes], masks: Sequence[tuple[bool, ...]]) -> list[b
 def _fixed_slots(columns: SpanColumns) -> list[_Slot]:
     """What every span has: ids and times, and flags unless they are all zero."""
     slots = [
-        _plain_slot(_SPAN_TRACE_ID, _opaque(columns.trace_id, 16), "V16"),
-        _plain_slot(_SPAN_ID, _opaque(columns.span_id, 8), "V8"),
-        _plain_slot(_SPAN_START, columns.start_unix_ns, "<u8"),
-        _plain_slot(_SPAN_END, columns.end_unix_ns, "<u8"),
+        _plain_slot(TRACE_ID, _opaque(columns.trace_id, 16), "V16"),
+        _plain_slot(SPAN_ID, _opaque(columns.span_id, 8), "V8"),
+        _plain_slot(START, columns.start_unix_ns, "<u8"),
+        _plain_slot(END, columns.end_unix_ns, "<u8"),
     ]
     if np.count_nonzero(columns.flags):
-        slots.append(_plain_slot(_SPAN_FLAGS, columns.flags, "<u4", columns.flags))
+        slots.append(_plain_slot(FLAGS, columns.flags, "<u4", columns.flags))
     return slots
 
 

@@ -3,9 +3,9 @@
 In: :class:`~otelgpu.model.spans.SpanColumns`, and rows of operations. Out: serialized ``ExportTraceServiceRequest``
 messages (opentelemetry/proto/collector/trace/v1/trace_service.proto). It must not look at what names mean.
 
-How. Each batch is made ready as :class:`~otelgpu.export.span_rows.SpanRows`, or as the writer of its rows. They write
-as many spans as fit in what is left of a payload; at its end those that share a resource and a scope are put under
-one header.
+How. Each batch is made ready as :class:`~otelgpu.export.span_rows.SpanRows`, one of few spans as
+:class:`~otelgpu.export.single_spans.SingleSpans`, or as the writer of its rows. They write as many spans as fit in what
+is left of a payload; at its end those that share a resource and a scope are put under one header.
 
 Example: two batches of one resource and scope, 3,000 and 4,000 spans of 400 bytes. At 2 MiB a payload, the
 first is all of the one and 2,242 spans of the other, under one ResourceSpans and one ScopeSpans header.
@@ -25,6 +25,7 @@ from otelgpu.engine.row_spans import RowSpans
 from otelgpu.export.base import Payload, Signal
 from otelgpu.export.protobuf import any_value, delimited, key_value, utf8, varint
 from otelgpu.export.row_span_writer import row_writer
+from otelgpu.export.single_spans import FEW, SingleSpans
 from otelgpu.export.span_rows import SpanRows
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Bytes, SpanBatch, SpanColumns
@@ -160,7 +161,7 @@ def _writer_of(batch: SpanBatch) -> SpanWriter:
     if isinstance(batch, RowSpans):
         return row_writer(batch)
     assert isinstance(batch, SpanColumns)
-    return SpanRows(batch)
+    return SingleSpans(batch) if len(batch) <= FEW else SpanRows(batch)
 
 
 def _payloads(batches: Iterable[SpanBatch], max_bytes: int) -> Iterator[_Payload]:

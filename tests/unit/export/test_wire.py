@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
+from otelgpu.export import wire
 from otelgpu.export.base import Payload, Signal
 from otelgpu.export.protobuf import varint, varint_width, varint_words
 from otelgpu.export.wire import encode_spans
@@ -18,6 +19,19 @@ from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute, SpanColumns, SpanKind, Text
 from tests.rig.examples import examples
 from tests.unit.export.builders import by_identity, resource_spans, some, span_batches, spans, text
+
+
+@pytest.fixture(
+    params=[0, wire.FEW, 1 << 20],
+    ids=["templates", "as they come", "one by one"],
+    autouse=True,
+    scope="module",
+)
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways of writing columns, whatever their length."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "FEW", request.param)
+        yield
 
 
 def read(payloads: Iterable[Payload]) -> TracesData:
