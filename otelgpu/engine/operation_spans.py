@@ -30,7 +30,7 @@ from otelgpu.engine import names
 from otelgpu.engine.contract import OperationDecoder
 from otelgpu.engine.folding import Folded, Parents, fold, take, unfolded
 from otelgpu.engine.operation_signals import Holds, OperationSignals
-from otelgpu.engine.row_spans import Forms, FormTexts, RowForms, RowSpans, numbers_of, positions_by_form
+from otelgpu.engine.row_spans import Forms, FormText, RowForms, RowSpans, numbers_of, positions_by_form
 from otelgpu.model import context_sources
 from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of, values_of
 from otelgpu.model.context_sources import ContextSource
@@ -127,19 +127,21 @@ class _Making(NamedTuple):
         batches = [np.sort(order[first:last]) for first, last in stretches]
         for forms, chosen in zip(batches, positions_by_form(form, batches), strict=True):
             if rows.are_plain(looks[forms[:1]]):
-                yield self._rows(folded, chosen, form, forms, looks.take(forms))
+                yield self._rows(folded, chosen, form, forms, looks.take(forms), rows)
             else:
                 yield from self.in_columns(folded if chosen is None else take(folded, chosen))
 
     def _rows(
-        self, folded: Folded, chosen: Codes | None, form: Forms, forms: Codes, looks: Operations
+        self,
+        folded: Folded,
+        chosen: Codes | None,
+        form: Forms,
+        forms: Codes,
+        looks: Operations,
+        rows: RowForms,
     ) -> RowSpans:
         signals = self.vocabulary.families[int(looks["family"][0])][1]
         kind = OperationKind(int(looks["kind"][0]))
-        one_each = unfolded(looks, np.zeros(len(looks), dtype=np.int64))
-        texts = _Batch(
-            one_each, np.arange(len(looks)), _look(looks, self.vocabulary), self.vocabulary
-        ).texts()
         return RowSpans(
             resource=self.resources[int(looks["tgid"][0])],
             scope=signals.scope,
@@ -148,12 +150,18 @@ class _Making(NamedTuple):
             chosen=chosen,
             form=form,
             forms=forms,
-            texts=texts,
+            texts=rows.texts(looks, self._texts),
             numbers=numbers_of(signals, kind, runs=folded.runs is not None),
             seed=self.seed ^ _SALT,
             unix_offset_ns=self.unix_offset_ns,
             columns=lambda: self.in_columns(folded if chosen is None else take(folded, chosen)),
         )
+
+    def _texts(self, looks: Operations) -> list[FormText]:
+        """What forms look like, of each of which there is an operation."""
+        one_each = unfolded(looks, np.zeros(len(looks), dtype=np.int64))
+        look = _look(looks, self.vocabulary)
+        return _Batch(one_each, np.arange(len(looks)), look, self.vocabulary).texts()
 
 
 def _forms(rows: Operations) -> tuple[Codes, int]:
@@ -235,6 +243,11 @@ def _table(texts: list[str]) -> tuple[str, ...]:
     return tuple(texts) if texts and texts.count(texts[0]) < len(texts) else tuple(texts[:1])
 
 
+def _spread(table: tuple[str, ...], forms: int) -> tuple[str, ...]:
+    """An entry for each form."""
+    return table if len(table) == forms else table * forms
+
+
 class _Batch:
     """Spans of rows of one process, family and kind, whose texts are given by ``form``, shape (n,)."""
 
@@ -272,14 +285,26 @@ class _Batch:
             attributes=tuple(self._attributes()),
         )
 
-    def texts(self) -> FormTexts:
+    def texts(self) -> list[FormText]:
         """What is the same for all rows of a form: of rows of which each is a form's example."""
-        return FormTexts(
-            name=self._text(self._look.name),
-            status=self._failed * np.uint8(StatusCode.ERROR),
-            status_message=self._text(self._look.result) if self._any_failed else None,
-            attributes=tuple(chain(self._kernels(), self._labels(), self._errors())),
-        )
+        rows = len(self._rows)
+        attributes = list(chain(self._kernels(), self._labels(), self._errors()))
+        keys = [attribute.key for attribute in attributes]
+        values = zip(*(attribute.rows(rows) for attribute in attributes), strict=True)
+        look, failed = self._look, self._failed.tolist()
+        return [
+            FormText(
+                name=name,
+                status=StatusCode.ERROR if has_failed else StatusCode.UNSET,
+                status_message=result,
+                attributes=tuple(
+                    (key, value) for key, value in zip(keys, row, strict=True) if value is not None
+                ),
+            )
+            for name, has_failed, result, row in zip(
+                *(_spread(look.name, rows), failed, _spread(look.result, rows), values), strict=True
+            )
+        ]
 
     def _text(self, table: tuple[str, ...]) -> Text:
         return Text(codes=self._form if len(table) > 1 else self._one_for_all, table=table)

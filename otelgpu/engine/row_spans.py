@@ -23,16 +23,16 @@ from otelgpu.engine.contract import OperationDecoder
 from otelgpu.engine.folding import Folded, Parents
 from otelgpu.engine.operation_signals import Holds, OperationSignals
 from otelgpu.model.codes import Codes
-from otelgpu.model.operations import Field, OperationKind, Operations
+from otelgpu.model.operations import OPERATION, Field, OperationKind, Operations, concatenate
 from otelgpu.model.resource import Resource
-from otelgpu.model.spans import Attribute, SpanColumns, Text
+from otelgpu.model.spans import SpanColumns
 from otelgpu.spanwriter.forms import FormFinder, Key
 from otelgpu.spanwriter.writer import OfRun
 
 Forms = npt.NDArray[np.uint32]
 
 
-class RowNumber(Struct, frozen=True):
+class RowNumber(Struct, frozen=True, cache_hash=True):
     """An attribute whose value lies in a row, or is a run's. ``holds`` None: it is reported of every row."""
 
     key: str
@@ -40,6 +40,9 @@ class RowNumber(Struct, frozen=True):
     holds: Holds | None = None
     absent: int | None = None
 
+
+FORMS_KNOWN: Final = 4096
+"""What so many forms look like is kept."""
 
 _TOLD_APART_BY: Final = ("tgid", "family", "kind", "api", "context_source")
 
@@ -54,20 +57,20 @@ OF_RUNS: Final = (
 """Reported of runs of several calls; the last one of merged ones."""
 
 
-class FormTexts(Struct, frozen=True, kw_only=True):
-    """What spans of each of k forms have in common: columns of length k."""
+class FormText(Struct, frozen=True, kw_only=True, cache_hash=True):
+    """What all spans of a form have in common."""
 
-    name: Text
-    status: npt.NDArray[np.uint8]
-    status_message: Text | None
-    attributes: tuple[Attribute, ...]
+    name: str
+    status: int  # StatusCode
+    status_message: str
+    attributes: tuple[tuple[str, str | tuple[str, ...] | float], ...]  # each key once
 
 
 class RowSpans(Struct, frozen=True, kw_only=True):
     """Spans of those rows of ``work`` whose form is among ``forms``; all rows are of one family.
 
     ``chosen``: their positions; None: all. ``form``: (n,) of each row of ``work``; ``forms``: (k,) ascending, those of
-    this batch, whose texts are ``texts``. ``seed``: of span ids. ``columns``: makes the same spans as columns.
+    this batch, and ``texts`` what each looks like. ``seed``: of span ids. ``columns``: makes the same spans as columns.
     """
 
     resource: Resource
@@ -77,7 +80,7 @@ class RowSpans(Struct, frozen=True, kw_only=True):
     chosen: Codes | None
     form: Forms
     forms: Codes
-    texts: FormTexts
+    texts: Sequence[FormText]
     numbers: tuple[RowNumber, ...]
     seed: int
     unix_offset_ns: int
@@ -92,7 +95,10 @@ class RowSpans(Struct, frozen=True, kw_only=True):
 
 
 class RowForms:
-    """Which rows of a session's families may be written as they are, and what makes their text."""
+    """Which rows of a session's families may be written as they are, and what makes their text.
+
+    What forms look like is kept from one report to the next, for a program makes the same calls again and again.
+    """
 
     def __init__(self, families: Sequence[tuple[OperationDecoder, OperationSignals]]) -> None:
         self._plain = np.zeros((len(families), max(OperationKind) + 1), dtype=np.bool_)
@@ -107,11 +113,50 @@ class RowForms:
         keys.append(Key(Field("status"), condition=Field("returned")))
         keys += [Key(field, kinds=kinds) for field, kinds in labels.items()]
         self.finder = FormFinder(keys, kind=Field("kind"))
+        self._masks = np.stack([_mask(keys, kind) for kind in range(max(OperationKind) + 1)])
+        self._texts: dict[bytes, FormText] = {}
 
     def are_plain(self, rows: Operations) -> npt.NDArray[np.bool_]:
         """Of each row: shape (n,)."""
         found: npt.NDArray[np.bool_] = self._plain[rows["family"], rows["kind"]]
         return found
+
+    def texts(
+        self, looks: Operations, make: Callable[[Operations], Sequence[FormText]]
+    ) -> Sequence[FormText]:
+        """What forms of one family and kind look like: ``make`` is asked for those that are not known yet.
+
+        ``looks``: an operation of each.
+        """
+        keys = self._keys(looks)
+        found = list(map(self._texts.get, keys))
+        new = [place for place, text in enumerate(found) if text is None]
+        if new:
+            if len(self._texts) + len(new) > FORMS_KNOWN:
+                self._texts.clear()
+            for place, text in zip(new, make(looks.take(new)), strict=True):
+                found[place] = text
+                if len(self._texts) < FORMS_KNOWN:
+                    self._texts[keys[place]] = text
+        return cast(list[FormText], found)
+
+    def _keys(self, looks: Operations) -> list[bytes]:
+        """The bytes of each that its text is made of; the others are zeros."""
+        looks = concatenate([looks])
+        looks["status"][looks["returned"] != 1] = 0
+        masked = (looks.view(np.uint8).reshape(len(looks), -1) & self._masks[looks["kind"][0]]).tobytes()
+        width = OPERATION.itemsize
+        return [masked[at : at + width] for at in range(0, len(masked), width)]
+
+
+def _mask(keys: Sequence[Key], kind: int) -> npt.NDArray[np.uint8]:
+    """Which bits of a row of a kind its text is made of: not the process, which has its own resource."""
+    mask = np.zeros(OPERATION.itemsize, dtype=np.uint8)
+    for key in keys:
+        if key.field.name != "tgid" and (key.kinds is None or kind in key.kinds):
+            form, offset = key.field.place
+            mask[offset : offset + form.itemsize] = 0xFF
+    return mask
 
 
 def is_plain(signals: OperationSignals, kind: OperationKind) -> bool:

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.operation_signals import Holds
-from otelgpu.engine.row_spans import FormTexts, RowNumber, RowSpans
+from otelgpu.engine.row_spans import FORMS_KNOWN, FormText, RowNumber, RowSpans
 from otelgpu.export.protobuf import (
     ANY_BOOL,
     ANY_DOUBLE,
@@ -29,7 +28,7 @@ from otelgpu.export.protobuf import (
 )
 from otelgpu.export.span_rows import SPAN_ATTRIBUTE, SPAN_KIND, name_field, status_field, text_attribute
 from otelgpu.model.operations import Field
-from otelgpu.model.spans import Attribute, SpanKind, Text
+from otelgpu.model.spans import SpanKind
 from otelgpu.spanwriter import writer
 from otelgpu.spanwriter.writer import OfRun, RowValue, RowWriter
 
@@ -38,6 +37,7 @@ _HOLDS: Final[Mapping[Holds, writer.Holds]] = {
     Holds.SINGLE: writer.Holds.SINGLE,
     Holds.SUM: writer.Holds.ALWAYS,
 }
+_KIND: Final = SPAN_KIND + varint(SpanKind.INTERNAL)
 
 
 def row_writer(batch: RowSpans) -> RowWriter:
@@ -60,43 +60,36 @@ def row_writer(batch: RowSpans) -> RowWriter:
             "most_ns": runs.most_ns,
             "merged": runs.merged,
         }
-    fields = _form_fields(batch.texts, len(batch.forms))
     return RowWriter(
         columns,
-        list(zip(batch.forms.tolist(), fields, strict=True)),
-        list(map(_value, batch.numbers)),
+        list(zip(batch.forms.tolist(), map(_form_field, batch.texts), strict=True)),
+        _values(batch.numbers),
         seed=batch.seed,
         unix_offset_ns=batch.unix_offset_ns,
     )
 
 
-def _form_fields(texts: FormTexts, forms: int) -> list[bytes]:
-    """All that the spans of each form have in common."""
-    kind = SPAN_KIND + varint(SpanKind.INTERNAL)
-    names = [name_field(texts.name.table[code]) for code in texts.name.codes.tolist()]
-    message = texts.status_message or Text(codes=np.zeros(forms, dtype=np.intp), table=("",))
-    messages = [message.table[code] for code in message.codes.tolist()]
-    columns = [
-        names,
-        [status_field(code, said) for code, said in zip(texts.status.tolist(), messages, strict=True)],
-        *(_attribute_fields(attribute, forms) for attribute in texts.attributes),
-    ]
-    return [kind + b"".join(fields) for fields in zip(*columns, strict=True)]
+@lru_cache(maxsize=FORMS_KNOWN)
+def _form_field(text: FormText) -> bytes:
+    """All that the spans of a form have in common."""
+    return b"".join(
+        (
+            *(_KIND, name_field(text.name), status_field(text.status, text.status_message)),
+            *(
+                text_attribute(key, value)
+                if isinstance(value, str | tuple)
+                else delimited(SPAN_ATTRIBUTE, key_value(key, any_value(value)))
+                for key, value in text.attributes
+            ),
+        )
+    )
 
 
-def _attribute_fields(attribute: Attribute, forms: int) -> list[bytes]:
-    key = attribute.key
-    return [
-        b""
-        if value is None
-        else text_attribute(key, value)
-        if isinstance(value, str | tuple)
-        else delimited(SPAN_ATTRIBUTE, key_value(key, any_value(value)))
-        for value in attribute.rows(forms)
-    ]
+@lru_cache(maxsize=256)
+def _values(numbers: tuple[RowNumber, ...]) -> tuple[RowValue, ...]:
+    return tuple(map(_value, numbers))
 
 
-@lru_cache(maxsize=1024)
 def _value(number: RowNumber) -> RowValue:
     if isinstance(number.value, Field):
         holds = writer.Holds.ALWAYS if number.holds is None else _HOLDS[number.holds]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -51,7 +52,7 @@ class Holds(IntEnum):
     MERGED = 4
 
 
-class RowValue(Struct, frozen=True):
+class RowValue(Struct, frozen=True, cache_hash=True):
     """A number of each row. ``lead``: its field up to the value's tag, with zeros for both lengths."""
 
     lead: bytes
@@ -74,6 +75,12 @@ class RowValue(Struct, frozen=True):
         if isinstance(self.value, Field):
             number.value = Place.of(self.value)
         return number
+
+
+@lru_cache(maxsize=256)
+def _encoded(values: tuple[RowValue, ...]) -> Any:
+    """An array of them, which keeps what it points at."""
+    return (Number * len(values))(*(value.encoded() for value in values))
 
 
 class RowWriter:
@@ -99,17 +106,16 @@ class RowWriter:
         if low < 0 or high >= len(flags):
             raise ValueError(f"a parent outside of {len(flags)}")
         sizes = np.zeros(forms[-1][0] + 1, dtype=np.uint64)
-        for form, text in forms:
-            sizes[form] = len(text)
-        numbers = [value.encoded() for value in values]
+        sizes[[form for form, _ in forms]] = [len(text) for _, text in forms]
+        numbers = _encoded(tuple(values))
         self._spans = Spans(
             texts=b"".join(text for _, text in forms),
-            numbers=(Number * len(numbers))(*numbers),
+            numbers=numbers,
             number_count=len(numbers),
             seed=seed & _WORD,
             unix_offset_ns=unix_offset_ns & _WORD,
         )
-        self._kept: list[Any] = [numbers]  # what is pointed at
+        self._kept: list[Any] = []  # what is pointed at
         for name, column in {**columns, "text_ends": np.cumsum(sizes)}.items():
             if column is not None:
                 contiguous = np.ascontiguousarray(column, dtype=_COLUMNS[name])

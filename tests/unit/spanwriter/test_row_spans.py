@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from otelgpu.engine import registry
+from otelgpu.engine import registry, row_spans
 from otelgpu.engine.folding import Folded, Parents, fold, unfolded
 from otelgpu.engine.operation_spans import Vocabulary, operation_spans
-from otelgpu.engine.row_spans import RowForms, RowSpans
+from otelgpu.engine.row_spans import FormText, RowForms, RowSpans
 from otelgpu.export.row_span_writer import row_writer
 from otelgpu.export.wire import encode_spans
 from otelgpu.model.inputs import FunctionNamed
@@ -210,3 +210,39 @@ def test_a_parent_that_is_none_is_refused() -> None:
     by_row, _ = both(unfolded(rows, np.ones(1, dtype=np.int64)), nobody)
     with pytest.raises(ValueError, match="a parent outside of 1"):
         list(encode_spans(by_row))
+
+
+def test_what_a_form_looks_like_is_made_once() -> None:
+    forms = RowForms(FAMILIES)
+    rows = np.zeros(6, dtype=OPERATION)
+    rows["kind"], rows["returned"], rows["status"] = (
+        OperationKind.COPY,
+        [0, 0, 1, 1, 1, 1],
+        [0, 5, 0, 5, 6, 5],
+    )
+    rows["tgid"] = rows["stream"] = rows["start_ns"] = np.arange(6)
+    made: list[int] = []
+
+    def make(looks: Operations) -> list[FormText]:
+        made.extend(looks["tgid"].tolist())
+        status = looks["status"] * (looks["returned"] == 1)
+        return [FormText(name=str(each), status=0, status_message="", attributes=()) for each in status]
+
+    for _ in range(2):
+        assert [text.name for text in forms.texts(rows, make)] == ["0", "0", "0", "5", "6", "5"]
+    assert made == list(range(6)), "asked once, of all that were new then"
+    assert rows["status"].tolist() == [0, 5, 0, 5, 6, 5]
+
+
+def test_more_forms_than_are_kept_have_their_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_spans, "FORMS_KNOWN", 3)
+    forms = RowForms(FAMILIES)
+    rows = np.zeros(5, dtype=OPERATION)
+    rows["kind"], rows["api"] = OperationKind.COPY, np.arange(5)
+
+    def make(looks: Operations) -> list[FormText]:
+        return [FormText(name=str(api), status=0, status_message="", attributes=()) for api in looks["api"]]
+
+    for first, last in ((0, 2), (1, 5), (0, 5), (3, 5)):
+        found = forms.texts(rows[first:last], make)
+        assert [text.name for text in found] == list(map(str, range(first, last)))
