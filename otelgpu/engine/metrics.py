@@ -22,6 +22,7 @@ from msgspec import Struct, field
 from otelgpu.engine import names
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.model.context import Context
+from otelgpu.model.distributions import Distribution
 from otelgpu.model.losses import Reasons
 from otelgpu.model.resource import AttributeValue, Resource
 from otelgpu.model.shares import Headroom, Pool, Refusals, Share
@@ -106,6 +107,13 @@ class _Series(Struct):
         self.minimum, self.maximum = float("-inf"), float("inf")
         self.buckets = counts.copy() if self.buckets is None else self.buckets + counts
 
+    def absorb(self, found: Distribution) -> None:
+        """Add measurements to a histogram."""
+        self.count += found.count
+        self.total += found.total
+        self.minimum, self.maximum = min(self.minimum, found.least), max(self.maximum, found.most)
+        self.buckets = found.buckets if self.buckets is None else self.buckets + found.buckets
+
 
 class _Exemplar(NamedTuple):
     value: float
@@ -187,19 +195,22 @@ class Metrics:
         if one or len(column) == 1:
             _add_one(metric, series, values if one else column[0].item())
             return
-        series.count += len(column)
         if metric.instrument is Instrument.COUNTER:
+            series.count += len(column)
             series.total += int(column.sum())
             return
-        series.total += float(column.sum())
-        # Few look-ups in sorted measurements cost less than many in the bounds.
-        ordered = np.sort(column)
-        series.minimum = min(series.minimum, float(ordered[0]))
-        series.maximum = max(series.maximum, float(ordered[-1]))
-        # A bound belongs to the bucket below it: (previous, bound].
-        upto = [0, *np.searchsorted(ordered, metric.buckets, side="right").tolist(), len(ordered)]
-        added = np.array([after - before for before, after in pairwise(upto)], dtype=np.int64)
-        series.buckets = added if series.buckets is None else series.buckets + added
+        series.absorb(distribution(column, metric.buckets))
+
+    def add_distribution(
+        self,
+        metric: Metric,
+        scope: str,
+        resource: Resource,
+        labels: Mapping[str, str | int],
+        found: Distribution,
+    ) -> None:
+        """Add measurements of one attribute set to a histogram, which somebody else put into its buckets."""
+        self._series(metric, scope, resource, labels).absorb(found)
 
     def growing(
         self, metric: Metric, scope: str, resource: Resource, labels: Mapping[str, str | int]
@@ -490,6 +501,22 @@ class Metrics:
             return
         message.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
         message.sum.data_points.add(**value, **common)
+
+
+def distribution(
+    column: npt.NDArray[Any], bounds: Sequence[float], total: float | None = None
+) -> Distribution:
+    """Of one measurement at least; ``total``: their sum, where that is known better than by adding them up."""
+    # Few look-ups in sorted measurements cost less than many in the bounds.
+    ordered = np.sort(column)
+    upto = [0, *np.searchsorted(ordered, bounds, side="right").tolist(), len(ordered)]
+    return Distribution(
+        count=len(column),
+        total=float(column.sum()) if total is None else total,
+        least=float(ordered[0]),
+        most=float(ordered[-1]),
+        buckets=np.array([after - before for before, after in pairwise(upto)], dtype=np.int64),
+    )
 
 
 def _add_one(metric: Metric, series: _Series, value: float) -> None:

@@ -12,6 +12,7 @@ failed. Invariant: every row is in exactly one part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -22,12 +23,15 @@ from msgspec.structs import replace
 from otelgpu.engine import names
 from otelgpu.engine.contract import OperationDecoder
 from otelgpu.engine.metric import Instrument
-from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.metrics import Metrics, distribution
 from otelgpu.engine.operation_signals import OperationMetric, OperationSignals
 from otelgpu.engine.top_kernels import OTHER, TopKernels
 from otelgpu.model.codes import Codes, distinct, mix, order_of, values_of
-from otelgpu.model.operations import OperationKind, Operations, api_and_status, concatenate, results
+from otelgpu.model.distributions import Distribution
+from otelgpu.model.operations import Measure, OperationKind, Operations, api_and_status, concatenate, results
 from otelgpu.model.resource import Resource
+from otelgpu.spanwriter.library import library
+from otelgpu.spanwriter.measuring import RowMeasure, RowMeter
 
 _KINDS: Final = max(OperationKind) + 1
 
@@ -105,6 +109,56 @@ class _Rule(Struct, frozen=True):
         return rows.compress(self.apis[np.minimum(rows["api"], len(self.apis) - 1)])
 
 
+class _Rules:
+    """Those of a kind of call: what is made of whole rows at once, and the others."""
+
+    def __init__(self) -> None:
+        self.others: list[_Rule] = []
+        self.measured: list[OperationMetric] = []
+
+    def add(self, rule: _Rule) -> None:
+        """One more."""
+        if _is_measured(rule.spec):
+            self.measured.append(rule.spec)
+        else:
+            self.others.append(rule)
+
+    @cached_property
+    def meter(self) -> RowMeter:
+        """Takes what is measured."""
+        return RowMeter(
+            [RowMeasure(measure_of(each), each.metric.buckets, each.returned) for each in self.measured]
+        )
+
+    def distributions(self, rows: Operations) -> list[Distribution | None]:
+        """What there is of each of ``measured``."""
+        if library() is not None:
+            return self.meter.measure(rows)
+        return [_distribution(each, rows) for each in self.measured]
+
+
+def _is_measured(spec: OperationMetric) -> bool:
+    """Whether a rule's histogram is of declared measures, and of one series."""
+    plain = not spec.apis and spec.attribute is None and not spec.failed and not spec.by_kernel
+    return plain and spec.metric.instrument is Instrument.HISTOGRAM and isinstance(spec.value, Measure)
+
+
+def measure_of(spec: OperationMetric) -> Measure:
+    """What a histogram of declared measures is fed with."""
+    assert isinstance(spec.value, Measure)
+    return spec.value
+
+
+def _distribution(spec: OperationMetric, rows: Operations) -> Distribution | None:
+    """The same without the library, and what it is compared with."""
+    if spec.returned and not (rows["returned"] == 1).all():
+        rows = rows.compress(rows["returned"] == 1)
+    if not len(rows):
+        return None
+    measure = measure_of(spec)
+    return distribution(measure(rows), spec.metric.buckets, measure.total(rows))
+
+
 class OperationMeter:
     """Feeds every metric that the families define. ``resource_of`` answers a tgid.
 
@@ -122,25 +176,34 @@ class OperationMeter:
         self._families = families
         self._resource_of = resource_of
         self._kernels = kernels
-        self._rules: dict[tuple[int, OperationKind, bool], list[_Rule]] = {}
+        self._rules: dict[tuple[int, OperationKind, bool], _Rules] = {}
         for family, (decoder, signals) in enumerate(families):
             for spec in signals.metrics:
                 rule = _Rule(spec, _named(spec, decoder) if spec.apis else None)
                 for kind in spec.kinds:
-                    self._rules.setdefault((family, kind, spec.failed), []).append(rule)
+                    self._rules.setdefault((family, kind, spec.failed), _Rules()).add(rule)
 
     def measure(self, parts: Iterable[Part]) -> None:
         """Feed all that the rules say of these operations."""
         for part in parts:
             owner = self._resource_of(part.tgid)
-            for rule in self._rules.get((part.family, part.kind, part.failed), ()):
+            rules = self._rules.get((part.family, part.kind, part.failed))
+            if rules is None:
+                continue
+            for rule in rules.others:
                 self._feed(rule, part, owner)
+            if rules.measured:
+                scope = self._families[part.family][1].scope
+                for spec, found in zip(rules.measured, rules.distributions(part.rows), strict=True):
+                    if found is not None:
+                        self._metrics.add_distribution(spec.metric, scope, owner, {}, found)
 
     def count(self, family: int, kind: OperationKind, api: str, owner: Resource, count: int) -> None:
         """Feed the counters of calls with some of which nothing but their number is known."""
         decoder, signals = self._families[family]
         number = next((code for code, name in decoder.apis.items() if name == api), None)
-        for rule in self._rules.get((family, kind, False), ()):
+        rules = self._rules.get((family, kind, False))
+        for rule in rules.others if rules is not None else ():
             spec = rule.spec
             of_calls = spec.metric.instrument is Instrument.COUNTER and spec.value is None
             if of_calls and (rule.apis is None or (number is not None and rule.apis[number])):
@@ -154,11 +217,12 @@ class OperationMeter:
         if not len(rows):
             return
         scope = self._families[part.family][1].scope
-        values = spec.value(rows) if spec.value is not None else np.ones(len(rows), dtype=np.int64)
         split = self._split(spec, rows, part.family)
         if split is None:
+            values = spec.value(rows) if spec.value is not None else len(rows)
             self._metrics.add(spec.metric, scope, owner, {}, values)
             return
+        values = spec.value(rows) if spec.value is not None else np.ones(len(rows), dtype=np.int64)
         key, label, by_row = split
         for code in values_of(by_row):
             self._metrics.add(spec.metric, scope, owner, {key: label(code)}, values[by_row == code])

@@ -148,6 +148,11 @@ OPERATION = np.dtype(
 Operations = npt.NDArray[np.void]
 
 
+NS_PER_S: Final = 1_000_000_000
+_LOW: Final = np.uint64(0xFFFF_FFFF)
+_HALF: Final = np.uint64(32)
+
+
 class Field(Struct, frozen=True):
     """A column of operations, or one part of it, as what is reported of calls: asked with rows, it gives their values.
 
@@ -169,6 +174,41 @@ class Field(Struct, frozen=True):
         form, offset = OPERATION.fields[self.name][:2]
         value = form.base
         return value, offset + (self.part or 0) * value.itemsize
+
+
+class Seconds(Struct, frozen=True):
+    """A column of nanoseconds, in seconds. Sums are of the nanoseconds, exactly."""
+
+    field: Field
+
+    def __call__(self, rows: Operations) -> npt.NDArray[Any]:
+        """Its values: shape (n,), float64."""
+        seconds: npt.NDArray[Any] = self.field(rows) * 1e-9
+        return seconds
+
+    def total(self, rows: Operations) -> float:
+        """Their sum."""
+        words = self.field(rows)
+        return (int((words & _LOW).sum()) + (int((words >> _HALF).sum()) << 32)) / NS_PER_S
+
+
+class Volume(Struct, frozen=True):
+    """The product of a column's three parts."""
+
+    field: Field
+
+    def __call__(self, rows: Operations) -> npt.NDArray[Any]:
+        """Its values: shape (n,), float64."""
+        x, y, z = self.field(rows).T
+        return np.asarray(x.astype(np.float64) * y * z)
+
+    def total(self, rows: Operations) -> float:
+        """Their sum."""
+        return float(self(rows).sum())
+
+
+Measure = Seconds | Volume
+"""What a histogram is fed with that may be taken without numpy (:mod:`otelgpu.spanwriter.measuring`)."""
 
 
 _ROW = np.dtype((np.void, OPERATION.itemsize))

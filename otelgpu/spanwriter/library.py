@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from ctypes import POINTER, Structure, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -121,6 +121,23 @@ class Timelines(Structure):
     )
 
 
+class Measuring(Structure):
+    """``struct measure``."""
+
+    _fields_ = (
+        ("bounds", c_void_p),
+        ("buckets", c_void_p),
+        *((name, c_double) for name in ("total", "least", "most")),
+        ("total_low", c_uint64),
+        ("total_high", c_uint64),
+        ("count", c_int64),
+        ("bound_count", c_uint32),
+        ("offset", c_uint16),
+        ("type", c_uint8),
+        ("returned", c_uint8),
+    )
+
+
 @cache
 def library() -> Any:
     """The library; None where it was not built."""
@@ -139,4 +156,6 @@ def library() -> Any:
     found.fold_rows.argtypes = POINTER(Folding), c_void_p, c_void_p, POINTER(Runs)
     found.number_threads.argtypes = c_void_p, c_int64, c_void_p, c_void_p
     found.find_states.argtypes = POINTER(Timelines), c_void_p, c_void_p, c_int64, c_void_p
+    found.measure_rows.argtypes = c_void_p, c_int64, POINTER(Measuring), c_uint32
+    found.measure_rows.restype = None
     return found

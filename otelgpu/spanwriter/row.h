@@ -14,6 +14,7 @@ enum {
 	DURATION_AT = 8,
 	TID_AT = 20,
 	KIND_AT = 56,
+	RETURNED_AT = 62,
 	API_AT = 124,
 };
 

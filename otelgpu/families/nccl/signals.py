@@ -24,7 +24,7 @@ from otelgpu.engine.operation_signals import (
 )
 from otelgpu.families.nccl.names import BYTES, HASH, OPERATION, RANK, RANKS, SCOPE, operation_of
 from otelgpu.model.communicators import hash_text
-from otelgpu.model.operations import DEVICE_UNKNOWN, Field, OperationKind, Operations
+from otelgpu.model.operations import DEVICE_UNKNOWN, Field, OperationKind, Operations, Seconds
 
 RESULTS: Final[Mapping[int, str]] = {
     0: "ncclSuccess",
@@ -86,10 +86,6 @@ _COLLECTIVES: Final = (
     *("AlltoAll", "Gather", "Scatter"),
 )
 _POINTS: Final = ("Send", "Recv", "PutSignal", "Signal", "WaitSignal")
-
-
-def _seconds(rows: Operations) -> npt.NDArray[Any]:
-    return np.asarray(rows["duration_ns"] * 1e-9)
 
 
 def _bytes(rows: Operations) -> npt.NDArray[Any]:
@@ -207,7 +203,7 @@ SIGNALS: Final = OperationSignals(
     metrics=(
         *_by_operation(CALLS),
         *_by_operation(MOVED, _bytes),
-        *_by_operation(ENQUEUED, _seconds, returned=True),
+        *_by_operation(ENQUEUED, Seconds(Field("duration_ns")), returned=True),
         OperationMetric(
             metric=ERRORS,
             kinds=(

@@ -34,6 +34,8 @@ from otelgpu.model.operations import (
     Field,
     OperationKind,
     Operations,
+    Seconds,
+    Volume,
     memory_name,
 )
 
@@ -51,19 +53,6 @@ def copy_name(code: int) -> str:
     return _COPY_NAMES.get(code, "unknown")
 
 
-def _volume(dimensions: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
-    x, y, z = dimensions.T
-    return np.asarray(x.astype(np.float64) * y * z)
-
-
-def _grid_size(rows: Operations) -> npt.NDArray[Any]:
-    return _volume(rows["grid"])
-
-
-def _block_size(rows: Operations) -> npt.NDArray[Any]:
-    return _volume(rows["block"])
-
-
 def _bytes(rows: Operations) -> npt.NDArray[Any]:
     return np.asarray(np.minimum(rows["size_bytes"], LARGEST_SIZE))
 
@@ -72,10 +61,7 @@ def _device_bytes(rows: Operations) -> npt.NDArray[Any]:
     return np.where(np.isin(rows["memory"], list(DEVICE_MEMORY)), _bytes(rows), 0)
 
 
-def _seconds(rows: Operations) -> npt.NDArray[Any]:
-    return np.asarray(rows["duration_ns"] * 1e-9)
-
-
+_SECONDS: Final = Seconds(Field("duration_ns"))
 _NOTHING: Final = (1 << 64) - 1  # a device or context that a call does not name
 
 
@@ -201,12 +187,12 @@ SIGNALS: Final = OperationSignals(
         OperationMetric(
             metric=_histogram("gpu.cuda.kernel.grid.size", "1", "Blocks in a launch's grid.", _POWERS),
             kinds=(OperationKind.LAUNCH,),
-            value=_grid_size,
+            value=Volume(Field("grid")),
         ),
         OperationMetric(
             metric=_histogram("gpu.cuda.kernel.block.size", "1", "Threads in a launch's block.", _POWERS[:6]),
             kinds=(OperationKind.LAUNCH,),
-            value=_block_size,
+            value=Volume(Field("block")),
         ),
         OperationMetric(
             metric=_histogram(
@@ -216,7 +202,7 @@ SIGNALS: Final = OperationSignals(
                 CALL_SECONDS,
             ),
             kinds=(OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH),
-            value=_seconds,
+            value=_SECONDS,
             returned=True,
         ),
         OperationMetric(
@@ -287,7 +273,7 @@ SIGNALS: Final = OperationSignals(
                 "gpu.cuda.synchronize.duration", "s", "Host time spent waiting for the GPU.", CALL_SECONDS
             ),
             kinds=(OperationKind.SYNCHRONIZATION,),
-            value=_seconds,
+            value=_SECONDS,
             returned=True,
         ),
         OperationMetric(
