@@ -267,7 +267,7 @@ static __always_inline int clear_text(struct transfer *call, __u64 ssl, struct d
 			call->arrival_ns = take_arrival(socket);
 	}
 	call->end_ns = bpf_ktime_get_ns();
-	if (follow(session, call, chunk) == FOLLOW_DROP) {
+	if (follow_plaintext(session, call, chunk) == FOLLOW_DROP) {
 		if (is_reported(session))
 			emit_close(call->who, session);
 		session->state = CONNECTION_LET_GO;
