@@ -12,6 +12,7 @@ import click
 from otelgpu import __version__
 from otelgpu.cli.main import INTERRUPTED, leave_at_once
 from otelgpu.errors import OtelgpuError
+from otelgpu.kernel.garbage import only_new_looked_through
 from otelgpu.model.text import did_you_mean
 
 
@@ -49,14 +50,17 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         from importlib import import_module
 
-        from otelgpu.kernel.privileges.dropping import take_up
-        from otelgpu.kernel.quiet_imports import import_quietly
-
         if cmd_name not in self._MODULES:
             return None
-        take_up()
-        import_quietly()
-        module = import_module(f"otelgpu.cli.{self._MODULES[cmd_name]}")
+        with only_new_looked_through():
+            from otelgpu.kernel.heap import share_one
+            from otelgpu.kernel.privileges.dropping import take_up
+            from otelgpu.kernel.quiet_imports import import_quietly
+
+            share_one()
+            take_up()
+            import_quietly()
+            module = import_module(f"otelgpu.cli.{self._MODULES[cmd_name]}")
         command: click.Command = getattr(module, cmd_name)
         if (
             signal.getsignal(signal.SIGINT) is leave_at_once

@@ -45,6 +45,7 @@ from otelgpu.cli.privilege_plan import report_missing, secured_plan
 from otelgpu.cli.reload import Reloader, Reloads, ReloadSignals
 from otelgpu.config import Config
 from otelgpu.errors import OtelgpuError
+from otelgpu.kernel.garbage import only_new_looked_through
 from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.stop_guard import StopGuard
 from otelgpu.processes.libraries import resolve_program
@@ -101,23 +102,8 @@ def print_summary(outcome: wiring.Outcome, guidance: Guidance | None = None) -> 
 
 def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | None, quiet: bool) -> int:
     """Start a program, observe it and its children, and return its exit code."""
-    injected = injected_source(config) if config.source == "inject" else None
-    child = Child(argv, injected.environment(os.environ) if injected is not None else None)
-    try:
-        source = _source(config, Scope(processes=(child.pid,), newborn=True), injected)
-        planned = secured_plan(config, capture=capture, starts_program=True)
-        source.observe(child.pid)
-        program = resolve_program(argv, dict(os.environ), Path.cwd(), source.library_names)
-        for path in program.files:
-            source.prepare_file(path)
-        source.settle((), SETTLE_S)
-        session = wiring.Agent(source, planned)
-    except BaseException:
-        child.abandon()
-        if injected is not None:
-            injected.close()  # its socket lies in a folder
-        raise
-
+    with only_new_looked_through():
+        child, source, session = _prepared(config, argv, capture)
     with wiring.Interrupts(forwarding(child)) as interrupts, closing(source):
         source.start_holding()
         guidance = _guidance(config, capture)
@@ -140,6 +126,28 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
             source.close()
             code = child.wait() if code is None else code
     return code
+
+
+def _prepared(
+    config: Config, argv: tuple[str, ...], capture: Path | None
+) -> tuple[Child, Source, wiring.Agent]:
+    """The program, which has yet to be started, and all that observes it."""
+    injected = injected_source(config) if config.source == "inject" else None
+    child = Child(argv, injected.environment(os.environ) if injected is not None else None)
+    try:
+        source = _source(config, Scope(processes=(child.pid,), newborn=True), injected)
+        planned = secured_plan(config, capture=capture, starts_program=True)
+        source.observe(child.pid)
+        program = resolve_program(argv, dict(os.environ), Path.cwd(), source.library_names)
+        for path in program.files:
+            source.prepare_file(path)
+        source.settle((), SETTLE_S)
+        return child, source, wiring.Agent(source, planned)
+    except BaseException:
+        child.abandon()
+        if injected is not None:
+            injected.close()  # its socket lies in a folder
+        raise
 
 
 def forwarding(child: Child) -> Callable[[int], None]:
@@ -176,12 +184,13 @@ def observe_processes(
             hint="leave --source at uprobe, or start the program with: otelgpu run --source inject -- …",
         )
     require_observable(tgids)
-    source = _source(config, Scope(processes=tgids))
-    planned = secured_plan(config, capture=capture)
-    members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
-    source.settle(members, SETTLE_S)
-    for member in members:
-        source.observe(member)
+    with only_new_looked_through():
+        source = _source(config, Scope(processes=tgids))
+        planned = secured_plan(config, capture=capture)
+        members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
+        source.settle(members, SETTLE_S)
+        for member in members:
+            source.observe(member)
     guidance = _guidance(config, capture)
     with RunningProcesses(members) as living:
         return _observe_until(config, source, planned, guidance, named(tgids), duration, quiet, living=living)
@@ -202,10 +211,11 @@ def observe_everything(
             hint="set inject_socket (OTELGPU_INJECT_SOCKET) to a path, and give the programs the same: "
             "docs/explanation/inject.md",
         )
-    injected = injected_source(config) if config.source == "inject" else None
-    source = _source(config, agent_scope(config), injected)
-    planned = secured_plan(config, capture=capture, serves=reloads is not None)
-    source.observe_running()
+    with only_new_looked_through():
+        injected = injected_source(config) if config.source == "inject" else None
+        source = _source(config, agent_scope(config), injected)
+        planned = secured_plan(config, capture=capture, serves=reloads is not None)
+        source.observe_running()
     guidance = _guidance(config, capture)
     return _observe_until(
         config, source, planned, guidance, "every matching process", duration, quiet, reloads
@@ -224,7 +234,8 @@ def _observe_until(
     living: RunningProcesses | None = None,
 ) -> int:
     guard = StopGuard()  # before exporters start threads: it forks
-    session = wiring.Agent(source, planned)
+    with only_new_looked_through():
+        session = wiring.Agent(source, planned)
     until = time.monotonic() + duration if duration is not None else None
     with wiring.Interrupts(guard=guard) as interrupts, closing(source):
         source.start_holding()  # before it is said: who reads it may let a program go on at once

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
+from typing import Any, Final
+
+_OPTIONS: Final = {  # malloc.h
+    -8: 1,  # M_ARENA_MAX
+    -3: 4 << 20,  # M_MMAP_THRESHOLD
+    -1: 16 << 20,  # M_TRIM_THRESHOLD
+}
+
+
+def share_one() -> None:
+    """Have all threads use one heap (glibc's ``mallopt``), before there are any; nothing with another C library.
+
+    Of the heaps that threads have to themselves :func:`give_back` gives no end back: what the kernel's types took while
+    a family was loaded, 6 MiB and more, would stay there. That much is apart, and goes back when it is freed.
+    """
+    try:
+        for option, value in _OPTIONS.items():
+            ctypes.CDLL(None).mallopt(option, value)
+    except (OSError, AttributeError):  # another C library
+        return
 
 
 def give_back() -> None:

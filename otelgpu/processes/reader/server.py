@@ -58,14 +58,13 @@ class Confinement(Struct, frozen=True, kw_only=True):
 def start(confinement: Confinement) -> tuple[int, socket.socket]:
     """The process that forks workers: its number, and the socket that it takes requests from."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    gc.collect()
     gc.freeze()  # what is there is shared with the child until somebody counts references in it
     child = os.fork()
     if child:
-        gc.unfreeze()
         theirs.close()
         return child, ours
     try:
+        gc.enable()
         os.setsid()
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
