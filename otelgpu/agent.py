@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -152,7 +151,7 @@ class Agent:
     def __init__(self, source: Source, plan: Plan) -> None:
         self._source = source
         self._plan = plan
-        self._seed = secrets.randbits(63) if plan.seed is None else plan.seed
+        self._seed = int.from_bytes(os.urandom(8)) >> 1 if plan.seed is None else plan.seed
         self._own = own_resource(plan.attributes)
         self._began = time.monotonic()
         self._start = clock.anchor()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -12,7 +11,6 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 import click
-from elftools.elf.elffile import ELFFile
 from msgspec import structs
 from rich.console import Console
 
@@ -202,9 +200,9 @@ def wanted_symbols(images: Iterable[Image]) -> dict[str, frozenset[str]]:
     """Library → symbols, from the ``SEC()`` names of objects that need not be loaded."""
     wanted: dict[str, set[str]] = {}
     for image in images:
-        for section in ELFFile(io.BytesIO(image.data)).iter_sections():
-            if section.name.partition("/")[0] in PROBES:
-                for library, symbol in places(section.name):
+        for section in image.sections:
+            if section.partition("/")[0] in PROBES:
+                for library, symbol in places(section):
                     wanted.setdefault(library, set()).add(symbol)
     return {library: frozenset(symbols) for library, symbols in wanted.items()}
 

@@ -18,7 +18,8 @@ from elftools.common.exceptions import DWARFError, ELFParseError
 from elftools.dwarf.compileunit import CompileUnit
 from elftools.dwarf.die import DIE
 from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
-from msgspec import Struct
+
+from otelgpu.elf.struct_member import Member
 
 Content = bytes | memoryview
 
@@ -32,13 +33,6 @@ _DAMAGED: Final = (
 
 _TRIES: Final = 4096  # mentions of the name that are looked at
 _MEMBERS: Final = 4096
-
-
-class Member(Struct, frozen=True):
-    """``offset`` in bytes; ``elements`` of an array, 1 of anything else."""
-
-    offset: int
-    elements: int
 
 
 def struct_members(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import otelgpu.families
 from otelgpu.engine.contract import Family, Load
 from otelgpu.errors import OtelgpuError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _LEVELS: Final = 2
 """A family is a folder of ``families/``, or one in a folder for its subject (``families/gpu/cuda``)."""
@@ -111,3 +117,31 @@ def select(names: tuple[str, ...]) -> dict[str, Family]:
         for name, family in known.items()
         if (name in names if names else family.load is not Load.ASKED)
     }
+
+
+def entry_points(group: str) -> tuple[EntryPoint, ...]:
+    """Those of a group that installed packages have, in no order.
+
+    Whether there is one is seen here, in the folders of packages that were unpacked, as pip does it: to import what
+    knows all other ways, and e-mail's headers, and to have it read each package's metadata is a tenth of a start.
+    """
+    if not any(_may_have(group, Path(entry or ".")) for entry in dict.fromkeys(sys.path)):
+        return ()
+    from importlib import metadata
+
+    return tuple(metadata.entry_points(group=group))
+
+
+def _may_have(group: str, place: Path) -> bool:
+    """False only where it has none for sure."""
+    if not place.is_dir():
+        return place.exists()  # an archive
+    files = chain(place.glob("*.dist-info/entry_points.txt"), place.glob("*.egg-info/entry_points.txt"))
+    return any(f"[{group}]" in _text_of(file) for file in files) or any(place.glob("*.egg"))
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -5,21 +5,19 @@ The order is open → configure → load → attach; attaching probes is ``kerne
 
 from __future__ import annotations
 
-import io
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import resources
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from otelgpu.elf.btf import Btf
+from otelgpu.elf.object_file import ObjectFile
 from otelgpu.kernel.call_stacks import PLACES, offer_call_stacks
 from otelgpu.kernel.global_variables import GlobalVariables
 from otelgpu.kernel.kernel_btf import has_typed_tracepoint
@@ -30,8 +28,7 @@ from otelgpu.model.inputs import Batch
 from otelgpu.model.losses import Reasons
 
 _FORMATS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
-_SYMBOL: Final = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, value, size
-_STT_OBJECT: Final = 1
+_OBJECTS: Final = Path(__file__).parents[1] / "_bpf"
 _AWAITED: Final = "ring_awaited"  # lib/emit.h
 SHARED_MAPS: Final = (
     *("scope_processes", "scope_cgroups"),
@@ -59,16 +56,16 @@ class Image:
     data: bytes
 
     @cached_property
-    def _elf(self) -> ELFFile:
-        return ELFFile(io.BytesIO(self.data))
+    def _file(self) -> ObjectFile:
+        return ObjectFile(self.data)
 
     @cached_property
     def btf_section(self) -> bytes:
         """The raw ``.BTF`` section, as a capture stores it."""
-        section = self._elf.get_section_by_name(".BTF")
+        section = self._file.content(".BTF")
         if section is None:
             raise BpfError(f"the BPF object of family {self.family} has no BTF: it was built without -g")
-        return bytes(section.data())
+        return bytes(section)
 
     @cached_property
     def btf(self) -> Btf:
@@ -78,36 +75,23 @@ class Image:
     @property
     def sections(self) -> list[str]:
         """Names of the object's sections, those of programs (``SEC()``) among them."""
-        return [section.name for section in self._elf.iter_sections()]
-
-    @cached_property
-    def _objects(self) -> dict[int, dict[str, tuple[int, int]]]:
-        """Global variables by section: read at once, for a symbol at a time takes pyelftools a tenth of a second."""
-        table = self._elf.get_section_by_name(".symtab")
-        assert isinstance(table, SymbolTableSection), "clang always writes one"
-        texts = self._elf.get_section(table["sh_link"]).data()
-        found: dict[int, dict[str, tuple[int, int]]] = {}
-        for name_at, info, _, index, value, size in _SYMBOL.iter_unpack(table.data()):
-            if info & 0xF == _STT_OBJECT:
-                name = texts[name_at : texts.index(b"\0", name_at)].decode()
-                found.setdefault(index, {})[name] = value, size
-        return found
+        return [section.name for section in self._file.sections]
 
     def variables(self, section: str) -> Mapping[str, tuple[int, int]]:
         """Global variables of ``.rodata`` or ``.bss``: name → (offset, size in bytes)."""
-        return self._objects.get(self._elf.get_section_index(section) or 0, {})
+        return self._file.variables.get(section, {})
 
     def constants(self, name: str, element: str) -> npt.NDArray[np.void]:
         """A global constant array of ``struct element``: shape (n,)."""
         offset, size = self.variables(".rodata")[name]
-        section = self._elf.get_section_by_name(".rodata")
+        section = self._file.content(".rodata")
         assert section is not None, "it has a variable"
-        return np.frombuffer(section.data()[offset : offset + size], self.btf.dtype(element))
+        return np.frombuffer(section[offset : offset + size], self.btf.dtype(element))
 
 
 def read_image(family: str) -> Image:
     """The object that the build made. Raises :class:`BpfError` when this install carries none."""
-    file = resources.files("otelgpu") / "_bpf" / f"{family}.bpf.o"
+    file = _OBJECTS / f"{family}.bpf.o"
     try:
         return Image(family, file.read_bytes())
     except OSError as error:

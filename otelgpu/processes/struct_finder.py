@@ -13,12 +13,13 @@ from functools import cache
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from otelgpu.elf.dwarf import Member, struct_members
 from otelgpu.elf.image import ElfError, ElfImage
+from otelgpu.elf.struct_member import Member
 from otelgpu.processes.function_finder import image_of
 from otelgpu.processes.reader.accounts import Owner
 from otelgpu.processes.reader.client import Limits, Reader
 from otelgpu.processes.reader.messages import Descriptor, question
+from otelgpu.processes.reader.server import Confinement
 
 Members = dict[str, Member]
 Done = Callable[[Members | None, bool], None]
@@ -29,6 +30,7 @@ _LIMITS: Final = Limits(busy_s=15.0, wall_s=60.0, share=0.05, advance_s=30.0, fa
 _MOST_BYTES: Final = 128 << 20
 """Of debugging information; NCCL 2.32 has 25 MiB."""
 _WAITING: Final = 64
+_MODULES: Final = ("otelgpu.elf.dwarf",)
 _SECTIONS: Final = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_line_str")
 
 
@@ -40,6 +42,10 @@ def members_in(file: Descriptor, name: str) -> Members | None:
 
 def members_of(image: ElfImage, name: str) -> Members | None:
     """The same of a file that is trusted, or read by who may die of it. Raises :class:`ElfError`."""
+    from otelgpu.elf.dwarf import (
+        struct_members,
+    )  # with pyelftools: 3 MiB that the agent itself has no use for
+
     sections = [image.section(section) for section in _SECTIONS]
     contents = [section.content if section is not None else b"" for section in sections]
     if not contents[0] or sum(map(len, contents)) > _MOST_BYTES:
@@ -59,7 +65,7 @@ class StructFinder:
     """Asks a reader of its own, one question at a time, in the order in which they came."""
 
     def __init__(self, limits: Limits = _LIMITS) -> None:
-        self._reader = Reader(limits)
+        self._reader = Reader(limits, Confinement(modules=_MODULES))
         self._wanted: SimpleQueue[_Wanted] = SimpleQueue()
         self._thread: threading.Thread | None = None
 

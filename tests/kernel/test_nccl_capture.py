@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from otelgpu.elf.dwarf import Member, struct_members
+from otelgpu.elf.dwarf import struct_members
+from otelgpu.elf.struct_member import Member
 from otelgpu.families.nccl.decode import communicators as communicators_in
 from otelgpu.families.nccl.discover.communicators import known_layout
 from otelgpu.families.nccl.discover.layouts import LISTED, MAGIC, layout_of_members

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Final
 
 from msgspec import Struct
 
+from otelgpu.engine.registry import entry_points
 from otelgpu.families.requests.plugin_isolation import isolated
 from otelgpu.families.requests.protocol import ProtocolSpec
 
@@ -30,7 +30,7 @@ class Plugins(Struct, frozen=True):
 
 def are_installed() -> bool:
     """Whether there is any, valid or not; nothing is loaded."""
-    return bool(entry_points(group=GROUP))
+    return bool(entry_points(GROUP))
 
 
 @cache
@@ -38,7 +38,7 @@ def load_plugins(taken: frozenset[str]) -> Plugins:
     """Load every plug-in once. ``taken``: names of protocols that are there already."""
     specs: dict[str, ProtocolSpec] = {}
     failed: dict[str, str] = {}
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    for point in sorted(entry_points(GROUP), key=lambda point: point.name):
         try:
             spec = point.load()
         except (Exception, SystemExit) as error:

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from otelgpu.elf.dwarf import Member, struct_members
+from otelgpu.elf.dwarf import struct_members
+from otelgpu.elf.struct_member import Member
 
 STRINGS = b"\0wanted\0member\0"
 WANTED, MEMBER = STRINGS.index(b"wanted"), STRINGS.index(b"member")

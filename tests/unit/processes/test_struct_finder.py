@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.elf.dwarf import Member
+from otelgpu.elf.struct_member import Member
 from otelgpu.processes.reader.accounts import Owner
 from otelgpu.processes.reader.client import Limits
 from otelgpu.processes.struct_finder import Members, StructFinder

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Final
 
@@ -28,6 +30,7 @@ from otelgpu.families.gpu.devices.poll.questions import (
     Call,
     Handle,
 )
+from otelgpu.kernel.shared_library import can_be_loaded
 from otelgpu.model.devices import NO_INDEX, DeviceReadings, DeviceSeen, ProcessReading, Quantity
 from otelgpu.model.losses import Reasons
 
@@ -67,6 +70,7 @@ REASONS: Final = Reasons(
 )
 """What one count of (``devices``, reason) means."""
 
+_LIBRARY: Final = "libnvidia-ml.so.1"
 _LARGEST: Final = 1 << 62  # the driver writes 2^64 - 1, and 2^63 - 1, for "not available"
 _NO_INSTANCE: Final = 0xFFFFFFFF  # nvmlProcessInfo_t: not on a MIG device
 # Facts on processes that a device may lack, as it may lack a quantity.
@@ -370,11 +374,7 @@ class Nvml:
     def _unavailable(self, error: Exception) -> UnavailableError:
         nvml = self._nvml
         if isinstance(error, nvml.NVMLError_LibraryNotFound):
-            return UnavailableError(
-                "library_missing",
-                "no libnvidia-ml.so.1",
-                "install the NVIDIA driver; in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-            )
+            return _library_missing()
         if isinstance(error, nvml.NVMLError_DriverNotLoaded):
             return UnavailableError("driver_not_loaded", "the NVIDIA driver is not loaded", "modprobe nvidia")
         if isinstance(error, nvml.NVMLError_LibRmVersionMismatch):
@@ -393,11 +393,19 @@ def _instance(process: Any) -> tuple[int, int]:
 
 
 def _binding() -> ModuleType:
-    try:
-        import pynvml  # an optional part of the installation
-    except ImportError as error:
+    """Raises :class:`UnavailableError`; where there is nothing to bind, too, for the binding takes 3.6 MiB."""
+    if find_spec("pynvml") is None:  # an optional part of the installation
         raise UnavailableError(
             "binding_missing", "nvidia-ml-py is not installed", "pip install 'otelgpu[gpu]'"
-        ) from error
-    module: ModuleType = pynvml
-    return module
+        )
+    if not can_be_loaded(_LIBRARY):
+        raise _library_missing()
+    return import_module("pynvml")
+
+
+def _library_missing() -> UnavailableError:
+    return UnavailableError(
+        "library_missing",
+        f"no {_LIBRARY}",
+        "install the NVIDIA driver; in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    )

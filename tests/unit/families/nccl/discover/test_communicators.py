@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.elf.dwarf import Member, struct_members
+from otelgpu.elf.dwarf import struct_members
+from otelgpu.elf.struct_member import Member
 from otelgpu.families.nccl.discover.communicators import NcclLayouts
 from otelgpu.families.nccl.discover.layouts import (
     LISTED,
