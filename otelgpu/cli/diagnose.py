@@ -13,8 +13,6 @@ from typing import Final
 import click
 import msgspec
 from click.core import ParameterSource
-from rich.console import Console
-from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command, live_events
 from otelgpu.cli.diagnose_follow import follow as follow_job
@@ -25,19 +23,14 @@ from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_op
 from otelgpu.cli.profile_outputs import Output
 from otelgpu.cli.rank_reports import look, looks, shown
 from otelgpu.cli.rule_files import known_rules, rules_option
+from otelgpu.cli.stall import stall
+from otelgpu.cli.verdict_text import FOUND, UNDECIDED, Lines, counted
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
 from otelgpu.diagnose.rules.matching import KnownProblem
 from otelgpu.export import events
-from otelgpu.model.text import printable
 from otelgpu.model.verdict import Verdict
 
-FOUND: Final = 3
-UNDECIDED: Final = 4
-"""Exit codes of verdicts, and of none but what is missing for one."""
-
-_QUERIES: Final = "otelgpu.diagnose.ranks"
-_PAGE_WIDTH: Final = 120
 MOST_LINKS: Final = 2
 """Spans that are named in the terminal; JSON, page and event have all."""
 
@@ -182,15 +175,11 @@ def _follow(
 
 
 diagnose.add_command(explain)
+diagnose.add_command(stall)
 
 
 def _write(report: RanksReport) -> None:
-    width = None if sys.stdout.isatty() else _PAGE_WIDTH
-    console = Console(markup=False, emoji=False, highlight=False, width=width)
-
-    def say(text: str, style: str = "") -> None:
-        console.print(Text(printable(text), style=style), soft_wrap=not sys.stdout.isatty())
-
+    say = Lines().say
     seen = report.input
     if not report.verdicts:
         say("Nothing is wrong: all ranks do their own work as fast as their peers.", "bold")
@@ -209,7 +198,7 @@ def _write(report: RanksReport) -> None:
         for change in problem.change:
             say(f"  next: {change}")
     say("")
-    say(f"{_counted(seen.ranks, 'rank')} on {_counted(seen.hosts, 'host')}, {_counted(seen.steps, 'step')}")
+    say(f"{counted(seen.ranks, 'rank')} on {counted(seen.hosts, 'host')}, {counted(seen.steps, 'step')}")
     for limit in report.limits:
         say(f"limit: {limit}")
     for reason, count in sorted(seen.rejected.items()):
@@ -219,11 +208,7 @@ def _write(report: RanksReport) -> None:
 def _place(problem: KnownProblem) -> str:
     ranks = f"ranks {', '.join(map(str, problem.ranks))}" if problem.ranks else ""
     places = ", ".join(filter(None, [*problem.hosts, ranks]))
-    return f" ({places}, {_counted(problem.count, 'time')})" if places else ""
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f" ({places}, {counted(problem.count, 'time')})" if places else ""
 
 
 def _event(verdict: RankVerdict, state: str = "") -> Verdict:

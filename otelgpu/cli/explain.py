@@ -13,6 +13,7 @@ import msgspec
 
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.rule_files import known_rules, rules_option
+from otelgpu.cli.verdict_text import FOUND
 from otelgpu.diagnose.rules.catalogue import PREFIXES, meanings, names
 from otelgpu.diagnose.rules.matching import LogMatch, in_log, near, of_word
 from otelgpu.diagnose.rules.rule import Rule
@@ -21,7 +22,6 @@ from otelgpu.families.gpu.cuda.functions import canonical
 from otelgpu.model.text import printable
 from otelgpu.store.line_files import lines as lines_of
 
-_FOUND: Final = 3
 _STDIN: Final = "-"
 
 
@@ -76,7 +76,7 @@ def explain(
             _write(word, texts, of_word_)
         for given, matches in found.items():
             _write_log(given, matches)
-    sys.exit(_FOUND if any(found.values()) else 0)
+    sys.exit(FOUND if any(found.values()) else 0)
 
 
 def _joined(words: Sequence[str]) -> Iterator[str]:

@@ -20,8 +20,23 @@ def page_files() -> Parts:
 
 def rank_page_files() -> Parts:
     """The text of ``otelgpu/diagnose/ranks/page``."""
-    folder = resources.files("otelgpu.diagnose.ranks").joinpath("page")
-    index, style, script = (
-        folder.joinpath(name).read_text(encoding="utf-8") for name in ("index.html", "style.css", "map.js")
+    return _diagnosis("otelgpu.diagnose.ranks", "map.js")
+
+
+def stall_page_files() -> Parts:
+    """The text of ``otelgpu/diagnose/stall/page``."""
+    return _diagnosis("otelgpu.diagnose.stall", "steps.js")
+
+
+def _diagnosis(package: str, script: str) -> Parts:
+    """A page of its own, in the style and with the functions that all pages of diagnoses have."""
+    shared = resources.files("otelgpu.diagnose").joinpath("page")
+    folder = resources.files(package).joinpath("page")
+    return Parts(
+        index=folder.joinpath("index.html").read_text(encoding="utf-8"),
+        style="".join(each.joinpath("style.css").read_text(encoding="utf-8") for each in (shared, folder)),
+        scripts=[
+            shared.joinpath("verdicts.js").read_text(encoding="utf-8"),
+            folder.joinpath(script).read_text(encoding="utf-8"),
+        ],
     )
-    return Parts(index=index, style=style, scripts=[script])

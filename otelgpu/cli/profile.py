@@ -251,7 +251,11 @@ def write(request: Request, memory: MemoryExporter, what: str) -> None:
         say(f"written to {request.outputs}: {', '.join(counts) or 'no samples'}")
 
 
-def profile_processes(request: Request, pids: tuple[int, ...]) -> int:
+Finish = Callable[[Request, "MemoryExporter", str], None]
+"""What is made of a profile once the probes are off: :func:`write`, or another command's."""
+
+
+def profile_processes(request: Request, pids: tuple[int, ...], finish: Finish = write) -> int:
     """Running processes, and the children that they have or get."""
     require_observable(pids)
     what = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
@@ -266,7 +270,7 @@ def profile_processes(request: Request, pids: tuple[int, ...]) -> int:
                 attached.source.observe(member)
             with RunningProcesses(members) as living:
                 memory = take(request, attached, what, interrupts, ended=living.fd, lives=living.some)
-    write(request, memory, what)
+    finish(request, memory, what)
     return 0
 
 
@@ -296,9 +300,18 @@ def _is_in(tgid: int, container: str) -> bool:
     return facts is not None and facts.container_id.startswith(container)
 
 
-def profile_program(request: Request, argv: tuple[str, ...]) -> int:
-    """Start a program and profile it and its children; its exit code. It goes on where the time is over first."""
+def profile_program(
+    request: Request,
+    argv: tuple[str, ...],
+    finish: Finish = write,
+    started: Callable[[int], None] = lambda pid: None,
+) -> int:
+    """Start a program and profile it and its children; its exit code. It goes on where the time is over first.
+
+    ``started`` is told its process id.
+    """
     child = Child(argv)
+    started(child.pid)
     what = os.path.basename(argv[0])
     try:
         attached = None if request.delay_s else _attach_to_newborn(request, child.pid, argv)
@@ -323,7 +336,7 @@ def profile_program(request: Request, argv: tuple[str, ...]) -> int:
             memory = take(
                 request, attached, what, interrupts, ended=child.pidfd, lives=lambda: _runs(child.pidfd)
             )
-            write(request, memory, what)
+            finish(request, memory, what)
         finally:
             stack.close()  # what fails here does not become a fault of the program's: it runs to its own end
             code = child.wait()

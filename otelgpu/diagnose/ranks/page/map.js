@@ -7,23 +7,11 @@ const LONG = 1.5;  // times the median, at least: the jitter of a healthy job st
 const WIDEST = 1100, TALLEST = 640, LARGEST = 18;
 const TICK_PX = { x: 60, y: 16 };  // between labels, at least
 
-const byId = (id) => document.getElementById(id);
-const { report, sentences, map } = JSON.parse(document.querySelector("script.batch").textContent);
-
-function element(name, text, kind) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (kind) made.className = kind;
-  return made;
-}
+const { report, sentences, map } = given();
 
 function decoded(text) {
   const binary = atob(text.slice(1));
   return Uint8Array.from(binary, (character) => character.charCodeAt(0));
-}
-
-function seconds(value) {
-  return value >= 1 ? `${value.toPrecision(3)} s` : `${(value * 1e3).toPrecision(3)} ms`;
 }
 
 function between(colours, share) {
@@ -59,39 +47,15 @@ function showLegend(kind) {
   }));
 }
 
-function showVerdicts() {
-  const { ranks, hosts, steps } = report.input;
-  const seen = Object.entries({ rank: ranks, host: hosts, step: steps });
-  byId("seen").textContent = seen.map(([noun, count]) => `${count} ${noun}${count === 1 ? "" : "s"}`).join(", ");
-  const place = byId("verdicts");
-  if (!report.verdicts.length) {
-    const none = element("div", "", "verdict none");
-    none.append(element("h3", "Nothing is wrong: all ranks do their own work as fast as their peers."));
-    place.append(none);
-  }
-  report.verdicts.forEach((verdict, at) => {
-    const box = element("div", "", "verdict");
-    box.append(element("h3", sentences[at]));
-    verdict.evidence.forEach((each) => box.append(element("p", each.text, "evidence")));
-    verdict.links.forEach((link) => {
-      const named = element("p", `step ${link.step} of rank ${link.rank}: trace `, "evidence");
-      named.append(element("code", link.trace_id), ", span ", element("code", link.span_id));
-      box.append(named);
-    });
-    box.append(element("p", `Next: ${verdict.next}`));
-    place.append(box);
-  });
+function showKnown() {
   report.known.forEach((problem) => {
     const box = element("div", "", "verdict");
     box.append(element("h3", `Known problem ${problem.rule}: ${problem.problem}`));
     const where = [...problem.hosts, ...problem.ranks.map((rank) => `rank ${rank}`)].join(", ");
     box.append(element("p", where, "evidence"), element("p", problem.why, "evidence"));
     problem.change.forEach((change) => box.append(element("p", `Next: ${change}`)));
-    place.append(box);
+    byId("verdicts").append(box);
   });
-  report.limits.forEach((limit) => byId("limits").append(element("li", limit)));
-  Object.entries(report.input.rejected).forEach(([reason, count]) =>
-    byId("limits").append(element("li", `rejected: ${reason}: ${count}`)));
 }
 
 class RankMap {
@@ -143,14 +107,9 @@ class RankMap {
     this.move(place);
     const row = map.rows[this.at[0]];
     const table = byId("breakdown");
-    const head = document.createElement("tr");
-    [row.name, "a step", "of all ranks"].forEach((text) => head.append(element("th", text)));
-    table.replaceChildren(head);
-    map.kinds.forEach((kind, at) => {
-      const line = document.createElement("tr");
-      [kind.name, seconds(row.median_s[at]), seconds(kind.median_s)].forEach((text) => line.append(element("td", text)));
-      table.append(line);
-    });
+    table.replaceChildren(rowOf([row.name, "a step", "of all ranks"], "th"));
+    map.kinds.forEach((kind, at) =>
+      table.append(rowOf([kind.name, seconds(row.median_s[at]), seconds(kind.median_s)], "td")));
   }
 
   key(event) {
@@ -162,5 +121,8 @@ class RankMap {
   }
 }
 
-showVerdicts();
+const { ranks, hosts, steps } = report.input;
+showVerdicts(report, sentences, [counted(ranks, "rank"), counted(hosts, "host"), counted(steps, "step")].join(", "),
+  "Nothing is wrong: all ranks do their own work as fast as their peers.");
+showKnown();
 if (map.kinds.length) new RankMap(byId("map"));

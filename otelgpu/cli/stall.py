@@ -1,0 +1,264 @@
+"""``otelgpu diagnose stall``: takes a profile of a while, or reads one, and says what a program stands still for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+from msgspec import Struct, structs
+from rich.table import Table
+
+from otelgpu.cli import stall_surroundings
+from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.headings import HeadedCommand
+from otelgpu.cli.options import common_options, configure
+from otelgpu.cli.page_files import stall_page_files
+from otelgpu.cli.parameters import (
+    Duration,
+    force_option,
+    pid_option,
+    refuse_overwriting,
+    require_observable,
+)
+from otelgpu.cli.profile import DEFAULT_SECONDS, Request, families_for, profile_processes, profile_program
+from otelgpu.cli.profile_inputs import read_profiles_of
+from otelgpu.cli.profile_outputs import Output, Outputs
+from otelgpu.cli.verdict_text import FOUND, UNDECIDED, Lines, counted
+from otelgpu.config import Config
+from otelgpu.diagnose.stall.diagnosis import Judged, diagnose
+from otelgpu.diagnose.stall.observations import observe
+from otelgpu.diagnose.stall.sentences import sentence
+from otelgpu.diagnose.stall.surroundings import Surroundings
+from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport, StallVerdict
+from otelgpu.export import events
+from otelgpu.model.profiles import ProfileColumns
+from otelgpu.model.profiling import ProfileKind
+from otelgpu.model.quantities import duration as written_duration
+from otelgpu.model.text import printable
+from otelgpu.model.verdict import Verdict
+from otelgpu.processes.listing import descendants
+
+if TYPE_CHECKING:
+    from otelgpu.export.memory import MemoryExporter
+
+KINDS: Final = frozenset((ProfileKind.CPU, ProfileKind.OFFCPU, ProfileKind.SYSCALL, ProfileKind.FILE))
+"""What is recorded."""
+_PROGRAM: Final = "otelgpu.program"
+
+
+class _FileOrProgram(HeadedCommand):
+    """Arguments before ``--`` are files, those behind it a program and its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        place = args.index("--") if "--" in args else len(args)
+        ctx.meta[_PROGRAM] = tuple(args[place + 1 :])
+        if place < len(args) and not args[place + 1 :]:
+            raise click.UsageError("there is no program behind --", ctx)
+        return super().parse_args(ctx, args[:place])
+
+
+class _Found(Struct):
+    """What was recorded, and of whom."""
+
+    profiles: Sequence[ProfileColumns] = ()
+    subjects: Collection[int] = ()
+    surroundings: Mapping[int, Surroundings] | None = None
+    title: str = ""
+
+
+@click.command(cls=_FileOrProgram)
+@common_options
+@click.argument("files", metavar="[FILE | -- PROGRAM…]", nargs=-1, type=click.Path(path_type=Path))
+@pid_option("Running processes.")
+@click.option(
+    "-d",
+    "--duration",
+    type=Duration(above=True),
+    metavar="TIME",
+    help="Record for so long: 30, 90s, 5m (default 10 s; of a program that is started: until it ends).",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE.html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="One page: the verdicts, and the thread's steps with what they went into.",
+)
+@force_option
+@batch_command("diagnose stall")
+def stall(
+    run: BatchRun,
+    /,
+    files: tuple[Path, ...],
+    pids: tuple[int, ...],
+    duration: float | None,
+    as_json: bool,
+    output: Path | None,
+    force: bool,
+    **options: Any,
+) -> None:
+    """Why a program stands still, time and again: which line, which file, how long, how often, and what to do.
+
+    The steps of the thread that the program waits for are found by what it does at regular times; what makes some of
+    them longer is explained by what the thread waited for: a file, input, a lock, the interpreter's lock, a CPU, a
+    quota, memory, a garbage collection, another program, a sleep. Nothing in the program has to be changed.
+
+    FILE: what otelgpu profile -t cpu,offcpu,syscall,file --export file:FILE wrote, or a capture.
+
+    Exit code: 0 nothing was found, 3 verdicts, 4 inconclusive: it says what is missing.
+
+    \b
+    Examples:
+      otelgpu diagnose stall -p 4242
+      otelgpu diagnose stall -p 4242 -d 60 -o report.html
+      otelgpu diagnose stall -- python train.py
+      otelgpu diagnose stall profile.jsonl --json
+    """
+    program: tuple[str, ...] = click.get_current_context().meta[_PROGRAM]
+    if sum((bool(files), bool(pids), bool(program))) != 1 or len(files) > 1:
+        raise click.UsageError("give processes (-p PID), a program (-- PROGRAM) or one FILE")
+    if files and duration is not None:
+        raise click.UsageError("-d cannot be combined with a FILE: it was recorded already")
+    if output is not None:
+        refuse_overwriting([output], force=force)
+    config = configure(options)
+    if files:
+        run.read(*files)
+        found = _Found(profiles=read_profiles_of(files[0], config).profiles, title=files[0].name)
+    else:
+        config = structs.replace(
+            config, families=families_for(KINDS), profiles=tuple(sorted(KINDS)), source="uprobe", export=()
+        )
+        found = _record(config, pids, program, duration)
+    report, judged = diagnose(
+        observe(found.profiles), subjects=found.subjects, surroundings=found.surroundings
+    )
+    run.skip(report.input.rejected)
+    stalls = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
+    run.conclude(map(_event, stalls))
+    if output is not None:
+        _write_page(output, report, judged, found.title)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False))
+    else:
+        _write(report)
+    sys.exit(FOUND if stalls else UNDECIDED if report.verdicts else 0)
+
+
+def _record(config: Config, pids: tuple[int, ...], program: tuple[str, ...], seconds: float | None) -> _Found:
+    before: dict[int, stall_surroundings.Reading] = {}
+    found = _Found()
+
+    def begin(pid: int) -> None:
+        before[pid] = stall_surroundings.read(pid)
+
+    def finish(request: Request, memory: MemoryExporter, what: str) -> None:
+        found.profiles, found.title, found.subjects = memory.profiles, what, tuple(before)
+        mine = frozenset((*before, *descendants(*before)))
+        found.surroundings = {
+            pid: stall_surroundings.between(reading, stall_surroundings.read(pid), mine)
+            for pid, reading in before.items()
+        }
+
+    with Outputs(()) as nothing:
+        if not program and seconds is None:
+            seconds = DEFAULT_SECONDS
+        request = Request(config=config, seconds=seconds, delay_s=0.0, outputs=nothing, quiet=False)
+        if program:
+            profile_program(request, program, finish, begin)
+        else:
+            require_observable(pids)
+            for pid in pids:
+                begin(pid)
+            profile_processes(request, pids, finish)
+    return found
+
+
+def _write_page(output: Path, report: StallReport, judged: Sequence[Judged], title: str) -> None:
+    from otelgpu.diagnose.stall.stall_page import stall_page
+
+    with closing(Output(output)) as file:
+        file.write(stall_page(report, judged, stall_page_files(), title=title))
+
+
+def _write(report: StallReport) -> None:
+    lines = Lines()
+    say = lines.say
+    if not report.verdicts:
+        say("Nothing was found: no gap that recurs, and no wait that takes a share of the time.", "bold")
+    for verdict in report.verdicts:
+        say(sentence(verdict), "bold")
+        for each in verdict.evidence[1:] if verdict.klass == INCONCLUSIVE else verdict.evidence:
+            say(f"  · {each.text}")
+        if verdict.klass == INCONCLUSIVE:
+            say(f"  next: {verdict.next}")
+        else:
+            say(f"  · confidence {verdict.confidence:.0%}")
+        for line in verdict.code.splitlines():
+            say(f"      {line}")
+        if verdict.spans:
+            say(f"  spans: {', '.join(verdict.spans[:4])}")
+    say("")
+    if report.table:
+        lines.show(_table(report))
+        say("")
+    seen = report.input
+    if seen.thread is not None:
+        rhythm = (
+            f"{counted(seen.steps, 'step')} of {written_duration(seen.usual_step_s * 1e9)} ({seen.beat})"
+            if seen.steps
+            else "no steps are known"
+        )
+        say(
+            f"{seen.thread.program} (PID {seen.thread.pid}), thread {seen.thread.name} (TID {seen.thread.tid}): "
+            f"{seen.seconds:.1f} s at work; {rhythm}"
+        )
+    say(
+        f"{counted(seen.processes, 'process').replace('processs', 'processes')}, {counted(seen.threads, 'thread')}"
+    )
+    for remark in report.remarks:
+        say(f"not a stall: {remark}")
+    for limit in report.limits:
+        say(f"limit: {limit}")
+    for reason, count in sorted(seen.rejected.items()):
+        say(f"rejected: {reason}: {count}")
+
+
+def _table(report: StallReport) -> Table:
+    table = Table(
+        title="The thread's time", title_justify="left", title_style="bold", box=None, pad_edge=False
+    )
+    for name in ("time", "share", "times", "longest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cause", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for row in report.table:
+        table.add_row(
+            written_duration(row.seconds * 1e9),
+            f"{row.share:.1%}",
+            f"{row.times:,}" if row.times else "",
+            written_duration(row.most_s * 1e9) if row.times else "",
+            row.cause,
+            printable(row.what),
+        )
+    return table
+
+
+def _event(verdict: StallVerdict) -> Verdict:
+    """The same as an OpenTelemetry event."""
+    return Verdict(
+        kind=verdict.klass,
+        place={events.VERDICT_CAUSE: verdict.cause},
+        start_unix_ns=round(verdict.start_unix_s * 1e9),
+        end_unix_ns=round(verdict.end_unix_s * 1e9),
+        cost_s=0.0 if verdict.cost is None else verdict.cost.seconds,
+        confidence=verdict.confidence,
+        text=sentence(verdict),
+    )

@@ -1,0 +1,128 @@
+"""What the kernel counts of a process and of all others, read at the beginning and at the end of a recording.
+
+Source: proc_pid_stat(5), cgroups(7); ``cpu.stat`` and ``cpu.max`` (v2), ``cpu.cfs_quota_us`` (v1). A file that cannot
+be read says nothing: each of these is evidence beside what was recorded, never what a verdict hangs on.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from msgspec import Struct
+
+from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings
+from otelgpu.processes.listing import CpuUse, cpu_use, list_processes
+
+MOST_NEIGHBOURS: Final = 5
+LEAST_CPU_S: Final = 0.1
+_MOST_BYTES: Final = 65_536
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """At one time. ``throttled``: times and seconds; ``faults``: minor and major; None: not known."""
+
+    throttled: tuple[int, float] | None
+    quota_cpus: float | None
+    faults: tuple[int, int] | None
+    cpus: int | None
+    others: dict[int, CpuUse]
+
+
+def read(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> Reading:
+    """Of a process; of one that is gone there is little."""
+    folder = _cpu_group(pid, proc, cgroups)
+    uses = {each: cpu_use(each, proc=proc) for each in list_processes(proc=proc) if each != pid}
+    with suppress(OSError):
+        return Reading(
+            throttled=_throttled(folder),
+            quota_cpus=_quota(folder),
+            faults=_faults(pid, proc),
+            cpus=len(os.sched_getaffinity(pid)),
+            others={number: use for number, use in uses.items() if use is not None},
+        )
+    return Reading(throttled=_throttled(folder), quota_cpus=_quota(folder), faults=None, cpus=None, others={})
+
+
+def between(before: Reading, after: Reading, mine: frozenset[int] = frozenset()) -> Surroundings:
+    """What was counted meanwhile. ``mine``: processes that are no neighbours, but part of what was recorded."""
+    throttled = (
+        (after.throttled[0] - before.throttled[0], after.throttled[1] - before.throttled[1])
+        if before.throttled is not None and after.throttled is not None
+        else (None, None)
+    )
+    faults = (
+        (after.faults[0] - before.faults[0], after.faults[1] - before.faults[1])
+        if before.faults is not None and after.faults is not None
+        else (None, None)
+    )
+    used = []
+    for number, use in after.others.items():
+        known = before.others.get(number)
+        is_same = known is not None and known.start_time_ns == use.start_time_ns
+        seconds = use.cpu_s - (known.cpu_s if known is not None and is_same else 0.0)
+        if seconds >= LEAST_CPU_S and number not in mine:
+            name = "otelgpu itself" if number == os.getpid() else use.comm
+            used.append(Neighbour(pid=number, name=name, cpu_s=round(seconds, 3)))
+    return Surroundings(
+        throttled_times=throttled[0],
+        throttled_s=throttled[1],
+        quota_cpus=after.quota_cpus if after.quota_cpus is not None else before.quota_cpus,
+        minor_faults=faults[0],
+        major_faults=faults[1],
+        cpus=after.cpus if after.cpus is not None else before.cpus,
+        neighbours=sorted(used, key=lambda each: -each.cpu_s)[:MOST_NEIGHBOURS],
+    )
+
+
+def _cpu_group(pid: int, proc: Path, cgroups: Path) -> Path | None:
+    """The folder of the control group that has a CPU quota for the process: v2, or the controller ``cpu`` of v1."""
+    for line in _text(proc / str(pid) / "cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        parts = PurePosixPath(path).parts[1:]
+        if ".." in parts:
+            continue
+        if number == "0" and (cgroups / "cgroup.controllers").exists():
+            return cgroups.joinpath(*parts)
+        if "cpu" in controllers.split(","):
+            for name in ("cpu", "cpu,cpuacct"):
+                if (cgroups / name).is_dir():
+                    return cgroups.joinpath(name, *parts)
+    return None
+
+
+def _throttled(folder: Path | None) -> tuple[int, float] | None:
+    if folder is None:
+        return None
+    fields = dict(line.split() for line in _text(folder / "cpu.stat").splitlines() if len(line.split()) == 2)
+    times, micro, nano = (fields.get(key, "") for key in ("nr_throttled", "throttled_usec", "throttled_time"))
+    if not times.isdecimal() or not (micro.isdecimal() or nano.isdecimal()):
+        return None
+    return int(times), int(micro) / 1e6 if micro.isdecimal() else int(nano) / 1e9
+
+
+def _quota(folder: Path | None) -> float | None:
+    if folder is None:
+        return None
+    v2 = _text(folder / "cpu.max").split()
+    words = v2 or [_text(folder / name).strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
+        return None  # "max", or -1: none
+    return int(words[0]) / int(words[1])
+
+
+def _faults(pid: int, proc: Path) -> tuple[int, int] | None:
+    fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
+    if len(fields) < 10 or not fields[7].isdecimal() or not fields[9].isdecimal():
+        return None
+    return int(fields[7]), int(fields[9])
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read(_MOST_BYTES).decode("utf-8", "replace")
+    return ""

@@ -1,0 +1,39 @@
+"""How verdicts are written to a terminal, and the exit codes that say whether there are any."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from otelgpu.model.text import printable
+
+FOUND: Final = 3
+UNDECIDED: Final = 4
+"""Exit codes of verdicts, and of none but what is missing for one."""
+
+_PAGE_WIDTH: Final = 120
+
+
+class Lines:
+    """Standard output; what is no terminal gets each text on one line."""
+
+    def __init__(self) -> None:
+        width = None if sys.stdout.isatty() else _PAGE_WIDTH
+        self._console = Console(markup=False, emoji=False, highlight=False, width=width)
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line."""
+        self._console.print(Text(printable(text), style=style), soft_wrap=not sys.stdout.isatty())
+
+    def show(self, table: Table) -> None:
+        """A table."""
+        self._console.print(table)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

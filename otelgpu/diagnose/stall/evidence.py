@@ -1,0 +1,86 @@
+"""What speaks for a verdict, in words and numbers. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median
+from typing import Final
+
+from otelgpu.diagnose.stall.causes import CGROUP_THROTTLING, CPU_CONTENTION, FILES, PAGE_FAULTS, SUBPROCESS
+from otelgpu.diagnose.stall.gaps import Finding, stall_lengths_ns
+from otelgpu.diagnose.stall.rhythm import Rhythm
+from otelgpu.diagnose.stall.surroundings import Surroundings
+from otelgpu.diagnose.stall.verdicts import StallEvidence
+from otelgpu.model.quantities import duration
+
+_MOST_NEIGHBOURS: Final = 3
+_CALLED: Final = {"file_write": "write", "file_sync": "sync", "file_read": "read"}
+
+
+def evidence_of(finding: Finding, steps: Rhythm | None, around: Surroundings | None) -> list[StallEvidence]:
+    """The most telling first."""
+    found = [_steps(finding, steps), *_calls(finding), *_ready(finding)]
+    if around is not None:
+        found += _surrounding(finding, around)
+    return found
+
+
+def _steps(finding: Finding, steps: Rhythm | None) -> StallEvidence:
+    lengths = stall_lengths_ns(finding)
+    each = median(lengths)
+    if steps is None:
+        text = f"{len(lengths)} times, {duration(each)} in the median: no steps are known"
+        return StallEvidence(name="stall", text=text, value=each / 1e9, unit="s")
+    usual = duration(float(steps.usual_ns))
+    if finding.steady:
+        text = f"{duration(finding.cost_ns / max(finding.steps, 1))} of each step of {usual}, in every step alike"
+        return StallEvidence(name="share", text=text, value=finding.share, unit="1")
+    text = f"steps with it take {duration(steps.usual_ns + finding.cost_ns / len(lengths))}, the usual one {usual}"
+    return StallEvidence(name="step", text=text, value=finding.cost_ns / len(lengths) / 1e9, unit="s")
+
+
+def _calls(finding: Finding) -> list[StallEvidence]:
+    """Where several kinds of calls make a stall: how long each takes."""
+    if finding.cause not in FILES:
+        return []
+    spent: Counter[str] = Counter()
+    for each in finding.activities:
+        spent[_CALLED.get(each.cause, each.syscall)] += each.length_ns
+    shares = ", ".join(
+        f"{name} {duration(length / len(finding.stalls))}" for name, length in spent.most_common(4)
+    )
+    return [StallEvidence(name="calls", text=f"each time: {shares}")]
+
+
+def _ready(finding: Finding) -> list[StallEvidence]:
+    """How much of a call the thread would have run, had there been a CPU."""
+    if finding.cause in (CPU_CONTENTION, CGROUP_THROTTLING):
+        return []
+    ready = sum(each.ready_ns for each in finding.activities)
+    total = sum(each.length_ns for each in finding.activities)
+    if ready < 0.2 * total:
+        return []
+    text = (
+        f"{ready / max(total, 1):.0%} of that time the thread was ready and waited for a CPU: "
+        "on a quiet machine it is shorter"
+    )
+    return [StallEvidence(name="ready", text=text, value=ready / 1e9, unit="s")]
+
+
+def _surrounding(finding: Finding, around: Surroundings) -> list[StallEvidence]:
+    found = []
+    if around.throttled_s and around.throttled_times and finding.cause in (CGROUP_THROTTLING, CPU_CONTENTION):
+        quota = f" (quota: {around.quota_cpus:.3g} CPUs)" if around.quota_cpus is not None else ""
+        times = around.throttled_times
+        text = f"its control group was throttled {times} times, {around.throttled_s:.3g} s in all{quota}"
+        found.append(StallEvidence(name="throttled", text=text, value=around.throttled_s, unit="s"))
+    if finding.cause == PAGE_FAULTS and around.minor_faults is not None and around.major_faults is not None:
+        text = f"{around.minor_faults} page faults, {around.major_faults} of them from a disk"
+        found.append(StallEvidence(name="faults", text=text, value=float(around.minor_faults), unit="1"))
+    if finding.cause in (CPU_CONTENTION, SUBPROCESS) and around.neighbours:
+        who = ", ".join(
+            f"{each.name} (PID {each.pid}) {each.cpu_s:.2g} s"
+            for each in around.neighbours[:_MOST_NEIGHBOURS]
+        )
+        found.append(StallEvidence(name="meanwhile", text=f"meanwhile had CPU time: {who}"))
+    return found

@@ -1,0 +1,116 @@
+"""The steps that a thread goes in: what it does again and again, at regular times. Pure.
+
+In: a thread's system calls and waits. Out: :class:`Rhythm`, the times at which steps begin. A *beat* is a call or a
+wait from one Python line under the same callers; that which comes at the most regular times, most often, is the one.
+Where a step is longer than the others is what is to be explained: so beats need not come at equal times, but most of
+them have to.
+
+Example: a loop computes and sleeps 20 times, and writes a file after every fifth: ``clock_nanosleep`` comes 20 times,
+15 times after 100 ms and four after 200; ``write`` comes four times. The former gives steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from otelgpu.diagnose.stall.activities import python_path
+from otelgpu.diagnose.stall.causes import own_frame
+from otelgpu.diagnose.stall.observations import OFF_CPU, SYSCALL_TIME, Seen, ThreadSeen
+
+LEAST_BEATS: Final = 6
+"""Of fewer nothing can be said to be usual."""
+NEAR: Final = 0.35
+"""Steps that differ by less from the median, of it, are usual."""
+USUAL: Final = 0.5
+"""Share of the steps that are to be usual."""
+COVERED: Final = 0.6
+"""Of the time that the thread is looked at, from first to last beat: what comes for a while only is no rhythm of
+all."""
+SAME_NS: Final = 1_000_000
+"""Beats of a step come after each other by more."""
+
+_GIL_LEAF: Final = "[waiting for the GIL]"
+
+I64 = npt.NDArray[np.int64]
+
+
+class Rhythm(Struct, frozen=True, kw_only=True):
+    """Steps begin at ``begins_ns`` (n,) and end at ``ends_ns`` (n,), the last where the thread was last seen at work.
+
+    ``beat``: what begins them, in words; ``usual_ns``: how long most take.
+    """
+
+    begins_ns: I64
+    ends_ns: I64
+    beat: str
+    usual_ns: int
+
+    @property
+    def lengths_ns(self) -> I64:
+        """Of the steps."""
+        return self.ends_ns - self.begins_ns
+
+
+def find_rhythm(thread: ThreadSeen, begin_ns: int, end_ns: int) -> Rhythm | None:
+    """Of a thread between two times; None where there is none."""
+    candidates = _candidates(thread.of(SYSCALL_TIME, OFF_CPU), begin_ns, end_ns)
+    found = [
+        (len(times), depth, key, times)
+        for (key, depth), times in candidates.items()
+        if _is_regular(times, end_ns - begin_ns)
+    ]
+    if not found:
+        return None
+    most = max(count for count, *_ in found)
+    # Of what comes about as often, that which is nearest to the loop: inner functions may be called twice in a step.
+    _, _, key, times = min(
+        (each for each in found if each[0] * 1.5 >= most), key=lambda each: (each[1], -each[0], each[2])
+    )
+    lengths = np.diff(times)
+    usual = int(np.median(lengths))
+    last = min(end_ns, int(times[-1]) + 2 * int(lengths.max()))
+    ends = np.append(times[1:], max(last, int(times[-1]) + 1))
+    return Rhythm(begins_ns=times, ends_ns=ends, beat=key, usual_ns=usual)
+
+
+def _candidates(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> Mapping[tuple[str, int], I64]:
+    """By what is done and how deep in Python: when. What stands for several calls makes its kind incomplete."""
+    times: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    incomplete = set()
+    for row in rows:
+        if not begin_ns <= row.begin_ns < end_ns or row.state == "runnable":
+            continue
+        site, path = own_frame(row.frames), python_path(row.frames)
+        if site is None or any(frame.name == _GIL_LEAF for frame in row.frames[:1]):
+            continue
+        name = f"{row.syscall or 'wait'} in {site.label}"
+        if row.count != 1:
+            incomplete.add(name)
+        times.setdefault((name, path), []).append(row.begin_ns)
+    return {
+        (name, len(path)): _apart(found)
+        for (name, path), found in times.items()
+        if name not in incomplete and len(found) >= LEAST_BEATS
+    }
+
+
+def _apart(times: Sequence[int]) -> I64:
+    """One of those that come at once."""
+    found = np.sort(np.array(times, dtype=np.int64))
+    apart: I64 = found[np.append(True, np.diff(found) >= SAME_NS)]
+    return apart
+
+
+def _is_regular(times: I64, span_ns: int) -> bool:
+    if len(times) < LEAST_BEATS or span_ns <= 0:
+        return False
+    lengths = np.diff(times)
+    usual = np.median(lengths)
+    near = np.abs(lengths - usual) <= NEAR * usual
+    # What stalls makes steps longer, never shorter: those that are shorter speak against a rhythm.
+    return bool(near.mean() >= USUAL and (times[-1] - times[0]) >= COVERED * span_ns)
