@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 KINDS: Final = frozenset((ProfileKind.CPU, ProfileKind.OFFCPU, ProfileKind.SYSCALL, ProfileKind.FILE))
 """What is recorded."""
+SHORTEST_WAIT_US: Final = 50
+"""Of waits: a thousand page faults of a disk are none of them 1 ms long."""
 _PROGRAM: Final = "otelgpu.program"
 
 
@@ -134,7 +136,12 @@ def stall(
         found = _Found(profiles=read_profiles_of(files[0], config).profiles, title=files[0].name)
     else:
         config = structs.replace(
-            config, families=families_for(KINDS), profiles=tuple(sorted(KINDS)), source="uprobe", export=()
+            config,
+            families=families_for(KINDS),
+            profiles=tuple(sorted(KINDS)),
+            profile_off_cpu_us=min(config.profile_off_cpu_us, SHORTEST_WAIT_US),
+            source="uprobe",
+            export=(),
         )
         found = _record(config, pids, program, duration)
     report, judged = diagnose(

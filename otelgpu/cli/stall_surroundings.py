@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings
-from otelgpu.processes.listing import CpuUse, cpu_use, list_processes
+from otelgpu.processes.listing import CpuUse, cpu_use, descendants, list_processes
 
 MOST_NEIGHBOURS: Final = 5
 LEAST_CPU_S: Final = 0.1
@@ -25,6 +25,7 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 class Reading(Struct, frozen=True, kw_only=True):
     """At one time. ``throttled``: times and seconds; ``faults``: minor and major; None: not known."""
 
+    group: Path | None
     throttled: tuple[int, float] | None
     quota_cpus: float | None
     faults: tuple[int, int] | None
@@ -38,20 +39,28 @@ def read(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> R
     uses = {each: cpu_use(each, proc=proc) for each in list_processes(proc=proc) if each != pid}
     with suppress(OSError):
         return Reading(
+            group=folder,
             throttled=_throttled(folder),
             quota_cpus=_quota(folder),
             faults=_faults(pid, proc),
             cpus=len(os.sched_getaffinity(pid)),
             others={number: use for number, use in uses.items() if use is not None},
         )
-    return Reading(throttled=_throttled(folder), quota_cpus=_quota(folder), faults=None, cpus=None, others={})
+    return Reading(
+        group=folder,
+        throttled=_throttled(folder),
+        quota_cpus=_quota(folder),
+        faults=None,
+        cpus=None,
+        others={number: use for number, use in uses.items() if use is not None},
+    )
 
 
 def between(before: Reading, after: Reading, mine: frozenset[int] = frozenset()) -> Surroundings:
     """What was counted meanwhile. ``mine``: processes that are no neighbours, but part of what was recorded."""
     throttled = (
         (after.throttled[0] - before.throttled[0], after.throttled[1] - before.throttled[1])
-        if before.throttled is not None and after.throttled is not None
+        if before.throttled is not None and after.throttled is not None and before.group == after.group
         else (None, None)
     )
     faults = (
@@ -59,13 +68,16 @@ def between(before: Reading, after: Reading, mine: frozenset[int] = frozenset())
         if before.faults is not None and after.faults is not None
         else (None, None)
     )
-    used = []
+    used, others_s, own = [], 0.0, {os.getpid(), *descendants(os.getpid())} - mine
     for number, use in after.others.items():
         known = before.others.get(number)
         is_same = known is not None and known.start_time_ns == use.start_time_ns
         seconds = use.cpu_s - (known.cpu_s if known is not None and is_same else 0.0)
-        if seconds >= LEAST_CPU_S and number not in mine:
-            name = "otelgpu itself" if number == os.getpid() else use.comm
+        if number in mine:
+            continue
+        others_s += 0.0 if number in own else seconds
+        if seconds >= LEAST_CPU_S:
+            name = "otelgpu itself" if number in own else use.comm
             used.append(Neighbour(pid=number, name=name, cpu_s=round(seconds, 3)))
     return Surroundings(
         throttled_times=throttled[0],
@@ -74,6 +86,7 @@ def between(before: Reading, after: Reading, mine: frozenset[int] = frozenset())
         minor_faults=faults[0],
         major_faults=faults[1],
         cpus=after.cpus if after.cpus is not None else before.cpus,
+        others_cpu_s=others_s,
         neighbours=sorted(used, key=lambda each: -each.cpu_s)[:MOST_NEIGHBOURS],
     )
 

@@ -85,7 +85,7 @@ CAUSES: Final[Mapping[str, Cause]] = {
     ),
     INPUT: Cause(
         meaning="the next batch is not there yet: its producer (a worker process or thread, a pipe) is slower",
-        says="waits for input from",
+        says="waits for input",
         steady=0.2,
         next="more workers, or cheaper work in them, and batches that are fetched ahead",
         code="DataLoader(dataset, num_workers=8, prefetch_factor=4, persistent_workers=True)",
@@ -179,6 +179,9 @@ FAULTS: Final = frozenset(
 """Functions of the kernel in which a page is made or waited for."""
 
 _WAITED: Final = {
+    **dict.fromkeys(("do_fsync", "vfs_fsync_range", "ext4_sync_file", "xfs_file_fsync"), FILE_SYNC),
+    **dict.fromkeys(("filemap_read", "generic_file_read_iter", "ext4_file_read_iter"), FILE_READ),
+    **dict.fromkeys(("generic_perform_write", "balance_dirty_pages", "ext4_file_write_iter"), FILE_WRITE),
     "pipe_read": INPUT,
     "anon_pipe_read": INPUT,
     "fifo_open": INPUT,
@@ -324,5 +327,7 @@ def kernel_frames(frames: Sequence[Frame]) -> tuple[str, ...]:
     """Names of the kernel's functions, the innermost first, without those of the scheduler and of entering it."""
     kernel = (frame.name for frame in frames if frame.kind is Kind.KERNEL)
     return tuple(
-        name for name in kernel if name not in _SCHEDULING and not name.startswith(("[", "__x64_sys_"))
+        name
+        for name in kernel
+        if name not in _SCHEDULING and not name.startswith(("[", "__x64_sys_", "asm_sysvec_", "sysvec_"))
     )

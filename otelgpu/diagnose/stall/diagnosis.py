@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from otelgpu.diagnose.stall.activities import Activity, activities
 from otelgpu.diagnose.stall.causes import (
@@ -32,7 +32,6 @@ from otelgpu.diagnose.stall.gaps import (
     findings,
     groups,
     stall_bytes,
-    stall_lengths_ns,
 )
 from otelgpu.diagnose.stall.holders import holder_of, line_of
 from otelgpu.diagnose.stall.observations import (
@@ -43,6 +42,7 @@ from otelgpu.diagnose.stall.observations import (
     Observations,
     ThreadSeen,
 )
+from otelgpu.diagnose.stall.processor import throttled, unjudged_contention
 from otelgpu.diagnose.stall.rhythm import Rhythm as Steps
 from otelgpu.diagnose.stall.rhythm import find_rhythm
 from otelgpu.diagnose.stall.surroundings import Surroundings
@@ -84,6 +84,7 @@ class Judged(Struct, frozen=True, kw_only=True):
     activities: Sequence[Activity]
     steps: Steps | None
     findings: Sequence[Finding]
+    remarks: Sequence[str] = ()
 
 
 def diagnose(
@@ -97,7 +98,7 @@ def diagnose(
     ``subjects``: processes that were asked for; empty: all. ``surroundings``: by process; None: nobody looked.
     """
     chosen = critical_threads(seen.threads, subjects)
-    judged = [_judge(thread, (surroundings or {}).get(thread.pid)) for thread in chosen]
+    judged = [_judge(thread, seen.threads, (surroundings or {}).get(thread.pid)) for thread in chosen]
     limits = [f"no profile of kind {says}" for kind, says in _KINDS.items() if kind not in seen.types]
     if surroundings is None:
         limits.append(
@@ -119,34 +120,27 @@ def diagnose(
     ), judged
 
 
-def _judge(thread: ThreadSeen, around: Surroundings | None) -> Judged:
+def _judge(thread: ThreadSeen, all_threads: Sequence[ThreadSeen], around: Surroundings | None) -> Judged:
     begin, end = window(thread)
-    found = _throttled([each for each in activities(thread) if begin <= each.begin_ns < end], around)
+    found = throttled([each for each in activities(thread) if begin <= each.begin_ns < end], around)
     steps = find_rhythm(thread, begin, end)
     if steps is not None:
         begin, end = int(steps.begins_ns[0]), int(steps.ends_ns[-1])
         found = [each for each in found if begin <= each.begin_ns < end]
+    named = findings(found, steps, begin, end)
+    remarks = []
+    if any(each.cause == CPU_CONTENTION for each in named):
+        remarks = unjudged_contention(thread, found, all_threads, around)
+        named = [each for each in named if each.cause != CPU_CONTENTION or not remarks]
     return Judged(
         thread=thread,
         begin_ns=begin,
         end_ns=end,
         activities=found,
         steps=steps,
-        findings=findings(found, steps, begin, end),
+        findings=named,
+        remarks=remarks,
     )
-
-
-def _throttled(found: list[Activity], around: Surroundings | None) -> list[Activity]:
-    """Waits for a CPU are the quota's where the control group was held back for a good part of them."""
-    if around is None or not around.throttled_s or (around.throttled_times or 0) < 3:
-        return found
-    waited = sum(each.length_ns for each in found if each.cause == CPU_CONTENTION) / 1e9
-    if around.throttled_s < 0.5 * waited:
-        return found
-    return [
-        structs.replace(each, cause=CGROUP_THROTTLING) if each.cause == CPU_CONTENTION else each
-        for each in found
-    ]
 
 
 def place_of(thread: ThreadSeen) -> ThreadPlace:
@@ -160,7 +154,7 @@ def _verdict(
     cause = finding.cause
     mine = [each for each in finding.activities if each.cause == cause] or list(finding.activities)
     longest = _most(mine)
-    lengths = sorted(stall_lengths_ns(finding))
+    lengths = sorted(finding.lengths_ns)
     holder = None
     if cause in (GIL, LOCK) or (cause == INPUT and longest.waker):
         holder = holder_of(mine, cause, judged.thread, threads)
@@ -306,7 +300,7 @@ def _remarks(judged: Judged) -> list[str]:
     """What takes long, and is as it is meant."""
     named = {(each.cause, each.activities[0].site) for each in judged.findings}
     total = max(judged.end_ns - judged.begin_ns, 1)
-    texts = []
+    texts = list(judged.remarks)
     for group in groups(judged.activities).values():
         cause, longest = cause_of_group(group), _most(group)
         spent = sum(each.length_ns for each in group)

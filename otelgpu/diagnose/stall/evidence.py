@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from otelgpu.diagnose.stall.causes import CGROUP_THROTTLING, CPU_CONTENTION, FILES, PAGE_FAULTS, SUBPROCESS
-from otelgpu.diagnose.stall.gaps import Finding, stall_lengths_ns
+from otelgpu.diagnose.stall.gaps import Finding
 from otelgpu.diagnose.stall.rhythm import Rhythm
 from otelgpu.diagnose.stall.surroundings import Surroundings
 from otelgpu.diagnose.stall.verdicts import StallEvidence
@@ -26,7 +26,7 @@ def evidence_of(finding: Finding, steps: Rhythm | None, around: Surroundings | N
 
 
 def _steps(finding: Finding, steps: Rhythm | None) -> StallEvidence:
-    lengths = stall_lengths_ns(finding)
+    lengths = finding.lengths_ns
     each = median(lengths)
     if steps is None:
         text = f"{len(lengths)} times, {duration(each)} in the median: no steps are known"

@@ -28,6 +28,7 @@ from otelgpu.diagnose.stall.causes import (
     CAUSES,
     CPU_CONTENTION,
     FILE_CHANGE,
+    FILE_SYNC,
     FILES,
     GARBAGE_COLLECTION,
     GIL,
@@ -56,6 +57,8 @@ LASTING: Final = 0.25
 """Share of what waits for a CPU cost that either half of the time has to have."""
 EXPLAINED: Final = 0.3
 """Share of the gaps of its steps that a group has to explain."""
+SYNCED: Final = 0.25
+"""Share of a group's time on files that waits for the disk, from which on it is named by that."""
 REGULAR: Final = 0.75
 """Share of the distances between gaps that are the same: then they come in every n-th step."""
 
@@ -68,12 +71,13 @@ I64 = npt.NDArray[np.int64]
 class Finding(Struct, frozen=True, kw_only=True):
     """``activities``: those that cost, in order; ``stalls``: the same, by when they happened together.
 
-    ``every``: in each so manieth step; 0: irregularly or not known. ``steady``: every step has it alike.
+    ``lengths_ns``: how long each stall took. ``every``: in each so manieth step; 0: irregularly or not known. ``steady``: every step has it alike.
     """
 
     cause: str
     activities: Sequence[Activity]
     stalls: Sequence[Sequence[Activity]]
+    lengths_ns: Sequence[int]
     cost_ns: int
     share: float
     steps: int
@@ -91,12 +95,19 @@ def findings(found: Sequence[Activity], rhythm: Rhythm | None, begin_ns: int, en
     inside = [each for each in found if begin_ns <= each.begin_ns < end_ns]
     out = []
     for group in groups(inside).values():
-        made = _in_steps(group, rhythm, total) if rhythm is not None else _alone(group, total)
-        made = made or _steady(group, rhythm, total)
+        # What the steps are found by is in each of them: it is judged as if there were none.
+        steps = None if _is_beat(group, rhythm) else rhythm
+        made = _in_steps(group, steps, total) if steps is not None else None
+        made = made or (_alone(group, total) if steps is None else None) or _steady(group, steps, total)
         if made is not None:
             out.append(made)
     # A machine that others use makes everything longer, what is to be mended too: that comes first.
     return sorted(out, key=lambda each: (each.steady, each.cause == CPU_CONTENTION, -each.cost_ns))
+
+
+def _is_beat(group: Sequence[Activity], rhythm: Rhythm | None) -> bool:
+    of_one_place = cause_of_group(group) not in _EVERYWHERE
+    return rhythm is not None and of_one_place and any(each.site == rhythm.site for each in group)
 
 
 def groups(found: Sequence[Activity]) -> dict[tuple[str, str, str], list[Activity]]:
@@ -116,6 +127,8 @@ def cause_of_group(group: Sequence[Activity]) -> str:
     spent: Counter[str] = Counter()
     for each in group:
         spent[each.cause] += each.length_ns
+    if spent[FILE_SYNC] > SYNCED * spent.total():  # what was written before it may be long because of it
+        return FILE_SYNC
     if len(spent) > 1 and spent[FILE_CHANGE] < 0.75 * spent.total():
         del spent[FILE_CHANGE]
     return spent.most_common(1)[0][0]
@@ -141,13 +154,16 @@ def _in_steps(group: Sequence[Activity], rhythm: Rhythm, total: int) -> Finding 
     place = np.searchsorted(rhythm.begins_ns, [each.begin_ns for each in group], side="right") - 1
     stalls = [[each for each, step in zip(group, place, strict=True) if step == number] for number in numbers]
     stalls = [each for each in stalls if each]
+    if not stalls:
+        return None
     return _finding(
         cause,
         stalls,
+        spent[numbers].tolist(),
         cost_ns=cost,
         total=total,
         steps=len(lengths),
-        every=every_nth(numbers.tolist(), len(lengths)),
+        every=every_nth(np.flatnonzero(excess > LEAST_GAP_NS).tolist(), len(lengths)),
         explained=float(cost / max(int(gap[hit].sum()), 1)),
     )
 
@@ -191,7 +207,8 @@ def _alone(group: Sequence[Activity], total: int) -> Finding | None:
     cost = sum(map(_spent, stalls))
     if len(stalls) < ALONE_TIMES or cost < ALONE_SHARE * total:
         return None
-    return _finding(cause, stalls, cost_ns=cost, total=total, steps=0, every=0, explained=1.0)
+    lengths = list(map(_spent, stalls))
+    return _finding(cause, stalls, lengths, cost_ns=cost, total=total, steps=0, every=0, explained=1.0)
 
 
 def bursts(group: Sequence[Activity]) -> list[list[Activity]]:
@@ -217,10 +234,12 @@ def _steady(group: Sequence[Activity], rhythm: Rhythm | None, total: int) -> Fin
     stalls = bursts(group)
     if len(stalls) < ALONE_TIMES:
         return None
-    hit = np.flatnonzero(time_in_steps(group, rhythm) > 0).tolist() if rhythm is not None else []
+    each = time_in_steps(group, rhythm) if rhythm is not None else np.array(list(map(_spent, stalls)))
+    hit = np.flatnonzero(each > 0).tolist() if rhythm is not None else []
     return _finding(
         cause,
         stalls,
+        each[each > 0].tolist(),
         cost_ns=cost,
         total=total,
         steps=steps,
@@ -233,6 +252,7 @@ def _steady(group: Sequence[Activity], rhythm: Rhythm | None, total: int) -> Fin
 def _finding(
     cause: str,
     stalls: Sequence[Sequence[Activity]],
+    lengths_ns: Sequence[int],
     *,
     cost_ns: int,
     total: int,
@@ -247,6 +267,7 @@ def _finding(
         cause=cause,
         activities=[each for stall in stalls for each in stall],
         stalls=stalls,
+        lengths_ns=lengths_ns,
         cost_ns=cost_ns,
         share=cost_ns / total,
         steps=steps,
@@ -259,11 +280,6 @@ def _finding(
 
 def _spent(group: Sequence[Activity]) -> int:
     return sum(each.length_ns for each in group)
-
-
-def stall_lengths_ns(finding: Finding) -> list[int]:
-    """How long each stall took."""
-    return [_spent(each) for each in finding.stalls]
 
 
 def stall_bytes(finding: Finding) -> int | None:

@@ -21,6 +21,7 @@ from msgspec import Struct
 from otelgpu.diagnose.stall.activities import python_path
 from otelgpu.diagnose.stall.causes import own_frame
 from otelgpu.diagnose.stall.observations import OFF_CPU, SYSCALL_TIME, Seen, ThreadSeen
+from otelgpu.render.frames import Frame
 
 LEAST_BEATS: Final = 6
 """Of fewer nothing can be said to be usual."""
@@ -42,12 +43,13 @@ I64 = npt.NDArray[np.int64]
 class Rhythm(Struct, frozen=True, kw_only=True):
     """Steps begin at ``begins_ns`` (n,) and end at ``ends_ns`` (n,), the last where the thread was last seen at work.
 
-    ``beat``: what begins them, in words; ``usual_ns``: how long most take.
+    ``beat``: what begins them, in words, and ``site`` its line; ``usual_ns``: how long most take.
     """
 
     begins_ns: I64
     ends_ns: I64
     beat: str
+    site: Frame | None
     usual_ns: int
 
     @property
@@ -60,27 +62,27 @@ def find_rhythm(thread: ThreadSeen, begin_ns: int, end_ns: int) -> Rhythm | None
     """Of a thread between two times; None where there is none."""
     candidates = _candidates(thread.of(SYSCALL_TIME, OFF_CPU), begin_ns, end_ns)
     found = [
-        (len(times), depth, key, times)
-        for (key, depth), times in candidates.items()
+        (len(times), depth, key, site, times)
+        for (key, site, depth), times in candidates.items()
         if _is_regular(times, end_ns - begin_ns)
     ]
     if not found:
         return None
     most = max(count for count, *_ in found)
     # Of what comes about as often, that which is nearest to the loop: inner functions may be called twice in a step.
-    _, _, key, times = min(
+    _, _, key, site, times = min(
         (each for each in found if each[0] * 1.5 >= most), key=lambda each: (each[1], -each[0], each[2])
     )
     lengths = np.diff(times)
     usual = int(np.median(lengths))
     last = min(end_ns, int(times[-1]) + 2 * int(lengths.max()))
     ends = np.append(times[1:], max(last, int(times[-1]) + 1))
-    return Rhythm(begins_ns=times, ends_ns=ends, beat=key, usual_ns=usual)
+    return Rhythm(begins_ns=times, ends_ns=ends, beat=key, site=site, usual_ns=usual)
 
 
-def _candidates(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> Mapping[tuple[str, int], I64]:
+def _candidates(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> Mapping[tuple[str, Frame, int], I64]:
     """By what is done and how deep in Python: when. What stands for several calls makes its kind incomplete."""
-    times: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    times: dict[tuple[str, Frame, tuple[str, ...]], list[int]] = {}
     incomplete = set()
     for row in rows:
         if not begin_ns <= row.begin_ns < end_ns or row.state == "runnable":
@@ -91,10 +93,10 @@ def _candidates(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> Mapping[tup
         name = f"{row.syscall or 'wait'} in {site.label}"
         if row.count != 1:
             incomplete.add(name)
-        times.setdefault((name, path), []).append(row.begin_ns)
+        times.setdefault((name, site, path), []).append(row.begin_ns)
     return {
-        (name, len(path)): _apart(found)
-        for (name, path), found in times.items()
+        (name, site, len(path)): _apart(found)
+        for (name, site, path), found in times.items()
         if name not in incomplete and len(found) >= LEAST_BEATS
     }
 

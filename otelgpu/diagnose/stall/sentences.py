@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from typing import Final
 
-from otelgpu.diagnose.stall.causes import CAUSES, FILES
+from otelgpu.diagnose.stall.causes import CAUSES, FILE_READ, FILES, INPUT
 from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, Line, StallVerdict, ThreadPlace
 from otelgpu.model.quantities import duration
 
@@ -42,10 +42,12 @@ def _who(thread: ThreadPlace) -> str:
 
 
 def _object(verdict: StallVerdict) -> str:
+    if verdict.cause == INPUT and any("pipe" in name for name in verdict.kernel):
+        return " from a pipe"
     if verdict.cause not in FILES:
         return ""
     size = (
-        f" {shown_bytes(verdict.bytes)} {'of' if verdict.cause == 'file_read' else 'to'}"
+        f" {shown_bytes(verdict.bytes)} {'of' if verdict.cause == FILE_READ else 'to'}"
         if verdict.bytes
         else ""
     )
@@ -100,5 +102,5 @@ def _holder(verdict: StallVerdict) -> str:
     if holder is None:
         return ""
     where = f" at {shown_line(holder.line)}" if holder.line is not None else ""
-    verb = "which comes from" if verdict.cause == "input" else "held by"
+    verb = "which comes from" if verdict.cause == INPUT else "held by"
     return f', {verb} thread "{holder.name}" (TID {holder.tid}){where}'

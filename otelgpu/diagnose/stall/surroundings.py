@@ -28,4 +28,5 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     major_faults: int | None = None
     minor_faults: int | None = None
     cpus: int | None = None
+    others_cpu_s: float | None = None
     neighbours: Sequence[Neighbour] = ()

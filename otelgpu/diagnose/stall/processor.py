@@ -1,0 +1,70 @@
+"""Whose fault it is that a thread gets no CPU: its control group's quota, others, or the profiler itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import structs
+
+from otelgpu.diagnose.stall.activities import Activity
+from otelgpu.diagnose.stall.causes import CGROUP_THROTTLING, CPU_CONTENTION
+from otelgpu.diagnose.stall.observations import CPU, ThreadSeen
+from otelgpu.diagnose.stall.surroundings import Surroundings
+
+THROTTLED: Final = 0.5
+"""Of the time that a thread waited for a CPU, that its control group was held back: then that is why."""
+THROTTLED_TIMES: Final = 3
+"""The least number of periods in which it was."""
+RIVALS: Final = 0.5
+"""Of the same time, that others ran: of less, they did not keep the thread from running."""
+
+
+def throttled(found: Sequence[Activity], around: Surroundings | None) -> list[Activity]:
+    """Waits for a CPU are the quota's where the control group was held back for a good part of them."""
+    is_so = (
+        around is not None
+        and (around.throttled_times or 0) >= THROTTLED_TIMES
+        and (around.throttled_s or 0.0) >= THROTTLED * _waited_s(found)
+    )
+    return [
+        structs.replace(each, cause=CGROUP_THROTTLING) if is_so and each.cause == CPU_CONTENTION else each
+        for each in found
+    ]
+
+
+def unjudged_contention(
+    thread: ThreadSeen,
+    found: Sequence[Activity],
+    threads: Sequence[ThreadSeen],
+    around: Surroundings | None,
+) -> list[str]:
+    """Why waits for a CPU are no verdict; empty where they are. Of what comes from a file nothing speaks against it."""
+    if around is None:
+        return []
+    waited = _waited_s(found)
+    if around.quota_cpus is not None and around.throttled_s is None:
+        return [
+            f"it waited {waited:.2g} s for a CPU, and came into a control group with a quota of "
+            f"{around.quota_cpus:.3g} CPUs meanwhile: whether that or others held it back is not known; attach with -p when it is there"
+        ]
+    if around.others_cpu_s is None:
+        return []
+    begin, end = (found[0].begin_ns, found[-1].end_ns) if found else (0, 0)
+    own = sum(
+        row.length_ns
+        for other in threads
+        if other is not thread
+        for row in other.of(CPU)
+        if begin <= row.begin_ns < end
+    )
+    if around.others_cpu_s + own / 1e9 >= RIVALS * waited:
+        return []
+    return [
+        f"it waited {waited:.2g} s for a CPU, and no other process ran for as long: that was otelgpu itself, "
+        "and ends with the recording"
+    ]
+
+
+def _waited_s(found: Sequence[Activity]) -> float:
+    return sum(each.length_ns for each in found if each.cause == CPU_CONTENTION) / 1e9
