@@ -69,9 +69,11 @@ I64 = npt.NDArray[np.int64]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """``activities``: those that cost, in order; ``stalls``: the same, by when they happened together.
+    """One stall, each time that it happened.
 
-    ``lengths_ns``: how long each stall took. ``every``: in each so manieth step; 0: irregularly or not known. ``steady``: every step has it alike.
+    ``activities``: those that cost, in order; ``stalls``: the same, by when they happened together; ``lengths_ns``: how
+    long each took. ``every``: in each so manieth step; 0: irregularly, or not known. ``steady``: every step has it
+    alike.
     """
 
     cause: str
@@ -142,6 +144,8 @@ def _in_steps(group: Sequence[Activity], rhythm: Rhythm, total: int) -> Finding 
     spent = time_in_steps(group, rhythm)
     at_rest = spent[~long]
     excess = np.maximum(spent - (int(np.median(at_rest)) if len(at_rest) else int(spent.min())), 0)
+    gap[-1] = max(gap[-1], excess[-1])  # the last step has no end that was seen
+    long[-1] |= gap[-1] > max(LONGER * usual, LEAST_GAP_NS)
     hit = long & (excess > max(0.1 * usual, LEAST_GAP_NS)) & (excess > EXPLAINED * gap)
     numbers = np.flatnonzero(hit)
     cost = int(np.minimum(excess, gap)[hit].sum())
@@ -246,6 +250,7 @@ def _steady(group: Sequence[Activity], rhythm: Rhythm | None, total: int) -> Fin
         every=every_nth(hit, steps),
         explained=1.0,
         steady=True,
+        period_ns=rhythm.usual_ns if rhythm is not None else 0,
     )
 
 
@@ -260,6 +265,7 @@ def _finding(
     every: int,
     explained: float,
     steady: bool = False,
+    period_ns: int = 0,
 ) -> Finding:
     begins = [each[0].begin_ns for each in stalls]
     apart = np.diff(np.array(begins))
@@ -272,7 +278,7 @@ def _finding(
         share=cost_ns / total,
         steps=steps,
         every=every,
-        period_ns=int(np.median(apart)) if len(apart) else 0,
+        period_ns=period_ns or (int(np.median(apart)) if len(apart) else 0),
         steady=steady,
         explained=min(explained, 1.0),
     )

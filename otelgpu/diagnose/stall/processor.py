@@ -46,7 +46,8 @@ def unjudged_contention(
     if around.quota_cpus is not None and around.throttled_s is None:
         return [
             f"it waited {waited:.2g} s for a CPU, and came into a control group with a quota of "
-            f"{around.quota_cpus:.3g} CPUs meanwhile: whether that or others held it back is not known; attach with -p when it is there"
+            f"{around.quota_cpus:.3g} CPUs meanwhile: whether that or others held it back is not known; "
+            "attach with -p when it is there"
         ]
     if around.others_cpu_s is None:
         return []

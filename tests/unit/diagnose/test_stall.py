@@ -1,0 +1,302 @@
+"""``otelgpu diagnose stall``: from what threads were seen to do to verdicts, on timelines whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otelgpu.diagnose.stall.causes import CAUSES
+from otelgpu.diagnose.stall.diagnosis import diagnose
+from otelgpu.diagnose.stall.observations import CPU, FILE_TIME, OFF_CPU, SYSCALL_TIME, Observations
+from otelgpu.diagnose.stall.sentences import ordinal, sentence, shown_bytes
+from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings
+from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport
+from otelgpu.render.frames import Frame, Kind
+from tests.unit.diagnose.stall_timelines import (
+    LOOP,
+    MS,
+    OTHER,
+    PID,
+    SAVE,
+    Timeline,
+    kernel,
+    native,
+    observed,
+)
+
+QUIET = Surroundings(others_cpu_s=0.0)
+BUSY = Surroundings(others_cpu_s=1e3, neighbours=[Neighbour(pid=7, name="stress", cpu_s=1e3)])
+FUTEX = kernel("do_futex")
+
+
+def report(seen: Observations, around: Surroundings | None = BUSY) -> StallReport:
+    return diagnose(seen, subjects=(PID,), surroundings=None if around is None else {PID: around})[0]
+
+
+def loop(
+    stall: Callable[[Timeline], None], *, steps: int = 30, every: int = 5, work_ms: float = 60
+) -> Timeline:
+    """A step works and sleeps; each ``every``-th does something else besides."""
+    made = Timeline()
+    for step in range(steps):
+        made.work(work_ms)
+        made.sleep(20)
+        if step % every == every - 1:
+            stall(made)
+    return made
+
+
+def test_a_file_that_is_written_in_every_fifth_step_is_said_in_one_sentence() -> None:
+    seen = observed(loop(lambda made: made.write(120, 50_000_000), steps=20))
+    (verdict,) = report(seen).verdicts
+    assert sentence(verdict) == (
+        "Stall: python (PID 4242), main thread (TID 4242), writes 50.0 MB to checkpoint.bin at train.py:31 save, "
+        "which takes 120 ms, in every 5th of 20 steps (every 0.52 s), in the kernel under generic_perform_write ← "
+        "vfs_write ← ksys_write; it costs 24% of the time: write it in another thread, of a copy, while the next step "
+        "runs, or less often."
+    )
+    assert verdict.rhythm is not None and (verdict.rhythm.times, verdict.rhythm.every) == (4, 5)
+    assert verdict.bytes == 50_000_000 and verdict.file == "checkpoint.bin"
+    assert "ThreadPoolExecutor" in verdict.code
+
+
+def threads_lock(made: Timeline) -> None:
+    made.wait(100, (*FUTEX, *native("PyThread_acquire_lock_timed"), SAVE, LOOP))
+
+
+def from_queue(made: Timeline) -> None:
+    taken = Frame(Kind.PYTHON, "get", "/usr/lib/python3.11/queue.py", 171)
+    waits = Frame(Kind.PYTHON, "wait", "/usr/lib/python3.11/threading.py", 320)
+    made.wait(100, (*FUTEX, *native("PyThread_acquire_lock_timed"), waits, taken, SAVE, LOOP))
+
+
+def from_worker(made: Timeline) -> None:
+    taken = Frame(Kind.PYTHON, "_recv", "/usr/lib/python3.11/multiprocessing/connection.py", 378)
+    made.wait(100, (*kernel("anon_pipe_read", "vfs_read"), taken, SAVE, LOOP), syscall="read")
+
+
+def other_program(made: Timeline) -> None:
+    inside = Frame(Kind.PYTHON, "communicate", "/usr/lib/python3.11/subprocess.py", 1209)
+    made.wait(100, (*kernel("do_poll"), inside, SAVE, LOOP), syscall="poll")
+
+
+def collection(made: Timeline) -> None:
+    made.work(100, (*native("visit_reachable", "gc_collect_main"), SAVE, LOOP))
+
+
+def faults(made: Timeline) -> None:
+    made.work(100, (*kernel("clear_page_erms", "handle_mm_fault", "asm_exc_page_fault"), SAVE, LOOP))
+
+
+STALLS: dict[str, Callable[[Timeline], None]] = {
+    "file_write": lambda made: made.write(100, 1000),
+    "file_sync": lambda made: (made.write(40, 1000), made.write(60, 0, call="sync"))[0],
+    "file_read": lambda made: made.write(100, 1000, call="read"),
+    "file_change": lambda made: made.wait(100, (SAVE, LOOP), syscall="unlink", state="uninterruptible"),
+    "sleep": lambda made: made.sleep(100, SAVE),
+    "lock": threads_lock,
+    "input": from_worker,
+    "subprocess": other_program,
+    "garbage_collection": collection,
+    "page_faults": faults,
+    "cpu_contention": lambda made: made.wait(160, (LOOP,), syscall="", state="runnable"),
+    "gil": lambda made: made.wait(100, (*native("[waiting for the GIL]", "take_gil"), LOOP), syscall=""),
+    "network": lambda made: made.wait(100, (*kernel("tcp_recvmsg"), SAVE, LOOP), syscall="recvfrom"),
+    "other_wait": lambda made: made.wait(
+        100, (*kernel("msleep"), SAVE, LOOP), syscall="ioctl", state="uninterruptible"
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", STALLS)
+def test_each_cause_is_named_first_and_alone(cause: str) -> None:
+    found = report(observed(loop(STALLS[cause])))
+    assert [each.cause for each in found.verdicts] == [cause]
+    (verdict,) = found.verdicts
+    assert verdict.rhythm is not None and verdict.rhythm.every == 5
+    assert verdict.next and sentence(verdict).startswith("Stall: python (PID 4242), main thread (TID 4242), ")
+
+
+def test_every_cause_but_throttling_has_a_timeline() -> None:
+    assert STALLS.keys() | {"cgroup_throttling"} == CAUSES.keys()
+
+
+def test_a_queue_that_is_filled_by_a_thread_is_input() -> None:
+    (verdict,) = report(observed(loop(from_queue))).verdicts
+    assert verdict.cause == "input"
+
+
+def test_waits_for_a_cpu_are_the_quotas_where_the_group_was_throttled() -> None:
+    throttled = Surroundings(throttled_s=2.0, throttled_times=40, quota_cpus=0.5, others_cpu_s=100.0)
+    (verdict,) = report(observed(loop(STALLS["cpu_contention"])), throttled).verdicts
+    assert verdict.cause == "cgroup_throttling"
+    assert "throttled 40 times, 2 s in all (quota: 0.5 CPUs)" in [each.text for each in verdict.evidence][1]
+
+
+def test_waits_for_a_cpu_that_the_profiler_took_are_no_verdict() -> None:
+    found = report(observed(loop(STALLS["cpu_contention"])), QUIET)
+    assert all(each.cause != "cpu_contention" for each in found.verdicts)
+    assert any("otelgpu itself" in each for each in found.remarks)
+
+
+def test_who_came_into_a_group_with_a_quota_meanwhile_is_not_judged() -> None:
+    moved = Surroundings(quota_cpus=0.5, others_cpu_s=100.0)
+    found = report(observed(loop(STALLS["cpu_contention"])), moved)
+    assert all(each.cause != "cpu_contention" for each in found.verdicts)
+    assert any("quota of 0.5 CPUs" in each for each in found.remarks)
+
+
+def test_the_holder_of_a_lock_is_named_with_its_line() -> None:
+    main, other = loop(threads_lock), Timeline(tid=PID + 1, name="evictor")
+    for row in [each for each in main.thread.rows if each.type == OFF_CPU and each.syscall == ""]:
+        if any(frame.name.startswith("PyThread") for frame in row.frames):
+            other.now = row.begin_ns
+            other.sleep(100, OTHER)
+    (verdict,) = report(observed(main, other)).verdicts
+    assert verdict.holder is not None
+    assert (verdict.holder.tid, verdict.holder.name) == (PID + 1, "evictor")
+    assert verdict.holder.line is not None and verdict.holder.line.function == "evict"
+    assert 'held by thread "evictor" (TID 4243) at cache.py:7 evict' in sentence(verdict)
+
+
+def test_the_holder_of_the_gil_is_who_ran() -> None:
+    main, other = loop(STALLS["gil"]), Timeline(tid=PID + 1, name="tokenizer")
+    for row in list(main.thread.rows):
+        if row.frames[0].name == "[waiting for the GIL]":
+            other.now = row.begin_ns
+            other.work(90, (OTHER,))
+    (verdict,) = report(observed(main, other)).verdicts
+    assert verdict.holder is not None and verdict.holder.name == "tokenizer"
+    assert verdict.holder.share == pytest.approx(0.9)
+
+
+def test_a_thread_that_was_not_there_holds_nothing() -> None:
+    other = Timeline(tid=PID + 1, name="bystander")
+    other.sleep(10, OTHER)
+    (verdict,) = report(observed(loop(threads_lock), other)).verdicts
+    assert verdict.holder is None
+
+
+def test_a_sleep_in_every_step_alike_is_remarked_and_no_verdict() -> None:
+    found = report(observed(loop(lambda made: None)))
+    assert not found.verdicts
+    assert any("train (train.py:12) sleeps 20.0 ms each time" in each for each in found.remarks)
+
+
+def test_a_launcher_that_waits_for_its_child_is_not_judged() -> None:
+    launcher = Timeline(tid=1)
+    launcher.thread.pid = 1
+    launcher.wait(3000, kernel("do_wait"), syscall="wait4")
+    found, _ = diagnose(observed(launcher, loop(STALLS["file_write"])), subjects=(1,), surroundings={})
+    assert [each.thread.pid for each in found.verdicts if each.thread is not None] == [PID]
+
+
+def test_a_server_that_waits_for_requests_is_not_judged() -> None:
+    made = Timeline()
+    for number in range(40):
+        made.wait((10, 200, 40, 500)[number % 4], (*kernel("do_epoll_wait"), LOOP), syscall="epoll_wait")
+        made.work(20)
+    assert not report(observed(made)).verdicts
+
+
+def test_imports_and_the_interpreters_end_are_not_looked_at() -> None:
+    made = Timeline()
+    bootstrap = Frame(Kind.PYTHON, "_find_and_load", "<frozen importlib._bootstrap>", 1176)
+    for _ in range(20):
+        made.row(FILE_TIME, 30, (bootstrap, LOOP), file_call="read", file_name="lib.so", size_bytes=10)
+        made.now += 60 * MS
+    steady = loop(lambda each: None)
+    for row in steady.thread.rows:
+        made.thread.rows.append(row.__class__(*_shifted(row, made.now - steady.thread.rows[0].begin_ns)))
+    assert not report(observed(made)).verdicts
+
+
+def _shifted(row: object, by: int) -> list[object]:
+    import msgspec
+
+    values = list(msgspec.structs.astuple(row))  # type: ignore[arg-type]
+    values[1] += by
+    return values
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [(OFF_CPU, "offcpu"), (SYSCALL_TIME, "syscall"), (FILE_TIME, "file"), (CPU, "cpu")],
+)
+def test_a_kind_that_was_not_recorded_is_a_limit(missing: str, said: str) -> None:
+    found = report(observed(loop(STALLS["file_write"]), without=(missing,)))
+    assert any(each.startswith(f"no profile of kind {said}") for each in found.limits)
+
+
+def test_without_waits_and_calls_nothing_can_be_said() -> None:
+    (verdict,) = report(
+        observed(loop(STALLS["file_write"]), without=(OFF_CPU, SYSCALL_TIME, FILE_TIME))
+    ).verdicts
+    assert verdict.klass == INCONCLUSIVE and "profile -t cpu,offcpu,syscall,file" in verdict.next
+
+
+def test_of_nothing_it_is_said_that_nothing_works() -> None:
+    (verdict,) = report(observed()).verdicts
+    assert verdict.klass == INCONCLUSIVE
+
+
+def test_a_file_says_what_it_does_not_know() -> None:
+    assert any(each.startswith("from a file") for each in report(observed(loop(faults)), None).limits)
+
+
+def test_gaps_in_which_it_ran_are_inconclusive() -> None:
+    (verdict,) = report(observed(loop(lambda made: made.work(150, (SAVE, LOOP))))).verdicts
+    assert verdict.klass == INCONCLUSIVE and "no wait that was seen explains it" in verdict.evidence[0].text
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    work_ms=st.integers(20, 200),
+    every=st.integers(2, 8),
+    length=st.floats(0.6, 4.0),
+    turns=st.integers(4, 8),
+    jitter=st.lists(st.floats(-0.05, 0.05), min_size=64, max_size=64),
+)
+def test_a_write_is_found_with_its_rhythm_and_its_cost(
+    work_ms: int, every: int, length: float, turns: int, jitter: list[float]
+) -> None:
+    made = Timeline()
+    steps, spent = every * turns, 0.0
+    for step in range(steps):
+        made.work(work_ms * (1 + jitter[step % 64]))
+        made.sleep(10)
+        if step % every == every - 1:
+            made.write(length * work_ms, 1_000_000)
+            spent += length * work_ms
+    first = report(observed(made)).verdicts[0]
+    assert first.cause == "file_write" and first.rhythm is not None and first.cost is not None
+    assert first.rhythm.every == every and first.rhythm.times >= turns - 1
+    assert first.cost.seconds == pytest.approx(spent / 1e3, rel=0.35)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    work_ms=st.integers(20, 200),
+    sleep_ms=st.integers(2, 50),
+    read_ms=st.floats(0.5, 2.0),
+    jitter=st.lists(st.floats(-0.1, 0.1), min_size=40, max_size=40),
+)
+def test_nothing_is_said_of_steps_that_are_alike(
+    work_ms: int, sleep_ms: int, read_ms: float, jitter: list[float]
+) -> None:
+    made = Timeline()
+    for each in jitter:
+        made.work(work_ms * (1 + each))
+        made.sleep(sleep_ms)
+        made.write(read_ms, 1_000_000, call="read")
+    assert not report(observed(made)).verdicts
+
+
+def test_numbers_are_written_as_people_read_them() -> None:
+    assert [ordinal(each) for each in (1, 2, 3, 5, 11, 12, 21, 112)] == (
+        ["1st", "2nd", "3rd", "5th", "11th", "12th", "21st", "112th"]
+    )
+    assert [shown_bytes(each) for each in (999, 50_000_000, 2_500_000_000)] == ["999 B", "50.0 MB", "2.5 GB"]
