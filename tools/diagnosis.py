@@ -1,10 +1,10 @@
-"""What the manual says of ``otelgpu diagnose`` and its code knows: classes, bounds of the rules, known problems."""
+"""What the manual says of ``otelgpu diagnose`` and its code knows: classes, causes, bounds, known problems."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from types import ModuleType
 
@@ -23,9 +23,14 @@ from otelgpu.diagnose.ranks import (
 )
 from otelgpu.diagnose.ranks.verdicts import CLASSES
 from otelgpu.diagnose.rules.rule import Rule
+from otelgpu.diagnose.stall import critical, diagnosis, gaps, holders, processor, rhythm
+from otelgpu.diagnose.stall.causes import CAUSES
+from otelgpu.diagnose.stall.verdicts import CLASSES as STALL_CLASSES
 from tools.markdown import code, table
 
 RULES = (workers, peers, communication, stages, batches, slowdowns, hangs, missing, replay, facts)
+
+STALL_RULES = (gaps, rhythm, critical, processor, holders, diagnosis)
 
 
 def classes() -> str:
@@ -54,12 +59,31 @@ def _signs(rule: Rule) -> str:
     return ", ".join(signs)
 
 
-def bounds() -> str:
+def stall_classes() -> str:
+    """The table of classes of ``diagnose stall``."""
+    return table(("Class", "Meaning"), ((code(name), text) for name, text in STALL_CLASSES.items()))
+
+
+def stall_causes() -> str:
+    """The table of causes: what they mean, from which share on they are said of every step alike, what to do."""
+    rows = (
+        (code(name), cause.meaning, "never" if cause.steady is None else f"{cause.steady:.0%}", cause.next)
+        for name, cause in CAUSES.items()
+    )
+    return table(("Cause", "Meaning", "In every step alike", "What to do"), rows)
+
+
+def bounds(rules: Sequence[ModuleType] = RULES) -> str:
     """Every number that a rule compares with, and why it is that one."""
     rows = (
-        (code(f"{_name(rule)}.{name}"), value, why) for rule in RULES for name, value, why in constants(rule)
+        (code(f"{_name(rule)}.{name}"), value, why) for rule in rules for name, value, why in constants(rule)
     )
     return table(("Bound", "Value", "Why"), rows)
+
+
+def stall_bounds() -> str:
+    """The same of ``diagnose stall``."""
+    return bounds(STALL_RULES)
 
 
 def constants(module: ModuleType) -> Iterator[tuple[str, str, str]]:

@@ -99,8 +99,9 @@ def diagnose(
     """
     chosen = critical_threads(seen.threads, subjects)
     judged = [_judge(thread, seen.threads, (surroundings or {}).get(thread.pid)) for thread in chosen]
-    limits = [f"no profile of kind {says}" for kind, says in _KINDS.items() if kind not in seen.types]
-    if surroundings is None:
+    limits = []
+    if surroundings is None:  # else all kinds were recorded, and some had nothing to report
+        limits += [f"no profile of kind {says}" for kind, says in _KINDS.items() if kind not in seen.types]
         limits.append(
             "from a file: whether a control group's quota throttled it, and who else ran, is not known"
         )
@@ -109,7 +110,8 @@ def diagnose(
         for each in judged
         for finding in each.findings
     ]
-    verdicts = verdicts or [one for one in [_lacking(seen, judged)] if one is not None]
+    if not verdicts and (lacking := _lacking(seen, judged, is_file=surroundings is None)) is not None:
+        verdicts = [lacking]
     first = judged[0] if judged else None
     return StallReport(
         verdicts=verdicts,
@@ -202,9 +204,9 @@ def _kernel(found: Sequence[Activity]) -> Sequence[str]:
     return list(spent.most_common(1)[0][0]) if spent else []
 
 
-def _lacking(seen: Observations, judged: Sequence[Judged]) -> StallVerdict | None:
+def _lacking(seen: Observations, judged: Sequence[Judged], *, is_file: bool) -> StallVerdict | None:
     """Why nothing can be said; None where it can."""
-    if not seen.types & {OFF_CPU, SYSCALL_TIME, FILE_TIME}:
+    if is_file and not seen.types & {OFF_CPU, SYSCALL_TIME, FILE_TIME}:
         return _inconclusive(
             "there are no waits, system calls or calls on files in the input",
             "record with: otelgpu profile -t cpu,offcpu,syscall,file --export file:profile.jsonl -p PID",

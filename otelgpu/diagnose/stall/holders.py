@@ -19,12 +19,15 @@ from otelgpu.render.frames import Frame
 
 LEAST_SHARE: Final = 0.2
 """Of the waits: who was seen less in them is not said to hold anything."""
+MOST_WAITS: Final = 200
+"""The longest of them are looked at."""
 
 
 def holder_of(
     waits: Sequence[Activity], cause: str, thread: ThreadSeen, others: Sequence[ThreadSeen]
 ) -> Holder | None:
     """None where nobody was seen."""
+    waits = sorted(waits, key=lambda each: -each.length_ns)[:MOST_WAITS]
     total = sum(each.length_ns for each in waits)
     found: list[tuple[int, ThreadSeen, Frame | None]] = []
     for other in others:

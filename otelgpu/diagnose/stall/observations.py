@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.spans import Attribute, Text, plain
 from otelgpu.render.frames import Frame, location_frames
+from otelgpu.render.page_columns import clean
 
 CPU: Final = "cpu"
 OFF_CPU: Final = "off_cpu"
@@ -145,7 +146,7 @@ def _process(batch: ProfileColumns) -> tuple[int, str]:
     names = (
         batch.resource.get(key) for key in ("process.command", "process.executable.name", "service.name")
     )
-    name = next((plain(str(each)).rpartition("/")[2] for each in names if each), "process")
+    name = next((clean(plain(str(each))).rpartition("/")[2] for each in names if each), "process")
     return (pid if isinstance(pid, int) and not isinstance(pid, bool) else 0), name
 
 
@@ -161,11 +162,10 @@ def _rows(batch: ProfileColumns, rejected: Counter[str]) -> Iterator[tuple[int, 
         if not isinstance(tid, int) or tid <= 0:
             rejected["rows_without_thread"] += 1
             continue
-        value = int(batch.value[row])
-        if not 0 <= value < _LONGEST_NS:
+        value, begin_ns = int(batch.value[row]), int(batch.time_unix_ns[row])
+        if not (0 <= value < _LONGEST_NS and begin_ns < _LONGEST_NS):
             rejected["values_out_of_range"] += 1
             continue
-        begin_ns = int(batch.time_unix_ns[row])
         if kind == CPU:  # the clock strikes at the end of what a sample stands for
             begin_ns -= min(value or period, begin_ns)
         yield (
@@ -186,7 +186,11 @@ def _rows(batch: ProfileColumns, rejected: Counter[str]) -> Iterator[tuple[int, 
 
 
 def _frames(batch: ProfileColumns, stack: Sequence[int]) -> Frames:
-    return tuple(frame for location in stack for frame in location_frames(batch, location))
+    return tuple(
+        frame._replace(name=clean(frame.name), file=clean(frame.file))
+        for location in stack
+        for frame in location_frames(batch, location)
+    )
 
 
 def _value(attribute: Attribute | None, row: int) -> object:
@@ -200,7 +204,7 @@ def _value(attribute: Attribute | None, row: int) -> object:
 
 def _text(attribute: Attribute | None, row: int) -> str:
     value = _value(attribute, row)
-    return value if isinstance(value, str) else ""
+    return clean(value) if isinstance(value, str) else ""
 
 
 def _span(batch: ProfileColumns, row: int) -> str:

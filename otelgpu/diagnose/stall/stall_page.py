@@ -41,7 +41,8 @@ def _steps(judged: Judged) -> dict[str, Any]:
     if judged.steps is not None:
         begins, ends = judged.steps.begins_ns, judged.steps.ends_ns
     else:
-        begins = np.arange(judged.begin_ns, max(judged.end_ns, judged.begin_ns + 1), _SECOND_NS)
+        until = min(max(judged.end_ns, judged.begin_ns + 1), judged.begin_ns + MOST_STEPS * _SECOND_NS)
+        begins = np.arange(judged.begin_ns, until, _SECOND_NS)
         ends = np.minimum(begins + _SECOND_NS, judged.end_ns)
     begins, ends = begins[:MOST_STEPS], ends[:MOST_STEPS]
     causes = list(dict.fromkeys(each.cause for each in judged.activities))

@@ -94,7 +94,7 @@ def slow_pipe(folder: Path) -> None:
 
 def _produce(batches: Any) -> None:
     for step in range(STEPS):
-        time.sleep(0.3 if step % EVERY == EVERY - 1 else 0.001)
+        time.sleep(0.5 if step % EVERY == EVERY - 1 else 0.001)
         batches.put(bytes(1000))
 
 

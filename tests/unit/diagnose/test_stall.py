@@ -221,13 +221,13 @@ def test_imports_and_the_interpreters_end_are_not_looked_at() -> None:
     [(OFF_CPU, "offcpu"), (SYSCALL_TIME, "syscall"), (FILE_TIME, "file"), (CPU, "cpu")],
 )
 def test_a_kind_that_was_not_recorded_is_a_limit(missing: str, said: str) -> None:
-    found = report(observed(loop(STALLS["file_write"]), without=(missing,)))
+    found = report(observed(loop(STALLS["file_write"]), without=(missing,)), None)
     assert any(each.startswith(f"no profile of kind {said}") for each in found.limits)
 
 
 def test_without_waits_and_calls_nothing_can_be_said() -> None:
     (verdict,) = report(
-        observed(loop(STALLS["file_write"]), without=(OFF_CPU, SYSCALL_TIME, FILE_TIME))
+        observed(loop(STALLS["file_write"]), without=(OFF_CPU, SYSCALL_TIME, FILE_TIME)), None
     ).verdicts
     assert verdict.klass == INCONCLUSIVE and "profile -t cpu,offcpu,syscall,file" in verdict.next
 
