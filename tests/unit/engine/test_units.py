@@ -15,8 +15,8 @@ from tests.unit.engine.test_clashes import Claim, attributes, metrics, real
 OTHER_UNITS: Final = {"ns", "us", "µs", "ms"}
 SUFFIXED: Final = re.compile(r"[._](ns|us|ms|s|sec|secs|nanos\w*|micros\w*|millis\w*|seconds|nanoseconds)$")
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_{}]+)+")
-NOT_EXPORTED: Final = ("grpc.", "s.")
-"""Options of gRPC's channels have its names; columns of steps are called so in SQL."""
+NOT_EXPORTED: Final = ("grpc.", "s.", "cpu.cfs_")
+"""Options of gRPC have its names; columns of steps are called so in SQL, and so are files of cgroups."""
 
 
 def names_of_tables() -> Iterator[str]:
