@@ -72,17 +72,21 @@ static __always_inline void output(void *record, __u64 size)
 		count(COUNTER_SUBMITTED);
 }
 
-/* A zeroed record of `type` with its head filled, or NULL with the loss counted. */
-#define EMIT_BEGIN(type, kind, who, start_ns, end_ns)                                          \
-	({                                                                                     \
-		struct type *_record = bpf_ringbuf_reserve(&ring, sizeof(*_record), 0);        \
-		if (_record) {                                                                 \
-			__builtin_memset(_record, 0, sizeof(*_record));                        \
-			fill_head((struct record_head *)_record, kind, who, start_ns, end_ns); \
-		} else {                                                                       \
-			lose_record((who).tgid, COUNTER_RING_FULL);                            \
-		}                                                                              \
-		_record;                                                                       \
+/*
+ * A zeroed record of `type` with its head filled, or NULL with the loss counted. `who` is looked up once: with two calls
+ * of it clang asks again whether the record is NULL, and Linux 6.1 takes that for a record that may never be submitted.
+ */
+#define EMIT_BEGIN(type, kind, who, start_ns, end_ns)                                           \
+	({                                                                                      \
+		struct type *_record = bpf_ringbuf_reserve(&ring, sizeof(*_record), 0);         \
+		struct identity _who = who;                                                     \
+		if (_record) {                                                                  \
+			__builtin_memset(_record, 0, sizeof(*_record));                         \
+			fill_head((struct record_head *)_record, kind, _who, start_ns, end_ns); \
+		} else {                                                                        \
+			lose_record(_who.tgid, COUNTER_RING_FULL);                              \
+		}                                                                               \
+		_record;                                                                        \
 	})
 
 #endif

@@ -54,7 +54,7 @@ def functions_in(content: bytes) -> dict[Place, Function]:
         section = elf.get_section(number)
         function = found[number, begin] = Function(symbol.name, section.name)
         copies: set[int] = set()  # registers that have the stack's address
-        for at, (opcode, registers, offset, constant) in _instructions(
+        for at, (opcode, registers, offset, constant) in instructions(
             section.data(), begin, symbol["st_size"]
         ):
             into, of = registers & 15, registers >> 4
@@ -77,7 +77,8 @@ def functions_in(content: bytes) -> dict[Place, Function]:
     return found
 
 
-def _instructions(code: bytes, begin: int, size: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+def instructions(code: bytes, begin: int, size: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+    """(offset, (opcode, registers, offset of a jump or access, constant)) of a function."""
     at = begin
     while at < begin + size:
         instruction = _INSTRUCTION.unpack_from(code, at)
