@@ -1,7 +1,7 @@
 """What Linux 6.1 refuses and later kernels do not: to ask again whether a reserved record is NULL.
 
-Its verifier does not know that the answer is no, so a record seems to be left that was neither submitted nor given back.
-clang asks again behind a call that it cannot look into, where a macro names an expression twice.
+Its verifier does not know that the answer is no, so a record seems to be left that was neither submitted nor given
+back. clang asks again behind a call that it cannot look into, where a macro names an expression twice.
 """
 
 from __future__ import annotations
