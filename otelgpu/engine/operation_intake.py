@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from otelgpu.engine.attribution.owners import Attribution, only
@@ -21,12 +22,18 @@ from otelgpu.engine.operation_metrics import OperationMeter, Part, SmallParts, p
 from otelgpu.engine.operation_spans import Vocabulary
 from otelgpu.engine.services import Routes
 from otelgpu.engine.summary import Summary
-from otelgpu.model.context_sources import ContextSource
+from otelgpu.model.context_sources import IS_PUBLISHED, PUBLISHED, ContextSource
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import OperationKind, Operations, joined
+from otelgpu.spanwriter.ingest import Splitter
+from otelgpu.spanwriter.library import library
 
 ROWS_AT_A_TIME: Final = 8192
 """Operations that are joined and measured together: 1 MiB, so that they stay in the second-level cache."""
+
+
+_SPLITTER: Final = Splitter(unowned=(ContextSource.TASK,), own=PUBLISHED)
+"""A thread that runs tasks says nothing of whose its calls are."""
 
 
 class OperationIntake:
@@ -51,9 +58,7 @@ class OperationIntake:
         owners = self._attribution.owners(
             np.ascontiguousarray(fed["tid"]), np.ascontiguousarray(fed["start_ns"])
         )
-        owners[fed["context_source"] == ContextSource.TASK] = 0  # a thread that runs tasks says nothing
-        rows, parts, order = parts_of(fed, family)
-        owners = owners[order]
+        rows, owners, parts, plain = split(fed, owners, family)
         self._routes.emit(CallsArrived(rows))
         for part in parts:
             self._routes.show(part)
@@ -69,7 +74,7 @@ class OperationIntake:
             if taken is not None:
                 wanted[wanted] = taken
             rows, owners = only(~wanted, rows, owners)
-        self._attribution.give(rows, owners)
+        self._attribution.give(rows, owners, plain=plain)
 
     def settle(self) -> None:
         """Measure what was too little to be measured by itself."""
@@ -84,6 +89,33 @@ class OperationIntake:
     def _measure(self, parts: Sequence[Part]) -> None:
         self._meter.measure(parts)
         self._summary.add_operations(parts, self._vocabulary)
+
+
+def split(
+    fed: Operations, owners: npt.NDArray[np.int64], family: int
+) -> tuple[Operations, npt.NDArray[np.int64], list[Part], bool]:
+    """The rows in a new array, what holds each, and its parts, which are views of it, by process, kind and outcome.
+
+    And whether each row has a request that its thread held, and no context of its own.
+    """
+    if library() is None:
+        return _split_by_numpy(fed, owners, family)
+    found = _SPLITTER.split(fed, owners, family)
+    parts, begin = [], 0
+    for tgid, kind, failed, count in found.parts:
+        parts.append(Part(tgid, family, OperationKind(kind), failed, found.rows[begin : begin + count]))
+        begin += count
+    return found.rows, found.owners, parts, found.plain
+
+
+def _split_by_numpy(
+    fed: Operations, owners: npt.NDArray[np.int64], family: int
+) -> tuple[Operations, npt.NDArray[np.int64], list[Part], bool]:
+    """The same without the library, and what it is compared with."""
+    owners[fed["context_source"] == ContextSource.TASK] = 0  # a thread that runs tasks says nothing
+    rows, parts, order = parts_of(fed, family)
+    owners = owners[order]
+    return rows, owners, parts, bool((owners > 0).all()) and not IS_PUBLISHED[rows["context_source"]].any()
 
 
 def decoded(decoder: OperationDecoder, batches: Sequence[Batch]) -> Iterator[Operations]:

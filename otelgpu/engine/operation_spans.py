@@ -31,9 +31,8 @@ from otelgpu.engine.contract import OperationDecoder
 from otelgpu.engine.folding import Folded, Parents, fold, take, unfolded
 from otelgpu.engine.operation_signals import Holds, OperationSignals
 from otelgpu.engine.row_spans import Forms, FormText, RowForms, RowSpans, numbers_of, positions_by_form
-from otelgpu.model import context_sources
 from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of, values_of
-from otelgpu.model.context_sources import ContextSource
+from otelgpu.model.context_sources import IS_PUBLISHED, ContextSource
 from otelgpu.model.ids import span_ids
 from otelgpu.model.inputs import FunctionNamed
 from otelgpu.model.operations import OperationKind, Operations, columns_of
@@ -380,11 +379,6 @@ def _unless_all(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
     return None if all_of(present) else present
 
 
-def is_published(rows: Operations) -> npt.NDArray[np.bool_]:
-    """Which operations were made under a context that their process published: shape (n,)."""
-    return context_sources.is_published(rows["context_source"])
-
-
 def published_parents(rows: Operations) -> tuple[Parents, npt.NDArray[np.int64]]:
     """The distinct published spans of operations that all have one, and the index of each operation's."""
     ids = np.ascontiguousarray(np.concatenate([rows["trace_id"], rows["span_id"]], axis=1)).view(np.uint64)
@@ -434,7 +428,7 @@ def under_published(work: Folded, parents: Parents) -> FoldedWork:
     ``work`` is not folded yet. A span that was published for several parents' work is the first one's.
     """
     every = np.arange(len(parents.flags))
-    published = is_published(work.operations)
+    published = IS_PUBLISHED[work.operations["context_source"]]
     if not published.any():
         return FoldedWork(work, parents, every)
     own, codes = published_parents(work.operations.compress(published))

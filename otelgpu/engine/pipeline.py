@@ -364,6 +364,8 @@ class Pipeline:
         Of a process that has ended none does: what is known of it is given up after this tick.
         """
         starts = rows["start_ns"]
+        if int(starts.max(initial=0)) <= now_ns:
+            return rows
         ahead = (starts > now_ns) & (starts <= now_ns + _AHEAD_NS)
         if self._gone:
             ahead &= ~np.isin(rows["tgid"], [gone.tgid for gone in self._gone])

@@ -123,9 +123,5 @@ PUBLISHED: Final = tuple(each.source for each in SOURCES if each.published)
 """Those whose ids were published for the thread by its process or another observer, and are in the record."""
 
 
-_IS_PUBLISHED: Final = np.isin(np.arange(256), PUBLISHED)
-
-
-def is_published(sources: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Which of some records' sources are :data:`PUBLISHED`. Any shape."""
-    return np.asarray(_IS_PUBLISHED[sources])
+IS_PUBLISHED: Final[npt.NDArray[np.bool_]] = np.isin(np.arange(256), PUBLISHED)
+"""By source, whether it is one of :data:`PUBLISHED`."""

@@ -138,6 +138,19 @@ class Measuring(Structure):
     )
 
 
+class Split(Structure):
+    """``struct split``."""
+
+    _fields_ = (
+        ("rows", c_void_p),
+        ("n", c_int64),
+        *((name, c_void_p) for name in ("owners", "source", "out", "parts")),
+        ("family", c_uint8),
+        ("special", c_uint8),
+        ("unused", c_uint8 * 6),
+    )
+
+
 @cache
 def library() -> Any:
     """The library; None where it was not built."""
@@ -146,7 +159,16 @@ def library() -> Any:
     except OSError as error:
         _log.info("the work of the compiled library is done by numpy: %s", error)
         return None
-    for name in ("find_forms", "write_spans", "fold_rows", "number_threads", "find_states"):
+    counting = (
+        "find_forms",
+        "write_spans",
+        "fold_rows",
+        "number_threads",
+        "find_states",
+        "split_rows",
+        "group_owners",
+    )
+    for name in counting:
         getattr(found, name).restype = c_int64
     found.find_forms.argtypes = (c_void_p, c_int64, POINTER(FormKey), c_uint32, c_uint8, c_void_p, c_void_p)
     found.write_spans.argtypes = (
@@ -156,6 +178,8 @@ def library() -> Any:
     found.fold_rows.argtypes = POINTER(Folding), c_void_p, c_void_p, POINTER(Runs)
     found.number_threads.argtypes = c_void_p, c_int64, c_void_p, c_void_p
     found.find_states.argtypes = POINTER(Timelines), c_void_p, c_void_p, c_int64, c_void_p
+    found.split_rows.argtypes = (POINTER(Split),)
+    found.group_owners.argtypes = c_void_p, c_void_p, c_int64, c_void_p, c_void_p
     found.measure_rows.argtypes = c_void_p, c_int64, POINTER(Measuring), c_uint32
     found.measure_rows.restype = None
     return found

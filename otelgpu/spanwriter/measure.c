@@ -5,57 +5,64 @@
 #include "row.h"
 #include "spanwriter.h"
 
-#include <stdbool.h>
-
 enum {
 	ROWS_AT_A_TIME = 64, /* 8 KiB */
 };
 
 static const double NS = 1e-9;
 
-static void put(struct measure *measure, double value)
-{
-	uint32_t bucket = 0;
+typedef double doubles __attribute__((vector_size(16)));
+typedef int64_t numbers __attribute__((vector_size(16)));
 
-	for (uint32_t i = 0; i < measure->bound_count; i++)
-		bucket += measure->bounds[i] < value;
-	measure->buckets[bucket]++;
-	measure->count++;
-	if (value < measure->least)
-		measure->least = value;
-	if (value > measure->most)
-		measure->most = value;
+/* How many bounds are below a value, two at once: which is faster than to stop at the right one. */
+static int64_t bucket_of(const double *bounds, uint32_t count, double value)
+{
+	doubles values = { value, value };
+	numbers below = { 0, 0 };
+
+	for (uint32_t first = 0; first < count; first += BOUNDS_AT_ONCE)
+		for (uint32_t i = 0; i < BOUNDS_AT_ONCE; i += 2) {
+			doubles two;
+
+			memcpy(&two, bounds + first + i, sizeof(two));
+			below -= two < values; /* -1 where it is */
+		}
+	return below[0] + below[1];
 }
 
-static void add_seconds(struct measure *measure, const uint8_t *at)
+static double value_of(uint8_t type, const uint8_t *at)
 {
-	uint64_t ns = u64_at(at);
-
-	measure->total_low += ns;
-	measure->total_high += measure->total_low < ns;
-	put(measure, (double)ns * NS);
-}
-
-static void add_volume(struct measure *measure, const uint8_t *at)
-{
-	double volume = (double)u32_at(at) * u32_at(at + 4) * u32_at(at + 8);
-
-	measure->total += volume;
-	put(measure, volume);
+	if (type == MEASURE_SECONDS)
+		return (double)u64_at(at) * NS;
+	return (double)u32_at(at) * u32_at(at + 4) * u32_at(at + 8);
 }
 
 static void add_all(struct measure *measure, const uint8_t *row, const uint8_t *end)
 {
-	bool any = !measure->returned;
+	struct measure sum =
+		*measure; /* of which the compiler knows that nothing else points at it */
 
 	for (; row < end; row += ROW_BYTES) {
-		if (!any && row[RETURNED_AT] != 1)
+		const uint8_t *at = row + sum.offset;
+		double value;
+
+		if (sum.returned && row[RETURNED_AT] != 1)
 			continue;
-		if (measure->type == MEASURE_SECONDS)
-			add_seconds(measure, row + measure->offset);
-		else
-			add_volume(measure, row + measure->offset);
+		value = value_of(sum.type, at);
+		if (sum.type == MEASURE_SECONDS) {
+			uint64_t ns = u64_at(at);
+
+			sum.total_low += ns;
+			sum.total_high += sum.total_low < ns;
+		} else {
+			sum.total += value;
+		}
+		sum.buckets[bucket_of(sum.bounds, sum.bound_count, value)]++;
+		sum.count++;
+		sum.least = value < sum.least ? value : sum.least;
+		sum.most = value > sum.most ? value : sum.most;
 	}
+	*measure = sum;
 }
 
 void measure_rows(const uint8_t *rows, int64_t n, struct measure *measures, uint32_t count)

@@ -2,13 +2,17 @@
 /*
  * Numbers of rows into histograms, all that are made of a row in one pass. measuring.py is the other side.
  *
- * Whoever calls sees to it that values lie in a row, bounds ascend, and buckets are one more than bounds. Nothing
- * is allocated or kept.
+ * Whoever calls sees to it that values lie in a row, and that bounds ascend, filled up with infinities to a multiple
+ * of BOUNDS_AT_ONCE; buckets are one more than bounds. Nothing is allocated or kept.
  */
 #ifndef OTELGPU_SPANWRITER_MEASURE_H
 #define OTELGPU_SPANWRITER_MEASURE_H
 
 #include <stdint.h>
+
+enum {
+	BOUNDS_AT_ONCE = 8,
+};
 
 enum measure_type {
 	MEASURE_SECONDS, /* of 64 bits of nanoseconds */

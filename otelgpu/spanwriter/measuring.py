@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ from msgspec import Struct
 from otelgpu.model.distributions import Distribution
 from otelgpu.model.operations import NS_PER_S, Measure, Operations, Seconds
 from otelgpu.spanwriter.library import Measuring, library
+
+_BOUNDS_AT_ONCE: Final = 8
 
 
 class RowMeasure(Struct, frozen=True):
@@ -27,13 +29,13 @@ class RowMeter:
 
     def __init__(self, measures: Sequence[RowMeasure]) -> None:
         self._measures = measures
-        self._bounds = [np.array(measure.bounds, dtype=np.float64) for measure in measures]
+        self._bounds = [_filled_up(measure.bounds) for measure in measures]
         self._array = Measuring * len(measures)
 
     def measure(self, rows: Operations) -> list[Distribution | None]:
         """What each finds; None: nothing."""
         rows = np.ascontiguousarray(rows)
-        buckets = [np.zeros(len(bounds) + 1, dtype=np.int64) for bounds in self._bounds]
+        buckets = [np.zeros(len(measure.bounds) + 1, dtype=np.int64) for measure in self._measures]
         made = self._array(*map(_measuring, self._measures, self._bounds, buckets))
         found: Any = library()
         found.measure_rows(rows.ctypes.data, len(rows), made, len(made))
@@ -41,6 +43,13 @@ class RowMeter:
             _distribution(each, measure, counts)
             for each, measure, counts in zip(made, self._measures, buckets, strict=True)
         ]
+
+
+def _filled_up(bounds: Sequence[float]) -> npt.NDArray[np.float64]:
+    """With infinities, above which nothing is."""
+    filled = np.full(-(-len(bounds) // _BOUNDS_AT_ONCE) * _BOUNDS_AT_ONCE, np.inf)
+    filled[: len(bounds)] = bounds
+    return filled
 
 
 def _measuring(

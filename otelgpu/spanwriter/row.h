@@ -12,9 +12,13 @@
 enum {
 	START_AT = 0,
 	DURATION_AT = 8,
+	TGID_AT = 16,
 	TID_AT = 20,
 	KIND_AT = 56,
+	CONTEXT_SOURCE_AT = 61,
 	RETURNED_AT = 62,
+	FAMILY_AT = 63,
+	STATUS_AT = 120,
 	API_AT = 124,
 };
 

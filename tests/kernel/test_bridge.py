@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.model.context_sources import is_published
+from otelgpu.model.context_sources import IS_PUBLISHED
 from tests.kernel.observing import Watch
 from tests.rig import fake_cudart_path
 from tests.unit.bridge.observed import LIBRARY, PREAMBLE, ROOT, entry_points
@@ -73,7 +73,7 @@ def test_every_call_of_every_task_carries_its_span(watching: Watch, tmp_path: Pa
         head = record["head"]
         ids = bytes(head["trace_id"]).hex(), bytes(head["span_id"]).hex()
         number = int(record["object"])
-        published = is_published(int(head["context_source"]))
+        published = IS_PUBLISHED[int(head["context_source"])]
         assert published == bool(number)
         ids = ids if published else ("0" * 32, "0" * 16)  # of others it is the task
         calls.setdefault(number, []).append(ids)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.model.context_sources import is_published
+from otelgpu.model.context_sources import IS_PUBLISHED
 from otelgpu.model.inputs import ProcessSeen
 from otelgpu.model.resource import Resource
 from tests.kernel.observing import Watch
@@ -74,7 +74,7 @@ def test_records_carry_ddtrace_s_own_ids(
     for record in watching.records("cuda_free"):
         head = record["head"]
         ids = [bytes(head["trace_id"]).hex(), bytes(head["span_id"]).hex()]
-        found[str(int(record["object"]))] = ids if is_published(int(head["context_source"])) else None
+        found[str(int(record["object"]))] = ids if IS_PUBLISHED[int(head["context_source"])] else None
     assert len(said) == THREADS * CALLS * 4
     assert found == said
     assert found["8589934596"] is None and found["8589934597"] is not None

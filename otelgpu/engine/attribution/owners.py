@@ -22,9 +22,9 @@ from otelgpu.engine.attribution.multiplexing import MultiplexedProcesses
 from otelgpu.engine.attribution.threads import AMBIGUOUS, NO_TASK, UNSETTLED, ThreadTimeline
 from otelgpu.engine.attribution.unattributed import UnattributedWindows
 from otelgpu.engine.folding import Folded, Parents, unfolded
-from otelgpu.engine.operation_spans import SAMPLED, is_published, published_parents
+from otelgpu.engine.operation_spans import SAMPLED, published_parents
 from otelgpu.engine.summary import Summary
-from otelgpu.model.context_sources import ContextSource
+from otelgpu.model.context_sources import IS_PUBLISHED, ContextSource
 from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.model.handoffs import Handoff
 from otelgpu.model.operations import OperationKind, Operations
@@ -168,13 +168,22 @@ class Attribution:
             owners[alone] = self._handed(tids[alone], times_ns[alone], final=final or self._final)
         return owners
 
-    def give(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
-        """Operations with what :meth:`owners` said of them. Their ``context_source`` is set here."""
+    def give(self, rows: Operations, owners: npt.NDArray[np.int64], *, plain: bool = False) -> None:
+        """Operations with what :meth:`owners` said of them. Their ``context_source`` is set here.
+
+        ``plain``: all are known to be of a request, and to have no context of their own.
+        """
+        if plain and self.hold_for_requests is not None:
+            if len(rows):
+                rows["context_source"] = _THREAD
+                self.hold_for_requests(rows, owners)
+                self._summary.linked_by[ContextSource.THREAD] += len(rows)
+            return
         of_tasks = rows["context_source"] == _TASK
         if of_tasks.any():
             self._give_tasks(rows.compress(of_tasks))
             rows, owners = rows.compress(~of_tasks), owners[~of_tasks]
-        known = (owners != 0) | is_published(rows)
+        known = (owners != 0) | IS_PUBLISHED[rows["context_source"]]
         if known.all():
             self._give(rows, owners, _THREAD)
             return
@@ -297,7 +306,7 @@ class Attribution:
     def _give(self, rows: Operations, owners: npt.NDArray[np.int64], source: np.uint8) -> None:
         if not len(rows):
             return
-        linked, published = owners > 0, is_published(rows)
+        linked, published = owners > 0, IS_PUBLISHED[rows["context_source"]]
         rows["context_source"] = np.where(published, rows["context_source"], np.where(linked, source, _NONE))
         if self.hold_for_requests is not None and linked.any():
             self.hold_for_requests(*only(linked, rows, owners))

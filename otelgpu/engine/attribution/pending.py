@@ -26,6 +26,8 @@ from msgspec import Struct
 from otelgpu.model.codes import Codes, distinct, order_of
 from otelgpu.model.operations import OPERATION, Operations, concatenate, take_into
 from otelgpu.model.shares import Headroom
+from otelgpu.spanwriter.ingest import Owners, owners_of
+from otelgpu.spanwriter.library import library
 
 OPERATIONS_PER_REQUEST: Final = 16_384
 OPERATIONS_HELD: Final = (
@@ -106,31 +108,32 @@ class PendingOperations(Generic[_Context]):
         """Whether any request has operations here."""
         return bool(self._held)
 
-    def add(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
-        """Hold operations of open requests: ``owners`` > 0. The array is kept, not copied."""
+    def add(self, rows: Operations, owners: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+        """Hold operations of open requests: ``owners`` > 0. The array is kept, not copied.
+
+        Which of them are of requests that were answered and reported, shape (n,): they are not held. None: none is.
+        """
         if not len(rows):
-            return
-        keys, codes = distinct(owners)
-        firsts = np.empty(len(keys), dtype=np.int64)
-        firsts[codes[::-1]] = np.arange(len(rows))[::-1]
-        counts = np.bincount(codes, minlength=len(keys))
-        last_ns = np.zeros(len(keys), dtype=np.uint64)
-        np.maximum.at(last_ns, codes, np.ascontiguousarray(rows["start_ns"]))
-        kept = np.array(
-            [
-                self._admit(*each)
-                for each in zip(
-                    *(column.tolist() for column in (keys, rows["tgid"][firsts], counts, last_ns)),
-                    strict=True,
-                )
-            ]
-        )
-        if (kept < counts).any():
-            within = _ranks(codes, counts) < kept[codes]
-            self._drop(rows.compress(~within), keys, codes[~within])
+            return None
+        found = _owners_of(rows, owners)
+        finished = [key in self._finished for key in found.keys.tolist()]
+        if any(finished):
+            answered: npt.NDArray[np.bool_] = np.array(finished, dtype=np.bool_)[found.codes]
+            self.add(rows.compress(~answered), owners[~answered])
+            return answered
+        self._hold(rows, found)
+        return None
+
+    def _hold(self, rows: Operations, found: Owners) -> None:
+        columns = (found.keys, rows["tgid"][found.first], found.count, found.last_ns)
+        kept = np.array([self._admit(*each) for each in zip(*(c.tolist() for c in columns), strict=True)])
+        codes = found.codes
+        if (kept < found.count).any():
+            within = _ranks(codes, found.count) < kept[codes]
+            self._drop(rows.compress(~within), found.keys, codes[~within])
             rows, codes = rows.compress(within), codes[within]
         if len(rows):
-            self._chunks.append(_Chunk(rows, codes, keys.tolist(), len(rows)))
+            self._chunks.append(_Chunk(rows, codes, found.keys.tolist(), len(rows)))
         if len(self._chunks) > _CHUNKS:
             self._join_chunks()
 
@@ -232,6 +235,21 @@ class PendingOperations(Generic[_Context]):
     def held_rows(self) -> int:
         """Operations that wait for their request to be answered."""
         return self._rows
+
+
+def _owners_of(rows: Operations, owners: npt.NDArray[np.int64]) -> Owners:
+    return owners_of(rows, owners) if library() is not None else _owners_by_numpy(rows, owners)
+
+
+def _owners_by_numpy(rows: Operations, owners: npt.NDArray[np.int64]) -> Owners:
+    """The same without the library, and what it is compared with."""
+    keys, codes = distinct(owners)
+    first = np.empty(len(keys), dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(rows))[::-1]
+    last_ns = np.zeros(len(keys), dtype=np.uint64)
+    np.maximum.at(last_ns, codes, np.ascontiguousarray(rows["start_ns"]))
+    count = np.bincount(codes, minlength=len(keys))
+    return Owners(keys=keys, first=first, count=count, last_ns=last_ns, codes=codes)
 
 
 def _ranks(codes: Codes, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

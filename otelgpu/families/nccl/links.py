@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.operation_spans import is_published, published_parents
+from otelgpu.engine.operation_spans import published_parents
 from otelgpu.families.nccl.calls import Calls
 from otelgpu.families.nccl.spans import NO_LINK, CallLinks, Carriers
 from otelgpu.model.codes import Codes, combine, distinct, order_of
 from otelgpu.model.context import UNSETTLED, Context, Unsettled
-from otelgpu.model.context_sources import ContextSource
+from otelgpu.model.context_sources import IS_PUBLISHED, ContextSource
 
 ASKED: Final = 8192
 """Questions about steps at a tick; of calls beyond, the step is asked for at a later one."""
@@ -55,7 +55,7 @@ class LinkFinder:
         found = np.full(len(calls), NO_LINK, dtype=np.int64)
         unsettled = np.zeros(len(calls), dtype=np.bool_)
         contexts: list[tuple[Context, str]] = []
-        published = np.flatnonzero(is_published(calls.rows))
+        published = np.flatnonzero(IS_PUBLISHED[calls.rows["context_source"]])
         if len(published):
             some = calls.rows.take(published)
             parents, codes = published_parents(some)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from otelgpu.engine.profile_rows import PROFILE_ROW
 from otelgpu.model.codes import distinct, values_of
 from otelgpu.model.context import Context, Unsettled
-from otelgpu.model.context_sources import ContextSource, is_published
+from otelgpu.model.context_sources import IS_PUBLISHED, ContextSource
 
 OwnersByTask = Callable[
     [
@@ -114,7 +114,7 @@ class SpanLinks:
 
     def _begin(self, rows: LinkedRows, new: npt.NDArray[np.intp], final: bool) -> None:
         source = rows["context_source"][new]
-        published = is_published(source)
+        published = IS_PUBLISHED[source]
         named = new[published]
         if len(named):
             unsampled = named[(rows["trace_flags"][named] & _SAMPLED) == 0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from otelgpu.engine.folding import Parents, unfolded
-from otelgpu.engine.operation_spans import is_published, published_parents, under_published
-from otelgpu.model.context_sources import ContextSource
+from otelgpu.engine.operation_spans import published_parents, under_published
+from otelgpu.model.context_sources import IS_PUBLISHED, ContextSource
 from tests.unit.model.builders import calls
 
 ONE, TWO = (b"1" * 16, b"a" * 8), (b"1" * 16, b"b" * 8)
@@ -57,7 +57,7 @@ def test_the_parents_are_as_many_as_the_spans() -> None:
     found, group = published_parents(rows)
     assert len(found.flags) == 2
     assert [found.span_id[g].tobytes() for g in group.tolist()] == [ONE[1], TWO[1]] * 50
-    assert is_published(rows).all()
+    assert IS_PUBLISHED[rows["context_source"]].all()
 
 
 def test_a_span_of_another_trace_is_another_parent() -> None:

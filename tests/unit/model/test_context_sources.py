@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from otelgpu.kernel.loader import read_image
-from otelgpu.model.context_sources import PUBLISHED, SOURCES, ContextSource, is_published
+from otelgpu.model.context_sources import IS_PUBLISHED, PUBLISHED, SOURCES, ContextSource
 
 
 def test_every_source_is_described_once_and_the_least_trusted_is_none() -> None:
@@ -29,4 +29,4 @@ def test_the_numbers_in_records_are_those_of_the_programs(family: str) -> None:
 def test_published_sources_are_reported_from_those_found_in_user_space() -> None:
     assert PUBLISHED == (ContextSource.THREAD_CONTEXT, ContextSource.OBI)
     codes = np.array([list(ContextSource), list(reversed(ContextSource))], dtype=np.uint8)
-    assert is_published(codes).tolist() == np.isin(codes, PUBLISHED).tolist()
+    assert IS_PUBLISHED[codes].tolist() == np.isin(codes, PUBLISHED).tolist()

@@ -156,12 +156,8 @@ class RequestTracker:
 
         They are reported under the request's own span.
         """
-        answered = self._pending.is_finished(owners)
-        if not answered.any():
-            self._pending.add(rows, owners)
-            return None
-        self._pending.add(rows.compress(~answered), owners[~answered])
-        return self._late(rows.compress(answered), owners[answered])
+        answered = self._pending.add(rows, owners)
+        return None if answered is None else self._late(rows.compress(answered), owners[answered])
 
     def _late(self, rows: Operations, owners: npt.NDArray[np.int64]) -> tuple[Folded, Parents]:
         self._loss("correlate", "late_operations", len(rows))
