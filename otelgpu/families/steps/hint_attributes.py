@@ -15,6 +15,7 @@ from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.evidence import evidence_by_group
 from otelgpu.families.steps.hints import hints
 from otelgpu.families.steps.step import Evidence
+from otelgpu.model.codes import all_of, combine, distinct, examples
 from otelgpu.model.operations import Operations
 
 
@@ -43,8 +44,10 @@ def request_hints(
         return found
     place = np.full(requests, -1, dtype=np.int64)
     place[launching] = np.arange(len(launching))
-    theirs = place[request] >= 0
-    rows, roles, group = rows.compress(theirs), roles[theirs], place[request[theirs]]
+    group = place[request]
+    theirs = group >= 0
+    if not all_of(theirs):
+        rows, roles, group = rows.compress(theirs), roles[theirs], group[theirs]
     first = np.full(len(launching), np.iinfo(np.int64).max)
     last = np.zeros(len(launching), dtype=np.int64)
     starts = rows["start_ns"].astype(np.int64)
@@ -60,8 +63,11 @@ def _launching(
     request: npt.NDArray[np.int64], tids: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Of launches' requests and threads: which requests there are, ascending, and who launched most of each."""
-    pairs, counts = np.unique(request << 32 | tids, return_counts=True)
-    whose = pairs >> 32
-    most = np.lexsort((pairs, -counts, whose))
+    values, threads = distinct(tids)
+    requests = int(request.max(initial=-1)) + 1
+    pairs, count = combine([(request, requests), (threads, len(values))], len(request))
+    some = examples(pairs, count)
+    whose, launcher = request[some], tids[some]
+    most = np.lexsort((launcher, -np.bincount(pairs, minlength=count), whose))
     whose, firsts = np.unique(whose[most], return_index=True)
-    return whose, pairs[most][firsts] & 0xFFFFFFFF
+    return whose, launcher[most][firsts]
