@@ -399,7 +399,8 @@ def _carried(tgid: int, parent: TraceParent) -> tuple[int, bytes, bytes]:
 
 
 def _remember(table: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    if len(table) > REMEMBERED:
+    if key in table:
+        table.move_to_end(key)
+    elif len(table) >= REMEMBERED:
         table.popitem(last=False)
+    table[key] = value

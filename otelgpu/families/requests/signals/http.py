@@ -7,11 +7,11 @@ frameworks do not report theirs to an observer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otelgpu.engine.metric import Instrument, Measured, Metric
-from otelgpu.families.requests.signals.measuring import NS, by_series, seconds
-from otelgpu.model.exchange import Exchange, Opened, Role, StartSource
+from otelgpu.families.requests.signals.measuring import NS, seconds
+from otelgpu.model.exchange import Endpoint, Exchange, Opened, Role, StartSource
 
 DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 SERVER_DURATION: Final = seconds(
@@ -109,24 +109,54 @@ def columns(exchanges: Sequence[Exchange], routes: Sequence[str]) -> dict[str, l
     }
 
 
+class _Series(NamedTuple):
+    """What tells the series of a metric of requests apart."""
+
+    client: bool
+    method: str | None
+    scheme: str
+    route: str | None
+    status_code: int
+    error_type: str
+    server: Endpoint | None  # of clients, where it is known
+
+    def labels(self) -> dict[str, str | int]:
+        """The same as attributes."""
+        labels: dict[str, str | int] = {}
+        if self.method:
+            labels["http.request.method"] = self.method
+        labels["url.scheme"] = self.scheme
+        if self.route is not None:
+            labels["url.template" if self.client else "http.route"] = self.route
+        if self.status_code:
+            labels["http.response.status_code"] = self.status_code
+        if self.error_type:
+            labels["error.type"] = self.error_type
+        if self.server is not None:
+            labels |= {"server.address": self.server.address, "server.port": self.server.port}
+        return labels
+
+
 def measurements(exchanges: Sequence[Exchange], routes: Sequence[str]) -> list[Measured]:
-    """Rate, errors and duration of requests, by route."""
-    reported: dict[bool, list[tuple[int, dict[str, str | int], float | None]]] = {False: [], True: []}
+    """Rate, errors and duration of requests, by route: servers' first."""
+    found: dict[_Series, tuple[list[float], list[int]]] = {}
     for row, (e, route) in enumerate(zip(exchanges, routes, strict=True)):
-        if e.rpc is not None or not _is_http(e):
+        duration_s = e.known_duration_s
+        if duration_s is None or e.rpc is not None or not _is_http(e):
             continue
         client = is_client(e)
-        labels: dict[str, str | int] = {}
-        if method := _method(e):
-            labels["http.request.method"] = method
-        labels["url.scheme"] = scheme(e)
-        if e.path:
-            labels["url.template" if client else "http.route"] = route
-        if e.status_code:
-            labels["http.response.status_code"] = e.status_code
-        if e.error_type:
-            labels["error.type"] = e.error_type
-        if client and e.server.port:
-            labels |= {"server.address": e.server.address, "server.port": e.server.port}
-        reported[client].append((row, labels, e.known_duration_s))
-    return [*by_series(SERVER_DURATION, reported[False]), *by_series(CLIENT_DURATION, reported[True])]
+        server = e.server if client and e.server.port else None
+        known = route if e.path else None
+        series = _Series(client, _method(e), scheme(e), known, e.status_code, e.error_type, server)
+        values, rows = found.setdefault(series, ([], []))
+        values.append(duration_s)
+        rows.append(row)
+    return [
+        Measured(
+            metric=CLIENT_DURATION if series.client else SERVER_DURATION,
+            labels=series.labels(),
+            values=values,
+            rows=rows,
+        )
+        for series, (values, rows) in sorted(found.items(), key=lambda item: item[0].client)
+    ]
