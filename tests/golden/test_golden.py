@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from otelgpu.model.inputs import Input
 from otelgpu.model.resource import resource
 from otelgpu.model.settings import Detail, SignalSettings
 from otelgpu.sources.capture import CaptureReader
+from otelgpu.spanwriter import library
 from otelgpu.symbols.demangle import short_name
 from tests.golden import make_capture, training_job
 
@@ -93,6 +94,17 @@ def stored(name: str, detail: Detail, folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
+@pytest.fixture(params=[True, False], ids=["compiled", "numpy"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """With the library that does the work on rows, and where it was not built."""
+    if not request.param:
+        monkeypatch.setattr(library, "_LIBRARY", Path("/nowhere"))
+    library.library.cache_clear()
+    yield request.param
+    monkeypatch.undo()
+    library.library.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("name", "detail"),
     [
@@ -101,8 +113,9 @@ def stored(name: str, detail: Detail, folder: Path) -> list[dict[str, Any]]:
     ],
 )
 def test_the_stored_capture_replays_to_the_stored_otlp(
-    name: str, detail: Detail, golden: Check, tmp_path: Path
+    name: str, detail: Detail, compiled: bool, golden: Check, tmp_path: Path
 ) -> None:
+    assert (library.library() is not None) == compiled, "make bpf builds it"
     lines = stored(name, detail, tmp_path)
     golden(f"{name}.{detail}.jsonl", "".join(spread(stable(line)) for line in lines))
 
