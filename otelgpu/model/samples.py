@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from otelgpu.model.row_bytes import joined
+
 if TYPE_CHECKING:
     from otelgpu.model.profiles import FrameType
 
@@ -114,7 +116,4 @@ class StackNamed(Struct, frozen=True, kw_only=True):
 
 def concatenated(parts: list[Samples]) -> Samples:
     """One after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    out: Samples = np.concatenate([samples(0), *parts])
-    return out
+    return joined([samples(0), *parts]) if len(parts) != 1 else parts[0]

@@ -30,11 +30,12 @@ from otelgpu.families.profiles.span_links import LINKED_ROW, LinkedRows, LinkSta
 from otelgpu.families.profiles.stacks import StackTable
 from otelgpu.families.profiles.tables import BEYOND, BatchTables
 from otelgpu.families.profiles.torch_operators import operators
-from otelgpu.model.codes import values_of
+from otelgpu.model.codes import Codes, combine, distinct, examples, values_of
 from otelgpu.model.losses import Reasons
 from otelgpu.model.profiles import Links, ProfileColumns, ValueType
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.resource import Resource
+from otelgpu.model.row_bytes import joined
 from otelgpu.model.samples import Frame, StackNamed, ThreadState
 from otelgpu.model.spans import Attribute, Text
 
@@ -181,9 +182,9 @@ class ProfileSession:
         rows["link"] = LinkState.NEW if linked else LinkState.SETTLED
         rows["leaf"] = self._leaves.renumbered(rows["leaf"], given.leaves)
         rows["label"] = self._labels.renumbered(rows["label"], given.labels)
-        tgids, codes = np.unique(rows["tgid"], return_inverse=True)
+        tgids, codes = distinct(np.ascontiguousarray(rows["tgid"]))
         owners = [self._resources.number(self._resource_of(tgid)) for tgid in tgids.tolist()]
-        rows["resource"] = np.array(owners, dtype=np.uint32)[codes.reshape(-1)]
+        rows["resource"] = np.array(owners, dtype=np.uint32)[codes]
         self._fresh.append(rows)
 
     def rename(self, before: Resource, after: Resource) -> None:
@@ -237,18 +238,18 @@ class ProfileSession:
     def _settle(self, now_ns: int, *, final: bool) -> None:
         for fresh in self._fresh:
             np.minimum(fresh["time_ns"], np.uint64(now_ns), out=fresh["time_ns"])
-        rows = np.concatenate([self._unsettled, *self._fresh]) if self._fresh else self._unsettled
+        rows = joined([self._unsettled, *self._fresh]) if self._fresh else self._unsettled
         self._fresh = []
         if len(rows):
             if self._leaving:
                 leaving = np.flatnonzero(np.isin(rows["tgid"], list(self._leaving)))
-                last = rows[leaving]
+                last = rows.take(leaving)
                 self._links.leave(last)
                 rows[leaving] = last
             settled = self._links.settle(rows, final=final)
             if settled.any():
-                self._settled.append(rows[settled])
-                rows = rows[~settled]
+                self._settled.append(rows.compress(settled))
+                rows = rows.compress(~settled)
         self._unsettled = rows
         self._leaving, self._ended = self._ended, set()
         if len(self) > self._limit:
@@ -260,7 +261,7 @@ class ProfileSession:
             self._links.settle(self._unsettled, final=True)
             self._settled.append(self._unsettled)
             self._unsettled = self._unsettled[:0]
-        rows = np.concatenate(self._settled)
+        rows = joined(self._settled)
         held = len(rows)
         rows = _summed(rows, self._start_ns, self._length_ns)
         self._counters["profile_times_summed"] += held - len(rows)
@@ -287,16 +288,16 @@ class ProfileSession:
         self._end_ns = end_ns
         waiting = self._unsettled["time_ns"] < np.uint64(end_ns)
         if waiting.any():
-            late = self._unsettled[waiting]
+            late = self._unsettled.compress(waiting)
             self._links.settle(late, final=True)
             self._counters["profile_links_waited_for"] += len(late)
             self._settled.append(late)
-            self._unsettled = self._unsettled[~waiting]
-        rows = np.concatenate(self._settled) if self._settled else self._unsettled[:0]
+            self._unsettled = self._unsettled.compress(~waiting)
+        rows = joined(self._settled) if self._settled else self._unsettled[:0]
         mine = rows["time_ns"] < np.uint64(end_ns)
-        rest = rows[~mine]
+        rest = rows.compress(~mine)
         self._settled = [rest] if len(rest) else []
-        self._report(rows[mine], offset_ns)
+        self._report(rows.compress(mine), offset_ns)
         self._forget_until(end_ns)
         kept = [self._unsettled, *self._settled, *self._fresh]
         self._resources.prune(kept, "resource")
@@ -315,11 +316,11 @@ class ProfileSession:
         groups = rows["resource"].astype(np.int64) * len(self._series.values) + rows["series"]
         order = np.argsort(groups, kind="stable")
         cuts = np.flatnonzero(np.diff(groups[order])) + 1
-        tgid_of_group = (rows[order[[0, *cuts.tolist()]]]["tgid"]).tolist()
+        tgid_of_group = rows["tgid"][order[[0, *cuts.tolist()]]].tolist()
         for mine, tgid in zip(np.split(order, cuts), tgid_of_group, strict=True):
-            some = rows[mine]
+            some = rows.take(mine)
             for one in np.unique(some["tgid"]).tolist() if (some["tgid"] != tgid).any() else [tgid]:
-                columns = self._columns(some[some["tgid"] == one], one, offset_ns)
+                columns = self._columns(some.compress(some["tgid"] == one), one, offset_ns)
                 if len(columns):
                     self._done.append(columns)
 
@@ -339,7 +340,7 @@ class ProfileSession:
         if tables.lost:
             self._counters["stack_not_kept"] += tables.lost
         if series.kind is ProfileKind.PYTHON:
-            rows, stack = rows[stack >= 0], stack[stack >= 0]
+            rows, stack = rows.compress(stack >= 0), stack[stack >= 0]
         first, last = np.uint64(self._start_ns), np.uint64(self._end_ns - 1)
         times = np.clip(rows["time_ns"], first, last) + np.uint64(offset_ns)
         return ProfileColumns(
@@ -369,9 +370,9 @@ class ProfileSession:
         if threads.any():
             yield Attribute(key=names.THREAD_ID, values=threads, present=_present(threads != 0))
         if (rows["name"] != b"").any():
-            found, codes = np.unique(rows["name"], return_inverse=True)
-            table = tuple(name.decode(errors="replace") for name in found.tolist())
-            text = Text(codes=codes.reshape(-1).astype(np.intp), table=table)
+            codes, size = _codes_of_texts(rows["name"])
+            named = rows["name"][examples(codes, size)].tolist()
+            text = Text(codes=codes, table=tuple(name.decode(errors="replace") for name in named))
             yield Attribute(key=names.THREAD_NAME, values=text, present=_present(rows["name"] != b""))
         if rows["state"].any():
             known = np.minimum(rows["state"], np.uint8(max(ThreadState)))
@@ -396,6 +397,13 @@ class ProfileSession:
             else:
                 table = ("", *("" if value is None else str(value) for value in values))
                 yield Attribute(key=key, values=Text(codes=row, table=table), present=_present(has))
+
+
+def _codes_of_texts(texts: npt.NDArray[np.bytes_]) -> tuple[Codes, int]:
+    """One for each distinct text of 16 bytes, in their order, and how many: numpy would compare byte by byte."""
+    words = np.ascontiguousarray(texts).view(">u8").astype(np.uint64).reshape(-1, 2)
+    columns = [distinct(np.ascontiguousarray(words[:, place])) for place in range(2)]
+    return combine([(codes, len(values)) for values, codes in columns], len(texts))
 
 
 def _present(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
@@ -427,7 +435,7 @@ def _summed(rows: LinkedRows, start_ns: int, length_ns: int) -> LinkedRows:
     words = keys.view(np.uint8).reshape(len(rows), keys.dtype.itemsize)
     _, example, codes = np.unique(words, axis=0, return_index=True, return_inverse=True)
     codes = codes.reshape(-1)
-    out: LinkedRows = rows[example]
+    out: LinkedRows = rows.take(example)
     sums = np.zeros(len(example), dtype=np.int64)
     np.add.at(sums, codes, rows["value"])
     out["value"] = sums

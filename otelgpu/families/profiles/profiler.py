@@ -72,10 +72,10 @@ class Profiler:
                 theirs = calls & (of_family == number)
                 own &= ~theirs
                 if theirs.any():
-                    see(samples[theirs], now_ns)
+                    see(samples.compress(theirs), now_ns)
             if self._of_calls:
-                self._operations.see_samples(samples[own], now_ns)
-            samples = samples[~calls]
+                self._operations.see_samples(samples.compress(own), now_ns)
+            samples = samples.compress(~calls)
         self._samples.take(samples, name_of)
 
     def see_calls(self, rows: Operations) -> None:

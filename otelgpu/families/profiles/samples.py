@@ -26,6 +26,7 @@ from otelgpu.families.profiles.syscalls import syscall_rows
 from otelgpu.model.codes import values_of
 from otelgpu.model.profiles import ValueType
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
+from otelgpu.model.row_bytes import copied
 from otelgpu.model.samples import SampleKind, Samples, concatenated
 
 WAITS_HELD: Final = 65_536
@@ -64,8 +65,8 @@ class SampleProfiles:
         self._name_of = name_of or self._name_of
         waits = (samples["kind"] == SampleKind.OFF_CPU) | (samples["kind"] == SampleKind.WAKER)
         if waits.any():
-            self._waits.append(samples[waits])
-            samples = samples[~waits]
+            self._waits.append(samples.compress(waits))
+            samples = samples.compress(~waits)
         if len(samples):
             self._fresh.append(samples)
 
@@ -75,7 +76,7 @@ class SampleProfiles:
         if self._fresh:
             samples, self._fresh = concatenated(self._fresh), []
             for kind in values_of(np.ascontiguousarray(samples["kind"])):
-                found += self._of_kind(kind, samples[samples["kind"] == kind])
+                found += self._of_kind(kind, samples.compress(samples["kind"] == kind))
         found += self._report_waits(final=final)
         return [each for each in found if len(each)]
 
@@ -142,9 +143,10 @@ class SampleProfiles:
         if fresh is None and self._held is None:
             self._wakers = None
             return []
-        is_wait = fresh["kind"] == SampleKind.OFF_CPU if fresh is not None else None
-        new_waits = fresh[is_wait] if fresh is not None else None
-        new_wakers = fresh[~is_wait] if fresh is not None and is_wait is not None else None
+        new_waits = new_wakers = None
+        if fresh is not None:
+            is_wait = fresh["kind"] == SampleKind.OFF_CPU
+            new_waits, new_wakers = fresh.compress(is_wait), fresh.compress(~is_wait)
         waits = concatenated([each for each in (self._held, new_waits) if each is not None])
         wakers = concatenated([each for each in (self._wakers, new_wakers) if each is not None])
         old = len(self._held) if self._held is not None else 0
@@ -155,10 +157,10 @@ class SampleProfiles:
         ready[:old] = True
         if final or len(waits) > WAITS_HELD or ProfileKind.OFFCPU not in self._kinds:
             ready[:] = True
-        self._held = waits[~ready] if not ready.all() else None
+        self._held = waits.compress(~ready) if not ready.all() else None
         self._wakers = new_wakers[-WAITS_HELD:] if new_wakers is not None and len(new_wakers) else None
-        rows = rows[ready]
-        alone = rows.copy()
+        rows = rows.compress(ready)
+        alone = copied(rows)
         alone["waker_stack"] = 0
         alone["waker_tgid"] = 0
         return self._asked(ProfileKind.OFFCPU, names.OFF_CPU, rows) + self._asked(

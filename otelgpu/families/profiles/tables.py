@@ -19,7 +19,7 @@ import numpy.typing as npt
 from otelgpu.families.profiles.gil import waits_for_gil
 from otelgpu.families.profiles.names import GIL, NOT_KEPT, NOT_TAKEN, TOO_MANY, WOKEN_BY
 from otelgpu.families.profiles.stacks import FrameIds, StackTable
-from otelgpu.model.codes import Codes
+from otelgpu.model.codes import Codes, combine, distinct, examples
 from otelgpu.model.profiles import FrameType, Function, Line, Location, Mapping
 from otelgpu.model.samples import Frame
 
@@ -76,12 +76,12 @@ class BatchTables:
 
         -1 of one without Python frames, where only those are asked for.
         """
-        keys = np.zeros(len(rows), dtype=[(name, rows.dtype[name]) for name in _WHICH])
-        for name in _WHICH:
-            keys[name] = rows[name]
-        distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        codes = np.empty(len(distinct), dtype=np.intp)
-        for place, (stack, waker, waker_tgid, leaf) in enumerate(distinct.tolist()):
+        columns = [distinct(np.ascontiguousarray(rows[name])) for name in _WHICH]
+        inverse, size = combine([(codes, len(values)) for values, codes in columns], len(rows))
+        counts, which = np.bincount(inverse, minlength=size), examples(inverse, size)
+        codes = np.empty(size, dtype=np.intp)
+        for place, key in enumerate(zip(*(rows[name][which].tolist() for name in _WHICH), strict=True)):
+            stack, waker, waker_tgid, leaf = key
             known = self._known(tgid, stack)
             if known is None:
                 self.lost += int(counts[place])
@@ -97,7 +97,7 @@ class BatchTables:
             if leaf:
                 known = (*map(self._book.frame, self._leaves[leaf - 1]), *known)
             codes[place] = self._stack(known)
-        return codes[inverse.reshape(-1)]
+        return codes[inverse]
 
     def _known(self, tgid: int, stack: int) -> FrameIds | None:
         if stack == 0:
