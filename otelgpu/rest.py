@@ -1,7 +1,7 @@
 """For how long the loop may wait where nothing comes: who has nothing to do is not there.
 
 In: each collection's inputs, and when the session has something to do that no input asks for. Out: seconds. Who lives
-side by side with a thousand idle processes is woken once a second so, and by the first record at once.
+side by side with a thousand idle processes is woken once in two seconds so, and by the first record at once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from otelgpu.model.inputs import ClockAnchor, Input, LossCounted, Tick
 
-LONGEST_S: Final = 1.0
-"""Counters, sensors and the ceiling of memory are looked at as often, whatever comes."""
+LONGEST_S: Final = 2.0
+"""Counters, sensors (which read every two seconds) and the ceiling of memory are looked at as often, whatever comes."""
 QUIET_S: Final = 5.0
 """So long nothing has come before: what a process does at its start is followed by what has to be found out of it."""
 _NOTHING: Final = (Tick, ClockAnchor, LossCounted)

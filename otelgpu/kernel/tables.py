@@ -66,8 +66,8 @@ class Walk:
         self._at.raw, self._first = following.raw.ljust(len(self._at), b"\0"), False
         self._met = 2 * table.max_entries if code else self._met + count.value
         rows: Rows = np.empty(count.value, self._entry)
-        rows["key"] = np.frombuffer(keys.raw, self._entry["key"], count.value)
-        rows["value"] = np.frombuffer(values.raw, self._entry["value"], count.value)
+        rows["key"] = np.frombuffer(keys, self._entry["key"], count.value)
+        rows["value"] = np.frombuffer(values, self._entry["value"], count.value)
         return rows
 
 
@@ -102,6 +102,9 @@ class CountedTable:
     def changed(self) -> tuple[Rows, Rows]:
         """Rows whose value is not what it was at the last call, or that are new; and all rows."""
         rows = self.read()
+        if not len(rows):
+            self._reported = {}
+            return rows, rows
         fresh = np.zeros(len(rows), dtype=bool)
         reported: dict[bytes, bytes] = {}
         for place, row in enumerate(rows):
