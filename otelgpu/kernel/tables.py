@@ -66,8 +66,8 @@ class Walk:
         self._at.raw, self._first = following.raw.ljust(len(self._at), b"\0"), False
         self._met = 2 * table.max_entries if code else self._met + count.value
         rows: Rows = np.empty(count.value, self._entry)
-        rows["key"] = np.frombuffer(keys, self._entry["key"], count.value)
-        rows["value"] = np.frombuffer(values, self._entry["value"], count.value)
+        rows["key"] = np.frombuffer(memoryview(keys), self._entry["key"], count.value)
+        rows["value"] = np.frombuffer(memoryview(values), self._entry["value"], count.value)
         return rows
 
 
