@@ -67,6 +67,12 @@ DESCRIPTIONS: Final = Descriptions(
         "hw.firmware_version": Described(
             "Version of the video BIOS, or of an RDMA device's firmware.", "96.00.A5.00.01"
         ),
+        "nccl.root": Described("Of collectives that have one.", "0"),
+        "nccl.message.size": Described(
+            "Bytes of the caller's own message: elements times their size. On a collective's root: as "
+            "nccl-tests count them, all ranks' of a gathering one.",
+            "16777216",
+        ),
         "nccl.communicator.hash": Described(
             "The communicator's `commHash`: the same on every rank, and in NCCL's own log. `unknown` where "
             "its structure could not be read.",

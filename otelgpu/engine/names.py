@@ -46,6 +46,11 @@ ERROR_TYPE: Final = "error.type"
 COMMUNICATOR_HASH: Final = "nccl.communicator.hash"
 """The communicator's ``commHash`` in hexadecimal: the same on all ranks, and in NCCL's own logs."""
 
+COLLECTIVE_BYTES: Final = "nccl.message.size"
+"""Bytes of a rank's message to a collective of any library, as its call gives them."""
+
+COLLECTIVE_ROOT: Final = "nccl.root"
+
 LOSSES: Final = "otelgpu.losses"
 RECORDS_LOST: Final = "otelgpu.records.lost"
 UNOBSERVED: Final = "otelgpu.unobserved.duration"

@@ -75,6 +75,9 @@ class OperationSignals(Struct, frozen=True, kw_only=True):
     metrics: tuple[OperationMetric, ...]
     summaries: tuple[OperationTotal, ...]  # on a phase
     kernel_name: str = ""  # attribute key of a launch's full kernel name; "" of a family that launches none
+    runs_collectives: bool = (
+        False  # a call of a collective returns when that has ended for its rank; False: queued it
+    )
     memory: MemoryNames | None = None  # what the memory that its calls make is called; None: they make none
 
     @property

@@ -38,6 +38,7 @@ class OperationKind(IntEnum):
     GROUP = 17  # calls that take effect together, at its end
     FILE = 18  # a file was read, written or synced: where a thread was, never a span
     PROBE = 19  # a probe of the user's was hit
+    STRETCH = 20  # what a thread did for a while, by its framework: never a span (otelgpu/model/stretches.py)
 
 
 DEVICE_KINDS: Final = tuple(kind for kind in OperationKind if kind <= OperationKind.DEVICE)
@@ -88,6 +89,7 @@ class SequenceSource(IntEnum):
     FUNCTION = 1  # the communicator's own count of collectives of this function
     OPERATIONS = 2  # its count of all operations: versions that keep none by function
     CAPTURED = 3  # noted into a graph: the count does not move, the call is no collective of its own
+    CALL = 4  # the call was given it: the collective's number among all of the communicator
 
 
 DEVICE_UNKNOWN: Final = -1

@@ -125,7 +125,8 @@ def _steps(read: _Spans) -> list[Rows]:
 def _calls(read: _Spans) -> list[Rows]:
     phase = read.texts(nccl.PHASE)
     operation = read.texts(nccl.OPERATION)
-    is_call = (phase == "enqueue") & (operation != "") & read.has(nccl.RANK)
+    runs = phase == nccl.RUN
+    is_call = ((phase == "enqueue") | runs) & (operation != "") & read.has(nccl.RANK)
     halves = np.ascontiguousarray(read.spans.trace_id).view(">u8").astype(np.uint64)
     columns = _process(read.spans.resource, len(read.spans)) | {
         "span": _identities(read.spans.span_id),
@@ -140,8 +141,10 @@ def _calls(read: _Spans) -> list[Rows]:
         "device_s": read.numbers(nccl.GPU_TIME, np.nan),
         "bytes": read.numbers(nccl.BYTES, 0),
     }
-    waits = {"call": _identities(read.spans.parent_span_id), "ended": read.times()["t1"]}
-    return [_table("calls", columns, is_call), _table("waits", waits, phase == "wait")]
+    # A call that runs its collective is the wait for it.
+    called = np.where(runs, _identities(read.spans.span_id), _identities(read.spans.parent_span_id))
+    waits = {"call": called, "ended": read.times()["t1"]}
+    return [_table("calls", columns, is_call), _table("waits", waits, (phase == "wait") | (runs & is_call))]
 
 
 def _errors(read: _Spans) -> list[Rows]:

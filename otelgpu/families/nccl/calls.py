@@ -46,7 +46,8 @@ FOUND = np.dtype(
         ("shared", "?"),  # other ranks' calls are in the same trace
         ("waited", "?"),
         ("wait_family", "u1"),
-        ("spare", "u1", 7),
+        ("run", "?"),  # the call returned when the collective had ended for its rank
+        ("spare", "u1", 6),
     ]
 )
 """Shape (n,). What was found out of a call."""

@@ -24,7 +24,10 @@ WAIT: Final = "nccl wait"
 """The span of the host's wait for a collective."""
 
 PHASE: Final = "nccl.phase"
-"""What a span's duration is: ``collective``, ``enqueue`` (of the host call, which only queues it), ``wait``."""
+"""What a span's duration is: ``collective``, ``enqueue`` (of the host call, which only queues it), ``run`` (of a host
+call that returns when the collective has ended for its rank), ``wait``."""
+
+RUN: Final = "run"
 
 SEQUENCE: Final = "nccl.sequence"
 SEQUENCE_SOURCE: Final = "nccl.sequence.source"
@@ -40,7 +43,10 @@ GPU_TIME: Final = "nccl.gpu.time"
 """Seconds that the collective's kernels ran, as the device measured it."""
 
 TIME_SOURCE: Final = "nccl.time.source"
-"""Where the time of a bandwidth is from: ``gpu``, or ``host_wait``: from the call to the end of the wait."""
+"""Where the time of a bandwidth is from: ``gpu``; ``host_wait``: from the call to the end of the wait; or ``call``,
+which is as long as the collective."""
+
+TIME_SOURCES: Final = ("host_wait", "gpu", "call")
 
 ALGORITHM_BANDWIDTH: Final = "nccl.algorithm.bandwidth"
 BUS_BANDWIDTH: Final = "nccl.bus.bandwidth"
@@ -55,6 +61,7 @@ SOURCES: Final[Mapping[Numbered, str]] = {
     Numbered.CAPTURED: "captured",
     Numbered.COUNTED: "counted",
     Numbered.FAILED: "failed",
+    Numbered.CALL: "call",
 }
 
 PAIR: Final = "SendRecv"

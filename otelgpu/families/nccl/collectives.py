@@ -25,7 +25,7 @@ import numpy.typing as npt
 from otelgpu.engine.call_roles import StepCalls
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import Vocabulary
-from otelgpu.families.nccl.calls import Calls, found_of, is_collective, keeps, set_apart
+from otelgpu.families.nccl.calls import Calls, Found, found_of, is_collective, keeps, set_apart
 from otelgpu.families.nccl.collective_names import COLLECTIVE, Function, function_of
 from otelgpu.families.nccl.links import LinkFinder
 from otelgpu.families.nccl.metrics import CollectiveMeter, Times
@@ -256,7 +256,16 @@ class CollectiveSession:
             if count := int(np.count_nonzero(numbers.source == source)):
                 self._counters[f"collectives_{_ALONE[source]}"] += count
         called = np.array(ways, dtype=np.int64)[functions], words[functions]
-        return Calls(rows, found_of(rows, numbers, functions, called, owners, seed=self._seed, now_ns=now_ns))
+        found = found_of(rows, numbers, functions, called, owners, seed=self._seed, now_ns=now_ns)
+        self._end_run(rows, found)
+        return Calls(rows, found)
+
+    def _end_run(self, rows: Operations, found: Found) -> None:
+        """Calls that run their collective: nobody waits for it but they."""
+        runs = np.array([signals.runs_collectives for _, signals in self._vocabulary.families])
+        run = runs[np.minimum(rows["family"], len(runs) - 1)] & (rows["returned"] == 1)
+        found["run"] = found["waited"] = run
+        found["wait_end_ns"][run] = (rows["start_ns"] + rows["duration_ns"])[run]
 
     def _codes(self, rows: Operations) -> Codes:
         """Of each row, its position among the functions."""

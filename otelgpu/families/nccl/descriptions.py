@@ -14,6 +14,7 @@ _SOURCES: Final[Mapping[Numbered, str]] = {
     Numbered.FUNCTION: "the communicator's own count of this function (2.26 and later)",
     Numbered.COUNTED: "counted by the agent, which saw the communicator made; all pairs of ranks are",
     Numbered.OPERATIONS: "the communicator's count of all operations: other ranks' may differ",
+    Numbered.CALL: "the call's own, among all of its communicator (gloo)",
     Numbered.NONE: "not known: the call is in a trace of its own",
     Numbered.CAPTURED: "noted into a CUDA graph, or of no elements: a trace of its own",
     Numbered.FAILED: "the call failed: a trace of its own",
@@ -25,13 +26,7 @@ DESCRIPTIONS: Final = Descriptions(
         "nccl.communicator": Described("Its address in the process.", "93824992411648"),
         "nccl.communicator.ranks": Described("How many ranks it has.", "8"),
         "nccl.rank": Described("The caller's.", "3"),
-        "nccl.root": Described("Of collectives that have one.", "0"),
         "nccl.peer": Described("The other rank of a send or receive.", "4"),
-        "nccl.message.size": Described(
-            "Bytes of the caller's own message: elements times their size. On a collective's root: as "
-            "nccl-tests count them, all ranks' of a gathering one.",
-            "16777216",
-        ),
         "nccl.datatype": Described("Of the elements.", "float16"),
         "nccl.reduction": Described("Of collectives that reduce.", "sum"),
         "nccl.stream": Described("The CUDA stream it was queued on.", "94240113729536"),
@@ -40,7 +35,8 @@ DESCRIPTIONS: Final = Descriptions(
         "nccl.group.calls": Described("Calls that the group is made of.", "48"),
         "nccl.registered.size": Described("Bytes of a buffer that was registered.", "1073741824"),
         "nccl.phase": Described(
-            "what the span's time is: `collective`, `enqueue` (of the host call, which only queues), `wait`"
+            "what the span's time is: `collective`, `enqueue` (of the host call, which only queues), `run` "
+            "(of one that returns when the collective has ended for its rank: gloo), `wait`"
         ),
         "nccl.sequence": Described(
             "the collective's number among those of its communicator and function, from 0"
@@ -53,7 +49,7 @@ DESCRIPTIONS: Final = Descriptions(
         "nccl.algorithm.bandwidth": Described("bytes per second, as nccl-tests define it"),
         "nccl.bus.bandwidth": Described("the same, of the bus"),
         "nccl.time.source": Described(
-            "whose time that is: `gpu`, or `host_wait`, from the call to the end of the wait"
+            "whose time that is: `gpu`; `host_wait`, from the call to the end of the wait; or `call`"
         ),
         "nccl.ranks.seen": Described("ranks whose calls this agent saw"),
         "nccl.arrival.skew": Described("seconds between the first and the last of these"),

@@ -46,6 +46,7 @@ class NcclHandler:
         services.watch((OperationKind.GROUP,), lambda part: self._collectives.see_groups(part.rows))
         services.consume(_TOGETHER, self._claim)
         services.listen(DeviceWorkJoined, lambda fact: self._collectives.see_device_work(fact.work))
+        services.listen(CommunicatorsSeen, lambda fact: self._collectives.learn(fact.seen))
         services.listen(LossCounted, self._lose)
         services.listen(SettingsChanged, lambda fact: self._collectives.reconfigure(fact.settings))
 
@@ -58,7 +59,6 @@ class NcclHandler:
         """What was learnt of communicators; calls are decoded elsewhere."""
         seen = communicators(batch)
         if seen:
-            self._collectives.learn(seen)
             self._services.emit(CommunicatorsSeen(seen))
 
     def _see_waits(self, part: Part) -> None:

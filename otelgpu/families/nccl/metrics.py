@@ -123,14 +123,15 @@ def bandwidths(name: str, size_bytes: F64, seconds: F64, ranks: F64) -> tuple[F6
 
 
 class Times:
-    """How long collectives took: of each call seconds, NaN where that is not known, and whether a GPU said it."""
+    """How long collectives took: of each call seconds, NaN where that is not known, and the index of who says it."""
 
     def __init__(self, calls: Calls, functions: list[Function]) -> None:
         rows, found = calls.rows, calls.found
-        self.of_gpu = found["device_ns"] > 0
+        of_gpu = found["device_ns"] > 0
         until = found["wait_end_ns"].astype(np.float64) - rows["start_ns"].astype(np.float64)
-        alone = found["wait_count"] == 1
-        seconds = np.where(self.of_gpu, found["device_ns"], np.where(alone, until, np.nan)) * 1e-9
+        alone = (found["wait_count"] == 1) | found["run"]
+        self.source = np.where(of_gpu, 1, np.where(found["run"], 2, 0)).astype(np.intp)
+        seconds = np.where(of_gpu, found["device_ns"], np.where(alone, until, np.nan)) * 1e-9
         self.seconds: F64 = np.where(seconds > 0, seconds, np.nan)
         self.algorithm = np.full(len(calls), np.nan)
         self.bus = np.full(len(calls), np.nan)
@@ -149,7 +150,7 @@ class Times:
     def of(self, chosen: Codes) -> Times:
         """Those of some calls."""
         some = copy(self)
-        some.seconds, some.of_gpu = self.seconds[chosen], self.of_gpu[chosen]
+        some.seconds, some.source = self.seconds[chosen], self.source[chosen]
         some.algorithm, some.bus = self.algorithm[chosen], self.bus[chosen]
         return some
 
@@ -174,7 +175,8 @@ class CollectiveMeter:
             for metric, values in columns:
                 own = {names.RANK: rank} if metric is LATENESS else {}
                 self._add(metric, resource, labels | own, values[rows])
-            for source, which in (("gpu", times.of_gpu[rows]), ("host_wait", ~times.of_gpu[rows])):
+            for code, source in enumerate(names.TIME_SOURCES):
+                which = times.source[rows] == code
                 for metric, values in timed:
                     self._add(metric, resource, labels | {names.TIME_SOURCE: source}, values[rows[which]])
 

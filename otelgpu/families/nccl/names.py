@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from otelgpu.engine.names import COMMUNICATOR_HASH
+from otelgpu.engine.names import COLLECTIVE_BYTES, COMMUNICATOR_HASH
 
 SCOPE: Final = "otelgpu.nccl"
 HASH: Final = COMMUNICATOR_HASH
@@ -16,11 +16,16 @@ RANKS: Final = "nccl.communicator.ranks"
 OPERATION: Final = "nccl.operation"
 """The function without its vendor's prefix and its variants: ``AllReduce``."""
 
-BYTES: Final = "nccl.message.size"
+BYTES: Final = COLLECTIVE_BYTES
 """Bytes of a rank's message, as its call gives them: elements times their size."""
 
 _PLAIN: Final = re.compile(r"p?nccl(\w+?)(?:Config)?")
 _SAME: Final = {"Bcast": "Broadcast"}
+_GLOO: Final = {
+    **{"allreduce": "AllReduce", "broadcast": "Broadcast", "reduce": "Reduce", "barrier": "Barrier"},
+    **{"allgather": "AllGather", "gather": "Gather", "scatter": "Scatter", "alltoall": "AlltoAll"},
+    **{"allgatherv": "AllGather", "gatherv": "Gather", "alltoallv": "AlltoAll"},
+}
 
 
 @lru_cache(maxsize=256)
@@ -29,7 +34,12 @@ def operation_of(call: str) -> str:
 
     >>> operation_of("ncclCommInitRankConfig")
     'CommInitRankConfig'
+    >>> operation_of("gloo::allreduce")
+    'AllReduce'
     """
+    if call.startswith("gloo::"):
+        name = call.removeprefix("gloo::")
+        return _GLOO.get(name, name)
     if call.startswith("ncclComm"):
         return call.removeprefix("nccl")
     found = _PLAIN.fullmatch(call)

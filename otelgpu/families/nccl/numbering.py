@@ -6,6 +6,8 @@ of the same communicator and function, from which all ranks derive the same trac
 The ranks of a communicator must call its collectives in one order (NCCL user guide, "Using NCCL"), so a count per
 function is an agreement. In order of trust:
 
+* CALL: the call itself has the collective's number among all of its communicator, as gloo's tags are. Calls of one
+  communicator may come in another order, for several threads run them.
 * FUNCTION: the communicator counted its collectives of each function itself. The calls of a group read one value,
   for the count moves when the group is launched: a call's place among them is added. A non-blocking communicator's
   count may be behind what it took up: the number is then the one after the last. A call that moved no such count,
@@ -72,6 +74,7 @@ class Numbered(IntEnum):
     CAPTURED = 3  # into a graph
     COUNTED = 4  # by the agent
     FAILED = 5
+    CALL = 6
 
     @property
     def shared(self) -> bool:
@@ -79,7 +82,7 @@ class Numbered(IntEnum):
         return self in _SHARED
 
 
-_SHARED: Final = (Numbered.FUNCTION, Numbered.OPERATIONS, Numbered.COUNTED)
+_SHARED: Final = (Numbered.FUNCTION, Numbered.OPERATIONS, Numbered.COUNTED, Numbered.CALL)
 
 
 class Life(Struct):
@@ -370,6 +373,10 @@ class Collectives:
         read = rows["sequence"]
         counted = own == SequenceSource.FUNCTION
         absurd = (own != SequenceSource.UNKNOWN) & (read >= _ABSURD)
+        given = (own == SequenceSource.CALL) & ~absurd
+        made.number[at[given]], made.source[at[given]] = read[given], Numbered.CALL
+        if given.all():
+            return
         expected = life.expected(*key)
         if counted.all() and not absurd.any():
             numbers = read.astype(np.int64) + places

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from otelgpu.engine.metric import Instrument, Metric
+from otelgpu.engine.names import COLLECTIVE_ROOT
 from otelgpu.engine.operation_signals import (
     CALL_SECONDS,
     CallAttribute,
@@ -164,7 +165,7 @@ SIGNALS: Final = OperationSignals(
             _BYTES,
             _STREAM,
             _RANK,
-            CallAttribute("nccl.root", Field("peer"), absent=-1),
+            CallAttribute(COLLECTIVE_ROOT, Field("peer"), absent=-1),
             _GROUP,
             _COMMUNICATOR,
             _DEVICE,

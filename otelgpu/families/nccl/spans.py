@@ -203,7 +203,8 @@ def _where_text(text: Text) -> Bools | None:
 
 
 def _of_call(found: Found, functions: Sequence[Function]) -> Iterator[Attribute]:
-    yield _constant(collective_names.PHASE, "enqueue", len(found))
+    phases = Text(codes=found["run"].astype(np.intp), table=("enqueue", collective_names.RUN))
+    yield Attribute(key=collective_names.PHASE, values=phases)
     yield from _identity(found, functions)
     yield _present(collective_names.RANK, found["rank"].astype(np.int64), found["rank"] >= 0)
 
@@ -233,7 +234,7 @@ def _measured(lateness: F64, found: Found, timed: Times) -> Iterator[Attribute]:
     if known.any():
         yield from _where_known(collective_names.ALGORITHM_BANDWIDTH, timed.algorithm)
         yield from _where_known(collective_names.BUS_BANDWIDTH, timed.bus)
-        source = Text(codes=timed.of_gpu.astype(np.intp), table=("host_wait", "gpu"))
+        source = Text(codes=timed.source, table=collective_names.TIME_SOURCES)
         yield Attribute(key=collective_names.TIME_SOURCE, values=source, present=_unless_all(known))
 
 

@@ -86,13 +86,13 @@ _SAID: Final = f"""
         ifNull({_whole(nccl.SEQUENCE)}, {SEQUENCE_UNKNOWN}) AS number, t0, {_seconds(nccl.GPU_TIME)} AS device_s,
         ifNull({_whole(nccl.BYTES)}, 0) AS bytes
     FROM spans
-    WHERE scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue' AND operation <> ''
+    WHERE scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] IN ('enqueue', '{nccl.RUN}') AND operation <> ''
         AND {_whole(nccl.RANK)} IS NOT NULL AND NOT ({IS_PAIR} AND {_whole(PEER)} IS NULL)
     LIMIT 1 BY span
 """
 _WAITS: Final = f"""
-    SELECT parent AS call, t1 FROM spans
-    WHERE scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'wait'
+    SELECT if(SpanAttributes['{nccl.PHASE}'] = '{nccl.RUN}', span, parent) AS call, t1 FROM spans
+    WHERE scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] IN ('wait', '{nccl.RUN}')
 """
 _PROBES: Final = f"""
     SELECT
@@ -122,7 +122,7 @@ PROCESSES: Final = """
 
 _WANTED: Final = {
     "otlp_steps": f"scope = '{training.SCOPE}' AND span_name = '{training.STEP}'",
-    "otlp_calls": f"scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] = 'enqueue'",
+    "otlp_calls": f"scope = '{nccl.SCOPE}' AND SpanAttributes['{nccl.PHASE}'] IN ('enqueue', '{nccl.RUN}')",
     "otlp_probes": f"scope = '{probes.SCOPE}'",
     "otlp_errors": f"scope = '{hardware_errors.SCOPE}'",
 }

@@ -156,7 +156,9 @@ class OtlpReading:
         phase = described.get(nccl.PHASE)
         if phase == "wait":
             self._observed.waits.add(_span_id(span.parent_span_id), time_ns(span.end_time_unix_nano) * 1e-9)
-        if phase != "enqueue":
+        if phase == nccl.RUN:
+            self._observed.waits.add(_span_id(span.span_id), time_ns(span.end_time_unix_nano) * 1e-9)
+        elif phase != "enqueue":
             return
         operation, communicator = text(described[nccl.OPERATION]), text(described.get(nccl.HASH, UNKNOWN))
         rank, number = _whole(described[nccl.RANK]), _whole(described.get(nccl.SEQUENCE, SEQUENCE_UNKNOWN))

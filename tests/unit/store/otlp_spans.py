@@ -45,11 +45,12 @@ class Rank:
         wait_ms: float | None = 2,
         device_ms: float | None = None,
         operation: str = "AllReduce",
+        run_ms: float = 0,
     ) -> None:
-        """One call in a step; the number is the step's."""
+        """One call in a step; the number is the step's. ``run_ms``: it runs the collective itself, for so long."""
         begin = START + step * 100 * MS + 50 * MS
         attributes: dict[str, Any] = {
-            "nccl.phase": "enqueue",
+            "nccl.phase": "run" if run_ms else "enqueue",
             "nccl.operation": operation,
             "nccl.communicator.hash": self.communicator,
             "nccl.rank": self.rank,
@@ -61,8 +62,16 @@ class Rank:
             attributes["nccl.gpu.time"] = device_ms * 1e-3
         call = f"2{step:07x}"
         trace = f"{self.communicator}{operation}".encode().hex()[:16].ljust(16, "0") + f"{step:016x}"
-        self._add("otelgpu.nccl", f"nccl{operation}", call, begin, begin + 5000, attributes, trace)
-        if wait_ms is not None:
+        self._add(
+            "otelgpu.nccl",
+            f"nccl{operation}",
+            call,
+            begin,
+            begin + (round(run_ms * MS) or 5000),
+            attributes,
+            trace,
+        )
+        if wait_ms is not None and not run_ms:
             end = begin + round(wait_ms * MS)
             self._add(
                 "otelgpu.nccl", "nccl wait", f"3{step:07x}", end - 1, end, {"nccl.phase": "wait"}, trace, call

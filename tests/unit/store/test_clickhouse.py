@@ -64,6 +64,7 @@ def made(folder: Path) -> list[bytes]:
     for step in range(3, 9):
         ranks[-1].step(step, **{"device.compute": 0.02})
         ranks[-1].collective(step, wait_ms=None)
+    ranks[-1].collective(9, run_ms=3)
     ranks[2].step(20, file=0.5, slowest_file=r"it's \t.bin")
     ranks[2].probe(4, "gc", 0.03)
     ranks[2].probe(5, "gc", 0.08, otelgpu_host_duration=0.02)  # several in one span

@@ -165,6 +165,12 @@ def test_durations_of_one_collective_are_all_of_one_clock(tmp_path: Path) -> Non
         assert found == [(1, [0.002]), (2, [0.001])]
 
 
+def test_a_call_that_runs_its_collective_is_the_wait_for_it(tmp_path: Path) -> None:
+    with opened(tmp_path, job(run_ms=7)) as store:
+        assert select(store, "SELECT DISTINCT round(t1 - t0, 6) FROM ops WHERE kind = 'coll'") == [(0.007,)]
+        assert not any("collectives" in each for each in store.limits)
+
+
 def test_collectives_of_which_no_end_was_seen_are_said_to_be_missing(tmp_path: Path) -> None:
     with opened(tmp_path, job(wait_ms=None)) as store:
         assert select(store, "SELECT count(*) FROM ops WHERE kind = 'coll'") == [(0,)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.nccl.numbering import KEPT_NS, LIVES, Collectives, Numbered, Numbers
-from otelgpu.model.operations import Operations
+from otelgpu.model.operations import Operations, SequenceSource, operations
 from tests.rig.examples import examples
 from tests.unit.families.nccl.collectives_simulated import NCCL_APIS, Rank
 
@@ -47,6 +47,18 @@ def test_calls_of_a_group_are_numbered_by_their_place() -> None:
     rank.call()
     given, true = numbers_of(Collectives(), rank)
     assert given == true == [0, 1, 0, 2, 3]
+
+
+def test_a_call_that_has_its_number_keeps_it_whatever_came_before() -> None:
+    rows = operations(4)
+    rows["tgid"], rows["handle"], rows["api"], rows["returned"] = 7, 0x10, 1, 1
+    rows["communicator_hash"] = 5
+    rows["start_ns"], rows["sequence"] = np.arange(4), [7, 6, 9, 1 << 60]
+    rows["sequence_source"] = SequenceSource.CALL
+    collectives = Collectives()
+    made = numbered(collectives, rows)
+    assert made.source.tolist() == [Numbered.CALL] * 3 + [Numbered.NONE]
+    assert made.number[:3].tolist() == [7, 6, 9]
 
 
 def test_a_group_may_come_in_parts() -> None:
