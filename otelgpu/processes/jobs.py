@@ -27,6 +27,7 @@ MOST_RANKS: Final = 1 << 20
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
 _NUMBER: Final = re.compile(r"\d{1,7}")
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\]-]{0,120}:[0-9]{1,5}")
 
 
 class Launcher(Struct, frozen=True):
@@ -57,9 +58,12 @@ ID_VARIABLES: Final = (
 )
 """The batch system's own id first: it is the same on all hosts, and another at the next submission."""
 
+RENDEZVOUS: Final = ("MASTER_ADDR", "MASTER_PORT")
+"""Where torch.distributed's ranks meet: the same on all of them, and no other job's at the same time."""
+
 VARIABLES: Final = frozenset(
     name for launcher in LAUNCHERS for name in (launcher.rank, launcher.size, launcher.local_rank)
-) | frozenset(ID_VARIABLES)
+) | frozenset((*ID_VARIABLES, *RENDEZVOUS))
 """All that are looked at."""
 
 
@@ -90,4 +94,5 @@ def _id(environ: Mapping[str, str]) -> str:
         text = environ.get(name, "")
         if text.lower() not in _NO_IDS and _ID.fullmatch(text):
             return text
-    return ""
+    address = ":".join(environ.get(name, "") for name in RENDEZVOUS)
+    return address if _ADDRESS.fullmatch(address) else ""

@@ -25,6 +25,18 @@ from otelgpu.processes.jobs import MOST_RANKS, VARIABLES, job_attributes
             {"rank": 0, "world_size": 2, "local_rank": 0},
         ),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, {"rank": 1, "world_size": 2}),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"},
+            {"rank": 1, "world_size": 2, "id": "10.0.0.7:29500"},
+        ),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a b", "MASTER_PORT": "29500"},
+            {"rank": 1, "world_size": 2},
+        ),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node-3"},
+            {"rank": 1, "world_size": 2},
+        ),
     ],
 )
 def test_each_launcher_s_words_are_read(environ: dict[str, str], found: dict[str, str | int]) -> None:
