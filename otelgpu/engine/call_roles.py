@@ -19,6 +19,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from otelgpu.model.operations import CopyDirection, OperationKind, Operations
+from otelgpu.model.stretches import Stretch
 
 Roles = npt.NDArray[np.uint8]
 
@@ -43,7 +44,13 @@ class Role(IntEnum):
     CAPTURE_BEGIN = 11  # of a graph: what the thread queues from here on is noted, not done
     CAPTURE_END = 12
     FILE = 13  # a file read, written or synced
+    DATA_LOADER = 14  # the program asked for its next batch, until it had it
+    BACKWARD = 15  # a backward pass, which computes on the thread that it is on
+    COMMUNICATION_WAIT = 16  # a wait for collectives that other threads run
 
+
+STRETCHES: Final = (Role.DATA_LOADER, Role.BACKWARD, Role.COMMUNICATION_WAIT)
+"""What frameworks say of threads that compute themselves."""
 
 H2D_COPIES: Final = (Role.H2D_COPY, Role.H2D_COPY_QUEUED)
 """Host-to-device copies."""
@@ -79,6 +86,10 @@ _KINDS: Final = np.full(256, Role.OTHER, dtype=np.uint8)
 _KINDS[[OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH]] = Role.LAUNCH
 _KINDS[OperationKind.SET] = Role.COPY
 _KINDS[OperationKind.FILE] = Role.FILE
+
+_STRETCHES: Final = np.full(256, Role.OTHER, dtype=np.uint8)
+"""By which it is."""
+_STRETCHES[[Stretch.DATA_LOADER, Stretch.BACKWARD, Stretch.COMMUNICATION_WAIT]] = STRETCHES
 
 
 class StepRules(Struct, frozen=True, kw_only=True):
@@ -133,6 +144,9 @@ class StepCalls:
         if len(copies):
             queued = self._queued[families[copies], rows["api"][copies]]
             roles[copies] = _COPIES[np.minimum(rows["direction"][copies], 255), queued.astype(np.intp)]
+        stretches = np.flatnonzero(kinds == OperationKind.STRETCH)
+        if len(stretches):
+            roles[stretches] = _STRETCHES[np.minimum(rows["api"][stretches], 255)]
         roles[(rows["status"] != 0) & (rows["returned"] == 1)] = Role.OTHER
         return roles
 

@@ -94,6 +94,12 @@ class FilesCalled(Struct, frozen=True):
     calls: FileCalls
 
 
+class StretchesSeen(Struct, frozen=True):
+    """What threads did for a while, of kind STRETCH: shape (n,)."""
+
+    rows: Operations
+
+
 class Sampled(Struct, frozen=True):
     """Samples of where threads were; ``name_of`` names the file or device of a sample by kind and number."""
 

@@ -1,7 +1,8 @@
-"""Jobs of real PyTorch on CPUs (gloo), one rank of which is slow, against the verdicts on their profiler's traces.
+"""Jobs of real PyTorch on CPUs (gloo), one rank of which is slow, against the verdicts on their profiler's traces,
+or on what an agent saw of them.
 
-``python -m tests.rig.jobs.torch_gloo --python PYTHON``, where ``PYTHON`` has torch (its build for CPUs does): four
-ranks, once for each fault and once without any. Needs root for the fault ``cpu``, a quota of a cgroup.
+``python -m tests.rig.jobs.torch_gloo --python PYTHON [--observed]``, where ``PYTHON`` has torch (its build for CPUs
+does): four ranks, once for each fault and once without any. Needs root for the fault ``cpu``, a quota of a cgroup.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,24 +38,40 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 _RANK: Final = Path(__file__).with_name("torch_rank.py")
 
 
-def run(python: str, fault: str) -> RanksReport:
-    """A job, and what is said of it. Raises CalledProcessError."""
+def run(python: str, fault: str, *, observed: bool = False) -> RanksReport:
+    """A job, and what is said of it: by traces of its own profiler, or ``observed`` by an agent.
+
+    Raises CalledProcessError.
+    """
     with tempfile.TemporaryDirectory(prefix="torch-") as folder, _quota(fault) as cgroup:
-        (port,) = free_ports(1)
-        processes = []
-        for rank in range(RANKS):
-            late = rank == LATE_RANK and fault in {"host", "input"}
-            command = [python, str(_RANK), f"--traces={folder}", f"--steps={STEPS}"]
-            command += [f"--late-from={LATE_FROM}", f"--late-ms={LATE_MS if late else 0}"]
-            command += [f"--late-in={fault}"] if late else []
-            command += [f"--cgroup={cgroup}"] if rank == LATE_RANK and cgroup else []
-            env = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank)}
-            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            processes.append(subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL))
-        for process in processes:
-            if process.wait():
-                raise subprocess.CalledProcessError(process.returncode, process.args)
+        if observed:
+            spans, tables = f"file:{folder}/spans.jsonl", f"parquet:{folder}/tables"
+            agent = [sys.executable, "-m", "otelgpu", "run", f"--export={spans}", f"--export={tables}", "--"]
+            ranks = " & ".join(_commands(python, fault, cgroup, ["--steps=300", "--late-from=120"]))
+            subprocess.run([*agent, "sh", "-c", f"{ranks} & wait"], check=True, capture_output=True)
+            report = look([f"{folder}/spans.jsonl"], None, None, None)[1]
+            of_tables = look([f"{folder}/tables"], None, None, None)[1]
+            assert said_of(report) == said_of(of_tables), (report, of_tables)
+            return report
+        options = [f"--traces={folder}", f"--steps={STEPS}", f"--late-from={LATE_FROM}"]
+        ranks = " & ".join(_commands(python, fault, cgroup, options))
+        subprocess.run(["sh", "-c", f"{ranks} & wait"], check=True, capture_output=True)
         return look([folder], None, None, None)[1]
+
+
+def _commands(python: str, fault: str, cgroup: Path | None, options: Sequence[str]) -> list[str]:
+    """Of each rank, for a shell."""
+    (port,) = free_ports(1)
+    found = []
+    for rank in range(RANKS):
+        late = rank == LATE_RANK and fault in {"host", "input"}
+        command = [python, str(_RANK), *options, f"--late-ms={LATE_MS if late else 0}"]
+        command += [f"--late-in={fault}"] if late else []
+        command += [f"--cgroup={cgroup}"] if rank == LATE_RANK and cgroup else []
+        env = {"RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        found.append(" ".join(f"{name}={value}" for name, value in env.items()) + " " + shlex.join(command))
+    return found
 
 
 @contextlib.contextmanager
@@ -85,19 +103,25 @@ def is_right(fault: str, report: RanksReport) -> bool:
     return said == [("slow_worker", [LATE_RANK], True)]
 
 
+def said_of(report: RanksReport) -> list[tuple[str, str, list[int], str]]:
+    """What, why, who and when."""
+    return [
+        (each.klass, each.cause, list(each.ranks), f"{each.first_step}-{each.last_step}")
+        for each in report.verdicts
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--observed", action="store_true", help="by an agent, not by traces of a profiler")
     parser.add_argument("faults", nargs="*", default=FAULTS)
     options = parser.parse_args()
     if subprocess.run([options.python, "-c", "import torch"], capture_output=True, check=False).returncode:
         sys.exit(f"{options.python} has no torch: name one that has (--python), or pip install torch")
     for fault in options.faults:
-        report = run(options.python, fault)
-        said = [
-            (each.klass, each.cause, list(each.ranks), f"{each.first_step}-{each.last_step}")
-            for each in report.verdicts
-        ]
+        report = run(options.python, fault, observed=options.observed)
+        said = said_of(report)
         print(f"{fault}: {'right' if is_right(fault, report) else 'WRONG'}: {said}", flush=True)
 
 

@@ -1,12 +1,16 @@
 """One rank of a data-parallel job of real PyTorch on CPUs, with gloo. Started by ``tests.rig.jobs.torch_gloo``.
 
 From step ``--late-from`` on it is late by ``--late-ms`` in each step, in its own code or in its data loader, or it goes
-into ``--cgroup``. It writes a trace of torch.profiler.
+into ``--cgroup``. It writes a trace of torch.profiler where ``--traces`` says so.
+
+Before version 2 PyTorch's ``record_function``, in which its data loader fetches batches, made another call than it has
+made since; here it makes the one of version 2, as otelgpu observes it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -17,6 +21,17 @@ import torch.distributed as dist  # type: ignore[import-not-found]
 
 LOAD_S = 0.01
 FEATURES, WIDTH, BATCH = 64, 256, 16
+
+
+class Recorded(torch.autograd.profiler.record_function):  # type: ignore[misc]
+    """As PyTorch 2 has it (torch/autograd/profiler.py)."""
+
+    def __enter__(self) -> Any:
+        self.record = torch.ops.profiler._record_function_enter_new(self.name, self.args)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch.ops.profiler._record_function_exit._RecordFunction(self.record)
 
 
 class Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
@@ -33,7 +48,7 @@ class Batches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--traces", type=Path, required=True)
+    parser.add_argument("--traces", type=Path)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--late-from", type=int, default=0)
     parser.add_argument("--late-ms", type=float, default=0)
@@ -47,11 +62,15 @@ def main() -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batches = Batches(options.steps, late_s if options.late_in == "input" else 0, options.late_from)
-    profiler = torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU],
-        schedule=torch.profiler.schedule(wait=0, warmup=0, active=options.steps + 1),
-    )
-    with profiler:
+    profiler = None
+    if options.traces:
+        profiler = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU],
+            schedule=torch.profiler.schedule(wait=0, warmup=0, active=options.steps + 1),
+        )
+    elif int(torch.__version__.partition(".")[0]) < 2:
+        torch.autograd.profiler.record_function = Recorded
+    with profiler or contextlib.nullcontext():
         for step, (inputs, targets) in enumerate(torch.utils.data.DataLoader(batches, batch_size=None)):
             if options.late_in == "host" and step >= options.late_from:
                 time.sleep(late_s)
@@ -61,8 +80,10 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            profiler.step()
-    profiler.export_chrome_trace(str(options.traces / f"rank{os.environ['RANK']}.json"))
+            if profiler:
+                profiler.step()
+    if profiler:
+        profiler.export_chrome_trace(str(options.traces / f"rank{os.environ['RANK']}.json"))
 
 
 if __name__ == "__main__":

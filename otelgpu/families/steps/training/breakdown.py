@@ -4,9 +4,12 @@ In: the notes of the calls of steps. Out: :class:`~otelgpu.families.steps.traini
 
 How. Several threads may drive one GPU (the backward pass has its own), so that calls overlap. Starts and ends of all
 calls cut the step into pieces in each of which the same calls are under way; a piece is counted once, as the first
-of: a call, a host-to-device copy, a wait for communication, another wait, a file, and none of these. So a wait counts
-only while no thread does anything else. Calls on threads that queue no work (a watchdog's, a data loader's) are passed
-over.
+of: a call, a host-to-device copy, a wait for communication, another wait, a file, the data loader, and none of these.
+So a wait counts only while no thread does anything else. Calls on threads that queue no work (a watchdog's, a data
+loader's) are passed over.
+
+In programs that drive no device their framework says which threads load data, compute and wait. Collectives that other
+threads run for these (gloo's) are passed over: they take no time of the program but that in which it waits for them.
 
 A wait is *for communication* where the last work that was queued on the stream it waits for (of a wait for the device:
 on any) is a collective. How much of it the GPU computed is not known: the collective may have waited for a kernel.
@@ -21,12 +24,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from otelgpu.engine.call_roles import H2D_COPIES, WAITS, WORK, Role, is_one_of
+from otelgpu.engine.call_roles import H2D_COPIES, STRETCHES, WAITS, WORK, Role, is_one_of
 from otelgpu.families.steps.training.notes import Notes
 from otelgpu.families.steps.training.step import StepParts
 from otelgpu.model.codes import distinct
 
-_CALL, _H2D_COPY, _COMMUNICATION, _WAIT, _FILE, _CLASSES = range(6)
+_CALL, _H2D_COPY, _COMMUNICATION, _WAIT, _FILE, _LOADER, _CLASSES = range(7)
 _DEFAULT_STREAMS: Final = (0, 1, 2)  # cudaStreamLegacy, cudaStreamPerThread and NULL: one to us
 
 
@@ -34,8 +37,10 @@ Groups = npt.NDArray[np.int64]
 
 
 def driving(notes: Notes, step: Groups) -> npt.NDArray[np.bool_]:
-    """Which calls are on threads that queue work for a device in their step: shape (n,)."""
-    works = is_one_of(notes["role"], WORK) | (notes["symbol"] != 0)
+    """Which calls are on threads that queue work for a device in their step, or do it themselves: shape (n,)."""
+    works = is_one_of(notes["role"], (*WORK, *STRETCHES)) | ((notes["symbol"] != 0) & ~notes["run"])
+    worked = np.bincount(step[works], minlength=int(step.max(initial=0)) + 1) > 0
+    works |= notes["run"] & ~worked[step]  # nobody else does
     tids, codes = distinct(notes["tid"])
     threads = step * len(tids) + codes
     working = np.bincount(threads[works], minlength=int(threads.max(initial=0)) + 1) > 0
@@ -50,11 +55,13 @@ def parts_of(
 
     What lasts longer than its step is cut there.
     """
-    chosen = driving(notes, step)
+    chosen = driving(notes, step) & (notes["role"] != Role.BACKWARD)  # in which the program computes
     notes, step = notes.compress(chosen), step[chosen]
     kinds = np.full(len(notes), _CALL, dtype=np.intp)
     kinds[is_one_of(notes["role"], H2D_COPIES)] = _H2D_COPY
     kinds[notes["role"] == Role.FILE] = _FILE
+    kinds[notes["role"] == Role.DATA_LOADER] = _LOADER
+    kinds[notes["run"] | (notes["role"] == Role.COMMUNICATION_WAIT)] = _COMMUNICATION
     waits = is_one_of(notes["role"], WAITS)
     kinds[waits] = np.where(waits_for_communication(notes, step)[waits], _COMMUNICATION, _WAIT)
     begins = np.clip(notes["start_ns"].astype(np.int64), starts_ns[step], ends_ns[step])
@@ -87,10 +94,10 @@ def parts_of(
             communication_wait_ns=communication,
             other_wait_ns=wait,
             file_ns=file,
-            data_loader_stall_ns=stall,
+            data_loader_stall_ns=loader + stall,
             host_overhead_ns=overhead,
         )
-        for call, h2d_copy, communication, wait, file, stall, overhead in zip(
+        for call, h2d_copy, communication, wait, file, loader, stall, overhead in zip(
             *(each.tolist() for each in (*sums, rest)), strict=True
         )
     ]

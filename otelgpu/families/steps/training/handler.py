@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from otelgpu.engine.facts import CallsCorrelated, DeviceActivities, FilesCalled, ProcessForgotten
+from otelgpu.engine.facts import (
+    CallsCorrelated,
+    DeviceActivities,
+    FilesCalled,
+    ProcessForgotten,
+    StretchesSeen,
+)
 from otelgpu.engine.function_names import UNKNOWN
 from otelgpu.engine.operation_metrics import Part
 from otelgpu.engine.services import Services
@@ -37,11 +43,13 @@ class TrainingHandler:
             seed=session.seed,
             kernel_name=self._kernel_name,
             file_name=lambda handle: services.offers.file_name(handle),
+            sees_devices=any(OperationKind.LAUNCH in each.attributes for _, each in session.operations),
         )
         services.offers.steps.append(training)
         # Which it only looks at: collectives are reported in traces of their own, and files not at all.
         services.watch((OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT), self._look)
         services.listen(FilesCalled, lambda fact: training.take(fact.calls.rows))
+        services.listen(StretchesSeen, lambda fact: training.take(fact.rows))
         services.listen(DeviceActivities, lambda fact: training.see_activities(fact.rows))
         services.listen(CallsCorrelated, lambda fact: training.see_calls(fact.rows, fact.correlations))
         services.listen(LossCounted, self._lose)

@@ -40,7 +40,7 @@ class Nature(IntEnum):
 
 
 _NATURES: Final[Sequence[tuple[re.Pattern[str], Nature]]] = tuple(
-    (re.compile(rf"p?\w*ccl(?:{names})(?:Config)?"), nature)
+    (re.compile(rf"p?\w*ccl(?:{names})(?:Config)?|gloo::(?:{names.lower()})"), nature)
     for names, nature in (
         ("AllReduce", Nature.REDUCE),
         ("ReduceScatter|Reduce", Nature.REDUCE_PART),
@@ -48,6 +48,9 @@ _NATURES: Final[Sequence[tuple[re.Pattern[str], Nature]]] = tuple(
         ("Recv|WaitSignal", Nature.RECEIVE),
     )
 )
+
+_RUNS: Final = re.compile(r"gloo::\w+")
+"""Functions that return when the collective has ended for their rank."""
 
 NOTE: Final = np.dtype(
     [
@@ -60,6 +63,7 @@ NOTE: Final = np.dtype(
         ("peer", "<i4"),
         ("role", "u1"),
         ("nature", "u1"),
+        ("run", "?"),  # a collective that has ended when the call returns; False: was queued
     ]
 )
 """Shape (n,). One row per call that has a role or is a collective or a send or receive."""
@@ -84,12 +88,13 @@ MARK: Final = np.dtype(
         *(("stretch", "<i8"), ("launched", "<i8"), ("tid", "<u4"), ("h2d_copy", "?")),
     ]
 )
-"""A copy to the device, or a wait. ``before_ns``: when the last call before it had returned, on whatever thread.
+"""A copy to the device, or a wait; of programs that drive no device a wait for a batch of data, as a copy of one byte,
+or a backward pass. ``before_ns``: when the last call before it had returned, on whatever thread.
 ``stretch``: the ordinal of the next collective. ``launched``: launches before; host-to-device copies of one
 stretch between which nothing was launched are a *run*."""
 
 _HANDLES: Final = (Role.WAIT_STREAM, Role.FILE)
-_WAITS: Final = (Role.D2H_COPY, Role.WAIT_STREAM, Role.WAIT_DEVICE)
+_WAITS: Final = (Role.D2H_COPY, Role.WAIT_STREAM, Role.WAIT_DEVICE, Role.BACKWARD)
 """Waits for events are none: libraries that keep few collectives under way wait for an event at each layer."""
 
 
@@ -98,8 +103,10 @@ class TrainingCalls:
 
     def __init__(self, apis: Sequence[Mapping[int, str]]) -> None:
         self._natures = np.full((max(len(apis), 1), _APIS), Nature.OTHER, dtype=np.uint8)
+        self._runs = np.zeros((max(len(apis), 1), _APIS), dtype=np.bool_)
         for family, names in enumerate(apis):
             for code, name in names.items():
+                self._runs[family, code] = _RUNS.fullmatch(name) is not None
                 self._natures[family, code] = next(
                     (nature for pattern, nature in _NATURES if pattern.fullmatch(name)), Nature.OTHER
                 )
@@ -122,6 +129,7 @@ class TrainingCalls:
             calls = mine.take(moving)
             families = np.minimum(calls["family"], len(self._natures) - 1)
             notes["nature"][moving] = self._natures[families, calls["api"]]
+            notes["run"][moving] = self._runs[families, calls["api"]]
             notes["peer"][moving] = calls["peer"]
             notes["symbol"][moving] = _symbols(calls)
         return notes
@@ -196,7 +204,8 @@ class NoteReader:
         return found
 
     def _marks(self, notes: Notes, launched: npt.NDArray[np.int64], counted: npt.NDArray[np.int64]) -> Notes:
-        h2d_copies = is_one_of(notes["role"], H2D_COPIES)
+        loads = notes["role"] == Role.DATA_LOADER
+        h2d_copies = is_one_of(notes["role"], H2D_COPIES) | loads
         chosen = np.flatnonzero(h2d_copies | is_one_of(notes["role"], _WAITS))
         marks = np.zeros(len(chosen), dtype=MARK)
         for column in ("start_ns", "end_ns", "size_bytes", "tid"):
@@ -210,4 +219,6 @@ class NoteReader:
         marks["before_ns"] = np.where(
             known, ends[np.maximum(before, 0)] if len(ends) else 0, marks["start_ns"]
         )
+        loads = loads[chosen]
+        marks["before_ns"][loads], marks["size_bytes"][loads] = marks["start_ns"][loads], 1
         return marks

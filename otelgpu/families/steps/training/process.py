@@ -10,8 +10,10 @@ Where the next L are others (an evaluation, a lost record), what lies before the
 **Boundary.** Steps are parted between the last collective of one and the first of the next: where the period was found
 by host-to-device copies, where the call returned that came before the first copy of a batch, so that waiting for data
 is at a step's begin; else where the first wait returned. Copies of less than a quarter of the largest are scalars, no
-batch. Where more batches are copied between two steps than were when the period was found (an evaluation that calls no
-collectives), the step before ends before the first of them and the next begins before the last ones: as many as usual.
+batch. Of a program that drives no device the data loader is asked in place of a copy, and a backward pass in place of a
+wait (:mod:`otelgpu.model.stretches`). Where more batches are copied between two steps than were when the period was
+found (an evaluation that calls no collectives), the step before ends before the first of them and the next begins
+before the last ones: as many as usual.
 
 Invariant: every operation that was held comes out once, with a step or among the rest.
 """
@@ -26,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from otelgpu.engine.call_roles import Role, Roles, StepRules
+from otelgpu.engine.call_roles import STRETCHES, WORK, Role, Roles, StepRules, is_one_of
 from otelgpu.families.steps.training.notes import COLLECTIVE, MARK, NOTE, NoteReader, Notes, communicates
 from otelgpu.families.steps.training.period import (
     HISTORY,
@@ -49,6 +51,10 @@ _PATIENCE: Final = 4
 _FEW: Final = 64  # so many may be, however short the period
 _RECENT: Final = 16  # steps that the confidence is of
 _NO_MORE: Final = (1 << 62) - 1
+_ONLY_NOTED: Final = (OperationKind.FILE, OperationKind.STRETCH)
+
+_OF_HOSTS: Final = {Boundary.H2D_COPY: Boundary.DATA_LOADER, Boundary.WAIT: Boundary.BACKWARD}
+"""What a boundary is of a program that drives no device."""
 
 #: What is counted, and what one count means.
 COUNTERS: Final = {
@@ -212,6 +218,7 @@ class TrainingProcess:
         self._steps = 0
         self._last_ns = 0  # of the last collective
         self._now_ns = 0
+        self._drives = False  # a device: what frameworks say of threads is of no interest
         self.rows = 0  # operations held
         self.ended = False
 
@@ -229,8 +236,11 @@ class TrainingProcess:
 
     def take(self, rows: Operations, roles: Roles, *, room: int) -> npt.NDArray[np.bool_]:
         """More operations, copied where the result is True: shape (n,)."""
+        self._drives |= bool(is_one_of(roles, WORK).any())
+        if self._drives:
+            roles[is_one_of(roles, STRETCHES)] = Role.OTHER
         self._fresh.append(self._note(rows, roles))
-        others: npt.NDArray[np.bool_] = ~communicates(rows) & (rows["kind"] != OperationKind.FILE)
+        others: npt.NDArray[np.bool_] = ~communicates(rows) & ~np.isin(rows["kind"], _ONLY_NOTED)
         held = rows.compress(others)
         if not len(held):
             return others
@@ -370,7 +380,8 @@ class TrainingProcess:
                 continue
             late = mine["start_ns"] + mine["duration_ns"] > np.uint64(step.seen_ns)
             rest.append(mine.compress(late))
-            steps.append(_found(step, mine.compress(~late), notes))
+            boundary = step.boundary if self._drives else _OF_HOSTS[step.boundary]
+            steps.append(_found(step, boundary, mine.compress(~late), notes))
         if track is None:
             self._held, self._kept = [], []
             rest.append(rows[begin:])
@@ -398,14 +409,14 @@ class TrainingProcess:
         return False
 
 
-def _found(step: _Closed, rows: Operations, notes: Notes) -> FoundStep:
+def _found(step: _Closed, boundary: Boundary, rows: Operations, notes: Notes) -> FoundStep:
     within = (notes["start_ns"] >= np.uint64(step.start_ns)) & (notes["start_ns"] < np.uint64(step.end_ns))
     within &= notes["end_ns"] <= np.uint64(step.seen_ns)
     return FoundStep(
         start_ns=step.start_ns,
         end_ns=step.end_ns,
         number=step.number,
-        boundary=step.boundary,
+        boundary=boundary,
         confidence=step.confidence,
         rows=rows,
         notes=notes.compress(within),

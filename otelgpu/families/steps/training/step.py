@@ -16,7 +16,17 @@ class Boundary(StrEnum):
     """What parts one step from the next: ``otelgpu.step.boundary``."""
 
     H2D_COPY = "host_to_device_copy"  # the first copy of a batch to the device, with the time before it
+    DATA_LOADER = (
+        "data_loader"  # where the program asked for its next batch: of programs that drive no device
+    )
+    BACKWARD = (
+        "backward"  # the return of a backward pass, of such programs where nothing says that they load data
+    )
     WAIT = "wait"  # the return of a wait for the device or a stream, or of a copy to the host that waits
+
+
+HOST_BOUNDARIES = (Boundary.DATA_LOADER, Boundary.BACKWARD)
+"""Of programs that drive no device."""
 
 
 class StepParts(Struct, frozen=True, kw_only=True):

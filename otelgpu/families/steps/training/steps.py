@@ -27,7 +27,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from otelgpu.engine.call_roles import H2D_COPIES, TRAINING, Role, StepCalls, StepRules, is_one_of
+from otelgpu.engine.call_roles import H2D_COPIES, STRETCHES, TRAINING, Role, StepCalls, StepRules, is_one_of
 from otelgpu.families.steps.evidence import evidence_by_group
 from otelgpu.families.steps.training.breakdown import parts_of
 from otelgpu.families.steps.training.notes import Notes, TrainingCalls, communicates
@@ -271,8 +271,8 @@ class TrainingSteps:
 
 
 def _launching(notes: Notes, step: npt.NDArray[np.int64], steps: int) -> npt.NDArray[np.int64]:
-    """The thread that launched most in each step, 0 where none did: shape (steps,)."""
-    launches = notes["role"] == Role.LAUNCH
+    """The thread that launched most in each step, or computed itself; 0 where none did: shape (steps,)."""
+    launches = is_one_of(notes["role"], (Role.LAUNCH, *STRETCHES))
     tids, codes = distinct(notes["tid"][launches])
     if not len(tids):
         return np.zeros(steps, dtype=np.int64)

@@ -27,7 +27,7 @@ from otelgpu.families.steps.training import names as training_names
 from otelgpu.families.steps.training.device import TrainingDevices
 from otelgpu.families.steps.training.metrics import training_metrics
 from otelgpu.families.steps.training.own_time import OwnTimes
-from otelgpu.families.steps.training.step import DeviceParts, TrainingStep, key_of
+from otelgpu.families.steps.training.step import HOST_BOUNDARIES, DeviceParts, TrainingStep, key_of
 from otelgpu.families.steps.training.steps import (
     OPERATIONS_HELD,
     EndedTraining,
@@ -56,8 +56,13 @@ class TrainingSession:
         seed: int,
         kernel_name: Callable[[int, int], str] = lambda tgid, name: "",
         file_name: Callable[[int], str] = lambda handle: "",
+        sees_devices: bool = False,
     ) -> None:
-        """Names, "" where not known: of a kernel by process and what an activity calls it, of a file by handle."""
+        """Names, "" where not known: of a kernel by process and what an activity calls it, of a file by handle.
+
+        ``sees_devices``: calls of a device's API are observed, so that who makes none drives none.
+        """
+        self._sees_devices = sees_devices
         self._file_name = file_name
         self._devices = TrainingDevices(steps.watches, kernel_name)
         self._measured = False  # whether any process says what its device did
@@ -159,6 +164,12 @@ class TrainingSession:
         self._devices.prune(now_ns, [step for each in self._waiting for step in each.reported.steps])
         return join_reported(ready)
 
+    def _without_device(self, step: TrainingStep) -> dict[str, float]:
+        """Device time of a step of a program that drives no device: it computes in its own, which is host overhead."""
+        if not self._sees_devices or step.boundary not in HOST_BOUNDARIES:
+            return {}
+        return {training_names.DEVICE_COMPUTE: 0.0, training_names.DEVICE_COPY: 0.0}
+
     def _measure(self, steps: Sequence[TrainingStep], owner: Resource) -> None:
         for found in training_metrics(steps):
             self._metrics.add(found.metric, training_names.SCOPE, owner, found.labels, np.array(found.values))
@@ -185,7 +196,12 @@ class TrainingSession:
             status=np.zeros(len(rows), dtype=np.uint8),
             status_message=None,
             attributes=(
-                *attributes_of_rows([training_attributes(each, self._file_name) for each in chosen]),
+                *attributes_of_rows(
+                    [
+                        training_attributes(each, self._file_name) | self._without_device(each)
+                        for each in chosen
+                    ]
+                ),
                 *self._totals.attributes(sums),
             ),
         )

@@ -27,9 +27,11 @@ COLLECTIVE = Role.OTHER
 START, END = 1000, 2000
 
 
-def note(role: Role, start: int, end: int, *, tid: int = 1, stream: int = 7) -> tuple[int, ...]:
+def note(
+    role: Role, start: int, end: int, *, tid: int = 1, stream: int = 7, run: bool = False
+) -> tuple[int, ...]:
     """A call; a collective where the role is COLLECTIVE."""
-    return start, end, int(role is COLLECTIVE), stream, 8, tid, -1, int(role), 0
+    return start, end, int(role is COLLECTIVE), stream, 8, tid, -1, int(role), 0, run
 
 
 def notes(*calls: tuple[int, ...]) -> Notes:
@@ -69,6 +71,24 @@ def test_a_file_counts_where_its_thread_does_nothing_else() -> None:
         note(Role.FILE, 1400, 1900, tid=2),  # which queues no work: a data loader's
     ) == StepParts(
         call_ns=10, h2d_copy_ns=50, file_ns=80 + 50, data_loader_stall_ns=20, host_overhead_ns=100 + 690
+    )
+
+
+def test_of_a_program_that_computes_itself_the_main_thread_counts() -> None:
+    assert parts(
+        note(Role.DATA_LOADER, 1000, 1100),
+        note(Role.FILE, 1020, 1050),
+        note(Role.BACKWARD, 1300, 1800),
+        note(COLLECTIVE, 1350, 1700, tid=2, run=True),
+        note(Role.COMMUNICATION_WAIT, 1600, 1720),
+    ) == StepParts(
+        data_loader_stall_ns=70, file_ns=30, communication_wait_ns=120, host_overhead_ns=200 + 300 + 280
+    )
+
+
+def test_collectives_that_nobody_runs_beside_are_waits_for_the_others() -> None:
+    assert parts(note(COLLECTIVE, 1350, 1700, run=True)) == StepParts(
+        communication_wait_ns=350, host_overhead_ns=650
     )
 
 
