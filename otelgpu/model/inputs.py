@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from otelgpu.model.devices import DeviceInput
 from otelgpu.model.fabric import FabricInput
+from otelgpu.model.pressure import ProcessPressed
 from otelgpu.model.resource import Resource
 from otelgpu.model.samples import StackNamed
 
@@ -154,4 +155,5 @@ Input = (
     | Tick
     | DeviceInput
     | FabricInput
+    | ProcessPressed
 )

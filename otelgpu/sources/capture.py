@@ -43,6 +43,7 @@ from otelgpu.model.inputs import (
     Tick,
 )
 from otelgpu.model.losses import Reasons
+from otelgpu.model.pressure import ProcessPressed
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.samples import Frame, StackNamed
@@ -217,8 +218,14 @@ _Plain = (
     | Tick
     | DeviceInput
     | FabricInput
+    | ProcessPressed
 )
 """Inputs that are written without regard to those before."""
+
+
+class _Pressed(msgspec.Struct, frozen=True, tag="pressed", array_like=True):
+    pressed: ProcessPressed
+
 
 _DeviceFrame = _Device | _Readings | _DeviceGone | _ProcessDevices
 _FabricFrame = _Port | _PortReadings | _PairReadings | _PortGone | _HardwareError
@@ -237,6 +244,7 @@ _Frame = (
     | _Tick
     | _DeviceFrame
     | _FabricFrame
+    | _Pressed
 )
 
 
@@ -414,6 +422,8 @@ class CaptureReader:
                 return CallsCounted(tgid=tgid, family=family, kind=operation, api=api, count=count)
             case _Tick(time_ns):
                 return Tick(time_ns=time_ns)
+            case _Pressed(fact):
+                return fact
             case _Device(fact) | _Readings(fact) | _DeviceGone(fact) | _ProcessDevices(fact):
                 return fact
             case (
@@ -454,6 +464,8 @@ def _frame(item: _Plain) -> _Frame:
             return _Loss(item.family, item.reason, item.count)
         case Tick():
             return _Tick(item.time_ns)
+        case ProcessPressed():
+            return _Pressed(item)
         case DeviceSeen() | DeviceReadings() | DeviceGone() | ProcessDevices():
             return _device_frame(item)
         case _:

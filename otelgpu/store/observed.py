@@ -35,6 +35,8 @@ STEPS: Final = {
     "copy_s": "DOUBLE",  # likewise
     "slowest_file": "VARCHAR",  # of `file_s`; "": not known, or none
     "link": "VARCHAR",  # as of `step_spans`; "": not known
+    "throttled_s": "DOUBLE",
+    "major_faults": "BIGINT",
 }
 CALLS: Final = {
     "span": "UBIGINT",

@@ -132,7 +132,21 @@ _PROBES: Final = f"""
     FROM otlp_probes AS h INNER JOIN otlp_places AS p ON p.process = h.process
     WHERE isFinite(h.seconds)
 """
-EVIDENCE_ROWS: Final = (_ERRORS, _FILES, _PROBES)
+_THROTTLED: Final = f"""
+    SELECT
+        p.job AS job, p.rank AS rank, p.host AS host, s.t0 AS t0, s.t1 AS t1, '{training.THROTTLED}' AS name,
+        s.throttled_s AS value, 'seconds throttled by the CPU quota of its cgroup' AS text
+    FROM otlp_steps AS s INNER JOIN otlp_places AS p ON p.process = s.process
+    WHERE isFinite(s.throttled_s) AND s.throttled_s > 0
+"""
+_FAULTS: Final = f"""
+    SELECT
+        p.job AS job, p.rank AS rank, p.host AS host, s.t0 AS t0, s.t1 AS t1, '{training.MAJOR_FAULTS}' AS name,
+        CAST(s.major_faults AS DOUBLE) AS value, 'page faults that waited for a disk' AS text
+    FROM otlp_steps AS s INNER JOIN otlp_places AS p ON p.process = s.process
+    WHERE s.major_faults > 0
+"""
+EVIDENCE_ROWS: Final = (_ERRORS, _FILES, _PROBES, _THROTTLED, _FAULTS)
 """Likewise of ``evidence``. An Xid or SXid is of its host, whoever's work it ended; the others are of a rank."""
 
 SPAN_ROWS: Final = """

@@ -94,14 +94,15 @@ EVIDENCE: Final = (
         name="name",
         type="VARCHAR",
         text=f"What was seen: `xid` (or SXid), `{COLLECTIVE_PENDING}`, a metric that grew, `otelgpu.probe`, "
-        "or `otelgpu.step.file.duration`.",
+        "`otelgpu.step.file.duration`, `otelgpu.step.cpu.throttled.duration` or `otelgpu.step.major_faults`.",
     ),
     Column(
         name="value",
         type="DOUBLE",
         default="0",
         text="Of `xid`: its number; of `collective_pending`: the collective's, as in `ops.seq`; of a metric: what it "
-        "grew by; of the others: seconds, in what a user's own probe is on, or in files.",
+        "grew by; of page faults how many; of the others: seconds, in what a user's own probe is on, in files, or "
+        "throttled.",
     ),
     Column(name="text", type="VARCHAR", default="''", text="In words."),
 )
@@ -170,6 +171,16 @@ STEPS: Final = (
         text="The file of the longest access, without its path.",
     ),
     Column(name="link", type="VARCHAR", default="''", text=_LINK),
+    Column(
+        name="throttled_s",
+        type="DOUBLE",
+        default="0",
+        unit="s",
+        text="In which the quota of CPU time was spent, of some 2 s until the step's end.",
+    ),
+    Column(
+        name="major_faults", type="BIGINT", default="0", text="Page faults that waited for a disk, likewise."
+    ),
 )
 """A row is one training step of one process."""
 

@@ -118,6 +118,8 @@ def _steps(read: _Spans) -> list[Rows]:
         "copy_s": read.numbers(training.DEVICE_COPY, np.nan),
         "slowest_file": read.texts(training.SLOWEST_FILE),
         "link": _links(read.spans),
+        "throttled_s": read.numbers(training.THROTTLED, 0.0),
+        "major_faults": read.numbers(training.MAJOR_FAULTS, 0),
     }
     return [_table("steps", columns, is_step)]
 

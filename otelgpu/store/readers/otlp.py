@@ -150,6 +150,8 @@ class OtlpReading:
             *(_seconds(described.get(key, math.nan)) for key in device),
             text(described.get(training.SLOWEST_FILE, "")),
             _link(span),
+            _seconds(described.get(training.THROTTLED, 0.0)),
+            _whole(described.get(training.MAJOR_FAULTS, 0)),
         )
 
     def _take_call(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:

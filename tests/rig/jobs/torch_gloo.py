@@ -103,6 +103,11 @@ def is_right(fault: str, report: RanksReport) -> bool:
     return said == [("slow_worker", [LATE_RANK], True)]
 
 
+def evidence_of(report: RanksReport) -> list[str]:
+    """What was seen beside operations."""
+    return [each.text for verdict in report.verdicts for each in verdict.evidence if "." in each.name]
+
+
 def said_of(report: RanksReport) -> list[tuple[str, str, list[int], str]]:
     """What, why, who and when."""
     return [
@@ -122,7 +127,10 @@ def main() -> None:
     for fault in options.faults:
         report = run(options.python, fault, observed=options.observed)
         said = said_of(report)
-        print(f"{fault}: {'right' if is_right(fault, report) else 'WRONG'}: {said}", flush=True)
+        print(
+            f"{fault}: {'right' if is_right(fault, report) else 'WRONG'}: {said} {evidence_of(report)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

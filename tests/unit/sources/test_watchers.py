@@ -144,4 +144,5 @@ def test_every_familys_live_side_is_found() -> None:
     assert set(registry.parts("poll", "POLLING")) == {
         "otelgpu.families.gpu.devices",
         "otelgpu.families.rdma",
+        "otelgpu.families.steps.training",
     }

@@ -22,11 +22,20 @@ class Rank:
         scopes = ("otelgpu.training", "otelgpu.nccl", "otelgpu.probe")
         self.spans: dict[str, list[dict[str, Any]]] = {scope: [] for scope in scopes}
 
-    def step(self, step: int, length_ms: int = 100, *, slowest_file: str = "", **parts: float) -> None:
+    def step(
+        self,
+        step: int,
+        length_ms: int = 100,
+        *,
+        slowest_file: str = "",
+        major_faults: int = 0,
+        **parts: float,
+    ) -> None:
         """``parts``: seconds by the end of the attribute's name."""
         begin = START + step * 100 * MS
         attributes: dict[str, Any] = {f"otelgpu.step.{name}.duration": value for name, value in parts.items()}
         attributes |= {"otelgpu.step.slowest_file": slowest_file} if slowest_file else {}
+        attributes |= {"otelgpu.step.major_faults": major_faults} if major_faults else {}
         attributes["otelgpu.step.number"] = step - self.first + 1
         self._add(
             "otelgpu.training", "training step", f"1{step:07x}", begin, begin + length_ms * MS, attributes

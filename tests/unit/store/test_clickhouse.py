@@ -66,6 +66,7 @@ def made(folder: Path) -> list[bytes]:
         ranks[-1].collective(step, wait_ms=None)
     ranks[-1].collective(9, run_ms=3)
     ranks[2].step(20, file=0.5, slowest_file=r"it's \t.bin")
+    ranks[2].step(21, major_faults=7, **{"cpu.throttled": 1.25})
     ranks[2].probe(4, "gc", 0.03)
     ranks[2].probe(5, "gc", 0.08, otelgpu_host_duration=0.02)  # several in one span
     ranks[2].probe(6, "gc", 0.03)

@@ -261,3 +261,18 @@ def test_the_slowest_file_of_a_step_is_evidence_of_its_rank(tmp_path: Path) -> N
         assert select(store, "SELECT rank, name, value, text FROM evidence") == [
             (0, "otelgpu.step.file.duration", 0.02, "seconds in files, slowest shard-7.bin")
         ]
+
+
+def test_what_kept_a_rank_from_running_is_evidence_of_it(tmp_path: Path) -> None:
+    ranks = job(steps=4)
+    ranks[1].step(5, major_faults=7, **{"cpu.throttled": 1.25})
+    with opened(tmp_path, ranks) as store:
+        assert select(store, "SELECT rank, name, value, text FROM evidence ORDER BY name") == [
+            (
+                1,
+                "otelgpu.step.cpu.throttled.duration",
+                1.25,
+                "seconds throttled by the CPU quota of its cgroup",
+            ),
+            (1, "otelgpu.step.major_faults", 7.0, "page faults that waited for a disk"),
+        ]

@@ -44,6 +44,13 @@ DESCRIPTIONS: Final = Descriptions(
         "otelgpu.step.files": Described("such calls on files, of all threads of the process"),
         "otelgpu.step.file_bytes": Described("bytes that they moved"),
         "otelgpu.step.slowest_file": Described("name, without its path, of the file of the longest"),
+        "otelgpu.step.cpu.throttled.duration": Described(
+            "where it is not 0: seconds in which a cgroup of the process had spent its quota of CPU time, of some 2 s "
+            "until the step's end"
+        ),
+        "otelgpu.step.major_faults": Described(
+            "where it is not 0: page faults of the process that waited for a disk, likewise"
+        ),
         "otelgpu.step.device.index": Described(
             "where device time is measured: the device that worked most in the step, by its ordinal in the process"
         ),
@@ -102,6 +109,8 @@ DESCRIPTIONS: Final = Descriptions(
                 "otelgpu.step.files": (TEXT,),
                 "otelgpu.step.file_bytes": (TEXT,),
                 "otelgpu.step.slowest_file": (TEXT,),
+                "otelgpu.step.cpu.throttled.duration": (TEXT,),
+                "otelgpu.step.major_faults": (TEXT,),
                 "otelgpu.step.device.index": (TEXT,),
                 "otelgpu.step.device.compute.duration": (TEXT,),
                 "otelgpu.step.device.exposed_communication.duration": (TEXT,),

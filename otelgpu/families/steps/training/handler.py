@@ -20,6 +20,7 @@ from otelgpu.families.steps.training.steps import TrainingSteps
 from otelgpu.families.steps.training.training_steps import TrainingSession
 from otelgpu.model.inputs import LossCounted
 from otelgpu.model.operations import OperationKind
+from otelgpu.model.pressure import ProcessPressed
 from otelgpu.model.spans import SpanColumns
 
 
@@ -52,6 +53,7 @@ class TrainingHandler:
         services.listen(StretchesSeen, lambda fact: training.take(fact.rows))
         services.listen(DeviceActivities, lambda fact: training.see_activities(fact.rows))
         services.listen(CallsCorrelated, lambda fact: training.see_calls(fact.rows, fact.correlations))
+        services.listen(ProcessPressed, training.press)
         services.listen(LossCounted, self._lose)
         services.listen(ProcessForgotten, lambda fact: training.forget_process(fact.tgid))
 

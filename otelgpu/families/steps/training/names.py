@@ -33,6 +33,12 @@ FILE_BYTES: Final = "otelgpu.step.file_bytes"
 SLOWEST_FILE: Final = "otelgpu.step.slowest_file"
 """Name, without its path, of the file of the longest."""
 
+THROTTLED: Final = "otelgpu.step.cpu.throttled.duration"
+"""Time since the last step that reports it, in which a cgroup of the process had spent its quota of CPU time."""
+
+MAJOR_FAULTS: Final = "otelgpu.step.major_faults"
+"""Page faults of the process that waited for a disk, swap's among them, since the last step that reports them."""
+
 DATA_LOADER_STALL: Final = "otelgpu.step.data_loader_stall.duration"
 """Time in no call that a copy to the device ended: the data loader, or whatever else the program did."""
 

@@ -39,6 +39,7 @@ from otelgpu.model.context import UNSETTLED, Context, Unsettled
 from otelgpu.model.context_sources import ContextSource
 from otelgpu.model.device_work import Activities
 from otelgpu.model.operations import Operations
+from otelgpu.model.pressure import ProcessPressed
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns, SpanKind, attributes_of_rows, constant_text
 
@@ -70,6 +71,7 @@ class TrainingSession:
         self._steps, self._metrics, self._totals = steps, metrics, totals
         self._resource_of, self._seed = resource_of, seed
         self._own_times = OwnTimes(metrics)
+        self._pressed: dict[int, tuple[int, int]] = {}  # process → throttled, major faults, of no step yet
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -97,6 +99,13 @@ class TrainingSession:
         """Calls with what their records say of activities, before launches are given their names."""
         self._measured = True
         self._devices.see_calls(rows, reported)
+
+    def press(self, seen: ProcessPressed) -> None:
+        """What kept a process from running: reported with its next step."""
+        if not self._steps.watches(seen.tgid):
+            return
+        throttled_ns, faults = self._pressed.get(seen.tgid, (0, 0))
+        self._pressed[seen.tgid] = throttled_ns + seen.throttled_ns, faults + seen.major_faults
 
     def lose(self) -> None:
         """Records of device work were lost, or of calls."""
@@ -145,6 +154,7 @@ class TrainingSession:
         """A process ended: what it left is reported at the next tick."""
         self._steps.forget_process(tgid)
         self._devices.forget_process(tgid)
+        self._pressed.pop(tgid, None)
 
     def _with_devices(self, reported: EndedTraining, now_ns: int, *, final: bool) -> EndedTraining:
         """The steps of which it is known what the device did, or that it never will be, in their order."""
@@ -164,6 +174,12 @@ class TrainingSession:
         self._devices.prune(now_ns, [step for each in self._waiting for step in each.reported.steps])
         return join_reported(ready)
 
+    def _pressure(self, tgid: int) -> dict[str, float | int]:
+        """What kept the process from running since it was last reported."""
+        throttled_ns, faults = self._pressed.pop(tgid, (0, 0))
+        found: dict[str, float | int] = {training_names.THROTTLED: throttled_ns / 1e9} if throttled_ns else {}
+        return found | ({training_names.MAJOR_FAULTS: faults} if faults else {})
+
     def _without_device(self, step: TrainingStep) -> dict[str, float]:
         """Device time of a step of a program that drives no device: it computes in its own, which is host overhead."""
         if not self._sees_devices or step.boundary not in HOST_BOUNDARIES:
@@ -180,6 +196,10 @@ class TrainingSession:
     ) -> SpanColumns:
         """The spans of steps of one process; ``rows`` are their positions among all."""
         chosen = [reported.steps[row] for row in rows]
+        attributes = [
+            training_attributes(each, self._file_name) | self._without_device(each) for each in chosen
+        ]
+        attributes[-1] |= self._pressure(chosen[-1].tgid)
         sums = self._totals.by_group(reported.operations, reported.step, len(reported.steps))[rows]
         return SpanColumns(
             resource=self._resource_of(chosen[0].tgid),
@@ -196,12 +216,7 @@ class TrainingSession:
             status=np.zeros(len(rows), dtype=np.uint8),
             status_message=None,
             attributes=(
-                *attributes_of_rows(
-                    [
-                        training_attributes(each, self._file_name) | self._without_device(each)
-                        for each in chosen
-                    ]
-                ),
+                *attributes_of_rows(attributes),
                 *self._totals.attributes(sums),
             ),
         )
