@@ -22,6 +22,8 @@ from tests.rig.gloo_ranks import run_gloo_ranks
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason=f"needs {missing_compiler()}")
 
 STEPS = 23
+LEAST_SHARE = 0.15
+"""Of the time of a step; a rank that is late here is so for two fifths of it."""
 BYTES = {"allreduce": {4000, 4}, "broadcast": {56}, "allgather": {48}, "barrier": {0}}
 NAMES = {"wait": Stretch.COMMUNICATION_WAIT, "data_loader": Stretch.DATA_LOADER, "backward": Stretch.BACKWARD}
 
@@ -83,20 +85,22 @@ def counted(rows: Operations, decoder: GlooDecoder) -> dict[str, int]:
 @pytest.mark.alone(reason="whom others keep from computing is late")
 @pytest.mark.parametrize(
     ("late", "cause"),
-    [("--late-us=16000", "host"), ("--load-us=24000", "input"), ("", "")],
+    [({"late-us": 16000}, "host"), ({"load-us": 24000}, "input"), ({}, "")],
     ids=["host", "input", "healthy"],
 )
 def test_the_late_rank_is_found_and_none_in_a_healthy_job(
-    kernel: None, tmp_path: Path, late: str, cause: str
+    kernel: None, tmp_path: Path, late: dict[str, int], cause: str
 ) -> None:
     lines, tables = tmp_path / "spans.jsonl", tmp_path / "tables"
-    usual = ["--steps=150", "--load-us=8000", "--forward-us=8000"]
+    usual = {"steps": 150, "load-us": 8000, "forward-us": 8000}
+    options = [[f"--{name}={value}" for name, value in each.items()] for each in (usual, usual | late, usual)]
     prefix = (OTELGPU, "run", f"--export=file:{lines}", f"--export=parquet:{tables}", "--")
-    run_gloo_ranks(tmp_path, [usual, [*usual, *([late] if late else [])], usual], prefix=prefix)
+    run_gloo_ranks(tmp_path, options, prefix=prefix)
     for path in (lines, tables):
         _, report, *_ = look([str(path)], None, None, None)
         assert report.input.steps > 60
-        found = [each for each in report.verdicts if each.persistent]
+        # Whom others keep from computing loses a few percent now and then: that is so.
+        found = [each for each in report.verdicts if each.cost and each.cost.share >= LEAST_SHARE]
         said = [(each.klass, list(each.ranks)) for each in found]
         assert said == ([("slow_worker", [1])] if cause else []), report
         assert {each.cause for each in found} <= {cause, "mixed"}  # where others take the processors
