@@ -32,6 +32,7 @@ from otelgpu.diagnose.stall.gaps import (
     findings,
     groups,
     stall_bytes,
+    time_in_steps,
 )
 from otelgpu.diagnose.stall.holders import holder_of, line_of
 from otelgpu.diagnose.stall.observations import (
@@ -233,7 +234,9 @@ def _unexplained(judged: Judged) -> StallVerdict | None:
     steps = judged.steps
     if steps is None:
         return None
-    gap = steps.lengths_ns - steps.usual_ns
+    # Who waits for anything to come may have nothing to do: that is neither a stall nor not explained.
+    idle = time_in_steps([each for each in judged.activities if each.cause == IDLE], steps)
+    gap = steps.lengths_ns - idle - steps.usual_ns
     long = gap > max(LONGER * steps.usual_ns, LEAST_GAP_NS)
     total = int(steps.ends_ns[-1] - steps.begins_ns[0])
     if long[:-1].sum() < 2 or gap[:-1][long[:-1]].sum() < UNEXPLAINED * total:

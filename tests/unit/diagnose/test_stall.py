@@ -202,6 +202,15 @@ def test_a_server_that_waits_for_requests_is_not_judged() -> None:
     assert not report(observed(made)).verdicts
 
 
+def test_a_server_whose_answers_are_its_rhythm_is_not_judged() -> None:
+    made = Timeline()
+    for number in range(40):
+        made.wait((10, 200, 10, 500)[number % 4], (*kernel("do_epoll_wait"), LOOP), syscall="epoll_wait")
+        made.wait(1, (SAVE, LOOP), syscall="getpid")
+        made.work(20)
+    assert not report(observed(made)).verdicts
+
+
 def test_imports_and_the_interpreters_end_are_not_looked_at() -> None:
     made = Timeline()
     bootstrap = Frame(Kind.PYTHON, "_find_and_load", "<frozen importlib._bootstrap>", 1176)
