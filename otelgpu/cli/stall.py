@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 KINDS: Final = frozenset((ProfileKind.CPU, ProfileKind.OFFCPU, ProfileKind.SYSCALL, ProfileKind.FILE))
 """What is recorded."""
+DEVICE_KINDS: Final = frozenset((ProfileKind.CUDA, ProfileKind.NCCL))
+"""The same with ``--device-calls``."""
 SHORTEST_WAIT_US: Final = 50
 """Of waits: a thousand page faults of a disk are none of them 1 ms long."""
 _PROGRAM: Final = "otelgpu.program"
@@ -85,6 +87,11 @@ class _Found(Struct):
     metavar="TIME",
     help="Record for so long: 30, 90s, 5m (default 10 s; of a program that is started: until it ends).",
 )
+@click.option(
+    "--device-calls",
+    is_flag=True,
+    help="Record calls of CUDA and NCCL too: synchronising, copies, collectives. Each costs the program a probe.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(
     "-o",
@@ -101,6 +108,7 @@ def stall(
     files: tuple[Path, ...],
     pids: tuple[int, ...],
     duration: float | None,
+    device_calls: bool,
     as_json: bool,
     output: Path | None,
     force: bool,
@@ -130,15 +138,17 @@ def stall(
         raise click.UsageError("-d cannot be combined with a FILE: it was recorded already")
     if output is not None:
         refuse_overwriting([output], force=force)
-    config = configure(options)
+    if files and device_calls:
+        raise click.UsageError("--device-calls cannot be combined with a FILE: it was recorded already")
+    config, kinds = configure(options), KINDS | DEVICE_KINDS if device_calls else KINDS
     if files:
         run.read(*files)
         found = _Found(profiles=read_profiles_of(files[0], config).profiles, title=files[0].name)
     else:
         config = structs.replace(
             config,
-            families=families_for(KINDS),
-            profiles=tuple(sorted(KINDS)),
+            families=families_for(kinds),
+            profiles=tuple(sorted(kinds)),
             profile_off_cpu_us=min(config.profile_off_cpu_us, SHORTEST_WAIT_US),
             source="uprobe",
             export=(),

@@ -9,12 +9,16 @@ from msgspec import Struct
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """``cause``: "" of a healthy program. ``says``: what the sentence has to have; ``quota``: CPUs of its control
-    group."""
+    """What a program has to be said of.
+
+    ``cause``: "" of a healthy one. ``says``: what the sentence has to have; ``quota``: CPUs of its control group;
+    ``device``: its calls of CUDA are recorded.
+    """
 
     cause: str
     says: tuple[str, ...] = ()
     quota: float = 0.0
+    device: bool = False
 
 
 CASES: Final[Mapping[str, Case]] = {
@@ -38,6 +42,7 @@ CASES: Final[Mapping[str, Case]] = {
     "page_faults": Case(cause="page_faults", says=("page_faults",)),
     "cold_mapping": Case(cause="page_faults", says=("cold_mapping",)),
     "garbage_collection": Case(cause="garbage_collection", says=("garbage_collection",)),
+    "device_copy": Case(cause="device_copy", says=("device_copy",), device=True),
     "sleep": Case(cause="sleep", says=("every 5th of",)),
     "subprocess_wait": Case(cause="subprocess", says=("subprocess_wait", "every 5th of 40 steps")),
     "subprocess_output": Case(cause="subprocess", says=("subprocess_output", "every 5th of 40 steps")),

@@ -47,14 +47,14 @@ def diagnose(name: str, case: Case) -> Said:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder, quota(case.quota) as prefix, ExitStack() as stack:
         program = [*prefix, sys.executable, "-m", "tests.gallery.programs", name, folder]
-        target = ["--", *program]
+        target, device = ["--", *program], ["--device-calls"] if case.device else []
         if case.quota:
             running = stack.enter_context(subprocess.Popen(program, cwd=ROOT, env=environ))
             stack.callback(running.kill)
             time.sleep(1.0)
             target = ["-p", str(running.pid), "-d", "5"]
         done = subprocess.run(
-            [sys.executable, "-m", "otelgpu", "diagnose", "stall", "--json", *target],
+            [sys.executable, "-m", "otelgpu", "diagnose", "stall", "--json", *device, *target],
             cwd=ROOT,
             env=environ,
             capture_output=True,
@@ -113,14 +113,23 @@ def confusion(said: Mapping[str, str]) -> list[tuple[str, dict[str, int]]]:
     return [(label, dict(counts)) for label, counts in rows.items()]
 
 
+def write_confusion(said: Mapping[str, str]) -> None:
+    """The table of the manual."""
+    print("\n| Label | Programs | Named first |\n| --- | --- | --- |")
+    for label, counts in confusion(said):
+        named = ", ".join(f"{cause} {count}" for cause, count in counts.items())
+        print(f"| {label} | {sum(counts.values())} | {named} |")
+
+
 def main(names: Iterable[str]) -> int:
     """How many programs of those had another cause named first."""
-    wrong = 0
+    wrong, named = 0, {}
     for name in names or CASES:
         case = CASES[name]
         said = diagnose(name, case)
         want = case.cause or NOTHING
         missing = [each for each in case.says if each not in said.sentence]
+        named[name] = said.cause
         is_right = said.cause == want and not missing
         wrong += not is_right
         print(
@@ -129,6 +138,7 @@ def main(names: Iterable[str]) -> int:
         )
         if missing:
             print(f"      not said: {missing}", flush=True)
+    write_confusion(named)
     return wrong
 
 

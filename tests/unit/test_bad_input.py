@@ -84,6 +84,7 @@ CASES: Final = (
     usage("diagnose stall -p 1 -- true", "give processes (-p PID), a program (-- PROGRAM) or one FILE"),
     usage("diagnose stall --", "there is no program behind --"),
     usage("diagnose stall one -d 5", "-d cannot be combined with a FILE"),
+    usage("diagnose stall one --device-calls", "--device-calls cannot be combined with a FILE"),
     usage("diagnose stall -p 1 -d 0", "'0' is too short: give more than 0 s"),
     setting("diagnose stall nowhere.jsonl", "cannot read nowhere.jsonl: No such file or directory"),
     setting("diagnose stall -p 4194305", "there is no process 4194305"),

@@ -24,10 +24,12 @@ from otelgpu.diagnose.stall.causes import (
     IDLE,
     PAGE_FAULTS,
     cause_of,
+    cause_of_call,
     kernel_frames,
     own_frame,
 )
 from otelgpu.diagnose.stall.observations import (
+    CALL_TIMES,
     CPU,
     FILE_TIME,
     OFF_CPU,
@@ -49,7 +51,8 @@ _APART: Final = 2.5  # periods: samples that are no further apart are of one run
 class Activity(Struct, frozen=True, kw_only=True):
     """What the thread did or waited for.
 
-    ``site``: the program's own Python line; ``path``: names of the Python functions, the innermost first. ``ready_ns``:
+    ``site``: the program's own Python line; ``path``: names of the Python functions, the innermost first;
+    ``syscall``: of a vendor's library the function. ``ready_ns``:
     how long of it the thread waited for a CPU. ``waker``: frames of who ended the wait, the leaf first.
     """
 
@@ -104,6 +107,9 @@ def _calls(thread: ThreadSeen) -> Iterator[Activity]:
             )
         yield _activity(row)
     yield from (_activity(row) for row in files.values() if id(row) not in used)
+    for row in thread.of(*CALL_TIMES):
+        if row.length_ns >= LEAST_NS and cause_of_call(row.call):
+            yield _activity(row)
 
 
 def _wait(row: Seen) -> Activity:
@@ -114,14 +120,14 @@ def _wait(row: Seen) -> Activity:
 
 
 def _activity(row: Seen) -> Activity:
-    cause = cause_of(row.frames, syscall=row.syscall, file_call=row.file_call, state=row.state)
+    cause = cause_of(row.frames, syscall=row.syscall, file_call=row.file_call, state=row.state, call=row.call)
     return Activity(
         begin_ns=row.begin_ns,
         end_ns=row.end_ns,
         cause=cause or IDLE,
         site=own_frame(row.frames),
         path=python_path(row.frames),
-        syscall=row.syscall,
+        syscall=row.call or row.syscall,
         file_name=row.file_name,
         size_bytes=row.size_bytes,
         kernel=kernel_frames(row.frames),
@@ -136,7 +142,7 @@ def python_path(frames: Sequence[Frame]) -> tuple[str, ...]:
 
 def _with_waits(calls: list[Activity], waits: list[Activity]) -> list[Activity]:
     """Waits inside a call are part of it; the others stand for themselves."""
-    calls.sort(key=lambda each: each.begin_ns)
+    calls.sort(key=lambda each: (each.begin_ns, -each.end_ns))
     begins = [each.begin_ns for each in calls]
     inside: dict[int, list[Activity]] = {}
     alone = []
@@ -147,7 +153,7 @@ def _with_waits(calls: list[Activity], waits: list[Activity]) -> list[Activity]:
         else:
             alone.append(wait)
     joined = [_refined(call, inside.get(at, ())) for at, call in enumerate(calls)]
-    return _apart(sorted([*joined, *alone], key=lambda each: each.begin_ns))
+    return _apart(sorted([*joined, *alone], key=lambda each: (each.begin_ns, -each.end_ns)))
 
 
 def _refined(call: Activity, waits: Sequence[Activity]) -> Activity:

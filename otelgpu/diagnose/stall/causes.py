@@ -31,6 +31,10 @@ PAGE_FAULTS: Final = "page_faults"
 GARBAGE_COLLECTION: Final = "garbage_collection"
 NETWORK: Final = "network"
 IDLE: Final = "idle"
+DEVICE_SYNC: Final = "device_sync"
+DEVICE_COPY: Final = "device_copy"
+DEVICE_MEMORY: Final = "device_memory"
+COLLECTIVE: Final = "collective"
 OTHER: Final = "other_wait"
 
 FILES: Final = frozenset((FILE_WRITE, FILE_SYNC, FILE_READ, FILE_CHANGE))
@@ -153,6 +157,33 @@ CAUSES: Final[Mapping[str, Cause]] = {
         next="ask ahead, in another thread, for what the next step needs",
         code="pending = executor.submit(fetch, url)  # in the loop; data = pending.result() in the next step",
     ),
+    DEVICE_SYNC: Cause(
+        meaning="the host waits until the device has done what was asked of it (`.item()`, `.cpu()`, synchronize)",
+        says="waits for the device",
+        steady=None,
+        next="keep results on the device, and look at them every so many steps",
+        code="total += loss.detach()  # on the device\nif step % 50 == 0:\n    print(total.item())",
+    ),
+    DEVICE_COPY: Cause(
+        meaning="a copy between host and device that the host waits for: of memory that is not pinned",
+        says="copies between host and device",
+        steady=0.2,
+        next="pin the memory, and copy without waiting",
+        code="loader = DataLoader(dataset, pin_memory=True)\nbatch = batch.to(device, non_blocking=True)",
+    ),
+    DEVICE_MEMORY: Cause(
+        meaning="memory of the device is allocated or freed, which waits for the device",
+        says="allocates or frees memory of the device",
+        steady=0.1,
+        next="keep buffers, or use a caching allocator, and do not empty its cache in the loop",
+        code="# no torch.cuda.empty_cache() in the loop; buffers = torch.empty(shape, device=device)  # once",
+    ),
+    COLLECTIVE: Cause(
+        meaning="the host waits in a call of NCCL: for other ranks, which `diagnose ranks` compares",
+        says="waits in a collective",
+        steady=None,
+        next="otelgpu diagnose ranks, with the files of all ranks, says who is waited for",
+    ),
     OTHER: Cause(
         meaning="the thread is off the CPU for another reason, which its stack shows",
         says="waits",
@@ -229,8 +260,23 @@ _MUTEXES: Final = ("__lll_lock_wait", "__GI___lll_lock_wait", "pthread_mutex_loc
 _CONDITIONS: Final = ("pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait")
 
 
-def cause_of(frames: Sequence[Frame], *, syscall: str = "", file_call: str = "", state: str = "") -> str:
+def cause_of_call(name: str) -> str:
+    """Of a function of a vendor's library that takes long; "" of one that only queues work."""
+    if name.startswith("nccl"):
+        return COLLECTIVE
+    if "Memcpy" in name:
+        return "" if "Async" in name else DEVICE_COPY
+    if any(part in name for part in ("Synchronize", "StreamQuery", "EventQuery")):
+        return DEVICE_SYNC
+    return DEVICE_MEMORY if any(part in name for part in ("Malloc", "Free", "MemAlloc")) else ""
+
+
+def cause_of(
+    frames: Sequence[Frame], *, syscall: str = "", file_call: str = "", state: str = "", call: str = ""
+) -> str:
     """A key of :data:`CAUSES`, or :data:`IDLE`; "" of who runs. ``state``: of a wait."""
+    if call:
+        return cause_of_call(call)
     if file_call:
         return _FILE_CALLS.get(file_call, FILE_CHANGE)
     names = {frame.name for frame in frames}

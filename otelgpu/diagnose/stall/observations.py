@@ -24,7 +24,8 @@ SYSCALL_TIME: Final = "syscall_time"
 SYSCALLS: Final = "syscalls"
 FILE_TIME: Final = "file_time"
 FILE_BYTES: Final = "file_bytes"
-USED: Final = frozenset((CPU, OFF_CPU, SYSCALL_TIME, SYSCALLS, FILE_TIME, FILE_BYTES))
+CALL_TIMES: Final = ("cuda_time", "hip_time", "nccl_time")
+USED: Final = frozenset((CPU, OFF_CPU, SYSCALL_TIME, SYSCALLS, FILE_TIME, FILE_BYTES, *CALL_TIMES))
 """Sample types that are looked at."""
 
 MOST_ROWS: Final = 2_000_000
@@ -36,6 +37,7 @@ _STATE: Final = "otelgpu.thread.state"
 _SYSCALL: Final = "otelgpu.syscall.name"
 _FILE_CALL: Final = "otelgpu.file.call"
 _FILE_NAME: Final = "file.name"
+_CALL: Final = "otelgpu.call.name"
 
 Frames = tuple[Frame, ...]
 
@@ -43,8 +45,8 @@ Frames = tuple[Frame, ...]
 class Seen(Struct, frozen=True):
     """One observation. ``frames``: the leaf first. ``length_ns``: of a sample of the clock what it stands for.
 
-    ``count``: calls that it stands for; ``size_bytes``: that a call on a file moved; -1: not known. ``span``:
-    hexadecimal trace and span id, "" of none.
+    ``call``: the function of a vendor's library. ``count``: calls that it stands for; ``size_bytes``: that a call on
+    a file moved; -1: not known. ``span``: hexadecimal trace and span id, "" of none.
     """
 
     type: str
@@ -58,6 +60,7 @@ class Seen(Struct, frozen=True):
     count: int = 1
     size_bytes: int = -1
     span: str = ""
+    call: str = ""
 
     @property
     def end_ns(self) -> int:
@@ -181,6 +184,7 @@ def _rows(batch: ProfileColumns, rejected: Counter[str]) -> Iterator[tuple[int, 
                 file_call=_text(attributes.get(_FILE_CALL), row),
                 file_name=_text(attributes.get(_FILE_NAME), row),
                 span=_span(batch, row),
+                call=_text(attributes.get(_CALL), row),
             ),
         )
 

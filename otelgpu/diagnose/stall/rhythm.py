@@ -35,6 +35,7 @@ all."""
 SAME_NS: Final = 1_000_000
 """Beats of a step come after each other by more."""
 
+PUBLISHED: Final = "spans that the program publishes"
 _GIL_LEAF: Final = "[waiting for the GIL]"
 
 I64 = npt.NDArray[np.int64]
@@ -60,6 +61,9 @@ class Rhythm(Struct, frozen=True, kw_only=True):
 
 def find_rhythm(thread: ThreadSeen, begin_ns: int, end_ns: int) -> Rhythm | None:
     """Of a thread between two times; None where there is none."""
+    spans = _spans(thread.rows, begin_ns, end_ns)
+    if _is_regular(spans, end_ns - begin_ns):
+        return _rhythm(spans, end_ns, PUBLISHED, None)
     candidates = _candidates(thread.of(SYSCALL_TIME, OFF_CPU), begin_ns, end_ns)
     found = [
         (len(times), depth, key, site, times)
@@ -73,11 +77,24 @@ def find_rhythm(thread: ThreadSeen, begin_ns: int, end_ns: int) -> Rhythm | None
     _, _, key, site, times = min(
         (each for each in found if each[0] * 1.5 >= most), key=lambda each: (each[1], -each[0], each[2])
     )
+    return _rhythm(times, end_ns, key, site)
+
+
+def _rhythm(times: I64, end_ns: int, beat: str, site: Frame | None) -> Rhythm:
     lengths = np.diff(times)
-    usual = int(np.median(lengths))
     last = min(end_ns, int(times[-1]) + 2 * int(lengths.max()))
     ends = np.append(times[1:], max(last, int(times[-1]) + 1))
-    return Rhythm(begins_ns=times, ends_ns=ends, beat=key, site=site, usual_ns=usual)
+    return Rhythm(begins_ns=times, ends_ns=ends, beat=beat, site=site, usual_ns=int(np.median(lengths)))
+
+
+def _spans(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> I64:
+    """When each span was first seen that the program publishes; of spans inside each other every change is one."""
+    times, current = [], ""
+    for row in rows:
+        if row.span and row.span != current and begin_ns <= row.begin_ns < end_ns:
+            current = row.span
+            times.append(row.begin_ns)
+    return _apart(times)
 
 
 def _candidates(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> Mapping[tuple[str, Frame, int], I64]:
@@ -104,6 +121,8 @@ def _candidates(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> Mapping[tup
 def _apart(times: Sequence[int]) -> I64:
     """One of those that come at once."""
     found = np.sort(np.array(times, dtype=np.int64))
+    if not len(found):
+        return found
     apart: I64 = found[np.append(True, np.diff(found) >= SAME_NS)]
     return apart
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 import multiprocessing
@@ -223,6 +224,19 @@ def garbage_collection(folder: Path) -> None:
         if step % EVERY == EVERY - 1:
             gc.collect()
     assert objects
+
+
+def device_copy(folder: Path) -> None:
+    """Memory that is not pinned is copied to a device: one of the fake runtime."""
+    runtime = ctypes.CDLL(str(Path(__file__).parents[3] / "build" / "fakes" / "libcudart.so.12"))
+    size = ctypes.c_size_t(len(_STATE) * 10)
+    host, device = ctypes.create_string_buffer(size.value), ctypes.c_void_p()
+    assert runtime.cudaMalloc(ctypes.byref(device), size) == 0
+    for step in range(STEPS):
+        work()
+        pause()
+        if step % EVERY == EVERY - 1:
+            assert runtime.cudaMemcpy(device, host, size, 1) == 0
 
 
 def sleep(folder: Path) -> None:

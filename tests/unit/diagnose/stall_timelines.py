@@ -70,6 +70,11 @@ class Timeline:
         self.row(OFF_CPU, ms / 2, (*inside, SAVE, LOOP), state="uninterruptible")
         self.now += round(ms * MS)
 
+    def call(self, ms: float, name: str, kind: str = "cuda_time") -> None:
+        """A function of a vendor's library, in which the thread polls."""
+        self.row(kind, ms, (*native(name), SAVE, LOOP), call=name)
+        self.now += round(ms * MS)
+
     def wait(self, ms: float, frames: Frames, syscall: str = "futex", state: str = "interruptible") -> None:
         """A system call that waits all the time."""
         if syscall:

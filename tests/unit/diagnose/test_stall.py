@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from otelgpu.diagnose.stall.causes import CAUSES
 from otelgpu.diagnose.stall.diagnosis import diagnose
@@ -105,6 +106,10 @@ STALLS: dict[str, Callable[[Timeline], None]] = {
     "cpu_contention": lambda made: made.wait(160, (LOOP,), syscall="", state="runnable"),
     "gil": lambda made: made.wait(100, (*native("[waiting for the GIL]", "take_gil"), LOOP), syscall=""),
     "network": lambda made: made.wait(100, (*kernel("tcp_recvmsg"), SAVE, LOOP), syscall="recvfrom"),
+    "device_sync": lambda made: made.call(100, "cudaStreamSynchronize"),
+    "device_copy": lambda made: made.call(100, "cudaMemcpy"),
+    "device_memory": lambda made: made.call(100, "cudaFree"),
+    "collective": lambda made: made.call(100, "ncclAllReduce", kind="nccl_time"),
     "other_wait": lambda made: made.wait(
         100, (*kernel("msleep"), SAVE, LOOP), syscall="ioctl", state="uninterruptible"
     ),
@@ -301,6 +306,28 @@ def test_nothing_is_said_of_steps_that_are_alike(
 @pytest.mark.parametrize(("ms", "every", "steps"), [(12, 5, 40), (30, 25, 100)])
 def test_gaps_that_are_short_or_rare_are_not_worth_a_verdict(ms: float, every: int, steps: int) -> None:
     assert not report(observed(loop(lambda made: made.write(ms, 1000), every=every, steps=steps))).verdicts
+
+
+def test_spans_that_a_program_publishes_are_its_steps() -> None:
+    made = Timeline()
+    for step in range(30):
+        for _ in range(3):  # three sleeps a step, which would be taken for steps
+            made.work(20)
+            made.sleep(10)
+        if step % 5 == 4:
+            made.write(120, 1000)
+        span = f"{step + 1:032x}-{step + 1:016x}"
+        made.thread.rows = [row if row.span else structs.replace(row, span=span) for row in made.thread.rows]
+    found = report(observed(made))
+    (verdict,) = found.verdicts
+    assert (found.input.steps, found.input.beat) == (30, "spans that the program publishes")
+    assert verdict.rhythm is not None and verdict.rhythm.every == 5
+    assert len(verdict.spans) == 6 and verdict.spans[0].endswith(f"{5:016x}")
+
+
+def test_a_launch_only_queues_work() -> None:
+    (verdict,) = report(observed(loop(lambda made: made.call(100, "cudaLaunchKernel")))).verdicts
+    assert verdict.klass == INCONCLUSIVE
 
 
 def test_numbers_are_written_as_people_read_them() -> None:
