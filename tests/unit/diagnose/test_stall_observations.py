@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -15,10 +16,22 @@ from otelgpu.cli.page_files import stall_page_files
 from otelgpu.diagnose.stall.diagnosis import diagnose
 from otelgpu.diagnose.stall.observations import USED, observe
 from otelgpu.diagnose.stall.stall_page import stall_page
+from otelgpu.diagnose.stall.verdicts import (
+    Latency,
+    Line,
+    Rhythm,
+    Spent,
+    StallCost,
+    StallReport,
+    StallSummary,
+    StallVerdict,
+    ThreadPlace,
+)
 from otelgpu.export.file.exporter import FileExporter
 from otelgpu.model.profiles import ProfileColumns, ValueType
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute
+from tests.rig import ROOT
 from tests.unit.diagnose.stall_timelines import MS, PID
 from tests.unit.render.profile_columns import HOSTILE, START, profile
 
@@ -157,3 +170,10 @@ def test_whatever_rows_say_there_is_a_report(
     found, judged = diagnose(observe([*job(), batch]))
     assert found.input.processes >= 1
     assert len(stall_page(found, judged, stall_page_files(), title=file)) < 1_000_000
+
+
+def test_every_field_of_the_document_is_in_the_manual() -> None:
+    text = (ROOT / "docs" / "reference" / "stalls.md").read_text(encoding="utf-8")
+    structs = (StallReport, StallVerdict, StallSummary, Spent, Line, ThreadPlace, Rhythm, Latency, StallCost)
+    fields = {field.encode_name for each in structs for field in msgspec.structs.fields(each)}
+    assert {name for name in fields if f'"{name}"' not in text and f"`{name}`" not in text} == set()
