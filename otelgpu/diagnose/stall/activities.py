@@ -202,12 +202,17 @@ def _with_samples(found: list[Activity], samples: Sequence[Seen]) -> list[Activi
     return out
 
 
+def _is_of(one: Seen, other: Seen) -> bool:
+    return own_frame(one.frames) == own_frame(other.frames)
+
+
 def _sampled(samples: Sequence[Seen], found: Sequence[Activity]) -> list[Activity]:
     """Runs of samples of one cause, where nothing else is known."""
     taken = [(each.begin_ns, each.end_ns) for each in found if each.cause != CPU_CONTENTION]
     begins = [begin for begin, _ in taken]
     runs: list[list[Seen]] = []
     causes: list[str] = []
+    last = -1  # of what is known, that which began before
     for row in samples:
         names = {frame.name for frame in row.frames}
         cause = cause_of(row.frames) if row.frames else ""
@@ -216,11 +221,18 @@ def _sampled(samples: Sequence[Seen], found: Sequence[Activity]) -> list[Activit
         at = bisect_left(begins, row.end_ns) - 1
         if cause not in _SAMPLED or (at >= 0 and row.end_ns < taken[at][1]):
             continue
-        if runs and causes[-1] == cause and row.begin_ns - runs[-1][-1].end_ns < _APART * row.length_ns:
+        if (
+            runs
+            and at == last
+            and causes[-1] == cause
+            and _is_of(runs[-1][-1], row)
+            and row.begin_ns - runs[-1][-1].end_ns < _APART * row.length_ns
+        ):
             runs[-1].append(row)
         else:
             runs.append([row])
             causes.append(cause)
+        last = at
     return [
         Activity(
             begin_ns=run[0].begin_ns,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 
 from otelgpu.diagnose.stall.activities import Activity, activities
@@ -234,15 +235,14 @@ def _unexplained(judged: Judged) -> StallVerdict | None:
     steps = judged.steps
     if steps is None:
         return None
-    # Who waits for anything to come may have nothing to do: that is neither a stall nor not explained.
-    idle = time_in_steps([each for each in judged.activities if each.cause == IDLE], steps)
-    gap = steps.lengths_ns - idle - steps.usual_ns
+    ran = steps.lengths_ns - time_in_steps(judged.activities, steps)
+    gap = ran - int(np.median(ran))
     long = gap > max(LONGER * steps.usual_ns, LEAST_GAP_NS)
     total = int(steps.ends_ns[-1] - steps.begins_ns[0])
     if long[:-1].sum() < 2 or gap[:-1][long[:-1]].sum() < UNEXPLAINED * total:
         return None
     return _inconclusive(
-        f"{int(long.sum())} of {len(gap)} steps are longer than usual ({duration(float(steps.usual_ns))}), "
+        f"{int(long[:-1].sum())} of {len(gap)} steps are longer than usual ({duration(float(steps.usual_ns))}), "
         "and no wait that was seen explains it: the thread ran, or waited for less than 1 ms at a time",
         "otelgpu profile -t cpu,python -p PID says what it ran",
     )

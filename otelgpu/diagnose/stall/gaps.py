@@ -36,6 +36,7 @@ from otelgpu.diagnose.stall.causes import (
     PAGE_FAULTS,
 )
 from otelgpu.diagnose.stall.rhythm import Rhythm
+from otelgpu.render.frames import Frame
 
 LONGER: Final = 0.2
 """Of the usual step: a step that is longer by this has a gap."""
@@ -157,7 +158,10 @@ def _in_steps(group: Sequence[Activity], rhythm: Rhythm, total: int) -> Finding 
         return None
     place = np.searchsorted(rhythm.begins_ns, [each.begin_ns for each in group], side="right") - 1
     stalls = [[each for each, step in zip(group, place, strict=True) if step == number] for number in numbers]
-    stalls = [each for each in stalls if each]
+    telling = _telling(group, place, set(numbers.tolist()), len(lengths))
+    stalls = [
+        telling_ones for each in stalls if (telling_ones := [one for one in each if one.site in telling])
+    ]
     if not stalls:
         return None
     return _finding(
@@ -170,6 +174,19 @@ def _in_steps(group: Sequence[Activity], rhythm: Rhythm, total: int) -> Finding 
         every=every_nth(np.flatnonzero(excess > LEAST_GAP_NS).tolist(), len(lengths)),
         explained=float(cost / max(int(gap[hit].sum()), 1)),
     )
+
+
+def _telling(
+    group: Sequence[Activity], steps: Sequence[int] | I64, hit: set[int], count: int
+) -> set[Frame | None]:
+    """Lines that have more of the steps with a gap than of the others; all, where none has."""
+    inside: Counter[Frame | None] = Counter()
+    outside: Counter[Frame | None] = Counter()
+    for each, step in zip(group, steps, strict=True):
+        (inside if int(step) in hit else outside)[each.site] += each.length_ns
+    rest = max(count - len(hit), 1)
+    found = {site for site in inside if inside[site] / len(hit) > 2 * outside[site] / rest}
+    return found or set(inside)
 
 
 def _lasts(costs: I64) -> bool:

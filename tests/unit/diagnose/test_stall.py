@@ -255,6 +255,17 @@ def test_a_file_says_what_it_does_not_know() -> None:
     assert any(each.startswith("from a file") for each in report(observed(loop(faults)), None).limits)
 
 
+def test_the_line_is_that_which_makes_the_gap_and_not_one_that_is_in_every_step() -> None:
+    made = Timeline()
+    fault = kernel("clear_page_erms", "handle_mm_fault")
+    for step in range(30):
+        made.work(40, (*fault, LOOP))
+        made.sleep(20)
+        if step % 5 == 4:
+            made.work(30, (*fault, SAVE, LOOP))
+    assert [each.line.line for each in report(observed(made)).verdicts if each.line] == [31]
+
+
 def test_gaps_in_which_it_ran_are_inconclusive() -> None:
     (verdict,) = report(observed(loop(lambda made: made.work(150, (SAVE, LOOP))))).verdicts
     assert verdict.klass == INCONCLUSIVE and "no wait that was seen explains it" in verdict.evidence[0].text
