@@ -44,8 +44,8 @@ LEAST_GAP_NS: Final = 5_000_000
 """The least that a step is longer by."""
 LEAST_SHARE: Final = 0.03
 """Of all time that a stall costs: less is not worth a verdict."""
-LEAST_TIMES: Final = 2
-"""Steps with the gap: what happens once may be anything."""
+LEAST_TIMES: Final = 3
+"""Steps with the gap: what happens once or twice may be anything."""
 ALONE_TIMES: Final = 3
 """The same where no rhythm is known."""
 ALONE_SHARE: Final = 0.08

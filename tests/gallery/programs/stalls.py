@@ -211,7 +211,7 @@ def cold_mapping(folder: Path) -> None:
             if step % EVERY == EVERY - 1:
                 mapped.madvise(mmap.MADV_DONTNEED)
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                for place in range(0, len(mapped), 16 * mmap.PAGESIZE):
+                for place in range(0, len(mapped), 4 * mmap.PAGESIZE):
                     mapped[place]
 
 
