@@ -237,9 +237,7 @@ def _write(report: StallReport) -> None:
             f"{seen.thread.program} (PID {seen.thread.pid}), thread {seen.thread.name} (TID {seen.thread.tid}): "
             f"{seen.seconds:.1f} s at work; {rhythm}"
         )
-    say(
-        f"{counted(seen.processes, 'process').replace('processs', 'processes')}, {counted(seen.threads, 'thread')}"
-    )
+    say(f"{counted(seen.processes, 'process', 'processes')}, {counted(seen.threads, 'thread')}")
     for remark in report.remarks:
         say(f"not a stall: {remark}")
     for limit in report.limits:

@@ -29,7 +29,6 @@ class Reading(Struct, frozen=True, kw_only=True):
     throttled: tuple[int, float] | None
     quota_cpus: float | None
     faults: tuple[int, int] | None
-    cpus: int | None
     others: dict[int, CpuUse]
 
 
@@ -37,21 +36,11 @@ def read(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> R
     """Of a process; of one that is gone there is little."""
     folder = _cpu_group(pid, proc, cgroups)
     uses = {each: cpu_use(each, proc=proc) for each in list_processes(proc=proc) if each != pid}
-    with suppress(OSError):
-        return Reading(
-            group=folder,
-            throttled=_throttled(folder),
-            quota_cpus=_quota(folder),
-            faults=_faults(pid, proc),
-            cpus=len(os.sched_getaffinity(pid)),
-            others={number: use for number, use in uses.items() if use is not None},
-        )
     return Reading(
         group=folder,
         throttled=_throttled(folder),
         quota_cpus=_quota(folder),
-        faults=None,
-        cpus=None,
+        faults=_faults(pid, proc),
         others={number: use for number, use in uses.items() if use is not None},
     )
 
@@ -85,7 +74,6 @@ def between(before: Reading, after: Reading, mine: frozenset[int] = frozenset())
         quota_cpus=after.quota_cpus if after.quota_cpus is not None else before.quota_cpus,
         minor_faults=faults[0],
         major_faults=faults[1],
-        cpus=after.cpus if after.cpus is not None else before.cpus,
         others_cpu_s=others_s,
         neighbours=sorted(used, key=lambda each: -each.cpu_s)[:MOST_NEIGHBOURS],
     )

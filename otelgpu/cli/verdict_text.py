@@ -34,6 +34,6 @@ class Lines:
         self._console.print(table)
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str, several: str = "") -> str:
+    """``1 rank``, ``2 ranks``; ``several``: where it does not end in an s more."""
+    return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"

@@ -193,13 +193,9 @@ CAUSES: Final[Mapping[str, Cause]] = {
 }
 """Cause → what it means. :data:`IDLE` is none: who waits for anything to come may have nothing to do."""
 
-_BY_NATIVE: Final = (
-    (
-        frozenset(("gc_collect_main", "gc_collect_generations", "_PyGC_CollectNoFail", "gc_collect_full")),
-        "gc",
-    ),
+COLLECTORS: Final = frozenset(
+    ("gc_collect_main", "gc_collect_generations", "gc_collect_full", "_PyGC_CollectNoFail")
 )
-COLLECTORS: Final = _BY_NATIVE[0][0]
 """Functions of CPython's garbage collector (Modules/gcmodule.c; Python/gc.c from 3.13)."""
 FAULTS: Final = frozenset(
     (

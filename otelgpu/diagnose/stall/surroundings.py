@@ -19,7 +19,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     """Of one process, between the beginning and the end of a profile. None: not known.
 
     ``throttled_s`` and ``throttled_times``: of its control group (``cpu.stat``), ``quota_cpus``: what that may use.
-    ``major_faults``, ``minor_faults``: ``/proc/PID/stat``. ``cpus``: on how many it may run.
+    ``major_faults``, ``minor_faults``: ``/proc/PID/stat``.
     """
 
     throttled_s: float | None = None
@@ -27,6 +27,5 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     quota_cpus: float | None = None
     major_faults: int | None = None
     minor_faults: int | None = None
-    cpus: int | None = None
     others_cpu_s: float | None = None
     neighbours: Sequence[Neighbour] = ()

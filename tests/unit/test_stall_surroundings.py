@@ -1,0 +1,116 @@
+"""What is counted of a process and of all others beside a recording: files of two versions of control groups."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from otelgpu.cli.stall_surroundings import between, read
+
+PID = 2**22 + 7
+
+
+def stat(pid: int, ticks: int, faults: tuple[int, int] = (0, 0), started: int = 5) -> str:
+    fields = [
+        "S",
+        "1",
+        *["0"] * 5,
+        str(faults[0]),
+        "0",
+        str(faults[1]),
+        "0",
+        str(ticks),
+        "0",
+        *["0"] * 6,
+        str(started),
+    ]
+    return f"{pid} (a) b) {' '.join([*fields, *['0'] * 30])}\n"
+
+
+def process(proc: Path, pid: int, ticks: int, *, group: str = "0::/job\n", **more: object) -> None:
+    folder = proc / str(pid)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "stat").write_text(stat(pid, ticks, **more))  # type: ignore[arg-type]
+    (folder / "cgroup").write_text(group)
+
+
+def group(cgroups: Path, name: str, files: dict[str, str]) -> None:
+    folder = cgroups / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in files.items():
+        (folder / file).write_text(text)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_was_counted_meanwhile_is_the_difference(version: int, tmp_path: Path) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    name, line = (
+        ("job", "0::/job\n") if version == 2 else ("cpu/job", "2:cpu,cpuacct:/job\n1:name=systemd:/\n")
+    )
+    unit = ("throttled_usec", 1e6) if version == 2 else ("throttled_time", 1e9)
+    quota = (
+        {"cpu.max": "50000 100000"}
+        if version == 2
+        else {"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"}
+    )
+    cgroups.mkdir()
+    if version == 2:
+        (cgroups / "cgroup.controllers").write_text("cpu")
+    readings = []
+    for times, seconds, ticks in ((10, 1.0, 100), (25, 3.5, 400)):
+        group(
+            cgroups,
+            name,
+            {"cpu.stat": f"nr_throttled {times}\n{unit[0]} {int(seconds * unit[1])}\n", **quota},
+        )
+        process(proc, PID, ticks, group=line, faults=(ticks, times))
+        process(proc, PID + 1, ticks)
+        readings.append(read(PID, proc=proc, cgroups=cgroups))
+    found = between(*readings)
+    assert (found.throttled_times, found.throttled_s, found.quota_cpus) == (15, 2.5, 0.5)
+    seconds_used = 300 / os.sysconf("SC_CLK_TCK")
+    assert [(each.pid, each.cpu_s) for each in found.neighbours] == [(PID + 1, seconds_used)]
+    assert (found.minor_faults, found.major_faults) == (300, 15)
+    assert found.others_cpu_s == pytest.approx(seconds_used)
+    assert between(*readings, mine=frozenset((PID + 1,))).neighbours == []
+
+
+def test_who_came_into_another_group_has_no_difference(tmp_path: Path) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    cgroups.mkdir()
+    (cgroups / "cgroup.controllers").write_text("cpu")
+    for name in ("one", "other"):
+        group(cgroups, name, {"cpu.stat": "nr_throttled 9\nthrottled_usec 9\n", "cpu.max": "10000 100000"})
+    process(proc, PID, 1, group="0::/one\n")
+    before = read(PID, proc=proc, cgroups=cgroups)
+    process(proc, PID, 1, group="0::/other\n")
+    found = between(before, read(PID, proc=proc, cgroups=cgroups))
+    assert found.throttled_s is None and found.quota_cpus == 0.1
+
+
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        ("0::/../../etc\n", {}),
+        ("0::/job\n", {"cpu.stat": "nr_throttled x\nthrottled_usec -1\n", "cpu.max": "max 100000"}),
+        ("0::/job\n", {"cpu.stat": "\x00" * 100_000, "cpu.max": "1 0"}),
+        ("nonsense", {}),
+    ],
+)
+def test_what_cannot_be_read_says_nothing(line: str, files: dict[str, str], tmp_path: Path) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    cgroups.mkdir()
+    (cgroups / "cgroup.controllers").write_text("cpu")
+    group(cgroups, "job", files)
+    process(proc, PID, 1, group=line)
+    reading = read(PID, proc=proc, cgroups=cgroups)
+    found = between(reading, reading)
+    assert (found.throttled_s, found.quota_cpus) == (None, None)
+
+
+def test_a_process_that_is_gone_has_nothing(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    reading = read(PID, proc=tmp_path / "proc", cgroups=tmp_path)
+    assert between(reading, reading).neighbours == []
