@@ -19,7 +19,8 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     """Of one process, between the beginning and the end of a profile. None: not known.
 
     ``throttled_s`` and ``throttled_times``: of its control group (``cpu.stat``), ``quota_cpus``: what that may use.
-    ``major_faults``, ``minor_faults``: ``/proc/PID/stat``.
+    ``major_faults``, ``minor_faults``: ``/proc/PID/stat``. ``others_cpu_s``: CPU time of all processes but those that
+    were recorded, and otelgpu's own.
     """
 
     throttled_s: float | None = None
