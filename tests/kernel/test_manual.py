@@ -24,6 +24,10 @@ SHOWN = {
     "probes": ("fsync",),
     "profile-thirty-seconds": ("file_time", "write_checkpoint"),
     "slow-rank": (r"Slow rank 3 ", r"rank 3 against rank ", r"do_nanosleep +rank\.py:\d+ Trainer\.load"),
+    "stalls": (
+        r"writes 50\.0 MB to checkpoint\.bin at slow_ai_simulator\.py:32 save",
+        r"vfs_write ← ksys_write",
+    ),
 }
 """What the reader of each page that has something to run is to see: patterns."""
 
