@@ -68,7 +68,7 @@ def _commands(python: str, fault: str, cgroup: Path | None, options: Sequence[st
         command = [python, str(_RANK), *options, f"--late-ms={LATE_MS if late else 0}"]
         command += [f"--late-in={fault}"] if late else []
         command += [f"--cgroup={cgroup}"] if rank == LATE_RANK and cgroup else []
-        env = {"RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank}
+        env: dict[str, object] = {"RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank}
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         found.append(" ".join(f"{name}={value}" for name, value in env.items()) + " " + shlex.join(command))
     return found
