@@ -163,9 +163,7 @@ def test_every_function_that_is_probed_exists_in_the_real_libraries() -> None:
     from otelgpu.kernel.attach import places
     from otelgpu.kernel.loader import read_image
 
-    image = read_image("verbs")
-    sections = {s.name for s in image._elf.iter_sections()}
-    [listed] = [name for name in sections if name.startswith("uprobe/libibverbs:")]
+    [listed] = [name for name in read_image("verbs").sections if name.startswith("uprobe/libibverbs:")]
     files = {
         "libibverbs": LIBRARIES / "libibverbs.so.1",
         "libmlx5": LIBRARIES / "libmlx5.so.1",
