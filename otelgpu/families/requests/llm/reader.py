@@ -48,6 +48,7 @@ _FIELDS: Final = (
     b":",
     b"\xef\xbb\xbf",
 )  # a stream of events begins so
+_BEGINNINGS: Final = (*_FIELDS, _GZIP)
 _LINES: Final = frozenset(
     (b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-jsonlines")
 )
@@ -58,6 +59,7 @@ class GenerationReader:
 
     __slots__ = (
         "_apis",
+        "_begun",
         "_done",
         "_events",
         "_facts",
@@ -93,6 +95,7 @@ class GenerationReader:
         self._done = False  # whether the server said that its stream is complete
         self._response_fits = False  # whether bytes of the response showed which API it is
         self._unknown_type = False  # the response's first bytes show what it is
+        self._begun = b""  # of these, those that came and were too few
         self._time_ns = 0  # of the last bytes of the response
 
     @property
@@ -200,8 +203,10 @@ class GenerationReader:
         """Take bytes of the response's body that were moved at ``time_ns``."""
         self._time_ns = time_ns
         events = self._events
-        if self._unknown_type and self._response_inflater is None and data.startswith(_GZIP):
-            self._response_inflater = BodyInflater(b"gzip")
+        if self._unknown_type and self._response_inflater is None:
+            data, self._begun = self._begun + data, b""
+            if data.startswith(_GZIP):
+                self._response_inflater = BodyInflater(b"gzip")
         if self._response_inflater is not None:
             for chunk in self._response_inflater.feed(data):
                 self._plain(chunk, time_ns)
@@ -216,6 +221,7 @@ class GenerationReader:
     def response_gap(self, size: int) -> None:
         """Note missing bytes in the response's body; 0: an unknown number, which may be more than one event's."""
         inflater, events = self._response_inflater, self._events
+        self._begun = b""
         if inflater is not None:
             inflater.gap()
         if events is None or not events.gap() or inflater is not None or not size:
@@ -284,9 +290,10 @@ class GenerationReader:
         self._facts.drop()
 
     def _find_type(self, data: bytes) -> None:
-        """Tell by the first bytes of a response what it is: a stream of events, or of lines, or JSON."""
+        """Tell by the first bytes of a response, if they suffice: a stream of events, or of lines, or JSON."""
         text = data.lstrip(_SPACE)
-        if not text:
+        if any(len(text) < len(each) and each.startswith(text) for each in _BEGINNINGS):
+            self._begun = text
             return
         self._unknown_type = False
         if text.startswith(_FIELDS):
@@ -301,6 +308,7 @@ class GenerationReader:
 
     def _plain(self, data: bytes, time_ns: int) -> None:
         if self._unknown_type:
+            data, self._begun = self._begun + data, b""
             self._find_type(data)
         if self._events is not None:
             for event in self._events.feed(data):

@@ -502,6 +502,24 @@ def generation_is_part(found: Generation, truth: Generation) -> None:
         assert list(found.content_times_ns) == list(truth.content_times_ns)
 
 
+@pytest.mark.parametrize("size", range(10, 17))
+@pytest.mark.parametrize("kind", ["chat", "messages"])
+def test_a_response_of_unknown_type_is_known_however_little_of_it_comes_first(kind: str, size: int) -> None:
+    """``size``: what a call moves at most. Nine bytes are the frame's head, the others the first of ``data:``."""
+    opening, answered, *others = converse([("chat", 0, False)] * 3 + [(kind, 0, False)])
+    wire = [
+        opening,
+        answered,
+        *((way, data[at : at + size]) for way, data in others for at in range(0, len(data), size)),
+    ]
+    truth = see(wire, Role.SERVER, 0).exchanges[-1]
+    late = see(wire, Role.SERVER, 2)
+    (found,) = (each for each in late.exchanges if each.wire_id == truth.wire_id)
+    generation_is_part(generation_of(found), generation_of(truth))
+    assert generation_of(found).content_deltas == generation_of(truth).content_deltas > 0
+    assert "json_malformed" not in late.counted
+
+
 @examples(200)
 @given(
     st.lists(
