@@ -10,7 +10,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -53,6 +53,7 @@ from otelgpu.config import Config
 from otelgpu.engine import registry
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.registry import forms
+from otelgpu.families.profiles.operations import GPU_KERNEL_TIME, KERNEL_LAUNCHES
 from otelgpu.kernel.scope import Scope
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.processes.libraries import resolve_program
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from otelgpu.export.memory import MemoryExporter
+    from otelgpu.render.profile_totals import KindTotals
 
 DEFAULT_SECONDS: Final = 10.0
 """Of processes that run already; a program that is started is profiled until it ends."""
@@ -236,18 +238,33 @@ def _report_losses(outcome: wiring.Outcome) -> None:
         say(line)
 
 
+NO_DEVICE_TIME: Final = (
+    "launches have no time on the device: that is measured in programs that otelgpu starts "
+    "(otelgpu run --source inject --device-time --profiles kernel -- COMMAND)"
+)
+
+
+def lacks_device_time(totals: Iterable[KindTotals]) -> bool:
+    """Whether kernels were launched, and nobody measured how long they ran."""
+    types = {each.type for each in totals if each.samples}
+    return KERNEL_LAUNCHES.type in types and GPU_KERNEL_TIME.type not in types
+
+
 def write(request: Request, memory: MemoryExporter, what: str) -> None:
     """The files; where none is asked for, tables on standard output."""
+    totals = totals_of(memory.profiles)
+    if lacks_device_time(totals) and not request.quiet:
+        say(NO_DEVICE_TIME)
     if not request.outputs:
         from rich.console import Console
 
         width = None if sys.stdout.isatty() else 160
         console = Console(markup=False, emoji=False, highlight=False, width=width)
-        write_totals(totals_of(memory.profiles), console)
+        write_totals(totals, console)
         return
     request.outputs.write(memory.profiles, memory.spans, f"otelgpu profile of {what}")
     if not request.quiet:
-        counts = (f"{each.type} {each.samples:,}" for each in totals_of(memory.profiles))
+        counts = (f"{each.type} {each.samples:,}" for each in totals)
         say(f"written to {request.outputs}: {', '.join(counts) or 'no samples'}")
 
 

@@ -309,6 +309,14 @@ def _leaves(sums: Mapping[tuple[str, ...], int], kind: str) -> set[str]:
     return {frames[0].removeprefix(kind) for frames in sums}
 
 
+def test_without_time_on_the_device_it_is_said_how_to_have_it(tmp_path: Path) -> None:
+    said, folded = tmp_path / "said", tmp_path / "kernel.folded"
+    profiled = (OTELGPU, "profile", "-t", "kernel", "-o", str(folded), "--")
+    run_cuda_client(prefix=("sh", "-c", f'exec "$@" 2>{said}', "sh", *profiled), calls=50, sleep_us=20_000)
+    assert "otelgpu run --source inject --device-time --profiles kernel" in said.read_text()
+    assert folded.stat().st_size > 0
+
+
 def test_time_on_the_device_is_under_the_stack_of_the_launch_as_cupti_measured_it(tmp_path: Path) -> None:
     traces, calls = tmp_path / "traces.jsonl", 400
     command = ("run", "--source=inject", "--device-time", "--profiles=kernel", f"--export=file:{traces}")
