@@ -105,7 +105,6 @@ struct group {
 	__s16 reserved;
 };
 
-/* The kernel frees it with the thread. */
 struct thread {
 	struct call call;
 	struct group group;
@@ -115,22 +114,7 @@ struct thread {
 	__u32 reserved;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct thread);
-} threads SEC(".maps");
-
-static __always_inline struct thread *this_thread(bool create)
-{
-	struct thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), NULL,
-						     create ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
-
-	if (create && !thread)
-		count(COUNTER_THREAD_STATE_FAILED);
-	return thread;
-}
+#include "../lib/thread_state.h"
 
 /* -- Slots ------------------------------------------------------------------------------------ */
 

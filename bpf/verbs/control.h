@@ -42,13 +42,7 @@ struct thread {
 	__u32 reserved;
 };
 
-/* The kernel frees it with the thread. */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct thread);
-} threads SEC(".maps");
+#include "../lib/thread_state.h"
 
 /* Context -> 1: its provider was reported. */
 struct {
@@ -419,16 +413,6 @@ static __always_inline __u32 group_of(__u8 shape)
 static __always_inline bool is_part_of(const struct call *outer, __u8 shape)
 {
 	return outer && group_of(outer->shape) == group_of(shape);
-}
-
-static __always_inline struct thread *this_thread(bool create)
-{
-	struct thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), NULL,
-						     create ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
-
-	if (create && !thread)
-		count(COUNTER_THREAD_STATE_FAILED);
-	return thread;
 }
 
 /* What cannot be read once the call has ended it. */
