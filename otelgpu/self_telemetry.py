@@ -103,9 +103,8 @@ class SelfWatch:
         found = ["the session is ending"] if self._stopping else self.not_live()
         for place, delivery in self._session.deliveries():
             if delivery.failing_s >= UNDELIVERED_SECONDS:
-                what = "metrics" if delivery.metrics else "profiles" if delivery.profiles else "traces"
                 found.append(
-                    f"{delivery.kind}/{place} has accepted no {what} for {delivery.failing_s:.0f} s; "
+                    f"{delivery.kind}/{place} has accepted no {delivery.signal} for {delivery.failing_s:.0f} s; "
                     f"{delivery.queued} wait"
                 )
         return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, field
 
 from otelgpu import __version__
-from otelgpu.export.base import Exporter, Queueing
+from otelgpu.export.base import EventExporter, Exporter, Queueing
 from otelgpu.kernel.heap import give_back
 from otelgpu.model.inputs import Input, LossCounted, Tick
 from otelgpu.model.resource import AttributeValue, Resource, resource
@@ -147,6 +147,7 @@ class Session:
             if isinstance(item, Tick):
                 self._export(spans)
                 self._export_profiles()
+                self._export_events()
         now_s = time.monotonic()
         if self._interval is not None and self._metrics is None and now_s >= self._next_metrics:
             self._next_metrics = max(self._next_metrics + self._interval, now_s)
@@ -204,6 +205,7 @@ class Session:
         """Report everything, flush, close; what the exporters accepted and lost, summed over them."""
         self._export(self._pipeline.finish())
         self._export_profiles()
+        self._export_events()
         self.export_metrics()
         until = time.monotonic() + deadline_s
         for exporter in self._all_exporters():
@@ -233,6 +235,13 @@ class Session:
             for exporter in self._exporters:
                 exporter.export_profiles(batches)
 
+    def _export_events(self) -> None:
+        events = self._pipeline.take_events()
+        if events:
+            for exporter in self._exporters:
+                if isinstance(exporter, EventExporter):
+                    exporter.export_events(events)
+
 
 class _Retired:
     """An exporter that takes nothing new, while it delivers what it has."""
@@ -253,8 +262,8 @@ class _Retired:
         return [(self._place, each.retired()) for each in self.exporter.deliveries()]
 
 
-_Reported = tuple[int, str, bool, bool, tuple[str, int] | None]
-"""A place, and what else distinguishes the deliveries there: ``kind``, ``metrics``, ``profiles``, ``address``."""
+_Reported = tuple[int, str, bool, bool, bool, tuple[str, int] | None]
+"""A place, and what else distinguishes the deliveries there: ``kind``, which of three signals, ``address``."""
 
 
 class _Past(Struct, frozen=True, kw_only=True):
@@ -276,7 +285,8 @@ class _Past(Struct, frozen=True, kw_only=True):
                 continue
             stats.update(each.exporter.stats())
             for place, delivery in each.deliveries():
-                reported = place, delivery.kind, delivery.metrics, delivery.profiles, delivery.address
+                which = delivery.metrics, delivery.profiles, delivery.events
+                reported = place, delivery.kind, *which, delivery.address
                 before = ended.pop(reported, None)
                 ended[reported] = before.plus(delivery) if before is not None else delivery
         kept = dict(list(ended.items())[-ENDED_KEPT:])

@@ -48,6 +48,7 @@ from otelgpu.engine.span_budget import CAPPED_OPERATIONS, Claim, SpanBudget, by_
 from otelgpu.engine.summary import Summary
 from otelgpu.engine.top_kernels import TopKernels
 from otelgpu.engine.totals import Totals
+from otelgpu.model.events import Event
 from otelgpu.model.inputs import (
     Batch,
     CallsCounted,
@@ -236,6 +237,11 @@ class Pipeline:
     def take_profiles(self) -> list[ProfileColumns]:
         """The profiles of the intervals that have ended; after each input that is a tick, and at the end."""
         done, self._routes.profiles = self._routes.profiles, []
+        return done
+
+    def take_events(self) -> list[Event]:
+        """What happened since the last call; likewise."""
+        done, self._routes.events = self._routes.events, []
         return done
 
     def read_metrics(self) -> tuple[MetricsData, int]:

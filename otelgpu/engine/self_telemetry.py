@@ -122,7 +122,15 @@ SAMPLES_IN_FLIGHT: Final = _level(
     "{sample}",
     "Observations of profiles that wait to be accepted.",
 )
-_IN_FLIGHT: Final = (SPANS_IN_FLIGHT, POINTS_IN_FLIGHT, SAMPLES_IN_FLIGHT)
+EVENTS_EXPORTED: Final = _counter(
+    "otel.sdk.exporter.log.exported",
+    "{log_record}",
+    "Log records that were accepted, or lost for the reason in error.type.",
+)
+EVENTS_IN_FLIGHT: Final = _level(
+    "otel.sdk.exporter.log.inflight", "{log_record}", "Log records that wait to be accepted."
+)
+_IN_FLIGHT: Final = (SPANS_IN_FLIGHT, POINTS_IN_FLIGHT, SAMPLES_IN_FLIGHT, EVENTS_IN_FLIGHT)
 ATTEMPTS: Final = _histogram(
     "otel.sdk.exporter.operation.duration", ATTEMPT_SECONDS, "Attempts to deliver, by how they ended."
 )
@@ -156,6 +164,8 @@ SELF_METRICS: Final[tuple[tuple[Metric, tuple[str, ...]], ...]] = (
     (POINTS_IN_FLIGHT, _DESTINATION),
     (SAMPLES_EXPORTED, (*_DESTINATION, names.ERROR_TYPE)),
     (SAMPLES_IN_FLIGHT, _DESTINATION),
+    (EVENTS_EXPORTED, (*_DESTINATION, names.ERROR_TYPE)),
+    (EVENTS_IN_FLIGHT, _DESTINATION),
     (ATTEMPTS, (*_DESTINATION, names.ERROR_TYPE)),
     *((metric, _DESTINATION) for metric in (QUEUE_USAGE, QUEUE_LIMIT, SENT, RETRIES, FAILING)),
     (CPU_TIME, (CPU_MODE,)),
@@ -265,9 +275,9 @@ class SelfMetrics:
         """Those of one signal that have the same labels are reported as one."""
         for metric in (*_IN_FLIGHT, QUEUE_USAGE, QUEUE_LIMIT, FAILING):
             self._metrics.unset(metric, self._own)
-        reported: dict[tuple[Labels, bool, bool], Delivery] = {}
+        reported: dict[tuple[Labels, bool, bool, bool], Delivery] = {}
         for place, delivery in deliveries:
-            key = _labels(place, delivery), delivery.metrics, delivery.profiles
+            key = _labels(place, delivery), delivery.metrics, delivery.profiles, delivery.events
             reported[key] = reported[key].plus(delivery) if key in reported else delivery
         for (labels, *_), delivery in reported.items():
             self._report_delivery(dict(labels), delivery)
@@ -278,6 +288,8 @@ class SelfMetrics:
             if delivery.metrics
             else (SAMPLES_EXPORTED, SAMPLES_IN_FLIGHT)
             if delivery.profiles
+            else (EVENTS_EXPORTED, EVENTS_IN_FLIGHT)
+            if delivery.events
             else (SPANS_EXPORTED, SPANS_IN_FLIGHT)
         )
         self._set(exported, labels, delivery.accepted)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from otelgpu.engine.span_budget import SpanBudget
     from otelgpu.engine.summary import Summary
     from otelgpu.engine.totals import Totals
+    from otelgpu.model.events import Event
     from otelgpu.model.exchange import Exchange
     from otelgpu.model.profiles import ProfileColumns
     from otelgpu.model.profiling import ProfileSettings
@@ -133,6 +134,17 @@ def _no_name(handle: int) -> str:
     return ""
 
 
+class AllocatorLevel(NamedTuple):
+    """Bytes that a framework's allocator has from the driver, and of these what tensors hold."""
+
+    reserved: int
+    allocated: int
+
+
+def _no_level(tgid: int, device: int) -> AllocatorLevel | None:
+    return None
+
+
 class Offers(Struct):
     """What families answer each other, by noun. Nobody need be there: each has an answer that says so."""
 
@@ -146,6 +158,8 @@ class Offers(Struct):
     """By the number that samples of calls have for their family: who takes them, and when it is."""
     probe_names: dict[int, str] = field(default_factory=dict)
     """Of a user's probes by their number, as samples have it."""
+    allocator_levels: Callable[[int, int], AllocatorLevel | None] = _no_level
+    """Of a process and a device's ordinal: what the framework's allocator says; None where nobody knows."""
     tracked: dict[str, Callable[[], int]] = field(default_factory=dict)  # how many of what is remembered
 
     def step_at(self, tgid: int, tid: int, time_ns: int) -> Context | Unsettled | None:
@@ -257,6 +271,10 @@ class Services:
         """Profiles of intervals that have ended."""
         self._routes.profiles += profiles
 
+    def report_events(self, events: Sequence[Event]) -> None:
+        """Things that happened once."""
+        self._routes.events += events
+
 
 NEVER_NS: Final = 1 << 63
 """When what has no time set is due."""
@@ -295,6 +313,7 @@ class Routes:
     def __init__(self, report_work: Callable[[Folded, Parents], None]) -> None:
         self.spans: list[Iterable[SpanBatch]] = []  # of this tick
         self.profiles: list[ProfileColumns] = []
+        self.events: list[Event] = []
         self.report_work = report_work
         self._listeners: dict[type, list[tuple[Slot, Callable[[Any], object]]]] = {}
         self._watchers: dict[OperationKind, list[tuple[Slot, Callable[[Part], object]]]] = {}

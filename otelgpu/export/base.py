@@ -20,6 +20,7 @@ from otelgpu.model.shares import Headroom
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
+    from otelgpu.model.events import Event
     from otelgpu.model.profiles import ProfileColumns
     from otelgpu.model.spans import SpanBatch
 
@@ -50,7 +51,7 @@ class Signal(StrEnum):
     METRICS = "metrics"
     PROFILES = "profiles"
     LOGS = "logs"
-    """Events of batch commands, which the SDK's exporter sends: see sdk.py."""
+    """Events of sessions; those of batch commands the SDK's exporter sends: see sdk.py."""
 
     @property
     def path(self) -> str:
@@ -59,11 +60,11 @@ class Signal(StrEnum):
 
 
 class Payload(Struct, frozen=True, kw_only=True):
-    """One serialized ``Export{Trace,Metrics,Profiles}ServiceRequest``, sent and accounted for as a whole."""
+    """One serialized ``Export{Trace,Metrics,Profiles,Logs}ServiceRequest``, sent and accounted for as a whole."""
 
     signal: Signal
     body: bytes
-    items: int  # spans, metric data points, or observations of profiles
+    items: int  # spans, metric data points, observations of profiles, or events
 
 
 class Accepted(Struct, frozen=True):
@@ -120,8 +121,8 @@ class Exporter(Protocol):
     def stats(self) -> Mapping[str, int]:
         """Exact counts so far, per signal: ``{spans,points}_{given,accepted,queued,lost_<reason>}``.
 
-        ``profiles_…``, which count observations, from the first profile on. Always given = accepted + queued + the
-        sum of all lost.
+        ``profiles_…``, which count observations, and ``events_…`` from the first of those on. Always given = accepted +
+        queued + the sum of all lost.
         """
 
     def deliveries(self) -> Sequence[Delivery]:
@@ -136,11 +137,19 @@ class Queueing(Protocol):
         """Keep as much as there is room for from here on; what waited longest makes room."""
 
 
+@runtime_checkable
+class EventExporter(Protocol):
+    """An exporter that has a place for events, too."""
+
+    def export_events(self, events: Sequence[Event]) -> None:
+        """Take over events; returns without waiting for a network."""
+
+
 def deliveries_of(kind: str, stats: Mapping[str, int], failing_s: float = 0.0) -> list[Delivery]:
     """``Exporter.deliveries`` of a destination that is no server's, from its ``stats``."""
     found = []
-    for items in ("spans", "points", "profiles"):
-        if items == "profiles" and "profiles_accepted" not in stats:
+    for items in ("spans", "points", "profiles", "events"):
+        if f"{items}_accepted" not in stats:
             continue
         lost = f"{items}_lost_"
         found.append(
@@ -148,6 +157,7 @@ def deliveries_of(kind: str, stats: Mapping[str, int], failing_s: float = 0.0) -
                 kind=kind,
                 metrics=items == "points",
                 profiles=items == "profiles",
+                events=items == "events",
                 accepted=stats[f"{items}_accepted"],
                 queued=stats[f"{items}_queued"],
                 lost={key.removeprefix(lost): n for key, n in stats.items() if key.startswith(lost)},

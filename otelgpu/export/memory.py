@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from otelgpu.export.base import deliveries_of
+from otelgpu.model.events import Event
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.self_telemetry import Delivery
 from otelgpu.model.spans import SpanBatch, SpanColumns, in_columns
@@ -27,6 +28,7 @@ class MemoryExporter:
     def __init__(self, max_rows: int = ROWS) -> None:
         self.spans: list[SpanColumns] = []
         self.profiles: list[ProfileColumns] = []
+        self.events: list[Event] = []
         self._max_rows = max_rows
         self._counts: Counter[str] = Counter()
 
@@ -47,6 +49,11 @@ class MemoryExporter:
             if self._takes("profiles", len(columns)):
                 self.profiles.append(columns)
 
+    def export_events(self, events: Sequence[Event]) -> None:
+        """See :class:`~otelgpu.export.base.EventExporter`."""
+        if self._takes("events", len(events)):
+            self.events += events
+
     def _takes(self, items: str, rows: int) -> bool:
         fits = self._counts[f"{items}_accepted"] + rows <= self._max_rows
         self._counts[f"{items}_given"] += rows
@@ -63,7 +70,7 @@ class MemoryExporter:
     def stats(self) -> Mapping[str, int]:
         """See :class:`~otelgpu.export.base.Exporter`."""
         keys = ("given", "accepted", "queued", "lost_memory_full")
-        kinds = ("spans", "points", "profiles")
+        kinds = ("spans", "points", "profiles", *(("events",) if self._counts["events_given"] else ()))
         return {f"{items}_{key}": self._counts[f"{items}_{key}"] for items in kinds for key in keys}
 
     def deliveries(self) -> Sequence[Delivery]:

@@ -51,3 +51,13 @@ def device_name(device: int) -> str:
     """
     kind, index = device & 0xFF, device >> 8
     return f"{_TYPES[kind] if kind < len(_TYPES) else f'type{kind}'}:{index}"
+
+
+def cuda_ordinal(device: int) -> int | None:
+    """The ordinal of a device of type ``cuda``, which a build for ROCm has, too; None of others.
+
+    >>> cuda_ordinal(0x0301), cuda_ordinal(0)
+    (3, None)
+    """
+    kind, index = device & 0xFF, device >> 8
+    return index if kind == _TYPES.index("cuda") and index >= 0 else None

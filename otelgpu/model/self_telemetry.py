@@ -44,7 +44,7 @@ class Durations(Struct):
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """What became of one signal at one destination so far. Items are spans, data points, or observations of profiles.
+    """What became of one signal at one destination so far. Items: spans, data points, observations of profiles, events.
 
     ``kind`` is the ``otel.component.type``. ``attempts``: by ``error.type``, "" for those that were accepted.
     """
@@ -55,6 +55,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     queued: int
     lost: Mapping[str, int]  # by reason
     profiles: bool = False  # observations, not spans
+    events: bool = False  # log records, not spans
     address: tuple[str, int] | None = None
     queued_bytes: int = 0
     queue_limit_bytes: int = 0
@@ -62,6 +63,13 @@ class Delivery(Struct, frozen=True, kw_only=True):
     retries: int = 0
     attempts: Mapping[str, Durations] = field(default_factory=dict)
     failing_s: float = 0.0  # for how long nothing has been accepted while something was to be delivered
+
+    @property
+    def signal(self) -> str:
+        """Its word in OTLP."""
+        if self.metrics:
+            return "metrics"
+        return "profiles" if self.profiles else "logs" if self.events else "traces"
 
     def plus(self, other: Delivery) -> Delivery:
         """Of two that are reported as one, because one replaced the other."""

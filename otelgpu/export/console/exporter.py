@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
     from otelgpu.export.console.top_stacks import TopStacks
+    from otelgpu.model.events import Event
     from otelgpu.model.profiles import ProfileColumns
 
 MAX_LINES = 40
@@ -48,6 +49,9 @@ MAX_LINES = 40
 
 MAX_WAITING = 256
 """Traces that may wait for their root; then the oldest is printed without it."""
+
+MAX_EVENT = 2_000
+"""Characters of an event."""
 
 _KEPT_SPANS = 512  # per waiting trace; further ones are only counted
 _NAME_WIDTH = 72
@@ -154,6 +158,16 @@ class ConsoleExporter:
             self._profiles.add(columns)
             self._counts["profiles_given"] += len(columns)
 
+    def export_events(self, events: Sequence[Event]) -> None:
+        """See :class:`~otelgpu.export.base.EventExporter`. They are printed as they come."""
+        self._counts["events_given"] += len(events)
+        try:
+            self._print([Line(0, _cut(event.text, MAX_EVENT), "", (), event.warns) for event in events])
+        except (OSError, ValueError):
+            self._counts["events_lost_write_failed"] += len(events)
+        else:
+            self._counts["events_accepted"] += len(events)
+
     def flush(self, deadline_s: float) -> bool:
         """Print what waits for a root."""
         for trace_id in list(self._waiting):
@@ -178,9 +192,8 @@ class ConsoleExporter:
     def stats(self) -> Mapping[str, int]:
         """See :class:`~otelgpu.export.base.Exporter`."""
         keys = ("given", "accepted", "queued", "lost_write_failed")
-        stats = {
-            f"{items}_{key}": self._counts[f"{items}_{key}"] for items in ("spans", "points") for key in keys
-        }
+        reported = ("spans", "points", *(("events",) if self._counts["events_given"] else ()))
+        stats = {f"{items}_{key}": self._counts[f"{items}_{key}"] for items in reported for key in keys}
         stats |= {"spans_queued": sum(trace.count for trace in self._waiting.values())}
         given, accepted, lost = (
             self._counts[f"profiles_{key}"] for key in ("given", "accepted", "lost_write_failed")

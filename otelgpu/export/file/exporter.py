@@ -19,6 +19,7 @@ from otelgpu.otlp_json.writer import message_line, span_lines
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
+    from otelgpu.model.events import Event
     from otelgpu.model.profiles import ProfileColumns
 
 SETTLED_S = 5.0
@@ -89,6 +90,12 @@ class FileExporter:
                     self._counts["profiles_given"] += left
                     self._counts["profiles_lost_unencodable"] += left
 
+    def export_events(self, events: Sequence[Event]) -> None:
+        """See :class:`~otelgpu.export.base.EventExporter`."""
+        from otelgpu.export.logs import logs_data
+
+        self._write("events", message_line(logs_data(events)), len(events))
+
     def flush(self, deadline_s: float) -> bool:
         """Nothing is ever queued."""
         return True
@@ -104,7 +111,8 @@ class FileExporter:
         """See :class:`~otelgpu.export.base.Exporter`."""
         keys = ("given", "accepted", "queued", "lost_write_failed", "lost_shutdown", "lost_unencodable")
         with self._lock:
-            reported = ("spans", "points", *(("profiles",) if self._counts["profiles_given"] else ()))
+            later = (items for items in ("profiles", "events") if self._counts[f"{items}_given"])
+            reported = ("spans", "points", *later)
             return {f"{items}_{key}": self._counts[f"{items}_{key}"] for items in reported for key in keys}
 
     def deliveries(self) -> Sequence[Delivery]:

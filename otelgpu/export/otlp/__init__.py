@@ -26,16 +26,16 @@ class OtlpDestination(Destination):
         """See :meth:`Destination.open`."""
         from otelgpu.export.otlp.exporter import OtlpExporter
 
-        traces, metrics, profiles = self._settings(
-            (Signal.TRACES, Signal.METRICS, Signal.PROFILES), environ, defaults
+        traces, metrics, profiles, logs = settings = self._settings(
+            (Signal.TRACES, Signal.METRICS, Signal.PROFILES, Signal.LOGS), environ, defaults
         )
-        for host in sorted({each.in_clear_to for each in (traces, metrics, profiles)} - {""}):
+        for host in sorted({each.in_clear_to for each in settings} - {""}):
             _log.warning(
                 "what is sent to %s is not encrypted, and who is on the way can read and change it: "
                 "use https://, with OTEL_EXPORTER_OTLP_CERTIFICATE for an authority of your own",
                 host,
             )
-        return OtlpExporter(traces, metrics, profiles)
+        return OtlpExporter(traces, metrics, profiles, logs)
 
     def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
         """See :meth:`Destination.place`: of traces and metrics the addresses, once where they are one."""

@@ -1,4 +1,4 @@
-"""The OTLP exporter: spans, metrics and profiles to an endpoint each, encoded here and delivered by senders."""
+"""The OTLP exporter: spans, metrics, profiles and events to an endpoint each, encoded here and delivered by senders."""
 
 from __future__ import annotations
 
@@ -19,20 +19,27 @@ from otelgpu.model.shares import Headroom
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData, ResourceMetrics
 
+    from otelgpu.model.events import Event
     from otelgpu.model.profiles import ProfileColumns
     from otelgpu.model.spans import SpanBatch
 
-ITEMS = {Signal.TRACES: "spans", Signal.METRICS: "points", Signal.PROFILES: "profiles"}
+ITEMS = {
+    Signal.TRACES: "spans",
+    Signal.METRICS: "points",
+    Signal.PROFILES: "profiles",
+    Signal.LOGS: "events",
+}
 
 _COMPONENTS = {
     Signal.TRACES: "span_exporter",
     Signal.METRICS: "metric_exporter",
     Signal.PROFILES: "profile_exporter",
+    Signal.LOGS: "log_exporter",
 }
 """How the semantic conventions call what exports a signal, behind the protocol."""
 
 _QUEUE_BYTES = 8 * 1024 * 1024
-"""Of metrics, and of profiles."""
+"""Of metrics, of profiles, and of events."""
 
 _log = logging.getLogger("otelgpu.export")
 
@@ -51,7 +58,7 @@ def open_transport(settings: OtlpSettings) -> Transport:
 class OtlpExporter:
     """An :class:`~otelgpu.export.base.Exporter` to an OTLP server, with a queue and a thread per signal.
 
-    That of profiles comes into being with the first of them.
+    Those of profiles and of events come into being with the first of them.
     """
 
     def __init__(
@@ -59,12 +66,13 @@ class OtlpExporter:
         traces: OtlpSettings,
         metrics: OtlpSettings,
         profiles: OtlpSettings | None = None,
+        logs: OtlpSettings | None = None,
         *,
         queue_bytes: int = DEFAULT_QUEUE_BYTES,
         retry: RetryPolicy | None = None,
     ) -> None:
         """Starts the threads; connects when there is something to send."""
-        self._settings = {each.signal: each for each in (traces, metrics, profiles) if each is not None}
+        self._settings = {each.signal: each for each in (traces, metrics, profiles, logs) if each is not None}
         self._queue_bytes, self._retry = queue_bytes, retry
         self._senders = {settings.signal: self._sender(settings) for settings in (traces, metrics)}
         self._unencodable = dict.fromkeys(ITEMS, 0)
@@ -120,13 +128,9 @@ class OtlpExporter:
 
     def export_profiles(self, batches: Sequence[ProfileColumns]) -> None:
         """See :class:`~otelgpu.export.base.Exporter`. Encodes in the caller's thread, sends in another."""
-        sender = self._senders.get(Signal.PROFILES)
+        sender = self._late_sender(Signal.PROFILES)
         if sender is None:
-            settings = self._settings.get(Signal.PROFILES)
-            if settings is None:
-                return
-            sender = self._sender(settings)
-            self._senders = {**self._senders, Signal.PROFILES: sender}  # other threads read it
+            return
         for columns in batches:
             left = len(columns)
             try:
@@ -137,6 +141,23 @@ class OtlpExporter:
                 if not self._unencodable[Signal.PROFILES]:
                     _log.exception("profiles that break their contract are dropped")
                 self._unencodable[Signal.PROFILES] += left
+
+    def export_events(self, events: Sequence[Event]) -> None:
+        """See :class:`~otelgpu.export.base.EventExporter`."""
+        from otelgpu.export.logs import logs_data  # most sessions have none
+
+        sender = self._late_sender(Signal.LOGS)
+        if sender is not None:
+            body = logs_data(events).SerializeToString()
+            sender.offer(Payload(signal=Signal.LOGS, body=body, items=len(events)))
+
+    def _late_sender(self, signal: Signal) -> Sender | None:
+        """That of a signal which most sessions have nothing of; None where it goes nowhere."""
+        sender, settings = self._senders.get(signal), self._settings.get(signal)
+        if sender is None and settings is not None:
+            sender = self._sender(settings)
+            self._senders = {**self._senders, signal: sender}  # other threads read it
+        return sender
 
     def flush(self, deadline_s: float) -> bool:
         """See :class:`~otelgpu.export.base.Exporter`."""
@@ -169,6 +190,7 @@ class OtlpExporter:
             kind=f"otlp_{transport}_{_COMPONENTS[signal]}",
             metrics=signal is Signal.METRICS,
             profiles=signal is Signal.PROFILES,
+            events=signal is Signal.LOGS,
             address=settings.address,
             accepted=counts.accepted,
             queued=counts.queued,

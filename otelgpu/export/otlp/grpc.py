@@ -25,6 +25,7 @@ _METHODS = {
     Signal.TRACES: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
     Signal.METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     Signal.PROFILES: "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export",
+    Signal.LOGS: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
 }
 _RETRYABLE = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}

@@ -29,6 +29,11 @@ def partial_success(signal: Signal, body: bytes) -> Accepted:
             # Each payload is one profile: rejected is all of it, or none.
             rejected = sys.maxsize if profiles.rejected_profiles > 0 else 0
             return Accepted(rejected, short(profiles.error_message))
+        if signal is Signal.LOGS:
+            from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+
+            logs = ExportLogsServiceResponse.FromString(body).partial_success
+            return Accepted(max(0, logs.rejected_log_records), short(logs.error_message))
         metrics = ExportMetricsServiceResponse.FromString(body).partial_success
         return Accepted(max(0, metrics.rejected_data_points), short(metrics.error_message))
     except DecodeError:

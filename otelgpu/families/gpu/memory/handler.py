@@ -10,6 +10,7 @@ from otelgpu.engine.services import Services
 from otelgpu.families.gpu.memory.ledger import KINDS, MemoryLedger
 from otelgpu.families.gpu.memory.metrics import MemoryMetrics
 from otelgpu.families.gpu.memory.profile_rows import MemoryProfiles
+from otelgpu.families.gpu.memory.reports import FailureReports
 from otelgpu.model.inputs import CallsCounted, ProcessGone
 from otelgpu.model.operations import OperationKind
 from otelgpu.model.profiling import ProfileKind
@@ -25,11 +26,13 @@ class MemoryHandler:
         session = services.session
         self._services, self._losses = services, session.losses
         profiled = ProfileKind.MEM in session.profiling.kinds
+        names = [signals.memory for _, signals in session.operations]
+        self._reports = FailureReports(services, names, with_stacks=profiled)
         self._ledger = MemoryLedger(
             [decoder for decoder, _ in session.operations],
             stacks=session.call_stacks.stacks_of if profiled else None,
+            failures=self._reports.failures,
         )
-        names = [signals.memory for _, signals in session.operations]
         self._metrics = MemoryMetrics(names, self._ledger, session.processes.resource, session.functions.name)
         if profiled:
             services.offers.profile_sources.append(MemoryProfiles(self._ledger, names))
@@ -38,20 +41,25 @@ class MemoryHandler:
         services.listen(CallsCounted, self._count)
         services.listen(ProcessGone, lambda gone: self._ledger.end_process(gone.tgid, gone.time_ns))
         services.listen(ProgramReplaced, lambda fact: self._ledger.end_process(fact.tgid, fact.time_ns))
-        services.listen(ProcessForgotten, lambda fact: self._metrics.forget(fact.tgid))
+        services.listen(ProcessForgotten, lambda fact: self._forget(fact.tgid))
 
     @property
     def counters(self) -> Mapping[str, int]:
         """What could not be followed, by reason."""
-        return self._ledger.counters
+        return {**self._ledger.counters, "failure_not_reported": self._reports.unreported}
+
+    def _forget(self, tgid: int) -> None:
+        self._metrics.forget(tgid)
+        self._reports.forget(tgid)
 
     def _count(self, counted: CallsCounted) -> None:
         if counted.family in self._families and counted.kind in _CHANGING:
             self._losses.add("memory", "calls_counted", counted.count)
 
     def tick(self, now_ns: int, *, final: bool) -> Iterable[SpanColumns]:
-        """Apply the calls of this tick; nothing of it is a span."""
+        """Apply the calls of this tick; what failed for want of memory is an event, and nothing of it a span."""
         self._ledger.settle(now_ns, final=final)
+        self._reports.report(now_ns, final=final)
         self._metrics.see_ended()
         if self._ledger.processes or self._ledger.is_waiting:
             self._services.wake()

@@ -37,10 +37,18 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.contract import ContextStep, OperationDecoder
+from otelgpu.families.gpu.memory.failures import Failures, Request
 from otelgpu.families.gpu.memory.process import SITES, Account, AllocationSite, ProcessMemory, Site
 from otelgpu.model.codes import combine, distinct, examples
 from otelgpu.model.losses import Reasons
-from otelgpu.model.operations import LARGEST_SIZE, Memory, OperationKind, Operations, concatenate
+from otelgpu.model.operations import (
+    DEVICE_MEMORY,
+    LARGEST_SIZE,
+    Memory,
+    OperationKind,
+    Operations,
+    concatenate,
+)
 
 __all__ = [
     "COUNTERS",
@@ -67,6 +75,9 @@ WINDOW_NS: Final = 60_000_000_000
 OWED_NS: Final = 60_000_000_000
 """How long the record of a free may be under way after its address was given again."""
 
+OUT_OF_MEMORY: Final = 2
+"""``cudaErrorMemoryAllocation``, ``CUDA_ERROR_OUT_OF_MEMORY``, ``hipErrorOutOfMemory``: one number in all of them."""
+
 COUNTERS: Final = Reasons(
     "memory",
     {
@@ -80,6 +91,8 @@ COUNTERS: Final = Reasons(
         "until it is freed or the process ends",
         "size_absurd": "an allocation that claims more bytes than there are addresses; it was left out",
         "time_absurd": "a call that claims to have ended in the future; it was left out",
+        "failure_not_reported": "an allocation that failed for want of memory and has no event of its own: there "
+        "were too many in a short time; the next event has their number",
         "result_unknown": "a call that changes what is held whose return was not probed; it was left out",
     },
 )
@@ -116,7 +129,7 @@ class MemoryLedger:
     """All processes of a session. ``decoders`` are its families', by position.
 
     ``stacks``: the numbers of the stacks that calls were made under, shape (n,), 0 where that is not known; asked
-    when calls are applied. None: stacks are not distinguished.
+    when calls are applied. None: stacks are not distinguished. ``failures`` is told of those for want of memory.
     """
 
     def __init__(
@@ -125,11 +138,12 @@ class MemoryLedger:
         *,
         limit: int = ALLOCATIONS,
         stacks: Callable[[Operations], npt.NDArray[np.uint64]] | None = None,
+        failures: Failures | None = None,
     ) -> None:
         self.processes: dict[int, ProcessMemory] = {}
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self._limit = limit
-        self._stacks = stacks
+        self._stacks, self._failures = stacks, failures
         self._steps = np.zeros((max(len(decoders), 1), 1 << 16), dtype=np.uint8)  # of a family's function
         for family, decoder in enumerate(decoders):
             for api, step in decoder.context_steps.items():
@@ -224,7 +238,7 @@ class MemoryLedger:
             tgid = int(process[first])
             if tgid >= 0 and not (self._ends and self._ends[0][0] < times[last - 1]):
                 mine = self._process(tgid)
-                if not mine.has_contexts:
+                if not mine.has_contexts and not (self._failures and self._failures.watches(tgid)):
                     some = slice(first, last)
                     mine.exchange(times[some], codes[some], numbers[some], sizes[some], places)
                     continue
@@ -271,7 +285,11 @@ class MemoryLedger:
                 process.account(device, memory, family).requested_bytes += min(size, LARGEST_SIZE)
                 return
             if status:
-                process.account(device, memory, family).failures += 1
+                account = process.account(device, memory, family)
+                account.failures += 1
+                if self._failures is not None and status == OUT_OF_MEMORY and memory in DEVICE_MEMORY:
+                    place = (account.device, memory, family, size, caller, stack)
+                    self._failures.refuse(process, Request(time_ns, tid, *place))
                 return
         elif kind == _DEVICE:
             status = status if returned else 0  # a choice seen at its entry is taken as made
@@ -290,6 +308,9 @@ class MemoryLedger:
             process.retain(time_ns, handle, other)
         elif kind == _ALLOCATION:
             process.allocate(time_ns, tid, device, memory, handle, size, caller, stack, family)
+            if self._failures is not None and self._failures.watches(tgid) and memory in DEVICE_MEMORY:
+                there = process.account(device, memory, family).device
+                self._failures.grant(tgid, tid, there, size, time_ns, process.held_of(there))
 
     def _end_processes(self, now_ns: int) -> None:
         """End those whose time has come, in order."""
@@ -297,6 +318,8 @@ class MemoryLedger:
             _, tgid = self._ends.pop(0)
             process = self.processes.pop(tgid, None)
             if process is not None:
+                if self._failures is not None:
+                    self._failures.end_process(tgid)
                 process.end()
                 self._ended.append(process)
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from otelgpu.engine.contract import ContextStep
 from otelgpu.families.gpu.memory.contexts import PRIMARY, Contexts
 from otelgpu.families.gpu.memory.mappings import AddressSpace, Physical
-from otelgpu.model.operations import DEVICE_UNKNOWN, LARGEST_SIZE, Memory
+from otelgpu.model.operations import DEVICE_MEMORY, DEVICE_UNKNOWN, LARGEST_SIZE, Memory
 
 SITES: Final = 4_096
 """Call sites of one process that are distinguished."""
@@ -110,6 +110,14 @@ class ProcessMemory:
                 size, count = held.get(key, (0, 0))
                 held[key] = size + site.live_bytes, count + site.live_allocations
         return held
+
+    def held_of(self, device: int) -> int:
+        """Bytes of a device's memory that are held now."""
+        return sum(
+            account.live_bytes
+            for account in self.accounts.values()
+            if account.device == device and account.memory in DEVICE_MEMORY
+        )
 
     # -- calls ------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class TorchHandler:
         session = services.session
         self._decoder = TorchDecoder()
         self._tensors = TensorSession(session.metrics, session.processes.resource, session.profiling)
+        services.offers.allocator_levels = self._tensors.level
         profiles = self._tensors.profiles
         if profiles is not None:
             services.offers.profile_sources.append(profiles)

@@ -13,7 +13,8 @@ from typing import Final
 
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
-from otelgpu.model.allocators import Levels, device_name
+from otelgpu.engine.services import AllocatorLevel
+from otelgpu.model.allocators import Levels, cuda_ordinal, device_name
 from otelgpu.model.resource import Resource
 
 SCOPE: Final = "otelgpu.torch"
@@ -89,6 +90,7 @@ class TensorMetrics:
         self._reported: dict[
             tuple[int, int], dict[str, int]
         ] = {}  # by process and device: sums reported so far
+        self._levels: dict[tuple[int, int], AllocatorLevel] = {}  # by process and ordinal
 
     def take(self, levels: Levels) -> None:
         """How things stand now."""
@@ -96,8 +98,14 @@ class TensorMetrics:
         for row in levels.tolist():
             self._level(dict(zip(names, row, strict=True)))
 
+    def level(self, tgid: int, ordinal: int) -> AllocatorLevel | None:
+        """How a process's allocator on the device of an ordinal stands; None where nobody says so."""
+        return self._levels.get((tgid, ordinal))
+
     def forget(self, tgid: int) -> None:
         """It has ended."""
+        for place in [place for place in self._levels if place[0] == tgid]:
+            del self._levels[place]
         for key in [key for key in self._reported if key[0] == tgid]:
             del self._reported[key]
 
@@ -110,6 +118,9 @@ class TensorMetrics:
                 self._metrics.set(metric, SCOPE, owner, labels, level[name])
             cached = max(level["reserved"] - level["allocated"], 0)
             self._metrics.set(CACHED, SCOPE, owner, labels, cached)
+            if (ordinal := cuda_ordinal(level["device"])) is not None:
+                stands = AllocatorLevel(level["reserved"], level["allocated"])
+                self._levels[level["tgid"], ordinal] = stands
         reported = self._reported.setdefault((level["tgid"], level["device"]), dict.fromkeys(_GROWING, 0))
         for name, metric in _GROWING.items():
             grown = level[name] - reported[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from otelgpu.engine.metrics import Metrics
+from otelgpu.engine.services import AllocatorLevel
 from otelgpu.families.gpu.torch.decode import TorchDecoder
 from otelgpu.families.gpu.torch.metrics import TensorMetrics
 from otelgpu.families.gpu.torch.profile_rows import TensorProfiles
@@ -21,6 +22,11 @@ class TensorSession:
     ) -> None:
         self._metrics = TensorMetrics(metrics, resource_of)
         self.profiles = TensorProfiles() if ProfileKind.MEM in profiling.kinds else None
+
+    @property
+    def level(self) -> Callable[[int, int], AllocatorLevel | None]:
+        """See :meth:`TensorMetrics.level`."""
+        return self._metrics.level
 
     @property
     def counters(self) -> Mapping[str, int]:
