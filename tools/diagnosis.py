@@ -9,6 +9,11 @@ from itertools import pairwise
 from types import ModuleType
 
 from otelgpu.cli.rule_files import known_rules
+from otelgpu.diagnose.memory import diagnosis as memory_diagnosis
+from otelgpu.diagnose.memory import growth
+from otelgpu.diagnose.memory.categories import CATEGORIES
+from otelgpu.diagnose.memory.categories import RULES as CATEGORY_RULES
+from otelgpu.diagnose.memory.verdicts import CAUSES as MEMORY_CAUSES
 from otelgpu.diagnose.ranks import (
     batches,
     communication,
@@ -84,6 +89,26 @@ def bounds(rules: Sequence[ModuleType] = RULES) -> str:
 def stall_bounds() -> str:
     """The same of ``diagnose stall``."""
     return bounds(STALL_RULES)
+
+
+def memory_categories() -> str:
+    """The table of categories of ``diagnose memory``: what is in them, and by which frames."""
+    by = {name: [] for name in CATEGORIES}  # type: dict[str, list[str]]
+    for rule in CATEGORY_RULES:
+        both = " in ".join(code(each.replace("|", "\\|")) for each in (rule.function, rule.file) if each)
+        by[rule.category].append(f"{rule.kind}: {both}")
+    rows = ((code(name), text, "; ".join(by[name])) for name, text in CATEGORIES.items())
+    return table(("Category", "What is in it", "Frames that say so: function, in file"), rows)
+
+
+def memory_causes() -> str:
+    """The table of causes of ``diagnose memory``."""
+    return table(("Cause", "Meaning"), ((code(name), text) for name, text in MEMORY_CAUSES.items()))
+
+
+def memory_bounds() -> str:
+    """Its bounds."""
+    return bounds((growth, memory_diagnosis))
 
 
 def constants(module: ModuleType) -> Iterator[tuple[str, str, str]]:

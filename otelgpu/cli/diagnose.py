@@ -15,6 +15,7 @@ import msgspec
 from click.core import ParameterSource
 
 from otelgpu.cli.batch import BatchRun, batch_command, live_events
+from otelgpu.cli.device_memory import memory
 from otelgpu.cli.diagnose_follow import follow as follow_job
 from otelgpu.cli.explain import explain
 from otelgpu.cli.headings import HeadedCommand
@@ -175,6 +176,7 @@ def _follow(
 
 
 diagnose.add_command(explain)
+diagnose.add_command(memory)
 diagnose.add_command(stall)
 
 

@@ -28,6 +28,11 @@ def stall_page_files() -> Parts:
     return _diagnosis("otelgpu.diagnose.stall", "steps.js")
 
 
+def memory_page_files() -> Parts:
+    """The text of ``otelgpu/diagnose/memory/page``."""
+    return _diagnosis("otelgpu.diagnose.memory", "held.js")
+
+
 def _diagnosis(package: str, script: str) -> Parts:
     """A page of its own, in the style and with the functions that all pages of diagnoses have."""
     shared = resources.files("otelgpu.diagnose").joinpath("page")

@@ -63,6 +63,7 @@ from otelgpu.sources.joint import Source
 from otelgpu.sources.live import LiveSource
 
 if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
     from rich.status import Status
 
     from otelgpu.export.memory import MemoryExporter
@@ -102,13 +103,14 @@ def ring_bytes(megabytes: int) -> int:
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What was asked for. ``seconds`` None: as long as the program runs."""
+    """What was asked for. ``seconds`` None: as long as the program runs. ``see_metrics``: as they are reported."""
 
     config: Config
     seconds: float | None
     delay_s: float
     outputs: Outputs
     quiet: bool
+    see_metrics: Callable[[MetricsData], object] | None = None
 
 
 class Attached(Struct, frozen=True, kw_only=True):
@@ -123,7 +125,7 @@ def attach(request: Request, scope: Scope, *, starts_program: bool = False) -> A
     """Load what is asked for; then give up what is not needed from here on, before threads are there."""
     from otelgpu.export.memory import MemoryExporter
 
-    config, memory = request.config, MemoryExporter()
+    config, memory = request.config, MemoryExporter(see_metrics=request.see_metrics)
     source = LiveSource(families_of(config), scope, live_settings(config))
     try:
         if _FAMILY not in source.rings:

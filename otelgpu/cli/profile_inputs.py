@@ -6,9 +6,9 @@ In: a path. Out: :class:`Profiles`. Raises :class:`OtelgpuError` with what it is
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -23,6 +23,9 @@ from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.spans import SpanColumns
 from otelgpu.sources.capture import MAGIC
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 LARGEST_BYTES: Final = 1 << 30
 """Of a file that is no capture: those are read piece by piece."""
@@ -45,10 +48,13 @@ def is_capture(path: Path) -> bool:
 
 
 def replay_capture(
-    path: Path, config: Config, others: Sequence[Exporter] = ()
+    path: Path,
+    config: Config,
+    others: Sequence[Exporter] = (),
+    see_metrics: Callable[[MetricsData], object] | None = None,
 ) -> tuple[MemoryExporter, wiring.Outcome]:
     """A capture through the pipeline, with every kind of profile that it holds."""
-    memory = MemoryExporter()
+    memory = MemoryExporter(see_metrics=see_metrics)
     outcome = wiring.replay(
         path,
         {**registry.select(config.families), **_with_profiles(config)},
@@ -75,10 +81,14 @@ def read_profiles_of(path: Path, config: Config) -> Profiles:
         return Profiles(profiles=memory.profiles, spans=memory.spans)
     from otelgpu.render.format import read_profiles
 
+    return Profiles(profiles=read_profiles(path.name, read_file(path)), spans=())
+
+
+def read_file(path: Path) -> bytes:
+    """A file that is no capture, in one piece."""
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise OtelgpuError(f"{path} has more than {LARGEST_BYTES >> 30} GiB", hint="give its capture")
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise OtelgpuError(f"cannot read {path}: {error.strerror}") from error
-    return Profiles(profiles=read_profiles(path.name, content), spans=())

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from otelgpu.cli import stall_surroundings
 from otelgpu.cli.batch import BatchRun, batch_command
-from otelgpu.cli.headings import HeadedCommand
+from otelgpu.cli.file_or_program import FileOrProgram, program_of
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import stall_page_files
 from otelgpu.cli.parameters import (
@@ -53,18 +53,6 @@ DEVICE_KINDS: Final = frozenset((ProfileKind.CUDA, ProfileKind.NCCL))
 """The same with ``--device-calls``."""
 SHORTEST_WAIT_US: Final = 50
 """Of waits: a thousand page faults of a disk are none of them 1 ms long."""
-_PROGRAM: Final = "otelgpu.program"
-
-
-class _FileOrProgram(HeadedCommand):
-    """Arguments before ``--`` are files, those behind it a program and its own."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        place = args.index("--") if "--" in args else len(args)
-        ctx.meta[_PROGRAM] = tuple(args[place + 1 :])
-        if place < len(args) and not args[place + 1 :]:
-            raise click.UsageError("there is no program behind --", ctx)
-        return super().parse_args(ctx, args[:place])
 
 
 class _Found(Struct):
@@ -76,7 +64,7 @@ class _Found(Struct):
     title: str = ""
 
 
-@click.command(cls=_FileOrProgram)
+@click.command(cls=FileOrProgram)
 @common_options
 @click.argument("files", metavar="[FILE | -- PROGRAM…]", nargs=-1, type=click.Path(path_type=Path))
 @pid_option("Running processes.")
@@ -131,9 +119,7 @@ def stall(
       otelgpu diagnose stall -- python train.py
       otelgpu diagnose stall profile.jsonl --json
     """
-    program: tuple[str, ...] = click.get_current_context().meta[_PROGRAM]
-    if sum((bool(files), bool(pids), bool(program))) != 1 or len(files) > 1:
-        raise click.UsageError("give processes (-p PID), a program (-- PROGRAM) or one FILE")
+    program = program_of(files, pids)
     if files and duration is not None:
         raise click.UsageError("-d cannot be combined with a FILE: it was recorded already")
     if output is not None:

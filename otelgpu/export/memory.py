@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from otelgpu.export.base import deliveries_of
@@ -22,14 +22,16 @@ ROWS: Final = 4_000_000
 class MemoryExporter:
     """An :class:`~otelgpu.export.base.Exporter` that keeps all, up to ``max_rows`` of spans and of observations.
 
-    More are counted as lost ("memory_full"). Metrics are taken and not kept.
+    More are counted as lost ("memory_full"). Metrics are not kept: ``see_metrics`` is shown them as they come.
     """
 
-    def __init__(self, max_rows: int = ROWS) -> None:
+    def __init__(
+        self, max_rows: int = ROWS, see_metrics: Callable[[MetricsData], object] | None = None
+    ) -> None:
         self.spans: list[SpanColumns] = []
         self.profiles: list[ProfileColumns] = []
         self.events: list[Event] = []
-        self._max_rows = max_rows
+        self._max_rows, self._see_metrics = max_rows, see_metrics
         self._counts: Counter[str] = Counter()
 
     def export_spans(self, batches: Iterable[SpanBatch]) -> None:
@@ -40,6 +42,8 @@ class MemoryExporter:
 
     def export_metrics(self, data: MetricsData, items: int) -> None:
         """See :class:`~otelgpu.export.base.Exporter`."""
+        if self._see_metrics is not None:
+            self._see_metrics(data)
         self._counts["points_given"] += items
         self._counts["points_accepted"] += items
 

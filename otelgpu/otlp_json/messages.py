@@ -167,12 +167,14 @@ class ResourceMetrics(_Node):
 
 
 class Document(_Node):
-    """A line: ``TracesData``, ``MetricsData`` or ``ProfilesData``; of another signal's nothing is read.
+    """A line: ``TracesData``, ``MetricsData``, ``ProfilesData`` or ``LogsData``.
 
-    ``resource_profiles`` and ``dictionary``: see :mod:`otelgpu.otlp_json.profile_reader`.
+    ``resource_profiles`` and ``dictionary``: see :mod:`otelgpu.otlp_json.profile_reader`; ``resource_logs``:
+    :mod:`otelgpu.otlp_json.log_reader`.
     """
 
     resource_spans: list[ResourceSpans] = []
     resource_metrics: list[ResourceMetrics] = []
     resource_profiles: msgspec.Raw = _NO_LIST
     dictionary: msgspec.Raw = _NO_OBJECT
+    resource_logs: msgspec.Raw = _NO_LIST

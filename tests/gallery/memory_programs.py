@@ -48,7 +48,7 @@ def leak() -> None:
     def remember() -> None:
         kept.append(allocate(MIB))
 
-    for _ in range(200):
+    for _ in range(400):
         free(allocate(64 * MIB))
         remember()
         time.sleep(0.02)
@@ -57,7 +57,7 @@ def leak() -> None:
 def out_of_memory() -> None:
     """It holds most of the device, asks for what is not there, and dies."""
     weights = load_weights()
-    time.sleep(1.5)
+    time.sleep(2.5)
     try:
         allocate(700 * MIB)
     except MemoryError:
@@ -138,4 +138,5 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
 }
 
 if __name__ == "__main__":
+    time.sleep(1.0)  # as one that imports a framework: by then its stacks can be walked
     PROGRAMS[sys.argv[1]]()

@@ -13,9 +13,10 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from otelgpu.diagnose.profile_rows import frames_of, process_of, value_of
 from otelgpu.model.profiles import ProfileColumns
-from otelgpu.model.spans import Attribute, Text, plain
-from otelgpu.render.frames import Frame, location_frames
+from otelgpu.model.spans import Attribute
+from otelgpu.render.frames import Frame
 from otelgpu.render.page_columns import clean
 
 CPU: Final = "cpu"
@@ -105,7 +106,7 @@ def observe(batches: Sequence[ProfileColumns]) -> Observations:
             rejected["rows_beyond_limit"] += len(batch)
             continue
         taken += len(batch)
-        pid, program = _process(batch)
+        pid, program = process_of(batch)
         for tid, name, row in _rows(batch, rejected):
             if kind in (SYSCALLS, FILE_BYTES):
                 extra[kind, pid, tid, row.begin_ns] = row.length_ns
@@ -144,24 +145,15 @@ def _replaced(row: Seen, *, count: int, size_bytes: int = -1) -> Seen:
     )
 
 
-def _process(batch: ProfileColumns) -> tuple[int, str]:
-    pid = batch.resource.get("process.pid")
-    names = (
-        batch.resource.get(key) for key in ("process.command", "process.executable.name", "service.name")
-    )
-    name = next((clean(plain(str(each))).rpartition("/")[2] for each in names if each), "process")
-    return (pid if isinstance(pid, int) and not isinstance(pid, bool) else 0), name
-
-
 def _rows(batch: ProfileColumns, rejected: Counter[str]) -> Iterator[tuple[int, str, Seen]]:
     if batch.time_unix_ns is None:
         rejected["rows_without_time"] += len(batch)
         return
     attributes = {each.key: each for each in batch.attributes}
-    stacks = [_frames(batch, stack) for stack in batch.stacks]
+    stacks = [frames_of(batch, stack) for stack in batch.stacks]
     kind, period = batch.sample_type.type, max(batch.period, 1)
     for row in range(len(batch)):
-        tid = _value(attributes.get(_THREAD_ID), row)
+        tid = value_of(attributes.get(_THREAD_ID), row)
         if not isinstance(tid, int) or tid <= 0:
             rejected["rows_without_thread"] += 1
             continue
@@ -189,25 +181,8 @@ def _rows(batch: ProfileColumns, rejected: Counter[str]) -> Iterator[tuple[int, 
         )
 
 
-def _frames(batch: ProfileColumns, stack: Sequence[int]) -> Frames:
-    return tuple(
-        frame._replace(name=clean(frame.name), file=clean(frame.file))
-        for location in stack
-        for frame in location_frames(batch, location)
-    )
-
-
-def _value(attribute: Attribute | None, row: int) -> object:
-    if attribute is None or (attribute.present is not None and not attribute.present[row]):
-        return None
-    values = attribute.values
-    if isinstance(values, Text):
-        return plain(values.table[values.codes[row]])
-    return values[row].item() if hasattr(values[row], "item") else values[row]
-
-
 def _text(attribute: Attribute | None, row: int) -> str:
-    value = _value(attribute, row)
+    value = value_of(attribute, row)
     return clean(value) if isinstance(value, str) else ""
 
 

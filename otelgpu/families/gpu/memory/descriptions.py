@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otelgpu.engine.description_tables import TEXT, Described, Descriptions, Page
-from otelgpu.families.gpu.memory import post_mortem as event
+from otelgpu.model import memory_failures as event
 
 _DESCRIBED: Final = {
     event.OUTCOME: Described(

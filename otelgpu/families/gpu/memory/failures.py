@@ -25,11 +25,8 @@ from msgspec import Struct, field
 
 from otelgpu.engine.memory_names import LEAK_WINDOWS
 from otelgpu.families.gpu.memory.process import ProcessMemory
+from otelgpu.model.memory_failures import ENDED, RECOVERED, UNMET
 from otelgpu.model.operations import DEVICE_MEMORY
-
-RECOVERED: Final = "recovered"
-UNMET: Final = "unmet"
-ENDED: Final = "process_ended"
 
 WATCH_NS: Final = 3_000_000_000
 """How long after its last attempt a failure is watched."""

@@ -9,6 +9,7 @@ from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.services import Services
 from otelgpu.families.gpu.memory.ledger import KINDS, MemoryLedger
 from otelgpu.families.gpu.memory.metrics import MemoryMetrics
+from otelgpu.families.gpu.memory.process import ProcessMemory
 from otelgpu.families.gpu.memory.profile_rows import MemoryProfiles
 from otelgpu.families.gpu.memory.reports import FailureReports
 from otelgpu.model.inputs import CallsCounted, ProcessGone
@@ -32,10 +33,12 @@ class MemoryHandler:
             [decoder for decoder, _ in session.operations],
             stacks=session.call_stacks.stacks_of if profiled else None,
             failures=self._reports.failures,
+            at_end=self._see_end if profiled else None,
         )
         self._metrics = MemoryMetrics(names, self._ledger, session.processes.resource, session.functions.name)
+        self._profiles = MemoryProfiles(self._ledger, names)
         if profiled:
-            services.offers.profile_sources.append(MemoryProfiles(self._ledger, names))
+            services.offers.profile_sources.append(self._profiles)
         self._families = session.family_index
         services.watch(KINDS, lambda part: self._ledger.add(part.rows))
         services.listen(CallsCounted, self._count)
@@ -47,6 +50,9 @@ class MemoryHandler:
     def counters(self) -> Mapping[str, int]:
         """What could not be followed, by reason."""
         return {**self._ledger.counters, "failure_not_reported": self._reports.unreported}
+
+    def _see_end(self, process: ProcessMemory, time_ns: int) -> None:
+        self._profiles.see_end(process, time_ns)
 
     def _forget(self, tgid: int) -> None:
         self._metrics.forget(tgid)

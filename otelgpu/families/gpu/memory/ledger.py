@@ -129,7 +129,8 @@ class MemoryLedger:
     """All processes of a session. ``decoders`` are its families', by position.
 
     ``stacks``: the numbers of the stacks that calls were made under, shape (n,), 0 where that is not known; asked
-    when calls are applied. None: stacks are not distinguished. ``failures`` is told of those for want of memory.
+    when calls are applied. None: stacks are not distinguished. ``failures`` is told of those for want of memory,
+    ``at_end`` of processes that end, with what they hold, and when.
     """
 
     def __init__(
@@ -139,11 +140,12 @@ class MemoryLedger:
         limit: int = ALLOCATIONS,
         stacks: Callable[[Operations], npt.NDArray[np.uint64]] | None = None,
         failures: Failures | None = None,
+        at_end: Callable[[ProcessMemory, int], None] | None = None,
     ) -> None:
         self.processes: dict[int, ProcessMemory] = {}
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self._limit = limit
-        self._stacks, self._failures = stacks, failures
+        self._stacks, self._failures, self._at_end = stacks, failures, at_end
         self._steps = np.zeros((max(len(decoders), 1), 1 << 16), dtype=np.uint8)  # of a family's function
         for family, decoder in enumerate(decoders):
             for api, step in decoder.context_steps.items():
@@ -315,11 +317,13 @@ class MemoryLedger:
     def _end_processes(self, now_ns: int) -> None:
         """End those whose time has come, in order."""
         while self._ends and self._ends[0][0] <= now_ns:
-            _, tgid = self._ends.pop(0)
+            time_ns, tgid = self._ends.pop(0)
             process = self.processes.pop(tgid, None)
             if process is not None:
                 if self._failures is not None:
                     self._failures.end_process(tgid)
+                if self._at_end is not None:
+                    self._at_end(process, time_ns)
                 process.end()
                 self._ended.append(process)
 

@@ -20,29 +20,32 @@ from msgspec import Struct
 from otelgpu.engine.memory_names import MemoryNames
 from otelgpu.engine.services import AllocatorLevel
 from otelgpu.families.gpu.memory.device_facts import DeviceMemory
-from otelgpu.families.gpu.memory.failures import ENDED, RECOVERED, Failure, Holder
+from otelgpu.families.gpu.memory.failures import Failure, Holder
 from otelgpu.model.events import Event
+from otelgpu.model.memory_failures import (
+    ATTEMPTS,
+    CACHED,
+    CAUSE,
+    DEVICE_AGE,
+    DEVICE_FREE,
+    DEVICE_TOTAL,
+    ENDED,
+    EVENT,
+    FREED,
+    HELD,
+    HOLDERS,
+    NEXT,
+    OTHERS,
+    OUTCOME,
+    RECOVERED,
+    REQUESTED,
+    RULE,
+    UNREPORTED,
+)
 from otelgpu.model.operations import DEVICE_UNKNOWN, memory_name
 from otelgpu.model.quantities import duration, size
 from otelgpu.model.resource import AttributeValue, Resource
 
-EVENT: Final = "otelgpu.memory.allocation_failed"
-
-CAUSE: Final = "otelgpu.memory.failure.cause"
-OUTCOME: Final = "otelgpu.memory.failure.outcome"
-REQUESTED: Final = "otelgpu.memory.failure.requested"
-ATTEMPTS: Final = "otelgpu.memory.failure.attempts"
-UNREPORTED: Final = "otelgpu.memory.failure.unreported"
-HELD: Final = "otelgpu.memory.failure.held"
-HOLDERS: Final = "otelgpu.memory.failure.holders"
-CACHED: Final = "otelgpu.memory.failure.cached"
-FREED: Final = "otelgpu.memory.failure.freed"
-OTHERS: Final = "otelgpu.memory.failure.others"
-NEXT: Final = "otelgpu.memory.failure.next"
-RULE: Final = "otelgpu.memory.failure.rule"
-DEVICE_TOTAL: Final = "otelgpu.memory.failure.device.total"
-DEVICE_FREE: Final = "otelgpu.memory.failure.device.free"
-DEVICE_AGE: Final = "otelgpu.memory.failure.device.age"
 THREAD: Final = "thread.id"
 DEVICE_ID: Final = "hw.id"
 
@@ -61,8 +64,8 @@ CHANGES: Final[Mapping[str, str]] = {
     "fewer different sizes: pad sequences to few lengths",
     OWN_MEMORY: "free what holds most, or make it smaller: a smaller batch or fewer tokens at once, activation "
     "checkpointing, a sharded optimizer; of a server --gpu-memory-utilization, --max-num-batched-tokens",
-    UNKNOWN: "otelgpu diagnose memory -p PID says what holds the memory; where NVML (libnvidia-ml.so.1) is to be had, "
-    "also who else does",
+    UNKNOWN: "make smaller what holds most, which otelgpu diagnose memory says; where NVML (libnvidia-ml.so.1) is to "
+    "be had, it is also known who else has of the device",
 }
 """Cause → what to change."""
 

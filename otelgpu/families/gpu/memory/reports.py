@@ -13,11 +13,12 @@ from typing import Final
 from otelgpu.engine.memory_names import MemoryNames
 from otelgpu.engine.services import Services
 from otelgpu.families.gpu.memory.device_facts import DeviceFacts
-from otelgpu.families.gpu.memory.failures import RECOVERED, Failure, Failures, Holder
+from otelgpu.families.gpu.memory.failures import Failure, Failures, Holder
 from otelgpu.families.gpu.memory.post_mortem import Scene, post_mortem
 from otelgpu.families.gpu.memory.stack_places import StackPlaces
 from otelgpu.model.devices import DeviceGone, DeviceReadings, ProcessDevices
 from otelgpu.model.events import Event
+from otelgpu.model.memory_failures import RECOVERED
 from otelgpu.model.samples import StackNamed
 
 EVERY_NS: Final = 60_000_000_000

@@ -23,6 +23,7 @@ from otelgpu.engine.call_stacks import CallStacks, WaitingCalls
 from otelgpu.engine.profile_rows import Label, ProfileRows, Rows, profile_rows
 from otelgpu.families.gpu.memory.ledger import COUNTERS as MEMORY_COUNTERS
 from otelgpu.families.gpu.memory.ledger import MemoryLedger
+from otelgpu.families.gpu.memory.process import ProcessMemory
 from otelgpu.families.gpu.torch.metrics import DEVICE
 from otelgpu.model.allocators import device_name
 from otelgpu.model.losses import Reasons
@@ -35,8 +36,10 @@ ALLOCATED: Final = ValueType(type="tensor_memory_allocated", unit="bytes")
 ALLOCATIONS: Final = ValueType(type="tensor_memory_allocations", unit="count")
 IN_USE: Final = ValueType(type="tensor_memory_in_use", unit="bytes")
 IN_USE_ALLOCATIONS: Final = ValueType(type="tensor_memory_in_use_allocations", unit="count")
+AT_EXIT: Final = ValueType(type="tensor_memory_at_exit", unit="bytes")
+"""What tensors held when the process ended."""
 
-TYPES: Final = frozenset((ALLOCATED, ALLOCATIONS, IN_USE, IN_USE_ALLOCATIONS))
+TYPES: Final = frozenset((ALLOCATED, ALLOCATIONS, IN_USE, IN_USE_ALLOCATIONS, AT_EXIT))
 LEVELS: Final = frozenset((IN_USE, IN_USE_ALLOCATIONS))
 """Reported as they stand at the end of an interval: they are not to be summed over intervals."""
 
@@ -55,7 +58,8 @@ class TensorProfiles:
     def __init__(self) -> None:
         self._stacks = CallStacks()
         self._calls = WaitingCalls(self._stacks)
-        self._ledger = MemoryLedger((), stacks=self._stacks.stacks_of)
+        self._ledger = MemoryLedger((), stacks=self._stacks.stacks_of, at_end=self._see_end)
+        self._at_exit: list[_Held] = []
         self._devices: dict[int, int] = {}  # as reported → as the ledger has it
         self._labels: tuple[Label, ...] = ()  # by the ledger's number
 
@@ -90,27 +94,35 @@ class TensorProfiles:
             rows[name] = calls[name]
         rows["time_ns"], rows["stack"] = calls["start_ns"], stacks
         rows["label"] = self._label_codes(calls["device"])
-        return self._reported(ALLOCATED, ALLOCATIONS, rows, calls["size_bytes"].astype(np.int64), 1)
+        ended, self._at_exit = self._at_exit, []
+        return [
+            *self._reported(ALLOCATED, ALLOCATIONS, rows, calls["size_bytes"].astype(np.int64), 1),
+            *self._levels(ended, AT_EXIT, None),
+        ]
 
     def held(self, time_ns: int) -> list[ProfileRows]:
         """What tensors hold now, by stack and device: a level, see :data:`LEVELS`."""
-        found = [
-            (process.tgid, stack, device, size, count)
-            for process in self._ledger.processes.values()
-            for (stack, device, *_), (size, count) in process.held_by_stack().items()
-        ]
+        found = [row for process in self._ledger.processes.values() for row in _held(process, time_ns)]
+        return self._levels(found, IN_USE, IN_USE_ALLOCATIONS)
+
+    def _see_end(self, process: ProcessMemory, time_ns: int) -> None:
+        self._at_exit += _held(process, time_ns)
+
+    def _levels(
+        self, found: list[_Held], size_type: ValueType, count_type: ValueType | None
+    ) -> list[ProfileRows]:
         if not found:
             return []
         columns = np.array(found, dtype=object).T
         rows = profile_rows(len(found))
-        rows["time_ns"], rows["tgid"], rows["stack"] = time_ns, columns[0], columns[1]
-        rows["label"] = self._label_codes(columns[2].astype(np.int64))
-        return self._reported(IN_USE, IN_USE_ALLOCATIONS, rows, columns[3], columns[4])
+        rows["time_ns"], rows["tgid"], rows["stack"] = columns[0], columns[1], columns[2]
+        rows["label"] = self._label_codes(columns[3].astype(np.int64))
+        return self._reported(size_type, count_type, rows, columns[4], columns[5])
 
     def _reported(
         self,
         size_type: ValueType,
-        count_type: ValueType,
+        count_type: ValueType | None,
         rows: Rows,
         sizes: npt.NDArray[Any],
         counts: npt.NDArray[Any] | int,
@@ -128,6 +140,7 @@ class TensorProfiles:
                 has_operators=True,
             )
             for which, reported in ((size_type, rows), (count_type, numbered))
+            if which is not None
         ]
 
     def _numbers(self, devices: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
@@ -143,3 +156,13 @@ class TensorProfiles:
     def _label_codes(self, devices: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
         """From 1 on, and 0, which is no label, of those without a name (DEVICE_UNKNOWN, which is -1)."""
         return devices + 1
+
+
+_Held = tuple[int, int, int, int, int, int]  # time, tgid, stack, device, bytes, allocations
+
+
+def _held(process: ProcessMemory, time_ns: int) -> list[_Held]:
+    return [
+        (time_ns, process.tgid, stack, device, size, count)
+        for (stack, device, *_), (size, count) in process.held_by_stack().items()
+    ]

@@ -11,24 +11,11 @@ from otelgpu.engine.memory_names import memory_names
 from otelgpu.engine.services import AllocatorLevel
 from otelgpu.families.gpu.memory import failures as memory_failures
 from otelgpu.families.gpu.memory.device_facts import DeviceFacts, DeviceMemory
-from otelgpu.families.gpu.memory.failures import (
-    ENDED,
-    RECOVERED,
-    TOP,
-    UNMET,
-    WATCH_NS,
-    WATCHED,
-    Failure,
-    Failures,
-)
+from otelgpu.families.gpu.memory.failures import TOP, WATCH_NS, WATCHED, Failure, Failures
 from otelgpu.families.gpu.memory.ledger import MemoryLedger
 from otelgpu.families.gpu.memory.post_mortem import (
     ALLOCATOR_CACHE,
-    CAUSE,
-    HELD,
-    HOLDERS,
     OTHER_PROCESSES,
-    OTHERS,
     OWN_MEMORY,
     REQUEST_TOO_LARGE,
     UNKNOWN,
@@ -37,6 +24,7 @@ from otelgpu.families.gpu.memory.post_mortem import (
     post_mortem,
 )
 from otelgpu.model.devices import DeviceReadings, ProcessDevices, ProcessReading, Quantity
+from otelgpu.model.memory_failures import CAUSE, ENDED, HELD, HOLDERS, OTHERS, RECOVERED, UNMET
 from otelgpu.model.operations import Memory, Operations, concatenate
 from otelgpu.model.resource import resource
 from tests.unit.families.gpu.memory.memory_calls import Decoder, allocation, free
