@@ -13,7 +13,9 @@
 #include "stack.h"
 #include <bpf/bpf_tracing.h>
 
-const volatile __u64 offcpu_least_ns = 1000000; /* shorter waits are passed over */
+const volatile __u64 offcpu_least_ns = 1000000; /* shorter waits are passed over, ... */
+const volatile __u64 offcpu_sum_ns =
+	0; /* ... or, unless 0, reported as one when they sum to this */
 
 /* include/linux/sched.h */
 #define TASK_INTERRUPTIBLE   0x0001
@@ -57,6 +59,7 @@ struct wait {
 	__u64 unreported_ns; /* ... and how long it waited in that; 0: there is none */
 	__u64 back_ns;	     /* on a CPU since */
 	__u64 registers;     /* where it left from: a hash; 0: that says nothing */
+	__u64 short_ns;	     /* in short waits that are not reported yet */
 	struct budget budget;
 	struct seen_place seen[PLACES];
 };
@@ -315,6 +318,24 @@ static __always_inline void leave(void *ctx, struct task_struct *task, bool pree
 	wait->since_ns = now;
 }
 
+/*
+ * A thousand page faults wait 40 us each: each is too short to be reported, and they make a gap. As a clock does, one
+ * of them stands for those since the last that did: the longer waits of a place are in all, the more often is it one of
+ * them.
+ */
+static __always_inline void sum_short(struct task_struct *task, struct wait *wait, __u64 waited_ns,
+				      __u64 now)
+{
+	__u64 sum;
+
+	if (!offcpu_sum_ns)
+		return;
+	sum = wait->short_ns + waited_ns;
+	wait->short_ns = sum < offcpu_sum_ns ? sum : 0;
+	if (sum >= offcpu_sum_ns)
+		report_wait(task, wait, now - sum, now, sum, true);
+}
+
 static __always_inline void come_back(struct task_struct *task)
 {
 	struct wait *wait = bpf_task_storage_get(&waits, task, NULL, 0);
@@ -327,8 +348,10 @@ static __always_inline void come_back(struct task_struct *task)
 		return;
 	now = bpf_ktime_get_ns();
 	wait->back_ns = now;
-	if (now - since_ns < offcpu_least_ns)
+	if (now - since_ns < offcpu_least_ns) {
+		sum_short(task, wait, now - since_ns, now);
 		return;
+	}
 	if (wait->resumed)
 		__sync_fetch_and_add(&wait->unreported_ns, now - since_ns);
 	else

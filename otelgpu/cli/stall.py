@@ -53,6 +53,8 @@ DEVICE_KINDS: Final = frozenset((ProfileKind.CUDA, ProfileKind.NCCL))
 """The same with ``--device-calls``."""
 SHORTEST_WAIT_US: Final = 50
 """Of waits: a thousand page faults of a disk are none of them 1 ms long."""
+CLOCK_HZ: Final = 99
+"""Of CPU samples: a garbage collection and page faults of 50 ms are known by them alone."""
 
 
 class _Found(Struct):
@@ -136,6 +138,7 @@ def stall(
             families=families_for(kinds),
             profiles=tuple(sorted(kinds)),
             profile_off_cpu_us=min(config.profile_off_cpu_us, SHORTEST_WAIT_US),
+            profile_frequency_hz=max(config.profile_frequency_hz, CLOCK_HZ),
             source="uprobe",
             export=(),
         )

@@ -38,7 +38,7 @@ CASES: Final[Mapping[str, Case]] = {
     "lock": Case(cause="lock", says=("lock", "evict")),
     "gil": Case(cause="gil", says=("gil", "tokenize")),
     "cpu_contention": Case(cause="cpu_contention"),
-    "cgroup_throttling": Case(cause="cgroup_throttling", quota=0.3),
+    "cgroup_throttling": Case(cause="cgroup_throttling", quota=0.15),
     "page_faults": Case(cause="page_faults", says=("page_faults",)),
     "cold_mapping": Case(cause="page_faults", says=("cold_mapping",)),
     "garbage_collection": Case(cause="garbage_collection", says=("garbage_collection",)),

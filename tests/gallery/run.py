@@ -42,8 +42,14 @@ class Said(Struct, frozen=True, kw_only=True):
     text: str
 
 
-def diagnose(name: str, case: Case) -> Said:
-    """Run one program under the command; one with a quota is attached to, when it is in its control group."""
+def diagnose(name: str, case: Case, recording: Path | None = None) -> Said:
+    """Run one program under the command; one with a quota is attached to, when it is in its control group.
+
+    ``recording``: a file that what was recorded goes to.
+    """
+    command = ["-m", "otelgpu", "diagnose", "stall"]
+    if recording is not None:
+        command = ["-m", "tests.gallery.recordings", str(recording)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder, quota(case.quota) as prefix, ExitStack() as stack:
         program = [*prefix, sys.executable, "-m", "tests.gallery.programs", name, folder]
@@ -54,7 +60,7 @@ def diagnose(name: str, case: Case) -> Said:
             time.sleep(1.0)
             target = ["-p", str(running.pid), "-d", "5"]
         done = subprocess.run(
-            [sys.executable, "-m", "otelgpu", "diagnose", "stall", "--json", *device, *target],
+            [sys.executable, *command, "--json", *device, *target],
             cwd=ROOT,
             env=environ,
             capture_output=True,
@@ -121,12 +127,12 @@ def write_confusion(said: Mapping[str, str]) -> None:
         print(f"| {label} | {sum(counts.values())} | {named} |")
 
 
-def main(names: Iterable[str]) -> int:
+def main(names: Iterable[str], folder: Path | None = None) -> int:
     """How many programs of those had another cause named first."""
     wrong, named = 0, {}
     for name in names or CASES:
         case = CASES[name]
-        said = diagnose(name, case)
+        said = diagnose(name, case, None if folder is None else folder / f"{name}.json.xz")
         want = case.cause or NOTHING
         missing = [each for each in case.says if each not in said.sentence]
         named[name] = said.cause
@@ -145,4 +151,6 @@ def main(names: Iterable[str]) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="run the gallery")
     parser.add_argument("names", nargs="*")
-    sys.exit(min(main(parser.parse_args().names), 1))
+    parser.add_argument("--recordings", type=Path, help="a folder that what was recorded goes to")
+    given = parser.parse_args()
+    sys.exit(min(main(given.names, given.recordings), 1))

@@ -13,7 +13,9 @@ from otelgpu.diagnose.stall.observations import CPU, ThreadSeen
 from otelgpu.diagnose.stall.surroundings import Surroundings
 
 THROTTLED: Final = 0.5
-"""Of the time that a thread waited for a CPU, that its control group was held back: then that is why."""
+"""Of the time that a thread waited for a CPU, that its control group was held back: then all of it is that."""
+PARTLY_THROTTLED: Final = 0.1
+"""The same, from which on the longest waits are that, as many as it was held back for."""
 THROTTLED_TIMES: Final = 3
 """The least number of periods in which it was."""
 RIVALS: Final = 0.5
@@ -21,15 +23,27 @@ RIVALS: Final = 0.5
 
 
 def throttled(found: Sequence[Activity], around: Surroundings | None) -> list[Activity]:
-    """Waits for a CPU are the quota's where the control group was held back for a good part of them."""
-    is_so = (
-        around is not None
-        and (around.throttled_times or 0) >= THROTTLED_TIMES
-        and (around.throttled_s or 0.0) >= THROTTLED * _waited_s(found)
-    )
+    """Waits for a CPU are the quota's where the control group was held back for a good part of them.
+
+    Where others ran as well, the longest are: who has used up a quota waits for the next period (100 ms), who competes
+    for a slice of a scheduler (some 3 ms for each rival).
+    """
+    held_ns = round((around.throttled_s or 0.0) * 1e9) if around is not None else 0
+    waited_ns = round(_waited_s(found) * 1e9)
+    if around is None or (around.throttled_times or 0) < THROTTLED_TIMES:
+        return list(found)
+    if held_ns < PARTLY_THROTTLED * waited_ns:
+        return list(found)
+    rest, chosen = waited_ns if held_ns >= THROTTLED * waited_ns else held_ns, set()
+    waits = (at for at, each in enumerate(found) if each.cause == CPU_CONTENTION)
+    for at in sorted(waits, key=lambda at: -found[at].length_ns):
+        if rest <= 0:
+            break
+        chosen.add(at)
+        rest -= found[at].length_ns
     return [
-        structs.replace(each, cause=CGROUP_THROTTLING) if is_so and each.cause == CPU_CONTENTION else each
-        for each in found
+        structs.replace(each, cause=CGROUP_THROTTLING) if at in chosen else each
+        for at, each in enumerate(found)
     ]
 
 

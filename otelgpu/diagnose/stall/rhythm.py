@@ -19,7 +19,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from otelgpu.diagnose.stall.activities import python_path
-from otelgpu.diagnose.stall.causes import own_frame
+from otelgpu.diagnose.stall.causes import FAULTS, own_frame
 from otelgpu.diagnose.stall.observations import OFF_CPU, SYSCALL_TIME, Seen, ThreadSeen
 from otelgpu.render.frames import Frame
 
@@ -35,10 +35,14 @@ all."""
 SAME_NS: Final = 1_000_000
 """Beats of a step come after each other by more."""
 
+BURST: Final = 5.0
+"""Usual steps: what comes after a longer time than that, and spends most of the time so, comes in bursts."""
+
 PUBLISHED: Final = "spans that the program publishes"
 _GIL_LEAF: Final = "[waiting for the GIL]"
 
 I64 = npt.NDArray[np.int64]
+_Candidate = tuple[int, int, str, Frame, I64]  # how often, how deep in Python, what, where, when
 
 
 class Rhythm(Struct, frozen=True, kw_only=True):
@@ -72,12 +76,30 @@ def find_rhythm(thread: ThreadSeen, begin_ns: int, end_ns: int) -> Rhythm | None
     ]
     if not found:
         return None
+    found = _without_bursts(found)
     most = max(count for count, *_ in found)
     # Of what comes about as often, that which is nearest to the loop: inner functions may be called twice in a step.
     _, _, key, site, times = min(
         (each for each in found if each[0] * 1.5 >= most), key=lambda each: (each[1], -each[0], each[2])
     )
     return _rhythm(times, end_ns, key, site)
+
+
+def _without_bursts(found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Without what comes many times in some steps: the parts in which a large file is read are none.
+
+    Unless nothing else comes more often than those bursts: then they are the steps, between stalls that are long.
+    """
+    bursts = {key: _bursts(times) for _, _, key, _, times in found}
+    even = max((count for count, _, key, _, _ in found if not bursts[key]), default=0)
+    return [each for each in found if even < 1.5 * bursts[each[2]] or not bursts[each[2]]]
+
+
+def _bursts(times: I64) -> int:
+    """How many there are; 0 where it comes evenly."""
+    lengths = np.diff(times)
+    apart = lengths[lengths > BURST * np.median(lengths)]
+    return len(apart) + 1 if 2 * apart.sum() > times[-1] - times[0] else 0
 
 
 def _rhythm(times: I64, end_ns: int, beat: str, site: Frame | None) -> Rhythm:
@@ -106,6 +128,8 @@ def _candidates(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> Mapping[tup
             continue
         site, path = own_frame(row.frames), python_path(row.frames)
         if site is None or any(frame.name == _GIL_LEAF for frame in row.frames[:1]):
+            continue
+        if any(frame.name in FAULTS for frame in row.frames):  # a thousand of them make one gap
             continue
         name = f"{row.syscall or 'wait'} in {site.label}"
         if row.count != 1:

@@ -346,3 +346,45 @@ def test_numbers_are_written_as_people_read_them() -> None:
         ["1st", "2nd", "3rd", "5th", "11th", "12th", "21st", "112th"]
     )
     assert [shown_bytes(each) for each in (999, 50_000_000, 2_500_000_000)] == ["999 B", "50.0 MB", "2.5 GB"]
+
+
+def in_parts(made: Timeline) -> None:
+    """A large file, read in 50 parts."""
+    for _ in range(50):
+        made.write(2, 1_000_000, call="read")
+        made.work(0.5)
+
+
+def test_a_file_that_is_read_in_many_parts_is_no_rhythm() -> None:
+    (verdict,) = report(observed(loop(in_parts))).verdicts
+    assert verdict.cause == "file_read"
+    assert verdict.rhythm is not None and (verdict.rhythm.steps, verdict.rhythm.every) == (30, 5)
+
+
+def cold_pages(made: Timeline) -> None:
+    """Waits of a mapped file: by sums of 1 ms, as the kernel part reports short ones."""
+    for _ in range(100):
+        made.wait(
+            1, (*kernel("filemap_fault", "handle_mm_fault"), SAVE, LOOP), state="uninterruptible", syscall=""
+        )
+        made.work(0.2)
+
+
+def test_a_thousand_short_page_faults_are_one_stall_and_no_rhythm() -> None:
+    (verdict,) = report(observed(loop(cold_pages))).verdicts
+    assert verdict.cause == "page_faults"
+    assert verdict.rhythm is not None and (verdict.rhythm.steps, verdict.rhythm.every) == (30, 5)
+
+
+def test_of_waits_for_a_cpu_the_longest_are_the_quotas_where_others_ran_too() -> None:
+    made = Timeline()
+    for step in range(40):
+        made.work(20)
+        for _ in range(6):
+            made.wait(12, (LOOP,), syscall="", state="runnable")
+        made.wait(48, (LOOP,), syscall="", state="runnable")
+        made.sleep(10)
+    held = Surroundings(throttled_s=48e-3 * 40, throttled_times=40, quota_cpus=0.2, others_cpu_s=100.0)
+    found = report(observed(made), held).verdicts
+    assert [each.cause for each in found] == ["cgroup_throttling", "cpu_contention"]
+    assert found[0].latency is not None and abs(found[0].latency.median_s - 0.048) < 1e-3

@@ -31,6 +31,8 @@ PROGRAMS: Final[Mapping[str, frozenset[ProfileKind]]] = {
 """How the name of a program begins → the kinds that need it."""
 
 _USERS: Final = "user_"
+SHORT_WAITS_NS: Final = 1_000_000
+"""Where waits shorter than this are asked for, those that are shorter still are reported by sums of it."""
 """Of a user's probes, whatever the kinds: they are attached only where there are some."""
 
 
@@ -72,6 +74,7 @@ def constants(settings: ProfileSettings) -> dict[str, int]:
         "unwind_loops": int(can_unwind()),
         "cpu_period_ns": 1_000_000_000 // settings.frequency_hz,
         "offcpu_least_ns": settings.off_cpu_least_us * 1000,
+        "offcpu_sum_ns": SHORT_WAITS_NS if settings.off_cpu_least_us * 1000 < SHORT_WAITS_NS else 0,
         "file_slow_ns": settings.file_slow_ms * 1_000_000,
     }
 

@@ -1,0 +1,160 @@
+"""What was recorded of a program of the gallery, as a file: rules are tried on it without running the program again.
+
+``python -m tests.gallery.recordings FILE ARGUMENT…`` is ``otelgpu diagnose stall ARGUMENT…``, which leaves what it
+judged in ``FILE``: JSON, compressed by xz. Each stack is there once, paths are ``/app/…``, and times begin at
+:data:`BEGIN_NS`.
+"""
+
+from __future__ import annotations
+
+import lzma
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from otelgpu.diagnose.stall.observations import Frames, Observations, Seen, ThreadSeen
+from otelgpu.diagnose.stall.surroundings import Surroundings
+from otelgpu.render.frames import Frame, Kind
+
+BEGIN_NS: Final = 1_790_000_000_000_000_000
+FOLDER: Final = Path(__file__).parent / "recorded"
+
+
+class Row(Struct, frozen=True, array_like=True):
+    """A :class:`Seen`: its time after the beginning, and the number of its stack."""
+
+    type: str
+    begin_ns: int
+    length_ns: int
+    stack: int
+    state: str
+    syscall: str
+    file_call: str
+    file_name: str
+    count: int
+    size_bytes: int
+    call: str
+
+
+class Thread(Struct, frozen=True):
+    """A :class:`ThreadSeen`."""
+
+    pid: int
+    program: str
+    tid: int
+    name: str
+    rows: Sequence[Row]
+
+
+class Recording(Struct, frozen=True):
+    """All of one run. ``stacks``: numbers of ``frames``, the leaf first."""
+
+    frames: Sequence[tuple[str, str, str, int]]
+    stacks: Sequence[Sequence[int]]
+    threads: Sequence[Thread]
+    types: Sequence[str]
+    subjects: Sequence[int]
+    surroundings: Mapping[int, Surroundings] | None
+
+
+def save(
+    path: Path, seen: Observations, subjects: Sequence[int], around: Mapping[int, Surroundings] | None
+) -> None:
+    """Write a recording; what the file holds is the same for the same observations."""
+    frames: dict[tuple[str, str, str, int], int] = {}
+    stacks: dict[tuple[int, ...], int] = {}
+    begin = min((row.begin_ns for thread in seen.threads for row in thread.rows), default=0)
+
+    def stack(of: Frames) -> int:
+        plain = ((frame.kind.value, frame.name, _anywhere(frame.file), frame.line) for frame in of)
+        return stacks.setdefault(tuple(frames.setdefault(each, len(frames)) for each in plain), len(stacks))
+
+    threads = [
+        Thread(
+            thread.pid,
+            thread.program,
+            thread.tid,
+            thread.name,
+            [
+                Row(
+                    *(row.type, row.begin_ns - begin, row.length_ns, stack(row.frames), row.state),
+                    *(row.syscall, row.file_call, row.file_name, row.count, row.size_bytes, row.call),
+                )
+                for row in thread.rows
+            ],
+        )
+        for thread in seen.threads
+    ]
+    made = Recording(list(frames), list(stacks), threads, sorted(seen.types), sorted(subjects), around)
+    path.write_bytes(lzma.compress(msgspec.json.encode(made)))
+
+
+def load(path: Path) -> tuple[Observations, Sequence[int], Mapping[int, Surroundings] | None]:
+    """What :func:`save` wrote: observations, processes that were asked for, and what was counted beside."""
+    made = msgspec.json.decode(lzma.decompress(path.read_bytes()), type=Recording)
+    frames = [Frame(Kind(kind), name, file, line) for kind, name, file, line in made.frames]
+    stacks = [tuple(frames[number] for number in stack) for stack in made.stacks]
+    threads = [
+        ThreadSeen(
+            pid=thread.pid,
+            program=thread.program,
+            tid=thread.tid,
+            name=thread.name,
+            rows=[_seen(row, stacks) for row in thread.rows],
+        )
+        for thread in made.threads
+    ]
+    seen = Observations(threads=threads, types=frozenset(made.types), rejected={})
+    return seen, made.subjects, made.surroundings
+
+
+def _seen(row: Row, stacks: Sequence[Frames]) -> Seen:
+    return Seen(
+        row.type,
+        BEGIN_NS + row.begin_ns,
+        row.length_ns,
+        stacks[row.stack],
+        state=row.state,
+        syscall=row.syscall,
+        file_call=row.file_call,
+        file_name=row.file_name,
+        count=row.count,
+        size_bytes=row.size_bytes,
+        call=row.call,
+    )
+
+
+def _anywhere(path: str) -> str:
+    """Without the folders of the machine that it was recorded on."""
+    own, _, rest = path.rpartition("/tests/gallery/")
+    if own:
+        return f"/app/{rest}"
+    for mark in ("/lib/python3", "/site-packages/"):
+        before, _, rest = path.rpartition(mark)
+        if before:
+            return f"/usr{mark}{rest}" if mark.startswith("/lib") else f"/usr/lib/python3{mark}{rest}"
+    return path if not path.startswith("/") else f"/usr/lib/{path.rpartition('/')[2]}"
+
+
+def main(path: Path, arguments: Sequence[str]) -> None:
+    """The command, which keeps what it judges."""
+    from otelgpu.cli import stall
+    from otelgpu.cli.main import main as program
+
+    judge = stall.diagnose
+
+    def keep(seen: Observations, *, subjects: Any = (), surroundings: Any = None) -> Any:
+        save(path, seen, list(subjects), surroundings)
+        return judge(seen, subjects=subjects, surroundings=surroundings)
+
+    stall.diagnose = keep
+    sys.argv = ["otelgpu", "diagnose", "stall", *arguments]
+    program()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
