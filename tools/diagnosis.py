@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
+
+import msgspec
 
 from otelgpu.cli.rule_files import known_rules
 from otelgpu.diagnose.memory import diagnosis as memory_diagnosis
@@ -28,14 +33,18 @@ from otelgpu.diagnose.ranks import (
 )
 from otelgpu.diagnose.ranks.verdicts import CLASSES
 from otelgpu.diagnose.rules.rule import Rule
-from otelgpu.diagnose.stall import critical, diagnosis, gaps, holders, processor, rhythm
+from otelgpu.diagnose.stall import compiling, critical, diagnosis, gaps, holders, processor, rhythm
 from otelgpu.diagnose.stall.causes import CAUSES
 from otelgpu.diagnose.stall.verdicts import CLASSES as STALL_CLASSES
+from otelgpu.diagnose.stall.verdicts import StallReport, StallVerdict
 from tools.markdown import code, table
 
 RULES = (workers, peers, communication, stages, batches, slowdowns, hangs, missing, replay, facts)
 
-STALL_RULES = (gaps, rhythm, critical, processor, holders, diagnosis)
+STALL_RULES = (gaps, rhythm, critical, processor, compiling, holders, diagnosis)
+
+GALLERY = Path(__file__).parent.parent / "tests" / "gallery" / "recorded" / "results.json"
+"""What ``python -m tests.gallery.results`` wrote."""
 
 
 def classes() -> str:
@@ -76,6 +85,47 @@ def stall_causes() -> str:
         for name, cause in CAUSES.items()
     )
     return table(("Cause", "Meaning", "In every step alike", "What to do"), rows)
+
+
+def stall_schema() -> str:
+    """The JSON schema of what ``diagnose stall --json`` writes."""
+    made = msgspec.json.schema(StallReport)
+    verdict = made["$defs"][StallVerdict.__name__]["properties"]
+    verdict["class"]["enum"], verdict["cause"]["enum"] = list(STALL_CLASSES), ["", *CAUSES]
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What otelgpu diagnose stall --json writes",
+    }
+    return json.dumps({**head, **made}, indent=2) + "\n"
+
+
+def stall_gallery() -> str:
+    """What was said of the programs of the gallery when they were last recorded: the confusion table."""
+    found = json.loads(GALLERY.read_bytes())
+    labels: dict[str, Counter[str]] = {}
+    for each in found["programs"].values():
+        labels.setdefault(each["label"], Counter())[each["named"]] += 1
+    rows = (
+        (
+            code(label) if label != "nothing" else label,
+            str(counts.total()),
+            ", ".join(
+                f"{code(named) if named != 'nothing' else named} {count}" for named, count in counts.items()
+            ),
+        )
+        for label, counts in labels.items()
+    )
+    faults = {label: counts for label, counts in labels.items() if label != "nothing"}
+    right = sum(counts[label] for label, counts in faults.items())
+    total, healthy = sum(counts.total() for counts in faults.values()), labels.get("nothing", Counter())
+    least, most = found["load"]
+    return (
+        f"Recorded on {' to '.join(dict.fromkeys(found['dates']))}, {found['cpus']} CPUs, Linux "
+        f"{', '.join(found['kernels'])}, at a load of {least:.1f} to {most:.1f}: "
+        f"{right} of {total} faults were named first ({right / total:.0%}), and nothing was said of "
+        f"{healthy['nothing']} of {healthy.total()} healthy programs.\n\n"
+        + table(("Label", "Programs", "Named first"), rows)
+    )
 
 
 def bounds(rules: Sequence[ModuleType] = RULES) -> str:

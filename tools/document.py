@@ -430,6 +430,7 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "stall classes": diagnosis.stall_classes,
     "stall causes": diagnosis.stall_causes,
     "stall bounds": diagnosis.stall_bounds,
+    "stall gallery": diagnosis.stall_gallery,
     "volume": volume,
     **family_regions(),
     **{f"options {name}": partial(options_of, name) for name in leaves()},
@@ -450,6 +451,7 @@ def manual() -> dict[Path, str | None]:
     wanted |= dict.fromkeys(sorted(DASHBOARDS.glob("*"))) | {
         DASHBOARDS / name: text for name, text in dashboards.files().items()
     }
+    wanted[DOCS / "reference" / "stall.schema.json"] = diagnosis.stall_schema()
     return wanted | {PAGES / name: text for name, text in pages().items()}
 
 

@@ -11,46 +11,70 @@ from msgspec import Struct
 class Case(Struct, frozen=True, kw_only=True):
     """What a program has to be said of.
 
-    ``cause``: "" of a healthy one. ``says``: what the sentence has to have; ``quota``: CPUs of its control group;
-    ``device``: its calls of CUDA are recorded.
+    ``cause``: "" of a healthy one. ``says``: what the sentence has to have; ``also``: a cause that has to be named
+    too. ``quota``: CPUs of its control group, ``read_mb_per_s``: what that may read of a disk. ``device``: its calls of
+    CUDA are recorded; ``native``: a program in C. ``live``: it is run in tests, not only looked at as it was recorded.
     """
 
     cause: str
     says: tuple[str, ...] = ()
     quota: float = 0.0
     device: bool = False
+    also: str = ""
+    native: bool = False
+    read_mb_per_s: int = 0
+    live: bool = False
 
 
 CASES: Final[Mapping[str, Case]] = {
     "synchronous_write": Case(
         cause="file_write",
         says=("60.0 MB to checkpoint.bin", "every 5th of 40 steps", "vfs_write", "synchronous_write"),
+        live=True,
     ),
     "write_without_pauses": Case(
         cause="file_write", says=("60.0 MB to checkpoint.bin", "write_without_pauses")
     ),
     "many_names": Case(cause="file_write", says=("checkpoint-*.bin", "every 5th of 40 steps")),
-    "fsync": Case(cause="file_sync", says=("journal.bin", "every 5th of 40 steps")),
+    "fsync": Case(cause="file_sync", says=("journal.bin", "every 5th of 40 steps"), live=True),
     "slow_read": Case(cause="file_read", says=("60.0 MB of shard.bin", "every 5th of 40 steps")),
     "slow_pipe": Case(cause="input", says=("slow_pipe", "pipe_read")),
-    "slow_worker": Case(cause="input", says=("slow_worker",)),
+    "slow_worker": Case(cause="input", says=("slow_worker",), live=True),
     "slow_thread": Case(cause="input", says=("slow_thread", "_produce")),
-    "lock": Case(cause="lock", says=("lock", "evict")),
-    "gil": Case(cause="gil", says=("gil", "tokenize")),
+    "lock": Case(cause="lock", says=("lock", "evict"), live=True),
+    "gil": Case(cause="gil", says=("gil", "tokenize"), live=True),
     "cpu_contention": Case(cause="cpu_contention"),
-    "cgroup_throttling": Case(cause="cgroup_throttling", quota=0.15),
+    "cgroup_throttling": Case(cause="cgroup_throttling", quota=0.15, live=True),
     "page_faults": Case(cause="page_faults", says=("page_faults",)),
-    "cold_mapping": Case(cause="page_faults", says=("cold_mapping",)),
-    "garbage_collection": Case(cause="garbage_collection", says=("garbage_collection",)),
+    "cold_mapping": Case(cause="page_faults", says=("cold_mapping",), live=True),
+    "garbage_collection": Case(cause="garbage_collection", says=("garbage_collection",), live=True),
     "device_copy": Case(cause="device_copy", says=("device_copy",), device=True),
     "sleep": Case(cause="sleep", says=("every 5th of",)),
     "subprocess_wait": Case(cause="subprocess", says=("subprocess_wait", "every 5th of 40 steps")),
     "subprocess_output": Case(cause="subprocess", says=("subprocess_output", "every 5th of 40 steps")),
-    "steady_compute": Case(cause=""),
+    "remote_read": Case(cause="file_read", says=("of shard.bin", "every 5th of 40 steps", "fuse_")),
+    "throttled_read": Case(cause="file_read", says=("20.0 MB of shard.bin",), read_mb_per_s=100),
+    "read_in_parts": Case(cause="file_read", says=("of shard.bin", "every 5th of 40 steps")),
+    "extension": Case(cause="compile", says=("extension",)),
+    "just_in_time": Case(cause="compile", says=("just_in_time",)),
+    "device_free": Case(cause="device_memory", says=("evaluate",), device=True, live=True),
+    "device_sync": Case(cause="device_sync", says=("log_loss",), device=True),
+    "native_write": Case(
+        cause="file_write",
+        says=("62.9 MB to state.bin", "save_state", "every 5th of 40 steps"),
+        native=True,
+        live=True,
+    ),
+    "native_lock": Case(cause="lock", says=("update_index", "compact"), native=True),
+    "sleep_and_write": Case(cause="sleep", also="file_write"),
+    "program_and_collection": Case(cause="subprocess", also="garbage_collection"),
+    "lock_and_program": Case(cause="lock", also="subprocess"),
+    "native_healthy": Case(cause="", native=True),
+    "steady_compute": Case(cause="", live=True),
     "compute_and_sleep": Case(cause=""),
     "server_at_rest": Case(cause=""),
     "steady_reads": Case(cause=""),
     "small_logs": Case(cause=""),
-    "write_in_thread": Case(cause=""),
+    "write_in_thread": Case(cause="", live=True),
     "uneven_compute": Case(cause=""),
 }

@@ -8,16 +8,21 @@ judged in ``FILE``: JSON, compressed by xz. Each stack is there once, paths are 
 from __future__ import annotations
 
 import lzma
+import os
+import platform
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from otelgpu.diagnose.stall.diagnosis import diagnose
 from otelgpu.diagnose.stall.observations import Frames, Observations, Seen, ThreadSeen
 from otelgpu.diagnose.stall.surroundings import Surroundings
+from otelgpu.diagnose.stall.verdicts import StallReport
 from otelgpu.render.frames import Frame, Kind
 
 BEGIN_NS: Final = 1_790_000_000_000_000_000
@@ -51,7 +56,10 @@ class Thread(Struct, frozen=True):
 
 
 class Recording(Struct, frozen=True):
-    """All of one run. ``stacks``: numbers of ``frames``, the leaf first."""
+    """All of one run. ``stacks``: numbers of ``frames``, the leaf first.
+
+    ``date``: when it was recorded; ``load``: the machine's load average of a minute then, ``cpus``: what it had.
+    """
 
     frames: Sequence[tuple[str, str, str, int]]
     stacks: Sequence[Sequence[int]]
@@ -59,6 +67,10 @@ class Recording(Struct, frozen=True):
     types: Sequence[str]
     subjects: Sequence[int]
     surroundings: Mapping[int, Surroundings] | None
+    date: str
+    kernel: str
+    cpus: int
+    load: float
 
 
 def save(
@@ -89,13 +101,33 @@ def save(
         )
         for thread in seen.threads
     ]
-    made = Recording(list(frames), list(stacks), threads, sorted(seen.types), sorted(subjects), around)
+    made = Recording(
+        list(frames),
+        list(stacks),
+        threads,
+        sorted(seen.types),
+        sorted(subjects),
+        around,
+        date=datetime.now(UTC).date().isoformat(),
+        kernel=platform.release().partition("-")[0],
+        cpus=len(os.sched_getaffinity(0)),
+        load=os.getloadavg()[0],
+    )
     path.write_bytes(lzma.compress(msgspec.json.encode(made)))
 
 
-def load(path: Path) -> tuple[Observations, Sequence[int], Mapping[int, Surroundings] | None]:
-    """What :func:`save` wrote: observations, processes that were asked for, and what was counted beside."""
-    made = msgspec.json.decode(lzma.decompress(path.read_bytes()), type=Recording)
+def read(path: Path) -> Recording:
+    """What :func:`save` wrote."""
+    return msgspec.json.decode(lzma.decompress(path.read_bytes()), type=Recording)
+
+
+def judge(made: Recording) -> StallReport:
+    """What is said of it now."""
+    return diagnose(observations(made), subjects=made.subjects, surroundings=made.surroundings)[0]
+
+
+def observations(made: Recording) -> Observations:
+    """As they were."""
     frames = [Frame(Kind(kind), name, file, line) for kind, name, file, line in made.frames]
     stacks = [tuple(frames[number] for number in stack) for stack in made.stacks]
     threads = [
@@ -108,8 +140,7 @@ def load(path: Path) -> tuple[Observations, Sequence[int], Mapping[int, Surround
         )
         for thread in made.threads
     ]
-    seen = Observations(threads=threads, types=frozenset(made.types), rejected={})
-    return seen, made.subjects, made.surroundings
+    return Observations(threads=threads, types=frozenset(made.types), rejected={})
 
 
 def _seen(row: Row, stacks: Sequence[Frames]) -> Seen:
@@ -137,7 +168,12 @@ def _anywhere(path: str) -> str:
         before, _, rest = path.rpartition(mark)
         if before:
             return f"/usr{mark}{rest}" if mark.startswith("/lib") else f"/usr/lib/python3{mark}{rest}"
-    return path if not path.startswith("/") else f"/usr/lib/{path.rpartition('/')[2]}"
+    name = path.rpartition("/")[2]
+    if not path.startswith("/"):
+        return path
+    if name.startswith("python"):
+        return f"/usr/bin/{name}"
+    return f"/usr/lib/{name}" if ".so" in name else f"/app/{name}"
 
 
 def main(path: Path, arguments: Sequence[str]) -> None:
@@ -145,11 +181,9 @@ def main(path: Path, arguments: Sequence[str]) -> None:
     from otelgpu.cli import stall
     from otelgpu.cli.main import main as program
 
-    judge = stall.diagnose
-
     def keep(seen: Observations, *, subjects: Any = (), surroundings: Any = None) -> Any:
         save(path, seen, list(subjects), surroundings)
-        return judge(seen, subjects=subjects, surroundings=surroundings)
+        return diagnose(seen, subjects=subjects, surroundings=surroundings)
 
     stall.diagnose = keep
     sys.argv = ["otelgpu", "diagnose", "stall", *arguments]

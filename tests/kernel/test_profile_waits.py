@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -104,3 +105,30 @@ def test_waits_that_are_shorter_than_asked_for_are_not_reported(
     assert (found["value"] >= 25_000_000).all()
     assert len(taken.under(found, "takes_lock")) >= taken.known["takes_lock"][0].calls - 1
     assert len(taken.under(found, "reads_pipe")) <= 1  # there may be other work on the machine
+
+
+NAPS = """
+import sys, time
+print("ready", file=sys.stderr, flush=True)
+sys.stdin.readline()
+waited = 0
+for _ in range(1999):
+    begin = time.monotonic_ns()
+    time.sleep(0.0001)
+    waited += time.monotonic_ns() - begin
+print("naps", 1999, waited)
+print("done", 0, 0, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_short_waits_are_reported_by_sums_where_waits_under_a_millisecond_are_asked_for(
+    watch: Callable[..., Watch],
+) -> None:
+    taken = profiled(watch, ProfileKind.OFFCPU, off_cpu_least_us=900)
+    taken.run([sys.executable, "-c", NAPS])
+    ((naps, ns),) = taken.known["naps"]
+    found = taken.under(taken.of_kind(SampleKind.OFF_CPU), "do_nanosleep")
+    assert 10 < len(found) < naps / 2  # each stands for several
+    assert (found["value"] >= 900_000).all()
+    assert 0.5 * ns < int(found["value"].sum()) <= ns

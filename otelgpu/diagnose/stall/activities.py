@@ -3,7 +3,7 @@
 In: :class:`ThreadSeen`. Out: :class:`Activity` values that do not overlap, in order of time; what lies between is
 running. A slow call on a file, the system call that it is, and the waits inside it are one activity: what the call is
 on comes from the first, the kernel's frames from the last. Samples of the clock say of running what Python cannot:
-the time of a garbage collector, or of page faults.
+the time of a garbage collector, of page faults, or of a compiler in the process.
 
 Example: ``write`` of 62 ms, in it three waits of 20 ms for a CPU: one activity of 62 ms, :data:`FILE_WRITE`, of which
 ``ready_ns`` is 60 ms.
@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from otelgpu.diagnose.stall.causes import (
+    COMPILE,
     CPU_CONTENTION,
     FAULTS,
     GARBAGE_COLLECTION,
@@ -27,6 +28,7 @@ from otelgpu.diagnose.stall.causes import (
     cause_of_call,
     kernel_frames,
     own_frame,
+    own_path,
 )
 from otelgpu.diagnose.stall.observations import (
     CALL_TIMES,
@@ -44,14 +46,14 @@ LEAST_NS: Final = 500_000
 """Shorter calls are steps of the rhythm, never stalls."""
 _SLACK_NS: Final = 300_000
 _WOKEN_BY: Final = "[woken by]"
-_SAMPLED: Final = (GARBAGE_COLLECTION, PAGE_FAULTS)
+_SAMPLED: Final = (GARBAGE_COLLECTION, PAGE_FAULTS, COMPILE)
 _APART: Final = 2.5  # periods: samples that are no further apart are of one run
 
 
 class Activity(Struct, frozen=True, kw_only=True):
     """What the thread did or waited for.
 
-    ``site``: the program's own Python line; ``path``: names of the Python functions, the innermost first;
+    ``site``: the program's own Python line, or function; ``path``: names of its functions, the innermost first;
     ``syscall``: of a vendor's library the function. ``ready_ns``:
     how long of it the thread waited for a CPU. ``waker``: frames of who ended the wait, the leaf first.
     """
@@ -126,18 +128,13 @@ def _activity(row: Seen) -> Activity:
         end_ns=row.end_ns,
         cause=cause or IDLE,
         site=own_frame(row.frames),
-        path=python_path(row.frames),
+        path=own_path(row.frames),
         syscall=row.call or row.syscall,
         file_name=row.file_name,
         size_bytes=row.size_bytes,
         kernel=kernel_frames(row.frames),
         span=row.span,
     )
-
-
-def python_path(frames: Sequence[Frame]) -> tuple[str, ...]:
-    """Names of the Python functions on a stack, the innermost first."""
-    return tuple(frame.name for frame in frames if frame.kind.value == "cpython")
 
 
 def _with_waits(calls: list[Activity], waits: list[Activity]) -> list[Activity]:
@@ -239,7 +236,7 @@ def _sampled(samples: Sequence[Seen], found: Sequence[Activity]) -> list[Activit
             end_ns=run[-1].end_ns,
             cause=cause,
             site=own_frame(run[0].frames),
-            path=python_path(run[0].frames),
+            path=own_path(run[0].frames),
             kernel=kernel_frames(run[0].frames),
             span=run[0].span,
         )

@@ -9,7 +9,9 @@ Example: ``[syscall futex] < PyThread_acquire_lock_timed < loop.py:12 step`` is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -35,6 +37,7 @@ DEVICE_SYNC: Final = "device_sync"
 DEVICE_COPY: Final = "device_copy"
 DEVICE_MEMORY: Final = "device_memory"
 COLLECTIVE: Final = "collective"
+COMPILE: Final = "compile"
 OTHER: Final = "other_wait"
 
 FILES: Final = frozenset((FILE_WRITE, FILE_SYNC, FILE_READ, FILE_CHANGE))
@@ -122,6 +125,16 @@ CAUSES: Final[Mapping[str, Cause]] = {
         next="start it and go on: collect its result when it is needed",
         code="child = subprocess.Popen(command)\n…\nchild.wait()  # when its result is needed",
     ),
+    COMPILE: Cause(
+        meaning="code is compiled while the program works: by a compiler that was started, torch.compile, Triton, "
+        "Numba, the driver, or a library that tries out which of its kernels is fastest",
+        says="compiles code, or waits for a compiler",
+        steady=0.1,
+        next="compile before the loop, for each shape that comes; keep shapes the same, and the cache on disk",
+        code="torch._dynamo.mark_dynamic(batch, 0)  # or pad batches to a few sizes, one of each before the loop\n"
+        "os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.environ['TRITON_CACHE_DIR'] = '/var/cache/kernels'\n"
+        "torch.backends.cudnn.benchmark = False  # where shapes change",
+    ),
     CPU_CONTENTION: Cause(
         meaning="the thread is ready and gets no CPU: others run there",
         says="is ready to run and waits for a CPU",
@@ -205,6 +218,39 @@ FAULTS: Final = frozenset(
 )
 """Functions of the kernel in which a page is made or waited for."""
 
+_COMPILING: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(("/torch/_dynamo/convert_frame.py", "/torch/utils/cpp_extension.py"), frozenset()),
+    **{
+        f"/torch/_inductor/{name}.py": frozenset()
+        for name in ("graph", "lowering", "scheduler", "async_compile")
+    },
+    **dict.fromkeys(("/torch/_inductor/codegen/", "/torch/_inductor/compile_worker/"), frozenset()),
+    **dict.fromkeys(("/triton/compiler/", "/triton/runtime/build.py"), frozenset()),
+    **{f"/triton/backends/{name}compiler.py": frozenset() for name in ("", "nvidia/", "amd/")},
+    "/triton/runtime/autotuner.py": frozenset(("_bench",)),
+    "/torch/_inductor/runtime/triton_heuristics.py": frozenset(("precompile", "benchmark_all_configs")),
+    **dict.fromkeys(("/numba/core/", "/jax/_src/compiler.py", "/jax/_src/interpreters/mlir.py"), frozenset()),
+    "/cupy/cuda/compiler.py": frozenset(),
+}
+"""Part of the path of a Python module → its functions that compile; empty: all of them do.
+
+What compiled code is called through (``torch/_dynamo/eval_frame.py``, ``triton/runtime/jit.py``) is not among them.
+"""
+_JITS: Final = (
+    *(
+        "nvrtcCompile",
+        "nvrtcGetPTX",
+        "nvJitLink",
+        "nvPTXCompiler",
+        "cuLinkAdd",
+        "cuLinkComplete",
+        "cuModuleLoad",
+    ),
+    *("cuLibraryLoad", "cudnnFind", "cublasLtMatmulAlgoGetHeuristic", "hiprtcCompile"),
+    *("miopenFind", "LLVMRunPasses", "LLVMTargetMachineEmit", "LLVMPY_"),
+)
+"""How functions begin that compile, load what has to be compiled, or try out kernels (NVRTC, the driver, cuDNN)."""
+
 _WAITED: Final = {
     **dict.fromkeys(("do_fsync", "vfs_fsync_range", "ext4_sync_file", "xfs_file_fsync"), FILE_SYNC),
     **dict.fromkeys(("filemap_read", "generic_file_read_iter", "ext4_file_read_iter"), FILE_READ),
@@ -258,6 +304,8 @@ _CONDITIONS: Final = ("pthread_cond_wait", "pthread_cond_timedwait", "pthread_co
 
 def cause_of_call(name: str) -> str:
     """Of a function of a vendor's library that takes long; "" of one that only queues work."""
+    if name.startswith(_JITS):
+        return COMPILE
     if name.startswith("nccl"):
         return COLLECTIVE
     if "Memcpy" in name:
@@ -273,6 +321,8 @@ def cause_of(
     """A key of :data:`CAUSES`, or :data:`IDLE`; "" of who runs. ``state``: of a wait."""
     if call:
         return cause_of_call(call)
+    if _is_compiling(frames):
+        return COMPILE
     if file_call:
         return _FILE_CALLS.get(file_call, FILE_CHANGE)
     names = {frame.name for frame in frames}
@@ -307,6 +357,17 @@ def cause_of(
     return OTHER
 
 
+def _is_compiling(frames: Sequence[Frame]) -> bool:
+    return any(map(_compiles, frames))
+
+
+@lru_cache(maxsize=4096)
+def _compiles(frame: Frame) -> bool:
+    if frame.kind is not Kind.PYTHON:
+        return frame.name.startswith(_JITS)
+    return any(part in frame.file and (not own or frame.name in own) for part, own in _COMPILING.items())
+
+
 def _runnable(names: set[str], syscall: str) -> str:
     """Who is preempted in a call waits in that; who is preempted while it computes, for a CPU."""
     if FAULTS & names and "irqentry_exit_to_user_mode" not in names:
@@ -330,11 +391,36 @@ _LIBRARIES: Final = (
 )
 
 
+_SHARED: Final = ("/lib/", "/lib64/", "/site-packages/", "/dist-packages/", "[")
+_INTERPRETER: Final = re.compile(r"(?:.*/)?(?:lib)?python[0-9.]*(?:\.so.*)?")
+
+
 def own_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost Python frame of the program's own code; of a library's where there is no other."""
+    """The innermost Python frame of the program's own code; of a library's where there is no other.
+
+    Where no Python runs: the innermost function of an executable, or of a library that is not installed as one.
+    """
     python = [frame for frame in frames if frame.kind is Kind.PYTHON]
+    if not python:
+        return next(filter(_is_own_native, frames), None)
     own = (each for each in python if not any(part in each.file for part in _LIBRARIES))
-    return next(own, python[0] if python else None)
+    return next(own, python[0])
+
+
+def own_path(frames: Sequence[Frame]) -> tuple[str, ...]:
+    """Names of the Python functions on a stack, the innermost first; where there are none, of the program's own."""
+    python = tuple(frame.name for frame in frames if frame.kind is Kind.PYTHON)
+    return python or tuple(frame.name for frame in frames if _is_own_native(frame))
+
+
+def _is_own_native(frame: Frame) -> bool:
+    return (
+        frame.kind is Kind.NATIVE
+        and bool(frame.file)
+        and not frame.name.startswith("[")
+        and not any(part in frame.file for part in _SHARED)
+        and _INTERPRETER.fullmatch(frame.file) is None
+    )
 
 
 _SCHEDULING: Final = frozenset(

@@ -21,6 +21,7 @@ from otelgpu.diagnose.stall.causes import (
     LOCK,
     SLEEP,
 )
+from otelgpu.diagnose.stall.compiling import compiled
 from otelgpu.diagnose.stall.critical import critical_threads, window
 from otelgpu.diagnose.stall.evidence import evidence_of
 from otelgpu.diagnose.stall.gaps import (
@@ -127,6 +128,7 @@ def diagnose(
 def _judge(thread: ThreadSeen, all_threads: Sequence[ThreadSeen], around: Surroundings | None) -> Judged:
     begin, end = window(thread)
     found = throttled([each for each in activities(thread) if begin <= each.begin_ns < end], around)
+    found = compiled(found, thread, all_threads)
     steps = find_rhythm(thread, begin, end)
     if steps is not None:
         begin, end = int(steps.begins_ns[0]), int(steps.ends_ns[-1])

@@ -97,10 +97,17 @@ def findings(found: Sequence[Activity], rhythm: Rhythm | None, begin_ns: int, en
     total = max(end_ns - begin_ns, 1)
     inside = [each for each in found if begin_ns <= each.begin_ns < end_ns]
     out = []
-    for group in groups(inside).values():
+    grouped = list(groups(inside).values())
+    more = [_excess(group, rhythm) for group in grouped] if rhythm is not None else []
+    for at, group in enumerate(grouped):
         # What the steps are found by is in each of them: it is judged as if there were none.
         steps = None if _is_beat(group, rhythm) else rhythm
-        made = _in_steps(group, steps, total) if steps is not None else None
+        made = None
+        if steps is not None:
+            others = sum(
+                (each for number, each in enumerate(more) if number != at), start=np.zeros_like(more[at])
+            )
+            made = _in_steps(group, steps, total, more[at], others)
         made = made or (_alone(group, total) if steps is None else None) or _steady(group, steps, total)
         if made is not None:
             out.append(made)
@@ -137,18 +144,26 @@ def cause_of_group(group: Sequence[Activity]) -> str:
     return spent.most_common(1)[0][0]
 
 
-def _in_steps(group: Sequence[Activity], rhythm: Rhythm, total: int) -> Finding | None:
+def _excess(group: Sequence[Activity], rhythm: Rhythm) -> I64:
+    """What each step has more of the group than usual ones have, in nanoseconds."""
+    spent, usual = time_in_steps(group, rhythm), rhythm.usual_ns
+    at_rest = spent[rhythm.lengths_ns - usual <= max(LONGER * usual, LEAST_GAP_NS)]
+    return np.maximum(spent - (int(np.median(at_rest)) if len(at_rest) else int(spent.min())), 0)
+
+
+def _in_steps(
+    group: Sequence[Activity], rhythm: Rhythm, total: int, excess: I64, others: I64
+) -> Finding | None:
+    """``others``: what all other groups have more of: of two in one step each has its part to explain."""
     lengths = rhythm.lengths_ns
     usual = rhythm.usual_ns
     gap = np.maximum(lengths - usual, 0)
     long = gap > max(LONGER * usual, LEAST_GAP_NS)
     spent = time_in_steps(group, rhythm)
-    at_rest = spent[~long]
-    excess = np.maximum(spent - (int(np.median(at_rest)) if len(at_rest) else int(spent.min())), 0)
     gap[-1] = max(gap[-1], excess[-1])  # the last step has no end that was seen
     long[-1] |= gap[-1] > max(LONGER * usual, LEAST_GAP_NS)
     longer = excess > max(0.1 * usual, LEAST_GAP_NS)
-    hit = long & longer & (excess > EXPLAINED * gap)
+    hit = long & longer & (excess > EXPLAINED * np.maximum(gap - others, 0))
     numbers = np.flatnonzero(hit)
     cost = int(np.minimum(excess, gap)[hit].sum())
     cause = cause_of_group(group)

@@ -15,7 +15,7 @@ from otelgpu.diagnose.stall.activities import Activity, split_waker
 from otelgpu.diagnose.stall.causes import GIL, own_frame
 from otelgpu.diagnose.stall.observations import CPU, OFF_CPU, SYSCALL_TIME, Seen, ThreadSeen
 from otelgpu.diagnose.stall.verdicts import Holder, Line
-from otelgpu.render.frames import Frame
+from otelgpu.render.frames import Frame, Kind
 
 LEAST_SHARE: Final = 0.2
 """Of the waits: who was seen less in them is not said to hold anything."""
@@ -39,7 +39,7 @@ def holder_of(
         for row, length in _meanwhile(waits, other, (CPU,) if cause == GIL else (CPU, OFF_CPU, SYSCALL_TIME)):
             frames, _ = split_waker(row.frames)
             frame = own_frame(frames)
-            if frame is not None or cause != GIL:
+            if cause != GIL or (frame is not None and frame.kind is Kind.PYTHON):
                 lines[frame] += length
         if lines:
             found.append((lines.total(), other, lines.most_common(1)[0][0]))

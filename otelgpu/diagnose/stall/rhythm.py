@@ -1,9 +1,9 @@
 """The steps that a thread goes in: what it does again and again, at regular times. Pure.
 
 In: a thread's system calls and waits. Out: :class:`Rhythm`, the times at which steps begin. A *beat* is a call or a
-wait from one Python line under the same callers; that which comes at the most regular times, most often, is the one.
-Where a step is longer than the others is what is to be explained: so beats need not come at equal times, but most of
-them have to.
+wait from one Python line, or function of a native program, under the same callers; that which comes at the most
+regular times, most often, is the one. Where a step is longer than the others is what is to be explained: so beats need
+not come at equal times, but most of them have to.
 
 Example: a loop computes and sleeps 20 times, and writes a file after every fifth: ``clock_nanosleep`` comes 20 times,
 15 times after 100 ms and four after 200; ``write`` comes four times. The former gives steps.
@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from otelgpu.diagnose.stall.activities import python_path
-from otelgpu.diagnose.stall.causes import FAULTS, own_frame
+from otelgpu.diagnose.stall.causes import FAULTS, own_frame, own_path
 from otelgpu.diagnose.stall.observations import OFF_CPU, SYSCALL_TIME, Seen, ThreadSeen
 from otelgpu.render.frames import Frame
 
@@ -37,12 +36,14 @@ SAME_NS: Final = 1_000_000
 
 BURST: Final = 5.0
 """Usual steps: what comes after a longer time than that, and spends most of the time so, comes in bursts."""
+OFTENER: Final = 3.0
+"""Than bursts: what comes so often, and evenly, is the rhythm in their place."""
 
 PUBLISHED: Final = "spans that the program publishes"
 _GIL_LEAF: Final = "[waiting for the GIL]"
 
 I64 = npt.NDArray[np.int64]
-_Candidate = tuple[int, int, str, Frame, I64]  # how often, how deep in Python, what, where, when
+_Candidate = tuple[int, int, str, Frame, I64]  # how often, how deep, what, where, when
 
 
 class Rhythm(Struct, frozen=True, kw_only=True):
@@ -88,11 +89,11 @@ def find_rhythm(thread: ThreadSeen, begin_ns: int, end_ns: int) -> Rhythm | None
 def _without_bursts(found: Sequence[_Candidate]) -> list[_Candidate]:
     """Without what comes many times in some steps: the parts in which a large file is read are none.
 
-    Unless nothing else comes more often than those bursts: then they are the steps, between stalls that are long.
+    Unless nothing else comes several times for each burst: then they are the steps, between stalls that are long.
     """
     bursts = {key: _bursts(times) for _, _, key, _, times in found}
     even = max((count for count, _, key, _, _ in found if not bursts[key]), default=0)
-    return [each for each in found if even < 1.5 * bursts[each[2]] or not bursts[each[2]]]
+    return [each for each in found if even < OFTENER * bursts[each[2]] or not bursts[each[2]]]
 
 
 def _bursts(times: I64) -> int:
@@ -120,13 +121,13 @@ def _spans(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> I64:
 
 
 def _candidates(rows: Iterable[Seen], begin_ns: int, end_ns: int) -> Mapping[tuple[str, Frame, int], I64]:
-    """By what is done and how deep in Python: when. What stands for several calls makes its kind incomplete."""
+    """By what is done and how deep: when. What stands for several calls makes its kind incomplete."""
     times: dict[tuple[str, Frame, tuple[str, ...]], list[int]] = {}
     incomplete = set()
     for row in rows:
         if not begin_ns <= row.begin_ns < end_ns or row.state == "runnable":
             continue
-        site, path = own_frame(row.frames), python_path(row.frames)
+        site, path = own_frame(row.frames), own_path(row.frames)
         if site is None or any(frame.name == _GIL_LEAF for frame in row.frames[:1]):
             continue
         if any(frame.name in FAULTS for frame in row.frames):  # a thousand of them make one gap

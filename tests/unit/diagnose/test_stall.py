@@ -88,6 +88,13 @@ def collection(made: Timeline) -> None:
     made.work(100, (*native("visit_reachable", "gc_collect_main"), SAVE, LOOP))
 
 
+INDUCTOR = Frame(Kind.PYTHON, "run", "/usr/lib/python3/site-packages/torch/_inductor/graph.py", 7)
+
+
+def inductor(made: Timeline) -> None:
+    made.work(100, (*native("PyObject_Call"), INDUCTOR, SAVE, LOOP))
+
+
 def faults(made: Timeline) -> None:
     made.work(100, (*kernel("clear_page_erms", "handle_mm_fault", "asm_exc_page_fault"), SAVE, LOOP))
 
@@ -103,6 +110,7 @@ STALLS: dict[str, Callable[[Timeline], None]] = {
     "subprocess": other_program,
     "garbage_collection": collection,
     "page_faults": faults,
+    "compile": inductor,
     "cpu_contention": lambda made: made.wait(160, (LOOP,), syscall="", state="runnable"),
     "gil": lambda made: made.wait(100, (*native("[waiting for the GIL]", "take_gil"), LOOP), syscall=""),
     "network": lambda made: made.wait(100, (*kernel("tcp_recvmsg"), SAVE, LOOP), syscall="recvfrom"),
@@ -378,7 +386,7 @@ def test_a_thousand_short_page_faults_are_one_stall_and_no_rhythm() -> None:
 
 def test_of_waits_for_a_cpu_the_longest_are_the_quotas_where_others_ran_too() -> None:
     made = Timeline()
-    for step in range(40):
+    for _step in range(40):
         made.work(20)
         for _ in range(6):
             made.wait(12, (LOOP,), syscall="", state="runnable")
@@ -388,3 +396,67 @@ def test_of_waits_for_a_cpu_the_longest_are_the_quotas_where_others_ran_too() ->
     found = report(observed(made), held).verdicts
     assert [each.cause for each in found] == ["cgroup_throttling", "cpu_contention"]
     assert found[0].latency is not None and abs(found[0].latency.median_s - 0.048) < 1e-3
+
+
+def test_who_waits_for_a_compiler_that_was_started_compiles() -> None:
+    made = loop(other_program)
+    compiler = Timeline(tid=PID + 7)
+    compiler.thread.pid, compiler.thread.program = PID + 7, "x86_64-linux-gnu-gcc-12"
+    for begin in (row.begin_ns for row in made.thread.rows if row.syscall == "poll"):
+        compiler.now = begin
+        compiler.work(90, native("yyparse"))
+    (verdict,) = report(observed(made, compiler)).verdicts
+    assert verdict.cause == "compile" and verdict.line is not None and verdict.line.function == "save"
+    compiler.thread.program = "gccgo-tests"
+    assert [each.cause for each in report(observed(made, compiler)).verdicts] == ["subprocess"]
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("torch/_dynamo/eval_frame.py", "_fn"),
+        ("triton/runtime/jit.py", "run"),
+        ("triton/runtime/autotuner.py", "run"),
+    ],
+)
+def test_code_that_calls_what_was_compiled_does_not_compile(file: str, function: str) -> None:
+    frame = Frame(Kind.PYTHON, function, f"/usr/lib/python3/site-packages/{file}", 7)
+    made = loop(lambda made: made.work(100, (frame, SAVE, LOOP)))
+    assert all(each.cause != "compile" for each in report(observed(made)).verdicts)
+
+
+def test_functions_of_libraries_that_compile_are_known() -> None:
+    for name in ("nvrtcCompileProgram", "cuModuleLoadDataEx", "cudnnFindConvolutionForwardAlgorithmEx"):
+        (verdict,) = report(observed(loop(lambda made, name=name: made.call(100, name)))).verdicts  # type: ignore[misc]
+        assert verdict.cause == "compile"
+
+
+def test_a_program_without_python_has_steps_and_places_by_its_own_functions() -> None:
+    main = (
+        Frame(Kind.NATIVE, "main", "/app/simulate"),
+        Frame(Kind.NATIVE, "__libc_start_main", "/lib/libc.so.6"),
+    )
+    save = Frame(Kind.NATIVE, "save_state", "/app/simulate")
+    made = Timeline(name="simulate")
+    for step in range(30):
+        made.work(60, main)
+        made.wait(20, (Frame(Kind.NATIVE, "nanosleep", "/lib/libc.so.6"), *main), syscall="clock_nanosleep")
+        if step % 5 == 4:
+            made.row(FILE_TIME, 100, (save, *main), file_call="write", file_name="state.bin", size_bytes=1000)
+            made.wait(100, (save, *main), syscall="write")
+    (verdict,) = report(observed(made)).verdicts
+    assert verdict.cause == "file_write" and verdict.rhythm is not None and verdict.rhythm.every == 5
+    assert verdict.line is not None and verdict.line.function == "save_state"
+    assert "at simulate save_state, which takes 100 ms" in sentence(verdict)
+
+
+def test_of_two_faults_in_one_step_each_is_named() -> None:
+    made = Timeline()
+    for step in range(40):
+        made.work(30)
+        made.sleep(10)
+        if step % 4 == 3:
+            made.sleep(250, SAVE)
+        if step % 12 == 11:
+            made.write(60, 50_000_000)
+    assert [each.cause for each in report(observed(made)).verdicts] == ["sleep", "file_write"]
