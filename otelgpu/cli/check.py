@@ -16,10 +16,11 @@ from rich.console import Console
 
 from otelgpu.check.inspection import InspectedFamily, ProcessInspector, TryProbe, process_of_thread
 from otelgpu.check.process_report import ProcessReport, gone, is_thread, judge
+from otelgpu.cli.completion import complete_containers
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.listing import Finding, Listing, Report
 from otelgpu.cli.options import DEFAULT_FILE, common_options, configure, families_of, resource_detector
-from otelgpu.cli.parameters import pid_option
+from otelgpu.cli.parameters import pid_option, require_container
 from otelgpu.config import Config, family_settings, otlp_defaults
 from otelgpu.engine import registry
 from otelgpu.engine.contract import Load
@@ -386,6 +387,12 @@ def _images(families: Iterable[str]) -> list[Image]:
 
 @click.command(cls=HeadedCommand)
 @pid_option("Only these processes.")
+@click.option(
+    "--container",
+    metavar="ID",
+    shell_complete=complete_containers,
+    help="Only processes of this container (id or its start).",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; see docs/reference/cli.md.")
 @click.option(
     "--quick", is_flag=True, help="For probes: load no program, look at no process, connect to nothing."
@@ -394,7 +401,7 @@ def _images(families: Iterable[str]) -> list[Image]:
     "--export", multiple=True, metavar="DEST", help="Try this destination: as for the other commands."
 )
 @common_options
-def check(pids: tuple[int, ...], as_json: bool, quick: bool, **options: Any) -> None:
+def check(pids: tuple[int, ...], container: str | None, as_json: bool, quick: bool, **options: Any) -> None:
     """Report what is visible, what is blind and why, and what to do about it.
 
     Changes nothing. Exit code 0: observing is possible; 1: something required is missing.
@@ -406,9 +413,13 @@ def check(pids: tuple[int, ...], as_json: bool, quick: bool, **options: Any) -> 
       otelgpu check --json | jq '.processes[].blind'
       otelgpu check --quick --json | jq -e '.state != "blocked"'
     """
-    if quick and pids:
-        raise click.UsageError("--quick looks at no process: leave out -p")
+    if pids and container is not None:
+        raise click.UsageError("give processes (-p PID) or a container (--container ID)")
+    if quick and (pids or container is not None):
+        raise click.UsageError("--quick looks at no process: leave out -p and --container")
     config = configure(options)
+    if container is not None:
+        pids = tuple(require_container(container))
     report = make_quick_report(config, os.environ) if quick else make_report(config, pids, os.environ)
     if as_json:
         click.echo(json.dumps(report.shown(), indent=2))

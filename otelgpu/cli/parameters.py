@@ -14,7 +14,7 @@ import click
 
 from otelgpu.cli.completion import complete_pids
 from otelgpu.errors import OtelgpuError
-from otelgpu.processes.listing import is_kernel_thread
+from otelgpu.processes.listing import describe, is_kernel_thread, list_processes
 
 if TYPE_CHECKING:
     _Seconds = click.ParamType[float]
@@ -137,6 +137,23 @@ def require_observable(pids: Iterable[int], *, proc: Path = Path("/proc")) -> No
                 f"process {pid} is a thread of the kernel: it runs no program that could be observed",
                 hint="otelgpu ps lists the processes that use a GPU",
             )
+
+
+def processes_of(container: str) -> list[int]:
+    """Those that run in a container now, by its id or the beginning of it."""
+    found = {tgid: describe(tgid) for tgid in list_processes()}
+    return [tgid for tgid, facts in found.items() if facts and facts.container_id.startswith(container)]
+
+
+def require_container(container: str) -> list[int]:
+    """Its processes. Raises :class:`OtelgpuError` where there are none, or by less than four characters of an id."""
+    running = processes_of(container) if len(container) >= 4 else []
+    if not running:
+        raise OtelgpuError(
+            f"no process runs in container {container}",
+            hint="give the id as `docker ps` or `crictl ps` has it, four characters of it at least; see: otelgpu ps",
+        )
+    return running
 
 
 force_option: Final = click.option("--force", is_flag=True, help="Overwrite output files that are there.")

@@ -42,8 +42,10 @@ from otelgpu.cli.parameters import (
     Duration,
     force_option,
     pid_option,
+    processes_of,
     program_argument,
     refuse_overwriting,
+    require_container,
     require_observable,
 )
 from otelgpu.cli.privilege_plan import give_up, report_missing
@@ -57,7 +59,7 @@ from otelgpu.families.profiles.operations import GPU_KERNEL_TIME, KERNEL_LAUNCHE
 from otelgpu.kernel.scope import Scope
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.processes.libraries import resolve_program
-from otelgpu.processes.listing import descendants, describe, list_processes
+from otelgpu.processes.listing import descendants
 from otelgpu.sources.discoveries import discovery_of
 from otelgpu.sources.joint import Source
 from otelgpu.sources.live import LiveSource
@@ -295,11 +297,7 @@ def profile_processes(request: Request, pids: tuple[int, ...], finish: Finish = 
 
 def profile_container(request: Request, container: str) -> int:
     """What runs in a container, by its id or the beginning of it."""
-    if len(container) < 4 or not any(_is_in(tgid, container) for tgid in list_processes()):
-        raise OtelgpuError(
-            f"no process runs in container {container}",
-            hint="give the id as `docker ps` or `crictl ps` has it, four characters of it at least; see: otelgpu ps",
-        )
+    require_container(container)
     scope = agent_scope(structs.replace(request.config, containers=(container,), executables=(), cgroups=()))
     what = f"container {container[:12]}"
     with wiring.Interrupts(abandon=request.outputs.close) as interrupts:
@@ -307,16 +305,11 @@ def profile_container(request: Request, container: str) -> int:
             return INTERRUPTED
         attached = attach(request, scope)
         with closing(attached.source):
-            attached.source.settle([tgid for tgid in list_processes() if _is_in(tgid, container)], SETTLE_S)
+            attached.source.settle(processes_of(container), SETTLE_S)
             attached.source.observe_running()
             memory = take(request, attached, what, interrupts)
     write(request, memory, what)
     return 0
-
-
-def _is_in(tgid: int, container: str) -> bool:
-    facts = describe(tgid)
-    return facts is not None and facts.container_id.startswith(container)
 
 
 def profile_program(

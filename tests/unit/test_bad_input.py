@@ -105,6 +105,9 @@ CASES: Final = (
     usage("diagnose ranks x --every 5s", "--every needs --follow"),
     Case(("diagnose", "ranks", "nowhere.jsonl"), "nowhere.jsonl: no such file or folder", 1),
     usage("check --quick -p 1", "--quick looks at no process"),
+    usage("check --quick --container abcd", "--quick looks at no process"),
+    usage("check -p 1 --container abcd", "give processes (-p PID) or a container (--container ID)"),
+    Case(("check", "--container", "abc"), "no process runs in container abc", 1),
     # programs and processes
     Case(("run", "--", ""), "the program's name is empty", 2),
     Case(("record", "-o", "x", "--", ""), "the program's name is empty", 2),
