@@ -52,7 +52,7 @@ lint: $(PYTHON_VENV) ## ruff, mypy --strict, clang-format, hashes of what is ins
 	@$(PYTHON_VENV) -m ruff check .
 	@$(PYTHON_VENV) -m ruff format --check .
 	$(call step,mypy --strict)
-	@$(PYTHON_VENV) -m mypy otelgpu hatch_build.py bridge/hatch_build.py tools tests/rig tests/backends $(wildcard tests/servers/*.py) examples/demo.py examples/demo_jaeger.py examples/demo_profile.py
+	@$(PYTHON_VENV) -m mypy otelgpu kubectl_otelgpu hatch_build.py bridge/hatch_build.py tools tests/rig tests/backends $(wildcard tests/servers/*.py) examples/demo.py examples/demo_jaeger.py examples/demo_profile.py
 	$(call step,clang-format)
 	@$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
 	@echo '$(words $(C_SOURCES)) files are formatted'
@@ -177,6 +177,10 @@ pictures: setup fakes ## Record the terminals and profiles of the manual anew: d
 package: $(PYTHON_VENV) ## Build sdist, wheel, SBOM and provenance into dist/, and try the wheel in a fresh environment
 	$(call step,package)
 	@$(PYTHON_VENV) -m tools.check_package
+
+.PHONY: kubectl-plugin
+kubectl-plugin: $(PYTHON_VENV) ## Build kubectl otelgpu as one file, and krew's manifest and archive of it, into dist/
+	@$(PYTHON_VENV) -m tools.kubectl_plugin
 
 .PHONY: try-wheel
 try-wheel: ## Install the wheel of dist/ on bare systems, by pipx and uv, and observe there (root, debootstrap; two minutes)

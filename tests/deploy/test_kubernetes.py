@@ -119,6 +119,22 @@ def test_collector_of_a_node_may_not_do_more_than_read() -> None:
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 
+def test_role_of_the_plug_in_lets_nobody_change_what_he_did_not_make() -> None:
+    roles = manifests("kubectl-role")
+    verbs = {
+        (name, resource): set(rule["verbs"])
+        for (_, name), role in roles.items()
+        for rule in role["rules"]
+        for resource in rule["resources"]
+    }
+    assert {resource for (_, resource), allowed in verbs.items() if allowed - {"get", "list", "watch"}} == {
+        "jobs",
+        "pods/exec",
+    }
+    assert not any("*" in key[1] or "*" in allowed for key, allowed in verbs.items())
+    assert verbs["otelgpu-kubectl-target", "pods"] == {"get", "list"}
+
+
 def test_agent_has_no_way_to_the_api_server() -> None:
     assert spec_of("daemonset")["automountServiceAccountToken"] is False
     bindings = manifests("daemonset", "collector", "namespace")

@@ -19,6 +19,7 @@ TESTED_BY = {
     "grafana/*.yaml": "tests/deploy/test_compose.py",
     "helm/**": "tests/deploy/test_chart.py",
     "kubernetes/*.yaml": "tests/deploy/test_kubernetes.py",
+    "krew/otelgpu.yaml": "tests/unit/kubectl/test_plugin.py",
     "otelgpu.yaml": "tests/deploy/test_systemd.py",
     "prometheus/alerts.yaml": "tests/backends/test_alerts.py tests/unit/test_dashboards.py",
     "seccomp.json": "tests/kernel/test_image.py tests/unit/test_seccomp_profile.py",

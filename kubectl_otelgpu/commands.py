@@ -1,0 +1,267 @@
+"""The commands: what each has otelgpu do in its Job, and what is done with the result."""
+
+from __future__ import annotations
+
+import getpass
+import signal
+import socket
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from kubectl_otelgpu.arguments import parser
+from kubectl_otelgpu.client import Client
+from kubectl_otelgpu.faults import Fault
+from kubectl_otelgpu.job import FOLDER, Order
+from kubectl_otelgpu.listing import list_processes
+from kubectl_otelgpu.observation import Interrupted, Observation, Say
+from kubectl_otelgpu.target import Target, target_of
+
+INTERRUPTED: Final = 130
+_MOST_PODS: Final = 64
+_CHECK_S: Final = 60.0
+
+
+def say(line: str) -> None:
+    """What happens, for who waits: standard output is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def connection(options: Namespace) -> list[str]:
+    """What ``kubectl`` is told of the cluster."""
+    given = {"--context": options.context, "--kubeconfig": options.kubeconfig}
+    return [f"{name}={value}" for name, value in given.items() if value]
+
+
+def order(options: Namespace, command: str, arguments: Sequence[str], seconds: float) -> Order:
+    """A Job, by what was typed."""
+    return Order(
+        command=command,
+        arguments=arguments,
+        seconds=seconds,
+        image=options.image,
+        memory_request=options.memory_request,
+        memory_limit=options.memory_limit,
+        ttl=options.ttl,
+        requested_by=_who()[:200],
+    )
+
+
+def _who() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):
+        return socket.gethostname()
+
+
+def find_targets(client: Client, options: Namespace, namespace: str) -> list[Target]:
+    """The container of POD, or one of each pod that ``-l`` selects."""
+    selector = getattr(options, "selector", None)
+    if (options.pod is None) == (selector is None):
+        raise Fault("give a pod, or pods by -l SELECTOR")
+    if selector is None:
+        return [target_of(client.pod(options.pod.removeprefix("pod/"), namespace), options.container)]
+    pods = client.items("pods", namespace, "-l", selector, "--field-selector", "status.phase=Running")
+    if not pods:
+        raise Fault(f"no pod runs in namespace {namespace} with labels {selector}")
+    if len(pods) > _MOST_PODS:
+        raise Fault(f"{len(pods)} pods have labels {selector}: {_MOST_PODS} at most are observed at once")
+    return [target_of(pod, options.container) for pod in pods]
+
+
+def outputs_of(options: Namespace, target: Target, default: str, *, several: bool) -> list[Path]:
+    """Files here. Raises :class:`Fault` on one that is there, or has no folder."""
+    asked = options.output or [Path(default)]
+    if not options.output:
+        paths = [Path(f"{target.pod}-{default}")]
+    elif several:
+        paths = [path.with_name(f"{path.name[: len(path.name) - len(end)]}-{target.pod}{end}")
+                 for path in asked for end in [ending(path)]]  # fmt: skip
+    else:
+        paths = asked
+    for path in paths:
+        if not path.parent.is_dir():
+            raise Fault(f"there is no folder {path.parent}")
+        if path.exists() and not options.force:
+            raise Fault(f"{path} is there already", "--force overwrites it")
+    return paths
+
+
+def ending(path: Path) -> str:
+    """What of a name says which format it has: ``.html``, ``.pb.gz``."""
+    name = path.name.lower()
+    compressed = ".gz" if name.endswith(".gz") else ""
+    end = Path(name.removesuffix(".gz")).suffix + compressed
+    if not end or not end.replace(".", "").isalnum():
+        raise Fault(f"the name of {path} says no format: flame.html, profile.pb.gz, …")
+    return end
+
+
+def for_each(targets: Sequence[Target], act: Callable[[Target, Say], None], stop: threading.Event) -> int:
+    """One after the other begins, all go on side by side; the exit code. With several, lines name their pod."""
+    if len(targets) == 1:
+        act(targets[0], say)
+        return 0
+
+    def one(target: Target) -> Fault | None:
+        try:
+            act(target, lambda line: say(f"{target.pod}: {line}"))
+        except Fault as fault:
+            if not isinstance(fault, Interrupted):
+                report(fault, f"{target.pod}: ")
+            return fault
+        return None
+
+    with ThreadPoolExecutor(len(targets)) as workers:
+        faults = list(workers.map(one, targets))
+    if stop.is_set():
+        raise Interrupted
+    return 1 if any(faults) else 0
+
+
+def profile(client: Client, options: Namespace, stop: threading.Event) -> int:
+    """``kubectl otelgpu profile``."""
+    namespace = options.namespace or client.namespace()
+    targets = find_targets(client, options, namespace)
+    files = {each: outputs_of(options, each, "profile.html", several=len(targets) > 1) for each in targets}
+
+    def act(target: Target, tell: Say) -> None:
+        remote = [f"result-{number}{ending(path)}" for number, path in enumerate(files[target])]
+        arguments = [
+            "profile",
+            "--container",
+            target.container_id,
+            "-t",
+            options.type,
+            "-d",
+            f"{options.duration:g}",
+        ]
+        for name in remote:
+            arguments += ["-o", f"{FOLDER}/{name}"]
+        _observe(client, options, target, order(options, "profile", arguments, options.duration), tell, stop,
+                 dict(zip(remote, files[target], strict=True)))  # fmt: skip
+
+    return for_each(targets, act, stop)
+
+
+def trace(client: Client, options: Namespace, stop: threading.Event) -> int:
+    """``kubectl otelgpu trace``."""
+    namespace = options.namespace or client.namespace()
+    targets = find_targets(client, options, namespace)
+    files = {each: outputs_of(options, each, "trace.html", several=len(targets) > 1) for each in targets}
+    for path in (each for paths in files.values() for each in paths):
+        if ending(path) not in (".html", ".jsonl"):
+            raise Fault(f"{path}: a trace is a page (.html) or OTLP/JSON lines (.jsonl)")
+
+    def act(target: Target, tell: Say) -> None:
+        lines = f"{FOLDER}/result.jsonl"
+        arguments = ["agent", "--container", target.container_id, "-d", f"{options.duration:g}"]
+        for destination in (f"file:{lines}", *options.export):
+            arguments += ["--export", destination]
+        wanted = {f"result{ending(path)}": path for path in files[target]}
+        pages = [f"{FOLDER}/{name}" for name in wanted if name.endswith(".html")]
+        view = [["/opt/otelgpu/bin/otelgpu", "view", lines, "-o", page, "--no-open"] for page in pages]
+        _observe(
+            client,
+            options,
+            target,
+            order(options, "trace", arguments, options.duration),
+            tell,
+            stop,
+            wanted,
+            view,
+        )
+
+    return for_each(targets, act, stop)
+
+
+def _observe(
+    client: Client, options: Namespace, target: Target, wanted: Order, tell: Say, stop: threading.Event,
+    files: dict[str, Path], beside: Sequence[Sequence[str]] = (),
+) -> None:  # fmt: skip
+    """Run the Job; then the commands ``beside`` the results; then fetch ``files``, by their names there."""
+    if target.note:
+        tell(target.note)
+    with Observation(
+        client, target, wanted, options.job_namespace or target.namespace, tell, stop
+    ) as observation:
+        observation.run()
+        observation.note_change()
+        for command in beside:
+            observation.execute(*command)
+        for name, local in files.items():
+            size = observation.fetch(name, local)
+            tell(f"{local}: {size:,} bytes, SHA-256 as in the pod")
+
+
+def check(client: Client, options: Namespace, stop: threading.Event) -> int:
+    """``kubectl otelgpu check``: the exit code is otelgpu's."""
+    namespace = options.namespace or client.namespace()
+    (target,) = find_targets(client, options, namespace)
+    arguments = ["check", "--container", target.container_id, *(["--json"] if options.json else [])]
+    wanted = order(options, "check", arguments, _CHECK_S)
+    if target.note:
+        say(target.note)
+    with Observation(
+        client, target, wanted, options.job_namespace or namespace, _discard, stop
+    ) as observation:
+        try:
+            observation.run()
+        finally:
+            print("\n".join(observation.log))
+    return 0
+
+
+def _discard(line: str) -> None:
+    """What the Job says is the result: it is printed whole."""
+
+
+def ps(client: Client, options: Namespace, stop: threading.Event) -> int:
+    """``kubectl otelgpu ps``."""
+    return list_processes(
+        client, options, lambda arguments: order(options, "ps", arguments, _CHECK_S), say, stop
+    )
+
+
+def report(fault: Fault, before: str = "") -> None:
+    """An error, and on a line of its own what to do."""
+    say(f"error: {before}{fault.message}")
+    if fault.hint:
+        say(f"       {fault.hint}")
+
+
+def _stopping() -> threading.Event:
+    """Set by the first signal; a second one ends the program, and leaves the Job to its deadline."""
+    stop = threading.Event()
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def end(number: int, _: FrameType | None) -> None:
+        for each in signals:
+            signal.signal(each, signal.SIG_DFL)
+        stop.set()
+        say("interrupted: deleting what was made (once more leaves that to the cluster)")
+
+    for each in signals:
+        signal.signal(each, end)
+    return stop
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 when something failed, 2 for a command line that is none, 130 when interrupted."""
+    options = parser().parse_args(arguments)
+    act = {"profile": profile, "trace": trace, "check": check, "ps": ps}[options.command]
+    stop = _stopping()
+    try:
+        return act(Client(connection(options)), options, stop)
+    except Interrupted:
+        return INTERRUPTED
+    except Fault as fault:
+        if stop.is_set():
+            return INTERRUPTED
+        report(fault)
+        return 1

@@ -1,0 +1,106 @@
+"""A ``kubectl`` without a cluster: answers from a scenario, and writes down what it was asked.
+
+In: ``FAKE_CLUSTER``, a folder with ``scenario.json`` (``FakeCluster`` of ``conftest.py`` writes it). What was asked is
+in ``calls.jsonl``, manifests that were created in ``created.jsonl``.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(os.environ["FAKE_CLUSTER"])
+SCENARIO: dict[str, Any] = json.loads((FOLDER / "scenario.json").read_text())
+
+
+def fail(message: str) -> None:
+    """As kubectl does."""
+    print(message, file=sys.stderr)
+    sys.exit(1)
+
+
+def turn(name: str) -> int:
+    """How often this was asked before."""
+    path = FOLDER / f"turn-{name}"
+    count = len(path.read_bytes()) if path.exists() else 0
+    with path.open("ab") as file:
+        file.write(b".")
+    return count
+
+
+def at_turn(answers: list[Any], name: str) -> Any:
+    """One answer after the other, the last for good."""
+    return answers[min(turn(name), len(answers) - 1)] if answers else None
+
+
+def get(arguments: list[str]) -> None:
+    kind = arguments[1]
+    if kind == "pod":
+        pod = at_turn(SCENARIO["target"], "target")
+        if pod is None:
+            fail(f'Error from server (NotFound): pods "{arguments[2]}" not found')
+        print(json.dumps(pod))
+    elif kind == "events":
+        print(json.dumps({"items": SCENARIO["events"]}))
+    elif any(each.startswith("job-name=") for each in arguments):
+        answer = at_turn(SCENARIO["job_pods"], "job")
+        if isinstance(answer, str):
+            fail(answer)
+        print(json.dumps({"items": [answer] if answer else []}))
+    else:
+        print(json.dumps({"items": SCENARIO["pods"]}))
+
+
+def execute(command: list[str]) -> None:
+    """In the container ``result``: compress, or read from a byte on."""
+    data = base64.b64decode(SCENARIO["result"])
+    packed = gzip.compress(data, mtime=0)
+    if "pack" in command:
+        digest = SCENARIO["digest"] or hashlib.sha256(data).hexdigest()
+        print(f"{digest}  {command[-1]}\n{len(data)}\n{len(packed)}")
+    elif command[0] == "tail":
+        begin = int(command[2]) - 1
+        broken = SCENARIO["breaks"]
+        end = broken[turn("tail")] if turn("tails") < len(broken) else len(packed)
+        sys.stdout.buffer.write(packed[begin:end])
+    else:
+        print("done")
+
+
+def main() -> None:
+    arguments = [
+        each
+        for each in sys.argv[1:]
+        if not each.startswith(("--request-timeout", "--context", "--kubeconfig"))
+    ]
+    with (FOLDER / "calls.jsonl").open("a") as file:
+        file.write(json.dumps(sys.argv[1:]) + "\n")
+    verb = arguments[0]
+    for beginning, message in SCENARIO["fails"].items():
+        if " ".join(arguments).startswith(beginning):
+            fail(message)
+    if verb == "get":
+        get(arguments)
+    elif verb == "config":
+        print("serving", end="")
+    elif verb == "create":
+        with (FOLDER / "created.jsonl").open("a") as file:
+            file.write(json.dumps(json.load(sys.stdin)) + "\n")
+    elif verb == "logs":
+        print(SCENARIO["log"], end="", flush=True)
+        time.sleep(SCENARIO["log_lasts_s"])
+    elif verb == "exec":
+        execute(arguments[arguments.index("--") + 1 :])
+    elif verb != "delete":
+        fail(f"unknown command {verb}")
+
+
+if __name__ == "__main__":
+    main()
