@@ -8,8 +8,9 @@ import socket
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -17,9 +18,9 @@ from typing import Final
 from kubectl_otelgpu.arguments import parser
 from kubectl_otelgpu.client import Client
 from kubectl_otelgpu.faults import Fault
-from kubectl_otelgpu.job import FOLDER, Order
+from kubectl_otelgpu.job import FOLDER, PROGRAM, Order, new_name
 from kubectl_otelgpu.listing import list_processes
-from kubectl_otelgpu.observation import Interrupted, Observation, Say
+from kubectl_otelgpu.observation import Interrupted, Observation, Say, discard
 from kubectl_otelgpu.target import Target, target_of
 
 INTERRUPTED: Final = 130
@@ -38,7 +39,9 @@ def connection(options: Namespace) -> list[str]:
     return [f"{name}={value}" for name, value in given.items() if value]
 
 
-def order(options: Namespace, command: str, arguments: Sequence[str], seconds: float) -> Order:
+def order(
+    options: Namespace, command: str, arguments: Sequence[str], seconds: float, results: tuple[str, ...] = ()
+) -> Order:
     """A Job, by what was typed."""
     return Order(
         command=command,
@@ -49,6 +52,7 @@ def order(options: Namespace, command: str, arguments: Sequence[str], seconds: f
         memory_limit=options.memory_limit,
         ttl=options.ttl,
         requested_by=_who()[:200],
+        results=results,
     )
 
 
@@ -131,7 +135,8 @@ def profile(client: Client, options: Namespace, stop: threading.Event) -> int:
     files = {each: outputs_of(options, each, "profile.html", several=len(targets) > 1) for each in targets}
 
     def act(target: Target, tell: Say) -> None:
-        remote = [f"result-{number}{ending(path)}" for number, path in enumerate(files[target])]
+        job = new_name("profile")
+        results = {f"{job}-{number}{ending(path)}": path for number, path in enumerate(files[target])}
         arguments = [
             "profile",
             "--container",
@@ -141,10 +146,11 @@ def profile(client: Client, options: Namespace, stop: threading.Event) -> int:
             "-d",
             f"{options.duration:g}",
         ]
-        for name in remote:
+        for name in results:
             arguments += ["-o", f"{FOLDER}/{name}"]
-        _observe(client, options, target, order(options, "profile", arguments, options.duration), tell, stop,
-                 dict(zip(remote, files[target], strict=True)))  # fmt: skip
+        wanted = order(options, "profile", arguments, options.duration, tuple(results))
+        with _observing(client, options, job, target, wanted, tell, stop) as observation:
+            _fetch(observation, results, tell)
 
     return for_each(targets, act, stop)
 
@@ -159,44 +165,47 @@ def trace(client: Client, options: Namespace, stop: threading.Event) -> int:
             raise Fault(f"{path}: a trace is a page (.html) or OTLP/JSON lines (.jsonl)")
 
     def act(target: Target, tell: Say) -> None:
-        lines = f"{FOLDER}/result.jsonl"
+        job = new_name("trace")
+        lines = f"{FOLDER}/{job}.jsonl"
         arguments = ["agent", "--container", target.container_id, "-d", f"{options.duration:g}"]
         for destination in (f"file:{lines}", *options.export):
             arguments += ["--export", destination]
-        wanted = {f"result{ending(path)}": path for path in files[target]}
-        pages = [f"{FOLDER}/{name}" for name in wanted if name.endswith(".html")]
-        view = [["/opt/otelgpu/bin/otelgpu", "view", lines, "-o", page, "--no-open"] for page in pages]
-        _observe(
-            client,
-            options,
-            target,
-            order(options, "trace", arguments, options.duration),
-            tell,
-            stop,
-            wanted,
-            view,
-        )
+        results = {f"{job}{ending(path)}": path for path in files[target]}
+        wanted = order(options, "trace", arguments, options.duration, tuple(results))
+        with _observing(client, options, job, target, wanted, tell, stop) as observation:
+            for name in results:
+                if name.endswith(".html"):
+                    observation.execute(PROGRAM, "view", lines, "-o", f"{FOLDER}/{name}", "--no-open")
+            _fetch(observation, results, tell)
 
     return for_each(targets, act, stop)
 
 
-def _observe(
-    client: Client, options: Namespace, target: Target, wanted: Order, tell: Say, stop: threading.Event,
-    files: dict[str, Path], beside: Sequence[Sequence[str]] = (),
-) -> None:  # fmt: skip
-    """Run the Job; then the commands ``beside`` the results; then fetch ``files``, by their names there."""
+@contextmanager
+def _observing(
+    client: Client,
+    options: Namespace,
+    job: str,
+    target: Target,
+    wanted: Order,
+    tell: Say,
+    stop: threading.Event,
+) -> Iterator[Observation]:
+    """The Job, once otelgpu has ended well in it, until the end of the block."""
     if target.note:
         tell(target.note)
-    with Observation(
-        client, target, wanted, options.job_namespace or target.namespace, tell, stop
-    ) as observation:
+    made_in = options.job_namespace or target.namespace
+    with Observation(client, job, target, wanted, made_in, tell, stop) as observation:
         observation.run()
         observation.note_change()
-        for command in beside:
-            observation.execute(*command)
-        for name, local in files.items():
-            size = observation.fetch(name, local)
-            tell(f"{local}: {size:,} bytes, SHA-256 as in the pod")
+        yield observation
+
+
+def _fetch(observation: Observation, files: Mapping[str, Path], tell: Say) -> None:
+    """``files``: by their names in the pod."""
+    for name, local in files.items():
+        size = observation.fetch(name, local)
+        tell(f"{local}: {size:,} bytes, SHA-256 as in the pod")
 
 
 def check(client: Client, options: Namespace, stop: threading.Event) -> int:
@@ -207,18 +216,13 @@ def check(client: Client, options: Namespace, stop: threading.Event) -> int:
     wanted = order(options, "check", arguments, _CHECK_S)
     if target.note:
         say(target.note)
-    with Observation(
-        client, target, wanted, options.job_namespace or namespace, _discard, stop
-    ) as observation:
+    made_in = options.job_namespace or namespace
+    with Observation(client, new_name("check"), target, wanted, made_in, discard, stop) as observation:
         try:
             observation.run()
         finally:
             print("\n".join(observation.log))
     return 0
-
-
-def _discard(line: str) -> None:
-    """What the Job says is the result: it is printed whole."""
 
 
 def ps(client: Client, options: Namespace, stop: threading.Event) -> int:

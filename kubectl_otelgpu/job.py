@@ -2,7 +2,9 @@
 
 Two containers of one image. ``otelgpu`` has the capabilities of docs/reference/privileges.md that a pod needs and no
 others, writes its result into a folder that both have, and ends. ``result`` has no capability at all; it stays so that
-``kubectl exec`` has somewhere to fetch from, until it is told that all was taken or its time is over.
+``kubectl exec`` has somewhere to fetch from, until no process has had the Job's name among its arguments for a while:
+what observes has it, by the names of its results, and so has each command that fetches. Without results there is no
+such container.
 
 The Job has no owner among the objects of the cluster: what a pod did before it was deleted is worth reading, and would
 be deleted with it. ``activeDeadlineSeconds`` and ``ttlSecondsAfterFinished`` end it when nobody else does.
@@ -10,6 +12,7 @@ be deleted with it. ``activeDeadlineSeconds`` and ``ttlSecondsAfterFinished`` en
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -20,8 +23,8 @@ CAPABILITIES: Final = ("BPF", "PERFMON", "SYS_PTRACE", "DAC_READ_SEARCH", "CHECK
 """A test compares them with what the agent's table of privileges says, and with deploy/kubernetes/daemonset.yaml."""
 FOLDER: Final = "/run/otelgpu"
 """Where results are, in both containers."""
-TAKEN: Final = f"{FOLDER}/taken"
-"""A file that ends the container ``result``."""
+PROGRAM: Final = "/opt/otelgpu/bin/otelgpu"
+"""In the image."""
 OBSERVER: Final = "otelgpu"
 KEEPER: Final = "result"
 
@@ -29,19 +32,26 @@ START_S: Final = 120
 """Image, start of the containers, probes in place."""
 FINISH_S: Final = 120
 """Symbols are looked up and files written when the time of observing is over."""
-FETCH_S: Final = 180
-"""How long a result waits for being fetched."""
+FETCH_S: Final = 60
+"""How long a result waits for somebody to fetch it."""
 _USER: Final = 10001  # of the image
-_PROGRAM: Final = "/opt/otelgpu/bin/otelgpu"
+_RUN: Final = {"name": "run", "mountPath": FOLDER}
 _TOLERATED_ANYWAY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
-_KEEP: Final = f"""trap 'exit 0' TERM
-left=$1
-while [ "$left" -gt 0 ] && [ ! -e {TAKEN} ]; do sleep 1 & wait $!; left=$((left - 1)); done"""
+_KEEP: Final = """trap 'exit 0' TERM
+left=$2
+while [ "$left" -gt 0 ]; do
+    if grep -qsa -- "$1" /proc/[0-9]*/cmdline; then left=$3; else left=$((left - 2)); fi
+    sleep 2 & wait $!
+done"""
 
 
 class Order(NamedTuple):
-    """What a Job is to do. ``seconds``: how long it observes; ``ttl``: how long it stays when it has finished."""
+    """What a Job is to do.
+
+    ``seconds``: how long it observes; ``ttl``: how long it stays when it has finished; ``results``: names of files in
+    :data:`FOLDER`, with the Job's name in each.
+    """
 
     command: str
     arguments: Sequence[str]
@@ -51,6 +61,12 @@ class Order(NamedTuple):
     memory_limit: str
     ttl: int
     requested_by: str
+    results: tuple[str, ...] = ()
+
+
+def new_name(command: str) -> str:
+    """Of a Job that does not exist yet."""
+    return f"otelgpu-{command}-{secrets.token_hex(4)}"
 
 
 def manifest(name: str, namespace: str, target: Target, order: Order) -> dict[str, Any]:
@@ -79,15 +95,14 @@ def manifest(name: str, namespace: str, target: Target, order: Order) -> dict[st
             "ttlSecondsAfterFinished": order.ttl,
             "template": {
                 "metadata": {"labels": labels, "annotations": annotations},
-                "spec": _pod(target, order, lasting),
+                "spec": _pod(name, target, order),
             },
         },
     }
 
 
-def _pod(target: Target, order: Order, lasting: int) -> dict[str, Any]:
-    run = {"name": "run", "mountPath": FOLDER}
-    tracing = {"name": "tracing", "mountPath": "/sys/kernel/tracing", "readOnly": True}
+def _pod(name: str, target: Target, order: Order) -> dict[str, Any]:
+    containers = [_observer(order), *([_keeper(name, order)] if order.results else [])]
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 5,
@@ -104,31 +119,39 @@ def _pod(target: Target, order: Order, lasting: int) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
             "appArmorProfile": {"type": "Unconfined"},
         },
-        "containers": [
-            {
-                "name": OBSERVER,
-                "image": order.image,
-                "command": [_PROGRAM],
-                "args": list(order.arguments),
-                "workingDir": FOLDER,
-                "resources": _resources("50m", order.memory_request, order.memory_limit),
-                "securityContext": _security(CAPABILITIES),
-                "volumeMounts": [run, tracing],
-            },
-            {
-                "name": KEEPER,
-                "image": order.image,
-                "command": ["/bin/sh", "-c", _KEEP, "keep", str(lasting + FETCH_S)],
-                "workingDir": FOLDER,
-                "resources": _resources("10m", "16Mi", "256Mi"),
-                "securityContext": _security(()),
-                "volumeMounts": [run],
-            },
-        ],
+        "containers": containers,
         "volumes": [
             {"name": "run", "emptyDir": {"sizeLimit": "2Gi"}},
             {"name": "tracing", "hostPath": {"path": "/sys/kernel/tracing", "type": "Directory"}},
         ],
+    }
+
+
+def _observer(order: Order) -> dict[str, Any]:
+    tracing = {"name": "tracing", "mountPath": "/sys/kernel/tracing", "readOnly": True}
+    return {
+        "name": OBSERVER,
+        "image": order.image,
+        "command": [PROGRAM],
+        "args": list(order.arguments),
+        "workingDir": FOLDER,
+        "resources": _resources("50m", order.memory_request, order.memory_limit),
+        "securityContext": _security(CAPABILITIES),
+        "volumeMounts": [_RUN, tracing],
+    }
+
+
+def _keeper(name: str, order: Order) -> dict[str, Any]:
+    """Its own arguments, and those of the ``grep`` that it runs, do not have the name as it is looked for."""
+    pattern = f"[{name[0]}]{name[1:]}"
+    return {
+        "name": KEEPER,
+        "image": order.image,
+        "command": ["/bin/sh", "-c", _KEEP, "keep", pattern, str(START_S), str(FETCH_S)],
+        "workingDir": FOLDER,
+        "resources": _resources("10m", "16Mi", "256Mi"),
+        "securityContext": _security(()),
+        "volumeMounts": [_RUN],
     }
 
 

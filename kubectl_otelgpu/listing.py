@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from kubectl_otelgpu.client import Client
 from kubectl_otelgpu.faults import Fault
-from kubectl_otelgpu.job import Order
-from kubectl_otelgpu.observation import Observation, Say, printable
+from kubectl_otelgpu.job import Order, new_name
+from kubectl_otelgpu.observation import Observation, Say, discard, printable
 from kubectl_otelgpu.target import Target, asks_for_device
 
 _TITLES: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "PID", "DEVICE", "COMMAND")
@@ -52,9 +52,8 @@ def list_processes(
             tolerations=(),
         )
         try:
-            with Observation(
-                client, target, order(["ps", "--json"]), made_in, lambda line: None, stop
-            ) as observation:
+            wanted, name = order(["ps", "--json"]), new_name("ps")
+            with Observation(client, name, target, wanted, made_in, discard, stop) as observation:
                 observation.run()
                 return rows_of(node, "\n".join(observation.log), pods)
         except Fault as fault:

@@ -6,7 +6,6 @@ it to the cluster, which ends the Job at its deadline and deletes it ``ttlSecond
 
 from __future__ import annotations
 
-import secrets
 import subprocess
 import threading
 import time
@@ -30,6 +29,10 @@ _LONGEST_LOG: Final = 10_000  # lines
 Say = Callable[[str], None]
 
 
+def discard(line: str) -> None:
+    """What a Job says where that is the result, and printed whole."""
+
+
 class Interrupted(Fault):
     """A signal came."""
 
@@ -50,13 +53,14 @@ class Observation:
     def __init__(
         self,
         client: Client,
+        name: str,
         target: Target,
         order: job.Order,
         namespace: str,
         say: Say,
         stop: threading.Event,
     ) -> None:
-        self.name = f"otelgpu-{order.command}-{secrets.token_hex(4)}"
+        self.name = name
         self.pod = ""
         self.log: list[str] = []
         self._client, self._target, self._order = client, target, order

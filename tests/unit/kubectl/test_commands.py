@@ -27,15 +27,14 @@ def test_trace_makes_a_page_of_what_the_agent_collected(cluster: FakeCluster) ->
         "trace", "llm-server-1", "-d", "5", "-o", "a.html", "-o", "a.jsonl", "--export", "otlp:http://c:4318"
     )
     assert done.returncode == 0, done.stderr
+    job = cluster.created()[0]["metadata"]["name"]
     arguments = cluster.created()[0]["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments == [
         *("agent", "--container", CONTAINER_ID, "-d", "5"),
-        *("--export", "file:/run/otelgpu/result.jsonl", "--export", "otlp:http://c:4318"),
+        *("--export", f"file:/run/otelgpu/{job}.jsonl", "--export", "otlp:http://c:4318"),
     ]
-    assert any(
-        call[-5:-1] == ["view", "/run/otelgpu/result.jsonl", "-o", "/run/otelgpu/result.html"]
-        for call in cluster.calls()
-    )
+    view = ["view", f"/run/otelgpu/{job}.jsonl", "-o", f"/run/otelgpu/{job}.html"]
+    assert any(call[-5:-1] == view for call in cluster.calls())
     assert (cluster.folder / "a.html").exists() and (cluster.folder / "a.jsonl").exists()
 
 
