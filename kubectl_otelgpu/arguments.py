@@ -119,7 +119,21 @@ def parser() -> argparse.ArgumentParser:
     processes.add_argument("--node", action="append", default=[], help="look at this node; repeatable")
     processes.add_argument("--json", action="store_true", help="one JSON document")
 
-    for each in (profile, trace, check, processes):
+    deploy = commands.add_parser("deploy", help="have otelgpu on a node for a while, to work with by hand")
+    _target(deploy)
+    deploy.add_argument("--node", help="instead of POD: a node")
+    deploy.add_argument(
+        "-d", "--duration", default=600.0, type=duration, metavar="TIME", help="90s, 5m, 1h (10 m)"
+    )
+    execute = commands.add_parser("exec", help="run a command in what deploy made: exec NAME -- otelgpu ps")
+    execute.add_argument("name", metavar="NAME", help="as deploy printed it")
+    execute.add_argument("words", nargs="+", metavar="COMMAND")
+    execute.add_argument("-t", "--terminal", action="store_true", help="with a terminal")
+    delete = commands.add_parser("delete", help="delete what deploy made")
+    delete.add_argument("name", metavar="NAME", help="as deploy printed it")
+
+    for each in (profile, trace, check, processes, deploy):
         _job(each)
+    for each in (profile, trace, check, processes, deploy, execute, delete):
         _cluster(each)
     return top

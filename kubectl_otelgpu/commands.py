@@ -15,12 +15,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from kubectl_otelgpu import environment
 from kubectl_otelgpu.arguments import parser
 from kubectl_otelgpu.client import Client
-from kubectl_otelgpu.faults import Fault
+from kubectl_otelgpu.faults import Fault, Interrupted
 from kubectl_otelgpu.job import FOLDER, PROGRAM, Order, new_name
 from kubectl_otelgpu.listing import list_processes
-from kubectl_otelgpu.observation import Interrupted, Observation, Say, discard
+from kubectl_otelgpu.observation import Observation, Say, discard
 from kubectl_otelgpu.target import Target, target_of
 
 INTERRUPTED: Final = 130
@@ -78,12 +79,12 @@ def find_targets(client: Client, options: Namespace, namespace: str) -> list[Tar
     return [target_of(pod, options.container) for pod in pods]
 
 
-def outputs_of(options: Namespace, target: Target, default: str, *, several: bool) -> list[Path]:
+def outputs_of(options: Namespace, target: Target, default: str) -> list[Path]:
     """Files here. Raises :class:`Fault` on one that is there, or has no folder."""
     asked = options.output or [Path(default)]
     if not options.output:
         paths = [Path(f"{target.pod}-{default}")]
-    elif several:
+    elif options.selector is not None:
         paths = [path.with_name(f"{path.name[: len(path.name) - len(end)]}-{target.pod}{end}")
                  for path in asked for end in [ending(path)]]  # fmt: skip
     else:
@@ -132,20 +133,13 @@ def profile(client: Client, options: Namespace, stop: threading.Event) -> int:
     """``kubectl otelgpu profile``."""
     namespace = options.namespace or client.namespace()
     targets = find_targets(client, options, namespace)
-    files = {each: outputs_of(options, each, "profile.html", several=len(targets) > 1) for each in targets}
+    files = {each.uid: outputs_of(options, each, "profile.html") for each in targets}
 
     def act(target: Target, tell: Say) -> None:
         job = new_name("profile")
-        results = {f"{job}-{number}{ending(path)}": path for number, path in enumerate(files[target])}
-        arguments = [
-            "profile",
-            "--container",
-            target.container_id,
-            "-t",
-            options.type,
-            "-d",
-            f"{options.duration:g}",
-        ]
+        results = {f"{job}-{number}{ending(path)}": path for number, path in enumerate(files[target.uid])}
+        arguments = ["profile", "--container", target.container_id, "-t", options.type]
+        arguments += ["-d", f"{options.duration:g}"]
         for name in results:
             arguments += ["-o", f"{FOLDER}/{name}"]
         wanted = order(options, "profile", arguments, options.duration, tuple(results))
@@ -159,7 +153,7 @@ def trace(client: Client, options: Namespace, stop: threading.Event) -> int:
     """``kubectl otelgpu trace``."""
     namespace = options.namespace or client.namespace()
     targets = find_targets(client, options, namespace)
-    files = {each: outputs_of(options, each, "trace.html", several=len(targets) > 1) for each in targets}
+    files = {each.uid: outputs_of(options, each, "trace.html") for each in targets}
     for path in (each for paths in files.values() for each in paths):
         if ending(path) not in (".html", ".jsonl"):
             raise Fault(f"{path}: a trace is a page (.html) or OTLP/JSON lines (.jsonl)")
@@ -170,7 +164,7 @@ def trace(client: Client, options: Namespace, stop: threading.Event) -> int:
         arguments = ["agent", "--container", target.container_id, "-d", f"{options.duration:g}"]
         for destination in (f"file:{lines}", *options.export):
             arguments += ["--export", destination]
-        results = {f"{job}{ending(path)}": path for path in files[target]}
+        results = {f"{job}{ending(path)}": path for path in files[target.uid]}
         wanted = order(options, "trace", arguments, options.duration, tuple(results))
         with _observing(client, options, job, target, wanted, tell, stop) as observation:
             for name in results:
@@ -232,6 +226,27 @@ def ps(client: Client, options: Namespace, stop: threading.Event) -> int:
     )
 
 
+def deploy(client: Client, options: Namespace, stop: threading.Event) -> int:
+    """``kubectl otelgpu deploy``."""
+    wanted = order(options, "environment", (), options.duration)._replace(waits=True)
+    return environment.deploy(client, options, wanted, say, stop)
+
+
+def delete(client: Client, options: Namespace, stop: threading.Event) -> int:
+    """``kubectl otelgpu delete``."""
+    return environment.delete(client, options, say)
+
+
+_COMMANDS: Final = {
+    "profile": profile,
+    "trace": trace,
+    "check": check,
+    "ps": ps,
+    "deploy": deploy,
+    "delete": delete,
+}
+
+
 def report(fault: Fault, before: str = "") -> None:
     """An error, and on a line of its own what to do."""
     say(f"error: {before}{fault.message}")
@@ -258,14 +273,14 @@ def _stopping() -> threading.Event:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 when something failed, 2 for a command line that is none, 130 when interrupted."""
     options = parser().parse_args(arguments)
-    act = {"profile": profile, "trace": trace, "check": check, "ps": ps}[options.command]
-    stop = _stopping()
+    client = Client(connection(options))
     try:
-        return act(Client(connection(options)), options, stop)
+        if options.command == "exec":
+            return environment.execute(client, options)
+        stop = _stopping()
+        return _COMMANDS[options.command](client, options, stop)
     except Interrupted:
         return INTERRUPTED
     except Fault as fault:
-        if stop.is_set():
-            return INTERRUPTED
         report(fault)
         return 1

@@ -42,6 +42,13 @@ class Fault(Exception):
         self.message, self.hint, self.transient = message, hint, transient
 
 
+class Interrupted(Fault):
+    """A signal came."""
+
+    def __init__(self) -> None:
+        super().__init__("interrupted: the Job is deleted")
+
+
 def of_kubectl(said: str, doing: str) -> Fault:
     """From what ``kubectl`` printed on standard error; ``doing``: what it was asked to, for what is not known here."""
     if security := _SECURITY.search(said):

@@ -46,11 +46,14 @@ while [ "$left" -gt 0 ]; do
 done"""
 
 
+_WAIT: Final = """trap 'exit 0' TERM; sleep "$0" & wait $!"""
+
+
 class Order(NamedTuple):
     """What a Job is to do.
 
     ``seconds``: how long it observes; ``ttl``: how long it stays when it has finished; ``results``: names of files in
-    :data:`FOLDER`, with the Job's name in each.
+    :data:`FOLDER`, with the Job's name in each; ``waits``: it runs nothing, and is root, so that others' commands can.
     """
 
     command: str
@@ -62,6 +65,7 @@ class Order(NamedTuple):
     ttl: int
     requested_by: str
     results: tuple[str, ...] = ()
+    waits: bool = False
 
 
 def new_name(command: str) -> str:
@@ -103,6 +107,7 @@ def manifest(name: str, namespace: str, target: Target, order: Order) -> dict[st
 
 def _pod(name: str, target: Target, order: Order) -> dict[str, Any]:
     containers = [_observer(order), *([_keeper(name, order)] if order.results else [])]
+    user = 0 if order.waits else _USER
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 5,
@@ -112,9 +117,9 @@ def _pod(name: str, target: Target, order: Order) -> dict[str, Any]:
         "affinity": _on(target.node),
         "tolerations": _tolerations(target),
         "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
+            "runAsNonRoot": not order.waits,
+            "runAsUser": user,
+            "runAsGroup": user,
             "fsGroup": _USER,
             "seccompProfile": {"type": "RuntimeDefault"},
             "appArmorProfile": {"type": "Unconfined"},
@@ -132,7 +137,7 @@ def _observer(order: Order) -> dict[str, Any]:
     return {
         "name": OBSERVER,
         "image": order.image,
-        "command": [PROGRAM],
+        "command": ["/bin/sh", "-c", _WAIT, str(int(order.seconds))] if order.waits else [PROGRAM],
         "args": list(order.arguments),
         "workingDir": FOLDER,
         "resources": _resources("50m", order.memory_request, order.memory_limit),

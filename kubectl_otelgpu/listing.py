@@ -17,7 +17,7 @@ from kubectl_otelgpu.client import Client
 from kubectl_otelgpu.faults import Fault
 from kubectl_otelgpu.job import Order, new_name
 from kubectl_otelgpu.observation import Observation, Say, discard, printable
-from kubectl_otelgpu.target import Target, asks_for_device
+from kubectl_otelgpu.target import asks_for_device, target_on
 
 _TITLES: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "PID", "DEVICE", "COMMAND")
 _SIDE_BY_SIDE: Final = 16
@@ -41,16 +41,7 @@ def list_processes(
     made_in = options.job_namespace or namespace
 
     def one(node: str) -> list[dict[str, Any]] | Fault:
-        target = Target(
-            pod="",
-            uid="",
-            namespace=made_in,
-            node=node,
-            container="",
-            container_id="",
-            restarts=0,
-            tolerations=(),
-        )
+        target = target_on(node, made_in)
         try:
             wanted, name = order(["ps", "--json"]), new_name("ps")
             with Observation(client, name, target, wanted, made_in, discard, stop) as observation:

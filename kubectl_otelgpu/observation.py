@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kubectl_otelgpu import job
 from kubectl_otelgpu.client import Client
-from kubectl_otelgpu.faults import Fault, of_events, of_exit, of_pod
+from kubectl_otelgpu.faults import Fault, Interrupted, of_events, of_exit, of_pod
 from kubectl_otelgpu.results import fetch
 from kubectl_otelgpu.target import Target, changed, status_of
 
@@ -31,13 +31,6 @@ Say = Callable[[str], None]
 
 def discard(line: str) -> None:
     """What a Job says where that is the result, and printed whole."""
-
-
-class Interrupted(Fault):
-    """A signal came."""
-
-    def __init__(self) -> None:
-        super().__init__("interrupted: the Job is deleted")
 
 
 def printable(text: str) -> str:
@@ -66,6 +59,7 @@ class Observation:
         self._client, self._target, self._order = client, target, order
         self._namespace, self._say, self._stop = namespace, say, stop
         self._unreachable_since: float | None = None
+        self._is_left = False
 
     def __enter__(self) -> Observation:
         """Make the Job."""
@@ -78,7 +72,9 @@ class Observation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Delete it, and wait until its pod is gone."""
+        """Delete it, unless it was left, and wait until its pod is gone."""
+        if self._is_left:
+            return
         try:
             self._client.delete_job(self.name, self._namespace)
         except Fault as fault:
@@ -89,13 +85,17 @@ class Observation:
 
     def run(self) -> None:
         """Return when otelgpu has ended well. Raises :class:`Fault` on everything else."""
-        self._await_start()
+        self.await_start()
         follower = threading.Thread(target=self._follow, daemon=True)
         follower.start()
         terminated = self._await_end()
         follower.join(10)
         if fault := of_exit(terminated, "\n".join(self.log), self._order.memory_limit):
             raise fault
+
+    def leave(self) -> None:
+        """It goes on when this ends."""
+        self._is_left = True
 
     def fetch(self, name: str, local: Path) -> int:
         """A result to a file here; its size in bytes."""
@@ -118,7 +118,8 @@ class Observation:
         if line := changed(self._target, now):
             self._say(line)
 
-    def _await_start(self) -> None:
+    def await_start(self) -> None:
+        """Return when otelgpu runs, or has ended. Raises :class:`Fault` where it does not begin."""
         begun = time.monotonic()
         pod: Mapping[str, Any] | None = None
         while True:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kubectl_otelgpu.client import Client
-from kubectl_otelgpu.faults import Fault
+from kubectl_otelgpu.faults import Fault, Interrupted
 from kubectl_otelgpu.job import FOLDER, KEEPER
 
 LARGEST: Final = 2 << 30
@@ -50,7 +50,7 @@ def fetch(client: Client, pod: str, namespace: str, name: str, local: Path, stop
                 if received == packed:
                     break
         if stop.is_set():
-            raise Fault("interrupted")
+            raise Interrupted
         if received < packed:
             raise Fault(
                 f"the connection broke {ATTEMPTS} times: {received:,} of {packed:,} bytes came",

@@ -94,6 +94,20 @@ def target_of(pod: Mapping[str, Any], container: str | None) -> Target:
     )
 
 
+def target_on(node: str, namespace: str) -> Target:
+    """A node, and none of its pods."""
+    return Target(
+        pod="",
+        uid="",
+        namespace=namespace,
+        node=node,
+        container="",
+        container_id="",
+        restarts=0,
+        tolerations=(),
+    )
+
+
 def changed(target: Target, now: Mapping[str, Any] | None) -> str:
     """What became of the container meanwhile, in a line; "" while it is the same. ``now``: its pod, None when gone."""
     if now is None or now["metadata"]["uid"] != target.uid:

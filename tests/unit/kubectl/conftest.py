@@ -32,7 +32,13 @@ def pod(
     status = {"containerID": f"containerd://{container_id}", "restartCount": restarts}
     return {
         "metadata": {"name": name, "namespace": "serving", "uid": f"uid-{name}", **metadata},
-        "spec": {"nodeName": node, "containers": [{"name": each} for each in containers]},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": each} for each in containers],
+            "tolerations": [
+                {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
+            ],
+        },
         "status": {
             "phase": "Running",
             "containerStatuses": [
@@ -61,6 +67,7 @@ class FakeCluster:
             "pods": [],
             "job_pods": [None, job_pod({"running": {}}), job_pod()],
             "events": [],
+            "job_labels": {"app.kubernetes.io/managed-by": "kubectl-otelgpu"},
             "log": "profiling container 8a3b00000000 for 1 s\n",
             "log_lasts_s": 0,
             "result": base64.b64encode(b"<html>" + bytes(range(256)) * 2000).decode(),

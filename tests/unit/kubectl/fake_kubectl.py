@@ -47,6 +47,8 @@ def get(arguments: list[str]) -> None:
         if pod is None:
             fail(f'Error from server (NotFound): pods "{arguments[2]}" not found')
         print(json.dumps(pod))
+    elif kind == "job":
+        print(json.dumps({"metadata": {"labels": SCENARIO["job_labels"]}}))
     elif kind == "events":
         print(json.dumps({"items": SCENARIO["events"]}))
     elif any(each.startswith("job-name=") for each in arguments):

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.kubectl.conftest import CONTAINER_ID, FakeCluster, job_pod, pod
 
+pytestmark = pytest.mark.slow  # each waits for a cluster, a second at a time
 PROCESS = {
     "pid": 4242,
     "name": "vllm",
@@ -100,3 +101,31 @@ def test_bad_input_is_refused_in_words_before_anything_is_made(
     assert done.returncode in (1, 2)
     assert words in done.stderr and "Traceback" not in done.stderr
     assert cluster.created() == []
+
+
+def test_an_environment_stays_when_the_command_has_ended_and_is_deleted_by_its_name(
+    cluster: FakeCluster,
+) -> None:
+    cluster.scenario["job_pods"] = [job_pod({"running": {}})]
+    done = cluster.run("deploy", "--node", "node-b", "-d", "5m", "--ttl", "9")
+    assert done.returncode == 0, done.stderr
+    (made,) = cluster.created()
+    assert done.stdout.strip() == made["metadata"]["name"]
+    assert cluster.deleted() == []
+    template = made["spec"]["template"]["spec"]
+    assert (made["spec"]["ttlSecondsAfterFinished"], template["securityContext"]["runAsUser"]) == (9, 0)
+    assert len(template["containers"]) == 1
+    assert len(template["containers"][0]["securityContext"]["capabilities"]["add"]) == 5
+
+    done = cluster.run("delete", done.stdout.strip())
+    assert done.returncode == 0, done.stderr
+    assert cluster.deleted() == [made["metadata"]["name"]]
+
+
+def test_a_job_of_somebody_else_is_neither_entered_nor_deleted(cluster: FakeCluster) -> None:
+    cluster.scenario["job_labels"] = {}
+    for arguments in (["delete", "backup"], ["exec", "backup", "--", "sh"]):
+        done = cluster.run(*arguments)
+        assert done.returncode == 1
+        assert "job backup was not made by kubectl otelgpu" in done.stderr
+    assert cluster.deleted() == []

@@ -17,6 +17,7 @@ from kubectl_otelgpu.faults import Fault
 from otelgpu.kernel.privileges import capabilities
 from tests.unit.kubectl.conftest import CONTAINER_ID, FakeCluster, job_pod, pod
 
+pytestmark = pytest.mark.slow  # each waits for a cluster, a second at a time
 ROOT = Path(__file__).resolve().parents[3]
 
 
