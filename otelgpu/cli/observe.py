@@ -62,7 +62,7 @@ SETTLE_S: Final = 3.0
 """How long a program waits for its start, or a process to be profiled, for tables by which its stacks are walked."""
 
 
-def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -> Source:
+def open_source(config: Config, scope: Scope, calls: InjectedSource | None = None) -> Source:
     """Probes; with ``calls``, for what a library in the programs does not see, as far as they are allowed."""
     families = families_of(config)
     if calls is None:
@@ -74,7 +74,6 @@ def _source(config: Config, scope: Scope, calls: InjectedSource | None = None) -
         return calls
     try:
         probes = LiveSource(rest, scope, live_settings(config, calls.resource_detector))
-        probes.prepare_file(calls.library)  # where stacks of its calls are taken, when they are wanted
         return JointSource(calls, probes)
     except OtelgpuError as error:
         say(f"not observed: {', '.join(rest)}, which needs eBPF: {error.message}")
@@ -135,8 +134,10 @@ def _prepared(
     injected = injected_source(config) if config.source == "inject" else None
     child = Child(argv, injected.environment(os.environ) if injected is not None else None)
     try:
-        source = _source(config, Scope(processes=(child.pid,), newborn=True), injected)
+        source = open_source(config, Scope(processes=(child.pid,), newborn=True), injected)
         planned = secured_plan(config, capture=capture, starts_program=True)
+        if injected is not None:
+            source.prepare_file(injected.library)  # where stacks of its calls are taken, when they are wanted
         source.observe(child.pid)
         program = resolve_program(argv, dict(os.environ), Path.cwd(), source.library_names)
         for path in program.files:
@@ -185,7 +186,7 @@ def observe_processes(
         )
     require_observable(tgids)
     with only_new_looked_through():
-        source = _source(config, Scope(processes=tgids))
+        source = open_source(config, Scope(processes=tgids))
         planned = secured_plan(config, capture=capture)
         members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
         source.settle(members, SETTLE_S)
@@ -213,8 +214,10 @@ def observe_everything(
         )
     with only_new_looked_through():
         injected = injected_source(config) if config.source == "inject" else None
-        source = _source(config, agent_scope(config), injected)
+        source = open_source(config, agent_scope(config), injected)
         planned = secured_plan(config, capture=capture, serves=reloads is not None)
+        if injected is not None:
+            source.prepare_file(injected.library)
         source.observe_running()
     guidance = _guidance(config, capture)
     return _observe_until(

@@ -25,15 +25,14 @@ from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.completion import complete_containers, complete_profiles
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.logs import say
-from otelgpu.cli.losses import loss_lines
+from otelgpu.cli.losses import explain, loss_lines
 from otelgpu.cli.main import INTERRUPTED
-from otelgpu.cli.observe import SETTLE_S, forwarding
+from otelgpu.cli.observe import SETTLE_S, forwarding, open_source
 from otelgpu.cli.options import (
     agent_scope,
     common_options,
     configure,
-    families_of,
-    live_settings,
+    injected_source,
     openings,
     plan,
 )
@@ -62,7 +61,6 @@ from otelgpu.processes.libraries import resolve_program
 from otelgpu.processes.listing import descendants
 from otelgpu.sources.discoveries import discovery_of
 from otelgpu.sources.joint import Source
-from otelgpu.sources.live import LiveSource
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -70,12 +68,14 @@ if TYPE_CHECKING:
 
     from otelgpu.export.memory import MemoryExporter
     from otelgpu.render.profile_totals import KindTotals
+    from otelgpu.sources.injected import InjectedSource
 
 DEFAULT_SECONDS: Final = 10.0
 """Of processes that run already; a program that is started is profiled until it ends."""
 _FAMILY: Final = "profile"
 _REFRESH_S: Final = 0.25
 _MIB: Final = 1 << 20
+_WHY_NO_DEVICE_TIME: Final = "cupti_"  # a process has none at all: docs/reference/cupti.md
 
 
 def parse_kinds(values: Sequence[str]) -> frozenset[ProfileKind]:
@@ -113,6 +113,7 @@ class Request(Struct, frozen=True, kw_only=True):
     outputs: Outputs
     quiet: bool
     see_metrics: Callable[[MetricsData], object] | None = None
+    device_time: bool = False  # a library in the program asks for it, and its losses say where there is none
 
 
 class Attached(Struct, frozen=True, kw_only=True):
@@ -123,16 +124,22 @@ class Attached(Struct, frozen=True, kw_only=True):
     memory: MemoryExporter
 
 
-def attach(request: Request, scope: Scope, *, starts_program: bool = False) -> Attached:
-    """Load what is asked for; then give up what is not needed from here on, before threads are there."""
+def attach(
+    request: Request, scope: Scope, calls: InjectedSource | None = None, *, starts_program: bool = False
+) -> Attached:
+    """Load what is asked for; then give up what is not needed from here on, before threads are there.
+
+    ``calls``: where those of CUDA come from, if not from probes; the caller's to close where this raises.
+    """
     from otelgpu.export.memory import MemoryExporter
 
     config, memory = request.config, MemoryExporter(see_metrics=request.see_metrics)
-    source = LiveSource(families_of(config), scope, live_settings(config))
+    source = open_source(config, scope, calls)
     try:
         if _FAMILY not in source.rings:
             raise OtelgpuError("nothing can be profiled on this kernel", "otelgpu check says what it lacks")
-        report_missing()
+        if calls is not None:
+            report_missing()
         wanted = openings(config, os.environ, needed=False)
         files = {
             number: opening.open()
@@ -229,9 +236,13 @@ def take(
                 turns.append(now + progress.every_s)
             session.work(interrupts, until=min(turns, default=None), also=ended)
             progress.refresh()
+    reasons = {reason for (_, reason), count in source.totals().items() if count}
     outcome = session.finish()
     if not request.quiet:
         _report_losses(outcome)
+        for reason in sorted(reasons):
+            if reason.startswith(_WHY_NO_DEVICE_TIME):
+                say(f"{explain('cuda', reason)[1]} ({reason}); see docs/reference/cupti.md")
     return attached.memory
 
 
@@ -243,8 +254,8 @@ def _report_losses(outcome: wiring.Outcome) -> None:
 
 
 NO_DEVICE_TIME: Final = (
-    "launches have no time on the device: that is measured in programs that otelgpu starts "
-    "(otelgpu run --source inject --device-time --profiles kernel -- COMMAND)"
+    "launches have no time on the device: that takes a library in the process, "
+    "which is there in programs that otelgpu starts (otelgpu profile -t kernel -- COMMAND)"
 )
 
 
@@ -257,7 +268,7 @@ def lacks_device_time(totals: Iterable[KindTotals]) -> bool:
 def write(request: Request, memory: MemoryExporter, what: str) -> None:
     """The files; where none is asked for, tables on standard output."""
     totals = totals_of(memory.profiles)
-    if lacks_device_time(totals) and not request.quiet:
+    if lacks_device_time(totals) and not request.device_time and not request.quiet:
         say(NO_DEVICE_TIME)
     if not request.outputs:
         from rich.console import Console
@@ -322,13 +333,17 @@ def profile_program(
 
     ``started`` is told its process id.
     """
-    child = Child(argv)
+    calls = None if request.delay_s else _calls_with_device_time(request.config)
+    request = structs.replace(request, device_time=calls is not None)
+    child = Child(argv, calls.environment(os.environ) if calls is not None else None)
     started(child.pid)
     what = os.path.basename(argv[0])
     try:
-        attached = None if request.delay_s else _attach_to_newborn(request, child.pid, argv)
+        attached = None if request.delay_s else _attach_to_newborn(request, child.pid, argv, calls)
     except BaseException:
         child.abandon()
+        if calls is not None:
+            calls.close()  # its socket lies in a folder
         raise
     ending = wiring.Interrupts(forwarding(child), abandon=request.outputs.close)
     with ending as interrupts, ExitStack() as stack:
@@ -355,9 +370,27 @@ def profile_program(
     return code
 
 
-def _attach_to_newborn(request: Request, tgid: int, argv: tuple[str, ...]) -> Attached:
+def _calls_with_device_time(config: Config) -> InjectedSource | None:
+    """Of a program that is started for it, kernels are timed on the device: by a library in it.
+
+    None where nobody asked for kernels, or the library is not there, which is said.
+    """
+    if ProfileKind.KERNEL not in config.profiles:
+        return None
+    try:
+        return injected_source(structs.replace(config, device_time=True))
+    except OtelgpuError as error:
+        say(f"kernels without times on the device: {error.message}")
+        return None
+
+
+def _attach_to_newborn(
+    request: Request, tgid: int, argv: tuple[str, ...], calls: InjectedSource | None
+) -> Attached:
     """To a program that has not been started yet."""
-    attached = attach(request, Scope(processes=(tgid,), newborn=True), starts_program=True)
+    attached = attach(request, Scope(processes=(tgid,), newborn=True), calls, starts_program=True)
+    if calls is not None:
+        attached.source.prepare_file(calls.library)  # where stacks of its calls are taken
     attached.source.observe(tgid)
     for path in resolve_program(argv, dict(os.environ), Path.cwd(), attached.source.library_names).files:
         attached.source.prepare_file(path)

@@ -34,6 +34,7 @@ from tests.rig import (
     memory_command,
     missing_compiler,
     run_cuda_client,
+    start_cuda_client,
     start_ranks,
 )
 from tests.rig.verbs_client import VerbsClient
@@ -309,12 +310,47 @@ def _leaves(sums: Mapping[tuple[str, ...], int], kind: str) -> set[str]:
     return {frames[0].removeprefix(kind) for frames in sums}
 
 
-def test_without_time_on_the_device_it_is_said_how_to_have_it(tmp_path: Path) -> None:
+def test_of_a_running_program_it_is_said_how_to_have_time_on_the_device(tmp_path: Path) -> None:
+    folded = tmp_path / "kernel.folded"
+    with start_cuda_client(calls=2000, sleep_us=2_000) as client:
+        profiling = subprocess.Popen(
+            (OTELGPU, "profile", "-t", "kernel", "-d", "2", "-o", folded, "-p", str(client.pid)),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        client.begin()
+        said = profiling.communicate(timeout=60)[1]
+    assert "otelgpu profile -t kernel -- COMMAND" in said
+    assert folded.stat().st_size > 0
+
+
+def test_a_program_that_is_started_to_be_profiled_has_its_kernels_timed_without_being_asked(
+    tmp_path: Path,
+) -> None:
     said, folded = tmp_path / "said", tmp_path / "kernel.folded"
     profiled = (OTELGPU, "profile", "-t", "kernel", "-o", str(folded), "--")
-    run_cuda_client(prefix=("sh", "-c", f'exec "$@" 2>{said}', "sh", *profiled), calls=50, sleep_us=20_000)
-    assert "otelgpu run --source inject --device-time --profiles kernel" in said.read_text()
-    assert folded.stat().st_size > 0
+    environment = {
+        "LD_LIBRARY_PATH": str(fake_cudart_path().parent),
+        "FAKE_CUDART_DRIVER": "libcuda.so.1",
+        "FAKE_CUDART_KERNEL_US": "300",
+    }
+    prefix = ("sh", "-c", f'exec "$@" 2>{said}', "sh", *profiled)
+    run_cuda_client(prefix=prefix, calls=50, sleep_us=20_000, env=environment)
+    assert "no time on the device" not in said.read_text()
+    assert "GPU:" in folded.read_text(), said.read_text()
+
+
+def test_where_no_kernel_could_be_timed_the_reason_is_said(tmp_path: Path) -> None:
+    said, folded = tmp_path / "said", tmp_path / "kernel.folded"
+    profiled = (OTELGPU, "profile", "-t", "kernel", "-o", str(folded), "--")
+    environment = {
+        "LD_LIBRARY_PATH": str(fake_cudart_path().parent),
+        "FAKE_CUDART_DRIVER": "libcuda.so.1",
+        "FAKE_CUPTI_TAKEN": "1",
+    }
+    prefix = ("sh", "-c", f'exec "$@" 2>{said}', "sh", *profiled)
+    run_cuda_client(prefix=prefix, calls=50, sleep_us=20_000, env=environment)
+    assert "another profiler" in said.read_text()
 
 
 def test_time_on_the_device_is_under_the_stack_of_the_launch_as_cupti_measured_it(tmp_path: Path) -> None:
