@@ -252,6 +252,8 @@ class Agent:
         unread = {("reader", reason): count for reason, count in readers.items()}
         unread["files", "pages_cut_off"] = pages_cut_off()
         self._feed([*inputs, *self._losses.take(unread)])
+        if self._session.awaits_readings:
+            self._pollers.hasten()
         if self._memory_limit.look():
             self._session.fit(self._headroom)
         if self._reported is not None:

@@ -121,6 +121,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bytes that a decode step reads, the model's weights: with memory_bandwidth, for MBU. 0: not known."""
     memory_bandwidth: Annotated[int, msgspec.Meta(ge=0)] = 0
     """A device's peak memory bandwidth in bytes per second. 0: not known."""
+    gpu_idle_watts: Annotated[float, msgspec.Meta(ge=0, le=2000)] = 0.0
+    """What a GPU draws while nobody uses it, in watts: no request is charged that. 0: as measured."""
+    price_per_kwh: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
+    """What a kilowatt-hour costs: with it, or the next, requests have a cost (docs/reference/energy.md). 0: nothing."""
+    price_per_gpu_hour: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
+    """What an hour of a GPU costs: a request pays for its part of the time in which it worked for requests."""
+    currency: str = ""
+    """Of both prices, as EUR: it goes beside the cost, and converts nothing."""
     publish_context: bool = False
     """Write which request each thread works for into the pinned map traces_ctx_v1, for other eBPF tools."""
     hold_on_load: bool = False
@@ -379,6 +387,10 @@ def reporting(config: Config, environ: Mapping[str, str]) -> SignalSettings:
         capture_content=captures_content(environ),
         model_bytes=config.model_bytes,
         memory_bandwidth=config.memory_bandwidth,
+        gpu_idle_watts=config.gpu_idle_watts,
+        price_per_kwh=config.price_per_kwh,
+        price_per_gpu_hour=config.price_per_gpu_hour,
+        currency=config.currency,
         sampler=Sampler.of(config.traces_sampler, config.traces_sampler_arg),
         tail=TailRule(
             errors=config.traces_keep_errors,

@@ -103,6 +103,11 @@ class Session:
         return self._pipeline.tracked
 
     @property
+    def awaits_readings(self) -> bool:
+        """See :attr:`Pipeline.awaits_readings`."""
+        return self._pipeline.awaits_readings
+
+    @property
     def exporters(self) -> Sequence[Exporter]:
         """Where the results go now."""
         return self._exporters

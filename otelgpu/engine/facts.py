@@ -6,7 +6,7 @@ Everything that enters a session from outside is in :mod:`otelgpu.model.inputs`;
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +120,29 @@ class RequestsGivenUp(Struct, frozen=True):
     """Requests that will not be answered any more."""
 
     keys: Sequence[int]
+
+
+class EngineStep(NamedTuple):
+    """A step of a serving engine of which no more will be known. Times are CLOCK_MONOTONIC."""
+
+    tgid: int
+    start_ns: int
+    end_ns: int
+    members: tuple[tuple[int, int], ...]
+    """Exchange (0: none is known) and the tokens that were worked on for it; () where not all of them are known."""
+
+
+class EngineStepsEnded(Struct, frozen=True):
+    """In no order."""
+
+    steps: Sequence[EngineStep]
+
+
+class CallsOwned(Struct, frozen=True):
+    """Operations and the requests that they were made for, by key: both of shape (n,)."""
+
+    rows: Operations
+    owners: npt.NDArray[np.int64]
 
 
 class ProcessDescribed(Struct, frozen=True, kw_only=True):

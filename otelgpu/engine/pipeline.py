@@ -278,6 +278,11 @@ class Pipeline:
         found = {"process": len(self._processes), "request": len(self._timeline.held())}
         return found | {noun: count() for noun, count in self._session.offers.tracked.items()}
 
+    @property
+    def awaits_readings(self) -> bool:
+        """Whether something is shared by what devices read in short intervals, as long as it is under way."""
+        return self._session.offers.awaits_readings()
+
     def reconfigure(self, settings: SignalSettings) -> None:
         """Report in another detail, and another share of the collectives, from the next tick on."""
         self._detail = settings.detail

@@ -116,6 +116,16 @@ class Engines(Protocol):
         """What engines did for exchanges that have ended, and what their own operations were like."""
 
 
+class Accounts(Protocol):
+    """What requests have used of something that many use at once."""
+
+    def is_known(self, exchange: Exchange) -> bool:
+        """Whether all is known that an exchange used, or ever will be."""
+
+    def close(self, exchanges: Sequence[Exchange]) -> Sequence[Mapping[str, Any]]:
+        """What each of them used, as attributes; more is not charged to it."""
+
+
 class ProfileSource(Protocol):
     """Rows of profiles that are made of something else than samples."""
 
@@ -145,12 +155,18 @@ def _no_level(tgid: int, device: int) -> AllocatorLevel | None:
     return None
 
 
+def _no() -> bool:
+    return False
+
+
 class Offers(Struct):
     """What families answer each other, by noun. Nobody need be there: each has an answer that says so."""
 
     steps: list[Steps] = field(default_factory=list)  # who is asked first is first
     requests: Requests | None = None
     engines: Engines | None = None
+    accounts: Accounts | None = None
+    awaits_readings: Callable[[], bool] = _no  # of what devices use, in short intervals
     connections: Callable[[int, int], Sequence[Context]] = _no_connections  # of a process's communicator
     file_name: Callable[[int], str] = _no_name  # of a handle
     profile_sources: list[ProfileSource] = field(default_factory=list)

@@ -101,6 +101,15 @@ class DeviceReadings(Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessReading, ...] = ()
 
 
+class EnergyRead(Struct, frozen=True, kw_only=True):
+    """What GPU ``uuid`` had used by ``time_ns``: its counter, or, of one that has none, the power it drew then."""
+
+    time_ns: int
+    uuid: str
+    millijoules: int | None = None  # since the driver was loaded
+    milliwatts: int | None = None
+
+
 class DeviceGone(Struct, frozen=True, kw_only=True):
     """Nothing more is known of device ``uuid``: it fell off the bus (``failed``), or nobody can report any more."""
 
@@ -117,4 +126,4 @@ class ProcessDevices(Struct, frozen=True, kw_only=True):
     uuids: tuple[str, ...]
 
 
-DeviceInput = DeviceSeen | DeviceReadings | DeviceGone | ProcessDevices
+DeviceInput = DeviceSeen | DeviceReadings | EnergyRead | DeviceGone | ProcessDevices

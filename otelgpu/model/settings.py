@@ -41,6 +41,10 @@ class SignalSettings(Struct, frozen=True, kw_only=True):
     capture_content: bool = False  # prompts and completions on spans
     model_bytes: int = 0  # read by a decode step: the weights; 0: not known
     memory_bandwidth: int = 0  # of a device, bytes per second; 0: not known
+    gpu_idle_watts: float = 0.0  # of each; 0: measured
+    price_per_kwh: float = 0.0  # in ``currency``; 0: not known
+    price_per_gpu_hour: float = 0.0
+    currency: str = ""
     sampler: Sampler = ALL  # of requests that are reported as traces
     tail: TailRule = FAILED_OR_SLOW  # of those that it left out
     exclusion: Exclusion = NONE_EXCLUDED  # of those that are no traces in any case

@@ -54,6 +54,14 @@ class Announces(Protocol):
         """Call ``found``, from any thread, whenever there is such a thing to collect."""
 
 
+@runtime_checkable
+class Hastens(Protocol):
+    """One that reads some of it in short intervals, as long as somebody waits for it."""
+
+    def hasten(self) -> None:
+        """Somebody does; it is said again and again, as long as it is so."""
+
+
 class Look(Struct, frozen=True, kw_only=True):
     """What was read once. ``note``: why that is not all, or nothing; "" when it is."""
 

@@ -19,7 +19,14 @@ import numpy as np
 from otelgpu.elf.btf import Btf, BtfError
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.output_files import open_output
-from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, ProcessDevices
+from otelgpu.model.devices import (
+    DeviceGone,
+    DeviceInput,
+    DeviceReadings,
+    DeviceSeen,
+    EnergyRead,
+    ProcessDevices,
+)
 from otelgpu.model.fabric import (
     FabricInput,
     HardwareError,
@@ -176,6 +183,10 @@ class _Readings(msgspec.Struct, frozen=True, tag="readings", array_like=True):
     readings: DeviceReadings
 
 
+class _Energy(msgspec.Struct, frozen=True, tag="energy", array_like=True):
+    read: EnergyRead
+
+
 class _DeviceGone(msgspec.Struct, frozen=True, tag="device_gone", array_like=True):
     gone: DeviceGone
 
@@ -227,7 +238,7 @@ class _Pressed(msgspec.Struct, frozen=True, tag="pressed", array_like=True):
     pressed: ProcessPressed
 
 
-_DeviceFrame = _Device | _Readings | _DeviceGone | _ProcessDevices
+_DeviceFrame = _Device | _Readings | _Energy | _DeviceGone | _ProcessDevices
 _FabricFrame = _Port | _PortReadings | _PairReadings | _PortGone | _HardwareError
 _Frame = (
     _Records
@@ -424,7 +435,7 @@ class CaptureReader:
                 return Tick(time_ns=time_ns)
             case _Pressed(fact):
                 return fact
-            case _Device(fact) | _Readings(fact) | _DeviceGone(fact) | _ProcessDevices(fact):
+            case _Device(fact) | _Readings(fact) | _Energy(fact) | _DeviceGone(fact) | _ProcessDevices(fact):
                 return fact
             case (
                 _Port(fact)
@@ -466,7 +477,7 @@ def _frame(item: _Plain) -> _Frame:
             return _Tick(item.time_ns)
         case ProcessPressed():
             return _Pressed(item)
-        case DeviceSeen() | DeviceReadings() | DeviceGone() | ProcessDevices():
+        case DeviceSeen() | DeviceReadings() | EnergyRead() | DeviceGone() | ProcessDevices():
             return _device_frame(item)
         case _:
             return _fabric_frame(item)
@@ -478,6 +489,8 @@ def _device_frame(item: DeviceInput) -> _DeviceFrame:
             return _Device(item)
         case DeviceReadings():
             return _Readings(item)
+        case EnergyRead():
+            return _Energy(item)
         case DeviceGone():
             return _DeviceGone(item)
         case ProcessDevices():

@@ -13,7 +13,7 @@ from otelgpu.kernel import clock
 from otelgpu.model.inputs import Input
 from otelgpu.model.losses import LossReports
 from otelgpu.model.settings import Settings
-from otelgpu.processes.polling import Adjusts, Announces, Look, Poller, Polling
+from otelgpu.processes.polling import Adjusts, Announces, Hastens, Look, Poller, Polling
 
 
 class Pollers:
@@ -48,6 +48,12 @@ class Pollers:
         for _, poller in self._all:
             if isinstance(poller, Adjusts):
                 poller.adjust(settings)
+
+    def hasten(self) -> None:
+        """See :class:`Hastens`."""
+        for _, poller in self._all:
+            if isinstance(poller, Hastens):
+                poller.hasten()
 
     def stop(self) -> None:
         """Read no more."""

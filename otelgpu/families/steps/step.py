@@ -86,6 +86,12 @@ class Member(NamedTuple):
     exchange: int  # Exchange.key; 0 where nobody knows
     new_tokens: int
     phase: StepPhase
+    prompt_tokens: int = 0  # where the engine was told how many
+
+    @property
+    def tokens_worked_on(self) -> int:
+        """Those that it got, and in its prefill those of its prompt, which the step went through for them."""
+        return self.new_tokens + (self.prompt_tokens if self.phase is StepPhase.PREFILL else 0)
 
 
 class ServedStep(Struct, frozen=True, kw_only=True):

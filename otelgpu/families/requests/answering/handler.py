@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from otelgpu.engine.attribution.owners import HISTORY_NS
 from otelgpu.engine.attribution.pending import Served
 from otelgpu.engine.facts import (
+    CallsOwned,
     ProcessForgotten,
     RequestsAnswered,
     RequestsGivenUp,
@@ -17,7 +19,7 @@ from otelgpu.engine.facts import (
     TrafficParsed,
 )
 from otelgpu.engine.folding import Parents
-from otelgpu.engine.services import Engines, EngineView, Extras, Services
+from otelgpu.engine.services import Accounts, Engines, EngineView, Extras, Services
 from otelgpu.families.requests.answering.cap import RequestCap
 from otelgpu.families.requests.answering.requests import ActiveRequests, RequestTracker, served_by
 from otelgpu.families.requests.exchange_signals import SIGNALS
@@ -55,6 +57,7 @@ class RequestHandler:
             self._identities,
             SIGNALS,
             lambda: services.offers.engines or _NO_ENGINES,
+            lambda: services.offers.accounts or _NO_ACCOUNTS,
             session.processes.resource,
             session.losses.add,
             tail=settings.tail,
@@ -119,6 +122,7 @@ class RequestHandler:
 
     def _hold(self, rows: Operations, owners: npt.NDArray[np.int64]) -> None:
         self._services.wake()
+        self._services.emit(CallsOwned(rows, owners))
         late = self._requests.add(rows, owners)
         if late is not None:
             self._services.report_work(*late)
@@ -198,4 +202,17 @@ class _NoView:
         return []
 
 
+class _NoAccounts:
+    """Used where nothing is shared among requests."""
+
+    def is_known(self, exchange: Exchange) -> bool:
+        """Nothing to wait for."""
+        return True
+
+    def close(self, exchanges: Sequence[Exchange]) -> Sequence[Mapping[str, Any]]:
+        """None of them used anything."""
+        return [{}] * len(exchanges)
+
+
 _NO_ENGINES: Engines = _NoEngines()
+_NO_ACCOUNTS: Accounts = _NoAccounts()

@@ -8,8 +8,9 @@ bounds of :class:`~otelgpu.engine.attribution.pending.PendingOperations`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from otelgpu.engine.facts import TrafficParsed
 from otelgpu.engine.folding import Folded, Parents, unfolded
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.operation_spans import FoldedWork
-from otelgpu.engine.services import Engines
+from otelgpu.engine.services import Accounts, Engines, EngineView, Extras
 from otelgpu.engine.span_budget import CAPPED_OPERATIONS
 from otelgpu.engine.totals import Totals
 from otelgpu.families.requests.answering.cap import RequestCap
@@ -51,7 +52,7 @@ from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
 from otelgpu.model.sampling import TailRule
 from otelgpu.model.shares import Headroom
-from otelgpu.model.spans import SpanColumns
+from otelgpu.model.spans import SpanColumns, attributes_of_rows
 
 REASONS: Final = Reasons(
     "correlate",
@@ -116,6 +117,7 @@ class RequestTracker:
         identities: Identities,
         signals: ExchangeSignals,
         engines: Callable[[], Engines],
+        accounts: Callable[[], Accounts],
         resource_of: Callable[[int], Resource],
         loss: Loss,
         *,
@@ -127,7 +129,7 @@ class RequestTracker:
     ) -> None:
         self._metrics, self._totals = metrics, totals
         self._identities = identities
-        self._engines = engines
+        self._engines, self._accounts = engines, accounts
         self._resource_of, self._loss = resource_of, loss
         self.tail, self._cap, self._fold_work = tail, cap, fold_work
         self._first_tokens = SlowFirstTokens()
@@ -190,14 +192,18 @@ class RequestTracker:
         final: bool,
     ) -> Answered | None:
         """Report the requests that were complete by ``now_ns``."""
-        steps = self._engines()
+        steps, accounts = self._engines(), self._accounts()
         steps.match(now_ns, final=final)
         waiting, self._exchanges = self._exchanges, []
         done: list[Exchange] = []
         given_up_ns = now_ns - HISTORY_NS if len(waiting) <= _WAITING else now_ns
         for each in waiting:
             ready = final or each.end_ns + steps.waits_ns(each) <= now_ns
-            ready = ready and (final or each.end_ns <= given_up_ns or self._identities.is_settled(each))
+            ready = ready and (
+                final
+                or each.end_ns <= given_up_ns
+                or (self._identities.is_settled(each) and accounts.is_known(each))
+            )
             (done if ready else self._exchanges).append(each)
         if not done:
             return None
@@ -206,6 +212,7 @@ class RequestTracker:
         routes = [self._routes.route(e.tgid, e.path) for e in done]
         served = self._pending.take([e.key for e in done])
         engines = steps.take_up(done, served)
+        used = accounts.close(done)
         boundary = boundaries(done, engines.has_phases)
         slots = phase_of(boundary, served)
         found = [self._identities.of(e, wanted=more) for e, more in zip(done, wanted, strict=True)]
@@ -226,7 +233,7 @@ class RequestTracker:
             self._signals,
             boundary=boundary,
             unix_offset_ns=offset_ns,
-            extras_of=engines.extras,
+            extras_of=partial(_extras, engines, used),
         )
         spans += engines.phases(reported.of_exchanges(), self._resource_of, offset_ns=offset_ns)
         self._measure(done, routes, reported, offset_ns)
@@ -382,6 +389,14 @@ class ActiveRequests:
         self._changed = {series for series in self._changed if series.tgid != tgid}
         for series in [series for series in self._open if series.tgid == tgid]:
             del self._open[series]
+
+
+def _extras(engines: EngineView, used: Sequence[Mapping[str, Any]], rows: Sequence[int]) -> Extras:
+    """What engines and accounts say of some requests."""
+    found = engines.extras(rows)
+    if not any(used):
+        return found
+    return Extras((*found.attributes, *attributes_of_rows([dict(used[row]) for row in rows])), found.links)
 
 
 def served_by(exchanges: Sequence[Exchange]) -> list[Exchange]:

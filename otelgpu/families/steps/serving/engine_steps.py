@@ -15,6 +15,7 @@ from msgspec import Struct
 from otelgpu.engine.attribution.pending import Served
 from otelgpu.engine.attribution.returns import SETTLED_NS
 from otelgpu.engine.call_roles import SERVING, StepCalls
+from otelgpu.engine.facts import EngineStep
 from otelgpu.engine.folding import Parents, unfolded
 from otelgpu.engine.metrics import Metrics
 from otelgpu.engine.services import Extras
@@ -26,7 +27,7 @@ from otelgpu.families.steps.serving.metrics import step_metrics, utilisation
 from otelgpu.families.steps.serving.phases import request_phases
 from otelgpu.families.steps.serving.spans import request_attributes, request_links, step_parents, step_spans
 from otelgpu.families.steps.serving.steps import EngineSteps
-from otelgpu.families.steps.step import RequestSteps, ServedStep, StepKey
+from otelgpu.families.steps.step import Membership, RequestSteps, ServedStep, StepKey
 from otelgpu.model.context import Context, Unsettled
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.operations import concatenate
@@ -131,7 +132,13 @@ class StepSession:
         )
         work = unfolded(made.operations, made.step)
         rest = reported.rest if not len(made.rest) else concatenate([reported.rest, made.rest])
-        return StepsReport(spans=made.spans, work=work, parents=made.parents, rest=rest)
+        return StepsReport(
+            spans=made.spans,
+            work=work,
+            parents=made.parents,
+            rest=rest,
+            engine_steps=[_engine_step(step) for step in reported.steps],
+        )
 
     def watches(self, tgid: int) -> bool:
         """Whether a process is an engine, as far as is known: no other has steps here."""
@@ -153,6 +160,13 @@ class StepSession:
             owner = self._resource_of(tgid)
             for found in step_metrics(mine, [self._utilisation(step) for step in mine]):
                 self._metrics.add(found.metric, step_names.SCOPE, owner, found.labels, np.array(found.values))
+
+
+def _engine_step(served: ServedStep) -> EngineStep:
+    """What others share by it."""
+    known = served.membership is Membership.KNOWN
+    members = tuple((each.exchange, each.tokens_worked_on) for each in served.members) if known else ()
+    return EngineStep(served.step.tgid, served.step.start_ns, served.step.end_ns, members)
 
 
 def _known_until(now_ns: int, *, final: bool) -> int:

@@ -49,6 +49,7 @@ class Gained(Struct):
     """What one request got."""
 
     added_ns: int = 0
+    prompt_tokens: int = 0  # 0: not known
     heard: bool = False  # some output of it was seen
     first: Step | None = None
     last_end_ns: int = 0

@@ -131,6 +131,7 @@ class EngineSteps:
                 self._index.hand_over(message)
                 gained = self._requests.of(message.request_id)
                 gained.added_ns = min(gained.added_ns or message.time_ns, message.time_ns)
+                gained.prompt_tokens = message.prompt_tokens or gained.prompt_tokens
                 if not message.sent:
                     self._watch(message.tgid, message.time_ns)
             elif message.sent and _reports_a_step(message):
@@ -249,7 +250,13 @@ class EngineSteps:
     def _served(self, given: Given) -> ServedStep:
         """A step and its members, as they are known now."""
         members = [
-            Member(request_id, gained.exchange or self._exchange(request_id, gained), tokens, phase)
+            Member(
+                request_id,
+                gained.exchange or self._exchange(request_id, gained),
+                tokens,
+                phase,
+                gained.prompt_tokens,
+            )
             for request_id, (gained, tokens, phase) in given.tokens.items()
         ]
         if members or given.heard:

@@ -32,6 +32,10 @@ class GpuPoller:
         self._follower.take(devices)
         return [*devices, *self._follower.follow(users, now_ns)]
 
+    def hasten(self) -> None:
+        """Read what GPUs use in short intervals, for a while: somebody waits for it."""
+        self._poller.hasten()
+
     def adjust(self, settings: Settings) -> None:
         """Read in another rhythm; to read no more, or to begin, takes a new start."""
         if interval_ms := settings.get("device_interval_ms", 0):

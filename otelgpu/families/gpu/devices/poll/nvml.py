@@ -25,13 +25,14 @@ from otelgpu.families.gpu.devices.poll.questions import (
     MEMBERS,
     OF_LINKS,
     OF_MIG,
+    POWER,
     WIDE,
     WIDE_TYPES,
     Call,
     Handle,
 )
 from otelgpu.kernel.shared_library import can_be_loaded
-from otelgpu.model.devices import NO_INDEX, DeviceReadings, DeviceSeen, ProcessReading, Quantity
+from otelgpu.model.devices import NO_INDEX, DeviceReadings, DeviceSeen, EnergyRead, ProcessReading, Quantity
 from otelgpu.model.losses import Reasons
 
 DEVICES: Final = 64
@@ -54,6 +55,8 @@ REASONS: Final = Reasons(
         "devices_ignored": f"a GPU or MIG device beyond the {DEVICES} that are read",
         "read_failed": "a quantity that the GPU has but could not read this time",
         "implausible": "a reading that cannot be true (a utilisation above 100 %, a count that leaps), left out",
+        "energy_unreadable": "a GPU that reports neither the energy it used nor its power: no request is charged "
+        "anything for it",
         "processes_ignored": f"a process beyond the {PROCESSES} that are reported of a GPU",
         "foreign_pid_namespace": "otelgpu is not in the host's PID namespace, so that the driver's process ids say "
         "nothing: no metrics per process (Kubernetes: hostPID)",
@@ -74,6 +77,7 @@ _LIBRARY: Final = "libnvidia-ml.so.1"
 _LARGEST: Final = 1 << 62  # the driver writes 2^64 - 1, and 2^63 - 1, for "not available"
 _NO_INSTANCE: Final = 0xFFFFFFFF  # nvmlProcessInfo_t: not on a MIG device
 # Facts on processes that a device may lack, as it may lack a quantity.
+_ENERGY: Final = "energy"
 _PROCESSES: Final = "processes"
 _PROCESS_UTILIZATION: Final = "process_utilization"
 
@@ -216,6 +220,30 @@ class Nvml:
         processes = self._processes(device) if self._reports_processes else ()
         return DeviceReadings(time_ns=now_ns, uuid=uuid, values=values, processes=processes)
 
+    def energy(self, uuid: str, clock_ns: Callable[[], int]) -> EnergyRead | None:
+        """What a GPU of :meth:`list_devices` has used by now, in one call of the driver; None: it does not report.
+
+        Raises as :meth:`read` does.
+        """
+        device = self._devices[uuid]
+        values: dict[Quantity, int] = {}
+        for quantity in (Quantity.ENERGY_MILLIJOULES, Quantity.POWER_MILLIWATTS):
+            if not values:
+                self._ask_fields(device, values, (quantity,))
+        if not values and Quantity.POWER_MILLIWATTS in device.lacking_fields:
+            self._ask(device, POWER, values)
+            if not device.lacking.isdisjoint(POWER.quantities):
+                self._counters["energy_unreadable"] += _ENERGY not in device.lacking
+                device.lacking.add(_ENERGY)
+        if not values:
+            return None
+        return EnergyRead(
+            time_ns=clock_ns(),
+            uuid=uuid,
+            millijoules=values.get(Quantity.ENERGY_MILLIJOULES),
+            milliwatts=values.get(Quantity.POWER_MILLIWATTS),
+        )
+
     def _ask(self, device: _Device, call: Call, values: dict[Quantity, int]) -> None:
         if not device.lacking.isdisjoint(call.quantities):
             return
@@ -227,9 +255,11 @@ class Nvml:
         for quantity, value in zip(call.quantities, answers, strict=True):
             self._keep(values, quantity, value)
 
-    def _ask_fields(self, device: _Device, values: dict[Quantity, int]) -> None:
+    def _ask_fields(
+        self, device: _Device, values: dict[Quantity, int], quantities: Iterable[Quantity] = FIELDS
+    ) -> None:
         nvml = self._nvml
-        wanted = [quantity for quantity in FIELDS if quantity not in device.lacking_fields]
+        wanted = [quantity for quantity in quantities if quantity not in device.lacking_fields]
         if not wanted:
             return
         fields = [

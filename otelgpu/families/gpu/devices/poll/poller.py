@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,10 +16,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from otelgpu.families.gpu.devices.poll.energy import Pace, SampledWatch
 from otelgpu.families.gpu.devices.poll.nvml import REASONS, LostError, Nvml, UnavailableError
 from otelgpu.kernel import clock
-from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen
-from otelgpu.processes.polling import Look, Polled, paused
+from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, EnergyRead
+from otelgpu.processes.polling import Look, Polled
 
 _log = logging.getLogger("otelgpu.devices")
 
@@ -111,6 +111,17 @@ class DeviceWatch:
             self._unnamed = 0
             return gone
 
+    def sample(self, clock_ns: Callable[[], int]) -> list[DeviceInput]:
+        """What the GPUs have used by now, of those that answer; who is lost is found out by :meth:`poll`."""
+        found: list[DeviceInput] = []
+        for uuid, device in self._known.items():
+            if self._nvml is None or device.parent or uuid in self._lost:
+                continue
+            with suppress(LostError, UnavailableError):
+                read = self._nvml.energy(uuid, clock_ns)
+                found += [read] if read is not None else []
+        return found
+
     def close(self) -> None:
         """Let the driver go; the next :meth:`poll` opens it again when it is time."""
         if self._nvml is not None:
@@ -180,13 +191,13 @@ class DevicePoller:
 
     def __init__(self, interval_s: float = INTERVAL_S, watch: DeviceWatch | None = None) -> None:
         self.interval_s = interval_s
-        self._stopping = threading.Event()
+        self._pace = Pace(lambda: self.interval_s)
         self._polled = Polled(
-            watch or DeviceWatch(),
+            SampledWatch(watch or DeviceWatch(), self._pace),
             "otelgpu-devices",
-            paused(self._stopping, lambda: self.interval_s),
+            self._pace.wait,
             room=READY,
-            readings=(DeviceReadings,),
+            readings=(DeviceReadings, EnergyRead),
         )
         # Of the collecting side alone:
         self._reported: set[str] = set()
@@ -204,9 +215,13 @@ class DevicePoller:
 
     def stop(self, deadline_s: float = 1.0) -> None:
         """Read once more and end the thread; one that hangs in the driver is left to die with the process."""
-        self._stopping.set()
+        self._pace.stop()
         if self._polled.thread.is_alive():
             self._polled.thread.join(deadline_s)
+
+    def hasten(self) -> None:
+        """Somebody waits for what the GPUs use."""
+        self._pace.hasten()
 
     def collect(self, now_ns: int) -> list[DeviceInput]:
         """What was learnt since the last call. ``now_ns``: CLOCK_MONOTONIC."""

@@ -103,6 +103,11 @@ def _throttle_reasons(nvml: Any, handle: Handle) -> Answers:
         return (nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),)
 
 
+POWER: Final = Call(
+    (Quantity.POWER_MILLIWATTS,),
+    lambda nvml, h: (nvml.nvmlDeviceGetPowerUsage(h),),
+    Quantity.POWER_MILLIWATTS,
+)
 CALLS: Final = (
     Call((Quantity.UTILIZATION_PERCENT, Quantity.MEMORY_CONTROLLER_PERCENT), _utilization),
     Call(
@@ -114,11 +119,7 @@ CALLS: Final = (
         lambda nvml, h: tuple(nvml.nvmlDeviceGetDecoderUtilization(h)[:1]),
     ),
     Call((Quantity.MEMORY_TOTAL_BYTES, Quantity.MEMORY_USED_BYTES), _memory),
-    Call(
-        (Quantity.POWER_MILLIWATTS,),
-        lambda nvml, h: (nvml.nvmlDeviceGetPowerUsage(h),),
-        Quantity.POWER_MILLIWATTS,
-    ),
+    POWER,
     Call((Quantity.POWER_LIMIT_MILLIWATTS,), lambda nvml, h: (nvml.nvmlDeviceGetEnforcedPowerLimit(h),)),
     Call(
         (Quantity.TEMPERATURE_CELSIUS,),

@@ -14,7 +14,7 @@ import pytest
 from otelgpu.families.gpu.devices.poll import poller as device_poller
 from otelgpu.families.gpu.devices.poll.nvml import Nvml
 from otelgpu.families.gpu.devices.poll.poller import RETRY_NS, DevicePoller, DeviceWatch
-from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, Quantity
+from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, EnergyRead, Quantity
 from otelgpu.processes.polling import STUCK_NS
 from tests.unit.families.gpu.devices.nvml_script import UUID, Script
 
@@ -204,6 +204,9 @@ class SlowWatch(DeviceWatch):
         self.counters["read_failed"] += 1
         return self.answers.pop(0) if self.answers else []
 
+    def sample(self, clock_ns: Callable[[], int]) -> list[DeviceInput]:
+        return []
+
 
 def collected(poller: DevicePoller, wanted: int, seconds: float = 20) -> list[DeviceInput]:
     found: list[DeviceInput] = []
@@ -215,14 +218,14 @@ def collected(poller: DevicePoller, wanted: int, seconds: float = 20) -> list[De
 
 
 def test_the_poller_polls_at_its_interval_until_stopped(script: Script) -> None:
-    script.gpu(0, temperature=50)
+    script.gpu(0, temperature=50, field__83=1_000)
     poller = DevicePoller(0.01, DeviceWatch(opening()))
     assert poller.collect(time.monotonic_ns()) == []
     poller.start()
-    found = collected(poller, 4)
+    found = collected(poller, 6)
     poller.stop()
     assert isinstance(found[0], DeviceSeen)
-    assert [type(item) for item in found[1:4]] == [DeviceReadings] * 3
+    assert [type(item) for item in found[1:6]] == [DeviceReadings, EnergyRead] * 2 + [DeviceReadings]
     assert not poller._polled.thread.is_alive()
     assert poller.counters == {}
 

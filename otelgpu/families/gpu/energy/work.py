@@ -1,0 +1,234 @@
+"""What processes worked on: requests under way, steps of engines, calls; until it has been charged. Pure.
+
+In: facts of the session, as they come. Out: for an interval of time and a process, a
+:class:`~otelgpu.families.gpu.energy.sharing.ProcessPart`. Bounded: what finds no room is counted, and what is charged
+by it is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct, field
+
+from otelgpu.engine.facts import EngineStep
+from otelgpu.families.gpu.energy.sharing import NOBODY, ProcessPart, StepPart
+
+BIN_NS: Final = 50_000_000
+"""Calls are summed up in bins of time: half of the interval between two readings."""
+
+FLIGHTS: Final = 65_536
+STEPS: Final = 65_536
+CALLS: Final = 131_072
+"""Sums of calls, each of one request in one bin."""
+
+
+REASONS: Final = {
+    "requests_not_charged": f"a request beyond the {FLIGHTS} under way that energy is shared among",
+    "steps_not_charged": f"a step of an engine beyond the {STEPS} that wait for a reading of energy",
+    "calls_not_charged": f"calls of a request in 50 ms, beyond the {CALLS} such that wait for a reading of energy",
+}
+"""What is counted, and what one count means."""
+
+
+class Flight(Struct):
+    """A request under way. ``end_ns`` 0: still."""
+
+    key: int
+    tgid: int
+    start_ns: int
+    end_ns: int = 0
+
+    def overlap(self, start_ns: int, end_ns: int) -> int:
+        """Nanoseconds that it was under way in a stretch of time."""
+        until_ns = min(self.end_ns, end_ns) if self.end_ns else end_ns
+        return max(until_ns - max(self.start_ns, start_ns), 0)
+
+
+class _Process(Struct):
+    """One that drives a device."""
+
+    steps: deque[EngineStep] = field(default_factory=deque)
+    calls: dict[int, Counter[int]] = field(default_factory=dict)  # bin → request → ns
+    device_time: dict[int, Counter[int]] = field(default_factory=dict)
+    known_ns: int = 0  # the end of the last step that is known
+    called: deque[tuple[int, int]] = field(default_factory=deque)  # stretches with launches
+
+
+class Work:
+    """Of all processes. ``lineage``: a process and those that it comes from."""
+
+    def __init__(self, lineage: Callable[[int], Iterable[int]]) -> None:
+        self.counters: Counter[str] = Counter()
+        self.flights: dict[int, Flight] = {}
+        self._lineage = lineage
+        self._processes: dict[int, _Process] = {}
+        self._steps = self._calls = 0
+
+    # -- what is learnt ------------------------------------------------------------------------
+
+    def begin(self, key: int, tgid: int, start_ns: int) -> None:
+        """A request is under way."""
+        if key in self.flights:
+            return
+        if len(self.flights) >= FLIGHTS:
+            self.counters["requests_not_charged"] += 1
+            return
+        self.flights[key] = Flight(key, tgid, start_ns)
+
+    def end(self, key: int, end_ns: int) -> None:
+        """It is no more."""
+        flight = self.flights.get(key)
+        if flight is not None:
+            flight.end_ns = max(end_ns, flight.start_ns + 1)
+
+    def launch(self, tgid: int, start_ns: int, end_ns: int) -> None:
+        """A process launched work, for whomever."""
+        called = self._of(tgid).called
+        if called and start_ns <= called[-1][1] + BIN_NS:
+            called[-1] = min(called[-1][0], start_ns), max(called[-1][1], end_ns)
+        else:
+            called.append((start_ns, end_ns))
+
+    def add_steps(self, steps: Iterable[EngineStep]) -> None:
+        """Steps that have ended, with all that will be known of their members."""
+        for step in steps:
+            process = self._of(step.tgid)
+            process.known_ns = max(process.known_ns, step.end_ns)
+            if self._steps >= STEPS:
+                self.counters["steps_not_charged"] += 1
+                continue
+            self._steps += 1
+            process.steps.append(step)
+
+    def add_calls(
+        self,
+        tgids: npt.NDArray[np.uint32],
+        keys: npt.NDArray[np.int64],
+        starts_ns: npt.NDArray[np.uint64],
+        durations_ns: npt.NDArray[np.uint64],
+        *,
+        device: bool = False,
+    ) -> None:
+        """Calls of requests, or what the device did by them: columns of one length."""
+        columns = np.stack([tgids.astype(np.int64), keys, (starts_ns // BIN_NS).astype(np.int64)], axis=1)
+        found, codes = np.unique(columns, axis=0, return_inverse=True)
+        sums = np.bincount(codes.reshape(-1), weights=durations_ns.astype(np.float64), minlength=len(found))
+        for (tgid, key, place), spent in zip(found.tolist(), sums.tolist(), strict=True):
+            process = self._of(tgid)
+            bins = process.device_time if device else process.calls
+            in_bin = bins.setdefault(place, Counter())
+            if key not in in_bin:
+                if self._calls >= CALLS:
+                    self.counters["calls_not_charged"] += 1
+                    continue
+                self._calls += 1
+            in_bin[key] += max(int(spent), 1)
+
+    def _of(self, tgid: int) -> _Process:
+        process = self._processes.get(tgid)
+        if process is None:
+            process = self._processes[tgid] = _Process()
+        return process
+
+    # -- what is asked -------------------------------------------------------------------------
+
+    @property
+    def callers(self) -> set[int]:
+        """Processes that have called a device."""
+        return set(self._processes)
+
+    def is_known(self, tgid: int, until_ns: int) -> bool:
+        """Whether no step of a process that began by then is still to be known, as far as its rhythm tells."""
+        process = self._processes.get(tgid)
+        return process is None or not process.known_ns or process.known_ns >= until_ns
+
+    def under_way(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[tuple[int, int]]:
+        """Requests of processes in a stretch of time, each with its part of it."""
+        wanted = set(tgids)
+        found = [
+            (each.key, each.overlap(start_ns, end_ns))
+            for each in self.flights.values()
+            if each.tgid in wanted
+        ]
+        return [each for each in found if each[1]]
+
+    def has_called(self, tgid: int, start_ns: int, end_ns: int) -> bool:
+        """Whether a process launched anything in a stretch of time."""
+        process = self._processes.get(tgid)
+        return process is not None and any(s < end_ns and e >= start_ns for s, e in process.called)
+
+    def of_process(self, tgid: int, start_ns: int, end_ns: int) -> ProcessPart | None:
+        """What a process did in an interval; None: nothing that is known."""
+        lineage = list(self._lineage(tgid))
+        process = self._processes.get(tgid) or _Process()
+        steps = [
+            self._step(step, lineage, start_ns, end_ns)
+            for step in process.steps
+            if step.start_ns < end_ns and step.end_ns > start_ns
+        ]
+        under_way = self.under_way(lineage, start_ns, end_ns)
+        device_time = _in_bins(process.device_time, start_ns, end_ns)
+        calls = _in_bins(process.calls, start_ns, end_ns)
+        if not (steps or under_way or device_time or calls):
+            return None
+        spans = [
+            (max(step.start_ns, start_ns), min(step.end_ns, end_ns))
+            for step in process.steps
+            if step.start_ns < end_ns and step.end_ns > start_ns
+        ]
+        for key, lasted in under_way:
+            begins = max(self.flights[key].start_ns, start_ns)
+            spans.append((begins, begins + lasted))
+        return ProcessPart(
+            weight=1,
+            steps=steps,
+            device_time=device_time,
+            calls=calls,
+            under_way=under_way,
+            spans=spans,
+        )
+
+    def _step(self, step: EngineStep, lineage: Sequence[int], start_ns: int, end_ns: int) -> StepPart:
+        begin, until = max(step.start_ns, start_ns), min(step.end_ns, end_ns)
+        members = tuple((key if key in self.flights else NOBODY, tokens) for key, tokens in step.members)
+        under_way = () if members else tuple(self.under_way(lineage, begin, until))
+        return StepPart(until - begin, members, under_way)
+
+    # -- what is over --------------------------------------------------------------------------
+
+    def forget_before(self, time_ns: int) -> list[int]:
+        """All until then has been charged. The requests that ended by then and that nobody closed."""
+        for process in self._processes.values():
+            while process.steps and process.steps[0].end_ns <= time_ns:
+                process.steps.popleft()
+                self._steps -= 1
+            while process.called and process.called[0][1] < time_ns:
+                process.called.popleft()
+            for bins in (process.calls, process.device_time):
+                for place in [place for place in bins if (place + 1) * BIN_NS <= time_ns]:
+                    self._calls -= len(bins.pop(place))
+        return [key for key, each in self.flights.items() if each.end_ns and each.end_ns <= time_ns]
+
+    def forget_process(self, tgid: int) -> None:
+        """It has ended, and so have its requests."""
+        process = self._processes.pop(tgid, None)
+        if process is not None:
+            self._steps -= len(process.steps)
+            self._calls -= sum(
+                len(each) for bins in (process.calls, process.device_time) for each in bins.values()
+            )
+        for key in [key for key, each in self.flights.items() if each.tgid == tgid]:
+            del self.flights[key]
+
+
+def _in_bins(bins: dict[int, Counter[int]], start_ns: int, end_ns: int) -> list[tuple[int, int]]:
+    """Nanoseconds by request, of the bins that an interval overlaps."""
+    found: Counter[int] = Counter()
+    for place in [place for place in bins if place * BIN_NS < end_ns and (place + 1) * BIN_NS > start_ns]:
+        found.update(bins[place])
+    return list(found.items())
