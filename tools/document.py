@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from otelgpu import config
 from otelgpu.cli.commands import cli
 from otelgpu.cli.headings import headed
+from otelgpu.cli.mcp.tools import OBSERVING, READING
 from otelgpu.cli.reload import LIVE
 from otelgpu.engine import description_tables, names
 from otelgpu.engine.description_tables import EXAMPLE, TEXT, MetricTable, Page, Table
@@ -72,6 +73,19 @@ _REGION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)"
 
 
 # -- Settings and commands -------------------------------------------------------------------------------
+
+
+def assistant_tools() -> str:
+    """What an assistant may call, and with what."""
+    rows = [
+        (
+            code(tool.name),
+            f"{tool.text}{' Only with `--allow-profile`.' if tool.observes else ''}",
+            ", ".join(code(name) for name in tool.input_schema["properties"]),
+        )
+        for tool in (*READING, *OBSERVING)
+    ]
+    return table(("Tool", "What it gives", "Arguments"), rows)
 
 
 def commands() -> dict[str, click.Command]:
@@ -402,6 +416,7 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings,
     "destinations": destinations,
     "profile formats": profile_formats,
+    "mcp tools": assistant_tools,
     "privileges": privileges,
     "request attributes": request_attributes,
     "operation attributes": common_attributes,

@@ -48,7 +48,7 @@ def main() -> None:
     if sys.argv[1:] == ["--check"]:
         check()
         return
-    everything = ["otelgpu[gpu,names,diagnose,test,bench,docs,dev]"]
+    everything = ["otelgpu[gpu,names,diagnose,mcp,test,bench,docs,dev]"]
     packages = {package["name"]: requirement(package) for package in resolved(installed(), everything)}
     write(ALL, "What `make setup` installs", packages.values())
     pins = "".join(map(unhashed, packages.values()))

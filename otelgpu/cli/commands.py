@@ -33,6 +33,7 @@ class _Lazy(click.Group):
         "diagnose": "diagnose",
         "analyze": "analyze",
         "view": "view",
+        "mcp": "mcp.command",
         "completion": "completion",
     }
 

@@ -67,12 +67,12 @@ def explain(
         return
     if not words and not logs:
         raise click.UsageError("name a code or a function, or give --log FILE")
-    explained = [(word, *_explained(word, rules)) for word in _joined(words)]
+    found_of = [(word, *explained(word, rules)) for word in _joined(words)]
     found = {given: _in_log(given, rules) for given in logs}
     if as_json:
-        _json(explained, found)
+        _json(found_of, found)
     else:
-        for word, texts, of_word_ in explained:
+        for word, texts, of_word_ in found_of:
             _write(word, texts, of_word_)
         for given, matches in found.items():
             _write_log(given, matches)
@@ -92,8 +92,8 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
         yield f"{word} {number}"
 
 
-def _explained(word: str, rules: Sequence[Rule]) -> tuple[list[str], list[Rule]]:
-    """Raises :class:`OtelgpuError` where nothing is known of it."""
+def explained(word: str, rules: Sequence[Rule]) -> tuple[list[str], list[Rule]]:
+    """What a code or a function means, and the rules for it. Raises :class:`OtelgpuError` where nothing is known."""
     known = meanings(word)
     found = of_word(rules, [word, canonical(word), *(name for each in known for name in each.words)])
     if not known and not found:
@@ -107,16 +107,16 @@ def _explained(word: str, rules: Sequence[Rule]) -> tuple[list[str], list[Rule]]
 
 def _in_log(given: str, rules: Sequence[Rule]) -> list[LogMatch]:
     if given == _STDIN:
-        return in_log(rules, _texts(sys.stdin.buffer))
+        return in_log(rules, texts_of(sys.stdin.buffer))
     try:
         with Path(given).open("rb") as file:
-            return in_log(rules, _texts(file))
+            return in_log(rules, texts_of(file))
     except OSError as error:
         raise OtelgpuError(f"cannot read {given}: {error.strerror}") from error
 
 
-def _texts(file: BinaryIO) -> Iterator[str]:
-    """Lines that are too long to be read are empty ones."""
+def texts_of(file: BinaryIO) -> Iterator[str]:
+    """The lines of a log; those that are too long to be read are empty ones."""
     for line in lines_of(file):
         yield (line or b"").decode("utf-8", "replace")
 

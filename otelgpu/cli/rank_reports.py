@@ -37,10 +37,10 @@ def look(
     """
     with open_tables(inputs, job=job, begin_s=begin, end_s=end) as tables:
         skip(tables.rejected)
-        query = _query_of_one_job(tables)
+        query = query_of_one_job(tables)
         if keep is not None:
             tables.keep(keep)
-        return _report(tables, query, rules)
+        return report_of(tables, query, rules)
 
 
 @contextmanager
@@ -56,17 +56,19 @@ def looks(inputs: Sequence[str], job: str | None) -> Iterator[Callable[[float], 
 
         def look_again(begin: float) -> tuple[Facts, RanksReport]:
             tables = followed.look(begin)
-            return _report(tables, _query_of_one_job(tables))
+            return report_of(tables, query_of_one_job(tables))
 
         yield look_again
 
 
-def _report(tables: Tables, query: Query, rules: Sequence[Rule] = ()) -> tuple[Facts, RanksReport]:
+def report_of(tables: Tables, query: Query, rules: Sequence[Rule] = ()) -> tuple[Facts, RanksReport]:
+    """Facts and verdicts of tables that are open."""
     facts = gather(query)
     return facts, report_on(facts, query, rejected=tables.rejected, limits=tables.limits, rules=rules)
 
 
-def _query_of_one_job(tables: Tables) -> Query:
+def query_of_one_job(tables: Tables) -> Query:
+    """What asks them. Raises :class:`OtelgpuError` where they hold no job, or several."""
     query = named(tables.run, _QUERIES)
     _one_job(query, tables.rejected)
     return query

@@ -32,7 +32,17 @@ def open_inputs(
 
     Raises `StoreError` for an input that is not there, and where DuckDB is not.
     """
-    files = found_files(inputs)
+    return open_files(found_files(inputs), job=job, begin_s=begin_s, end_s=end_s)
+
+
+def open_files(
+    files: Sequence[Path],
+    *,
+    job: str | None = None,
+    begin_s: float | None = None,
+    end_s: float | None = None,
+) -> Store:
+    """As `open_inputs`, of these files and no others."""
     store = Store(job=job, begin_s=begin_s, end_s=end_s)
     try:
         with store.errors("tables cannot be made"):
