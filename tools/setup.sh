@@ -123,7 +123,7 @@ if [ "$(cat "$venv/setup-inputs" 2>/dev/null)" != "$inputs" ]; then
     # By hash, and wheels alone: to build one, pip would fetch what no hash was given for.
     "${pip[@]}" --require-hashes --no-deps --only-binary :all: -r requirements/constraints.txt </dev/null
     # Nothing is fetched for this; the build backend is here, so the build is not isolated.
-    "${pip[@]}" --no-index --no-build-isolation -e '.[gpu,names,diagnose,test,bench,docs,dev]' </dev/null
+    "${pip[@]}" --no-index --no-build-isolation -e '.[gpu,names,diagnose,mcp,test,bench,docs,dev]' </dev/null
     printf '%s' "$inputs" >"$venv/setup-inputs"
 else
     say PIP "up to date"
