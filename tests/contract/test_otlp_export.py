@@ -17,6 +17,7 @@ import grpc
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
 )
@@ -27,6 +28,8 @@ from otelgpu.export.base import ExportError
 from otelgpu.export.otlp.exporter import ITEMS, OtlpExporter
 from otelgpu.export.otlp.sender import RetryPolicy
 from otelgpu.export.otlp.settings import OtlpSettings
+from otelgpu.model.events import Event
+from otelgpu.model.resource import resource
 from otelgpu.model.spans import Text
 from tests.contract.otlp_servers import (
     HttpAnswer,
@@ -74,7 +77,7 @@ def exporter(
         yield opened
     finally:
         opened.close(0.2)
-        reported = [items for items in ("spans", "points", "profiles") if f"{items}_given" in opened.stats()]
+        reported = [items for items in ITEMS.values() if f"{items}_given" in opened.stats()]
         assert reported[:2] == ["spans", "points"]
         for items in reported:
             stats = {k.removeprefix(f"{items}_"): v for k, v in opened.stats().items() if k.startswith(items)}
@@ -96,6 +99,24 @@ def until(condition: Callable[[], bool], seconds: float = 5) -> None:
     while not condition():
         assert time.monotonic() < end, "timed out"
         time.sleep(0.005)
+
+
+def test_events_arrive_at_the_method_of_logs(protocol: str) -> None:
+    happened = Event(
+        name="otelgpu.test", time_unix_ns=5, text="it did", attributes={}, resource=resource({"a": "b"})
+    )
+    with serve(protocol, [], []) as server, exporter(server.address, protocol) as e:
+        assert not [each for each in e.deliveries() if each.events]
+        e.export_events([happened, happened])
+        assert e.flush(10)
+        (request,) = (r for r in server.requests if "ogs" in r.path)
+        sent = ExportLogsServiceRequest.FromString(request.body)
+        records = sent.resource_logs[0].scope_logs[0].log_records
+        assert [each.event_name for each in records] == ["otelgpu.test"] * 2
+        assert e.stats()["events_accepted"] == 2
+        assert [each.kind for each in e.deliveries() if each.events] == [
+            f"otlp_{'grpc' if protocol == 'grpc' else 'http'}_log_exporter"
+        ]
 
 
 def test_spans_and_metrics_arrive_whole_at_their_own_methods(protocol: str) -> None:
