@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,8 +57,19 @@ class Destination:
         return [replace(each, address=address) for each in deliveries_of("fake", self.stats(), 7.0)]
 
 
+class EventDestination(Destination):
+    """Has a place for events, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Any] = []
+
+    def export_events(self, events: Sequence[Any]) -> None:
+        self.events += events
+
+
 class Pipeline:
-    """Makes three spans at each tick."""
+    """Makes three spans and an event at each tick."""
 
     summary = None
 
@@ -73,6 +84,9 @@ class Pipeline:
 
     def take_profiles(self) -> list[Any]:
         return []
+
+    def take_events(self) -> list[str]:
+        return ["it happened"]
 
     def metric_parts(self, *, most: int = 6) -> Iterator[tuple[Any, int]]:
         return ((SimpleNamespace(), min(most, 11 - at)) for at in range(0, 11, most))
@@ -101,6 +115,15 @@ def test_what_was_given_to_a_destination_stays_counted_when_it_is_replaced() -> 
     assert (
         session.finish()["spans_accepted"] == 3 + 5 + 8
     )  # a queue that was delivered, and what the end brings
+
+
+def test_events_go_to_those_that_have_a_place_for_them() -> None:
+    one, other = Destination(), EventDestination()
+    session = opened(one, other)
+    session.take([Tick(time_ns=1)])
+    assert other.events == ["it happened"]
+    session.finish()
+    assert other.events == ["it happened"] * 2
 
 
 def test_a_replaced_destination_ends_without_being_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
