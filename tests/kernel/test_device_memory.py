@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from otelgpu.diagnose.memory.categories import ACTIVATIONS, KV_CACHE, OPTIMIZER, WEIGHTS
+from otelgpu.diagnose.memory.categories import ACTIVATIONS, CACHE, KV_CACHE, OPTIMIZER, WEIGHTS
 from otelgpu.diagnose.memory.verdicts import GROWTH, OUT_OF_MEMORY
 from otelgpu.model import memory_failures as names
 from otelgpu.model.events import Event
@@ -20,8 +20,9 @@ from otelgpu.otlp_json.log_reader import read_events
 from otelgpu.otlp_json.reader import Reader
 from tests.gallery.memory_programs import MIB
 from tests.kernel.observing import OTELGPU
-from tests.rig import ROOT
+from tests.rig import ROOT, missing_compiler
 from tests.rig.fakes import BUILD
+from tests.rig.tensor_program import tensor_command
 from tests.unit.families.gpu.devices.nvml_script import Script
 
 GIB = 1 << 30
@@ -92,6 +93,21 @@ def test_nothing_is_said_of_the_healthy_and_their_memory_has_its_categories(
         key: size for key, size in peak.items() if key not in passing
     }
     assert found.get(ACTIVATIONS, 0) <= peak.get(ACTIVATIONS, 0) and found.get("unknown", 0) <= 64
+
+
+@pytest.mark.skipif(missing_compiler() is not None, reason=f"needs {missing_compiler()}")
+def test_tensors_of_an_allocator_add_up_to_what_it_says_that_it_has() -> None:
+    """Its pieces came from no call that was seen: what it has is older than the observation."""
+    done = otelgpu("diagnose", "memory", "--json", "--", *tensor_command())
+    checkpoints = done.stdout.partition("{\n")[0].splitlines()
+    (stands,) = json.loads(checkpoints[-1])["devices"].values()
+    report = json.loads("{\n" + done.stdout.partition("{\n")[2])
+    (device,) = report["devices"]
+    held = device["now"]
+    assert (held["when"], held["ledger"], held["older"]) == ("exit", 0, stands["reserved"])
+    found = {each["category"]: each["bytes"] for each in held["categories"]}
+    assert found.pop(CACHE) == stands["reserved"] - stands["allocated"]
+    assert sum(found.values()) == stands["allocated"]
 
 
 def test_one_that_recovers_has_no_verdict_and_a_remark() -> None:
