@@ -42,6 +42,8 @@ from tests.unit.view.otlp_lines import span, traces
 
 OLDEST = "2024-11-05"
 
+pytestmark = pytest.mark.slow  # each starts a server
+
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:

@@ -174,6 +174,7 @@ def test_traces_that_lead_in_circles_end(tmp_path: Path) -> None:
     called(box, "get_trace", input=named, trace_id=TRACE, span_id=f"{1:016x}", depth=12)
 
 
+@pytest.mark.slow
 def test_what_is_damaged_is_an_error_or_counted(tmp_path: Path) -> None:
     whole = traces(*(span(n, kind=2, trace=n) for n in range(1, 20)))
     capture = (GOLDEN / "llm_session.capture").read_bytes()
@@ -363,6 +364,7 @@ def test_the_child_asks_for_no_content_and_reports_to_nobody() -> None:
     assert profiling._environment(given) == {"PATH": "/bin"}
 
 
+@pytest.mark.slow
 def test_every_tool_s_hints_name_tools_that_there_are(tmp_path: Path) -> None:
     names = {tool.name for tool in (*READING, *OBSERVING)}
     for name in ("llm_session", "training_job"):
